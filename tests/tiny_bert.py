@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-import string
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from puna.gguf import GGUFWriter
-
-SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-#: Files mark the tokens that begin a word.
-VOCABULARY = [
-    *SPECIALS,
-    *("▁" + word for word in ("once", "upon", "a", "time", "there", "was", "cat")),
-    *("▁" + letter for letter in string.ascii_lowercase + string.punctuation if letter != "a"),
-    *string.ascii_lowercase,
-    "ing",
-]
-
-NAMES = {
-    "embeddings.word_embeddings": "token_embd", "embeddings.position_embeddings": "position_embd",
-    "embeddings.token_type_embeddings": "token_types", "embeddings.LayerNorm": "token_embd_norm",
-    "attention.self.query": "attn_q", "attention.self.key": "attn_k", "attention.self.value": "attn_v",
-    "attention.output.dense": "attn_output", "attention.output.LayerNorm": "attn_output_norm",
-    "intermediate.dense": "ffn_up", "output.dense": "ffn_down", "output.LayerNorm": "layer_output_norm",
-}  # fmt: skip
+from tests.convert.checkpoints import saved_with_words
+from tests.converted import converted
+from tests.tiny_words import VOCABULARY
 
 
 @dataclass(frozen=True)
@@ -79,49 +61,6 @@ def tiny_bert_gguf(
 ) -> Path:
     """Write a tiny BERT to `path` and return that. `metadata` (without `bert.`) replaces; None drops."""
     config = config or TinyBert()
-    model = model or config.build()
-    keys: dict[str, Any] = {
-        "block_count": config.layers,
-        "context_length": config.context,
-        "embedding_length": config.hidden,
-        "feed_forward_length": config.feed_forward,
-        "attention.head_count": config.heads,
-        "attention.layer_norm_epsilon": 1e-12,
-        "attention.causal": False,
-        "pooling_type": config.pooling_type,
-    }
-    return write_encoder(path, "bert", keys | (metadata or {}), bert_tensors(model))
-
-
-def write_encoder(
-    path: Path, architecture: str, metadata: dict[str, Any], tensors: dict[str, np.ndarray]
-) -> Path:
-    """Write an encoder with VOCABULARY to `path` and return that. Keys whose value is None are left out."""
-    writer = GGUFWriter(path, architecture)
-    for key, value in metadata.items():
-        if value is not None:
-            writer.add(f"{architecture}.{key}", value)
-    if (types := tensors.get("token_types.weight")) is not None:
-        writer.add("tokenizer.ggml.token_type_count", len(types))
-    writer.add("tokenizer.ggml.model", "bert")
-    writer.add("tokenizer.ggml.tokens", VOCABULARY)
-    writer.add("tokenizer.ggml.token_type", [3 if token in SPECIALS else 1 for token in VOCABULARY])
-    for key, token in {"bos": "[CLS]", "eos": "[SEP]", "unknown": "[UNK]", "padding": "[PAD]"}.items():
-        writer.add(f"tokenizer.ggml.{key}_token_id", VOCABULARY.index(token))
-    for name, array in tensors.items():
-        writer.add_tensor(name, array)
-    writer.write()
-    return path
-
-
-def bert_tensors(model: Any) -> dict[str, np.ndarray]:
-    """Tensors of `model` under their GGUF names."""
-    found = {}
-    for name, tensor in model.state_dict().items():
-        module, kind = name.rsplit(".", 1)
-        prefix = ""
-        if module.startswith("encoder.layer."):
-            _, _, layer, module = module.split(".", 3)
-            prefix = f"blk.{layer}."
-        found[f"{prefix}{NAMES[module]}.{kind}"] = tensor.detach().numpy()
-    return found
+    found = converted(model or config.build(), saved_with_words)
+    found.say({"pooling_type": config.pooling_type, **(metadata or {})})
+    return found.write(path)

@@ -2,76 +2,100 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 
-from tests.tiny_bert import VOCABULARY, bert_tensors, randomised, write_encoder
+from tests.convert.checkpoints import saved_with_words
+from tests.convert.jina import save_jina2
+from tests.converted import converted
+from tests.tiny_bert import randomised
 from tests.tiny_decoders import TinyDecoder
-from tests.tiny_encoders import SIZES, TinyModernBert, encoder_tensors
-from tests.tiny_jina import HIDDEN, TinyJinaBertV2
+from tests.tiny_encoders import SIZES
+from tests.tiny_jina import JinaRanker
+from tests.tiny_words import VOCABULARY
 
 QWEN3 = TinyDecoder("qwen3", {"head_dim": 24})
 YES, NO = 17, 23  # tokens
+#: How the second Jina rerankers call what XLM-RoBERTa has, in the order in which names change.
+_JINA2 = {
+    "embeddings.LayerNorm": "emb_ln", "encoder.layer.": "encoder.layers.",
+    "attention.output.dense": "mixer.out_proj", "attention.output.LayerNorm": "norm1",
+    "intermediate.dense": "mlp.fc1", "output.dense": "mlp.fc2", "output.LayerNorm": "norm2",
+}  # fmt: skip
 TEMPLATE = "judge {document} by {query}: "
 
 
-def tiny_bge() -> Any:
+def tiny_bge(vocabulary: int = SIZES["vocab_size"]) -> Any:
     """XLM-RoBERTa with a classifier."""
     from transformers import XLMRobertaConfig, XLMRobertaForSequenceClassification
 
     torch.manual_seed(3)
-    sizes = SIZES | {"num_hidden_layers": 2, "max_position_embeddings": 129}
+    sizes = SIZES | {"num_hidden_layers": 2, "max_position_embeddings": 129, "vocab_size": vocabulary}
     config = XLMRobertaConfig(**sizes, type_vocab_size=1, num_labels=1, layer_norm_eps=1e-12)
     return randomised(XLMRobertaForSequenceClassification(config).float().eval())
 
 
-def tiny_bge_gguf(path: Path, model: Any, metadata: dict[str, Any] | None = None) -> Path:
-    """As converters write it: pooling is not stated, and positions count from 0."""
-    keys = {
-        "block_count": 2,
-        "context_length": 128,
-        "embedding_length": 64,
-        "feed_forward_length": 96,
-        "attention.head_count": 4,
-        "attention.layer_norm_epsilon": 1e-12,
-        "attention.causal": False,
-    }
-    tensors = bert_tensors(model.roberta)
-    tensors["position_embd.weight"] = tensors["position_embd.weight"][1:]
-    return write_encoder(path, "bert", keys | (metadata or {}), tensors | _classifier(model))
+def tiny_bert_reranker() -> Any:
+    """BERT with a pooler and a classifier, which tells documents from queries."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    torch.manual_seed(6)
+    config = BertConfig(**SIZES, num_labels=1)
+    return randomised(BertForSequenceClassification(config).float().eval())
 
 
-def tiny_gte(pooling: str) -> Any:
+def tiny_gte(pooling: str, vocabulary: int = SIZES["vocab_size"]) -> Any:
     """ModernBERT with a classifier."""
     from transformers import ModernBertConfig, ModernBertForSequenceClassification
 
     torch.manual_seed(4)
     config = ModernBertConfig(
-        **SIZES, local_attention=12, norm_eps=1e-12, num_labels=1, classifier_pooling=pooling
+        **SIZES | {"vocab_size": vocabulary},
+        local_attention=12,
+        norm_eps=1e-12,
+        num_labels=1,
+        classifier_pooling=pooling,
     )
     return randomised(ModernBertForSequenceClassification(config).float().eval())
 
 
-def tiny_gte_gguf(path: Path, model: Any, metadata: dict[str, Any] | None = None) -> Path:
-    keys = TinyModernBert().metadata() | {"pooling_type": None} | (metadata or {})
-    return write_encoder(path, "modern-bert", keys, encoder_tensors(model.model) | _classifier(model))
+def tiny_jina() -> Any:
+    """The first Jina reranker."""
+    torch.manual_seed(5)
+    return randomised(JinaRanker().float().eval())
 
 
-def tiny_jina() -> tuple[TinyJinaBertV2, Any]:
-    """The first Jina reranker, whose classifier is one linear and a hyperbolic tangent, and its sizes."""
-    config = TinyJinaBertV2(kind="code")
-    model = config.build()
-    model.cls = torch.nn.Linear(HIDDEN, 1)
-    return config, model
+def save_jina_reranker(folder: Path, model: Any) -> Path:
+    return save_jina2(folder, model, "JinaBertForSequenceClassification")
 
 
-def tiny_jina_gguf(path: Path, config: TinyJinaBertV2, model: Any) -> Path:
-    """As llama.cpp's converter writes it: pooling is not stated."""
-    keys = config.metadata() | {"pooling_type": None}
-    return write_encoder(path, config.architecture, keys, encoder_tensors(model))
+def save_jina_reranker2(folder: Path, model: Any) -> Path:
+    """XLM-RoBERTa, as the second Jina rerankers are published; returns the folder."""
+    saved_with_words(folder, model)
+    tensors = load_file(folder / "model.safetensors")
+    for name in [name for name in tensors if ".attention.self.query." in name]:
+        parts = [tensors.pop(name.replace("query", part)) for part in ("query", "key", "value")]
+        tensors[name.replace("attention.self.query", "mixer.Wqkv")] = torch.cat(parts)
+    for theirs, ours in _JINA2.items():
+        tensors = {name.replace(theirs, ours): values for name, values in tensors.items()}
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def tiny_reranker_gguf(path: Path, model: Any, save: Callable[..., Path] = saved_with_words) -> Path:
+    return converted(model, save).write(path)
+
+
+def tiny_jina_without_pooler_gguf(path: Path, model: Any) -> Path:
+    """The first Jina reranker as llama.cpp's converter writes it."""
+    found = converted(model, save_jina_reranker)
+    for kind in ("weight", "bias"):
+        found.tensors[f"cls.{kind}"] = found.tensors.pop(f"cls.output.{kind}")
+    return found.write(path)
 
 
 def tiny_qwen3_reranker_gguf(path: Path, model: Any, labels: tuple[str, ...] | None = ("yes", "no")) -> Path:
@@ -82,19 +106,6 @@ def tiny_qwen3_reranker_gguf(path: Path, model: Any, labels: tuple[str, ...] | N
     del found.tensors["output.weight"]
     found.tensors["cls.output.weight"] = model.lm_head.weight.detach().numpy()[[YES, NO]]
     return found.write(path)
-
-
-def _classifier(model: Any) -> dict[str, np.ndarray]:
-    names = {
-        "classifier.dense": "cls", "classifier.out_proj": "cls.output", "head.dense": "cls",
-        "head.norm": "cls.norm", "classifier": "cls.output",
-    }  # fmt: skip
-    found = {}
-    for name, tensor in model.state_dict().items():
-        module, kind = name.rsplit(".", 1)
-        if module in names:
-            found[f"{names[module]}.{kind}"] = tensor.numpy()
-    return found
 
 
 def framed(*texts: list[int]) -> list[int]:

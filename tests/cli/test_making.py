@@ -11,11 +11,12 @@ import torch
 
 from puna.gguf import GGMLType, open_gguf
 from tests.cli.shell import Shell
-from tests.convert.checkpoints import save_words, saved
+from tests.convert.checkpoints import saved
 from tests.convert.jina import TASKS, save_jina3
 from tests.model.models.parity import original
 from tests.tiny import CHATML, SPECIALS, WORDS, TinyLlama, vocabulary
 from tests.tiny_encoders import TinyJinaBertV3
+from tests.tiny_words import save_words
 
 
 @pytest.fixture(scope="module")

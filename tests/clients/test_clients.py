@@ -17,7 +17,8 @@ from tests.clients.expected import ASKED, CALLS, CHAT, TRIP, WEATHER, write_mode
 from tests.convert.checkpoints import save_tokenizer
 from tests.e2e.servers import Server, add_model, running
 from tests.tiny import TinyLlama, tiny_llama_gguf
-from tests.tiny_bert import VOCABULARY, TinyBert, tiny_bert_gguf
+from tests.tiny_bert import TinyBert, tiny_bert_gguf
+from tests.tiny_words import VOCABULARY
 
 pytestmark = [pytest.mark.clients, pytest.mark.e2e, pytest.mark.slow]
 

@@ -11,8 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.tiny import CHATML, SPECIALS, merges, vocabulary
-from tests.tiny_bert import SPECIALS as WORD_SPECIALS
-from tests.tiny_bert import VOCABULARY as WORD_PIECES
+from tests.tiny_words import save_words
 
 #: How texts are cut before merges, as Llama 3's tokenizer.json says it.
 LLAMA3_CUT = (
@@ -84,33 +83,10 @@ def save_tokenizer(folder: Path, cut: str | None = None, markers: Sequence[str] 
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
 
 
-def save_words(folder: Path) -> None:
-    """The WordPiece vocabulary of tiny encoders."""
-    words = [
-        word[1:] if word.startswith("▁") else word if word in WORD_SPECIALS else "##" + word
-        for word in WORD_PIECES
-    ]
-    tokenizer = {
-        "added_tokens": [
-            {
-                "id": words.index(text), "content": text, "special": True, "single_word": False,
-                "lstrip": False, "rstrip": False, "normalized": False,
-            }
-            for text in WORD_SPECIALS
-        ],
-        "normalizer": {
-            "type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True,
-            "strip_accents": None, "lowercase": True,
-        },
-        "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "model": {
-            "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
-            "max_input_chars_per_word": 100, "vocab": {word: id for id, word in enumerate(words)},
-        },
-    }  # fmt: skip
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    settings = {"tokenizer_class": "BertTokenizer", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+def saved_with_words(folder: Path, model: Any) -> Path:
+    """An encoder of transformers in `folder`, with the words of all tiny ones; returns the folder."""
+    save_words(saved(folder, model, tokenizer=False))
+    return folder
 
 
 def save_modules(folder: Path, pooling: str = "mean_tokens", linears: Sequence[torch.Tensor] = ()) -> None:

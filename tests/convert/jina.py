@@ -3,60 +3,21 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.convert.checkpoints import save_words
-from tests.tiny_encoders import SIZES
-from tests.tiny_jina import HEADS, HIDDEN, TinyJinaBertV2
-
-_MODULES = {
-    "token_embd_norm": "embeddings.LayerNorm", "token_embd": "embeddings.word_embeddings",
-    "token_types": "embeddings.token_type_embeddings", "attn_q_norm": "attention.self.layer_norm_q",
-    "attn_k_norm": "attention.self.layer_norm_k", "attn_q": "attention.self.query",
-    "attn_k": "attention.self.key", "attn_v": "attention.self.value",
-    "attn_output_norm": "attention.output.LayerNorm", "attn_output": "attention.output.dense",
-    "attn_norm_2": "layer_norm_1",
-}  # fmt: skip
-#: Of the feed-forward half, by its kind.
-_KINDS = {
-    "gated": {"layer_output_norm": "mlp.layernorm", "ffn_down": "mlp.wo"},
-    "code": {
-        "layer_output_norm": "layer_norm_2", "ffn_down": "mlp.down_layer", "ffn_up": "mlp.up_gated_layer",
-    },
-    "plain": {
-        "layer_output_norm": "output.LayerNorm", "ffn_down": "output.dense", "ffn_up": "intermediate.dense",
-    },
-}  # fmt: skip
+from tests.tiny_words import save_words
 
 
-def save_jina2(folder: Path, tiny: TinyJinaBertV2, model: Any, prefix: str = "") -> Path:
+def save_jina2(folder: Path, model: Any, architecture: str = "JinaBertForMaskedLM", prefix: str = "") -> Path:
     """`model` in `folder`, `prefix` before its names; returns the folder."""
     folder.mkdir()
-    modules = _MODULES | _KINDS[tiny.kind]
-    tensors: dict[str, torch.Tensor] = {}
-    state = dict(model.state_dict())
-    for layer in range(SIZES["num_hidden_layers"] if tiny.kind == "gated" else 0):
-        halves = [state.pop(f"blk.{layer}.ffn_{half}.weight") for half in ("gate", "up")]
-        tensors[f"{prefix}encoder.layer.{layer}.mlp.gated_layers.weight"] = torch.cat(halves)
-    for name, values in state.items():
-        module, kind = name.rsplit(".", 1)
-        placed = re.fullmatch(r"blk\.(\d+)\.(.*)", module)
-        within = f"encoder.layer.{placed[1]}." if placed else ""
-        tensors[f"{prefix}{within}{modules[placed[2] if placed else module]}.{kind}"] = values
-    for kind, size in (("weight", (HIDDEN, HIDDEN)), ("bias", (HIDDEN,))):  # of no use for vectors
-        tensors[f"{prefix}pooler.dense.{kind}"] = torch.ones(size)
+    tensors = {prefix + name: values for name, values in model.state_dict().items()}
     save_file(tensors, folder / "model.safetensors")
-    settings = {
-        **SIZES, "architectures": ["JinaBertForMaskedLM"], "hidden_size": HIDDEN, "layer_norm_eps": 1e-12,
-        "num_attention_heads": HEADS, "position_embedding_type": "alibi", "type_vocab_size": 2,
-        "feed_forward_type": "original" if tiny.kind == "plain" else "geglu",
-    }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(settings))
+    (folder / "config.json").write_text(json.dumps({**vars(model.config), "architectures": [architecture]}))
     save_words(folder)
     return folder
 

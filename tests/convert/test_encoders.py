@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 from puna.batch import Batch
@@ -17,13 +18,24 @@ from puna.errors import ConversionError
 from puna.gguf import FileType, open_gguf
 from puna.model.load import load_model
 from tests import forward
-from tests.convert.checkpoints import save_modules, save_words, saved
-from tests.convert.nomic import save_nomic, save_nomic_moe
+from tests.convert.checkpoints import save_modules, saved_with_words
 from tests.model.models.parity import FLOATS, check_close, original, random_tokens
-from tests.tiny_bert import VOCABULARY, TinyBert, tiny_bert_gguf
-from tests.tiny_encoders import SIZES, TinyJinaBertV3, TinyModernBert, TinyNomicBert, TinyNomicBertMoe
-from tests.tiny_rerankers import tiny_bge, tiny_bge_gguf, tiny_gte, tiny_gte_gguf
+from tests.tiny_bert import TinyBert, randomised, tiny_bert_gguf
+from tests.tiny_encoders import (
+    SIZES,
+    TinyEncoder,
+    TinyJinaBertV3,
+    TinyModernBert,
+    TinyNomicBert,
+    TinyNomicBertMoe,
+)
+from tests.tiny_rerankers import tiny_gte
+from tests.tiny_words import VOCABULARY
 
+DISTILLED = {
+    "vocab_size": SIZES["vocab_size"], "dim": 64, "hidden_dim": 96, "n_layers": 3, "n_heads": 4,
+    "max_position_embeddings": 64, "pad_token_id": 0,
+}  # fmt: skip
 ENCODERS: dict[str, Any] = {
     "bert": TinyBert(),
     "jina-bert-v3": TinyJinaBertV3(),
@@ -33,25 +45,25 @@ ENCODERS: dict[str, Any] = {
 }
 
 
-def with_words(folder: Path, theirs: Any) -> Path:
-    save_words(saved(folder, theirs, tokenizer=False))
-    return folder
+def of_transformers(name: str) -> Any:
+    """A model of few layers of `name`, with random weights."""
+    torch.manual_seed(9)
+    kind = getattr(transformers, name)
+    sizes = DISTILLED if name.startswith("Distil") else SIZES
+    return randomised(kind(kind.config_class(**sizes)).float().eval())
 
 
 def checkpoint(folder: Path, name: str) -> Path:
     """The encoder `name` as it is published."""
     tiny = ENCODERS[name]
-    if name == "nomic-bert":
-        return save_nomic(folder, original(tiny))
-    if name == "nomic-bert-moe":
-        return save_nomic_moe(folder, tiny, original(tiny))
-    return with_words(folder, original(tiny))
+    return (tiny.save if isinstance(tiny, TinyEncoder) else saved_with_words)(folder, original(tiny))
 
 
-@pytest.mark.parametrize("name", ENCODERS)
-def test_an_encoder_computes_what_its_reference_does(name: str, tmp_path: Path) -> None:
-    theirs = original(ENCODERS[name])
-    folder = checkpoint(tmp_path / "checkpoint", name)
+@pytest.mark.parametrize("name", ["CamembertModel", "DistilBertModel", "RobertaModel", "XLMRobertaModel"])
+def test_what_is_built_like_bert_computes_what_its_reference_does(name: str, tmp_path: Path) -> None:
+    """See also tests/model/models, where all tiny encoders are converted."""
+    theirs = of_transformers(name)
+    folder = saved_with_words(tmp_path / "checkpoint", theirs)
     save_modules(folder)
     convert(folder, tmp_path / "m.gguf", FileType.F32)
     ours = load_model(tmp_path / "m.gguf")
@@ -60,7 +72,7 @@ def test_an_encoder_computes_what_its_reference_does(name: str, tmp_path: Path) 
         ids = [file.metadata[f"tokenizer.ggml.{key}_token_id"] for key in ("bos", "eos")]
         assert ids == [VOCABULARY.index(text) for text in ("[CLS]", "[SEP]")]
     cache = ours.make_cache(sequences=1, context=64, types=FLOATS)
-    tokens = random_tokens(ours, 40, 3)
+    tokens = [token or 1 for token in random_tokens(ours, 40, 3)]  # no padding, which RoBERTa does not count
     batch = Batch.of(tokens, list(range(40)), [0] * 40, list(range(40)))
     with torch.inference_mode():
         cache.start_forward(batch)
@@ -71,7 +83,7 @@ def test_an_encoder_computes_what_its_reference_does(name: str, tmp_path: Path) 
 def test_names_of_tensorflow_and_what_makes_no_vectors_are_known(tmp_path: Path) -> None:
     """As BERT itself is published."""
     theirs = original(TinyBert())
-    folder = with_words(tmp_path / "checkpoint", theirs)
+    folder = saved_with_words(tmp_path / "checkpoint", theirs)
     tensors = {"bert.pooler.dense.bias": torch.ones(64), "cls.predictions.bias": torch.ones(9)}
     for name, values in load_file(folder / "model.safetensors").items():
         old = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
@@ -99,16 +111,50 @@ def test_experts_whose_shares_are_made_1_are_refused(tmp_path: Path) -> None:
 def test_the_head_of_a_masked_modern_bert_is_no_classifier(tmp_path: Path) -> None:
     from transformers import ModernBertConfig, ModernBertForMaskedLM
 
-    folder = with_words(tmp_path / "checkpoint", ModernBertForMaskedLM(ModernBertConfig(**SIZES)))
+    folder = saved_with_words(tmp_path / "checkpoint", ModernBertForMaskedLM(ModernBertConfig(**SIZES)))
     convert(folder, tmp_path / "m.gguf", FileType.F32)
     assert load_model(tmp_path / "m.gguf").pooling == "mean"
 
 
-def test_classifiers_are_converted(tmp_path: Path) -> None:
-    for name, theirs, write in (
-        ("bge", tiny_bge(), tiny_bge_gguf), ("gte", tiny_gte("cls"), tiny_gte_gguf),
-    ):  # fmt: skip
-        convert(with_words(tmp_path / name, theirs), tmp_path / "ours.gguf", FileType.F32)
-        check_same_tensors(tmp_path / "ours.gguf", write(tmp_path / f"{name}.gguf", theirs))
-    with open_gguf(tmp_path / "ours.gguf") as file:
+def test_how_a_classifier_pools_is_said(tmp_path: Path) -> None:
+    convert(saved_with_words(tmp_path / "gte", tiny_gte("cls")), tmp_path / "m.gguf", FileType.F32)
+    with open_gguf(tmp_path / "m.gguf") as file:
         assert file.metadata["modern-bert.classifier.pooling_type"] == 2
+
+
+def test_a_pooler_without_a_classifier_is_left_out(tmp_path: Path) -> None:
+    theirs = randomised(transformers.BertModel(transformers.BertConfig(**SIZES)).float().eval())
+    convert(saved_with_words(tmp_path / "bert", theirs), tmp_path / "m.gguf", FileType.F32)
+    assert load_model(tmp_path / "m.gguf").pooling == "mean"
+    with open_gguf(tmp_path / "m.gguf") as file:
+        assert not [name for name in file.tensors if name.startswith("cls")]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "why"),
+    [
+        ("DistilBertForSequenceClassification", "files have no classifier with a ReLU"),
+        ("DebertaV2ForSequenceClassification", "files have no attention by content and position apart"),
+    ],
+)
+def test_rerankers_without_a_layout_are_refused(architecture: str, why: str, tmp_path: Path) -> None:
+    path = saved_with_words(tmp_path / "checkpoint", original(TinyBert())) / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"architectures": [architecture]}))
+    with pytest.raises(ConversionError, match=f"{architecture}: it cannot be converted, as {why}"):
+        convert(path.parent, tmp_path / "m.gguf")
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("BertForSequenceClassification", {"hidden_act": "relu"}),
+        ("ModernBertForSequenceClassification", {"classifier_activation": "silu"}),
+    ],
+)
+def test_activations_that_files_cannot_say_are_refused(
+    name: str, setting: dict[str, Any], tmp_path: Path
+) -> None:
+    path = saved_with_words(tmp_path / "checkpoint", of_transformers(name)) / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | setting))
+    with pytest.raises(ConversionError, match=f"{name}: no kind of it that can be converted"):
+        convert(path.parent, tmp_path / "m.gguf")

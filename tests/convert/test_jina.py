@@ -17,13 +17,13 @@ from puna.gguf import FileType, GGMLType, open_gguf
 from puna.model.load import LoadedModel, load_model
 from puna.options import AdapterFile, AdapterScale
 from tests import forward
-from tests.convert.checkpoints import save_words
 from tests.convert.jina import ALPHA, TASKS, merged_jina3, save_jina2, save_jina3
 from tests.engine.runs import Run
 from tests.model.models.parity import FLOATS, check_close, original, random_tokens
 from tests.tiny_adapters import adapter_writer
 from tests.tiny_encoders import TinyJinaBertV3
 from tests.tiny_jina import TinyJinaBertV2
+from tests.tiny_words import save_words
 
 KINDS = {
     "gated": ("JinaBertModel", ""),
@@ -46,9 +46,7 @@ def check_states(ours: LoadedModel, theirs: Any) -> None:
 def test_the_second_embeddings_compute_what_is_published(kind: str, tmp_path: Path) -> None:
     tiny = TinyJinaBertV2(kind=kind)
     architecture, prefix = KINDS[kind]
-    folder = save_jina2(tmp_path / "checkpoint", tiny, original(tiny), prefix)
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "architectures": [architecture]}))
+    folder = save_jina2(tmp_path / "checkpoint", original(tiny), architecture, prefix)
     convert(folder, tmp_path / "m.gguf", FileType.F32)
     check_states(load_model(tmp_path / "m.gguf"), original(tiny))
     with open_gguf(tmp_path / "m.gguf") as file:
@@ -59,7 +57,7 @@ def test_the_second_embeddings_compute_what_is_published(kind: str, tmp_path: Pa
 @pytest.mark.parametrize("changes", [{"feed_forward_type": "reglu"}, {"position_embedding_type": "absolute"}])
 def test_other_kinds_are_refused(changes: dict[str, str], tmp_path: Path) -> None:
     tiny = TinyJinaBertV2()
-    path = save_jina2(tmp_path / "checkpoint", tiny, original(tiny)) / "config.json"
+    path = save_jina2(tmp_path / "checkpoint", original(tiny)) / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(ConversionError, match="no kind of it that can be converted has such settings"):
         convert(path.parent, tmp_path / "m.gguf")
@@ -114,7 +112,7 @@ def test_tasks_without_fit_names_are_refused(names: Any, tmp_path: Path) -> None
 
 def test_a_model_without_adapters_has_none(tmp_path: Path) -> None:
     tiny = TinyJinaBertV2()
-    folder = save_jina2(tmp_path / "checkpoint", tiny, original(tiny))
+    folder = save_jina2(tmp_path / "checkpoint", original(tiny))
     assert convert_adapters(folder, lambda name: tmp_path / name) == {}
 
 

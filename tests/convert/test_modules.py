@@ -13,8 +13,7 @@ from puna.convert import convert
 from puna.errors import ConversionError
 from puna.gguf import FileType, open_gguf
 from puna.model.load import load_model
-from tests.convert.checkpoints import save_modules, saved
-from tests.convert.test_encoders import with_words
+from tests.convert.checkpoints import save_modules, saved, saved_with_words
 from tests.model.models.parity import original
 from tests.model.models.test_gemma_embedding import check_vectors
 from tests.tiny_bert import TinyBert
@@ -55,7 +54,7 @@ def test_a_body_that_sees_no_later_tokens_is_refused(tmp_path: Path) -> None:
 
 
 def test_linears_that_a_file_has_no_place_for_are_refused(tmp_path: Path) -> None:
-    folder = with_words(tmp_path / "checkpoint", original(TinyBert()))
+    folder = saved_with_words(tmp_path / "checkpoint", original(TinyBert()))
     save_modules(folder, linears=[WIDENING])
     with pytest.raises(ConversionError, match=r"'2_Dense\.linear\.weight' has no place in a file of .* bert"):
         convert(folder, tmp_path / "m.gguf")

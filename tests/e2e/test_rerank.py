@@ -14,7 +14,7 @@ import torch
 from puna.gguf import open_gguf
 from puna.model.tokenizer import tokenizer_from_gguf
 from tests.e2e.servers import Server, add_model
-from tests.tiny_rerankers import framed, tiny_bge, tiny_bge_gguf
+from tests.tiny_rerankers import framed, tiny_bge, tiny_reranker_gguf
 
 pytestmark = pytest.mark.e2e
 
@@ -25,14 +25,14 @@ PATHS = ["/v1/rerank", "/api/rerank"]
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_bge_gguf(tmp_path_factory.mktemp("reranking") / "bge.gguf", tiny_bge())
+    return tiny_reranker_gguf(tmp_path_factory.mktemp("reranking") / "bge.gguf", tiny_bge())
 
 
 @pytest.fixture(scope="module")
 def server(server: Server, file: Path) -> Iterator[Server]:
     broken = tiny_bge()
     torch.nn.init.constant_(broken.classifier.out_proj.weight, torch.nan)
-    files = {"bge": file, "nan": tiny_bge_gguf(file.with_name("nan.gguf"), broken)}
+    files = {"bge": file, "nan": tiny_reranker_gguf(file.with_name("nan.gguf"), broken)}
     for name, path in files.items():
         add_model(server, name, path)
     yield server

@@ -23,7 +23,13 @@ from safetensors.numpy import load_file, save_file
 
 from puna.convert import convert, convert_adapters, convert_tower
 from puna.gguf import FileType, open_gguf
-from tests.convert.checkpoints import save_modules, save_nemotron_head, save_tokenizer, saved
+from tests.convert.checkpoints import (
+    save_modules,
+    save_nemotron_head,
+    save_tokenizer,
+    saved,
+    saved_with_words,
+)
 from tests.convert.jina import save_jina2, save_jina3
 from tests.convert.test_encoders import checkpoint
 from tests.convert.test_modules import embedding_gemma
@@ -38,6 +44,7 @@ from tests.tiny_jina import TinyJinaBertV2
 from tests.tiny_lfm2 import TinyLfm2
 from tests.tiny_llama4 import TinyLlama4
 from tests.tiny_mamba import NEMOTRON_H_LATENT
+from tests.tiny_rerankers import save_jina_reranker2, tiny_bert_reranker, tiny_bge, tiny_gte
 from tests.tiny_t5 import TinyT5
 from tests.tiny_vision.models import SEEING
 
@@ -190,6 +197,7 @@ PUBLISHED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "Lfm2VlForConditionalGeneration": lambda config: _parts(config, text="Lfm2ForCausalLM"),
     "Qwen2ForCausalLM": lambda config: UNKNOWN,
     "MiMoV2FlashForCausalLM": _mimo,
+    "ModernBertForSequenceClassification": _modern_bert,
     "ModernBertModel": _modern_bert,
     "NomicBertModel": lambda config: UNKNOWN,
     "Mistral4ForCausalLM": lambda config: {"architectures": ["Mistral3ForConditionalGeneration"]},
@@ -304,17 +312,19 @@ def check_same(
     second: Path,
     *,
     unread: Collection[str] = (),
+    alone: Collection[str] = (),
     apart: Collection[str] = (),
     called: tuple[str, str] = ("", ""),
 ) -> None:
     """That two files have the same keys, but for those listed above and `apart`, and the same tensors.
 
-    Of those that are `unread`, only shapes. `called` is what of a tensor's name is otherwise: in the first
-    file, in the second.
+    Of those that are `unread`, only shapes; those `alone` are of the first file. `called` is what of a
+    tensor's name is otherwise: in the first file, in the second.
     """
     with open_gguf(first) as ours, open_gguf(second) as other:
-        assert {name.replace(*called): shape for name, shape in shapes(ours).items()} == shapes(other)
-        for tensor in shapes(ours).keys() - set(unread):
+        both = {name: shape for name, shape in shapes(ours).items() if name not in alone}
+        assert {name.replace(*called): shape for name, shape in both.items()} == shapes(other)
+        for tensor in both.keys() - set(unread):
             exact = tensor != HALVES
             assert not exact or ours.tensor(tensor).type is other.tensor(tensor.replace(*called)).type, tensor
             found, expected = ours.array(tensor), other.array(tensor.replace(*called))
@@ -392,11 +402,37 @@ def test_modern_bert_is_that_of_llama_cpp(tmp_path: Path) -> None:
     check_same(tmp_path / "ours.gguf", theirs(folder, tmp_path / "theirs.gguf", own_vocabulary=True))
 
 
+#: Rerankers with a vocabulary of bytes, and how they are saved.
+RANKING: dict[str, tuple[Callable[[], Any], Callable[..., Path]]] = {
+    "xlm-roberta": (lambda: tiny_bge(len(vocabulary())), saved_with_words),
+    "jina 2": (lambda: tiny_bge(len(vocabulary())), save_jina_reranker2),
+    "modern-bert": (lambda: tiny_gte("cls", len(vocabulary())), saved_with_words),
+}
+
+
+@pytest.mark.parametrize("name", RANKING)
+def test_rerankers_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
+    build, save = RANKING[name]
+    folder = save(tmp_path / "checkpoint", build())
+    save_tokenizer(folder)
+    convert(published(folder), tmp_path / "ours.gguf", FileType.F32)
+    own = name == "modern-bert"  # of the others theirs reads no bytes
+    out = theirs(folder, tmp_path / "theirs.gguf", own_vocabulary=own)
+    check_same(tmp_path / "ours.gguf", out, apart=() if own else ("tokenizer.ggml.token_type_count",))
+
+
+def test_berts_reranker_is_that_of_llama_cpp_but_for_the_pooler(tmp_path: Path) -> None:
+    folder = saved_with_words(tmp_path / "checkpoint", tiny_bert_reranker())
+    convert(folder, tmp_path / "ours.gguf", FileType.F32)
+    out = theirs(folder, tmp_path / "theirs.gguf", own_vocabulary=True)
+    check_same(tmp_path / "ours.gguf", out, alone=("cls.weight", "cls.bias"))
+
+
 def test_jina_2_is_that_of_llama_cpp(tmp_path: Path) -> None:
     """Not the models for code, whose gates and ups theirs writes as one."""
     for kind in ("gated", "plain"):
         tiny = TinyJinaBertV2(kind=kind)
-        folder = save_jina2(tmp_path / kind, tiny, original(tiny))
+        folder = save_jina2(tmp_path / kind, original(tiny))
         convert(folder, tmp_path / "ours.gguf", FileType.F32)
         out = tmp_path / f"{kind}.gguf"
         check_same(tmp_path / "ours.gguf", theirs(folder, out, own_vocabulary=True))

@@ -12,13 +12,14 @@ import pytest
 from puna.errors import RequestError
 from puna.gguf import FileType, GGMLType, GGUFWriter, open_gguf
 from puna.store import ModelSpec, Store
-from tests.convert.checkpoints import save_tokenizer, save_words, saved
+from tests.convert.checkpoints import save_tokenizer, saved
 from tests.convert.jina import TASKS, save_jina3
 from tests.model.models.parity import original
 from tests.store.store_files import add, blob_names
 from tests.tiny import TinyLlama, tiny_llama_gguf
 from tests.tiny_encoders import TinyJinaBertV3
 from tests.tiny_vision.idefics3 import TinyIdefics3
+from tests.tiny_words import save_words
 
 
 def steps() -> tuple[list[str], list[tuple[str, int, int]]]:

@@ -60,6 +60,7 @@ class Family:
     prefix: str = ""  # before names that lack it
     dropped: tuple[str, ...] = ()  # beginnings of names of what is not of the file
     kept: tuple[str, ...] = ()  # of what is alone of it, if not all is; as `names` have them
+    only_with: Mapping[str, str] = field(default_factory=dict)  # tensors left out of files without another
     rename: Callable[[str, Config], str] = lambda name, config: name  # before it is looked up
     when: Callable[[Config], bool] = lambda config: True  # of several with the same names
     adapters: Callable[[Config], Mapping[str, Family]] = lambda config: {}  # within the checkpoint, by name

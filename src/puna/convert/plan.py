@@ -101,6 +101,9 @@ def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGML
                     f"tensors {shown(there.parts[number].source)} and {shown(name)} are both '{target}'"
                 )
             there.parts[number] = Part(name, family, target, split, index)
+    for name, other in family.only_with.items():
+        if other not in found:
+            found.pop(name, None)
     config.heads_ahead = sum(name.endswith(".nextn.eh_proj.weight") for name in found)
     for each in found.values():
         _measure(each, checkpoint, config, mostly)

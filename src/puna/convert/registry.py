@@ -28,6 +28,15 @@ _TOWERS: Final = (
     "towers.qwen",
 )
 
+#: Rerankers that files have no layout for, and what is missing.
+_REFUSED: Final = {
+    "DistilBertForSequenceClassification": "files have no classifier with a ReLU",
+    "DebertaV2ForSequenceClassification": "files have no attention by content and position apart",
+    "ElectraForSequenceClassification": "files have no classifier with a GELU of this kind of model",
+    "NewForSequenceClassification": "files have no rotation with gates in a model of this kind",
+    "JinaForRanking": "files have no projector for the vectors of documents",
+}
+
 
 def family_of(config: Mapping[str, Any]) -> Family:
     """The family that `architectures` of config.json names. Raises ConversionError.
@@ -35,6 +44,8 @@ def family_of(config: Mapping[str, Any]) -> Family:
     Of models that see or hear there is a family of the whole, or one of the text model within.
     """
     name, families = _architecture(config), _families(_TEXTS)
+    if name in _REFUSED:
+        raise ConversionError(f"{name}: it cannot be converted, as {_REFUSED[name]}")
     found = _fitting(families.get(name, ()), config) or _within(families, config)
     if found is not None:
         return found

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from puna.batch import Input
 from puna.nn.layers import LayerNorm, Linear
 from puna.nn.module import Module, weight
 from puna.ops import Array
@@ -31,6 +32,10 @@ class Classifier(Module):
     dense: Linear | None = weight("cls", "hidden_size", "hidden_size", optional=True)
     norm: LayerNorm | None = weight("cls.norm", "hidden_size", optional=True)
     output: Linear = weight("cls.output", "labels", "hidden_size")
+
+    def inputs(self, query: list[int], document: list[int]) -> list[Input]:
+        """What is read of a pair, of the tokens of both with those between and around them."""
+        return [Input(token) for token in (*query, *document)]
 
     def activated(self, hidden: Array) -> Array:
         """[rows, hidden] to the same."""
@@ -60,7 +65,7 @@ class GeluClassifier(Classifier):
 
 
 class DirectClassifier(Classifier):
-    """One linear and its hyperbolic tangent: what converters keep of the first Jina rerankers."""
+    """One linear and its hyperbolic tangent: what llama.cpp's converter keeps of the first Jina rerankers."""
 
     output: Linear = weight("cls", "labels", "hidden_size")
     dense = norm = None

@@ -16,24 +16,25 @@ from puna.ops import Backend
 from tests import forward
 from tests.engine.runs import Run
 from tests.model.models.parity import FLOATS, check_close, original, random_tokens
-from tests.tiny_bert import VOCABULARY, write_encoder
 from tests.tiny_encoders import (
     TinyEncoder,
     TinyJinaBertV3,
     TinyModernBert,
     TinyNomicBert,
     TinyNomicBertMoe,
-    encoder_tensors,
     tiny_encoder_gguf,
 )
 from tests.tiny_jina import TinyJinaBertV2
+from tests.tiny_words import VOCABULARY
 
 MODELS: dict[str, TinyEncoder] = {
     "nomic-bert": TinyNomicBert(),
     "nomic-bert-moe": TinyNomicBertMoe(seed=5),
     "jina-bert-v3": TinyJinaBertV3(pooling_type=2, seed=1),
     "jina-bert-v2": TinyJinaBertV2(seed=6),
+    "jina-bert-v2-apart": TinyJinaBertV2(seed=6, layout="apart"),
     "jina-bert-v2-code": TinyJinaBertV2(kind="code", seed=7),
+    "jina-bert-v2-code-joined": TinyJinaBertV2(kind="code", seed=7, layout="joined"),
     "jina-bert-v2-plain": TinyJinaBertV2(kind="plain", pooling_type=2, seed=8),
     "modern-bert": TinyModernBert(seed=2),
     "modern-bert-silu": TinyModernBert(pooling_type=2, seed=3, activation="silu", window=7),
@@ -129,8 +130,8 @@ def test_metadata_that_makes_no_sense_is_named(tmp_path: Path, metadata: dict[st
 @pytest.mark.parametrize("missing", ["blk.1.attn_norm.weight", "output_norm.weight", "blk.0.ffn_norm.weight"])
 def test_a_missing_norm_is_named(tmp_path: Path, missing: str) -> None:
     config = MODELS["modern-bert"]
-    tensors = encoder_tensors(original(config))
-    del tensors[missing]
-    path = write_encoder(tmp_path / "bad.gguf", "modern-bert", config.metadata(), tensors)
+    found = config.contents(original(config))
+    del found.tensors[missing]
+    path = found.write(tmp_path / "bad.gguf")
     with pytest.raises(ModelError, match=rf"bad\.gguf: tensor '{missing}' is missing"):
         load_model(path)

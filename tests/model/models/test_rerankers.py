@@ -6,29 +6,33 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from transformers import BertForSequenceClassification
 
 from puna.errors import ContextLengthError, RequestError, UnavailableError, UnsupportedModelError
 from puna.model.load import LoadedModel, load_model
 from puna.ops import Backend
+from tests.convert.checkpoints import saved_with_words
+from tests.converted import converted
 from tests.engine.runs import Run
 from tests.model.models.parity import original
-from tests.tiny_bert import TinyBert, tiny_bert_gguf
+from tests.tiny_bert import tiny_bert_gguf
 from tests.tiny_rerankers import (
     NO,
     QWEN3,
     TEMPLATE,
     YES,
     framed,
+    save_jina_reranker,
+    save_jina_reranker2,
+    tiny_bert_reranker,
     tiny_bge,
-    tiny_bge_gguf,
     tiny_gte,
-    tiny_gte_gguf,
     tiny_jina,
-    tiny_jina_gguf,
+    tiny_jina_without_pooler_gguf,
     tiny_qwen3_reranker_gguf,
+    tiny_reranker_gguf,
 )
 
 QUERY = "once upon a time"
@@ -45,11 +49,16 @@ def score(loaded: LoadedModel, *documents: str, query: str = QUERY, **settings: 
 
 
 def of_a_classifier(theirs: Any) -> Expected:
+    """The probability by the logits; BERT is told which of the texts a token is of."""
+    tells = isinstance(theirs, BertForSequenceClassification)
+
     def expected(ours: LoadedModel, document: str) -> float:
-        texts = [ours.tokenizer.encode(text, add_special=False) for text in (QUERY, document)]
-        ids = torch.tensor([framed(*texts)])
+        query, text = (ours.tokenizer.encode(text, add_special=False) for text in (QUERY, document))
+        ids = torch.tensor([framed(query, text)])
+        of_document = torch.arange(ids.shape[1]) >= len(query) + 2
+        kinds = {"token_type_ids": of_document.long()[None]} if tells else {}
         with torch.inference_mode():
-            return float(theirs(ids, attention_mask=torch.ones_like(ids)).logits[0].sigmoid())
+            return float(theirs(ids, attention_mask=torch.ones_like(ids), **kinds).logits[0].sigmoid())
 
     return expected
 
@@ -58,8 +67,8 @@ def of_a_direct_classifier(theirs: Any) -> Expected:
     def expected(ours: LoadedModel, document: str) -> float:
         texts = [ours.tokenizer.encode(text, add_special=False) for text in (QUERY, document)]
         with torch.inference_mode():
-            hidden = theirs(torch.tensor([framed(*texts)])).last_hidden_state[0, 0]
-            return float(theirs.cls(hidden).tanh().sigmoid())
+            hidden = theirs.bert(torch.tensor([framed(*texts)])).last_hidden_state[0, 0]
+            return float(theirs.classifier(hidden).tanh().sigmoid())
 
     return expected
 
@@ -74,22 +83,27 @@ def of_yes_and_no(theirs: Any) -> Expected:
     return expected
 
 
-@pytest.fixture(scope="module", params=["bge", "gte-mean", "gte-cls", "jina", "qwen3"])
+MODELS: dict[str, Callable[[], Any]] = {
+    "bge": tiny_bge, "bert": tiny_bert_reranker, "gte-mean": lambda: tiny_gte("mean"),
+    "gte-cls": lambda: tiny_gte("cls"), "jina": tiny_jina, "jina 2": tiny_bge,
+}  # fmt: skip
+SAVED = {"jina": save_jina_reranker, "jina 2": save_jina_reranker2}
+
+
+@pytest.fixture(scope="module", params=[*MODELS, "jina without pooler", "qwen3"])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ops: Backend):
     """(ours, what transformers scores a document with)."""
     path = tmp_path_factory.mktemp("reranker") / "model.gguf"
     if request.param == "qwen3":
         model = original(QWEN3)
         return load_model(tiny_qwen3_reranker_gguf(path, model), ops=ops), of_yes_and_no(model)
-    if request.param == "jina":
-        config, model = tiny_jina()
-        return load_model(tiny_jina_gguf(path, config, model), ops=ops), of_a_direct_classifier(model)
-    if request.param == "bge":
-        model = tiny_bge()
-        return load_model(tiny_bge_gguf(path, model), ops=ops), of_a_classifier(model)
-    model = tiny_gte(request.param.removeprefix("gte-"))
-    stated = {"classifier.pooling_type": 2} if request.param == "gte-cls" else {}
-    return load_model(tiny_gte_gguf(path, model, stated), ops=ops), of_a_classifier(model)
+    if request.param == "jina without pooler":
+        model = tiny_jina()
+        path = tiny_jina_without_pooler_gguf(path, model)
+        return load_model(path, ops=ops), of_a_direct_classifier(model)
+    model = MODELS[request.param]()
+    path = tiny_reranker_gguf(path, model, SAVED.get(request.param, saved_with_words))
+    return load_model(path, ops=ops), of_a_classifier(model)
 
 
 def test_scores_are_those_of_the_reference(pair: tuple[LoadedModel, Expected]) -> None:
@@ -134,12 +148,13 @@ def test_two_separators_are_between_the_texts_where_tokenizers_are_robertas(
 ) -> None:
     from puna.engine.ranking import _pair
 
-    ours = load_model(tiny_bge_gguf(tmp_path / "bge.gguf", tiny_bge()))
+    ours = load_model(tiny_reranker_gguf(tmp_path / "bge.gguf", tiny_bge()))
     tokenizer = ours.tokenizer
-    texts = [tokenizer.encode(text, add_special=False) for text in ("once", "a cat")]
-    assert _pair("once", "a cat", tokenizer, None) == framed(*texts)
+    first, second = (tokenizer.encode(text, add_special=False) for text in ("once", "a cat"))
+    end = framed(first)[-1]
+    assert _pair("once", "a cat", tokenizer, None) == (framed(first), [*second, end])
     monkeypatch.setattr(type(tokenizer), "token", lambda self, id: "<s>")
-    assert _pair("once", "a cat", tokenizer, None) == framed(texts[0], [], texts[1])
+    assert _pair("once", "a cat", tokenizer, None) == (framed(first, []), [*second, end])
 
 
 @pytest.mark.parametrize("labels", [None, ("no", "yes"), ("yes",)])
@@ -149,15 +164,12 @@ def test_classes_that_are_not_yes_and_no_are_refused(tmp_path: Path, labels: Any
         load_model(path)
 
 
-def test_token_types_that_tell_the_texts_apart_are_refused(tmp_path: Path) -> None:
-    from tests.tiny_bert import bert_tensors, write_encoder
-
-    config = TinyBert()
-    tensors = bert_tensors(config.build()) | {"cls.output.weight": np.ones((1, 64), np.float32)}
-    keys = {
-        "block_count": 2, "context_length": 64, "embedding_length": 64, "feed_forward_length": 96,
-        "attention.head_count": 4,
-    }  # fmt: skip
-    path = write_encoder(tmp_path / "bad.gguf", "bert", keys, tensors)
-    with pytest.raises(UnsupportedModelError, match=r"bad\.gguf: rerankers that tell documents from queries"):
-        load_model(path)
+def test_two_kinds_of_text_without_a_pooler_are_refused(tmp_path: Path) -> None:
+    """As llama.cpp's converter writes them."""
+    found = converted(tiny_bert_reranker(), saved_with_words)
+    for kind in ("weight", "bias"):
+        del found.tensors[f"cls.{kind}"]
+    with pytest.raises(
+        UnsupportedModelError, match=r"bad\.gguf: the pooler before the classifier is missing"
+    ):
+        load_model(found.write(tmp_path / "bad.gguf"))

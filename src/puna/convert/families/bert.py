@@ -13,11 +13,12 @@ _LAYER: Final = {
     "attention.output.dense": "attn_output", "attention.output.LayerNorm": "attn_output_norm",
     "intermediate.dense": "ffn_up", "output.dense": "ffn_down", "output.LayerNorm": "layer_output_norm",
 }  # fmt: skip
-#: A classifier of two layers, or of the second alone.
+#: A classifier of two layers, the first of which BERT calls a pooler: that makes no vectors by itself.
 _CLASSIFIER: Final[dict[str, Place]] = {
     "classifier.dense": "cls", "classifier.out_proj": "cls.output", "head.dense": "cls",
-    "head.norm": "cls.norm", "classifier": "cls.output",
+    "head.norm": "cls.norm", "pooler.dense": "cls", "classifier": "cls.output",
 }  # fmt: skip
+POOLER: Final = {f"cls.{kind}": "cls.output.weight" for kind in ("weight", "bias")}
 NAMES: Final[dict[str, Place]] = {
     "embeddings.word_embeddings": "token_embd",
     "embeddings.position_embeddings": "position_embd",
@@ -26,9 +27,7 @@ NAMES: Final[dict[str, Place]] = {
     **{f"encoder.layer.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _LAYER.items()},
     **_CLASSIFIER,
 }
-DROPPED: Final = (
-    "embeddings.position_ids", "pooler.", "bert.pooler.", "cls.", "lm_head.", "decoder.", "vocab_",
-)  # fmt: skip
+DROPPED: Final = ("embeddings.position_ids", "cls.", "lm_head.", "decoder.", "vocab_")
 #: Of a checkpoint that was converted from TensorFlow.
 _ENDINGS: Final = {".gamma": ".weight", ".beta": ".bias"}
 
@@ -60,9 +59,36 @@ def inner(*prefixes: str) -> Any:
     return rename
 
 
+def _has_usual_activation(config: Config) -> bool:
+    return config.get("hidden_act", "activation") in (None, "gelu")
+
+
 _BERT: Final = Family(
-    hf=("BertModel", "BertForMaskedLM"), architecture="bert", keys=KEYS, names=NAMES, rename=inner("bert."),
-    dropped=DROPPED, pre="jina-v2-en",
+    hf=("BertModel", "BertForMaskedLM", "BertForSequenceClassification"), architecture="bert", keys=KEYS,
+    names=NAMES, rename=inner("bert."), dropped=DROPPED, only_with=POOLER, pre="jina-v2-en",
+    when=_has_usual_activation,
+)  # fmt: skip
+
+
+_DISTILLED_LAYER: Final = {
+    **{f"attention.{part}_lin": f"attn_{part}" for part in "qkv"}, "attention.out_lin": "attn_output",
+    "sa_layer_norm": "attn_output_norm", "ffn.lin1": "ffn_up", "ffn.lin2": "ffn_down",
+    "output_layer_norm": "layer_output_norm",
+}  # fmt: skip
+_DISTILLED: Final = Family(
+    hf=("DistilBertModel", "DistilBertForMaskedLM"), architecture="bert", rename=inner("distilbert."),
+    keys={
+        **KEYS, "embedding_length": "dim", "feed_forward_length": "hidden_dim",
+        "attention.head_count": "n_heads", "attention.layer_norm_epsilon": lambda config: 1e-12,
+    },
+    names={
+        **NAMES,
+        **{
+            f"transformer.layer.{{}}.{theirs}": f"blk.{{}}.{ours}"
+            for theirs, ours in _DISTILLED_LAYER.items()
+        },
+    },
+    dropped=DROPPED, pre="jina-v2-en", when=_has_usual_activation,
 )  # fmt: skip
 
 
@@ -79,15 +105,6 @@ ROBERTA_KEYS: Final[dict[str, Key]] = {
     **KEYS,
     "context_length": lambda config: config.count("max_position_embeddings") - _offset(config),
 }
-_ROBERTA: Final = Family(
-    hf=(
-        "RobertaModel", "RobertaForMaskedLM", "RobertaForSequenceClassification", "XLMRobertaModel",
-        "XLMRobertaForMaskedLM", "XLMRobertaForSequenceClassification",
-    ),
-    architecture="bert", keys=ROBERTA_KEYS, names=NAMES, rename=inner("roberta."), dropped=DROPPED,
-    changes={"position_embd.weight": _from_first}, pre="roberta-bpe",
-    when=lambda config: not config.get("lora_adaptations"),
-)  # fmt: skip
 
 _ROTATED_LAYER: Final = {
     "attn.Wqkv": "attn_qkv", "attn.out_proj": "attn_output", "mixer.Wqkv": "attn_qkv",
@@ -98,9 +115,22 @@ _ROTATED_LAYER: Final = {
 }  # fmt: skip
 ROTATED: Final[dict[str, Place]] = {
     "embeddings.word_embeddings": "token_embd", "embeddings.token_type_embeddings": "token_types",
-    "emb_ln": "token_embd_norm",
+    "emb_ln": "token_embd_norm", "pooler.dense": None,
     **{f"encoder.layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _ROTATED_LAYER.items()},
 }  # fmt: skip
+
+
+#: Its classifier has a layer of its own, so nothing reads the pooler. The second Jina rerankers are such.
+_ROBERTA: Final = Family(
+    hf=tuple(
+        f"{name}{kind}"
+        for name in ("Roberta", "XLMRoberta", "Camembert")
+        for kind in ("Model", "ForMaskedLM", "ForSequenceClassification")
+    ),
+    architecture="bert", keys=ROBERTA_KEYS, names={**NAMES, **ROTATED}, rename=inner("roberta."),
+    dropped=DROPPED, changes={"position_embd.weight": _from_first}, pre="roberta-bpe",
+    when=lambda config: _has_usual_activation(config) and not config.get("lora_adaptations"),
+)  # fmt: skip
 
 
 def _trained_context(config: Config) -> int:
@@ -189,6 +219,7 @@ _MODERN: Final = Family(
 _MODERN_RANKING: Final = Family(
     hf=("ModernBertForSequenceClassification",), architecture="modern-bert", keys=_MODERN_KEYS,
     names={**_MODERN_NAMES, **_CLASSIFIER}, rename=inner("model."), pre="modern-bert",
+    when=lambda config: config.get("classifier_activation") in (None, "gelu"),
 )  # fmt: skip
 
-FAMILIES: Final = (_BERT, _ROBERTA, _NOMIC, _NOMIC_MOE, _MODERN, _MODERN_RANKING)
+FAMILIES: Final = (_BERT, _DISTILLED, _ROBERTA, _NOMIC, _NOMIC_MOE, _MODERN, _MODERN_RANKING)

@@ -1,5 +1,6 @@
 """Embeddings of Jina: the second, which attend less to what is further away, and the third, with rotation.
 
+The first rerankers are built like the second embeddings, the second ones are XLM-RoBERTa's kind (`bert.py`).
 The third are published with adapters for their tasks in the same tensors, [tasks, ...], which in files are
 adapters of their own.
 """
@@ -12,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from puna.convert.config import Config
-from puna.convert.families.bert import DROPPED, KEYS, NAMES, ROBERTA_KEYS, ROTATED, inner
+from puna.convert.families.bert import DROPPED, KEYS, NAMES, POOLER, ROBERTA_KEYS, ROTATED, inner
 from puna.convert.family import Change, Family, Place, Split, halves
 from puna.convert.numbers import Values
 from puna.errors import ConversionError, shown
@@ -120,15 +121,16 @@ def _adapters(config: Config) -> Mapping[str, Family]:
 
 FAMILIES: Final = (
     Family(
-        hf=("JinaBertModel", "JinaBertForMaskedLM"), architecture="jina-bert-v2", keys=KEYS, names=_NAMES,
-        rename=inner("bert."), dropped=DROPPED, when=_is_second, pre="jina-v2-de",
+        hf=("JinaBertModel", "JinaBertForMaskedLM", "JinaBertForSequenceClassification"),
+        architecture="jina-bert-v2", keys=KEYS, names=_NAMES, rename=inner("bert."), dropped=DROPPED,
+        only_with=POOLER, when=_is_second, pre="jina-v2-de",
     ),
     Family(
         hf=("JinaEmbeddingsV3Model",), architecture="jina-bert-v3", keys=KEYS, names=ROTATED, dropped=DROPPED,
     ),
     Family(
         hf=("XLMRobertaModel",), architecture="jina-bert-v3", keys=ROBERTA_KEYS,
-        names={**ROTATED, _ELSEWHERE: None, "pooler.dense": None}, rename=_without_adapters, dropped=DROPPED,
+        names={**ROTATED, _ELSEWHERE: None}, rename=_without_adapters, dropped=DROPPED,
         when=lambda config: bool(config.get("lora_adaptations")), adapters=_adapters,
     ),
 )  # fmt: skip

@@ -1,6 +1,8 @@
 """BERT and what was trained like it (BGE, E5, GTE, MiniLM ...): the first of the encoders.
 
-Devlin et al., arXiv:1810.04805. RoBERTa's files have their positions counted from 0, as BERT's.
+Devlin et al., arXiv:1810.04805. RoBERTa's files have their positions counted from 0, as BERT's. Where two
+kinds of text tell documents from queries, a document's places are beyond those of queries, and a place's
+vector is that of the position with what the kind adds.
 """
 
 from __future__ import annotations
@@ -8,46 +10,110 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from puna.batch import BatchArrays
+import numpy as np
+
+from puna.batch import BatchArrays, Input
 from puna.errors import UnsupportedModelError
 from puna.model.encoder import Encoder, EncoderOptions
 from puna.model.metadata import invalid, required, table_rows
+from puna.model.options import LayerOptions
+from puna.nn.attention import FusedSelfAttention, SelfAttention
+from puna.nn.classifier import Classifier
 from puna.nn.feed_forward import PlainFeedForward
 from puna.nn.layers import Embedding
-from puna.nn.module import blocks, part, weight
+from puna.nn.module import WeightSource, blocks, part, weight
 from puna.nn.transformer_layer import ResidualNormLayer
-from puna.ops import Array
+from puna.ops import Array, Weight
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
 
 
 @dataclass(frozen=True, kw_only=True)
+class BertLayerOptions(LayerOptions):
+    fused: bool  # whether queries, keys and values are of one tensor
+
+
+@dataclass(frozen=True, kw_only=True)
 class BertOptions(EncoderOptions):
     positions: int = 0  # that there are vectors of: the longest text
 
+    @property
+    def kinds(self) -> int:
+        """Of texts that are told apart: an encoder reads one, a reranker two."""
+        return 2 if self.labels and self.token_types > 1 else 1
+
+
+class Places(Embedding):
+    """The vectors of positions; where two kinds of text are told apart, of both, one after the other."""
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: BertOptions
+    ) -> Self | None:
+        if options.kinds == 1:
+            return super().from_source(source, name, shape, options)
+        first = source.values(f"{name}.weight", shape)
+        kinds = source.values("token_types.weight", (options.token_types, options.hidden_size))
+        if first is None or kinds is None:
+            return None
+        second = first + (kinds[1] - kinds[0])  # the first kind is added to all
+        return cls(source.ops, Weight.from_values(f"{name}.weight", np.concatenate([first, second])))
+
+
+class PairClassifier(Classifier):
+    """Of texts of two kinds."""
+
+    options: BertOptions
+
+    def inputs(self, query: list[int], document: list[int]) -> list[Input]:
+        begin = self.options.positions  # of the places of documents
+        places = [*range(len(query)), *range(begin + len(query), begin + len(query) + len(document))]
+        return [
+            Input(token, place=(place,), advance=0)
+            for token, place in zip((*query, *document), places, strict=True)
+        ]
+
+
+def _classifier(options: BertOptions) -> type[Classifier] | None:
+    if not options.labels:
+        return None
+    return PairClassifier if options.kinds == 2 else Classifier
+
+
+def _mixer(options: BertLayerOptions) -> type[SelfAttention]:
+    return FusedSelfAttention if options.fused else SelfAttention
+
 
 class Layer(ResidualNormLayer):
+    mixer: SelfAttention = part(choose=_mixer)
     feed_forward: PlainFeedForward = part()
 
 
 class Bert(Encoder):
     options: BertOptions
-    position_embedding: Embedding = weight("position_embd", "positions", "hidden_size")
+    classifier: Classifier | None = part(choose=_classifier)
+    position_embedding: Places = weight("position_embd", "positions", "hidden_size")
     layers: Sequence[Layer] = blocks("blk")
 
     def embedded(self, batch: BatchArrays) -> Array:
-        embedded: Array = super().embedded(batch) + self.position_embedding(batch.positions)
+        embedded: Array = super().embedded(batch) + self.position_embedding(batch.positions.reshape(-1))
         return embedded
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> BertOptions:
         options = BertOptions.read_encoder(file)
-        if options.labels and options.token_types > 1:
+
+        def own(index: int, layer: LayerOptions) -> LayerOptions:
+            return BertLayerOptions(**vars(layer), fused=f"blk.{index}.attn_qkv.weight" in file.tensors)
+
+        options = options.each(own)
+        if options.kinds == 2 and "cls.weight" not in file.tensors:
             raise UnsupportedModelError(
-                f"{file.path}: rerankers that tell documents from queries by token types are not supported"
+                f"{file.path}: the pooler before the classifier is missing ('cls.weight'): llama.cpp's "
+                "converter leaves it out; convert the published model with `puna convert`"
             )
         positions = table_rows(file, "position_embd.weight")
         context = required(file, "context_length", max(positions, 1))

@@ -17,7 +17,7 @@ from puna.model.encoder import Encoder, EncoderOptions
 from puna.model.metadata import required, table_rows
 from puna.model.options import LayerOptions
 from puna.nn.attention import SelfAttention
-from puna.nn.classifier import DirectClassifier
+from puna.nn.classifier import Classifier, DirectClassifier
 from puna.nn.distance import linear_bias
 from puna.nn.feed_forward import (
     ExactGeluFeedForward,
@@ -80,15 +80,18 @@ class Layer(ResidualNormLayer):
 @dataclass(frozen=True, kw_only=True)
 class JinaBertV2Options(EncoderOptions):
     context: int = 0  # the longest text
+    pools: bool = False  # whether the layer before a reranker's classifier is there
 
 
-def _classifier(options: JinaBertV2Options) -> type[DirectClassifier] | None:
-    return DirectClassifier if options.labels else None
+def _classifier(options: JinaBertV2Options) -> type[Classifier] | None:
+    if not options.labels:
+        return None
+    return Classifier if options.pools else DirectClassifier
 
 
 class JinaBertV2(Encoder):
     options: JinaBertV2Options
-    classifier: DirectClassifier | None = part(choose=_classifier)
+    classifier: Classifier | None = part(choose=_classifier)
     layers: Sequence[Layer] = blocks("blk")
 
     def loaded(self) -> None:
@@ -114,4 +117,8 @@ class JinaBertV2(Encoder):
                 kind = UpFirstFeedForward if for_code else FusedExactGeluFeedForward
             return JinaLayerOptions(**vars(layer), feed_forward=kind)
 
-        return JinaBertV2Options(**vars(options.each(own)), context=required(file, "context_length"))
+        return JinaBertV2Options(
+            **vars(options.each(own)),
+            context=required(file, "context_length"),
+            pools="cls.output.weight" in file.tensors,
+        )
