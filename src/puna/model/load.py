@@ -142,10 +142,16 @@ def load_model(
                 draft_needs = forecast_for(guesser, cache_types, ops, prediction_heads=False)
                 table = draft_needs.table(context=context, parallel=parallel, batch=batch_size)
             beside = table.host - table.process  # which they share
-        beside += sum(adapter_bytes(Path(each.path)) for each in adapters)
-        forecast.check(needs, available_memory() - reserved, beside)
+        counted, free = (
+            sum(adapter_bytes(Path(each.path)) for each in adapters),
+            available_memory() - reserved,
+        )
+        forecast.check(needs, free, beside + counted)
         if isinstance(forecast, Forecast):
             pairs = [read_adapter(Path(each.path), file) for each in adapters]
+            # Where only some experts have something in the file, there is more of it now.
+            held = sum(pair.a.nbytes + pair.b.nbytes for each in pairs for pair in each.values())
+            forecast.check(needs, free, beside + max(counted, held))
             loaded = _load(file, forecast, ops, progress)
             if adapters:
                 loaded.adapters = load_adapters(adapters, pairs, cast("TextModel", loaded.model))

@@ -12,7 +12,8 @@ import numpy as np
 from puna.errors import ModelError, RequestError, UnsupportedModelError, shown
 from puna.gguf import GGUFFile, open_gguf
 from puna.model.adapters.pairs import TABLE, Pair, Pairs, read_gguf_adapter
-from puna.model.adapters.peft import CONFIG, WEIGHTS, read_peft_adapter
+from puna.model.adapters.peft import WEIGHTS, read_peft_adapter
+from puna.model.adapters.peft_settings import CONFIG
 from puna.model.base import TextModel
 from puna.model.encoder import Encoder
 from puna.nn.adapters import ExpertLowRank, LowRank, LowRankRows, RowScales

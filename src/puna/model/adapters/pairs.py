@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.config import env_bool
-from puna.errors import ModelError, UnsupportedModelError, shown
+from puna.errors import InsufficientMemoryError, ModelError, UnsupportedModelError, shown
 from puna.gguf import GGUFFile, open_gguf
+from puna.machine import available_memory
 from puna.model.memory import is_of_images
 
 #: What comes after the names of tensors that an adapter changes.
@@ -77,6 +78,16 @@ def leaves_out(path: Path, name: str) -> bool:
         "the language model's layers alone, or set PUNA_ADAPTERS_TEXT_ONLY=1 to apply the adapter without "
         "such tensors"
     )
+
+
+def check_room(path: Path, needed: int) -> None:
+    """Raises `InsufficientMemoryError` unless `needed` more bytes are free."""
+    if needed > (available := available_memory()):
+        raise InsufficientMemoryError(
+            f"{path}: reading the adapter takes {needed / 1e9:.1f} GB, and {available / 1e9:.1f} GB are free",
+            needed,
+            available,
+        )
 
 
 def paired(path: Path, halves: Mapping[str, NDArray[np.float32]], factor: Factor) -> Pairs:
