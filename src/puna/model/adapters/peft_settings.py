@@ -19,7 +19,7 @@ CONFIG: Final = "adapter_config.json"
 _MOST_BYTES: Final = 1 << 20
 #: Characters of a pattern: names of modules, and what leaves them open.
 _LONGEST_PATTERN: Final = 1000
-#: Seconds that reading and matching all patterns of an adapter may take. 500 of 500 modules take half a second.
+#: Seconds that reading and matching all patterns may take. 500 of 500 modules take half a second.
 _MOST_SECONDS: Final = 3.0
 
 #: Ways to begin a training that leave the model's weights alone. Others take out of them what they put into
