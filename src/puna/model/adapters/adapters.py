@@ -202,8 +202,8 @@ def _kinds_in_table(pairs: Pairs, model: Encoder) -> Pairs:
     if KINDS not in pairs:
         return pairs
     kinds, tokens = pairs[KINDS], model.token_embedding.weight.shape[0]
-    of_first = np.repeat(kinds.b[:1].T, tokens, axis=1)  # [rank, tokens]
-    both = Pair(of_first, np.ascontiguousarray(kinds.a.T))
+    # The same for each token is a product of rank 1, whatever the rank is of the kinds.
+    both = Pair(np.ones((1, tokens), np.float32), np.ascontiguousarray((kinds.b[:1] @ kinds.a).T))
     if (own := pairs.get(TABLE)) is not None:
         both = Pair(np.concatenate([own.a, both.a]), np.concatenate([own.b, both.b], axis=1))
     return {**{name: pair for name, pair in pairs.items() if name != KINDS}, TABLE: both}
