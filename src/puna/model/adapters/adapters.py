@@ -20,12 +20,10 @@ from puna.nn.adapters import ExpertLowRank, LowRank, LowRankRows, RowScales
 from puna.nn.experts import ExpertLinear
 from puna.nn.layers import Embedding, Linear, Rows, StackedLinear
 from puna.nn.module import Module
-from puna.options import LARGEST_SCALE, AdapterFile, AdapterScale, is_scale
+from puna.options import LARGEST_SCALE, MOST_ADAPTERS, AdapterFile, AdapterScale, is_scale
 
 #: The table of kinds of text.
 KINDS: Final = "token_types.weight"
-#: Adapters of one model.
-MOST_ADAPTERS: Final = 64
 
 Changed = Linear | ExpertLinear | Embedding
 #: What an adapter changes with rows of its b, several where they share the rows of one tensor.
