@@ -73,6 +73,12 @@ def test_a_rank_of_0_is_refused(folder: Path, model: GGUFFile) -> None:
         read(folder, model)
 
 
+def test_values_beyond_float32_are_refused(folder: Path, model: GGUFFile) -> None:
+    change(folder, **{f"{Q}.lora_A.weight": torch.full((4, 64), 1e300, dtype=torch.float64)})
+    with pytest.raises(ModelError, match=r"attn_q\.weight\.lora_a' has values that are not finite"):
+        read(folder, model)
+
+
 def test_a_very_long_name_is_refused(folder: Path, model: GGUFFile) -> None:
     change(folder, **{f"{'a.' * 5000}layers.0.self_attn.q_proj.lora_A.weight": torch.ones(4, 64)})
     with pytest.raises(ModelError, match="changes something that adapters cannot change here"):

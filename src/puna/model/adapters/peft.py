@@ -165,7 +165,8 @@ def _numbers(path: Path, name: str, tensor: dict[str, object]) -> Values:
         return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32).reshape(shape)
     if dtype not in _DTYPES:
         raise UnsupportedModelError(f"{path}: tensor {shown(name)} is {dtype}; F32, F16 and BF16 are read")
-    return np.frombuffer(data, _DTYPES[dtype]).astype(np.float32).reshape(shape)
+    with np.errstate(over="ignore"):  # what is too large is refused
+        return np.frombuffer(data, _DTYPES[dtype]).astype(np.float32).reshape(shape)
 
 
 def _tensor(path: Path, name: str) -> tuple[str, str, str, int | None]:
