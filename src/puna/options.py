@@ -53,6 +53,9 @@ class AdapterFile(msgspec.Struct, frozen=True):
     scale: float = 1.0
 
 
+#: Adapters of one model.
+MOST_ADAPTERS: Final = 64
+
 #: Larger scales of adapters are a mistake.
 LARGEST_SCALE: Final = 1e4
 

@@ -110,6 +110,15 @@ def test_tasks_without_fit_names_are_refused(names: Any, tmp_path: Path) -> None
         convert_adapters(checkpoint, lambda name: tmp_path / name)
 
 
+@pytest.mark.parametrize("alpha", ["x", True, [1], float("nan"), float("inf")])
+def test_an_alpha_that_is_no_number_is_refused(alpha: Any, tmp_path: Path) -> None:
+    checkpoint = save_jina3(tmp_path / "checkpoint", original(TinyJinaBertV3()))
+    path = checkpoint / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"lora_alpha": alpha}))
+    with pytest.raises(ConversionError, match=r"'lora_alpha' is .*, not a number"):
+        convert_adapters(checkpoint, lambda name: tmp_path / name)
+
+
 def test_a_model_without_adapters_has_none(tmp_path: Path) -> None:
     tiny = TinyJinaBertV2()
     folder = save_jina2(tmp_path / "checkpoint", original(tiny))

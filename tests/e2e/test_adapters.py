@@ -122,3 +122,18 @@ def test_adapters_that_are_not_there_are_the_requests_error(server: Server, lora
     reply = server.http.post("/api/generate", json=body)
     assert reply.status_code == 400
     assert message in json.dumps(reply.json())
+
+
+def test_an_adapter_that_does_not_fit_is_named_without_its_path(
+    server: Server, files: dict[str, Path]
+) -> None:
+    folder = files["model"].parent
+    narrow = TinyAdapter(("q_proj",), seed=1)
+    narrow.write_gguf(folder / "narrow.gguf", "qwen2", original(QWEN2), {"q_proj": "attn_k"})
+    (folder / "Modelfile.narrow").write_text("FROM ./base.gguf\nADAPTER ./narrow.gguf\n")
+    _puna(server, "create", "narrow", "-f", str(folder / "Modelfile.narrow"))
+    answer = server.http.post("/api/generate", json={"model": "narrow", "prompt": "x"})
+    assert answer.status_code == 500
+    assert answer.json()["error"].startswith("adapter 'narrow': 'blk.0.attn_k.weight.lora_a' is [4, 64]")
+    assert str(server.models) not in answer.text
+    server.client.delete("narrow")

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tests.e2e.servers import Server, running, scripted
-from tests.e2e.test_tools import SCRIPTS, TEMPLATE, TOOLS
+from tests.e2e.tools.calling import SCRIPTS, TEMPLATE, TOOLS
 from tests.scripted import trigger
 
 pytestmark = pytest.mark.e2e

@@ -15,7 +15,7 @@ import pytest
 from pydantic import BaseModel, TypeAdapter
 
 from tests.e2e.servers import Server, scripted
-from tests.e2e.test_tools import ANSWER, ANTHROPIC, BREAK, FLAT, ONE, SCRIPTS, TEMPLATE, TOOLS, user
+from tests.e2e.tools.calling import ANSWER, ANTHROPIC, BREAK, FLAT, ONE, SCRIPTS, TEMPLATE, TOOLS, user
 
 pytestmark = pytest.mark.e2e
 

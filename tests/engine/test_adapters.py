@@ -129,6 +129,27 @@ def test_embeddings_are_those_of_the_merged_weights(qwen2: Tuned) -> None:
         assert np.abs(run.vectors(number)[0] - expected).max() < 1e-4
 
 
+def test_texts_to_embed_and_prompts_share_a_pass_also_where_adapters_change_the_output(
+    tmp_path: Path,
+) -> None:
+    model, first = original(QWEN2), TinyAdapter((*ATTENTION, *FEED_FORWARD), seed=1)
+    path = first.write_gguf(tmp_path / "first.gguf", "qwen2", model, SPLIT)
+    base = tiny_decoder_gguf(tmp_path / "model.gguf", QWEN2, model=model)
+    ours = load_model(base, adapters=[AdapterFile(str(path), "first")])
+    settings = {"num_predict": 4, "temperature": 0, "ignore_eos": True}
+    together, alone = Run(ours, batch_size=64), Run(ours, batch_size=64)
+    for number, scale in enumerate((1.0, 0.0)):
+        together.submit(number, PROMPT, lora=[AdapterScale(0, scale=scale)], **settings)
+    together.embed(2, PROMPT, lora=[AdapterScale(0, scale=-0.5)], pooling="mean")
+    together.finish()
+    assert together.rows == [3 * len(PROMPT), 2, 2, 2], "a pass failed, and each request had one of its own"
+    for number, scale in enumerate((1.0, 0.0)):
+        alone.submit(number, PROMPT, lora=[AdapterScale(0, scale=scale)], **settings)
+        alone.finish()
+        assert together.tokens(number) == alone.tokens(number)
+    assert together.tokens(0) != together.tokens(1)
+
+
 def test_quantised_weights_take_adapters_and_streams_are_as_alone(tmp_path: Path) -> None:
     model, first = original(QWEN2), TinyAdapter((*ATTENTION, *FEED_FORWARD[:3]), seed=7)
     path = first.write_gguf(tmp_path / "a.gguf", "qwen2", model, SPLIT)
@@ -190,6 +211,7 @@ Q, K = "blk.0.attn_q.weight", "blk.0.attn_k.weight"
         ({}, {"architecture": "llama"}, "this adapter is for 'llama', and the model is 'qwen2'"),
         ({}, {"kind": "model"}, "of type 'model', not an adapter"),
         ({f"{Q}.lora_a": (4, 64), f"{Q}.lora_b": (64, 4)}, {"alpha": 3e38}, "alpha makes the values of"),
+        ({f"{Q}.lora_a": (4, 64), f"{Q}.lora_b": (64, 4)}, {"alpha": 1e15}, "larger than 1e\\+15"),
     ],
 )  # fmt: skip
 def test_adapters_that_do_not_fit_are_refused(
@@ -199,6 +221,21 @@ def test_adapters_that_do_not_fit_are_refused(
     bad = _bad(tmp_path / "bad.gguf", tensors, **header)
     with pytest.raises(ModelError, match=r"bad\.gguf: .*" + message):
         load_model(path, adapters=[AdapterFile(str(bad))])
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf, 1e16, -3e38])
+def test_values_that_would_spoil_the_rows_of_others_are_refused(tmp_path: Path, value: float) -> None:
+    path = tiny_decoder_gguf(tmp_path / "m.gguf", QWEN2, model=original(QWEN2))
+    writer = adapter_writer(tmp_path / "bad.gguf", "qwen2", alpha=0.0)
+    for name, shape in ((f"{Q}.lora_a", (4, 64)), (f"{Q}.lora_b", (64, 4))):
+        values = np.ones(shape, np.float32)
+        values[1, 3] = value
+        writer.add_tensor(name, values, GGMLType.F32)
+    writer.write()
+    with pytest.raises(
+        ModelError, match=rf"'{Q}\.lora_[ab]' has values that are not finite, or beyond 1e\+15"
+    ):
+        load_model(path, adapters=[AdapterFile(str(tmp_path / "bad.gguf"))])
 
 
 @pytest.mark.parametrize(

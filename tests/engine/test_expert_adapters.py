@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from puna.errors import ModelError
-from puna.gguf import GGMLType
+from puna.errors import InsufficientMemoryError, ModelError
+from puna.gguf import GGMLType, open_gguf
 from puna.model.adapters.peft import WEIGHTS
 from puna.model.load import load_model
+from puna.model.memory import Forecast
 from puna.model.published import LINEARS
 from puna.options import AdapterFile
 from tests.engine.adapted import PROMPT, Tuned, check_alone, check_mixed, files_of, merging, scores_of
@@ -122,6 +123,32 @@ def test_experts_without_a_part_of_an_adapter_stay_as_they_are(tmp_path: Path) -
     expected = reference_log_probabilities(changed, PROMPT)
     following = expected[:-1].gather(1, torch.tensor(PROMPT[1:])[:, None])[:, 0]
     assert scores_of(run, 0) == pytest.approx(following.numpy(), abs=1e-3)
+
+
+def test_memory_is_counted_where_few_experts_have_something_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from safetensors.torch import save_file
+
+    path = tiny_llama_gguf(tmp_path / "model.gguf", MIXTRAL, model=MIXTRAL.build())
+    folder = FIRST.write_peft(tmp_path / "a", MIXTRAL.build())
+    module = "base_model.model.model.layers.0.mlp.experts.1.up_proj"
+    halves = {"A": torch.ones(64, MIXTRAL.hidden), "B": torch.ones(MIXTRAL.feed_forward, 64)}
+    save_file({f"{module}.lora_{half}.weight": values for half, values in halves.items()}, folder / WEIGHTS)
+    files = [AdapterFile(str(folder))]
+    with open_gguf(path) as file:
+        needs = Forecast(file).table(context=0, parallel=1, batch=512).host
+    assert load_model(path, adapters=files).adapters
+    with monkeypatch.context() as patch:
+        patch.setattr("puna.model.load.available_memory", lambda: 0)
+        with pytest.raises(InsufficientMemoryError, match="beside the adapters' 0"):
+            load_model(path, adapters=files)
+    in_file = (folder / WEIGHTS).stat().st_size
+    for place, without in (("load", needs + 2 * in_file), ("adapters.pairs", 3 * in_file)):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"puna.model.{place}.available_memory", lambda without=without: without)
+            with pytest.raises(InsufficientMemoryError):
+                load_model(path, adapters=files)
 
 
 def test_quantised_experts_take_adapters_and_streams_are_as_alone(tmp_path: Path) -> None:

@@ -315,6 +315,16 @@ def test_a_pull_fetches_again_what_is_seen_to_be_damaged(store: Store, published
             assert holds(store, published)
 
 
+def test_a_whole_file_that_is_too_new_to_be_opened_is_not_fetched_again(store: Store) -> None:
+    published = Published.of(b"GGUF" + (99).to_bytes(4, "little") + bytes(100))
+    with serving(Registry(published)) as registry:
+        pulled(store, registry.name)
+        registry.asked.clear()
+        pulled(store, registry.name)
+        assert not [path for path, _ in registry.asked if "/blobs/" in path]
+        assert holds(store, published)
+
+
 def test_a_damaged_blob_is_fetched_again(store: Store, published: Published) -> None:
     with serving(Registry(published)) as registry:
         pulled(store, registry.name)

@@ -200,6 +200,40 @@ def test_projectors_and_adapters_are_recognised(store: Store, make_gguf: Callabl
         store.create("b", ModelSpec(from_model="v", adapters={"s/adapter_config.json": adapter}))
 
 
+def test_adapters_are_numbered_in_the_order_they_are_given(
+    store: Store, make_gguf: Callable[..., Path]
+) -> None:
+    main = store.import_file(make_gguf("llama", ARCH__block_count=1))
+    paths = [make_gguf("llama", general__type="adapter", n=n) for n in range(3)]
+    files = [store.import_file(path) for path in paths[:2]]
+    config = add(store, b"{}")
+    adapters = {"x/adapter_config.json": config, "a.gguf": files[0], "x/adapter_model.safetensors": config}
+    spec = ModelSpec(files={"main.gguf": main}, adapters={**adapters, "b.gguf": files[1]})
+
+    def convert(config: Path, weights: Path, model: Path, target: Path) -> None:
+        target.write_bytes(paths[2].read_bytes())
+
+    model = store.create("m", spec, convert=convert)
+    assert [each.name for each in model.adapters] == ["x", "a", "b"]
+    assert Path(model.adapters[0].path).read_bytes() == paths[2].read_bytes()
+
+
+def test_adapters_that_no_request_could_use_are_refused(store: Store, make_gguf: Callable[..., Path]) -> None:
+    file = make_gguf("llama", ARCH__block_count=1)
+    main = store.import_file(file)
+    other = store.import_file(make_gguf("qwen2", general__type="adapter"))
+    with pytest.raises(RequestError, match=r"'a\.gguf' is an adapter for 'qwen2', and the model is 'llama'"):
+        store.create("m", ModelSpec(files={"main.gguf": main}, adapters={"a.gguf": other}))
+    fitting = store.import_file(make_gguf("llama", general__type="adapter"))
+    adapters = {f"{number}.gguf": fitting for number in range(65)}
+    assert store.import_file(file) == main  # what is uploaded for a model that is refused is forgotten
+    with pytest.raises(RequestError, match="a model can have at most 64 adapters"):
+        store.create("m", ModelSpec(files={"main.gguf": main}, adapters=adapters))
+    adapters.popitem()
+    store.import_file(file)
+    assert len(store.create("m", ModelSpec(files={"main.gguf": main}, adapters=adapters)).adapters) == 64
+
+
 def test_each_step_of_creation_is_reported(store: Store) -> None:
     seen: list[str] = []
     digest = add(store, minimal_gguf())

@@ -69,3 +69,16 @@ def test_nothing_is_pruned_if_a_manifest_is_not_understood(store: Store, stray: 
     age(store.blob_path(old))
     assert store.prune() == 0
     assert store.has_blob(old)
+
+
+def test_what_a_killed_conversion_has_left_is_deleted_once_nothing_writes_to_it(store: Store) -> None:
+    store.create("m", ModelSpec(files={"a.gguf": add(store, minimal_gguf())}))
+    for name, age_s in (("tmp-old", 4000), ("tmp-busy", 0), ("mine", 4000)):
+        folder = store.blobs.folder / name
+        folder.mkdir()
+        (folder / "adapter.gguf").write_bytes(b"half")
+        moment = time.time() - age_s
+        os.utime(folder / "adapter.gguf", (moment, moment))
+        os.utime(folder, (0, 0))
+    assert store.prune() == 1
+    assert sorted(each.name for each in store.blobs.folder.iterdir() if each.is_dir()) == ["mine", "tmp-busy"]

@@ -138,7 +138,13 @@ class TextModel(Module):
 
     def hidden_and_logits(self, batch: BatchArrays, cache: Cache, predicted: Array) -> tuple[Array, Array]:
         hidden = self.hidden(batch, cache)
-        return hidden, self.logits(hidden[predicted])
+        if not self.row_scales.active:
+            return hidden, self.logits(hidden[predicted])
+        rows = self.ops.numpy(predicted)
+        with self.row_scales.standing_for(
+            rows if batch.outputs is None else self.ops.numpy(batch.outputs)[rows]
+        ):
+            return hidden, self.logits(hidden[predicted])
 
     def kv_shapes(self) -> dict[int, KVShape]:
         """The keys and values of the layers that attend to earlier tokens."""

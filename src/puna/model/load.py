@@ -136,16 +136,19 @@ def load_model(
         )  # fmt: skip
         needs = forecast.table(context=context, parallel=parallel, batch=batch_size)
         check_count(adapters)
-        beside = 0
+        guessing, free = 0, available_memory() - reserved
         if draft:
             with open_gguf(draft) as guesser:
                 draft_needs = forecast_for(guesser, cache_types, ops, prediction_heads=False)
                 table = draft_needs.table(context=context, parallel=parallel, batch=batch_size)
-            beside = table.host - table.process  # which they share
-        beside += sum(adapter_bytes(Path(each.path)) for each in adapters)
-        forecast.check(needs, available_memory() - reserved, beside)
+            guessing = table.host - table.process  # which they share
+        counted = sum(adapter_bytes(Path(each.path)) for each in adapters)
+        forecast.check(needs, free, guessing, counted)
         if isinstance(forecast, Forecast):
             pairs = [read_adapter(Path(each.path), file) for each in adapters]
+            # Where only some experts have something in the file, there is more of it now.
+            held = sum(pair.a.nbytes + pair.b.nbytes for each in pairs for pair in each.values())
+            forecast.check(needs, free, guessing, max(counted, held))
             loaded = _load(file, forecast, ops, progress)
             if adapters:
                 loaded.adapters = load_adapters(adapters, pairs, cast("TextModel", loaded.model))

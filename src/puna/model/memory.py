@@ -135,15 +135,17 @@ class MemoryForecast(ABC):
             most,
         )
 
-    def check(self, table: MemoryTable, available: int, draft: int = 0) -> None:
+    def check(self, table: MemoryTable, available: int, draft: int = 0, adapters: int = 0) -> None:
         """Raise `InsufficientMemoryError`, saying what would fit, unless `available` bytes are enough.
 
-        `draft` of them are for a model that guesses for this one.
+        `draft` of them are for a model that guesses for this one, and `adapters` for its adapters.
         """
-        available -= draft
+        available -= draft + adapters
         if table.host <= available:
             return
-        beside = f" beside the draft model's {size_text(draft)}" if draft else ""
+        others = {"the draft model's": draft, "the adapters'": adapters}
+        beside = " and ".join(f"{whose} {size_text(size)}" for whose, size in others.items() if size)
+        beside = f" beside {beside}" if beside else ""
         advice = "use a smaller model, or free some memory"
         fitting = self.largest_context(parallel=table.parallel, batch=table.batch, available=available)
         alone = self.largest_context(parallel=1, batch=table.batch, available=available)

@@ -68,8 +68,11 @@ class BlobPuller:
 
     def _has(self, layer: Layer) -> bool:
         """Whether the store has the layer, undamaged as far as can be seen at once."""
-        blobs = self.store.blobs
-        return blobs.seems_whole(layer.digest) and blobs.path(layer.digest).stat().st_size == layer.size
+        path = self.store.blob_path(layer.digest)
+        with storage_errors("look at", path):
+            if not path.is_file() or path.stat().st_size != layer.size:
+                return False
+        return self.store.blob_seems_whole(layer.digest)
 
     def _check_layers(self, layers: Sequence[Layer], extra_bytes: int) -> None:
         """Raise StoreError if what is missing cannot fit."""

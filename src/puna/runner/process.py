@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import NoReturn
@@ -18,7 +18,7 @@ import msgspec
 from puna.conversation.chat_model import ChatModel
 from puna.engine.engine import Engine
 from puna.engine.events import Message
-from puna.errors import InsufficientMemoryError, OutOfMemoryError, PunaError, RequestError, RunnerError
+from puna.errors import InsufficientMemoryError, OutOfMemoryError, PunaError, RequestError, RunnerError, shown
 from puna.grammar.format import Format
 from puna.kvcache.cache import Picturing
 from puna.kvcache.picture import Contents
@@ -26,7 +26,7 @@ from puna.kvcache.types import KVTypes
 from puna.machine import is_out_of_memory, memory_is_short
 from puna.model.load import load_model
 from puna.ops import default_backend, missing_kernels
-from puna.options import PUNA, drafts_itself
+from puna.options import PUNA, AdapterFile, drafts_itself
 from puna.prompt.model_facts import ModelFacts, facts_at
 from puna.prompt.renderer.client import Renderer
 from puna.runner.frames import Channel, Frame
@@ -143,6 +143,20 @@ def _await_model(channel: _Parent) -> ChatModel | None:
     return None
 
 
+@contextlib.contextmanager
+def _adapters_named(adapters: Iterable[AdapterFile]) -> Iterator[None]:
+    """Errors of adapters, with their names instead of where they lie."""
+    try:
+        yield
+    except PunaError as error:
+        message = str(error)
+        for each in adapters:
+            name = f"adapter {shown(each.name)}"
+            message = message.replace(each.path, name).replace(Path(each.path).name, name)
+        error.args = (message,)
+        raise
+
+
 def _load(request: Load, channel: _Parent) -> ChatModel:
     cache_types = KVTypes.parse(request.kv_cache_type)
     ops = default_backend()
@@ -160,22 +174,23 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
     renderer = Renderer()
     if not facts.embeds:
         renderer.start()  # while the model is read
-    loaded = load_model(
-        request.path,
-        context=request.num_ctx,  # 0 when it is to be found out
-        parallel=request.parallel,
-        batch_size=request.num_batch,
-        reserved=request.reserved,
-        cache_types=cache_types,
-        draft=request.draft,
-        prediction_heads=drafts_itself(request.speculate),
-        projector=request.projector,
-        adapters=request.adapters,
-        ops=ops,
-        engine=request.engine,
-        placement=request.placement,
-        progress=report,
-    )
+    with _adapters_named(request.adapters):
+        loaded = load_model(
+            request.path,
+            context=request.num_ctx,  # 0 when it is to be found out
+            parallel=request.parallel,
+            batch_size=request.num_batch,
+            reserved=request.reserved,
+            cache_types=cache_types,
+            draft=request.draft,
+            prediction_heads=drafts_itself(request.speculate),
+            projector=request.projector,
+            adapters=request.adapters,
+            ops=ops,
+            engine=request.engine,
+            placement=request.placement,
+            progress=report,
+        )
     engine = Engine(
         loaded,
         context=request.num_ctx or None,

@@ -15,7 +15,7 @@ import msgspec
 from puna import gojson
 from puna.errors import GGUFError, ModelError, RequestError, StoreError, shown
 from puna.gguf import FileType
-from puna.options import LARGEST_SCALE, is_scale
+from puna.options import LARGEST_SCALE, MOST_ADAPTERS, is_scale
 from puna.store import manifest as media
 from puna.store.blobs import Blobs, normalize_digest
 from puna.store.config import ModelConfig
@@ -187,21 +187,28 @@ class _Assembly:
             )
 
     def add_adapters(self, spec: ModelSpec, convert: Converter) -> None:
-        """Add the adapters of `spec` under their names."""
+        """Add the adapters of `spec` under their names, in this order, which numbers them."""
         folders: dict[str, dict[str, str]] = {}
+        given: dict[str, str | None] = {}  # files with their digests, and folders
         for file_name, digest in spec.adapters.items():
             check_file_name(file_name)
             folder, _, name = file_name.rpartition("/")
             if name in _PEFT:
                 folders.setdefault(folder, {})[name] = digest
+                given.setdefault(folder, None)
+            else:
+                given[file_name] = digest
+        for place, file_digest in given.items():
+            name = place.rpartition("/")[2]
+            if file_digest is not None:
+                self.add_files({place: file_digest}, only="adapter")
+                self._name_last(place, name.removesuffix(".gguf"), spec)
                 continue
-            self.add_files({file_name: digest}, only="adapter")
-            self._name_last(file_name, name.removesuffix(".gguf"), spec)
-        for folder, files in folders.items():
-            if missing := next((name for name in _PEFT if name not in files), None):
-                raise RequestError(f"{folder or 'the adapter'} has no {missing}; PEFT saves both")
-            self._add_converted(folder or "adapter", files, convert)
-            self._name_last(folder, folder.rpartition("/")[2] or "adapter", spec)
+            files = folders[place]
+            if missing := next((file for file in _PEFT if file not in files), None):
+                raise RequestError(f"{place or 'the adapter'} has no {missing}; PEFT saves both")
+            self._add_converted(place or "adapter", files, convert)
+            self._name_last(place, name or "adapter", spec)
         for name, scale in spec.adapter_scales.items():
             if name not in {*spec.adapters, *folders}:
                 raise RequestError(f"adapter_scales: there is no adapter {shown(name)}")
@@ -220,7 +227,7 @@ class _Assembly:
             if not self._blobs.touch(digest):
                 raise RequestError(f"{name}/{file}: blob {digest} is not in the store; upload it first")
         self._report("converting adapter")
-        with tempfile.TemporaryDirectory(dir=self._blobs.path(model.digest).parent) as scratch:
+        with tempfile.TemporaryDirectory(dir=self._blobs.folder, prefix="tmp-") as scratch:
             made = Path(scratch) / "adapter.gguf"
             try:
                 config, weights = (self._blobs.path(given[file]) for file in _PEFT)
@@ -239,6 +246,15 @@ class _Assembly:
 
     def _name_last(self, given: str, name: str, spec: ModelSpec) -> None:
         """Give the layer added last the name requests know it by, and its scale."""
+        own = self._facts[-1].architecture
+        of_model = next((facts.architecture for facts in self._facts if facts.kind == "model"), own)
+        if own != of_model:
+            raise RequestError(
+                f"{shown(given)} is an adapter for {shown(own)}, and the model is {shown(of_model)}; use it "
+                "with the model it was trained on"
+            )
+        if sum(each.media_type == media.ADAPTER for each in self._layers) > MOST_ADAPTERS:
+            raise RequestError(f"a model can have at most {MOST_ADAPTERS} adapters")
         if any(each.name == name for each in self._layers if each.media_type == media.ADAPTER):
             raise RequestError(f"there are two adapters of the name {shown(name)}; rename one")
         scale = spec.adapter_scales.get(given, 1.0)

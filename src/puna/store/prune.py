@@ -7,6 +7,7 @@ import hashlib
 import logging
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,7 +73,7 @@ def _all_named(manifests: Path) -> bool:
 
 
 def sweep(manifests: Path, blobs: Path) -> int:
-    """Delete unused blobs and temporary files older than an hour. Returns the number of deleted files."""
+    """Delete unused blobs, and temporary files and folders, older than an hour. Returns how many."""
     used = digests_in_use(manifests) if _all_named(manifests) else None
     if used is None:
         return 0
@@ -87,7 +88,18 @@ def sweep(manifests: Path, blobs: Path) -> int:
             if not in_use and own and touched < oldest_kept:
                 Path(entry.path).unlink()
                 removed += 1
+            elif _is_left_over(entry) and touched < oldest_kept:
+                shutil.rmtree(entry.path)
+                removed += 1
     return removed
+
+
+def _is_left_over(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder of a conversion that was killed: nothing in it is being written to."""
+    if not entry.name.startswith("tmp-") or not entry.is_dir(follow_symlinks=False):
+        return False
+    newest = max((each.stat(follow_symlinks=False).st_mtime for each in os.scandir(entry.path)), default=0)
+    return newest < time.time() - GRACE_S
 
 
 def drop_empty_folders(manifests: Path) -> None:

@@ -23,6 +23,8 @@ _NAMES = {"q_proj": "attn_q", "down_proj": "ffn_down"}
 _SETTINGS = (
     {"r": 0}, {"r": -1}, {"r": 1e300}, {"lora_alpha": 0}, {"lora_alpha": "x"}, {"lora_alpha": None},
     {"alpha_pattern": {"q_proj": 1}}, {"alpha_pattern": {"q_proj": -1}}, {"alpha_pattern": [[]]},
+    {"alpha_pattern": {"(": 1}}, {"alpha_pattern": {"(?:(?:.|.)*)*_": 1}}, {"alpha_pattern": {r"(?R)": 1}},
+    {"alpha_pattern": {f"(a|{i}|.*)*": 1 for i in range(9000)}}, {"init_lora_weights": "pissa"},
     {"use_dora": 1}, {"use_rslora": True}, {"peft_type": {}}, {"bias": "all"}, {"x": "y" * 300_000},
 )  # fmt: skip
 

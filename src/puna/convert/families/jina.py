@@ -7,6 +7,7 @@ adapters of their own.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from functools import partial
@@ -97,18 +98,25 @@ def _turned(number: int, values: Values, config: Config) -> Values:
     return _of_task(number, values, config).swapaxes(0, 1)
 
 
+def _alpha(config: Config) -> float:
+    given = config.get("lora_alpha")
+    if isinstance(given, bool) or not isinstance(given, int | float | None) or not math.isfinite(given or 0):
+        raise ConversionError(f"config.json: 'lora_alpha' is {shown(given)}, not a number")
+    return 1.0 if given is None else float(given)
+
+
 def _adapter(number: int, task: str, config: Config) -> Family:
     targets = (str(target).rpartition("}.")[2] for target in _ADAPTER_NAMES.values() if target)
     changes: dict[str, Change] = {target: partial(_of_task, number) for target in targets}
     changes["token_embd.weight.lora_b"] = partial(_turned, number)
-    alpha, prefixes = config.get("lora_alpha"), config.get("task_instructions")
+    prefixes = config.get("task_instructions")
     prefix = prefixes.get(task) if isinstance(prefixes, Mapping) else None
     prefix = prefix if isinstance(prefix, str) and prefix else None
     return Family(
         hf=(), architecture="jina-bert-v3", names=_ADAPTER_NAMES, changes=changes, rename=_of_adapters,
         keys={
             "adapter.type": lambda config: "lora",
-            "adapter.lora.alpha": lambda config: 1.0 if alpha is None else float(alpha),
+            "adapter.lora.alpha": _alpha,
             "adapter.lora.task_name": lambda config: task,
             "adapter.lora.prompt_prefix": lambda config: prefix,
         },

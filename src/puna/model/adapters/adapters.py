@@ -12,19 +12,18 @@ import numpy as np
 from puna.errors import ModelError, RequestError, UnsupportedModelError, shown
 from puna.gguf import GGUFFile, open_gguf
 from puna.model.adapters.pairs import TABLE, Pair, Pairs, read_gguf_adapter
-from puna.model.adapters.peft import CONFIG, WEIGHTS, read_peft_adapter
+from puna.model.adapters.peft import WEIGHTS, read_peft_adapter
+from puna.model.adapters.peft_settings import CONFIG
 from puna.model.base import TextModel
 from puna.model.encoder import Encoder
 from puna.nn.adapters import ExpertLowRank, LowRank, LowRankRows, RowScales
 from puna.nn.experts import ExpertLinear
 from puna.nn.layers import Embedding, Linear, Rows, StackedLinear
 from puna.nn.module import Module
-from puna.options import LARGEST_SCALE, AdapterFile, AdapterScale, is_scale
+from puna.options import LARGEST_SCALE, MOST_ADAPTERS, AdapterFile, AdapterScale, is_scale
 
 #: The table of kinds of text.
 KINDS: Final = "token_types.weight"
-#: Adapters of one model.
-MOST_ADAPTERS: Final = 64
 
 Changed = Linear | ExpertLinear | Embedding
 #: What an adapter changes with rows of its b, several where they share the rows of one tensor.
@@ -201,8 +200,8 @@ def _kinds_in_table(pairs: Pairs, model: Encoder) -> Pairs:
     if KINDS not in pairs:
         return pairs
     kinds, tokens = pairs[KINDS], model.token_embedding.weight.shape[0]
-    of_first = np.repeat(kinds.b[:1].T, tokens, axis=1)  # [rank, tokens]
-    both = Pair(of_first, np.ascontiguousarray(kinds.a.T))
+    # The same for each token is a product of rank 1, whatever the rank is of the kinds.
+    both = Pair(np.ones((1, tokens), np.float32), np.ascontiguousarray((kinds.b[:1] @ kinds.a).T))
     if (own := pairs.get(TABLE)) is not None:
         both = Pair(np.concatenate([own.a, both.a]), np.concatenate([own.b, both.b], axis=1))
     return {**{name: pair for name, pair in pairs.items() if name != KINDS}, TABLE: both}

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.config import env_bool
-from puna.errors import ModelError, UnsupportedModelError, shown
+from puna.errors import InsufficientMemoryError, ModelError, UnsupportedModelError, shown
 from puna.gguf import GGUFFile, open_gguf
+from puna.machine import available_memory
 from puna.model.memory import is_of_images
 
 #: What comes after the names of tensors that an adapter changes.
@@ -20,6 +21,9 @@ A, B = ".lora_a", ".lora_b"
 TABLE = "token_embd.weight"
 #: Values of all matrices of one adapter: more are a mistake, or an attack.
 MOST_VALUES = 1 << 31
+#: With larger values, what an adapter makes of a row may be infinite. Rows of other requests take it 0 times,
+#: and infinity times 0 is no number.
+_LARGEST = 1e15
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,16 @@ def leaves_out(path: Path, name: str) -> bool:
     )
 
 
+def check_room(path: Path, needed: int) -> None:
+    """Raises `InsufficientMemoryError` unless `needed` more bytes are free."""
+    if needed > (available := available_memory()):
+        raise InsufficientMemoryError(
+            f"{path}: reading the adapter takes {needed / 1e9:.1f} GB, and {available / 1e9:.1f} GB are free",
+            needed,
+            available,
+        )
+
+
 def paired(path: Path, halves: Mapping[str, NDArray[np.float32]], factor: Factor) -> Pairs:
     """Pairs of the matrices `halves`, named by the tensors they change with `A` and `B` behind.
 
@@ -99,8 +113,11 @@ def paired(path: Path, halves: Mapping[str, NDArray[np.float32]], factor: Factor
                 f"{path}: tensor {shown(name)} is {list(half.shape)}; an adapter's are matrices, "
                 "or one for each expert"
             )
-        if not np.isfinite(half).all():
-            raise ModelError(f"{path}: tensor {shown(name)} has values that are not finite")
+        if not _are_sane(half):
+            raise ModelError(
+                f"{path}: tensor {shown(name)} has values that are not finite, or beyond {_LARGEST:g}; "
+                "it is damaged"
+            )
     for name, a in halves.items():
         if name.endswith(A):
             tensor = name.removesuffix(A)
@@ -112,12 +129,18 @@ def paired(path: Path, halves: Mapping[str, NDArray[np.float32]], factor: Factor
                 )
             with np.errstate(over="ignore"):
                 scaled = b * np.float32(factor(tensor, rank))
-            if not np.isfinite(scaled).all():
-                raise ModelError(f"{path}: alpha makes the values of '{tensor}{B}' infinite; it is damaged")
+            if not _are_sane(scaled):
+                raise ModelError(
+                    f"{path}: alpha makes the values of '{tensor}{B}' larger than {_LARGEST:g}; it is damaged"
+                )
             found[tensor] = Pair(np.ascontiguousarray(a), np.ascontiguousarray(scaled))
     if not found:
         raise ModelError(f"{path}: this adapter has no tensors")
     return found
+
+
+def _are_sane(values: NDArray[np.float32]) -> bool:
+    return bool(values.max() <= _LARGEST and values.min() >= -_LARGEST)
 
 
 def _check_kind(file: GGUFFile, architecture: str) -> None:

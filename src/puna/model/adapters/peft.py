@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final, TypeVar
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from puna.errors import ModelError, UnsupportedModelError, shown
 from puna.gguf import GGUFFile, GGUFWriter, open_gguf
 from puna.model.adapters.fused import spread
-from puna.model.adapters.pairs import MOST_VALUES, A, B, Pair, Pairs, leaves_out, paired
+from puna.model.adapters.pairs import MOST_VALUES, A, B, Pair, Pairs, check_room, leaves_out, paired
+from puna.model.adapters.peft_settings import Settings
 from puna.model.metadata import per_layer, required, scalar
 from puna.model.published import (
     AS_THEY_ARE,
@@ -29,8 +29,10 @@ from puna.model.published import (
     neighbours,
 )
 
-CONFIG: Final = "adapter_config.json"
 WEIGHTS: Final = "adapter_model.safetensors"
+
+Key = TypeVar("Key")
+Values = NDArray[np.float32]
 
 _NAME = re.compile(
     r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<half>[AB])(?:\.default)?(?:\.weight)?", re.ASCII
@@ -45,25 +47,9 @@ _FUSED = re.compile(
     re.ASCII,
 )
 _EXPERT = re.compile(r"(?<=\bexperts\.)(\d{1,6})(?=\.)", re.ASCII)
+#: Characters of a tensor's name.
+_LONGEST_NAME: Final = 1000
 _DTYPES = {"F32": "<f4", "F16": "<f2", "F64": "<f8"}
-
-#: Bytes of settings: a few thousand where each module has its own.
-_MOST_CONFIG: Final = 1 << 20
-
-_Number = Annotated[float, msgspec.Meta(gt=0, lt=1e9)]
-
-
-class _Config(msgspec.Struct):
-    """What of the settings changes results."""
-
-    r: Annotated[int, msgspec.Meta(gt=0, lt=1 << 20)] = 8
-    lora_alpha: _Number = 8
-    use_rslora: bool = False
-    use_dora: bool = False
-    fan_in_fan_out: bool = False
-    peft_type: str = "LORA"
-    bias: str = "none"
-    alpha_pattern: dict[str, _Number] | None = None
 
 
 def convert(config: Path, weights: Path, model: Path, target: Path) -> None:
@@ -94,54 +80,53 @@ def read_peft_adapter(config_path: Path, weights: Path, model: GGUFFile) -> Pair
             f"{weights}: which tensors of {architecture} this adapter means is not known; convert it to GGUF "
             "with llama.cpp's convert_lora_to_gguf.py"
         )
-    config = _read_config(config_path)
+    settings = Settings.read(config_path)
     count = scalar(model, "expert_count", 0)
-    halves: dict[str, NDArray[np.float32]] = {}
-    stacks: dict[str, dict[int, NDArray[np.float32]]] = {}
-    fused: dict[tuple[int, str], dict[str, NDArray[np.float32]]] = {}
+    halves: dict[str, Values] = {}
+    stacks: dict[str, dict[int, Values]] = {}
+    fused: dict[tuple[int, str], dict[str, Values]] = {}
     for name, values in _read_tensors(weights).items():
+        if len(name) > _LONGEST_NAME:
+            raise _unsupported(weights, name)
         if is_of_another_sense(name) and leaves_out(weights, name):
             continue
         if (found := _FUSED.fullmatch(name)) is not None:
-            fused.setdefault((int(found["layer"]), found["module"]), {})[found["half"]] = values
+            both = fused.setdefault((int(found["layer"]), found["module"]), {})
+            _put(weights, name, both, found["half"], values)
             continue
         module, tensor, half, expert = _tensor(weights, name)
-        if half == "B" and values.ndim == 2:
+        if half == "B" and values.ndim == 2 and values.size:
             with np.errstate(over="ignore"):
-                values = values * np.float32(_factor(config, module, values.shape[1]))
+                values = values * np.float32(settings.factor(module, values.shape[1]))
             if architecture in REORDERED:
                 values = _reordered(tensor, values, model)
         whole = tensor + (A if half == "A" else B)
         if expert is None:
-            halves[whole] = values
+            _put(weights, name, halves, whole, values)
         elif expert < count:
-            stacks.setdefault(whole, {})[expert] = values
+            _put(weights, name, stacks.setdefault(whole, {}), expert, values)
         else:
             raise _unsupported(weights, name)
     halves |= {whole: _stacked(weights, whole, found, count) for whole, found in stacks.items()}
     if fused:
         flat = {place: _flat(weights, place[1], both) for place, both in fused.items()}
-        halves |= spread(weights, flat, model, lambda module, rank: _factor(config, module, rank))
+        halves |= spread(weights, flat, model, settings.factor)
     return paired(weights, halves, lambda tensor, rank: 1.0)
 
 
-def _flat(path: Path, module: str, both: dict[str, NDArray[np.float32]]) -> Pair:
+def _put(path: Path, name: str, found: dict[Key, Values], key: Key, values: Values) -> None:
+    if key in found:
+        raise ModelError(f"{path}: {shown(name)} changes something that another tensor changes, too")
+    found[key] = values
+
+
+def _flat(path: Path, module: str, both: dict[str, Values]) -> Pair:
     if len(both) < 2:
         raise ModelError(f"{path}: {shown(module)} has only one of 'lora_A' and 'lora_B'")
     return Pair(both["A"], both["B"])
 
 
-def _factor(config: _Config, module: str, rank: int) -> float:
-    """What the product of a module's matrices counts."""
-    alpha = config.lora_alpha
-    for pattern, own in (config.alpha_pattern or {}).items():
-        pattern = pattern.removeprefix(".*\\.")  # as PEFT writes them itself
-        if module == pattern or module.endswith(f".{pattern}"):
-            alpha = own
-    return alpha / (rank**0.5 if config.use_rslora else rank)
-
-
-def _stacked(path: Path, name: str, found: dict[int, NDArray[np.float32]], count: int) -> NDArray[np.float32]:
+def _stacked(path: Path, name: str, found: dict[int, Values], count: int) -> Values:
     """The matrices of `count` experts, with zeros for those that have none, or a lower rank than others."""
     shapes = [each.shape for each in found.values()]
     axis = 0 if name.endswith(A) else 1  # of the rank
@@ -150,41 +135,20 @@ def _stacked(path: Path, name: str, found: dict[int, NDArray[np.float32]], count
     largest = np.max(shapes, axis=0)
     if count * int(largest[0]) * int(largest[1]) > MOST_VALUES:
         raise ModelError(f"{path}: '{name}' of {count} experts is too large; at most {MOST_VALUES} values")
+    check_room(path, 8 * count * int(largest[0]) * int(largest[1]))  # also where few experts have any
     stack = np.zeros((count, *largest), np.float32)
     for expert, each in found.items():
         stack[expert, : each.shape[0], : each.shape[1]] = each
     return stack
 
 
-def _read_config(path: Path) -> _Config:
-    try:
-        if path.stat().st_size > _MOST_CONFIG:
-            raise ModelError(f"{path}: settings of {path.stat().st_size} bytes; at most {_MOST_CONFIG}")
-        config = msgspec.json.decode(path.read_bytes(), type=_Config)
-    except OSError as error:
-        raise ModelError(
-            f"{path}: cannot be read ({error.strerror}); PEFT saves it beside {WEIGHTS}"
-        ) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ModelError(f"{path}: these are no settings of an adapter: {shown(str(error))}") from None
-    if config.peft_type.upper() != "LORA":
-        raise UnsupportedModelError(
-            f"{path}: an adapter of type {shown(config.peft_type)}; only LORA is known"
-        )
-    for setting, value in (("use_dora", config.use_dora), ("fan_in_fan_out", config.fan_in_fan_out)):
-        if value:
-            raise UnsupportedModelError(f"{path}: '{setting}' is not supported")
-    if config.bias != "none":
-        raise UnsupportedModelError(f"{path}: 'bias' is {shown(config.bias)}; only 'none' is supported")
-    return config
-
-
-def _read_tensors(path: Path) -> dict[str, NDArray[np.float32]]:
+def _read_tensors(path: Path) -> dict[str, Values]:
     from safetensors import SafetensorError, deserialize
 
     try:
         if path.stat().st_size > 4 * MOST_VALUES:
             raise ModelError(f"{path}: an adapter of {path.stat().st_size} bytes; at most {4 * MOST_VALUES}")
+        check_room(path, 3 * path.stat().st_size)  # as it is, and in float32
         found: Any = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
     except OSError as error:
         raise ModelError(f"{path}: cannot be read ({error.strerror})") from None
@@ -193,7 +157,7 @@ def _read_tensors(path: Path) -> dict[str, NDArray[np.float32]]:
     return {name: _numbers(path, name, tensor) for name, tensor in found}
 
 
-def _numbers(path: Path, name: str, tensor: dict[str, object]) -> NDArray[np.float32]:
+def _numbers(path: Path, name: str, tensor: dict[str, object]) -> Values:
     dtype, data, shape = str(tensor["dtype"]), tensor["data"], tensor["shape"]
     assert isinstance(data, bytes | bytearray)
     assert isinstance(shape, list)
@@ -201,7 +165,8 @@ def _numbers(path: Path, name: str, tensor: dict[str, object]) -> NDArray[np.flo
         return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32).reshape(shape)
     if dtype not in _DTYPES:
         raise UnsupportedModelError(f"{path}: tensor {shown(name)} is {dtype}; F32, F16 and BF16 are read")
-    return np.frombuffer(data, _DTYPES[dtype]).astype(np.float32).reshape(shape)
+    with np.errstate(over="ignore"):  # what is too large is refused
+        return np.frombuffer(data, _DTYPES[dtype]).astype(np.float32).reshape(shape)
 
 
 def _tensor(path: Path, name: str) -> tuple[str, str, str, int | None]:
@@ -223,13 +188,19 @@ def _tensor(path: Path, name: str) -> tuple[str, str, str, int | None]:
 
 
 def _unsupported(path: Path, name: str) -> UnsupportedModelError:
+    if len(name) <= _LONGEST_NAME and _NAME.fullmatch(name) is None:
+        return UnsupportedModelError(
+            f"{path}: tensor {shown(name)} is no low-rank matrix beside a linear, but of its own kind, as "
+            "those of 'modules_to_save', 'trainable_token_indices', 'lora_bias' or embeddings are: merge the "
+            "adapter into its model, and convert that"
+        )
     return UnsupportedModelError(
         f"{path}: tensor {shown(name)} changes something that adapters cannot change here; those of "
         "attention, of feed-forward networks, of experts and of the output can be applied"
     )
 
 
-def _reordered(tensor: str, values: NDArray[np.float32], model: GGUFFile) -> NDArray[np.float32]:
+def _reordered(tensor: str, values: Values, model: GGUFFile) -> Values:
     """The rows of `values` in the order that queries and keys have in files of the model."""
     kind = tensor.split(".")[2:3]
     if kind not in (["attn_q"], ["attn_k"]):

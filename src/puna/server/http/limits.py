@@ -9,6 +9,8 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import Field
 
+from puna.options import MOST_ADAPTERS
+
 #: Characters: a registry's name, a namespace, a model and a tag have at most 600.
 LONGEST_NAME: Final = 1000
 
@@ -22,9 +24,6 @@ MOST_DOCUMENTS: Final = 4096
 
 #: Files and licences of a model to be created.
 MOST_FILES: Final = 1024
-
-#: Adapters that one request names.
-MOST_ADAPTERS: Final = 64
 
 T = TypeVar("T")
 K = TypeVar("K")
