@@ -151,9 +151,9 @@ def _of_vision(*names: str) -> Key:
     return key
 
 
-def _kept(config: Config) -> list[int]:
-    """Before which layers patches are kept; published are those after which they are."""
-    return [layer + 1 for layer in config.whole["vision_config"]["intermediate_layers_indices"]]
+def _kept(config: Config) -> object:
+    """Before which layers patches are kept, as in the authors' code; in transformers 5 it is after them."""
+    return config.whole["vision_config"]["intermediate_layers_indices"]
 
 
 def _mllama_name(name: str, config: Config) -> str:
