@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from puna.convert.config import Config
-from puna.convert.family import PERMUTED, Family, Key
+from puna.convert.family import Family, Key
 from puna.convert.names import POST_NORMS
 from puna.convert.numbers import Values
 from puna.convert.rotation import llama3_factors, long_rope_attention, long_rope_factors, original_context
@@ -31,7 +31,7 @@ def _factors(config: Config) -> Mapping[str, Values]:
 
 LLAMA: Final = Family(
     hf=("LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "LlamaModel"),
-    architecture="llama", keys={**KEYS, **_LONG_ROPE}, changes=PERMUTED, extra=_factors, pre="llama-bpe",
+    architecture="llama", keys={**KEYS, **_LONG_ROPE}, extra=_factors, pre="llama-bpe",
 )  # fmt: skip
 _SCALES: Final[dict[str, Key]] = {
     "attention.scale": "attention_multiplier",
@@ -40,12 +40,11 @@ _SCALES: Final[dict[str, Key]] = {
     "logit_scale": "logits_scaling",
 }
 GRANITE: Final = Family(
-    hf=("GraniteForCausalLM",), architecture="granite", keys={**KEYS, **_SCALES}, changes=PERMUTED,
+    hf=("GraniteForCausalLM",), architecture="granite", keys={**KEYS, **_SCALES},
     extra=llama3_factors, pre="refact",
 )  # fmt: skip
 SMOLLM3: Final = Family(
-    hf=("SmolLM3ForCausalLM",), architecture="smollm3", keys=KEYS, changes=PERMUTED, extra=llama3_factors,
-    pre="llama-bpe",
+    hf=("SmolLM3ForCausalLM",), architecture="smollm3", keys=KEYS, extra=llama3_factors, pre="llama-bpe",
 )  # fmt: skip
 SEED_OSS: Final = Family(
     hf=("SeedOssForCausalLM",), architecture="seed_oss", pre="seed-coder",

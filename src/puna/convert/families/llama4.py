@@ -9,7 +9,7 @@ import numpy as np
 
 from puna.convert.config import Config
 from puna.convert.families.llama import KEYS as LLAMA_KEYS
-from puna.convert.family import PERMUTED, Change, Family, Key, Parting, Place, Split, permuted
+from puna.convert.family import Change, Family, Key, Parting, Place, Split, permuted
 from puna.convert.numbers import Values
 from puna.convert.rotation import llama3_factors
 
@@ -132,12 +132,6 @@ _MLLAMA_NAMES: Final[dict[str, Place]] = {
             (f"{blocks}.{{}}.attn_{part}.weight",), _PAIRED
         )
         for kind, blocks in _BLOCKS.items()
-        for part in "qk"
-    },
-    **{
-        f"language_model.layers.{{}}.self_attn.{part}_proj.weight": Split(
-            (f"blk.{{}}.attn_{part}.weight",), _one(PERMUTED[f"attn_{part}.weight"])
-        )
         for part in "qk"
     },
 }  # fmt: skip
