@@ -37,6 +37,7 @@ from tests.convert.test_rwkv import ARWKV, save_arwkv
 from tests.model.models.parity import original
 from tests.model.models.test_decoders import MODELS
 from tests.tiny import LLAMA3_ROPE, TinyLlama, vocabulary
+from tests.tiny_decoders import TinyDecoder
 from tests.tiny_encoders import TinyJinaBertV3, TinyModernBert
 from tests.tiny_heads import MODELS as HEADS
 from tests.tiny_heads import TinyHeads, save_heads
@@ -44,7 +45,15 @@ from tests.tiny_jina import TinyJinaBertV2
 from tests.tiny_lfm2 import TinyLfm2
 from tests.tiny_llama4 import TinyLlama4
 from tests.tiny_mamba import NEMOTRON_H_LATENT
-from tests.tiny_rerankers import save_jina_reranker2, tiny_bert_reranker, tiny_bge, tiny_gte
+from tests.tiny_rerankers import (
+    QWEN3,
+    QWEN3_TIED,
+    save_jina_reranker2,
+    save_qwen3_reranker,
+    tiny_bert_reranker,
+    tiny_bge,
+    tiny_gte,
+)
 from tests.tiny_t5 import TinyT5
 from tests.tiny_vision.minicpmv import TinyMiniCPMV
 from tests.tiny_vision.models import SEEING
@@ -420,6 +429,15 @@ def test_rerankers_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
     own = name == "modern-bert"  # of the others theirs reads no bytes
     out = theirs(folder, tmp_path / "theirs.gguf", own_vocabulary=own)
     check_same(tmp_path / "ours.gguf", out, apart=() if own else ("tokenizer.ggml.token_type_count",))
+
+
+@pytest.mark.parametrize("tiny", [QWEN3, QWEN3_TIED], ids=["apart", "tied"])
+def test_qwens_reranker_is_that_of_llama_cpp(tiny: TinyDecoder, tmp_path: Path) -> None:
+    """But for a list of its templates, which no reader asks for."""
+    folder = save_qwen3_reranker(tmp_path / "checkpoint", original(tiny))
+    convert(folder, tmp_path / "ours.gguf", FileType.F32)
+    out = theirs(folder, tmp_path / "theirs.gguf")
+    check_same(tmp_path / "ours.gguf", out, apart=("tokenizer.chat_templates",))
 
 
 def test_berts_reranker_is_that_of_llama_cpp_but_for_the_pooler(tmp_path: Path) -> None:
