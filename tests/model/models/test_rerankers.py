@@ -6,17 +6,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import BertForSequenceClassification
 
-from puna.errors import ContextLengthError, RequestError, UnavailableError, UnsupportedModelError
+from puna.errors import ContextLengthError, ModelError, RequestError, UnavailableError, UnsupportedModelError
 from puna.model.load import LoadedModel, load_model
 from puna.ops import Backend
+from puna.options import AdapterFile
 from tests.convert.checkpoints import saved_with_words
 from tests.converted import converted
 from tests.engine.runs import Run
 from tests.model.models.parity import original
+from tests.tiny_adapters import adapter_writer
 from tests.tiny_bert import tiny_bert_gguf
 from tests.tiny_rerankers import (
     NO,
@@ -176,3 +179,13 @@ def test_two_kinds_of_text_without_a_pooler_are_refused(tmp_path: Path) -> None:
         UnsupportedModelError, match=r"bad\.gguf: the pooler before the classifier is missing"
     ):
         load_model(found.write(tmp_path / "bad.gguf"))
+
+
+def test_an_adapter_of_kinds_that_are_told_apart_is_refused(tmp_path: Path) -> None:
+    path = tiny_reranker_gguf(tmp_path / "bert.gguf", tiny_bert_reranker())
+    writer = adapter_writer(tmp_path / "a.gguf", "bert")
+    for half, shape in (("a", (4, 64)), ("b", (2, 4))):
+        writer.add_tensor(f"token_types.weight.lora_{half}", np.ones(shape, np.float32))
+    writer.write()
+    with pytest.raises(ModelError, match=r"a\.gguf: .*'token_types\.weight'"):
+        load_model(path, adapters=[AdapterFile(str(tmp_path / "a.gguf"), "a", 1.0)])
