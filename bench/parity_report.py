@@ -14,7 +14,7 @@ from puna.model.registry import model_for, supported
 #: The models people know that have an architecture.
 FAMILIES = {
     "arwkv7": "ARWKV 7B",
-    "bert": "BERT, MiniLM, BGE, E5, GTE, Snowflake Arctic Embed, BGE rerankers",
+    "bert": "BERT, RoBERTa, MiniLM, BGE, E5, GTE, Snowflake Arctic Embed; rerankers: BGE, MS MARCO, Jina 2",
     "cohere2": "Command R7B, Command A",
     "command-r": "Command R, Command R+, Aya 23",
     "deepseek2": "DeepSeek V2, V2-Lite, V3, R1; Kimi K2",

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from puna.gguf import GGUFWriter
-from tests.tiny import add_tokenizer, vocabulary
+from tests.converted import Contents, converted
+from tests.tiny import vocabulary
 
 #: Metadata keys that Ollama's converter and llama.cpp's name otherwise.
 LLAMA_CPP_NAMES = {
@@ -112,70 +112,26 @@ def tiny_gemma3_gguf(
     path: Path, config: TinyGemma3, *, model: Any = None, metadata: dict[str, Any] | None = None
 ) -> Path:
     """Write a tiny Gemma 3 to `path` and return that. `metadata` (without `gemma3.`) replaces; None drops."""
-    model = model or config.build()
-    writer = GGUFWriter(path, "gemma3")
-    for key, value in (gemma3_metadata(config) | (metadata or {})).items():
-        if value is not None:
-            writer.add(f"gemma3.{LLAMA_CPP_NAMES.get(key, key) if config.llama_cpp else key}", value)
-    add_tokenizer(writer)
-    for name, array in gemma3_tensors(model, config).items():
-        writer.add_tensor(name, array)
-    writer.write()
-    return path
+    found = stated(converted(model or config.build()), config)
+    found.say({
+        LLAMA_CPP_NAMES.get(key, key) if config.llama_cpp else key: value
+        for key, value in (metadata or {}).items()
+    })  # fmt: skip
+    return found.write(path)
 
 
-def gemma3_metadata(config: TinyGemma3) -> dict[str, Any]:
-    """The keys of `gemma3.`; what is None is not in the file."""
-    scaling = config.rope_scaling or {}
-    return {
-        "block_count": config.layers,
-        "context_length": config.context,
-        "embedding_length": config.hidden,
-        "feed_forward_length": config.feed_forward,
-        "attention.head_count": config.heads,
-        "attention.head_count_kv": config.kv_heads,
-        "attention.key_length": config.head_dim,
+def stated(found: Contents, config: TinyGemma3) -> Contents:
+    """What was converted, said as the file of `config` has it."""
+    found.say({
+        "attention.sliding_window": config.window, "attention.sliding_window_pattern": config.pattern,
         "attention.value_length": config.head_dim + config.more_values,
-        "attention.layer_norm_rms_epsilon": 1e-6,
-        "attention.sliding_window": config.window,
-        "attention.sliding_window_pattern": config.pattern,
-        "rope.local.freq_base": config.local_base,
-        "rope.freq_base": config.base,
-        "rope.scaling.type": scaling.get("rope_type"),
-        "rope.scaling.factor": scaling.get("factor"),
-        "rope.scaling.original_context_length": scaling.get("original_max_position_embeddings"),
-        "rope.scaling.beta_fast": scaling.get("beta_fast"),
-        "rope.scaling.beta_slow": scaling.get("beta_slow"),
-        "final_logit_softcapping": config.softcap,
-    }
-
-
-def gemma3_tensors(model: Any, config: TinyGemma3) -> dict[str, np.ndarray]:
-    """Tensors of `model` under their GGUF names, 1 added to the weights of norms."""
-    state = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
-    tensors = {
-        "token_embd.weight": state["model.embed_tokens.weight"],
-        "output_norm.weight": state["model.norm.weight"] + 1,
-    }
-    if not config.tied:
-        tensors["output.weight"] = state["lm_head.weight"]
-    norms = {
-        "input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm",
-        "pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm",
-        "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
-    }  # fmt: skip
-    matrices = {
-        "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-        "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
-        "mlp.down_proj": "ffn_down",
-    }  # fmt: skip
-    for i in range(config.layers):
-        for theirs, ours in (norms | matrices).items():
-            array = state[f"model.layers.{i}.{theirs}.weight"]
-            tensors[f"blk.{i}.{ours}.weight"] = array + 1 if theirs in norms else array
-        if config.more_values:
-            _lengthen_values(tensors, f"blk.{i}.", config)
-    return tensors
+    })  # fmt: skip
+    for ollama, llama_cpp in () if config.llama_cpp else LLAMA_CPP_NAMES.items():
+        if llama_cpp in found.keys:
+            found.keys[ollama] = found.keys.pop(llama_cpp)
+    for layer in range(config.layers if config.more_values else 0):
+        _lengthen_values(found.tensors, f"blk.{layer}.", config)
+    return found
 
 
 def _lengthen_values(tensors: dict[str, np.ndarray], prefix: str, config: TinyGemma3) -> None:

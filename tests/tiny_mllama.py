@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 
-from puna.gguf import GGUFWriter, ValueType
-from tests.tiny import TinyLlama, add_tokenizer, llama3_factors, permute, vocabulary
+from tests.convert.checkpoints import save_tokenizer, saved
+from tests.converted import converted
+from tests.tiny import TinyLlama, vocabulary
 
 #: The token an image stands at: the first that is no text, of which there are no logits.
 IMAGE = len(vocabulary())
@@ -57,57 +59,26 @@ class TinyMllama(TinyLlama):
         return model
 
 
+def save(folder: Path, model: Any) -> Path:
+    """The checkpoint of a `model` that sees, without what it sees with; returns the folder."""
+    saved(folder, model, tokenizer=False)
+    tensors = load_file(folder / "model.safetensors")
+    save_file(
+        {f"language_model.{name}": values for name, values in tensors.items()}, folder / "model.safetensors"
+    )
+    seeing = {"image_size": 28, "patch_size": 14, "max_num_tiles": 2, "intermediate_layers_indices": [0]}
+    text = json.loads((folder / "config.json").read_text())
+    settings = {
+        "architectures": ["MllamaForConditionalGeneration"], "vision_config": seeing,
+        "text_config": {**text, "cross_attention_layers": text["cross_attention_layers"] or None},
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(settings))
+    save_tokenizer(folder, markers=["<|image|>"])
+    return folder
+
+
 def tiny_mllama_gguf(path: Path, config: TinyMllama, *, model: Any = None) -> Path:
     """Write a tiny model to `path` and return the path. An image has up to 10 vision states."""
-    model = model or config.build()
-    writer = GGUFWriter(path, "mllama")
-    writer.add("general.name", "Tiny Mllama")
-    writer.add("mllama.block_count", config.layers)
-    writer.add("mllama.context_length", config.context)
-    writer.add("mllama.embedding_length", config.hidden)
-    writer.add("mllama.feed_forward_length", config.feed_forward)
-    writer.add("mllama.attention.head_count", config.heads)
-    writer.add("mllama.attention.head_count_kv", config.kv_heads)
-    writer.add("mllama.attention.layer_norm_rms_epsilon", 1e-5)
-    writer.add("mllama.attention.cross_attention_layers", config.cross_layers, ValueType.INT32)
-    writer.add("mllama.rope.dimension_count", config.hidden // config.heads)
-    writer.add("mllama.rope.freq_base", config.rope_base)
-    writer.add("mllama.vision.image_size", 28)
-    writer.add("mllama.vision.patch_size", 14)
-    writer.add("mllama.vision.max_num_tiles", 2)
-    add_tokenizer(writer, markers=["<|image|>"])
-    for name, array in mllama_tensors(model, config).items():
-        writer.add_tensor(name, np.ascontiguousarray(array))
-    writer.write()
-    return path
-
-
-def mllama_tensors(model: Any, config: TinyMllama) -> dict[str, np.ndarray]:
-    """Tensors of `model` under their GGUF names; those that rotate are permuted for neighbouring pairs."""
-    state = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
-    tensors = {
-        "token_embd.weight": state["model.embed_tokens.weight"],
-        "output_norm.weight": state["model.norm.weight"],
-        "output.weight": state["lm_head.weight"],
-    }
-    both = {
-        "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
-        **{f"mlp.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")},
-    }  # fmt: skip
-    text = {f"self_attn.{part}_proj": f"attn_{part}" for part in "qkv"}
-    text["self_attn.o_proj"] = "attn_output"
-    cross = {f"cross_attn.{part}_proj": f"cross_attn_{part}_proj" for part in "qkvo"}
-    cross |= {f"cross_attn.{part}_norm": f"cross_attn_{part}_norm" for part in "qk"}
-    for i in range(config.layers):
-        names = both | (cross if i in config.cross_layers else text)
-        for theirs, ours in names.items():
-            array = state[f"model.layers.{i}.{theirs}.weight"]
-            if ours in ("attn_q", "attn_k"):
-                array = permute(array, config.heads if ours == "attn_q" else config.kv_heads)
-            tensors[f"blk.{i}.{ours}.weight"] = array
-        if i in config.cross_layers:
-            for gate in ("cross_attn_attn_gate", "cross_attn_mlp_gate"):
-                tensors[f"blk.{i}.{gate}"] = state[f"model.layers.{i}.{gate}"]
-    if config.rope_scaling and config.rope_scaling["rope_type"] == "llama3":
-        tensors["rope_freqs.weight"] = llama3_factors(config)
-    return tensors
+    found = converted(model or config.build(), save)
+    found.say({"attention.cross_attention_layers": list(config.cross_layers)})
+    return found.write(path)

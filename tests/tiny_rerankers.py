@@ -9,17 +9,21 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.convert.checkpoints import saved_with_words
+from tests.convert.checkpoints import save_tokenizer, saved, saved_with_words
 from tests.convert.jina import save_jina2
 from tests.converted import converted
+from tests.tiny import WORDS, vocabulary
 from tests.tiny_bert import randomised
 from tests.tiny_decoders import TinyDecoder
 from tests.tiny_encoders import SIZES
 from tests.tiny_jina import JinaRanker
 from tests.tiny_words import VOCABULARY
 
-QWEN3 = TinyDecoder("qwen3", {"head_dim": 24})
-YES, NO = 17, 23  # tokens
+SAID = (*WORDS, "yes", "no")
+YES, NO = (vocabulary(SAID).index(word) for word in ("yes", "no"))
+_QWEN3 = {"head_dim": 24, "vocab_size": len(vocabulary(SAID))}
+QWEN3 = TinyDecoder("qwen3", _QWEN3)
+QWEN3_TIED = TinyDecoder("qwen3", {**_QWEN3, "tie_word_embeddings": True}, seed=1)
 #: How the second Jina rerankers call what XLM-RoBERTa has, in the order in which names change.
 _JINA2 = {
     "embeddings.LayerNorm": "emb_ln", "encoder.layer.": "encoder.layers.",
@@ -98,13 +102,17 @@ def tiny_jina_without_pooler_gguf(path: Path, model: Any) -> Path:
     return found.write(path)
 
 
-def tiny_qwen3_reranker_gguf(path: Path, model: Any, labels: tuple[str, ...] | None = ("yes", "no")) -> Path:
-    """The rows of the output matrix that predict "yes" and "no" are the classifier."""
-    found = QWEN3.contents(model)
-    found.say({"pooling_type": 4, "classifier.output_labels": labels and list(labels)})
-    found.say({"tokenizer.chat_template.rerank": TEMPLATE})
-    del found.tensors["output.weight"]
-    found.tensors["cls.output.weight"] = model.lm_head.weight.detach().numpy()[[YES, NO]]
+def save_qwen3_reranker(folder: Path, model: Any) -> Path:
+    """As it is published, where only what it is called tells it from other models; returns the folder."""
+    save_tokenizer(saved(folder, model, tokenizer=False), words=SAID)
+    (folder / "README.md").write_text("---\nlicense: none\n---\n# Qwen3-Reranker-0.6B\n")
+    return folder
+
+
+def tiny_qwen3_reranker_gguf(path: Path, model: Any, **stated: Any) -> Path:
+    """With a template that fits short contexts, and what else is `stated`."""
+    found = converted(model, save_qwen3_reranker)
+    found.say({"tokenizer.chat_template.rerank": TEMPLATE, **stated})
     return found.write(path)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.tiny import CHATML, SPECIALS, merges, vocabulary
+from tests.tiny import CHATML, SPECIALS, WORDS, merges, vocabulary
 from tests.tiny_words import save_words
 
 #: How texts are cut before merges, as Llama 3's tokenizer.json says it.
@@ -34,9 +34,11 @@ def saved(folder: Path, model: Any, *, tokenizer: bool = True, **more: Any) -> P
     return folder
 
 
-def save_tokenizer(folder: Path, cut: str | None = None, markers: Sequence[str] = ()) -> None:
+def save_tokenizer(
+    folder: Path, cut: str | None = None, markers: Sequence[str] = (), words: Sequence[str] = WORDS
+) -> None:
     """The byte-level BPE of all tiny models, cut like GPT-2's or by an expression; `markers` follow it."""
-    tokens = [*vocabulary(), *markers]
+    tokens = [*vocabulary(words), *markers]
     special = {*SPECIALS, *markers}
     ids = {token: id for id, token in enumerate(tokens) if token not in special}
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": cut is None}
@@ -70,7 +72,7 @@ def save_tokenizer(folder: Path, cut: str | None = None, markers: Sequence[str] 
         "model": {
             "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
             "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
-            "vocab": ids, "merges": [list(pair) for pair in merges()],
+            "vocab": ids, "merges": [list(pair) for pair in merges(words)],
         },
     }  # fmt: skip
     settings = {

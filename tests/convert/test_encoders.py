@@ -135,6 +135,7 @@ def test_a_pooler_without_a_classifier_is_left_out(tmp_path: Path) -> None:
     [
         ("DistilBertForSequenceClassification", "files have no classifier with a ReLU"),
         ("DebertaV2ForSequenceClassification", "files have no attention by content and position apart"),
+        ("Qwen3ForSequenceClassification", "nothing in it says how a query and a document are put to it"),
     ],
 )
 def test_rerankers_without_a_layout_are_refused(architecture: str, why: str, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def kind_of(family: Family) -> str:
         module = f"model.layers.{{}}.{theirs}"
         if family.names.get(module, NAMES[module]) != f"blk.{{}}.{ours}":
             return "otherwise"
-        change = family.changes.get(f"{ours}.weight")
+        change = family.change(f"blk.0.{ours}.weight")
         if change not in (None, PERMUTED.get(f"{ours}.weight")):
             return "otherwise"
         orders.add(change is not None)

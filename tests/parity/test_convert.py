@@ -37,6 +37,7 @@ from tests.convert.test_rwkv import ARWKV, save_arwkv
 from tests.model.models.parity import original
 from tests.model.models.test_decoders import MODELS
 from tests.tiny import LLAMA3_ROPE, TinyLlama, vocabulary
+from tests.tiny_decoders import TinyDecoder
 from tests.tiny_encoders import TinyJinaBertV3, TinyModernBert
 from tests.tiny_heads import MODELS as HEADS
 from tests.tiny_heads import TinyHeads, save_heads
@@ -44,8 +45,17 @@ from tests.tiny_jina import TinyJinaBertV2
 from tests.tiny_lfm2 import TinyLfm2
 from tests.tiny_llama4 import TinyLlama4
 from tests.tiny_mamba import NEMOTRON_H_LATENT
-from tests.tiny_rerankers import save_jina_reranker2, tiny_bert_reranker, tiny_bge, tiny_gte
+from tests.tiny_rerankers import (
+    QWEN3,
+    QWEN3_TIED,
+    save_jina_reranker2,
+    save_qwen3_reranker,
+    tiny_bert_reranker,
+    tiny_bge,
+    tiny_gte,
+)
 from tests.tiny_t5 import TinyT5
+from tests.tiny_vision.minicpmv import TinyMiniCPMV
 from tests.tiny_vision.models import SEEING
 
 SOURCE = Path(os.environ.get("LLAMA_CPP", ".venv-peers/llama.cpp"))
@@ -421,6 +431,15 @@ def test_rerankers_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
     check_same(tmp_path / "ours.gguf", out, apart=() if own else ("tokenizer.ggml.token_type_count",))
 
 
+@pytest.mark.parametrize("tiny", [QWEN3, QWEN3_TIED], ids=["apart", "tied"])
+def test_qwens_reranker_is_that_of_llama_cpp(tiny: TinyDecoder, tmp_path: Path) -> None:
+    """But for a list of its templates, which no reader asks for."""
+    folder = save_qwen3_reranker(tmp_path / "checkpoint", original(tiny))
+    convert(folder, tmp_path / "ours.gguf", FileType.F32)
+    out = theirs(folder, tmp_path / "theirs.gguf")
+    check_same(tmp_path / "ours.gguf", out, apart=("tokenizer.chat_templates",))
+
+
 def test_berts_reranker_is_that_of_llama_cpp_but_for_the_pooler(tmp_path: Path) -> None:
     folder = saved_with_words(tmp_path / "checkpoint", tiny_bert_reranker())
     convert(folder, tmp_path / "ours.gguf", FileType.F32)
@@ -518,8 +537,15 @@ APART_SCRIPT = "tools/mtmd/legacy-models/minicpmv-convert-image-encoder-to-gguf.
 UNREAD = {"clip.has_text_encoder", "clip.has_minicpmv_projector", "general.description"}
 
 
-def test_the_resampler_of_minicpmv_is_that_of_llama_cpp(tmp_path: Path) -> None:
-    tiny = SEEING["minicpmv"]()
+@pytest.mark.parametrize(
+    ("version", "hears", "number"),
+    [("2.5", False, 2), ("2.6", False, 3), ("2.6", True, 4), ("4.0", False, 5), ("4.5", False, 6),
+     ("4.5", True, 100045)],
+)  # fmt: skip
+def test_the_resampler_of_minicpmv_is_that_of_llama_cpp(
+    version: str, hears: bool, number: int, tmp_path: Path
+) -> None:
+    tiny = TinyMiniCPMV(TinyLlama(hidden=256), version=version, hears=hears)
     model = original(tiny)
     folder = saved(tmp_path / "checkpoint", model)
     (folder / "preprocessor_config.json").write_text(json.dumps(tiny.pictures))
@@ -528,7 +554,7 @@ def test_the_resampler_of_minicpmv_is_that_of_llama_cpp(tmp_path: Path) -> None:
     for part, prefix, name in (("vpm.", "vpm.", "clip"), ("resampler.", "", "projector")):
         found = {key.removeprefix(prefix): state[key] for key in state if key.startswith(part)}
         torch.save(found, folder / f"minicpmv.{name}")
-    wanted = [str(SOURCE / APART_SCRIPT), "-m", str(folder), "--use-f32", "--minicpmv_version", "5"]
+    wanted = [str(SOURCE / APART_SCRIPT), "-m", str(folder), "--use-f32", "--minicpmv_version", str(number)]
     subprocess.run([sys.executable, *wanted], check=True, capture_output=True)
     with open_gguf(tmp_path / "ours.gguf") as ours, open_gguf(folder / "mmproj-model-f32.gguf") as other:
         assert shapes(ours) == shapes(other)
@@ -550,7 +576,8 @@ def test_deepseek_ocr_is_that_of_llama_cpp(tmp_path: Path) -> None:
     tiny = SEEING["deepseek-ocr"]()
     tiny.layers = 4  # theirs knows no names with numbers beyond those of layers
     folder = saved(tmp_path / "checkpoint", tiny.published(original(tiny)))
-    (folder / "preprocessor_config.json").write_text(json.dumps(tiny.pictures))
+    pictures = {**tiny.pictures, "image_seq_length": 4}
+    (folder / "preprocessor_config.json").write_text(json.dumps(pictures))
     for kind, apart, options in ((convert_tower, OCR, ["--mmproj"]), (convert, OCR_TEXT, [])):
         mine, other = tmp_path / f"{kind.__name__}.gguf", tmp_path / f"their {kind.__name__}.gguf"
         kind(folder, mine, FileType.F32)

@@ -124,7 +124,7 @@ def test_paths_may_begin_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.
 def test_a_directory_of_safetensors_includes_its_configuration(tmp_path: Path) -> None:
     names = [
         "model-1.safetensors", "config.json", "tokenizer.model", "spiece.model", "chat_template.jinja", WORLD,
-        "1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors",
+        "README.md", "1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors",
     ]  # fmt: skip
     for name in [*names, "other.safetensors", "notes.txt", "deep/er/x.json", "onnx/model.safetensors"]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -127,23 +127,6 @@ def converted_apart(
     return layout
 
 
-class TextOf:
-    """The text model inside another, with the names it has alone."""
-
-    def __init__(self, model: Any, prefix: str, output: str = "lm_head.", config: Any = None) -> None:
-        self.config = model.config if config is None else config
-        self._model = model
-        self._names = {prefix: "model.", output: "lm_head."}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            ours + name.removeprefix(theirs): tensor
-            for name, tensor in self._model.state_dict().items()
-            for theirs, ours in self._names.items()
-            if name.startswith(theirs)
-        }
-
-
 @dataclass
 class WithLlama:
     """What models have in common whose text is a Llama's, or nearly."""

@@ -10,21 +10,20 @@ import torch
 
 from puna.batch import Image
 from puna.model.vision.options import VisionOptions
+from tests.converted import converted
 from tests.tiny import vocabulary
-from tests.tiny_gemma3 import TinyGemma3, gemma3_metadata, gemma3_tensors
+from tests.tiny_gemma3 import TinyGemma3, stated
 from tests.tiny_vision.common import (
     HALVES,
     PART,
     Layout,
     Tensors,
-    TextOf,
     channels_first,
     converted_apart,
     randomise,
     renamed,
     save,
     state_of,
-    write,
 )
 
 
@@ -74,25 +73,19 @@ class TinyGemma3Vision:
     def write(self, folder: Path, model: Any, *, apart: bool = False) -> Layout:
         """In one file, as Ollama writes it, or as we convert the checkpoint, with the tower `apart`."""
         if apart:
-            return converted_apart(
-                folder, save(folder / "checkpoint", model, self.markers, self.pictures), {}
-            )
-        state = state_of(model)
-        text = TextOf(model, "model.language_model.")
-        tensors = gemma3_tensors(text, self.text)
-        metadata = gemma3_metadata(self.text)
-        vision = {
-            "vision.block_count": self.layers,
-            "vision.embedding_length": self.hidden,
-            "vision.attention.head_count": self.heads,
-            "vision.feed_forward_length": self.feed_forward,
-            "vision.attention.layer_norm_epsilon": 1e-6,
-            "vision.image_size": self.image_size,
-            "vision.patch_size": self.patch_size,
-        }
-        metadata |= vision | {"mm.tokens_per_image": self.rows}
-        path = folder / "gemma3.gguf"
-        return Layout(write(path, "gemma3", metadata, tensors | self.tower(state), self.markers))
+            return converted_apart(folder, self.save(folder / "checkpoint", model), {})
+        found = stated(converted(model, self.save), self.text)
+        found.say({
+            "vision.block_count": self.layers, "vision.embedding_length": self.hidden,
+            "vision.attention.head_count": self.heads, "vision.feed_forward_length": self.feed_forward,
+            "vision.attention.layer_norm_epsilon": 1e-6, "vision.image_size": self.image_size,
+            "vision.patch_size": self.patch_size, "mm.tokens_per_image": self.rows,
+        })  # fmt: skip
+        found.tensors |= self.tower(state_of(model))
+        return Layout(found.write(folder / "gemma3.gguf"))
+
+    def save(self, folder: Path, model: Any) -> Path:
+        return save(folder, model, self.markers, self.pictures)
 
     def tower(self, state: Tensors) -> Tensors:
         prefix = "model.vision_tower."

@@ -62,6 +62,14 @@ class MiniCPMV(torch.nn.Module):
         return self.llm(inputs_embeds=embedded[None]).logits[0]
 
 
+class MiniCPMO(MiniCPMV):
+    """With what hears and speaks, which files are without."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.apm, self.audio_projection_layer, self.tts = (torch.nn.Linear(8, 8) for _ in range(3))
+
+
 #: What reads the rows, as transformers names it.
 _TEXTS = {"2.5": "llama", "2.6": "qwen2", "4.0": "llama", "4.5": "qwen3"}
 
@@ -73,6 +81,7 @@ class TinyMiniCPMV(WithLlama):
     queries: int = 6
     positions: int = 5  # of a side
     version: str = "4.0"
+    hears: bool = False
 
     markers: ClassVar[tuple[str, ...]] = ("<image>", "</image>", "<slice>", "</slice>")
 
@@ -100,7 +109,7 @@ class TinyMiniCPMV(WithLlama):
         }  # fmt: skip
         if self.version == "2.5":
             del said["version"]
-        model = MiniCPMV(
+        model = (MiniCPMO if self.hears else MiniCPMV)(
             Idefics3VisionTransformer(vision),
             Resampler(self.hidden, self.text.hidden, self.queries),
             AutoModelForCausalLM.from_config(text),

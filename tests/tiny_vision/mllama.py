@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 
 from puna.batch import Image
@@ -14,16 +14,14 @@ from puna.images.canvas import grids
 from puna.model.vision.options import VisionOptions
 from tests.converted import converted
 from tests.model.models.images import Text, reference_log_probabilities
-from tests.tiny import permute, vocabulary
+from tests.tiny import vocabulary
 from tests.tiny_mllama import TinyMllama
 from tests.tiny_vision.common import (
     PART,
     Layout,
-    Tensors,
     WithLlama,
     channels_first,
     randomise,
-    renamed,
 )
 
 
@@ -52,8 +50,8 @@ class TinyMllamaVision(WithLlama):
                 "num_global_layers": self.global_layers, "intermediate_size": self.feed_forward,
                 "image_size": self.image_size, "patch_size": self.patch_size, "max_num_tiles": self.tiles,
                 "supported_aspect_ratios": ratios, "vision_output_dim": self.hidden * (1 + len(self.kept)),
-                # What transformers counts from is the output of the first layer; the code of the authors, and
-                # files, mean the input of a layer.
+                # What transformers counts from is the output of the first layer; the authors' code, what they
+                # publish, and files mean the input of a layer.
                 "intermediate_layers_indices": [layer - 1 for layer in self.kept],
             },
             image_token_index=len(vocabulary()),
@@ -65,55 +63,16 @@ class TinyMllamaVision(WithLlama):
                     parameter.copy_(0.5 + torch.rand_like(parameter))
         return model
 
-    def vision_metadata(self) -> dict[str, Any]:
-        return super().vision_metadata() | {
-            "vision.global.block_count": self.global_layers, "vision.max_num_tiles": self.tiles,
-            "vision.intermediate_layers_indices": list(self.kept), "vision.num_channels": 3,
-            "vision.attention.layer_norm_epsilon": 1e-5,
-        }  # fmt: skip
+    def save(self, folder: Path, model: Any) -> Path:
+        path = super().save(folder, model) / "config.json"
+        config = json.loads(path.read_text())
+        config["vision_config"]["intermediate_layers_indices"] = self.kept
+        path.write_text(json.dumps(config))
+        return folder
 
     def write(self, folder: Path, model: Any, *, apart: bool = False) -> Layout:
-        """All in one file, as Ollama writes it, or instead of `apart` as we convert the checkpoint."""
-        if not apart:
-            return super().write(folder, model)
+        """There is no layout but this one, which is Ollama's too."""
         return Layout(converted(model, self.save).write(folder / "one.gguf"))
-
-    def text_tensors(self, tensors: Tensors) -> Tensors:
-        return {name: values for name, values in tensors.items() if not name.startswith(("v.", "mm."))}
-
-    def tower(self, state: Tensors) -> Tensors:
-        prefix = "model.vision_model."
-        outer = {"patch_embedding": "patch_embd", "layernorm_pre": "pre_ln", "layernorm_post": "post_ln"}
-        tensors = renamed(state, outer, prefix, "v.")
-        tensors["v.class_embd"] = state[f"{prefix}class_embedding"]
-        positions = f"{prefix}gated_positional_embedding."
-        tensors["v.position_embd.weight"] = state[f"{positions}embedding"]
-        tensors["v.tile_position_embd.weight"] = state[f"{positions}tile_embedding.weight"]
-        gate = np.tanh(state[f"{positions}gate"])
-        tensors |= {"v.position_embd.gate": 1 - gate, "v.tile_position_embd.gate": gate}
-        for kind in ("pre", "post"):
-            theirs = f"{prefix}{kind}_tile_positional_embedding."
-            tensors[f"v.{kind}_tile_position_embd.weight"] = state[f"{theirs}embedding.weight"]
-            tensors[f"v.{kind}_tile_position_embd.gate"] = np.tanh(state[f"{theirs}gate"])
-        names = {
-            "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "mlp.fc1": "ffn_up",
-            "mlp.fc2": "ffn_down", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
-        }  # fmt: skip
-        both = [
-            ("transformer", "v.blk", self.layers),
-            ("global_transformer", "v.global.blk", self.global_layers),
-        ]
-        for theirs, ours, count in both:
-            for i in range(count):
-                layer = f"{prefix}{theirs}.layers.{i}."
-                tensors |= renamed(state, names, layer, f"{ours}.{i}.")
-                for part in "qk":  # permuted, as the text's are
-                    array = state[f"{layer}self_attn.{part}_proj.weight"]
-                    tensors[f"{ours}.{i}.attn_{part}.weight"] = permute(array, self.heads)
-                if theirs.startswith("global"):
-                    for part in ("attn", "ffn"):
-                        tensors[f"{ours}.{i}.{part}_gate"] = np.tanh(state[f"{layer}gate_{part}"])
-        return tensors | renamed(state, {"multi_modal_projector": "mm.0"}, "model.", "")
 
     def logits(
         self, theirs: Any, options: VisionOptions, tokens: list[int], images: list[Image]

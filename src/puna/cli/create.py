@@ -55,7 +55,7 @@ def _check(files: Mapping[str, Path]) -> None:
         if settings is None:
             raise ConversionError(f"there is no config.json beside {next(iter(files))}")
         with Checkpoint(settings.parent) as checkpoint:
-            family_of(checkpoint.config)
+            family_of(checkpoint)
         return
     for path in files.values():
         check_model(path)

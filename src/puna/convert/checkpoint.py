@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +19,7 @@ from puna.gguf import GGMLType
 _INDEX: Final = "model.safetensors.index.json"
 _WEIGHTS: Final = ("model*.safetensors", "consolidated*.safetensors", "*.safetensors")
 _LARGEST_JSON: Final = 1 << 26  # bytes; a tokenizer.json has 10 to 30 million
+_LONGEST_ABOUT: Final = 1 << 20  # bytes
 _MOST_FILES: Final = 2000
 _SCALES: Final = ("_scale_inv", "_scale")
 _CODES, _EXPONENTS = "_blocks", "_scales"  # of MXFP4
@@ -75,6 +77,13 @@ class Checkpoint:
             return path.read_text("utf-8") if path.is_file() else None
         except (OSError, ValueError) as error:
             raise ConversionError(f"{name} cannot be read: {shown(str(error))}") from None
+
+    def is_called(self, name: str) -> bool:
+        """Whether the folder is called so, or a heading of its README.md begins so; case does not matter."""
+        path = self.folder / "README.md"
+        about = path.read_bytes()[:_LONGEST_ABOUT].decode(errors="replace") if path.is_file() else ""
+        heading = re.search(rf"^#+ {re.escape(name)}", about, re.IGNORECASE | re.MULTILINE)
+        return heading is not None or name.lower() in self.folder.resolve().name.lower()
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of what `values` gives."""

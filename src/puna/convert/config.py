@@ -20,7 +20,8 @@ class Config:
     Or those of what sees (`of_tower`), with those of the whole model and of how pictures are prepared.
     """
 
-    def __init__(self, raw: Mapping[str, Any]) -> None:
+    def __init__(self, raw: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> None:
+        self._checkpoint = checkpoint  # what is said beside config.json
         parts = ("text_config", "llm_config", "language_config")
         nested = [raw[key] for key in parts if isinstance(raw.get(key), dict)]
         self.heads_ahead = 0  # layers more, of heads that predict tokens after the next: as the tensors say
@@ -63,6 +64,20 @@ class Config:
         if text not in self._added:
             raise ConversionError(f"tokenizer.json has no token {text}, which stands between rows of images")
         return self._added[text]
+
+    def is_called(self, name: str) -> bool:
+        """See `Checkpoint.is_called`."""
+        return self._checkpoint is not None and self._checkpoint.is_called(name)
+
+    def word(self, text: str) -> int:
+        """The id of a token of the vocabulary. Raises ConversionError."""
+        assert self._checkpoint is not None
+        model = self._checkpoint.json("tokenizer.json").get("model")
+        vocabulary = model.get("vocab") if isinstance(model, dict) else None
+        id = vocabulary.get(text) if isinstance(vocabulary, dict) else None
+        if type(id) is not int:
+            raise ConversionError(f"tokenizer.json has no token {shown(text)}")
+        return id
 
     def get(self, *names: str) -> Any:
         """The first of the settings that is there and not null, or None."""

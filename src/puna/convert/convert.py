@@ -51,7 +51,7 @@ def convert(
     architecture, GGUFError if the file cannot be written.
     """
     with Checkpoint(folder) as checkpoint:
-        config, family = Config(checkpoint.config), family_of(checkpoint.config)
+        config, family = Config(checkpoint.config, checkpoint), family_of(checkpoint)
         kind = _checked_type(checkpoint, file_type)
         with _named(folder):
             planned = targets(checkpoint, config, family, _TYPES[kind])
@@ -99,7 +99,7 @@ def convert_adapters(
     made: dict[str, Path] = {}
     with Checkpoint(folder) as checkpoint:
         config = Config(checkpoint.config)
-        for name, family in family_of(checkpoint.config).adapters(config).items():
+        for name, family in family_of(checkpoint).adapters(config).items():
             made[name] = target(name)
             with _named(folder):
                 planned = targets(checkpoint, config, family, GGMLType.F32)

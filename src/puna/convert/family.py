@@ -6,13 +6,14 @@ A family is a table. Names of tensors are those of a checkpoint with `{}` for nu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from puna.convert.config import Config
 from puna.convert.numbers import Values
-from puna.model.published import neighbours
+from puna.model.published import REORDERED, neighbours
 
 #: Makes another tensor of one, of the same number of dimensions or not.
 Change = Callable[[Values, Config], Values]
@@ -20,6 +21,8 @@ Change = Callable[[Values, Config], Values]
 Parting = Callable[[Values, Config], Sequence[Values]]
 #: A setting's names in config.json, or what computes a value; None leaves the key out.
 Key = str | tuple[str, ...] | Callable[[Config], Any]
+#: How names of what is in a layer begin.
+_LAYER: Final = re.compile(r"(?:v\.|v\.global\.|enc\.|dec\.)?blk\.\d+\.(?:\d+\.)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,8 @@ class Family:
     architecture: str
     keys: Mapping[str, Key] = field(default_factory=dict)  # beside the usual; see `keys.py`
     names: Mapping[str, Place] = field(default_factory=dict)  # beside the usual; see `names.py`
-    changes: Mapping[str, Change] = field(default_factory=dict)  # by the target's name within its layer
+    #: By the target's name within its layer; beside what is reordered, see `change`.
+    changes: Mapping[str, Change] = field(default_factory=dict)
     extra: Callable[[Config], Mapping[str, Values]] = lambda config: {}  # tensors of the file alone
     tied: bool = False  # whether the output is the input's table where config.json does not say it
     norm_offset: float = 0.0  # what a file's norms have and the checkpoint's lack
@@ -64,6 +68,14 @@ class Family:
     rename: Callable[[str, Config], str] = lambda name, config: name  # before it is looked up
     when: Callable[[Config], bool] = lambda config: True  # of several with the same names
     adapters: Callable[[Config], Mapping[str, Family]] = lambda config: {}  # within the checkpoint, by name
+
+    def change(self, target: str) -> Change | None:
+        """What is done to what becomes the tensor `target` of the file."""
+        layer = _LAYER.match(target)
+        short = target[layer.end() :] if layer else target
+        if self.architecture in REORDERED and target.startswith("blk.") and short in PERMUTED:
+            return PERMUTED[short]
+        return self.changes.get(short)
 
 
 def halves(values: Values, config: Config) -> Sequence[Values]:
@@ -81,7 +93,7 @@ def permuted(heads: Callable[[Config], int]) -> Change:
     return change
 
 
-#: Of queries and keys, for architectures whose kernels rotate neighbours.
+#: Of queries and keys, for architectures whose kernels rotate neighbours; those in `REORDERED` have them.
 PERMUTED: Mapping[str, Change] = {
     f"attn_{name}.{kind}": permuted(heads)
     for name, heads in (("q", lambda config: config.heads), ("k", lambda config: config.kv_heads))

@@ -101,7 +101,7 @@ def checked(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check(key: str, value: Any) -> None:
     """Raise ConversionError for a text or a list where none can be."""
-    texts = isinstance(value, str) and key.endswith((".type", "_type", "activation"))
+    texts = isinstance(value, str) and key.endswith((".type", "_type", "activation", "chat_template.rerank"))
     if key.endswith("output_labels") and isinstance(value, list) and all(isinstance(x, str) for x in value):
         return
     lists = isinstance(value, list) and key.endswith(_LISTS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -24,8 +23,6 @@ _EXACT: Final = (
     "conv_stem.conv.weight", "pos_embd.weight", "pos_h.weight", "pos_w.weight", "neck.0.weight",
     "neck.2.weight", "net_2.weight", "net_3.weight",
 )  # fmt: skip
-#: How names of what is in a layer begin.
-_WITHIN: Final = re.compile(r"^(?:v\.|v\.global\.|enc\.|dec\.)?blk\.\d+\.(?:\d+\.)?")
 #: Kernels of convolutions over pixels, whatever their shape.
 _KERNELS: Final = ("v.patch_embd.weight", "mm.patch_merger.weight")
 
@@ -43,10 +40,10 @@ class Part:
     def values(self, given: Values, config: Config) -> Values:
         """What becomes of the source's numbers."""
         values = self.split.parts(given, config)[self.index] if self.split else given
-        short = _WITHIN.sub("", self.target)
-        if change := self.family.changes.get(short):
+        if change := self.family.change(self.target):
             values = change(values, config)
-        if self.family.norm_offset and short.endswith("norm.weight") and short not in self.family.plain_norms:
+        lacks = self.target.endswith("norm.weight") and not self.target.endswith(self.family.plain_norms)
+        if self.family.norm_offset and lacks:
             values = values + np.float32(self.family.norm_offset)
         return values
 

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any, Final
 
+from puna.convert.checkpoint import Checkpoint
 from puna.convert.config import Config
 from puna.convert.family import Family
 from puna.errors import ConversionError, shown
@@ -35,18 +36,20 @@ _REFUSED: Final = {
     "ElectraForSequenceClassification": "files have no classifier with a GELU of this kind of model",
     "NewForSequenceClassification": "files have no rotation with gates in a model of this kind",
     "JinaForRanking": "files have no projector for the vectors of documents",
+    "Qwen3ForSequenceClassification": "nothing in it says how a query and a document are put to it",
 }
 
 
-def family_of(config: Mapping[str, Any]) -> Family:
+def family_of(checkpoint: Checkpoint) -> Family:
     """The family that `architectures` of config.json names. Raises ConversionError.
 
     Of models that see or hear there is a family of the whole, or one of the text model within.
     """
+    config = checkpoint.config
     name, families = _architecture(config), _families(_TEXTS)
     if name in _REFUSED:
         raise ConversionError(f"{name}: it cannot be converted, as {_REFUSED[name]}")
-    found = _fitting(families.get(name, ()), config) or _within(families, config)
+    found = _fitting(families.get(name, ()), Config(config, checkpoint)) or _within(families, config)
     if found is not None:
         return found
     if name in families:
@@ -61,7 +64,7 @@ def family_of(config: Mapping[str, Any]) -> Family:
 
 def tower_of(config: Mapping[str, Any]) -> Family | None:
     """The family of what sees in this model, or None. Raises ConversionError."""
-    return _fitting(_families(_TOWERS).get(_architecture(config), ()), config)
+    return _fitting(_families(_TOWERS).get(_architecture(config), ()), Config(config))
 
 
 def _architecture(config: Mapping[str, Any]) -> str:
@@ -72,9 +75,8 @@ def _architecture(config: Mapping[str, Any]) -> str:
     return name
 
 
-def _fitting(families: Iterable[Family], config: Mapping[str, Any]) -> Family | None:
-    settings = Config(config)
-    return next((family for family in families if family.when(settings)), None)
+def _fitting(families: Iterable[Family], config: Config) -> Family | None:
+    return next((family for family in families if family.when(config)), None)
 
 
 def _within(families: Mapping[str, list[Family]], config: Mapping[str, Any]) -> Family | None:
@@ -87,7 +89,7 @@ def _within(families: Mapping[str, list[Family]], config: Mapping[str, Any]) -> 
         kind = str(inner.get("model_type")).removesuffix("_text").replace("_", "")
         for name, found in families.items():
             if name in names or name.lower().replace("_", "") == f"{kind}forcausallm":
-                return _fitting(found, config)
+                return _fitting(found, Config(config))
     return None
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -31,10 +33,25 @@ def llama3_factors(config: Config) -> Mapping[str, Values]:
 
 
 def long_rope_factors(config: Config) -> Mapping[str, Values]:
-    """Phi 3's two tables of factors, for texts up to the original context and beyond."""
+    """LongRoPE's two tables of factors, for texts up to the original context and beyond."""
     rope = config.rope
     return {
         f"rope_factors_{name}.weight": np.array(rope[f"{name}_factor"], np.float32)
         for name in ("long", "short")
         if rope.get("long_factor") and rope.get("short_factor")
     }
+
+
+def long_rope_attention(config: Config) -> float | None:
+    """By how much logits of attention grow with the context, where there are two tables of factors."""
+    if not config.rope.get("long_factor"):
+        return None
+    original = original_context(config)
+    scale = config.count("max_position_embeddings") / original
+    return math.sqrt(1 + math.log(scale) / math.log(original)) if scale > 1 else 1.0
+
+
+def original_context(config: Config) -> int:
+    """How many positions a model was trained with before it was extended."""
+    given: Any = config.rope.get("original_max_position_embeddings")
+    return int(given or config.count("max_position_embeddings"))

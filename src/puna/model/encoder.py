@@ -35,6 +35,11 @@ if TYPE_CHECKING:
 class EncoderOptions(TextOptions):
     token_types: int = 0  # kinds of text; what is embedded is of the first
 
+    @property
+    def kinds(self) -> int:
+        """Of texts that are told apart, of those there are."""
+        return 1
+
     @classmethod
     def read_encoder(
         cls,

@@ -38,10 +38,10 @@ _WEIGHTS = (
 #: Those that only Python could read, by running what is in them.
 _PICKLED = frozenset({"pytorch_model*.bin", "consolidated*.pth"})
 
-#: What lies beside weights and says how to use them: settings, chat templates, vocabularies, and what
-#: sentence-transformers puts after a model.
+#: What lies beside weights and says how to use them: settings, chat templates, vocabularies, what
+#: sentence-transformers puts after a model, and what the model is called.
 _BESIDE = (
-    "*.json", "*/*.json", "*.jinja", "tokenizer.model", "spiece.model", "rwkv_vocab*.txt",
+    "README.md", "*.json", "*/*.json", "*.jinja", "tokenizer.model", "spiece.model", "rwkv_vocab*.txt",
     "*_Dense*/model.safetensors",
 )  # fmt: skip
 

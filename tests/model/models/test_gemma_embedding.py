@@ -11,13 +11,12 @@ import pytest
 import torch
 
 from puna.errors import ModelError, NotSupportedError
-from puna.gguf import GGUFWriter
 from puna.model.load import LoadedModel, load_model
 from puna.ops import Backend
+from tests.converted import converted
 from tests.engine.runs import Run
-from tests.model.models.parity import check_close
-from tests.tiny import add_tokenizer
-from tests.tiny_gemma3 import TinyEmbeddingGemma, TinyGemma3, gemma3_metadata, gemma3_tensors
+from tests.model.models.parity import check_close, original
+from tests.tiny_gemma3 import TinyEmbeddingGemma, stated
 
 TEXTS = [[(11 * i + j * j) % 250 for j in range(3 + 23 * i)] for i in range(4)]
 TINY = TinyEmbeddingGemma()
@@ -26,7 +25,7 @@ TINY = TinyEmbeddingGemma()
 @pytest.fixture(scope="module")
 def theirs() -> tuple[Any, torch.Tensor, torch.Tensor]:
     """The body, which sees later tokens too, and the matrices of the linears."""
-    return TINY.build(), torch.randn(160, 64) / 8, torch.randn(64, 160) / 12
+    return original(TINY), torch.randn(160, 64) / 8, torch.randn(64, 160) / 12
 
 
 @pytest.fixture(scope="module", params=["projected", "plain"])
@@ -41,15 +40,10 @@ def ours(
 
 def tiny_gguf(path: Path, dense: dict[str, np.ndarray]) -> Path:
     """A file of TINY, with the linears `dense`."""
-    writer = GGUFWriter(path, "gemma-embedding")
-    for key, value in (gemma3_metadata(TINY) | {"pooling_type": 1}).items():
-        if value is not None:
-            writer.add(f"gemma-embedding.{key}", value)
-    add_tokenizer(writer)
-    for name, array in (gemma3_tensors(TinyGemma3.build(TINY), TINY) | dense).items():
-        writer.add_tensor(name, array)
-    writer.write()
-    return path
+    found = stated(converted(original(TINY)), TINY)
+    found.say({"pooling_type": 1})
+    found.tensors |= dense
+    return found.write(path)
 
 
 def check_vectors(ours: LoadedModel, body: Any, linears: Sequence[torch.Tensor]) -> None:

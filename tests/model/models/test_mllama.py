@@ -120,7 +120,7 @@ def test_tokens_that_are_no_text_are_read_but_never_answered(plain: LoadedModel)
     assert logits.shape == (2, IMAGE + 8)
     assert logits[:, :IMAGE].isfinite().all()
     assert (logits[:, IMAGE:] == -torch.inf).all()
-    assert plain.tokenizer.vocab_size == IMAGE + 1
+    assert plain.tokenizer.vocab_size == IMAGE + 8
 
 
 # Texts of 60 tokens with images at 5 and 30.

@@ -6,21 +6,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import BertForSequenceClassification
 
-from puna.errors import ContextLengthError, RequestError, UnavailableError, UnsupportedModelError
+from puna.errors import ContextLengthError, ModelError, RequestError, UnavailableError, UnsupportedModelError
 from puna.model.load import LoadedModel, load_model
 from puna.ops import Backend
+from puna.options import AdapterFile
 from tests.convert.checkpoints import saved_with_words
 from tests.converted import converted
 from tests.engine.runs import Run
 from tests.model.models.parity import original
+from tests.tiny_adapters import adapter_writer
 from tests.tiny_bert import tiny_bert_gguf
 from tests.tiny_rerankers import (
     NO,
     QWEN3,
+    QWEN3_TIED,
     TEMPLATE,
     YES,
     framed,
@@ -87,15 +91,16 @@ MODELS: dict[str, Callable[[], Any]] = {
     "bge": tiny_bge, "bert": tiny_bert_reranker, "gte-mean": lambda: tiny_gte("mean"),
     "gte-cls": lambda: tiny_gte("cls"), "jina": tiny_jina, "jina 2": tiny_bge,
 }  # fmt: skip
+QWEN3S = {"qwen3": QWEN3, "qwen3 tied": QWEN3_TIED}
 SAVED = {"jina": save_jina_reranker, "jina 2": save_jina_reranker2}
 
 
-@pytest.fixture(scope="module", params=[*MODELS, "jina without pooler", "qwen3"])
+@pytest.fixture(scope="module", params=[*MODELS, *QWEN3S, "jina without pooler"])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ops: Backend):
     """(ours, what transformers scores a document with)."""
     path = tmp_path_factory.mktemp("reranker") / "model.gguf"
-    if request.param == "qwen3":
-        model = original(QWEN3)
+    if request.param in QWEN3S:
+        model = original(QWEN3S[request.param])
         return load_model(tiny_qwen3_reranker_gguf(path, model), ops=ops), of_yes_and_no(model)
     if request.param == "jina without pooler":
         model = tiny_jina()
@@ -157,9 +162,10 @@ def test_two_separators_are_between_the_texts_where_tokenizers_are_robertas(
     assert _pair("once", "a cat", tokenizer, None) == (framed(first, []), [*second, end])
 
 
-@pytest.mark.parametrize("labels", [None, ("no", "yes"), ("yes",)])
+@pytest.mark.parametrize("labels", [None, ["no", "yes"], ["yes"]])
 def test_classes_that_are_not_yes_and_no_are_refused(tmp_path: Path, labels: Any) -> None:
-    path = tiny_qwen3_reranker_gguf(tmp_path / "bad.gguf", original(QWEN3), labels)
+    stated = {"classifier.output_labels": labels}
+    path = tiny_qwen3_reranker_gguf(tmp_path / "bad.gguf", original(QWEN3), **stated)
     with pytest.raises(UnsupportedModelError, match=r"bad\.gguf: the classifier has 2 classes"):
         load_model(path)
 
@@ -173,3 +179,13 @@ def test_two_kinds_of_text_without_a_pooler_are_refused(tmp_path: Path) -> None:
         UnsupportedModelError, match=r"bad\.gguf: the pooler before the classifier is missing"
     ):
         load_model(found.write(tmp_path / "bad.gguf"))
+
+
+def test_an_adapter_of_kinds_that_are_told_apart_is_refused(tmp_path: Path) -> None:
+    path = tiny_reranker_gguf(tmp_path / "bert.gguf", tiny_bert_reranker())
+    writer = adapter_writer(tmp_path / "a.gguf", "bert")
+    for half, shape in (("a", (4, 64)), ("b", (2, 4))):
+        writer.add_tensor(f"token_types.weight.lora_{half}", np.ones(shape, np.float32))
+    writer.write()
+    with pytest.raises(ModelError, match=r"a\.gguf: .*'token_types\.weight'"):
+        load_model(path, adapters=[AdapterFile(str(tmp_path / "a.gguf"), "a", 1.0)])

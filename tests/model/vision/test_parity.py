@@ -91,9 +91,10 @@ def test_an_image_beside_streams_and_in_small_batches(pair: Pair) -> None:
     assert run.tokens(0) == alone.tokens(0)
 
 
-@pytest.mark.parametrize("version", ["2.5", "2.6", "4.5"])
+@pytest.mark.parametrize("version", ["2.5", "2.6", "4.5", "2.6 that hears", "4.5 that hears"])
 def test_the_other_versions_of_minicpmv_agree(version: str, tmp_path: Path) -> None:
-    config = TinyMiniCPMV(TinyLlama(hidden=256), version=version)
+    number, _, hears = version.partition(" ")
+    config = TinyMiniCPMV(TinyLlama(hidden=256), version=number, hears=bool(hears))
     theirs = original(config)
     layout = config.write(tmp_path, theirs)
     pair = Pair(load_model(layout.model, projector=layout.projector), theirs, config)

@@ -144,7 +144,6 @@ _DENSE_KEYS: Final[dict[str, Key]] = {
 }
 _MIXER: Final[dict[str, Place]] = mixer("model.layers.{}.mamba")
 _MIXER_CHANGES: Final[dict[str, Change]] = {
-    **PERMUTED,
     **STATE,
     "ssm_norm.weight": grouped("mamba_n_groups"),
 }
@@ -184,7 +183,7 @@ FAMILIES: Final = (
     ),
     Family(
         hf=_GRANITE4, architecture="granite", keys={**LLAMA_KEYS, **SCALES, **_DENSE_KEYS}, names=_DENSE,
-        changes=PERMUTED, when=_kind(mixes=False, routes=False), pre="refact",
+        when=_kind(mixes=False, routes=False), pre="refact",
     ),
     Family(
         hf=_GRANITE4, architecture="granitemoe",
@@ -192,6 +191,6 @@ FAMILIES: Final = (
             **LLAMA_KEYS, **SCALES, "expert_feed_forward_length": "intermediate_size",
             "expert_shared_feed_forward_length": "shared_intermediate_size",
         },
-        names=SHARED_BESIDE, changes=PERMUTED, when=_kind(mixes=False, routes=True), pre="refact",
+        names=SHARED_BESIDE, when=_kind(mixes=False, routes=True), pre="refact",
     ),
 )  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 
 from puna.convert.config import Config
 from puna.convert.families.llama import KEYS as LLAMA_KEYS
-from puna.convert.family import PERMUTED, Change, Family, Key, Parting, Place, Split, permuted
+from puna.convert.family import Change, Family, Key, Parting, Place, Split, permuted
 from puna.convert.numbers import Values
 from puna.convert.rotation import llama3_factors
 
@@ -134,12 +134,6 @@ _MLLAMA_NAMES: Final[dict[str, Place]] = {
         for kind, blocks in _BLOCKS.items()
         for part in "qk"
     },
-    **{
-        f"language_model.layers.{{}}.self_attn.{part}_proj.weight": Split(
-            (f"blk.{{}}.attn_{part}.weight",), _one(PERMUTED[f"attn_{part}.weight"])
-        )
-        for part in "qk"
-    },
 }  # fmt: skip
 
 
@@ -151,9 +145,9 @@ def _of_vision(*names: str) -> Key:
     return key
 
 
-def _kept(config: Config) -> list[int]:
-    """Before which layers patches are kept; published are those after which they are."""
-    return [layer + 1 for layer in config.whole["vision_config"]["intermediate_layers_indices"]]
+def _kept(config: Config) -> object:
+    """Before which layers patches are kept, as in the authors' code; in transformers 5 it is after them."""
+    return config.whole["vision_config"]["intermediate_layers_indices"]
 
 
 def _mllama_name(name: str, config: Config) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from puna.convert.config import Config
 from puna.convert.families.llama import KEYS as LLAMA_KEYS
-from puna.convert.family import PERMUTED, Change, Family, Key, Place, Split
+from puna.convert.family import Change, Family, Key, Place, Split
 from puna.convert.numbers import Values
 
 
@@ -114,7 +114,7 @@ SCALES: Final[dict[str, Key]] = {
 GRANITE_MOE: Final = Family(
     hf=("GraniteMoeForCausalLM",), architecture="granitemoe",
     keys={**LLAMA_KEYS, **SCALES, "expert_feed_forward_length": "intermediate_size"}, names=SHARED_BESIDE,
-    changes=PERMUTED, pre="refact",
+    pre="refact",
 )  # fmt: skip
 
 #: What multiplies results in Falcon H1 is in the weights of its files.

@@ -26,6 +26,11 @@ def _is(*versions: str) -> Callable[[Config], bool]:
     return lambda config: version(config) in versions
 
 
+def _is_llama(config: Config) -> bool:
+    """MiniCPM 4 may scale what its layers add, which a Llama does not."""
+    return _is("2.5", "4.0", "4")(config) and config.get("scale_emb") in (None, 1)
+
+
 def _within(name: str, config: Config) -> str:
     return name.removeprefix("llm.")
 
@@ -36,7 +41,7 @@ _COMMON: Final[dict[str, Any]] = {
 _BOTH: Final = ("MiniCPMV", "MiniCPMO")
 
 FAMILIES: Final = (
-    replace(LLAMA, hf=("MiniCPMV",), when=_is("2.5", "4.0", "4"), **_COMMON),
+    replace(LLAMA, hf=("MiniCPMV",), when=_is_llama, **_COMMON),
     Family(hf=_BOTH, architecture="qwen2", pre="qwen2", when=_is("2.6"), **_COMMON),
     Family(hf=_BOTH, architecture="qwen3", pre="qwen2", when=_is("4.5"), **_COMMON),
 )

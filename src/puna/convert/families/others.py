@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from puna.convert.config import Config
-from puna.convert.family import PERMUTED, Change, Family, Key, Place, Split
+from puna.convert.family import Change, Family, Key, Place, Split
 from puna.convert.names import POST_NORMS
 from puna.convert.numbers import Values
 
@@ -188,7 +188,7 @@ FAMILIES: Final = (
             "attention.temperature_scale": lambda config: config.rope.get("llama_4_scaling_beta"),
             "rope.scaling.yarn_log_multiplier": lambda config: config.rope.get("mscale_all_dim"),
         },
-        changes=PERMUTED, pre="tekken",
+        pre="tekken",
     ),
     Family(
         hf=("MiniMaxM2ForCausalLM",), architecture="minimax-m2",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from puna.convert.config import Config
@@ -44,7 +46,49 @@ _PERHAPS_TURNED: Final[dict[str, Place]] = {
     ),
 }
 
+#: How Qwen's rerankers are asked, as their model cards say it; they answer yes or no.
+_QUESTION: Final = (
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the "
+    'Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+    "<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n"
+    "<Query>: {query}\n<Document>: {document}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+)
+_LABELS: Final = ("yes", "no")
+
+
+def _answers(values: Values, config: Config) -> Values:
+    """The rows of the output that predict either answer."""
+    rows: Values = values[[config.word(label) for label in _LABELS]]
+    return rows
+
+
+def _ranks(*, tied: bool) -> Callable[[Config], bool]:
+    def when(config: Config) -> bool:
+        return bool(config.get("tie_word_embeddings")) is tied and config.is_called("Qwen3-Reranker")
+
+    return when
+
+
+_RANKING: Final = Family(
+    hf=("Qwen3ForCausalLM",), architecture="qwen3", pre="qwen2", when=_ranks(tied=False),
+    keys={
+        "pooling_type": lambda config: 4, "classifier.output_labels": lambda config: list(_LABELS),
+        "tokenizer.chat_template.rerank": lambda config: _QUESTION,
+    },
+    names={"lm_head": Split(("cls.output",), lambda values, config: (_answers(values, config),))},
+)  # fmt: skip
+_RANKING_TIED: Final = replace(
+    _RANKING, when=_ranks(tied=True),
+    names={
+        "model.embed_tokens": Split(
+            ("token_embd", "cls.output"), lambda values, config: (values, _answers(values, config))
+        ),
+        "lm_head": None,
+    },
+)  # fmt: skip
+
 FAMILIES: Final = (
+    _RANKING, _RANKING_TIED,
     Family(hf=("Qwen2ForCausalLM",), architecture="qwen2", pre="qwen2"),
     Family(hf=("Qwen2MoeForCausalLM",), architecture="qwen2moe", keys={**EXPERTS, **_SUMMED}, pre="qwen2"),
     Family(hf=("Qwen3ForCausalLM",), architecture="qwen3", pre="qwen2"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 from puna.convert.config import Config
@@ -30,6 +31,19 @@ def _of(part: str, name: str, times: int = 1) -> Key:
 
 
 _CLIP, _SAM = "clip-l-14-224", "sam_vit_b"
+
+
+def _scale(config: Config) -> int | None:
+    """Patches of the side of what becomes a row, as llama.cpp's converter counts them, if they are not four.
+
+    No reader asks for it.
+    """
+    found: Any = config["width"][_CLIP]
+    side = int(found["image_size"]) // int(found["patch_size"])
+    scale = side // math.isqrt(config.picture("image_seq_length", 256))
+    return None if scale in (0, 4) else scale
+
+
 FAMILIES: Final = (
     Family(
         hf=("DeepseekOCRForCausalLM",), architecture="clip",
@@ -40,6 +54,7 @@ FAMILIES: Final = (
             "vision.embedding_length": _of(_CLIP, "width"), "vision.block_count": _of(_CLIP, "layers"),
             "vision.feed_forward_length": _of(_CLIP, "width", times=4),
             "vision.attention.head_count": _of(_CLIP, "heads"),
+            "vision.projector.scale_factor": _scale,
             "vision.window_size": lambda config: config.get("window_size") or 14,
             "vision.preproc_min_tiles": lambda config: 2, "vision.preproc_max_tiles": lambda config: 9,
             "vision.sam.block_count": _of(_SAM, "layers"), "vision.sam.embedding_length": _of(_SAM, "width"),

@@ -96,8 +96,9 @@ class Adapters:
 
     def _shapes(self, tensor: str) -> list[tuple[int, ...]]:
         """Of the weights that share the rows of a tensor, [out, in] or [experts, out, in]."""
-        if tensor == KINDS and self._encoder is not None and self._encoder.options.token_types:
-            return [(self._encoder.options.token_types, self._encoder.options.hidden_size)]
+        options = self._encoder.options if self._encoder is not None else None
+        if tensor == KINDS and options is not None and options.token_types and options.kinds == 1:
+            return [(options.token_types, options.hidden_size)]
         return [_shape(place) for place, _ in self._places.get(tensor, ())]
 
     def _number(self, wanted: AdapterScale) -> int:

@@ -42,7 +42,7 @@ class BertOptions(EncoderOptions):
 
     @property
     def kinds(self) -> int:
-        """Of texts that are told apart: an encoder reads one, a reranker two."""
+        """An encoder reads one, a reranker two."""
         return 2 if self.labels and self.token_types > 1 else 1
 
 

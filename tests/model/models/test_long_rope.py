@@ -1,4 +1,4 @@
-"""What only Phi-3 has: rotations that depend on how long a context is to be."""
+"""Rotations that depend on how long a context is to be, of Phi 3 and MiniCPM 4."""
 
 from __future__ import annotations
 
@@ -18,27 +18,35 @@ from tests.model.models.parity import (
 )
 from tests.tiny_decoders import TinyDecoder, tiny_decoder_gguf
 
-PAIRS, FIRST, CONTEXT = 6, 32, 256
-SHORT, LONG = [1.0 + 0.1 * i for i in range(PAIRS)], [1.5 + 2.0 * i for i in range(PAIRS)]
-TINY = TinyDecoder(
-    "phi3",
-    {
-        "pad_token_id": 0, "num_hidden_layers": 1, "original_max_position_embeddings": FIRST,
-        "rope_parameters": {
-            "rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.75,
-            "short_factor": SHORT, "long_factor": LONG, "original_max_position_embeddings": FIRST,
+FIRST, CONTEXT = 32, 256
+
+
+def tiny(hf: str, pairs: int, **rope: float) -> TinyDecoder:
+    short, long = [1.0 + 0.1 * i for i in range(pairs)], [1.5 + 2.0 * i for i in range(pairs)]
+    return TinyDecoder(
+        hf,
+        {
+            "pad_token_id": 0, "num_hidden_layers": 1, "original_max_position_embeddings": FIRST,
+            "rope_parameters": {
+                "rope_type": "longrope", "rope_theta": 10000.0, "short_factor": short, "long_factor": long,
+                "original_max_position_embeddings": FIRST, **rope,
+            },
         },
-    },
-)  # fmt: skip
+    )  # fmt: skip
 
 
+TINY = tiny("phi3", 6, partial_rotary_factor=0.75)
+MODELS = {"phi3": TINY, "llama": tiny("llama", 8)}
+
+
+@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(("context", "count"), [(FIRST, 30), (CONTEXT, 70)], ids=["short", "long"])
 def test_the_context_decides_by_which_factors_it_turns(
-    tmp_path: Path, ops: Backend, context: int, count: int
+    tmp_path: Path, ops: Backend, context: int, count: int, name: str
 ) -> None:
     """The reference decides by the length of the text, so texts here are as long as their contexts allow."""
-    theirs = original(TINY)
-    ours = load_model(tiny_decoder_gguf(tmp_path / "phi3.gguf", TINY, model=theirs), ops=ops)
+    theirs = original(MODELS[name])
+    ours = load_model(tiny_decoder_gguf(tmp_path / "m.gguf", MODELS[name], model=theirs), ops=ops)
     tokens = random_tokens(ours, count, 11)
     cache = ours.make_cache(sequences=1, context=context, types=FLOATS)
     ours.make_cache(sequences=1, context=FIRST + CONTEXT - context, types=FLOATS)  # one does not mind another
