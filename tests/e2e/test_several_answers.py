@@ -113,8 +113,8 @@ def test_metrics_and_the_log_count_a_request_of_several_answers(
 ) -> None:
 
     def tokens() -> dict[str, int]:
-        (model,) = logging_server.http.get("/api/ps").json()["models"]
-        found: dict[str, int] = model["tokens"]
+        models = {model["name"]: model for model in logging_server.http.get("/api/ps").json()["models"]}
+        found: dict[str, int] = models["tiny:latest"]["tokens"]
         return found
 
     client.completions.create(model="tiny", prompt="one", max_tokens=1)
@@ -146,7 +146,7 @@ def test_metrics_and_the_log_count_a_request_of_several_answers(
 def test_leaving_stops_all_samples_of_all_prompts(servers: Callable[..., Server]) -> None:
     server = servers(PUNA_NUM_PARALLEL="6")
     body = {"model": "endless", "prompt": ["once", "hello"], "n": 3, "stream": True, "temperature": 0}
-    with server.http.stream("POST", "/v1/completions", json=body, timeout=20) as answer:
+    with server.http.stream("POST", "/v1/completions", json=body) as answer:
         seen = set()
         lines = answer.iter_lines()  # dropping it would close the stream
         while len(seen) < 6:
@@ -155,4 +155,5 @@ def test_leaving_stops_all_samples_of_all_prompts(servers: Callable[..., Server]
                 seen.add(json.loads(line.removeprefix("data: "))["choices"][0]["index"])
         assert Samples(server)("puna_requests_running") == 6
     wait_until(lambda: Samples(server)("puna_requests_running") == 0, "the end of all")
+    wait_until(lambda: server.running_requests() == [], "the end of the request")
     assert Samples(server)("puna_requests_total", outcome="cancelled") == 1
