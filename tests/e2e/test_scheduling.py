@@ -141,6 +141,16 @@ def test_a_model_leaves_when_its_time_is_over_and_a_request_restarts_it(small: S
     wait_until(lambda: loaded(small) == [] and not small.runners(), "the unloading")
 
 
+def test_a_model_that_is_deleted_is_unloaded(small: Server) -> None:
+    small.unload()
+    small.client.create("gone", from_="tiny")
+    small.client.generate("gone", "hello", options=GREEDY)
+    assert loaded(small) == ["gone:latest"]
+    small.client.delete("GONE")
+    assert loaded(small) == []
+    wait_until(lambda: not small.runners(), "the runner's end")
+
+
 def test_a_model_with_keep_alive_zero_serves_all_who_waited_for_it(small: Server) -> None:
     small.client.generate("tiny", keep_alive=0)
 
