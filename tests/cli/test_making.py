@@ -17,6 +17,8 @@ from tests.model.models.parity import original
 from tests.tiny import CHATML, SPECIALS, WORDS, TinyLlama, vocabulary
 from tests.tiny_encoders import TinyJinaBertV3
 
+pytestmark = pytest.mark.e2e
+
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
