@@ -113,10 +113,11 @@ def test_metrics_and_the_log_count_a_request_of_several_answers(
 ) -> None:
 
     def tokens() -> dict[str, int]:
-        models = {model["name"]: model for model in logging_server.http.get("/api/ps").json()["models"]}
-        found: dict[str, int] = models["tiny:latest"]["tokens"]
+        (model,) = logging_server.http.get("/api/ps").json()["models"]
+        found: dict[str, int] = model["tokens"]
         return found
 
+    logging_server.unload()  # others may be there, or this one under another name
     client.completions.create(model="tiny", prompt="one", max_tokens=1)
     ps, before = tokens(), Samples(logging_server)
     made = client.completions.create(model="tiny", prompt=["one", "two"], n=3, max_tokens=6, logprobs=0)
