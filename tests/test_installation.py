@@ -15,7 +15,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.cli.shell import Shell, free_port
+from tests.cli.shell import Shell
+from tests.ports import free_port
 from tools import install
 
 ROOT = Path(__file__).resolve().parents[1]

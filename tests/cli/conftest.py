@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.shell import Shell, end_process, free_port
+from tests.cli.shell import Shell, end_process
+from tests.ports import free_port
 from tests.tiny import tiny_llama_gguf
 
 

@@ -23,6 +23,7 @@ class EndlessServer(ThreadingHTTPServer):
         self.loaded.set()
         self.read = threading.Event()  # the prompt of whom wants to hear of it
         self.read.set()
+        self.asked = threading.Event()  # somebody waits for an answer
         self.abandoned = threading.Semaphore(0)  # released for every request whose client disconnected
 
     @property
@@ -49,6 +50,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == "/api/show":
             self._reply({"capabilities": ["completion"]})
             return
+        self.server.asked.set()
         try:
             self._wait_until_loaded()
             if body.get("stream") is False:

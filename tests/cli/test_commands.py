@@ -18,9 +18,10 @@ import pytest
 
 from puna import __version__
 from tests.cli.endless import endless_server
-from tests.cli.shell import Shell, end_process, free_port
+from tests.cli.shell import Shell, end_process
 from tests.fuzz.invented import invented
 from tests.model.test_load import rewritten
+from tests.ports import free_port
 
 pytestmark = pytest.mark.e2e
 

@@ -6,6 +6,7 @@ import io
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
@@ -98,10 +99,17 @@ def test_ctrl_c_ends_a_blocked_request_and_the_servers_work(server: EndlessServe
         pass
     if not loaded:
         server.loaded.clear()
+    server.asked.clear()
     main = threading.main_thread().ident
     assert main is not None
-    timer = threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGINT))
-    timer.start()
+
+    def press() -> None:
+        assert server.asked.wait(PATIENCE_S)
+        time.sleep(0.1)  # most often it blocks by then; if not, it must end all the same
+        signal.pthread_kill(main, signal.SIGINT)
+
+    presses = threading.Thread(target=press)
+    presses.start()
     try:
         with Client(server.host) as client:
             assert answer(client, CtrlC(at=-1), num_predict=None) is None
@@ -110,7 +118,7 @@ def test_ctrl_c_ends_a_blocked_request_and_the_servers_work(server: EndlessServe
             assert answer(client, CtrlC(at=-1), WORDS) == "word " * WORDS
     finally:
         server.loaded.set()
-        timer.join()
+        presses.join()
 
 
 def test_ctrl_c_while_an_event_holds_its_lock(server: EndlessServer) -> None:

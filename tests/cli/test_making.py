@@ -18,6 +18,8 @@ from tests.tiny import CHATML, SPECIALS, WORDS, TinyLlama, vocabulary
 from tests.tiny_encoders import TinyJinaBertV3
 from tests.tiny_words import save_words
 
+pytestmark = pytest.mark.e2e
+
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:

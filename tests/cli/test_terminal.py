@@ -13,6 +13,7 @@ import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,9 @@ import pytest
 from tests import commands
 from tests.cli.endless import EndlessServer, endless_server
 from tests.cli.screen import screen_lines
-from tests.cli.shell import Shell, free_port
+from tests.cli.shell import Shell, end_process
+from tests.held import HeldRunners, wait_until_stopped
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
@@ -233,16 +236,27 @@ def test_the_reading_of_a_long_prompt_is_shown_and_erased(endless: tuple[Endless
     assert "reading" not in rest.rpartition("\x1b[2K")[2]
 
 
-def test_the_loading_spinner_is_shown_and_erased(shell: Shell) -> None:
-    shell.out("stop", "tiny")
-    with terminal(shell, "run", "tiny", "hello", "--temperature", "0", "--num-predict", "8") as screen:
-        wait_until(lambda: bool(shell.runners()), "the model's process")
-        (runner,) = shell.runners()
-        runner.suspend()  # loading takes no time otherwise
-        screen.wait_for("loading tiny")
-        screen.wait_for("%")
-        runner.resume()
-        rest = screen.read_all()
+def test_the_loading_spinner_is_shown_and_erased(tiny_gguf: Path, tmp_path: Path) -> None:
+    shell = Shell(tmp_path, free_port())
+    held = HeldRunners(tmp_path)
+    made = shell.run("create", "tiny", "-f", "-", stdin=f"FROM {tiny_gguf}", **held.settings)
+    started = re.search(r"process (\d+)", made.stderr)
+    assert started is not None, made.stderr
+    shell = replace(shell, server=int(started[1]))
+    try:
+        with (
+            held.stopping(),
+            terminal(shell, "run", "tiny", "hello", "--temperature", "0", "--num-predict", "8") as screen,
+        ):
+            wait_until(lambda: len(shell.runners()) == 1, "the model's process")
+            (runner,) = shell.runners()
+            wait_until_stopped(runner)
+            screen.wait_for("loading tiny")
+            screen.wait_for("%")
+            runner.resume()
+            rest = screen.read_all()
+    finally:
+        end_process(shell.server)
     answer = rest.rpartition("\x1b[2K")[2]  # after the spinner's line is erased
     assert answer.endswith("\r\n\r\n")
     assert "loading" not in answer

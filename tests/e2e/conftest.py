@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from tests.e2e.servers import Server, add_model, endless, running
+from tests.held import HeldRunners
 from tests.tiny import TinyLlama, tiny_llama_gguf
 
 
@@ -53,6 +54,17 @@ def servers(
 def server(servers: Callable[..., Server]) -> Server:
     """The server without settings of its own."""
     return servers()
+
+
+@pytest.fixture(scope="session")
+def held(tmp_path_factory: pytest.TempPathFactory) -> HeldRunners:
+    return HeldRunners(tmp_path_factory.mktemp("held"))
+
+
+@pytest.fixture(scope="session")
+def holding_server(servers: Callable[..., Server], held: HeldRunners) -> Server:
+    """A server whose loads can be held up with `held`."""
+    return servers(**held.settings)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -64,8 +64,14 @@ class Server:
         children = psutil.Process(self.process.pid).children()
         return [child for child in children if _lives(child)]
 
+    def runner(self) -> psutil.Process:
+        """The one model process there is, once others have ended."""
+        wait_until(lambda: len(self.runners()) == 1, "a single runner")
+        return self.runners()[0]
+
     def unload(self) -> None:
-        """Until no model is in memory."""
+        """Until no model is in memory, and nothing is left of requests that were abandoned."""
+        wait_until(lambda: self.running_requests() == [], "the end of the requests")
         for model in self.client.ps().models:
             self.client.generate(model.model or "", keep_alive=0)
         wait_until(lambda: self.client.ps().models == [] and not self.runners(), "an empty memory")
@@ -75,22 +81,35 @@ class Server:
         self.process.send_signal(number)
         return self.process.wait(timeout=30)
 
+    def running_requests(self) -> list[dict[str, Any]]:
+        """What the server says of the requests it serves."""
+        found: list[dict[str, Any]] = self.http.get("/api/ps").json()["requests"]
+        return found
+
     def requests(self) -> tuple[int, int]:
         """How many requests run, and how many wait, on models in memory."""
-        models = self.http.get("/api/ps").json()["models"]
+        while True:
+            models = [one for one in self.http.get("/api/ps").json()["models"] if "loading" not in one]
+            if all(one["responding"] for one in models):  # else nothing is known of some
+                break
         return (
-            sum(model.get("requests_running", 0) for model in models),
-            sum(model.get("requests_waiting", 0) for model in models),
+            sum(model["requests_running"] for model in models),
+            sum(model["requests_waiting"] for model in models),
         )
 
     @contextmanager
-    def asked(self, path: str, body: dict[str, object]) -> Iterator[None]:
-        """A request whose client leaves, without having read anything, at the end of the block."""
+    def asked(self, path: str, body: dict[str, object], request_id: str = "") -> Iterator[None]:
+        """A request whose client leaves, without having read anything, at the end of the block.
+
+        If its answer is a long stream, the server gives it up some time; ask for a whole one.
+        """
         address = urlsplit(self.url)
         content = json.dumps(body).encode()
-        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
+        lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(content)}"]
+        if request_id:
+            lines.append(f"X-Request-Id: {request_id}")
         with socket.create_connection((address.hostname, address.port)) as connection:
-            connection.sendall(head.encode() + content)
+            connection.sendall("\r\n".join([*lines, "", ""]).encode() + content)
             yield
 
 

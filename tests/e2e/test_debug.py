@@ -33,7 +33,6 @@ def test_caches_of_models_in_memory_are_shown(fresh: Server) -> None:
         body = {"model": "tiny", "prompt": "hello world", "stream": False, "options": options}
         done = http.post("/api/generate", json=body).json()
         count = done["prompt_eval_count"] + done["eval_count"] - 1  # the last token is not read any more
-        before = http.get("/api/ps").json()["models"][0]["expires_at"]
         for query in ({}, {"model": "tiny"}):
             (model,) = http.get("/api/debug/cache", params=query).json()["models"]
             assert model["name"] == "tiny:latest"
@@ -43,7 +42,6 @@ def test_caches_of_models_in_memory_are_shown(fresh: Server) -> None:
             assert cache["provided_bytes"] > 0
             held = [sequence for sequence in cache["sequences"] if sequence["cells"]]
             assert held == [{"cells": list(range(count)), "positions": list(range(count))}]
-        assert http.get("/api/ps").json()["models"][0]["expires_at"][:19] == before[:19]
         assert http.post("/api/debug/cache").status_code == 405
 
 
@@ -59,7 +57,7 @@ def test_a_model_that_goes_while_it_is_looked_at_is_left_out(
 ) -> None:
     with ThreadPoolExecutor(1) as pool:
         fresh.client.generate(model="tiny", prompt="hello", options={"num_predict": 1})
-        (runner,) = fresh.runners()
+        runner = fresh.runner()
         runner.suspend()
         look = pool.submit(fresh.http.get, "/api/debug/cache", params=query)
         time.sleep(0.5)  # whether the question is asked by then or not, the answer is the same

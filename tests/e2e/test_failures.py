@@ -20,6 +20,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.servers import Server, add_model, command, environment, running
+from tests.held import HeldRunners, wait_until_stopped
 from tests.tiny import TinyLlama, tiny_llama_gguf
 from tests.waiting import wait_until, wait_until_asleep
 
@@ -56,6 +57,7 @@ def one_is_given_up(server: Server) -> Iterator[None]:
             if sample.name == "puna_requests_total" and sample.labels["outcome"] == "cancelled"
         )
 
+    wait_until(lambda: server.running_requests() == [], "the end of earlier requests")
     before = count()
     yield
     wait_until(lambda: count() == before + 1, "the end of the work")
@@ -63,8 +65,7 @@ def one_is_given_up(server: Server) -> Iterator[None]:
 
 
 def kill_the_runner(server: Server) -> None:
-    (runner,) = server.runners()
-    runner.kill()
+    server.runner().kill()
 
 
 def test_a_runner_killed_mid_stream_gives_an_error_line_and_the_next_request_works(
@@ -119,7 +120,7 @@ def short_of_patience(servers: Callable[..., Server]) -> Server:
 @pytest.mark.slow
 def test_a_runner_that_hangs_while_idle_is_replaced(short_of_patience: Server) -> None:
     answers(short_of_patience)
-    (runner,) = short_of_patience.runners()
+    runner = short_of_patience.runner()
     runner.suspend()
     answers(short_of_patience)
     assert not runner.is_running()
@@ -130,7 +131,7 @@ def test_a_runner_that_hangs_at_work_is_ended_and_the_next_request_works(short_o
     with short_of_patience.http.stream("POST", "/api/generate", json=LONG_BODY) as response:
         lines = response.iter_lines()
         next(lines)
-        (runner,) = short_of_patience.runners()
+        runner = short_of_patience.runner()
         runner.suspend()
         rest = [json.loads(line) for line in lines]
     assert rest[-1]["error"] == "the model runner was ended: it did not answer for 3 s"
@@ -180,9 +181,8 @@ def test_a_client_gone_while_waiting_for_the_whole_answer_stops_the_generation(o
 
 
 def test_a_client_gone_while_queued_is_forgotten(one_at_a_time: Server) -> None:
-    with one_at_a_time.http.stream("POST", "/api/generate", json=LONG_BODY) as response:
-        lines = response.iter_lines()  # dropping it would close the stream
-        next(lines)
+    with one_at_a_time.asked("/api/generate", LONG_BODY | {"stream": False}):
+        wait_until(lambda: one_at_a_time.requests() == (1, 0), "the first request's turn")
         with one_at_a_time.asked("/api/chat", chat(stream=True)):
             wait_until(lambda: one_at_a_time.requests() == (1, 1), "the request in the queue")
         wait_until(lambda: one_at_a_time.requests() == (1, 0), "the queue to be empty")
@@ -197,8 +197,7 @@ def chat(*, stream: bool) -> dict[str, object]:
 def test_a_runner_left_alone_uses_no_processor(one_at_a_time: Server) -> None:
     with one_at_a_time.http.stream("POST", "/api/generate", json=LONG_BODY) as response:
         next(response.iter_lines())
-    (runner,) = one_at_a_time.runners()
-    wait_until_asleep(runner.pid)
+    wait_until_asleep(one_at_a_time.runner().pid)
 
 
 def test_a_port_in_use_is_one_clear_line_and_status_1(one_at_a_time: Server) -> None:
@@ -239,22 +238,20 @@ def test_a_signal_ends_streams_runners_and_the_server_with_status_0(
         with server.http.stream("POST", "/api/generate", json=LONG_BODY) as response:
             lines = response.iter_lines()
             next(lines)
-            runners = server.runners()
-            assert len(runners) == 1
+            runner = server.runner()
             assert server.stop(number) == 0
             rest = [json.loads(line) for line in lines]
         assert rest[-1] == {"error": "the server is shutting down"}
-        assert not any(runner.is_running() for runner in runners)
+        assert not runner.is_running()
 
 
 def test_a_server_killed_outright_leaves_no_runner_behind(tmp_path: Path, endless_file: Path) -> None:
     with running(tmp_path) as server:
         add_model(server, "endless", endless_file)
         answers(server)
-        runners = server.runners()
-        assert len(runners) == 1
+        runner = server.runner()
         server.stop(signal.SIGKILL)
-        wait_until(lambda: not any(alive(runner) for runner in runners), "the runner's end")
+        wait_until(lambda: not alive(runner), "the runner's end")
 
 
 def alive(process: psutil.Process) -> bool:
@@ -279,17 +276,18 @@ def blobs(server: Server, pattern: str) -> list[Path]:
     return list((server.models / "blobs").glob(pattern))
 
 
-def test_a_client_gone_while_its_model_loads_gives_up_the_load(one_at_a_time: Server) -> None:
-    server = one_at_a_time
+def test_a_client_gone_while_its_model_loads_gives_up_the_load(
+    holding_server: Server, held: HeldRunners
+) -> None:
+    server = holding_server
     server.unload()
-    with server.asked("/api/generate", SHORT_BODY):
-        wait_until(lambda: bool(server.runners()), "the runner's process")
-        (runner,) = server.runners()
-        runner.suspend()  # or it might have loaded by the time that its client is gone
-        (model,) = server.http.get("/api/ps").json()["models"]
-        assert "loading" in model
-    wait_until(lambda: not server.runners(), "the end of the half-started runner")
-    wait_until(lambda: server.client.ps().models == [], "the half-loaded model to leave the list")
+    with held.stopping():
+        with server.asked("/api/generate", SHORT_BODY):
+            wait_until_stopped(server.runner())
+            (model,) = server.http.get("/api/ps").json()["models"]
+            assert "loading" in model
+        wait_until(lambda: server.client.ps().models == [], "the half-loaded model to leave the list")
+        wait_until(lambda: not server.runners(), "the end of the half-started runner")
     answers(server)
 
 

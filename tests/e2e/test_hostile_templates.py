@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -81,8 +82,7 @@ def endless_server(servers: Callable[..., Server]) -> Server:
 
 def renderers(server: Server) -> list[psutil.Process]:
     """Of all models, those that run and those that have ended and were not noticed."""
-    [runner] = server.runners()
-    return runner.children()
+    return server.runner().children()
 
 
 def versions_until(asked: Future[httpx.Response], server: Server) -> int:
@@ -113,7 +113,7 @@ def test_a_template_that_takes_too_much_is_stopped_and_the_others_go_on(endless_
     canary = Canary()
     server.unload()
     with canary.singing(server):
-        [runner] = server.runners()
+        runner = server.runner()
         before = {pid: most_memory(pid) for pid in (server.process.pid, runner.pid)}
         for name in ONE_OF_EACH:
             template, limit = HOSTILE[name]
@@ -133,21 +133,39 @@ def test_who_waits_behind_slow_templates_is_served_first(endless_server: Server)
     server = endless_server
     assert server.client.chat("endless", HELLO, options={"num_predict": 1}).done  # its template is known now
     slow, _ = HOSTILE["jinja: a recursive macro"]
-    bodies = [
-        {"model": "endless", "prompt": "hi", "template": slow + "x" * number, "stream": False}
-        for number in range(2)
-    ]
+
+    def ask(request_id: str, path: str, **body: object) -> int:
+        body |= {"model": "endless", "stream": False, "options": {"num_predict": 1}}
+        return server.http.post(path, json=body, headers={"X-Request-Id": request_id}).status_code
+
+    def at_work() -> list[psutil.Process]:
+        return [child for child in renderers(server) if child.cpu_times().user > 0.2]
+
     with ThreadPoolExecutor() as pool:
         hostile = [
-            pool.submit(lambda body=body: server.http.post("/api/generate", json=body)) for body in bodies
+            pool.submit(ask, f"slow-{number}", "/api/generate", prompt="hi", template=slow + "x" * number)
+            for number in range(2)
         ]
-        wait_until(lambda: any(child.cpu_times().user > 0.2 for child in renderers(server)), "the first")
+        wait_until(lambda: bool(at_work()), "the first")
+        (renderer,) = at_work()
+        renderer.suspend()  # so its processor time lasts until all have asked
         # What is no conversation does not even wait for the one that is being rendered.
-        assert server.client.generate("endless", "a", raw=True, options={"num_predict": 1}).done
+        assert ask("raw", "/api/generate", prompt="a", raw=True) == 200
         assert not any(request.done() for request in hostile)
-        assert server.client.chat("endless", HELLO, options={"num_predict": 1}).done
-        assert not all(request.done() for request in hostile)
-        assert {request.result().status_code for request in hostile} == {400}
+        quick = pool.submit(ask, "quick", "/api/chat", messages=HELLO)
+        wait_until(
+            lambda: [one["state"] for one in server.running_requests()] == ["prompt"] * 3, "all requests"
+        )
+        renderer.resume()
+        assert quick.result() == 200
+        assert {request.result() for request in hostile} == {400}
+
+    def ended() -> list[str]:
+        """Those that waited, in the order of their ends."""
+        return re.findall("request_id=(quick|slow-.)", server.log.read_text())
+
+    wait_until(lambda: len(set(ended())) == 3, "the lines in the log")
+    assert ended()[-1] != "quick"
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the most memory is read from /proc")

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
@@ -36,6 +34,11 @@ class Samples:
     """One reading of `/metrics`."""
 
     def __init__(self, server: Server) -> None:
+        self._values: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+        wait_until(lambda: self._read(server), "an answer of every model")
+
+    def _read(self, server: Server) -> bool:
+        """False if a model did not answer in time, so that less is said of it."""
         response = server.http.get("/metrics")
         assert response.status_code == 200
         assert response.headers["content-type"].startswith("text/plain; version=")
@@ -44,6 +47,8 @@ class Samples:
             for family in text_string_to_metric_families(response.text)
             for sample in family.samples
         }
+        answered = [name for name, _ in self._values if name == "puna_step_age_seconds"]
+        return len(answered) == self("puna_loaded_models", model=None)
 
     def __call__(self, name: str, model: str | None = "endless:latest", **labels: str) -> float:
         if model is not None:
@@ -122,21 +127,17 @@ def test_what_is_forgotten_for_others_is_counted(watched: Server) -> None:
 
 
 def test_running_and_waiting_requests_are_seen_and_leaving_is_counted(watched: Server) -> None:
-    body = {"model": "endless", "prompt": PROMPT, "options": LONG}
+    body = {"model": "endless", "prompt": PROMPT, "stream": False, "options": LONG}
+    wait_until(lambda: watched.running_requests() == [], "the end of earlier requests")
     before = Samples(watched)("puna_requests_total", outcome="cancelled")
-    with watched.http.stream("POST", "/api/generate", json=body) as running_one:
-        lines = running_one.iter_lines()  # dropping it would close the stream
-        next(lines)
-        with ThreadPoolExecutor(1) as pool:
-            waiting_one = pool.submit(watched.http.post, "/api/generate", json=body, timeout=3.0)
+    with watched.asked("/api/generate", body):
+        wait_until(lambda: [one["state"] for one in watched.running_requests()] == ["generating"], "tokens")
+        with watched.asked("/api/generate", body):
             wait_until(lambda: Samples(watched)("puna_requests_waiting", what="slot") == 1, "the second")
-            now = Samples(watched)
-            assert now("puna_requests_running") == 1
+            assert Samples(watched)("puna_requests_running") == 1
+            assert watched.requests() == (1, 1)
             (model,) = watched.http.get("/api/ps").json()["models"]
-            assert (model["requests_running"], model["requests_waiting"]) == (1, 1)
             assert model["tokens_per_second"] > 0
-            with pytest.raises(httpx.ReadTimeout):
-                waiting_one.result()
 
     def cancelled() -> float:
         return Samples(watched)("puna_requests_total", outcome="cancelled") - before
@@ -251,7 +252,7 @@ def test_an_id_that_could_forge_the_log_is_replaced(watched: Server) -> None:
 
 def test_a_request_whose_client_left_is_logged_as_499(watched: Server) -> None:
     body = {"model": "endless", "prompt": PROMPT, "stream": False, "options": LONG}
-    with pytest.raises(httpx.ReadTimeout):
-        watched.http.post("/api/generate", json=body, headers={"X-Request-Id": "left-1"}, timeout=1.0)
+    with watched.asked("/api/generate", body, request_id="left-1"):
+        wait_until(lambda: any(one["id"] == "left-1" for one in watched.running_requests()), "the request")
     line = request_line(watched, "left-1")
     assert (line["status"], line["outcome"]) == (499, "cancelled")

@@ -220,6 +220,7 @@ def test_thinking_is_split_from_the_answer_unless_it_is_turned_off(server: Serve
 
 
 def test_an_empty_prompt_loads_and_keep_alive_zero_unloads(server: Server) -> None:
+    server.unload()
     client = server.client
     assert client.generate("tiny", keep_alive="10m").done_reason == "load"
     (entry,) = [model for model in client.ps().models if model.model == "tiny:latest"]
@@ -239,6 +240,7 @@ def test_an_empty_prompt_loads_and_keep_alive_zero_unloads(server: Server) -> No
 
 
 def test_a_request_with_keep_alive_zero_unloads_after_its_answer(server: Server) -> None:
+    server.unload()
     answer = server.client.generate("tiny", "hello", options=GREEDY, keep_alive=0)
     assert answer.eval_count == 8
     wait_until(lambda: server.client.ps().models == [], "the unloading")

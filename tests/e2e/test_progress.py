@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import openai
-import psutil
 import pytest
 
 from tests.e2e.servers import Server
+from tests.held import HeldRunners, wait_until_stopped
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
@@ -86,40 +86,35 @@ def test_without_a_stream_nobody_can_be_told(server: Server) -> None:
     assert server.http.post("/api/generate", json=body | {"model": "none"}).status_code == 404
 
 
-@contextmanager
-def stopped_load(server: Server) -> Iterator[psutil.Process]:
-    """Around the first request, whose load goes on when the block has ended."""
-    wait_until(lambda: len(server.runners()) == 1, "the model's process")
-    (runner,) = server.runners()
-    runner.suspend()
-    try:
-        wait_until(lambda: [one["state"] for one in _running(server)] == ["loading"], "the load")
-        yield runner
-    finally:
+def test_who_leaves_or_is_cancelled_while_the_model_loads_ends_the_load(
+    holding_server: Server, held: HeldRunners
+) -> None:
+    server = holding_server
+    body = REQUEST | {"prompt": "a", "return_progress": True}
+
+    @contextmanager
+    def stopped_load() -> Iterator[None]:
+        """Around the first request, whose load goes on when the block has ended."""
+        runner = server.runner()
+        wait_until_stopped(runner)
+        assert [one["state"] for one in server.running_requests()] == ["loading"]
+        yield
         runner.resume()
 
-
-def _running(server: Server) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = server.http.get("/api/ps").json()["requests"]
-    return found
-
-
-def test_who_leaves_or_is_cancelled_while_the_model_loads_ends_the_load(server: Server) -> None:
-    body = REQUEST | {"prompt": "a", "return_progress": True}
     server.unload()
-    with server.asked("/api/generate", body), stopped_load(server):
+    with held.stopping(), server.asked("/api/generate", body), stopped_load():
         pass
-    wait_until(lambda: not _running(server), "the end of the request")
+    wait_until(lambda: not server.running_requests(), "the end of the request")
     server.unload()
 
     def ask() -> str:
         return server.http.post("/api/generate", json=body, headers={"X-Request-Id": "mine-3"}).text
 
-    with ThreadPoolExecutor(1) as pool:
+    with held.stopping(), ThreadPoolExecutor(1) as pool:
         asked = pool.submit(ask)
-        with stopped_load(server):
+        with stopped_load():
             assert server.http.post("/api/cancel", json={"id": "mine-3"}).status_code == 200
             assert "the request was cancelled" in asked.result()
-            assert _running(server) == []
+            wait_until(lambda: not server.running_requests(), "the end of the request")
     wait_until(lambda: not server.runners(), "the end of the load nobody waits for")
     assert lines(server, "/api/generate", prompt="a")[-1]["done"] is True

@@ -16,20 +16,16 @@ pytestmark = pytest.mark.e2e
 LONG = {"temperature": 0, "num_predict": -1, "num_ctx": 8192}
 
 
-def requests(server: Server) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = server.http.get("/api/ps").json()["requests"]
-    return found
-
-
 def test_a_running_request_is_listed_with_its_speed_and_ended_by_its_id(server: Server) -> None:
     body = {"model": "endless", "prompt": "hello", "options": LONG}
+    wait_until(lambda: server.running_requests() == [], "the end of earlier requests")
     with server.http.stream(
         "POST", "/api/generate", json=body, headers={"X-Request-Id": "mine-1"}
     ) as response:
         lines = response.iter_lines()
         for _ in range(20):
             next(lines)
-        (seen,) = requests(server)
+        (seen,) = server.running_requests()
         assert (seen["id"], seen["model"], seen["state"]) == ("mine-1", "endless:latest", "generating")
         assert seen["generated"] >= 20
         assert seen["tokens_per_second"] > 0
@@ -39,7 +35,7 @@ def test_a_running_request_is_listed_with_its_speed_and_ended_by_its_id(server: 
         assert server.http.post("/api/cancel", json={"id": "mine-1"}).status_code == 200
         rest = [json.loads(line) for line in lines]
     assert rest[-1] == {"error": "the request was cancelled"}
-    assert requests(server) == []
+    wait_until(lambda: server.running_requests() == [], "the end of the request")
     wait_until(lambda: server.requests() == (0, 0), "the end of the work")
     missing = server.http.post("/api/cancel", json={"id": "mine-1"})
     assert (missing.status_code, "no request 'mine-1'" in missing.json()["error"]) == (404, True)
@@ -51,11 +47,13 @@ def test_requests_that_are_answered_whole_are_ended_too(server: Server) -> None:
         return answer.status_code, answer.text
 
     native = {"model": "endless", "prompt": "hello", "stream": False, "options": LONG}
-    several = {"model": "endless", "prompt": ["a", "b"], "n": 2, "max_tokens": 8000}
+    several = {"model": "endless", "prompt": ["a", "b"], "n": 2, "max_tokens": 80_000}
     for path, body in (("/api/generate", native), ("/v1/completions", several)):
         with ThreadPoolExecutor(1) as pool:
             asked = pool.submit(ask, path, body)
-            wait_until(lambda: [one["state"] for one in requests(server)] == ["generating"], "its tokens")
+            wait_until(
+                lambda: [one["state"] for one in server.running_requests()] == ["generating"], "its tokens"
+            )
             assert server.http.post("/api/cancel", json={"id": "mine-2"}).status_code == 200
             status, text = asked.result()
         assert status == 400

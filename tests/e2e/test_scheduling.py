@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -11,11 +12,16 @@ import ollama
 import pytest
 
 from tests.e2e.servers import Server, add_model, running
+from tests.held import HeldRunners, wait_until_stopped
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
 GREEDY = {"temperature": 0, "num_predict": 8}
+#: Goes on until it is ended by its id.
+LONG = {
+    "model": "endless", "prompt": "hello", "options": {"temperature": 0, "num_predict": -1, "num_ctx": 8192}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +38,7 @@ def loaded(server: Server) -> list[str | None]:
 
 def test_names_of_one_file_share_a_runner(small: Server) -> None:
     small.client.generate("tiny", "hello", options=GREEDY)
-    (runner,) = small.runners()
+    runner = small.runner()
     small.client.generate("twin", "hello", options=GREEDY)
     assert [process.pid for process in small.runners()] == [runner.pid]
     assert loaded(small) == ["tiny:latest"]
@@ -45,19 +51,37 @@ def test_another_model_takes_the_place_of_an_idle_one(small: Server) -> None:
     wait_until(lambda: len(small.runners()) == 1, "the first runner's end")
 
 
-def test_another_model_waits_for_a_busy_one(small: Server) -> None:
-    long = {"temperature": 0, "num_predict": 1500, "num_ctx": 2048}
+@contextmanager
+def at_work(server: Server) -> Iterator[Callable[[], None]]:
+    """While a request is generating, which is given to see that it goes on, and ended with the block."""
+
+    def generated() -> int:
+        (request,) = (one for one in server.running_requests() if one["id"] == "long")
+        return int(request["generated"])
+
+    def goes_on() -> None:
+        before = generated()
+        wait_until(lambda: generated() > before, "more of the answer")
+
     with ThreadPoolExecutor(1) as pool:
-        stream = small.client.generate("endless", "hello", options=long, stream=True)
-        next(stream)
-        (runner,) = small.runners()
-        runner.suspend()  # or it might be done before the other asks
-        second = pool.submit(small.client.generate, "tiny", "hello", options=GREEDY)
-        waiting = 'puna_requests_waiting{model="tiny:latest",what="load"} 1.0'
-        wait_until(lambda: waiting in small.http.get("/metrics").text, "the second request")
-        assert loaded(small) == ["endless:latest"]
-        runner.resume()
-        assert list(stream)[-1].eval_count == 1500
+        body = LONG | {"stream": False}
+        asked = pool.submit(server.http.post, "/api/generate", json=body, headers={"X-Request-Id": "long"})
+        wait_until(
+            lambda: any(one["state"] == "generating" for one in server.running_requests()), "its tokens"
+        )
+        yield goes_on
+        assert server.http.post("/api/cancel", json={"id": "long"}).status_code == 200
+        assert "the request was cancelled" in asked.result().text
+
+
+def test_another_model_waits_for_a_busy_one(small: Server) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with at_work(small) as goes_on:
+            second = pool.submit(small.client.generate, "tiny", "hello", options=GREEDY)
+            waiting = 'puna_requests_waiting{model="tiny:latest",what="load"} 1.0'
+            wait_until(lambda: waiting in small.http.get("/metrics").text, "the second request")
+            goes_on()
+            assert loaded(small) == ["endless:latest"]
         assert second.result().eval_count == 8
     assert loaded(small) == ["tiny:latest"]
 
@@ -66,8 +90,7 @@ def test_another_context_length_loads_nothing_again_and_the_models_limit_counts(
     def runner_for(num_ctx: int | None) -> int:
         options = GREEDY if num_ctx is None else GREEDY | {"num_ctx": num_ctx}
         small.client.generate("tiny", "hello", options=options)
-        wait_until(lambda: len(small.runners()) == 1, "one runner")
-        return small.runners()[0].pid
+        return small.runner().pid
 
     small.unload()
     at_64 = runner_for(64)
@@ -89,24 +112,18 @@ def test_other_load_options_wait_for_running_requests(small: Server) -> None:
     with ThreadPoolExecutor(1) as pool:
         stream = small.client.generate("endless", "hello", options=long, stream=True)
         next(stream)
-        (before,) = small.runners()
+        before = small.runner()
         other = pool.submit(small.client.generate, "endless", "hello", options=GREEDY | {"num_batch": 64})
         assert list(stream)[-1].eval_count == 1500
         assert other.result().eval_count == 8
-    wait_until(lambda: len(small.runners()) == 1, "the first runner's end")
-    assert small.runners()[0].pid != before.pid
+    assert small.runner().pid != before.pid
 
 
 def test_stopping_a_busy_model_answers_at_once_and_lets_it_finish(small: Server) -> None:
-    long = {"temperature": 0, "num_predict": 1500, "num_ctx": 2048}
-    stream = small.client.generate("endless", "hello", options=long, stream=True)
-    next(stream)
-    (runner,) = small.runners()
-    runner.suspend()  # or it might be done before it is looked at
-    assert small.client.generate("endless", keep_alive=0).done_reason == "unload"
-    assert loaded(small) == ["endless:latest"]
-    runner.resume()
-    assert list(stream)[-1].eval_count == 1500
+    with at_work(small) as goes_on:
+        assert small.client.generate("endless", keep_alive=0).done_reason == "unload"
+        assert loaded(small) == ["endless:latest"]
+        goes_on()
     wait_until(lambda: loaded(small) == [], "the unloading")
 
 
@@ -116,11 +133,22 @@ def test_a_model_leaves_when_its_time_is_over_and_a_request_restarts_it(small: S
         assert model.expires_at is not None
         return model.expires_at
 
-    small.client.generate("tiny", "hello", options=GREEDY, keep_alive="5s")
+    small.client.generate("tiny", "hello", options=GREEDY, keep_alive="1h")
     first = leaves_at()
-    small.client.generate("tiny", "hello", options=GREEDY)  # the five seconds stick, and begin again
-    assert timedelta(0) < leaves_at() - first < timedelta(minutes=1)
+    small.client.generate("tiny", "hello", options=GREEDY)  # the hour sticks, and begins again
+    assert timedelta(0) < leaves_at() - first < timedelta(minutes=30)
+    small.client.generate("tiny", "hello", options=GREEDY, keep_alive="1s")
     wait_until(lambda: loaded(small) == [] and not small.runners(), "the unloading")
+
+
+def test_a_model_that_is_deleted_is_unloaded(small: Server) -> None:
+    small.unload()
+    small.client.create("gone", from_="tiny")
+    small.client.generate("gone", "hello", options=GREEDY)
+    assert loaded(small) == ["gone:latest"]
+    small.client.delete("GONE")
+    assert loaded(small) == []
+    wait_until(lambda: not small.runners(), "the runner's end")
 
 
 def test_a_model_with_keep_alive_zero_serves_all_who_waited_for_it(small: Server) -> None:
@@ -150,8 +178,10 @@ def test_eight_at_once_say_what_each_says_alone(server: Server) -> None:
     assert together == alone
 
 
-def test_too_many_waiting_for_a_load_are_turned_away_at_once(tmp_path: Path, tiny_file: Path) -> None:
-    with running(tmp_path, PUNA_MAX_QUEUE="1") as server:
+def test_too_many_waiting_for_a_load_are_turned_away_at_once(
+    tmp_path: Path, tiny_file: Path, held: HeldRunners
+) -> None:
+    with running(tmp_path, PUNA_MAX_QUEUE="1", **held.settings) as server:
         add_model(server, "tiny", tiny_file)
 
         def ask(_: int) -> tuple[int, str]:
@@ -159,8 +189,13 @@ def test_too_many_waiting_for_a_load_are_turned_away_at_once(tmp_path: Path, tin
             response = server.http.post("/api/generate", json=body)
             return response.status_code, response.json().get("error", "")
 
-        with ThreadPoolExecutor(6) as pool:
-            answers = sorted(pool.map(ask, range(6)))
+        with held.stopping(), ThreadPoolExecutor(6) as pool:
+            asked = [pool.submit(ask, number) for number in range(6)]
+            wait_until(lambda: sum(one.done() for one in asked) == 4, "four refusals")
+            runner = server.runner()
+            wait_until_stopped(runner)
+            runner.resume()
+            answers = sorted(one.result() for one in asked)
         busy = (503, "server busy, please try again.  maximum pending requests exceeded")
         assert answers == [(200, "")] * 2 + [busy] * 4
         assert ask(0) == (200, "")

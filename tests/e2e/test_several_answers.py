@@ -117,6 +117,7 @@ def test_metrics_and_the_log_count_a_request_of_several_answers(
         found: dict[str, int] = model["tokens"]
         return found
 
+    logging_server.unload()  # others may be there, or this one under another name
     client.completions.create(model="tiny", prompt="one", max_tokens=1)
     ps, before = tokens(), Samples(logging_server)
     made = client.completions.create(model="tiny", prompt=["one", "two"], n=3, max_tokens=6, logprobs=0)
@@ -146,7 +147,7 @@ def test_metrics_and_the_log_count_a_request_of_several_answers(
 def test_leaving_stops_all_samples_of_all_prompts(servers: Callable[..., Server]) -> None:
     server = servers(PUNA_NUM_PARALLEL="6")
     body = {"model": "endless", "prompt": ["once", "hello"], "n": 3, "stream": True, "temperature": 0}
-    with server.http.stream("POST", "/v1/completions", json=body, timeout=20) as answer:
+    with server.http.stream("POST", "/v1/completions", json=body) as answer:
         seen = set()
         lines = answer.iter_lines()  # dropping it would close the stream
         while len(seen) < 6:
@@ -155,4 +156,5 @@ def test_leaving_stops_all_samples_of_all_prompts(servers: Callable[..., Server]
                 seen.add(json.loads(line.removeprefix("data: "))["choices"][0]["index"])
         assert Samples(server)("puna_requests_running") == 6
     wait_until(lambda: Samples(server)("puna_requests_running") == 0, "the end of all")
+    wait_until(lambda: server.running_requests() == [], "the end of the request")
     assert Samples(server)("puna_requests_total", outcome="cancelled") == 1

@@ -126,7 +126,8 @@ def test_create_pulls_what_it_is_made_from(puller: Server, registry: Registry) -
     puller.client.pull(registry.name, insecure=True)
     made = puller.client.create("mine", from_=f"{registry.address}/team/model", system="Be brief.")
     assert made.status == "success"
-    puller.client.delete("mine")
+    for name in ("mine", registry.name.removeprefix("http://")):  # else its layers would be there for others
+        puller.client.delete(name)
 
 
 def test_ollamas_client_and_the_command_line_push(puller: Server, registry: Registry) -> None:

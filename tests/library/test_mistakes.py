@@ -19,6 +19,7 @@ from puna.errors import (
 )
 from puna.gguf import GGUFWriter
 from puna.options import Options
+from tests.waiting import wait_until
 
 CHAT = [{"role": "user", "content": "hello"}]
 
@@ -74,7 +75,7 @@ def test_options_are_those_of_the_server() -> None:
 def test_mistakes_are_named(model: puna.Model, call: Callable[[puna.Model], object], words: str) -> None:
     with pytest.raises(RequestError, match=words):
         call(model)
-    assert model.engine.active == 0
+    wait_until(lambda: model.engine.active == 0, "an idle engine")
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,9 @@ def test_tensors_that_are_no_loss_may_be_left_over(name: str, tmp_path: Path) ->
     load_model(saved(tmp_path, model))
 
 
-def test_factors_of_zero_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("factor", [0.0, 1e-40, float("nan")])
+def test_factors_of_zero_are_refused(tmp_path: Path, factor: float) -> None:
     model = invented("llama")
-    model.tensors["rope_freqs.weight"] = Tensor((8,), GGMLType.F32, np.zeros(8, np.float32).tobytes())
+    factors = np.array([1] * 7 + [factor], np.float32)
+    model.tensors["rope_freqs.weight"] = Tensor((8,), GGMLType.F32, factors.tobytes())
     assert "'rope_freqs' or 'rope_factors' must not be 0" in refusal(tmp_path, model)

@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 import shutil
-import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ import httpx
 import pytest
 
 from puna.store.manifest import CONFIG, MANIFEST, MODEL, TEMPLATE
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 
@@ -168,9 +168,7 @@ def docker_registry(folder: Path) -> Iterator[str]:
     program = shutil.which("docker-registry")
     if program is None:
         pytest.skip("docker-registry is not installed (apt install docker-registry)")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     config = folder / "config.yml"
     config.write_text(
         "version: 0.1\nlog: {level: error}\n"

@@ -48,8 +48,10 @@ def test_whoever_is_killed_leaves_a_store_that_verifies(
         ]
         kills.seconds(kills.nothing)
         longest = [kills.seconds(*work) for _, work in works]
-        cut_off = 0
-        for number in range(times):
+        cut_off = [0] * len(works)
+        number = -1
+        while min(cut_off) < times // 6:
+            number += 1
             at = number % len(works)
             looked_at, work = works[at]
             if at == 0 and chance.random() < 0.7:  # from the beginning; else it goes on
@@ -59,14 +61,16 @@ def test_whoever_is_killed_leaves_a_store_that_verifies(
             elif at == 2 and chance.random() < 0.5:
                 target.blobs.clear()
                 target.manifests.clear()
-            cut_off += kills.killed(chance, longest[at], *work)
+            if kills.killed(chance, longest[at], *work):
+                cut_off[at] += 1
+            else:  # too late, perhaps because the machine was busier when that was measured
+                longest[at] *= 0.9
             found = verify(looked_at)
             assert (found.damages, found.manifests) == ([], []), f"kill {number}"
             for manifest in target.manifests.values():
                 value = json.loads(manifest)
                 digests = {layer["digest"] for layer in (value["config"], *value["layers"])}
                 assert digests <= target.blobs.keys()
-        assert cut_off > times / 4, "hardly any was killed at work"
         for _, work in works:
             kills.seconds(*work)
     assert target.blobs == published.blobs

@@ -265,16 +265,16 @@ def test_a_file_that_is_cut_short_while_it_is_read_is_said_to_be(model: Path, tm
 
 def test_a_process_killed_before_it_read_all_is_said_to_be_killed(model: Path) -> None:
     async def scenario() -> None:
-        before = psutil.Process().children()
-        loading = asyncio.create_task(started(Load(path=str(model), num_ctx=64)))
-        while not (new := [child for child in psutil.Process().children() if child not in before]):
-            await asyncio.sleep(0.01)
-        new[0].suspend()  # what it was sent stays unread, so that the connection is reset and not closed
-        await asyncio.sleep(0.5)
-        new[0].kill()
+        runner = await LocalRunner.spawn()
+        process = psutil.Process(runner.pid)
+        process.suspend()  # what it is sent stays unread, so that the connection is reset and not closed
+        loading = asyncio.create_task(runner.load(Load(path=str(model), num_ctx=64)))
+        await asyncio.sleep(0)  # now it is sent
+        process.kill()
         with pytest.raises(RunnerError, match=r"has terminated: killed by signal 9") as caught:
             await loading
         assert "Errno" not in str(caught.value)
+        await runner.close()
 
     asyncio.run(scenario())
 
@@ -371,7 +371,7 @@ def test_the_runner_leaves_when_the_server_is_killed(model: Path, tmp_path: Path
         assert server.stdout is not None
         runner = psutil.Process(int(server.stdout.readline()))
         server.kill()
-    runner.wait(timeout=10)
+    runner.wait(timeout=60)
 
 
 @pytest.mark.parametrize("during", ["load", "generation"])
@@ -382,6 +382,8 @@ def test_a_server_that_is_gone_is_no_defect_of_what_it_leaves_undone(model: Path
     pipes = {"pass_fds": [runner.fileno()], "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, **pipes) as process, server:
         runner.close()
+        if during == "load":
+            server.shutdown(socket.SHUT_RD)  # it can be heard, but hears nothing
         server.sendall(pack(Load(path=str(model), num_ctx=64)))
         if during == "generation":
             unpacker: Unpacker[FromRunner] = Unpacker(FromRunner)
@@ -389,8 +391,7 @@ def test_a_server_that_is_gone_is_no_defect_of_what_it_leaves_undone(model: Path
             while not loaded:
                 frames = unpacker.feed(server.recv(1 << 16))
                 loaded = any(isinstance(frame.message(), Loaded) for frame in frames)
-        server.shutdown(socket.SHUT_RD)  # it can be heard, but hears nothing
-        if during == "generation":
+            server.shutdown(socket.SHUT_RD)
             server.sendall(pack(Generate(id=1, prompt="hello", options=LONG)))
         _, said = process.communicate(timeout=60)
     assert process.returncode == 0, said

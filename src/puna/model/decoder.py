@@ -7,7 +7,7 @@ Llama is this and nothing else.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -20,6 +20,12 @@ from puna.nn.module import blocks, weight
 from puna.nn.prediction_head import PredictionHead
 from puna.nn.transformer_layer import Layer
 from puna.ops import Array, Rope
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: No frequency is divided by less, or it might become infinite.
+_LEAST_FACTOR = 1e-6
 
 
 class Decoder(TextModel):
@@ -45,6 +51,8 @@ class Decoder(TextModel):
         )
         self.exact_context = self.long_rope_factors is not None
         used = {layer.rope for layer in self.options.layers if layer.rope}
+        if any(rope.factored for rope in used):
+            _check_factors(short_factors, long_factors)
         built = {
             rope: (
                 rope.original_context,
@@ -53,9 +61,6 @@ class Decoder(TextModel):
             )
             for rope in used
         }
-        for _, *ropes in built.values():
-            if not all(np.isfinite(rope.frequencies).all() for rope in ropes):
-                raise ModelError("the factors in tensor 'rope_freqs' or 'rope_factors' must not be 0 or NaN")
         self._ropes = [None if layer.rope is None else built[layer.rope] for layer in self.options.layers]
         count = self.options.block_count
         self.layers, ahead = self.layers[:count], self.layers[count:]
@@ -142,3 +147,10 @@ class Decoder(TextModel):
         scale, cap = self.options.logit_scale, self.options.logit_softcap
         logits = output(normed if scale == 1 else normed * scale)
         return self.ops.softcap(logits, cap) if cap else logits
+
+
+def _check_factors(*tables: NDArray[Any] | None) -> None:
+    """Frequencies are divided by these. Raises `ModelError`."""
+    for factors in tables:
+        if factors is not None and not (np.abs(factors) >= _LEAST_FACTOR).all():
+            raise ModelError("the factors in tensor 'rope_freqs' or 'rope_factors' must not be 0 or NaN")

@@ -25,7 +25,7 @@ from puna.prompt.format import SpecialTokens
 from puna.prompt.messages import Chat, Insert, Message
 from puna.prompt.renderer.client import Renderer
 from tests.prompt.conversations import CHATS, TOOLS
-from tests.prompt.hostile import HOSTILE
+from tests.prompt.hostile import HOSTILE, TIME
 from tests.waiting import PATIENCE_S, wait_until
 
 HELLO = ChatTemplate(text="{% for m in messages %}{{ m.content }}{% endfor %}", is_go=False)
@@ -57,13 +57,19 @@ def process(renderer: Renderer) -> psutil.Process:
     return child
 
 
-#: They take two seconds each, and others end the same way.
+#: They take two seconds each, as all do that are stopped by the clock, and others end the same way.
 _MORE_LOOPS = ("jinja: a recursive macro", "go: loops")
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.thorough if name in _MORE_LOOPS else []) for name in HOSTILE],
+    [
+        pytest.param(
+            name,
+            marks=pytest.mark.thorough if name in _MORE_LOOPS else pytest.mark.slow if limit == TIME else [],
+        )
+        for name, (_, limit) in HOSTILE.items()
+    ],
 )
 def test_a_template_that_takes_too_much_is_stopped_by_the_limit_it_exceeds(
     renderer: Renderer, name: str

@@ -80,12 +80,16 @@ def routes(backend: Backend) -> list[Route]:
         return empty(200)
 
     async def delete(body: ModelRequest) -> Response:
-        """Remove a model."""
+        """Remove a model, and unload it once its requests have ended."""
         name = body.wanted
         if not name:
             raise RequestError("model is required")
         _check_name(name, f'name "{name}" is invalid')
         await asyncio.to_thread(backend.store.delete, name)
+        gone = ModelName.parse(name.strip()).display.lower()
+        for entry in backend.fleet.loaded():
+            if entry.model.name.lower() == gone:  # by that name nobody could unload it any more
+                await backend.fleet.unload(entry.path)
         return empty(200)
 
     return [
