@@ -342,8 +342,8 @@ _LATENT: Final[dict[str, Sequence[Any]]] = {
     "num_key_value_heads": (), "num_attention_heads": (), "head_dim": (),
     "scoring_func": VALUES["scoring_func"], "topk_method": VALUES["topk_method"],
 }  # fmt: skip
+_OWN_HEADS: Final[dict[str, Any]] = {"num_key_value_heads": 4, "head_dim": ABSENT}
 _PER_KIND: Final = (_FULL, _WINDOW)
-_MODERN: Final[dict[str, Any]] = {"local_attention": 12, "vocab_size": len(VOCABULARY)}
 _WORDS: Final[dict[str, Any]] = {"vocab_size": len(VOCABULARY)}
 _WORD_VALUES: Final[dict[str, Sequence[Any]]] = {
     "vocab_size": (), "position_embedding_type": (), "num_key_value_heads": (),
@@ -351,10 +351,15 @@ _WORD_VALUES: Final[dict[str, Sequence[Any]]] = {
 }  # fmt: skip
 
 
+#: A classifier with one output, as rerankers have; files with other classifiers are for other programs.
+_SCORE: Final = {0: "LABEL_0"}
+
+
 def _bert(**own: Any) -> Family:
-    return Family({**_WORDS, **own}, _WORD_VALUES, rotated=0, by="states")
+    return Family({**_WORDS, "id2label": _SCORE, **own}, _WORD_VALUES, rotated=0, by="states")
 
 
+_MODERN: Final[dict[str, Any]] = {**_WORDS, "local_attention": 12, "id2label": _SCORE}
 _MAMBA: Final[dict[str, Any]] = {
     "state_size": 12, "conv_kernel": 4, "time_step_rank": 6, "intermediate_size": 128,
 }  # fmt: skip
@@ -374,15 +379,24 @@ _GRANITE_HYBRID: Final[dict[str, Any]] = {
     "shared_intermediate_size": 48,
 }  # fmt: skip
 _NEMOTRON: Final[dict[str, Any]] = {
-    "layers_block_type": ["linear_attention", "moe", _FULL, "mlp"], "num_hidden_layers": 4,
+    "layers_block_type": ["linear_attention", "moe", _FULL, "moe"], "num_hidden_layers": 4,
     "mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 12,
-    "moe_shared_expert_intermediate_size": 48,
+    "moe_shared_expert_intermediate_size": 48, "time_step_min": 1e-30,
 }  # fmt: skip
 _GEMMA: Final[dict[str, Any]] = {"query_pre_attn_scalar": 16}
 _GEMMA4: Final[dict[str, Any]] = {
-    "layer_types": [_WINDOW, _FULL, _WINDOW], "global_head_dim": 24, "hidden_size_per_layer_input": 0,
-    "vocab_size_per_layer_input": len(vocabulary()),
+    "layer_types": [_WINDOW, _WINDOW, _FULL], "global_head_dim": 24, "hidden_size_per_layer_input": 0,
+    "vocab_size_per_layer_input": len(vocabulary()), "num_experts": None, "moe_intermediate_size": None,
+    "rope_parameters": {
+        _WINDOW: {"rope_type": "default", "rope_theta": 1e4},
+        _FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
+    },
 }  # fmt: skip
+def _experts_of_gemma4(rng: random.Random, architecture: str) -> dict[str, Any]:
+    wide, used = rng.choice((16, 32)), rng.choice((1, 2, 3))
+    return {"enable_moe_block": True, "num_experts": 6, "top_k_experts": used, "moe_intermediate_size": wide}
+
+
 _YARN: Final[dict[str, Any]] = {
     "rope_theta": 1e4, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16,
     "beta_fast": 32.0, "beta_slow": 1.0,
@@ -420,20 +434,29 @@ FAMILIES: Final[dict[str, Family]] = {
         {
             "layer_types": [_WINDOW, _FULL, _WINDOW], "laurel_rank": 8, "hidden_size_per_layer_input": 16,
             "vocab_size_per_layer_input": len(vocabulary()), "num_kv_shared_layers": 0,
-            "activation_sparsity_pattern": [0.8, 0.5, 0.0], "intermediate_size": [96] * LAYERS,
+            "activation_sparsity_pattern": [0.8, 0.6, 0.0], "intermediate_size": [96] * LAYERS,
         },
         {"intermediate_size": ([64] * LAYERS, 64, [96, 64, 96])}, kinds=_PER_KIND,
     ),
-    "Gemma4ForCausalLM": Family(_GEMMA4, {"num_experts": (6,)}, kinds=_PER_KIND),
+    "Gemma4ForCausalLM": Family(
+        _GEMMA4,
+        {
+            "layer_types": (
+                [_WINDOW, _FULL, _FULL], [_FULL] * LAYERS, [_FULL, _WINDOW, _FULL], [_FULL, _FULL, _WINDOW],
+                ABSENT,
+            ),
+            "num_experts": (6,), "enable_moe_block": (), "top_k_experts": (),
+        },
+        groups=(_experts_of_gemma4,), kinds=_PER_KIND),
     # Latents.
-    "DeepseekV2ForCausalLM": Family(values=_LATENT), "DeepseekV3ForCausalLM": Family(values=_LATENT),
-    "Glm4MoeLiteForCausalLM": Family({"first_k_dense_replace": ABSENT}, _LATENT),
-    "Mistral4ForCausalLM": Family({"rope_parameters": _MISTRAL_YARN}, _LATENT),
+    "DeepseekV2ForCausalLM": Family(_OWN_HEADS, _LATENT), "DeepseekV3ForCausalLM": Family(_OWN_HEADS, _LATENT),
+    "Glm4MoeLiteForCausalLM": Family({**_OWN_HEADS, "first_k_dense_replace": 1}, _LATENT),
+    "Mistral4ForCausalLM": Family({**_OWN_HEADS, "rope_parameters": _MISTRAL_YARN}, _LATENT),
     "KimiLinearForCausalLM": Family(
         {
             "layer_types": ["linear_attention", _FULL, "linear_attention"], "linear_head_dim": 8,
             "linear_num_heads": 4, "mlp_layer_types": ["dense", "sparse", "sparse"], "num_key_value_heads": 4,
-            "num_experts_per_token": 2, "q_lora_rank": None, "num_shared_experts": 1,
+            "first_k_dense_replace": 1, "num_experts_per_token": 2, "q_lora_rank": None, "num_shared_experts": 1,
         },
         {**_LATENT, "layer_types": _HYBRID}, rotated=0,
     ),
@@ -445,7 +468,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "GptOssForCausalLM": Family({"rope_parameters": {**_YARN, "truncate": False}}),
     "Ernie4_5ForCausalLM": Family(),
     "Ernie4_5_MoeForCausalLM": Family({"moe_num_experts": 6, "moe_k": 2, "moe_layer_end_index": -1}),
-    "HunYuanDenseV1ForCausalLM": Family(), "Ministral3ForCausalLM": Family({"rope_parameters": _MISTRAL_YARN}),
+    "HunYuanDenseV1ForCausalLM": Family(), "Ministral3ForCausalLM": Family({"sliding_window": None, "rope_parameters": _MISTRAL_YARN}),
     "MiniMaxM2ForCausalLM": Family(
         {
             "intermediate_size": 32, "rotary_dim": 8,
@@ -454,7 +477,14 @@ FAMILIES: Final[dict[str, Family]] = {
         rotated=8,
     ),
     "MiMoV2FlashForCausalLM": Family(
-        {"layer_types": [_WINDOW, _FULL, _WINDOW]}, kinds=_PER_KIND, rotated=4
+        {
+            "layer_types": [_WINDOW, _FULL, _WINDOW],
+            "rope_parameters": {
+                kind: {"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": 0.5}
+                for kind, theta in ((_FULL, 5e6), (_WINDOW, 1e4))
+            },
+        },
+        kinds=_PER_KIND, rotated=8,
     ),
     "Phi3ForCausalLM": Family({"original_max_position_embeddings": 16, "sliding_window": None}),
     # State spaces and convolutions.
@@ -471,7 +501,7 @@ FAMILIES: Final[dict[str, Family]] = {
         _NEMOTRON,
         {
             "layers_block_type": (
-                ["linear_attention", "mlp", _FULL, "mlp"], ["linear_attention", "moe", _FULL, "moe"],
+                ["linear_attention", "mlp", _FULL, "mlp"], ["linear_attention", "moe", _FULL, "mlp"],
                 ["linear_attention"] * 4, [_FULL, "moe", _FULL, "mlp"],
             ),
         },
