@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 
 from puna.convert.config import Config
-from puna.convert.families.gemma import GEMMA3, TIED
-from puna.convert.family import Family, Key, Member, Place
+from puna.convert.families.gemma import ASSUMED, GEMMA3
+from puna.convert.family import PLAIN, Family, Key, Member, Place
 from puna.convert.names import POST_NORMS
 from puna.convert.numbers import Values
 from puna.errors import ConversionError
@@ -22,7 +22,6 @@ _LAYER: Final = {
     "post_per_layer_input_norm": "post_norm",
 }  # fmt: skip
 _INPUTS: Final[dict[str, Place]] = {
-    **TIED,
     **POST_NORMS,
     "model.embed_tokens_per_layer": "per_layer_token_embd",
     "model.per_layer_model_projection": "per_layer_model_proj",
@@ -70,6 +69,8 @@ GEMMA3N: Final = Family(
         **{f"model.layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _ALTUP.items()},
     },
     changes={"token_embd.weight": _padded, "per_layer_token_embd.weight": _padded}, vocabulary="gemma",
+    tied=True, defaults={"final_logit_softcapping": 30.0}, assumed=ASSUMED,
+    harmless=("altup_coef_clip", "laurel_rank"),
 )  # fmt: skip
 
 
@@ -134,6 +135,8 @@ GEMMA4: Final = Family(
     names={
         **_INPUTS, **{f"model.layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _ROUTED.items()}
     },
-    extra=_rotated, vocabulary="gemma4",
+    extra=_rotated, vocabulary="gemma4", tied=True, ropes=(*PLAIN, "proportional"),
+    assumed={**ASSUMED, "use_bidirectional_attention": (False, "vision")},
+    harmless=("attention_k_eq_v", "enable_moe_block"),
 )  # fmt: skip
 FAMILIES: Final = (GEMMA3N, GEMMA4)
