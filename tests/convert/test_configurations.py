@@ -35,7 +35,7 @@ from tests.convert.configurations import (
     text_base_of,
 )
 from tests.model.models.parity import FLOATS
-from tests.tiny_words import save_words
+from tests.tiny_words import VOCABULARY, save_words
 
 #: More than the windows and the original contexts that are drawn.
 LENGTH = 40
@@ -70,9 +70,12 @@ def build(drawn: Drawn) -> Any:
 def expected(drawn: Drawn, model: Any, tokens: list[int]) -> torch.Tensor:
     ids = torch.tensor([tokens])
     with torch.inference_mode():
-        if FAMILIES[drawn.architecture].by == "logits":
+        by = FAMILIES[drawn.architecture].by
+        if by == "logits":
             return torch.log_softmax(model(input_ids=ids, use_cache=False).logits[0], dim=-1)
-        body = model.base_model
+        if by == "answers":
+            return torch.log_softmax(model(input_ids=ids, decoder_input_ids=ids, use_cache=False).logits[0], dim=-1)
+        body = model.get_encoder() if model.config.is_encoder_decoder else model.base_model
         return body(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0]
 
 
@@ -81,8 +84,11 @@ def found(drawn: Drawn, ours: LoadedModel, tokens: list[int]) -> torch.Tensor:
     cache = ours.make_cache(sequences=1, context=count, types=FLOATS)
     batch = Batch.of(tokens, list(range(count)), [0] * count, list(range(count)))
     with torch.inference_mode():
+        if FAMILIES[drawn.architecture].by == "answers":
+            (prompt,) = ours.model.inputs(tokens)
+            batch.payloads = [(0, prompt.payload)]
         cache.start_forward(batch)
-        if FAMILIES[drawn.architecture].by == "logits":
+        if FAMILIES[drawn.architecture].by != "states":
             return torch.log_softmax(forward.logits_of(ours.model, batch, cache), dim=-1)
         return forward.states_of(ours.model, batch, cache)
 
@@ -92,7 +98,11 @@ def save(drawn: Drawn, model: Any, folder: Path) -> None:
     model.save_pretrained(folder)
     if not drawn.saved:
         (folder / "config.json").write_text(json.dumps(drawn.settings))
-    (save_words if FAMILIES[drawn.architecture].by == "states" else save_tokenizer)(folder)
+    words = text_base_of(drawn.architecture)["vocab_size"] == len(VOCABULARY)
+    if words:
+        save_words(folder)
+    else:
+        save_tokenizer(folder, markers=["<|image|>"] if FAMILIES[drawn.architecture].whole else [])
 
 
 def outcome(drawn: Drawn) -> str:
