@@ -32,6 +32,7 @@ ASSUMED: Final[Mapping[str, Assumption]] = {
     "add_cross_attention": False,
     "cross_attention_hidden_size": (),
     "use_sliding_window": False,
+    "use_mrope": False,
     "partial_rotary_factor": 1.0,
     "rope_parameters.partial_rotary_factor": 1.0,
     "rope_parameters.truncate": True,
@@ -55,9 +56,9 @@ _HARMLESS: Final = re.compile(
             "use_bfloat16", "tf_legacy_loss", "unsloth_.*", "version", "language", "license", "name_or_path",
             "model_name", "ep_size", "pretraining_tp", "num_logits_to_keep", "unpad_inputs", "pad_logits",
             "use_memory_efficient_attention", ".*_kernels?_options", "quantization_config\\..*",
-            "cache_implementation",
+            "cache_implementation", "is_llama_config", "transformers\\.js_config", "output_past",
             # Tensors are there or not.
-            "(.*_)?bias", ".*_expert_bias", "use_qk_norm",
+            "num_nextn_predict_layers", "(.*_)?bias", ".*_expert_bias", "use_qk_norm",
             # Training.
             ".*dropout.*", ".*pdrop", ".*drop_rate", ".*drop_prob", ".*loss.*", "initializer_.*", "init_.*",
             ".*_init", ".*_init_.*", ".*jitter.*", "seq_aux", "router_z_.*", "rescale_prenorm_residual",
@@ -131,7 +132,8 @@ def _check(name: str, value: Any, assumption: Assumption, config: Config, family
     if not any(_equal(value, each) for each in allowed):
         only = f"can only have {one_of(allowed)}" if allowed else "has no such setting"
         raise ConversionError(
-            f"config.json: '{name}' is {shown(value)}, but a file of architecture {family.architecture} {only}"
+            f"config.json: '{name}' is {shown(value)}, but a file of architecture "
+            f"{family.architecture} {only}"
         )
 
 

@@ -25,8 +25,9 @@ def llama3_factors(config: Config) -> Mapping[str, Values]:
         float(rope.get("original_max_position_embeddings", 8192)),
     )
     low, high = float(rope.get("low_freq_factor", 1.0)), float(rope.get("high_freq_factor", 4.0))
-    share = (context / wavelengths - low) / (high - low)
-    between = 1 / ((1 - share) / factor + share)
+    with np.errstate(divide="ignore", invalid="ignore"):  # nothing is between where the two are the same
+        share = (context / wavelengths - low) / (high - low)
+        between = 1 / ((1 - share) / factor + share)
     factors = np.select(
         [wavelengths < context / high, wavelengths > context / low], [np.ones_like(share), factor], between
     )

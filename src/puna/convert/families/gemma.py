@@ -115,7 +115,8 @@ FAMILIES: Final = (
             "head_dim": 256, "sliding_window": 4096,
         },
         assumed={
-            **ASSUMED, "query_pre_attn_scalar": _divisor("gemma2"), "layer_types": _alternating,
+            **ASSUMED, "query_pre_attn_scalar": _divisor("gemma2"),
+            "sliding_window_size": lambda config: config["sliding_window"], "layer_types": _alternating,
         },
     ),
     Family(

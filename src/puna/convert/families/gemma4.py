@@ -10,7 +10,7 @@ import numpy as np
 
 from puna.convert.config import Config
 from puna.convert.families.gemma import ASSUMED, GEMMA3
-from puna.convert.family import PLAIN, Family, Key, Member, Place
+from puna.convert.family import Family, Key, Member, Place
 from puna.convert.names import POST_NORMS
 from puna.convert.numbers import Values
 from puna.errors import ConversionError
@@ -123,6 +123,13 @@ _ROUTED: Final = {
     "post_feedforward_layernorm_2": "post_ffw_norm_2", "layer_scalar": "layer_output_scale.weight",
 }  # fmt: skip
 
+
+def _share(config: Config) -> float:
+    """What is rotated of a head where all is seen; a part of it only if that has its own kind of rotation."""
+    share: float = config.rope.get("partial_rotary_factor", 1.0)
+    return share if config.rope.get("rope_type") == "proportional" else 1.0
+
+
 GEMMA4: Final = Family(
     hf=("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"), architecture="gemma4",
     keys={
@@ -135,8 +142,12 @@ GEMMA4: Final = Family(
     names={
         **_INPUTS, **{f"model.layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _ROUTED.items()}
     },
-    extra=_rotated, vocabulary="gemma4", tied=True, ropes=(*PLAIN, "proportional"),
-    assumed={**ASSUMED, "use_bidirectional_attention": (False, "vision")},
+    extra=_rotated, vocabulary="gemma4", tied=True, ropes=("default", "none", "proportional"),
+    assumed={
+        **ASSUMED,
+        "rope_parameters.partial_rotary_factor": _share,
+        "use_bidirectional_attention": (False, "vision"),
+    },
     harmless=("attention_k_eq_v", "enable_moe_block"),
 )  # fmt: skip
 FAMILIES: Final = (GEMMA3N, GEMMA4)

@@ -92,11 +92,17 @@ def _head_as_layer(name: str, config: Config) -> str:
     return _HEAD_LAYER.sub(f"backbone.layers.{config.layers}.", name)
 
 
-_NEMOTRON_ASSUMED: Final[dict[str, Assumption]] = {**STATE_ASSUMED, "mlp_hidden_act": "relu2"}
+_NEMOTRON_ASSUMED: Final[dict[str, Assumption]] = {
+    **STATE_ASSUMED,
+    "mlp_hidden_act": "relu2",
+    "tie_word_embeddings": False,
+}
 #: Nothing is rotated in it, and the sizes of its states follow from their heads.
 _NEMOTRON_HARMLESS: Final = (
-    "rope_*", "partial_rotary_factor", "expand", "chunk_size", "mtp_*", "num_nextn_predict_layers",
-    "residual_in_fp32", "max_position_embeddings", "moe_shared_expert_overlap", "hidden_act",
+    "num_query_groups", "time_step_rank", "rope_*", "partial_rotary_factor", "expand", "chunk_size",
+    "mtp_*", "num_nextn_predict_layers",
+    "residual_in_fp32", "intermediate_size", "max_position_embeddings", "moe_shared_expert_overlap",
+    "hidden_act",
 )  # fmt: skip
 
 NEMOTRON_H: Final = Family(
@@ -200,12 +206,14 @@ FAMILIES: Final = (
     Family(
         hf=_GRANITE4, architecture="granitehybrid", keys=_HYBRID_KEYS, names={**SHARED_BESIDE, **_MIXER},
         changes=_MIXER_CHANGES, when=_kind(mixes=True, routes=True), pre="refact",
-        assumed=_GRANITE_ASSUMED, harmless=("mamba_chunk_size",), defaults=SCALE_DEFAULTS,
+        assumed=_GRANITE_ASSUMED, harmless=("mamba_chunk_size", "max_position_embeddings"),
+        defaults=SCALE_DEFAULTS,
     ),
     Family(
         hf=_GRANITE4, architecture="granitehybrid", keys={**_HYBRID_KEYS, **_DENSE_KEYS},
         names={**_DENSE, **_MIXER}, changes=_MIXER_CHANGES, when=_kind(mixes=True, routes=False),
-        pre="refact", assumed=_GRANITE_ASSUMED, harmless=("mamba_chunk_size", "num_experts_per_tok"),
+        pre="refact", assumed=_GRANITE_ASSUMED, harmless=("mamba_chunk_size", "max_position_embeddings",
+        "num_experts_per_tok"),
         defaults=SCALE_DEFAULTS,
     ),
     Family(

@@ -63,10 +63,11 @@ FAMILIES: Final = (
     Family(
         hf=("KimiLinearForCausalLM", "KimiLinearModel"), architecture="kimi-linear", keys=_KEYS, names=_NAMES,
         changes={"ssm_a": decay, **{f"ssm_conv1d_{part}.weight": _convolution for part in "qkv"}},
-        pre="kimi-k2",
+        pre="kimi-k2", defaults={"rms_norm_eps": 1e-5, "routed_scaling_factor": 2.446},
         assumed={
             **{name: value for name, value in LATENT_ASSUMED.items() if "rotary" not in name},
-            "num_expert_group": 1, "topk_group": 1, "moe_router_activation_func": "sigmoid",
+            "num_expert_group": 1, "tie_word_embeddings": False, "topk_group": 1,
+            "moe_router_activation_func": "sigmoid",
             "mla_use_nope": True, "use_grouped_topk": (True, False),
         },
         harmless=(

@@ -77,13 +77,18 @@ def _rotated_share(config: Config) -> float:
     return float(config["qk_rope_head_dim"] / (config.get("head_dim") or config["qk_rope_head_dim"]))
 
 
+#: Readers take these for the same.
+SAME_SCALES: Final[dict[str, Assumption]] = {
+    "rope_parameters.mscale": lambda config: config.rope.get("mscale_all_dim", ()),
+    "rope_parameters.mscale_all_dim": lambda config: config.rope.get("mscale", ()),
+}
 ASSUMED: Final[dict[str, Assumption]] = {
     "first_k_dense_replace": _dense,
     "mlp_layer_types": _kinds,
     "moe_layer_freq": 1,
     "qk_head_dim": lambda config: config["qk_nope_head_dim"] + config["qk_rope_head_dim"],
     "rope_interleave": True,
-    "rope_parameters.mscale": lambda config: config.rope.get("mscale_all_dim", ()),
+    **SAME_SCALES,
     "rope_parameters.attention_factor": (),
     "rope_parameters.partial_rotary_factor": _rotated_share,
     "partial_rotary_factor": lambda config: (1.0, _rotated_share(config)),
@@ -127,7 +132,7 @@ FAMILIES: Final = (
     Family(
         hf=("Glm4MoeLiteForCausalLM",), architecture="deepseek2", keys={**KEYS, **_gating(2)}, names=NAMES,
         pre="glm4", assumed=ASSUMED, harmless=_HARMLESS,
-        defaults={"norm_topk_prob": True, "routed_scaling_factor": 1.8},
+        defaults={"norm_topk_prob": True, "routed_scaling_factor": 1.8, "rms_norm_eps": 1e-5},
     ),
     Family(
         hf=("Mistral4ForCausalLM", "Mistral3ForConditionalGeneration"), architecture="mistral4",

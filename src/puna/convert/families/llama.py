@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 from puna.convert.config import Config
 from puna.convert.family import SCALED, Family, Key
@@ -46,19 +47,23 @@ def _window(config: Config) -> int | None:
 
 
 LLAMA: Final = Family(
-    hf=("LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "LlamaModel"),
+    hf=("LlamaForCausalLM", "MistralForCausalLM", "LlamaModel"),
     architecture="llama",
     keys={**KEYS, **_LONG_ROPE, "attention.sliding_window": _window},
     extra=_factors, pre="llama-bpe", ropes=(*ROPES, "longrope", "su"), assumed=LONG_ROPE,
+    defaults={"rms_norm_eps": 1e-6, "sliding_window": 4096},
 )  # fmt: skip
+MIXTRAL: Final = replace(
+    LLAMA, hf=("MixtralForCausalLM",), defaults={"rms_norm_eps": 1e-5, "rope_theta": 1e6}
+)
 SCALES: Final[dict[str, Key]] = {
     "attention.scale": "attention_multiplier",
     "embedding_scale": "embedding_multiplier",
     "residual_scale": "residual_multiplier",
     "logit_scale": "logits_scaling",
 }
-#: What Granite scales attention by where config.json does not say it.
-SCALE_DEFAULTS: Final = {"attention_multiplier": 1.0}
+#: What transformers takes for Granite where config.json does not say it.
+SCALE_DEFAULTS: Final = {"attention_multiplier": 1.0, "rms_norm_eps": 1e-6}
 
 
 def _rotated(config: Config) -> list[int]:
@@ -84,6 +89,7 @@ SMOLLM3: Final = Family(
 SEED_OSS: Final = Family(
     hf=("SeedOssForCausalLM",), architecture="seed_oss", pre="seed-coder",
     names={"model.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm"},
+    defaults={"rope_theta": 10000.0},
 )  # fmt: skip
 
 
@@ -92,6 +98,14 @@ def _exaone_windows(config: Config) -> list[bool]:
     every = config.peek("sliding_window_pattern")
     every = len(every) if isinstance(every, str) else every or 4
     return config.windows() or [(layer + 1) % every > 0 for layer in range(config.layers)]
+
+
+def _exaone_kinds(config: Config) -> Any:
+    """Of each layer, what it sees: with a window not all of them everything, as then none would rotate."""
+    given = config.get("layer_types")
+    if not config.get("sliding_window") or any(config.windows() or []):
+        return given
+    return ["sliding_attention" if (layer + 1) % 4 else "full_attention" for layer in range(config.layers)]
 
 
 EXAONE4: Final = Family(
@@ -103,6 +117,7 @@ EXAONE4: Final = Family(
         ),
     },
     names=POST_NORMS, extra=llama3_factors, pre="exaone4", ropes=ROPES,
+    defaults={"rope_theta": 10000.0, "sliding_window": 4096}, assumed={"layer_types": _exaone_kinds},
     harmless=("sliding_window_pattern",),
 )  # fmt: skip
-FAMILIES: Final = (LLAMA, GRANITE, SMOLLM3, SEED_OSS, EXAONE4)
+FAMILIES: Final = (LLAMA, MIXTRAL, GRANITE, SMOLLM3, SEED_OSS, EXAONE4)

@@ -100,7 +100,8 @@ MAMBA: Final = Family(
     },
     changes={"ssm_conv1d.weight": convolution, "ssm_a": decay}, pre="olmo", tied=True,
     assumed={
-        **STATE_ASSUMED, "expand": lambda config: _inner(config) / config.count("hidden_size", "d_model"),
+        **STATE_ASSUMED, "mixer_rms_eps": lambda config: (1e-6, config.get("layer_norm_epsilon")),
+        "expand": lambda config: _inner(config) / config.count("hidden_size", "d_model"),
     },
     harmless=(*NO_ATTENTION, "d_inner", "d_model", "n_layer"),
 )  # fmt: skip
@@ -190,7 +191,8 @@ FALCON_H1: Final = Family(
     assumed={
         **STATE_ASSUMED,
         "mamba_d_head": lambda config: config["mamba_d_ssm"] / config["mamba_n_heads"],
-        "mamba_use_mlp": True, "attn_layer_indices": (),
+        "mamba_use_mlp": True, "attn_layer_indices": (), "attention_bias": False, "mlp_bias": False,
+        "mamba_proj_bias": False, "projectors_bias": False,
         "mamba_norm_before_gate": lambda config: (
             False if config.peek("mamba_rms_norm") else (True, False)
         ),

@@ -60,6 +60,7 @@ _HARMLESS: Final = (
 FAMILIES: Final = (
     Family(
         hf=("MiMoV2FlashForCausalLM", "MiMoV2ForCausalLM"), architecture="mimo2", keys=_KEYS, names=_NAMES,
-        pre="qwen2", ropes=PLAIN, assumed=_ASSUMED, harmless=_HARMLESS, defaults={"norm_topk_prob": True},
+        pre="qwen2", ropes=PLAIN, assumed=_ASSUMED, harmless=_HARMLESS, defaults={"norm_topk_prob": True,
+        "attention_value_scale": 0.707},
     ),
 )  # fmt: skip

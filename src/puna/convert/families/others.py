@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final
 
 from puna.convert.config import Config
+from puna.convert.families.latent import SAME_SCALES
 from puna.convert.family import PLAIN, Assumption, Change, Family, Key, Place, Split
 from puna.convert.names import POST_NORMS
 from puna.convert.numbers import Values
+from puna.errors import ConversionError
 
 _WINDOW: Final[dict[str, Key]] = {"attention.sliding_window": "sliding_window"}
 _WINDOWS: Final[dict[str, Key]] = {
@@ -89,26 +92,36 @@ _GPT_OSS_NAMES: Final[dict[str, Place]] = {
 
 def _hunyuan_base(config: Config) -> float | None:
     """The base of a rotation that is stretched by `alpha`, for contexts of 262,144 tokens."""
-    rope = config.rope
-    base = rope.get("rope_theta")
-    if rope.get("rope_type") != "dynamic" or not base:
+    base, size = config.rope.get("rope_theta"), config.head_size
+    if not base or not _is_stretched(config):
         return base
-    size = config.head_size
-    return float(base * float(rope.get("alpha", 50)) ** (size / (size - 2)))
+    return float(base * float(config.rope["alpha"]) ** (size / (size - 2)))
 
 
-def _if_dynamic(value: object) -> Key:
-    return lambda config: value if config.rope.get("rope_type") == "dynamic" else None
+def _is_stretched(config: Config) -> bool:
+    return config.rope.get("rope_type") == "dynamic" and bool(config.rope.get("alpha"))
+
+
+def _if_stretched(value: object) -> Key:
+    return lambda config: value if _is_stretched(config) else None
 
 
 _HUNYUAN: Final[dict[str, Key]] = {
-    "rope.freq_base": _hunyuan_base, "rope.scaling.type": _if_dynamic("none"),
-    "rope.scaling.factor": _if_dynamic(1.0), "rope.scaling.original_context_length": _if_dynamic(262144),
+    "rope.freq_base": _hunyuan_base, "rope.scaling.type": _if_stretched("none"),
+    "rope.scaling.factor": _if_stretched(1.0), "rope.scaling.original_context_length": _if_stretched(262144),
     "context_length": lambda config: (
-        262144 if config.rope.get("rope_type") == "dynamic" else config.get("max_position_embeddings")
+        262144 if _is_stretched(config) else config.get("max_position_embeddings")
     ),
     "expert_count": lambda config: None, "expert_used_count": lambda config: None,
 }  # fmt: skip
+
+
+#: Readers take the magnitude of YaRN that follows from its factor, and the same base in all layers.
+_OLMO: Final[dict[str, Assumption]] = {
+    "rope_parameters.attention_factor": lambda config: 1 + 0.1 * math.log(config.rope["factor"]),
+    "rope_parameters.mscale": (),
+    "rope_parameters.sliding_attention.rope_theta": lambda config: config.rope.get("rope_theta"),
+}
 
 
 def _three_of_four(config: Config) -> list[str]:
@@ -117,8 +130,8 @@ def _three_of_four(config: Config) -> list[str]:
 
 
 _COHERE: Final[dict[str, Assumption]] = {
-    "use_parallel_block": True, "use_gated_activation": True, "use_parallel_embedding": False,
-    "use_embedding_sharing": True,
+    "use_parallel_block": True, "use_gated_activation": True,
+    "use_embedding_sharing": True, "use_parallel_embedding": (True, False),
 }  # fmt: skip
 _COHERE2: Final[dict[str, Assumption]] = {
     **_COHERE, "layer_types": _three_of_four, "sliding_window_pattern": 4, "layer_switch": 4,
@@ -129,6 +142,18 @@ _COHERE2: Final[dict[str, Assumption]] = {
 
 def _alternating(config: Config) -> list[str]:
     return ["full_attention" if layer % 2 else "sliding_attention" for layer in range(config.layers)]
+
+
+def _untruncated(config: Config) -> float | None:
+    """The base of the rotation, whose YaRN readers blend between fractions of pairs."""
+    rope = config.rope
+    if rope.get("rope_type") is None:
+        raise ConversionError("config.json lacks 'rope_scaling', which says how rotation is scaled")
+    if rope["rope_type"] == "yarn" and rope.get("truncate") is not False:
+        raise ConversionError(
+            "config.json: YaRN without 'truncate': a file of architecture gpt-oss can only have False"
+        )
+    return rope.get("rope_theta")
 
 
 _GPT_OSS: Final[dict[str, Assumption]] = {
@@ -142,7 +167,8 @@ _HUNYUAN_ASSUMED: Final[dict[str, Assumption]] = {
 }  # fmt: skip
 #: Of experts and latents, which the dense model has not, and of its rotation beside `alpha`.
 _HUNYUAN_HARMLESS: Final = (
-    "moe_*", "*_rank", "qk_*_head_dim", "v_head_dim", "num_shared_expert", "cla_share_factor", "n_group",
+    "max_position_embeddings", "moe_*", "*_rank", "qk_*_head_dim", "v_head_dim", "num_shared_expert",
+    "cla_share_factor", "n_group",
     "topk_group",
     "norm_topk_prob", "routed_scaling_factor", "group_limited_greedy", "use_mixed_mlp_moe",
     "rope_scaling.beta_*",
@@ -161,7 +187,7 @@ _MINIMAX: Final[dict[str, Assumption]] = {
 _MINISTRAL: Final[dict[str, Assumption]] = {
     "sliding_window": (),
     "rope_parameters.attention_factor": (),
-    "rope_parameters.mscale": lambda config: config.rope.get("mscale_all_dim", ()),
+    **SAME_SCALES,
 }
 
 FAMILIES: Final = (
@@ -171,7 +197,8 @@ FAMILIES: Final = (
             "context_length": ("model_max_length", "max_position_embeddings"), "logit_scale": "logit_scale",
             "rope.scaling.type": lambda config: "none",
         },
-        pre="command-r", tied=True, ropes=PLAIN, assumed=_COHERE, defaults={"logit_scale": 0.0625},
+        pre="command-r", tied=True, ropes=PLAIN, assumed=_COHERE, defaults={"logit_scale": 0.0625,
+        "rope_theta": 500000.0},
     ),
     Family(
         hf=("Cohere2ForCausalLM",), architecture="cohere2",
@@ -184,10 +211,12 @@ FAMILIES: Final = (
         defaults={"logit_scale": 0.0625, "sliding_window": 4096},
     ),
     Family(
-        hf=("Olmo2ForCausalLM",), architecture="olmo2", names=POST_NORMS, pre="dbrx",
+        hf=("Olmo2ForCausalLM",), architecture="olmo2", names=POST_NORMS, pre="dbrx", assumed=_OLMO,
+        defaults={"rms_norm_eps": 1e-5, "rope_theta": 10000.0},
     ),
     Family(
         hf=("Olmo3ForCausalLM",), architecture="olmo2", keys=_WINDOWS, names=POST_NORMS, pre="dbrx",
+        assumed=_OLMO, defaults={"sliding_window": 4096, "rms_norm_eps": 1e-5},
     ),
     Family(
         hf=("OlmoeForCausalLM",), architecture="olmoe",
@@ -199,7 +228,9 @@ FAMILIES: Final = (
     ),
     Family(
         hf=("Starcoder2ForCausalLM",), architecture="starcoder2", keys=_WINDOW, pre="starcoder", tied=True,
-        assumed={"hidden_act": "gelu_pytorch_tanh", "norm_type": "layer_norm", "mlp_type": "default"},
+        assumed={"hidden_act": "gelu_pytorch_tanh", "norm_type": "layer_norm", "mlp_type": "default",
+        "scale_attn_weights": True},
+        harmless=("activation_function", "*softmax_in_fp32"),
     ),
     Family(
         hf=("Glm4ForCausalLM", "Glm4vForConditionalGeneration", "GlmOcrForConditionalGeneration"),
@@ -215,13 +246,14 @@ FAMILIES: Final = (
             "expert_weights_norm": "norm_topk_prob",
         },
         names={"model.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm"}, pre="glm4",
-        defaults={"norm_topk_prob": True, "first_k_dense_replace": 1},
+        defaults={"rope_theta": 10000.0, "norm_topk_prob": True, "first_k_dense_replace": 1},
         assumed={"scoring_func": "sigmoid", "topk_method": "noaux_tc"},
         harmless=("use_qk_norm", "num_nextn_predict_layers"),
     ),
     Family(
         hf=("GptOssForCausalLM",), architecture="gpt-oss",
-        keys={**_WINDOW, "expert_feed_forward_length": "intermediate_size"}, names=_GPT_OSS_NAMES,
+        keys={**_WINDOW, "expert_feed_forward_length": "intermediate_size", "rope.freq_base": _untruncated},
+        names=_GPT_OSS_NAMES, ropes=(*PLAIN, "yarn"),
         pre="gpt-4o", assumed=_GPT_OSS, harmless=("initial_context_length",),
     ),
     Family(
@@ -243,7 +275,7 @@ FAMILIES: Final = (
         changes={"exp_probs_b.bias": lambda values, config: values.reshape(-1)}, tied=True,
         assumed={
             "moe_layer_end_index": lambda config: (config.layers - 1, -1), "moe_norm_min": 1e-12,
-            "moe_gate": "topk", "compression_ratio": 1.0,
+            "moe_gate": "topk", "compression_ratio": 1.0, "use_bias": False,
         },
         harmless=("moe_use_aux_free",),
     ),
@@ -267,6 +299,7 @@ FAMILIES: Final = (
             "expert_gating_func": lambda config: 2,
         },
         pre="minimax-m2", assumed=_MINIMAX,
-        harmless=("use_qk_norm", "use_routing_bias", "use_mtp", "mtp_*", "num_mtp_modules", "max_model_len"),
+        harmless=("use_qk_norm", "use_routing_bias", "use_mtp", "mlp_intermediate_size", "shared_moe_mode",
+        "mtp_*", "num_mtp_modules", "max_model_len"),
     ),
 )  # fmt: skip

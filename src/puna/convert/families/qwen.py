@@ -23,6 +23,8 @@ NOT_SUMMED: Final[dict[str, Key]] = {
 }
 #: Without use of windows, which no file of Qwen says, their size does not matter.
 WINDOWS: Final = ("sliding_window", "max_window_layers")
+#: What transformers takes where config.json does not say it.
+_DEFAULTS: Final = {"rope_theta": 10000.0}
 _VISION_ROPES: Final = (*SCALED, "mrope")
 #: How many layers of what sees speak to the first layers of the text.
 _SPEAKING: Final[dict[str, Key]] = {
@@ -74,6 +76,7 @@ def _ranks(*, tied: bool) -> Callable[[Config], bool]:
 
 _RANKING: Final = Family(
     hf=("Qwen3ForCausalLM",), architecture="qwen3", pre="qwen2", when=_ranks(tied=False), harmless=WINDOWS,
+    defaults=_DEFAULTS,
     keys={
         "pooling_type": lambda config: 4, "classifier.output_labels": lambda config: list(_LABELS),
         "tokenizer.chat_template.rerank": lambda config: _QUESTION,
@@ -92,19 +95,20 @@ _RANKING_TIED: Final = replace(
 
 FAMILIES: Final = (
     _RANKING, _RANKING_TIED,
-    Family(hf=("Qwen2ForCausalLM",), architecture="qwen2", pre="qwen2", harmless=WINDOWS),
+    Family(hf=("Qwen2ForCausalLM",), architecture="qwen2", pre="qwen2", harmless=WINDOWS, defaults=_DEFAULTS),
     Family(
         hf=("Qwen2MoeForCausalLM",), architecture="qwen2moe", keys={**EXPERTS, **_SUMMED}, pre="qwen2",
-        harmless=WINDOWS,
+        harmless=WINDOWS, defaults=_DEFAULTS,
     ),
-    Family(hf=("Qwen3ForCausalLM",), architecture="qwen3", pre="qwen2", harmless=WINDOWS),
+    Family(hf=("Qwen3ForCausalLM",), architecture="qwen3", pre="qwen2", harmless=WINDOWS, defaults=_DEFAULTS),
     Family(
         hf=("Qwen3MoeForCausalLM",), architecture="qwen3moe", keys={**EXPERTS, **NOT_SUMMED}, pre="qwen2",
-        defaults={"norm_topk_prob": False}, harmless=WINDOWS,
+        defaults={**_DEFAULTS, "norm_topk_prob": False}, harmless=WINDOWS,
     ),
     Family(
         hf=("Qwen2VLForConditionalGeneration", "Qwen2VLModel", "Qwen2_5_VLForConditionalGeneration"),
         architecture="qwen2vl", pre="qwen2", ropes=_VISION_ROPES, harmless=WINDOWS,
+        defaults={"rope_theta": 1e6},
         assumed={"rope_parameters.mrope_interleaved": False},
     ),
     Family(
@@ -116,6 +120,8 @@ FAMILIES: Final = (
         keys={**EXPERTS, **NOT_SUMMED, **_SPEAKING}, names=_PERHAPS_TURNED,
         ropes=_VISION_ROPES, assumed={"rope_parameters.mrope_interleaved": True, "norm_topk_prob": True},
     ),
-    Family(hf=("Qwen3Model",), architecture="qwen3", pre="qwen2", prefix="model.", harmless=WINDOWS),
-    Family(hf=("Qwen2Model",), architecture="qwen2", pre="qwen2", prefix="model.", harmless=WINDOWS),
+    Family(hf=("Qwen3Model",), architecture="qwen3", pre="qwen2", prefix="model.", harmless=WINDOWS,
+    defaults=_DEFAULTS),
+    Family(hf=("Qwen2Model",), architecture="qwen2", pre="qwen2", prefix="model.", harmless=WINDOWS,
+    defaults=_DEFAULTS),
 )  # fmt: skip

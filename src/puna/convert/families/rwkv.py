@@ -90,7 +90,7 @@ RWKV7: Final = Family(
             (config.get("intermediate_size") and config.peek("hidden_ratio")) or 4.0
         ),
     },
-    harmless=(*NO_ATTENTION, "attn_mode", "value_dim", "num_heads", "head_size"),
+    harmless=(*NO_ATTENTION, "attn_mode", "use_l2warp", "value_dim", "num_heads", "head_size"),
 )  # fmt: skip
 
 #: Of ARWKV, as its published code has them.
