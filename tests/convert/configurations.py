@@ -1,8 +1,7 @@
-"""Configurations drawn for every text model that can be converted: valid ones, changed in up to three fields.
+"""Random configurations of every text model that can be converted: valid ones, changed in up to three fields.
 
-`VALUES` has what a field is drawn from wherever an architecture has that field, whether our engine can compute
-the value or not; a family of `FAMILIES` adds or replaces some. Fields that change nothing that is computed are
-in `WITHOUT_EFFECT`.
+A field is drawn from the values that `VALUES` lists for it, whether or not our engine can compute them; a
+family of `FAMILIES` may list others. Fields that change no result are in `WITHOUT_EFFECT`.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _FACTORS: Final = (0.5, 1.0, 3.0, ABSENT)
 
 
 def layers(first: str, second: str) -> Sequence[Any]:
-    """Kinds of layers: all alike, by turns, at the ends, and not said."""
+    """Kinds of layers: all alike, alternating, changing once, absent."""
     return (
         [first] * LAYERS, [second] * LAYERS, [first, second, first], [second, first, second],
         [first, second, second], [second, second, first], ABSENT,
@@ -56,7 +55,7 @@ def layers(first: str, second: str) -> Sequence[Any]:
 
 
 VALUES: Final[dict[str, Sequence[Any]]] = {
-    # What is computed.
+    # Activations and outputs.
     "hidden_act": _ACTIVATIONS, "hidden_activation": _ACTIVATIONS, "activation": ("gelu", "relu"),
     "mlp_hidden_act": ("relu2", "silu", "gelu", ABSENT), "mamba_hidden_act": ("silu", "gelu", ABSENT),
     "feed_forward_proj": ("relu", "gated-gelu", "gated-silu", "gelu", ABSENT),
@@ -102,7 +101,8 @@ VALUES: Final[dict[str, Sequence[Any]]] = {
     "n_shared_experts": (1, 2, 0, None), "num_shared_experts": (1, 2, 0), "moe_num_shared_experts": (0, 1, 2),
     "shared_expert_intermediate_size": (16, 32), "shared_intermediate_size": (16, 32),
     "moe_shared_expert_intermediate_size": (16, 32), "moe_latent_size": (16, None, ABSENT),
-    "routed_scaling_factor": (0.5, 1.0, 2.5, ABSENT), "n_group": (1, 2, 3, ABSENT), "topk_group": (1, 2, ABSENT),
+    "routed_scaling_factor": (0.5, 1.0, 2.5, ABSENT), "n_group": (1, 2, 3, ABSENT),
+    "topk_group": (1, 2, ABSENT),
     "num_expert_group": (1, 2), "topk_method": ("greedy", "group_limited_greedy", "noaux_tc", ABSENT),
     "scoring_func": ("softmax", "sigmoid", "sqrtsoftplus"), "score_function": ("softmax", "sigmoid"),
     "use_expert_bias": _YES_NO, "moe_apply_router_weight_on_input": (True, False),
@@ -140,8 +140,8 @@ VALUES: Final[dict[str, Sequence[Any]]] = {
     "cross_attention_layers": ([0], [1, 2]),
 }  # fmt: skip
 
-#: What no value of changes the result of a text: sizes of the initial weights, dropout, tokens' numbers,
-#: ways of computing, and what transformers derives from other fields.
+#: Fields whose value does not change what is computed of a text: initial weights, dropout, ids of tokens,
+#: choices of kernels, and what transformers derives from other fields.
 WITHOUT_EFFECT: Final = frozenset({
     "_sliding_window_pattern", "add_cross_attention", "attention_dropout", "attention_probs_dropout_prob",
     "bos_token_id", "classifier_dropout", "cls_token_id", "decoder_start_token_id", "dense_act_fn",
@@ -155,7 +155,7 @@ WITHOUT_EFFECT: Final = frozenset({
     "sparse_prediction", "time_step_init_scheme", "time_step_scale", "use_associative_scan", "use_cache",
     "use_mamba_kernels", "use_mambapy", "vocab_size_per_layer_input",
 })  # fmt: skip
-#: Sizes that others must agree with, which the bases have.
+#: Sizes that other fields must agree with; they stay as the bases have them.
 FIXED: Final = frozenset({
     "d_model", "dim", "hidden_dim", "intermediate_size_mlp", "layers_block_type", "mamba_d_head",
     "mamba_d_ssm", "mamba_head_dim", "mamba_n_heads", "mamba_num_heads", "moe_intermediate_size",
@@ -163,7 +163,7 @@ FIXED: Final = frozenset({
     "num_hidden_layers", "num_layers", "num_local_experts", "original_max_position_embeddings",
     "per_layer_config", "rope_parameters",
 })  # fmt: skip
-#: What transformers derives where config.json does not say it, so bases do not.
+#: Fields that transformers derives where config.json lacks them, as bases do.
 _DERIVED: Final = frozenset({
     "layer_types", "mlp_layer_types", "no_rope_layers", "moe_layers", "qk_head_dim", "full_attn_idxs",
     "per_layer_config", "activation_sparsity_pattern", "dense_act_fn", "is_gated_act",
@@ -184,7 +184,7 @@ class Drawn:
     def settings(self) -> dict[str, Any]:
         """The config.json that was drawn."""
         found = copy.deepcopy(base_of(self.architecture))
-        inner = found["text_config"] if "text_config" in found else found
+        inner = found.get("text_config", found)
         for name, value in self.changes.items():
             inner.pop(name, None)
             if value is not ABSENT:
@@ -208,7 +208,7 @@ Group = Callable[[random.Random, str], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Family:
-    """An architecture's valid settings, and what is drawn in it otherwise than everywhere."""
+    """An architecture's valid settings, and where its draws differ from everybody's."""
 
     base: Mapping[str, Any] = field(default_factory=dict)  # beside the defaults and `SIZES`
     values: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # instead of, or beside, `VALUES`
@@ -232,7 +232,11 @@ def fields_of(architecture: str) -> Mapping[str, Any]:
     import transformers
 
     kind = FAMILIES[architecture].model_type
-    found = transformers.AutoConfig.for_model(kind) if kind else getattr(transformers, architecture).config_class()
+    found = (
+        transformers.AutoConfig.for_model(kind)
+        if kind
+        else getattr(transformers, architecture).config_class()
+    )
     common = transformers.PreTrainedConfig().to_dict()
     inner = found if found.is_encoder_decoder else found.get_text_config()
     return {name: value for name, value in inner.to_dict().items() if name not in common}
@@ -343,7 +347,6 @@ def _rotation(rng: random.Random, family: Family, base: Mapping[str, Any]) -> di
     return found
 
 
-
 #: With its keys and values in latents.
 _LATENT: Final[dict[str, Sequence[Any]]] = {
     "num_key_value_heads": (), "num_attention_heads": (), "head_dim": (),
@@ -407,6 +410,8 @@ _GEMMA4: Final[dict[str, Any]] = {
         _FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
     },
 }  # fmt: skip
+
+
 def _experts_of_gemma4(rng: random.Random, architecture: str) -> dict[str, Any]:
     wide, used = rng.choice((16, 32)), rng.choice((1, 2, 3))
     return {"enable_moe_block": True, "num_experts": 6, "top_k_experts": used, "moe_intermediate_size": wide}
@@ -434,13 +439,17 @@ _YARN: Final[dict[str, Any]] = {
     "beta_fast": 32.0, "beta_slow": 1.0,
 }  # fmt: skip
 _MISTRAL_YARN: Final[dict[str, Any]] = {
-    **_YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1
+    **_YARN,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.1,
 }
 
 FAMILIES: Final[dict[str, Family]] = {
     # Llama and its like.
     "LlamaForCausalLM": Family(), "LlamaModel": Family(by="states"),
-    "MistralForCausalLM": Family({"sliding_window": None}), "MixtralForCausalLM": Family({"sliding_window": None, "head_dim": 16}),
+    "MistralForCausalLM": Family({"sliding_window": None}),
+    "MixtralForCausalLM": Family({"sliding_window": None, "head_dim": 16}),
     "GraniteForCausalLM": Family(_GRANITE), "GraniteMoeForCausalLM": Family(_GRANITE),
     "SmolLM3ForCausalLM": Family(), "SeedOssForCausalLM": Family(),
     "Exaone4ForCausalLM": Family({**_FOUR_LAYERS, "sliding_window": 8}, _FOUR_VALUES),
@@ -489,7 +498,8 @@ FAMILIES: Final[dict[str, Family]] = {
         {
             "layer_types": ["linear_attention", _FULL, "linear_attention"], "linear_head_dim": 8,
             "linear_num_heads": 4, "mlp_layer_types": ["dense", "sparse", "sparse"], "num_key_value_heads": 4,
-            "first_k_dense_replace": 1, "num_experts_per_token": 2, "q_lora_rank": None, "num_shared_experts": 1,
+            "first_k_dense_replace": 1, "num_experts_per_token": 2, "q_lora_rank": None,
+            "num_shared_experts": 1,
         },
         {**_LATENT, "layer_types": _HYBRID}, rotated=0,
     ),
@@ -501,7 +511,8 @@ FAMILIES: Final[dict[str, Family]] = {
     "GptOssForCausalLM": Family({"rope_parameters": {**_YARN, "truncate": False}}),
     "Ernie4_5ForCausalLM": Family(),
     "Ernie4_5_MoeForCausalLM": Family({"moe_num_experts": 6, "moe_k": 2, "moe_layer_end_index": -1}),
-    "HunYuanDenseV1ForCausalLM": Family({"head_dim": 16}), "Ministral3ForCausalLM": Family({"sliding_window": None, "rope_parameters": _MISTRAL_YARN}),
+    "HunYuanDenseV1ForCausalLM": Family({"head_dim": 16}),
+    "Ministral3ForCausalLM": Family({"sliding_window": None, "rope_parameters": _MISTRAL_YARN}),
     "MiniMaxM2ForCausalLM": Family(
         {
             "intermediate_size": 32, "rotary_dim": 8,
@@ -559,8 +570,8 @@ FAMILIES: Final[dict[str, Family]] = {
     },
     **{
         name: Family(
-            {**_WORDS, "dim": 64, "hidden_dim": 96, "n_layers": LAYERS, "n_heads": 4}, _WORD_VALUES, rotated=0,
-            by="states",
+            {**_WORDS, "dim": 64, "hidden_dim": 96, "n_layers": LAYERS, "n_heads": 4}, _WORD_VALUES,
+            rotated=0, by="states",
         )
         for name in ("DistilBertModel", "DistilBertForMaskedLM")
     },
@@ -572,8 +583,11 @@ FAMILIES: Final[dict[str, Family]] = {
     "JinaEmbeddingsV3Model": Family(_WORDS, _WORD_VALUES, by="states"),
 }  # fmt: skip
 _QWEN_VL: Final = Family({"rope_parameters": _by_axes(4, 2, 2)})
+_GLM_VL: Final = Family({"rope_parameters": _by_axes(2, 1, 1, partial_rotary_factor=0.5)}, rotated=8)
 _DEEP: Final[dict[str, Any]] = {
-    "out_hidden_size": 64, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]
+    "out_hidden_size": 64,
+    "num_position_embeddings": 16,
+    "deepstack_visual_indexes": [0],
 }
 _T5: Final[dict[str, Any]] = {
     "d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 2, "num_decoder_layers": LAYERS, "num_heads": 4,
@@ -591,7 +605,8 @@ FAMILIES.update({
         vision={"projector_input_dim": 16, "projector_output_dim": 16, "vision_output_dim": 16},
     ),
     "Mistral3ForConditionalGeneration": _within(
-        replace(FAMILIES["MistralForCausalLM"], model_type="mistral"), vision={"model_type": "pixtral", "head_dim": 8}
+        replace(FAMILIES["MistralForCausalLM"], model_type="mistral"),
+        vision={"model_type": "pixtral", "head_dim": 8},
     ),
     "MllamaForConditionalGeneration": _within(
         Family({"cross_attention_layers": [1]}, {"hidden_act": _ACTIVATIONS}),
@@ -600,12 +615,8 @@ FAMILIES.update({
             "supported_aspect_ratios": [[1, 1], [1, 2], [2, 1]], "intermediate_layers_indices": [0],
         },
     ),
-    "Glm4vForConditionalGeneration": _within(
-        Family({"rope_parameters": _by_axes(2, 1, 1, partial_rotary_factor=0.5)}, rotated=8), vision={"out_hidden_size": 64}
-    ),
-    "Glm4vMoeForConditionalGeneration": _within(
-        Family({"rope_parameters": _by_axes(2, 1, 1, partial_rotary_factor=0.5)}, rotated=8), vision={"out_hidden_size": 64}
-    ),
+    "Glm4vForConditionalGeneration": _within(_GLM_VL, vision={"out_hidden_size": 64}),
+    "Glm4vMoeForConditionalGeneration": _within(_GLM_VL, vision={"out_hidden_size": 64}),
     "GlmOcrForConditionalGeneration": _within(
         Family({"rope_parameters": _by_axes(4, 2, 2)}), vision={"out_hidden_size": 64}
     ),
@@ -635,10 +646,10 @@ FAMILIES.update({
         for kind, by in (("ForConditionalGeneration", "answers"), ("EncoderModel", "states"))
     },
 })  # fmt: skip
-#: What transformers has no class for, or runs only with another library: tests of their own have references.
+#: transformers has no class for these, or needs another library: tests of their own have references.
 ELSEWHERE: Final = frozenset({
-    "DeepseekOCRForCausalLM", "Ernie4_5_ForCausalLM", "Gemma3nForConditionalGeneration", "JinaBertForMaskedLM",
-    "JinaBertForSequenceClassification", "JinaBertModel", "MambaLMHeadModel", "MiMoV2ForCausalLM",
+    "DeepseekOCRForCausalLM", "Ernie4_5_ForCausalLM", "Gemma3nForConditionalGeneration",
+    "JinaBertForMaskedLM", "JinaBertForSequenceClassification", "JinaBertModel", "MambaLMHeadModel", "MiMoV2ForCausalLM",
     "MiniCPMO", "MiniCPMV", "RWKV7ForCausalLM", "Rwkv7ForCausalLM", "RwkvHybridForCausalLM",
     "T5WithLMHeadModel",
 })  # fmt: skip

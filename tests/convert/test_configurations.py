@@ -11,6 +11,7 @@ import os
 import tempfile
 import warnings
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ import torch
 
 from puna.batch import Batch
 from puna.convert import convert
+from puna.convert.registry import convertible
 from puna.errors import ConversionError
 from puna.gguf import FileType
 from puna.model.load import LoadedModel, load_model
 from tests import forward
 from tests.convert.checkpoints import save_tokenizer
 from tests.convert.configurations import (
+    ELSEWHERE,
     FAMILIES,
     FIXED,
     VALUES,
@@ -37,6 +40,8 @@ from tests.convert.configurations import (
 from tests.model.models.parity import FLOATS
 from tests.tiny_words import VOCABULARY, save_words
 
+#: Of each architecture in `make test-thorough`.
+DRAWS = int(os.environ.get("PUNA_DRAWS", "2000"))
 #: More than the windows and the original contexts that are drawn.
 LENGTH = 40
 #: The first tokens that are no padding, whose positions some encoders count otherwise.
@@ -74,7 +79,9 @@ def expected(drawn: Drawn, model: Any, tokens: list[int]) -> torch.Tensor:
         if by == "logits":
             return torch.log_softmax(model(input_ids=ids, use_cache=False).logits[0], dim=-1)
         if by == "answers":
-            return torch.log_softmax(model(input_ids=ids, decoder_input_ids=ids, use_cache=False).logits[0], dim=-1)
+            return torch.log_softmax(
+                model(input_ids=ids, decoder_input_ids=ids, use_cache=False).logits[0], dim=-1
+            )
         body = model.get_encoder() if model.config.is_encoder_decoder else model.base_model
         return body(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0]
 
@@ -175,9 +182,42 @@ def check(architecture: str, count: int, *, at_most: int = 20) -> Counter[str]:
 
 
 @pytest.fixture(autouse=True)
-def _quiet() -> None:
+def _quiet() -> Iterator[None]:
+    """transformers warns of most settings that are drawn, and shows how it saves a file of some kilobytes."""
     import transformers
 
+    verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    torch.set_num_threads(1)
+    yield
+    transformers.logging.set_verbosity(verbosity)
+    transformers.logging.enable_progress_bar()
+
+
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_a_few_configurations_are_computed_as_transformers_does_or_refused(architecture: str) -> None:
+    check(architecture, 3)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_many_configurations_are_computed_as_transformers_does_or_refused(
+    architecture: str, record_property: Callable[[str, object], None]
+) -> None:
+    outcomes = check(architecture, DRAWS)
+    record_property("outcomes", dict(outcomes))
+    print(f"{architecture}: {dict(outcomes)}")  # shown by -rP
+    assert outcomes[EQUAL] >= 0.3 * DRAWS, outcomes  # else the draws would show little
+
+
+def test_every_text_model_that_can_be_converted_is_drawn() -> None:
+    assert {*FAMILIES} | ELSEWHERE == {*convertible()}
+    assert not {*FAMILIES} & ELSEWHERE
+
+
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_every_field_is_drawn_or_known_not_to_matter(architecture: str) -> None:
+    """A release of transformers may add some."""
+    known = {*VALUES, *FAMILIES[architecture].values, *WITHOUT_EFFECT, *FIXED}
+    assert {*fields_of(architecture)} - known == set()
