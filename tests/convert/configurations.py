@@ -297,12 +297,11 @@ def rotation(rng: random.Random, architecture: str) -> dict[str, Any]:
         each = {kind: _rotation(rng, family, base.get(kind) or {}) for kind in family.kinds}
         return {"rope_parameters": each, **neither}
     found = _rotation(rng, family, base)
-    more = {"max_position_embeddings": 16} if found["rope_type"] == "dynamic" and rng.random() < 0.7 else {}
     form = rng.random()
     if form < 0.5:
-        return {"rope_parameters": found, **neither, **more}
+        return {"rope_parameters": found, **neither}
     theta, kind = found.pop("rope_theta"), found.pop("rope_type")
-    more |= {"rope_parameters": ABSENT, "rope_theta": theta}
+    more = {"rope_parameters": ABSENT, "rope_theta": theta}
     if (share := found.pop("partial_rotary_factor", None)) is not None:
         more["partial_rotary_factor"] = share
     if kind == "default" and not found:
@@ -326,6 +325,8 @@ def _rotation(rng: random.Random, family: Family, base: Mapping[str, Any]) -> di
     kind = found["rope_type"] = rng.choice(kinds)
     if kind in ("linear", "dynamic", "yarn"):
         found["factor"] = rng.choice((1.0, 2.0, 8.0))
+    # Texts longer than `max_position_embeddings`, for which "dynamic" alone changes something, are not drawn:
+    # no file has a longer context than that.
     if kind == "linear" or kind == "dynamic":
         found |= perhaps(original_max_position_embeddings=(16,))
     elif kind == "yarn":
