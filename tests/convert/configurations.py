@@ -298,7 +298,7 @@ def rotation(rng: random.Random, architecture: str) -> dict[str, Any]:
         return {"rope_parameters": each, **neither}
     found = _rotation(rng, family, base)
     form = rng.random()
-    if form < 0.5:
+    if form < 0.5 and not family.kinds:
         return {"rope_parameters": found, **neither}
     theta, kind = found.pop("rope_theta"), found.pop("rope_type")
     more = {"rope_parameters": ABSENT, "rope_theta": theta}
@@ -400,7 +400,8 @@ _GRANITE_HYBRID: Final[dict[str, Any]] = {
 _NEMOTRON: Final[dict[str, Any]] = {
     "layers_block_type": ["linear_attention", "moe", _FULL, "moe"], "num_hidden_layers": 4,
     "mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 12,
-    "moe_shared_expert_intermediate_size": 48, "time_step_min": 1e-30,
+    "moe_shared_expert_intermediate_size": 48,
+    "time_step_min": 1e-30,  # transformers takes it for a limit, the authors' code does not
 }  # fmt: skip
 _GEMMA: Final[dict[str, Any]] = {"query_pre_attn_scalar": 16}
 _GEMMA4: Final[dict[str, Any]] = {
@@ -545,6 +546,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "NemotronHForCausalLM": Family(
         _NEMOTRON,
         {
+            "time_step_min": (),
             "layers_block_type": (
                 ["linear_attention", "mlp", _FULL, "mlp"], ["linear_attention", "moe", _FULL, "mlp"],
                 ["linear_attention"] * 4, [_FULL, "moe", _FULL, "mlp"],
@@ -583,8 +585,10 @@ FAMILIES: Final[dict[str, Family]] = {
     "NomicBertModel": Family(_WORDS, _WORD_VALUES, by="states"),
     "JinaEmbeddingsV3Model": Family(_WORDS, _WORD_VALUES, by="states"),
 }  # fmt: skip
-_QWEN_VL: Final = Family({"rope_parameters": _by_axes(4, 2, 2)})
-_GLM_VL: Final = Family({"rope_parameters": _by_axes(2, 1, 1, partial_rotary_factor=0.5)}, rotated=8)
+#: Their axes share the pairs of a head.
+_AXES: Final[dict[str, Sequence[Any]]] = {"num_attention_heads": (), "hidden_size": ()}
+_QWEN_VL: Final = Family({"rope_parameters": _by_axes(4, 2, 2)}, _AXES)
+_GLM_VL: Final = Family({"rope_parameters": _by_axes(2, 1, 1, partial_rotary_factor=0.5)}, _AXES, rotated=8)
 _DEEP: Final[dict[str, Any]] = {
     "out_hidden_size": 64,
     "num_position_embeddings": 16,
@@ -619,13 +623,15 @@ FAMILIES.update({
     "Glm4vForConditionalGeneration": _within(_GLM_VL, vision={"out_hidden_size": 64}),
     "Glm4vMoeForConditionalGeneration": _within(_GLM_VL, vision={"out_hidden_size": 64}),
     "GlmOcrForConditionalGeneration": _within(
-        Family({"rope_parameters": _by_axes(4, 2, 2)}), vision={"out_hidden_size": 64}
+        _QWEN_VL, vision={"out_hidden_size": 64}
     ),
     "Qwen2VLForConditionalGeneration": _within(_QWEN_VL, vision={"hidden_size": 64, "embed_dim": 16}),
     "Qwen2VLModel": _within(replace(_QWEN_VL, by="states"), vision={"hidden_size": 64, "embed_dim": 16}),
     "Qwen2_5_VLForConditionalGeneration": _within(_QWEN_VL, vision={"out_hidden_size": 64}),
     "Qwen3VLForConditionalGeneration": _within(_QWEN_VL, vision=_DEEP),
-    "Qwen3VLMoeForConditionalGeneration": _within(_QWEN_VL, vision=_DEEP),
+    "Qwen3VLMoeForConditionalGeneration": _within(
+        replace(_QWEN_VL, base={**_QWEN_VL.base, "tie_word_embeddings": False}), vision=_DEEP
+    ),
     "Qwen3_5ForConditionalGeneration": _within(
         replace(
             FAMILIES["Qwen3_5ForCausalLM"],

@@ -74,9 +74,23 @@ _LISTS: Final = (
 def metadata(config: Config, family: Family) -> dict[str, Any]:
     """The architecture's keys, without its name before them; a value None leaves a key out."""
     found = {key: _value(config, given) for key, given in {**_USUAL, **family.keys}.items()}
-    return checked(
-        {**rope_scaling(config, family), **{key: value for key, value in found.items() if value is not None}}
-    )
+    found = {
+        **rope_scaling(config, family),
+        **{key: value for key, value in found.items() if value is not None},
+    }
+    _check_sections(found, config)
+    return checked(found)
+
+
+def _check_sections(found: Mapping[str, Any], config: Config) -> None:
+    """Raise ConversionError unless the axes of a rotation share all pairs of a head that rotate."""
+    if (sections := found.get("rope.dimension_sections")) is None:
+        return
+    size = found.get("rope.dimension_count") or found.get("attention.key_length") or config.head_size
+    if sum(sections) != size // 2:
+        raise ConversionError(
+            f"config.json: 'mrope_section' divides {sum(sections)} pairs, but {size // 2} of a head rotate"
+        )
 
 
 def tower_metadata(config: Config, family: Family) -> dict[str, Any]:

@@ -83,6 +83,8 @@ def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGML
     }
     said = config.whole.get("tie_word_embeddings", config.get("tie_word_embeddings"))
     tied = family.tied if said is None else bool(said)
+    # transformers looks at the outer setting, whose default may differ.
+    doubtful = tied and config.own is not config.whole and "tie_word_embeddings" not in config.whole
     for name in checkpoint.tensors:
         if is_of_another_part(name, family):
             continue
@@ -92,6 +94,11 @@ def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGML
             raise ConversionError(
                 f"tensor {shown(name)} has no place in a file of architecture {family.architecture}"
             ) from None
+        if doubtful and place == "output.weight" and not family.tied:
+            raise ConversionError(
+                "config.json: 'tie_word_embeddings' is true only in 'text_config', and the checkpoint has "
+                "an output: say outside 'text_config' whether it counts"
+            )
         if place is None or (tied and place == "output.weight"):
             continue
         split = place if isinstance(place, Split) else None

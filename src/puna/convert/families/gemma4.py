@@ -157,6 +157,8 @@ GEMMA4: Final = Family(
     assumed={
         **ASSUMED,
         "rope_parameters.partial_rotary_factor": _share,
+        # transformers takes the last layer for one, whatever is said of it.
+        "layer_types": lambda config: [*config["layer_types"][:-1], "full_attention"],
         "use_bidirectional_attention": (False, "vision"),
     },
     harmless=("attention_k_eq_v", "enable_moe_block"),

@@ -129,7 +129,8 @@ NEMOTRON_H_MOE: Final = Family(
     names={
         **_NEMOTRON_NAMES, "backbone.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm",
     },
-    changes=_NEMOTRON_CHANGES, rename=_head_as_layer, when=_has_experts, pre="pixtral",
+    changes=_NEMOTRON_CHANGES, rename=_head_as_layer, pre="pixtral",
+    when=lambda config: _has_experts(config) and not {"-", "mlp"} & set(_kinds(config)),
     assumed=_NEMOTRON_ASSUMED, harmless=_NEMOTRON_HARMLESS, defaults={"norm_topk_prob": True},
 )  # fmt: skip
 
@@ -145,7 +146,8 @@ def _granite_kinds(config: Config) -> list[bool]:
 
 def _kind(*, mixes: bool, routes: bool) -> Callable[[Config], bool]:
     def when(config: Config) -> bool:
-        return (not all(_granite_kinds(config)), bool(config.get("num_local_experts"))) == (mixes, routes)
+        found = not all(_granite_kinds(config)), bool(config.get("num_local_experts"))
+        return found == (mixes, routes) and (mixes or _is_rotated(config))
 
     return when
 

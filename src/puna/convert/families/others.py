@@ -231,7 +231,11 @@ FAMILIES: Final = (
     ),
     Family(
         hf=("Glm4ForCausalLM", "Glm4vForConditionalGeneration", "GlmOcrForConditionalGeneration"),
-        architecture="glm4", keys={"rope.dimension_count": _share_rotated}, names=_GLM4_NAMES,
+        architecture="glm4", names=_GLM4_NAMES,
+        keys={
+            "rope.dimension_count": _share_rotated,
+            "attention.layer_norm_rms_epsilon": lambda config: config["rms_norm_eps"],
+        },
         changes=_HALVED, pre="glm4",
     ),
     Family(
@@ -284,7 +288,7 @@ FAMILIES: Final = (
         hf=("Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"), architecture="mistral3",
         keys={
             "vocab_size": "vocab_size", "rope.dimension_count": lambda config: config.head_size,
-            "attention.temperature_scale": lambda config: config.rope.get("llama_4_scaling_beta"),
+            "attention.temperature_scale": lambda config: config.rope.get("llama_4_scaling_beta") or 0.0,
             "rope.scaling.yarn_log_multiplier": lambda config: config.rope.get("mscale_all_dim"),
         },
         pre="tekken", assumed=_MINISTRAL, harmless=("rope_parameters.max_position_embeddings",),

@@ -95,7 +95,7 @@ _RANKING_TIED: Final = replace(
 
 _QWEN2VL: Final = Family(
     hf=("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"), architecture="qwen2vl",
-    pre="qwen2", ropes=_VISION_ROPES, harmless=WINDOWS, defaults={"rope_theta": 1e6},
+    pre="qwen2", ropes=_VISION_ROPES, harmless=WINDOWS, defaults={"rope_theta": 1e6, "rms_norm_eps": 1e-5},
     assumed={"rope_parameters.mrope_interleaved": False},
 )  # fmt: skip
 
