@@ -91,6 +91,18 @@ class ResponseNotFoundError(PunaError):
     status = 404
 
 
+class PathNotFoundError(PunaError):
+    """The server has no such path."""
+
+    status = 404
+
+
+class MethodError(PunaError):
+    """A path of the server does not take the request's method."""
+
+    status = 405
+
+
 class InvalidNameError(PunaError):
     """A model name, digest or path does not have the required form."""
 

@@ -94,8 +94,13 @@ _Event = Prompted | Evaluated | Scored | Chunk | Done
 
 
 def warnings(order: Order, runner: Runner) -> list[str]:
-    """What the answers to a request come with: what its model, and what its options have to say."""
-    return [*runner.info.warnings, *order.ignored, *Options.ignored(*order.given, engine=runner.info.engine)]
+    """Return the warnings of a request's answers: its model's own, and what of the request is ignored.
+
+    The log's line of the request tells what is ignored, too.
+    """
+    ignored = [*order.ignored, *Options.ignored(*order.given, engine=runner.info.engine)]
+    facts().ignored = "; ".join(ignored)
+    return [*runner.info.warnings, *ignored]
 
 
 def _template_errors(order: Order, *requests: Generate) -> contextlib.AbstractContextManager[None]:
