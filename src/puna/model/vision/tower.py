@@ -153,17 +153,18 @@ def kept_together(inputs: list[Input], *, one_batch: bool) -> list[Input]:
     return inputs
 
 
-def marker(tokenizer: Tokenizer, *spellings: str) -> int:
-    """The token spelt as the first of `spellings` that there is. Raises `ModelError` when there is none."""
-    for spelling in spellings:
-        ids = tokenizer.encode(spelling, add_special=False)
-        if len(ids) == 1 and tokenizer.token(ids[0]) == spelling:
-            return ids[0]
-    raise ModelError(f"the vocabulary has no token {spellings[0]}, which stands around images")
+def marker(tokenizer: Tokenizer, spelling: str) -> int:
+    """Return the token spelt `spelling`, whatever its type. Raises `ModelError` when there is none."""
+    id = tokenizer.id_of(spelling)
+    if id is None:
+        raise ModelError(f"the vocabulary has no token {spelling}, which stands around images")
+    return id
 
 
 def text(tokenizer: Tokenizer, spelling: str) -> list[Input]:
-    """Inputs of a text that belongs to an image."""
+    """Return the inputs of a text that belongs to an image: one if the vocabulary has a token spelt so."""
+    if (id := tokenizer.id_of(spelling)) is not None:
+        return [Input(id)]
     return [Input(token) for token in tokenizer.encode(spelling, add_special=False)]
 
 
