@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tests.tiny_vision.common import Tensors, randomise, renamed
+from tests.tiny_vision.common import CLIPS, Tensors, randomise, renamed
 from tests.tiny_vision.qwen import TinyQwen
 
 
@@ -35,6 +35,10 @@ class TinyQwen25VL(TinyQwen):
 
     def vision_metadata(self) -> dict[str, Any]:
         return super().vision_metadata() | {"vision.fullatt_block_indexes": [1, 3]}
+
+    @property
+    def pictures(self) -> dict[str, Any]:
+        return CLIPS
 
     @property
     def sized(self) -> dict[str, Any]:
