@@ -65,7 +65,7 @@ _FLOATS: Final = (
 _LISTS: Final = (
     "sections", "pattern", "head_count_kv", "feed_forward_length", "head_count", "multiplier",
     "sparsity_scale", "image_mean", "image_std", "deepstack_layers", "pinpoints", "layer_indexes",
-    "attention_layers", "layers_indices", "recurrent_layers",
+    "attention_layers", "layers_indices", "recurrent_layers", "feature_layer",
 )  # fmt: skip
 
 

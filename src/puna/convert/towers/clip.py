@@ -98,7 +98,22 @@ _CLIP: Final[dict[str, Place]] = {
     "multi_modal_projector.linear_1": "mm.0", "multi_modal_projector.linear_2": "mm.2",
     "image_newline": "model.image_newline", "tower.post_layernorm": None,
 }  # fmt: skip
+
+
+def _feature_layer(config: Config) -> list[int]:
+    """Return the number of layers before the patches that are projected, in a list as llama.cpp has it."""
+    layer, count = config.whole.get("vision_feature_layer"), config.few("num_hidden_layers")
+    layer = -2 if layer is None else layer
+    if type(layer) is not int or not -count <= layer <= count or layer in (0, -count - 1):
+        raise ConversionError(
+            f"config.json: 'vision_feature_layer' is {shown(layer)}; a file names one of {count} layers, "
+            "counted from 1, or back from -1"
+        )
+    return [layer if layer > 0 else count + 1 + layer]
+
+
 _LLAVA_KEYS: Final[dict[str, Key]] = {
+    "vision.feature_layer": _feature_layer,
     "projector_type": lambda config: "mlp",
     "vision.attention.layer_norm_epsilon": lambda config: config.get("layer_norm_eps") or 1e-5,
     "use_gelu": lambda config: config.get("hidden_act") not in (None, "quick_gelu"),
