@@ -6,13 +6,15 @@ ones for CLIP) and of Ollama's (`convert/` at f63eea3d2).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from puna.errors import ModelError
+from puna.convert import convert_tower
+from puna.errors import ModelError, UnsupportedModelError
 from puna.model.load import load_model
 from tests.converted import Contents, contents_of
 from tests.model.models.parity import original
@@ -21,6 +23,7 @@ from tests.tiny import TinyLlama
 from tests.tiny_vision.common import CLIPS, Layout
 from tests.tiny_vision.llava import TinyLlava
 from tests.tiny_vision.llava_next import GRIDS, TinyLlavaNext
+from tests.tiny_vision.models import SEEING
 
 
 def rewritten(layout: Layout, change: Callable[[Contents], None]) -> Layout:
@@ -138,3 +141,198 @@ def test_llava_next_as_the_first_converter_laid_it_out(tmp_path: Path) -> None:
     }  # fmt: skip
     layout = rewritten(config.write(tmp_path, theirs), first_llava(config, 3, more))
     check_agrees(config, layout, theirs)
+
+
+#: What llama.cpp's converter says of every tower, in its order.
+ALWAYS = (
+    "has_vision_encoder", "vision.projection_dim", "vision.image_size", "vision.patch_size",
+    "vision.embedding_length", "vision.feed_forward_length", "vision.block_count",
+    "vision.attention.head_count", "vision.image_mean", "vision.image_std",
+)  # fmt: skip
+EPS = "vision.attention.layer_norm_epsilon"
+#: And what it says of each kind, beside the numbers in norms: values of the tiny models.
+OWN: dict[str, dict[str, Any]] = {
+    "deepseek-ocr": {
+        "projector_type": "deepseekocr", "use_gelu": True, "vision.window_size": 14,
+        "vision.preproc_min_tiles": 2, "vision.preproc_max_tiles": 9,
+        "vision.sam.block_count": 3, "vision.sam.embedding_length": 32, "vision.sam.head_count": 4,
+    },
+    "gemma3": {"projector_type": "gemma3", "use_gelu": True},
+    "gemma3n": {"vision.projector_type": "gemma3nv"},
+    "gemma4": {"vision.projector_type": "gemma4v"},
+    "glm4v": {"projector_type": "glm4v", "use_silu": True},
+    "glmocr": {"projector_type": "glm4v", "use_silu": True},
+    "idefics3": {
+        "projector_type": "idefics3", "vision.projector.scale_factor": 2, "use_gelu": True,
+        "vision.preproc_image_size": 112,
+    },
+    "internvl": {
+        "projector_type": "internvl", "use_gelu": True, "vision.projector.scale_factor": 2,
+        "vision.preproc_min_tiles": 1, "vision.preproc_max_tiles": 4,
+    },
+    "lfm2": {"projector_type": "lfm2", "vision.projector.scale_factor": 2, "use_gelu": True},
+    "llama4": {"projector_type": "llama4", "vision.projector.scale_factor": 2, "use_gelu": True},
+    "minicpmv 4.6": {
+        "projector_type": "minicpmv4_6", "vision.projector.scale_factor": 4,
+        "vision.wa_layer_indexes": [1], "use_gelu": True,
+    },
+    "mistral3": {"projector_type": "pixtral", "use_silu": True, "vision.spatial_merge_size": 2},
+    "qwen25vl": {"projector_type": "qwen2.5vl_merger", "use_silu": True, "vision.n_wa_pattern": 2},
+    "qwen2vl": {"projector_type": "qwen2vl_merger"},
+    "qwen35": {
+        "projector_type": "qwen3vl_merger", "use_gelu": True, "vision.spatial_merge_size": 2,
+        "vision.is_deepstack_layers": [False] * 4,
+    },
+    "qwen3vl": {
+        "projector_type": "qwen3vl_merger", "use_gelu": True, "vision.spatial_merge_size": 2,
+        "vision.is_deepstack_layers": [True, False, True, False],
+    },
+}  # fmt: skip
+#: Kinds of files of which only some of the keys that are said for tiny models are in published ones.
+BEYOND = {"gemma3": {"vision.projector.scale_factor"}, "deepseek-ocr": {"vision.projector.scale_factor"},
+          "gemma4": {"vision.projector.scale_factor", "vision.image_max_pixels"}}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_our_converter_says_of_a_tower_what_llama_cpp_does(kind: str, tmp_path: Path) -> None:
+    config = SEEING[kind]()
+    assert convert_tower(config.save(tmp_path / "model", original(config)), tmp_path / "tower.gguf")
+    keys = contents_of(tmp_path / "tower.gguf").keys
+    own = {key: value for key, value in keys.items() if not key.startswith("general.")}
+    assert {key: own.get(key) for key in OWN[kind]} == OWN[kind]
+    assert set(own) - BEYOND.get(kind, set()) == {*ALWAYS, EPS, *OWN[kind]}
+
+
+def test_every_tower_but_one_of_a_file_of_its_own_has_its_keys_listed() -> None:
+    assert set(SEEING) - set(OWN) == {
+        "gemma4, small", "glm4v, experts", "internvl-6b", "llava", "llava-next", "minicpmv", "mllama",
+        "qwen3vlmoe",
+    }  # fmt: skip
+
+
+#: Settings that files can have and a tower cannot compute, with a part of the error.
+REFUSED = {
+    "gemma3, silu": ("gemma3", {"use_gelu": None, "use_silu": True}, "activation silu .*, only gelu"),
+    "gemma3, quick": ("gemma3", {"use_gelu": False}, "activation quick gelu .*, only gelu"),
+    "gemma4, silu": ("gemma4", {"use_silu": True}, "activation silu"),
+    "internvl, silu": ("internvl", {"use_gelu": None, "use_silu": True}, "activation silu"),
+    "pixtral, gelu": ("mistral3", {"use_silu": None, "use_gelu": True}, "activation gelu .*, only silu"),
+    "both": ("glmocr", {"use_gelu": True}, "is true, and so is 'use_gelu'"),
+    "windows": ("qwen2vl", {"vision.n_wa_pattern": 8}, "'clip.vision.n_wa_pattern' is 8, .* only 0"),
+    "listed windows": ("qwen3vl", {"vision.wa_layer_indexes": [7, 15]}, "'clip.vision.wa_layer_indexes'"),
+    "window size": ("glmocr", {"vision.window_size": 112}, "'clip.vision.window_size' is 112"),
+    "merges": ("gemma3", {"vision.spatial_merge_size": 2}, "spatial_merge_size' is 2, .* only 1"),
+    "deepstack": ("qwen25vl", {"vision.is_deepstack_layers": [True, False]}, "is_deepstack_layers"),
+    "fewer key heads": ("idefics3", {"vision.attention.head_count_kv": 2}, "head_count_kv' is 2, .* only 4"),
+    "layers in between": ("internvl", {"vision.feature_layer": [1]}, "feature_layer"),
+    "three frames": ("qwen25vl", {"vision.temporal_patch_size": 3}, "is 3, .* only 2"),
+    "no markers": ("lfm2", {"vision.use_image_special_tokens": False}, "is False, .* only True"),
+    "another projector": ("mistral3", {"mm.projector_hidden_act": "relu"}, "only 'gelu'"),
+    "tiles side by side": ("llava-next", {"vision.mm_patch_merge_type": "flat"}, "only 'spatial_unpad'"),
+    "another way to cut": ("llava-next", {"vision.image_aspect_ratio": "anyres_max_9"}, "only 'anyres'"),
+    "unpadded": ("llava", {"vision.image_aspect_ratio": "square"}, "only 'pad'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED, ids=lambda name: name.replace(" ", "-"))
+def test_a_setting_that_a_tower_does_not_compute_is_refused(name: str, tmp_path: Path) -> None:
+    kind, keys, complaint = REFUSED[name]
+    config = SEEING[kind]()
+    layout = config.write(tmp_path, original(config), apart=True)
+    load_model(layout.model, projector=layout.projector)
+    rewritten(layout, lambda found: found.say(keys))
+    with pytest.raises(UnsupportedModelError if name != "both" else ModelError, match=complaint):
+        load_model(layout.model, projector=layout.projector)
+
+
+#: What Ollama's files say beside what tiny ones in one file do, and what must follow from it.
+OLLAMA: dict[str, dict[str, Any]] = {
+    "deepseek-ocr": {"sam.global_attention_indexes": [2]},
+    "gemma3": {"vision.num_channels": 3},
+    "gemma4": {"vision.num_channels": 3},
+    "glmocr": {"vision.temporal_patch_size": 2, "vision.out_hidden_size": 64},
+    "lfm2": {
+        "vision.num_channels": 3, "vision.do_image_splitting": True, "vision.use_thumbnail": True,
+        "vision.max_pixels_tolerance": 2.0, "vision.use_image_special_tokens": True,
+        "vision.image_mean": [0.5] * 3, "vision.image_std": [0.5] * 3, "vision.image_token_id": 1,
+    },
+    "llama4": {"vision.rope.freq_base": 10000.0},
+    "mistral3": {
+        "vision.attention.key_length": 12, "vision.num_channels": 0, "vision.rope.freq_base": 10000.0,
+        "mm.projector_bias": False, "mm.projector_hidden_act": "gelu",
+    },
+    "qwen25vl": {
+        "vision.num_channels": 3, "vision.spatial_patch_size": 14, "vision.rope.freq_base": 10000.0,
+        "vision.temporal_patch_size": 2,
+    },
+    "qwen3vl": {
+        "vision.num_channels": 3, "vision.rope.freq_base": 10000.0, "vision.temporal_patch_size": 2,
+        "vision.longest_edge": 16 << 20, "vision.image_mean": [0.5] * 3, "vision.image_std": [0.5] * 3,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", OLLAMA)
+def test_a_file_with_every_key_that_ollama_writes_agrees(kind: str, tmp_path: Path) -> None:
+    config = SEEING[kind]()
+    theirs = original(config)
+    layout = rewritten(config.write(tmp_path, theirs), lambda found: found.say(OLLAMA[kind]))
+    check_agrees(config, layout, theirs)
+
+
+def test_the_rotation_of_a_file_is_computed(tmp_path: Path) -> None:
+    keys = {
+        "qwen25vl": "vision.rope.freq_base",
+        "qwen3vl": "vision.rope.freq_base",
+        "mistral3": "rope.freq_base",
+    }
+    for kind, key in keys.items():
+        config, folder = SEEING[kind](), tmp_path / kind
+        folder.mkdir()
+        layout = config.write(folder, original(config), apart=True)
+        rewritten(layout, functools.partial(Contents.say, keys={key: 500.0}))
+        tower = load_model(layout.model, projector=layout.projector).vision
+        assert tower.options.rope_base == 500
+        assert tower._rope.frequencies.min() > 1 / 500
+
+
+def test_deepseek_ocr_is_as_its_files_mean_it(tmp_path: Path) -> None:
+    """llama.cpp's converter writes the epsilon of SAM, and up to 32 tiles for another model."""
+    config = SEEING["deepseek-ocr"]()
+    theirs = original(config)
+    layout = config.write(tmp_path, theirs, apart=True)
+    keys = {
+        EPS: 1e-6,
+        "vision.feed_forward_length": 16,
+        "vision.window_size": 14,
+        "vision.preproc_max_tiles": 32,
+    }
+    rewritten(layout, lambda found: found.say(keys))
+    tower = load_model(layout.model, projector=layout.projector).vision
+    assert tower.options.norm_eps == tower.options.layers[0].norm_eps == 1e-5
+    assert tower.options.sam.norm_eps == 1e-6
+    side = tower.options.tile_size
+    assert tower.prepare(picture(1, 16 * side, 2 * side)).grid == (2, 16)
+
+
+def test_llama_4_has_the_norm_that_newer_converters_call_otherwise(tmp_path: Path) -> None:
+    config = SEEING["llama4"]()
+    theirs = original(config)
+
+    def change(found: Contents) -> None:
+        tensors = found.tensors.items()
+        found.tensors = {name.replace(".ln2.", ".attn_post_norm."): array for name, array in tensors}
+
+    check_agrees(config, rewritten(config.write(tmp_path, theirs, apart=True), change), theirs)
+
+
+def test_gemma_3n_takes_scales_without_the_axes_of_pixels(tmp_path: Path) -> None:
+    config = SEEING["gemma3n"]()
+    theirs = original(config)
+
+    def change(found: Contents) -> None:
+        tensors = found.tensors.items()
+        found.tensors = {name: a.reshape(-1) if name.endswith("gamma") else a for name, a in tensors}
+        found.say({"has_audio_encoder": True, "audio.projector_type": "gemma3na", "audio.block_count": 12})
+
+    check_agrees(config, rewritten(config.write(tmp_path, theirs, apart=True), change), theirs)

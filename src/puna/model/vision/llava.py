@@ -46,6 +46,7 @@ class LlavaVisionOptions(VisionOptions):
 
 class LlavaVision(VisionTower):
     options: LlavaVisionOptions
+    activations = ("gelu", "quick gelu")
     embedding: PatchEmbedding = weight("v.patch_embd", "hidden_size", "channels", "patch_size", "patch_size")
     whole: Array = weight("v.class_embd", "hidden_size")
     positions: Table = weight("v.position_embd", "positions", "hidden_size")

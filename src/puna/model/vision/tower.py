@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +55,10 @@ class VisionTower(Module):
     """
 
     options: VisionOptions
+    #: What its feed-forward networks may compute, as files say it: "gelu", "silu" or "quick gelu".
+    activations: ClassVar[tuple[str, ...]] = ("gelu",)
+    #: Keys that its files have, and from which nothing follows; see `settings.py`.
+    without_effect: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     @abstractmethod
