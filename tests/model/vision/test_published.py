@@ -7,6 +7,7 @@ ones for CLIP) and of Ollama's (`convert/` at f63eea3d2).
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from puna.convert import convert_tower
-from puna.errors import ModelError, UnsupportedModelError
+from puna.errors import ConversionError, ModelError, UnsupportedModelError
 from puna.model.load import load_model
 from tests.converted import Contents, contents_of
 from tests.model.models.parity import original
@@ -143,14 +144,14 @@ def test_llava_next_as_the_first_converter_laid_it_out(tmp_path: Path) -> None:
     check_agrees(config, layout, theirs)
 
 
-#: What llama.cpp's converter says of every tower, in its order.
+#: The keys that llama.cpp's converter writes for every tower, in its order.
 ALWAYS = (
     "has_vision_encoder", "vision.projection_dim", "vision.image_size", "vision.patch_size",
     "vision.embedding_length", "vision.feed_forward_length", "vision.block_count",
     "vision.attention.head_count", "vision.image_mean", "vision.image_std",
 )  # fmt: skip
 EPS = "vision.attention.layer_norm_epsilon"
-#: And what it says of each kind, beside the numbers in norms: values of the tiny models.
+#: Its other keys for each kind, beside the epsilon of norms, with the values of the tiny models.
 OWN: dict[str, dict[str, Any]] = {
     "deepseek-ocr": {
         "projector_type": "deepseekocr", "use_gelu": True, "vision.window_size": 14,
@@ -188,9 +189,13 @@ OWN: dict[str, dict[str, Any]] = {
         "vision.is_deepstack_layers": [True, False, True, False],
     },
 }  # fmt: skip
-#: Kinds of files of which only some of the keys that are said for tiny models are in published ones.
-BEYOND = {"gemma3": {"vision.projector.scale_factor"}, "deepseek-ocr": {"vision.projector.scale_factor"},
-          "gemma4": {"vision.projector.scale_factor", "vision.image_max_pixels"}}  # fmt: skip
+#: Keys that follow from the sizes of tiny models, and that published files leave out.
+BEYOND = {
+    "deepseek-ocr": {"vision.projector.scale_factor"},
+    "gemma3": {"vision.projector.scale_factor"},
+    "gemma4": {"vision.projector.scale_factor", "vision.image_max_pixels"},
+    "qwen25vl": {"vision.window_size"},
+}
 
 
 @pytest.mark.parametrize("kind", OWN)
@@ -203,7 +208,79 @@ def test_our_converter_says_of_a_tower_what_llama_cpp_does(kind: str, tmp_path: 
     assert set(own) - BEYOND.get(kind, set()) == {*ALWAYS, EPS, *OWN[kind]}
 
 
-def test_every_tower_but_one_of_a_file_of_its_own_has_its_keys_listed() -> None:
+def with_settings(config: Any, folder: Path, settings: Mapping[str, Any]) -> Path:
+    """Return a checkpoint with other settings, named "part.name", or "pictures.name" for preprocessing."""
+    checkpoint = config.save(folder / "model", original(config))
+    for name, value in settings.items():
+        *part, short = name.split(".")
+        path = checkpoint / ("preprocessor_config.json" if part == ["pictures"] else "config.json")
+        found = json.loads(path.read_text())
+        inner = found
+        for each in [] if part == ["pictures"] else part:
+            inner = inner.setdefault(each, {})
+        inner[short] = value
+        path.write_text(json.dumps(found))
+    return checkpoint
+
+
+#: Settings that published models leave as usual, and what files say of others.
+CARRIED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "pools": ("gemma4", {"vision_config.pooling_kernel_size": 4}, {"vision.projector.scale_factor": 4}),
+    "the usual pools": (
+        "gemma4", {"vision_config.pooling_kernel_size": 3}, {"vision.projector.scale_factor": None},
+    ),
+    "rows": ("gemma4", {"pictures.max_soft_tokens": 70}, {"vision.image_max_pixels": 70 * 28 * 28}),
+    "windows": ("qwen25vl", {"vision_config.window_size": 84}, {"vision.window_size": 84}),
+    "the usual windows": ("qwen25vl", {"vision_config.window_size": 112}, {"vision.window_size": None}),
+    "merges": ("qwen25vl", {"vision_config.spatial_merge_size": 4}, {"vision.spatial_merge_size": 4}),
+    "merges of glm": ("glm4v", {"vision_config.spatial_merge_size": 4}, {"vision.spatial_merge_size": 4}),
+    "epsilon of the code": ("qwen3vl", {"text_config.rms_norm_eps": 1e-5}, {EPS: pytest.approx(1e-6)}),
+    "rotation": (
+        "mistral3", {"vision_config.rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
+        {"vision.rope.freq_base": 500.0},
+    ),
+    "no normalising": (
+        "gemma3", {"pictures.do_normalize": False},
+        {"vision.image_mean": [0.0] * 3, "vision.image_std": [1.0] * 3},
+    ),
+    "tiles": ("lfm2", {"pictures.max_tiles": 6}, {"vision.max_tiles": 6, "vision.tile_size": None}),
+    "rows of a picture": ("lfm2", {"max_image_tokens": 128}, {"vision.max_image_tokens": 128}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CARRIED, ids=lambda name: name.replace(" ", "-"))
+def test_unusual_settings_are_written(name: str, tmp_path: Path) -> None:
+    kind, settings, expected = CARRIED[name]
+    assert convert_tower(with_settings(SEEING[kind](), tmp_path, settings), tmp_path / "tower.gguf")
+    keys = contents_of(tmp_path / "tower.gguf").keys
+    assert {key: keys.get(key) for key in expected} == expected
+
+
+#: Settings that no file can have.
+DROPPED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "exact gelu": ("gemma3", {"vision_config.hidden_act": "gelu"}, "can only have 'gelu_pytorch_tanh'"),
+    "silu": ("llava", {"vision_config.hidden_act": "silu"}, "can only have 'quick_gelu' or 'gelu'"),
+    "the class's row": ("llava", {"vision_feature_select_strategy": "full"}, "can only have 'default'"),
+    "several layers": ("llava", {"vision_feature_layer": [-2, -5]}, "a file names one of 4 layers"),
+    "no layer": ("llava", {"vision_feature_layer": 9}, "a file names one of 4 layers"),
+    "an earlier layer": ("mistral3", {"vision_feature_layer": -2}, "can only have -1"),
+    "another projector": ("lfm2", {"projector_hidden_act": "relu"}, "can only have 'gelu'"),
+    "fewer keys": ("gemma4", {"vision_config.num_key_value_heads": 2}, "can only have 4"),
+    "wider heads": ("gemma4", {"vision_config.head_dim": 24}, "can only have 12"),
+    "frames": ("qwen3vl", {"vision_config.temporal_patch_size": 1}, "can only have 2"),
+    "grey": ("idefics3", {"vision_config.num_channels": 1}, "can only have 3"),
+    "rotation": ("gemma4", {"vision_config.rope_parameters.rope_theta": 1e4}, "can only have 100"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DROPPED, ids=lambda name: name.replace(" ", "-"))
+def test_settings_that_no_key_can_say_are_refused(name: str, tmp_path: Path) -> None:
+    kind, settings, complaint = DROPPED[name]
+    with pytest.raises(ConversionError, match=complaint):
+        convert_tower(with_settings(SEEING[kind](), tmp_path, settings), tmp_path / "tower.gguf")
+
+
+def test_every_kind_of_projector_has_its_published_keys_listed() -> None:
     assert set(SEEING) - set(OWN) == {
         "gemma4, small", "glm4v, experts", "internvl-6b", "llava", "llava-next", "minicpmv", "mllama",
         "qwen3vlmoe",
@@ -245,7 +322,7 @@ def test_a_setting_that_a_tower_does_not_compute_is_refused(name: str, tmp_path:
         load_model(layout.model, projector=layout.projector)
 
 
-#: What Ollama's files say beside what tiny ones in one file do, and what must follow from it.
+#: Keys of Ollama's files that tiny models in one file lack.
 OLLAMA: dict[str, dict[str, Any]] = {
     "deepseek-ocr": {"sam.global_attention_indexes": [2]},
     "gemma3": {"vision.num_channels": 3},

@@ -200,8 +200,8 @@ def _read_stages(file: GGUFFile, eps: float) -> tuple[StageOptions, ...]:
         for block in range(count):
             prefix = f"v.blk.{stage}.{block}"
             scale = file.tensors.get(f"{prefix}.layer_scale.gamma")
-            found = _read_block(file, prefix, size, eps, 1 if block else _STEP)
-            read.append(replace(found, flat_scale=scale is not None and len(scale.shape) == 1))
+            each = _read_block(file, prefix, size, eps, 1 if block else _STEP)
+            read.append(replace(each, flat_scale=scale is not None and len(scale.shape) == 1))
             size = read[-1].out_size
         stages.append(StageOptions(blocks=tuple(read)))
     return tuple(stages)
