@@ -136,7 +136,7 @@ def test_views_are_those_of_deepseek(size: tuple[int, int]) -> None:
     )
     expected = processor(image, return_tensors="np")
     sam = SimpleNamespace(patch_size=4, side=16)
-    options = SimpleNamespace(whole_size=64, tile_size=40, sam=sam)
+    options = SimpleNamespace(whole_size=64, tile_size=40, sam=sam, least_tiles=2, most_tiles=9)
     prepared = DeepSeekOcrVision.prepare(SimpleNamespace(options=options), image)
     assert len(prepared.pixels) == expected["num_local_patches"][0]
     views = [(prepared.overview[None], expected["pixel_values"])]
