@@ -121,6 +121,16 @@ def test_a_token_that_runs_over_into_a_wrong_answer_is_not_drawn(
     assert fitting.finished
 
 
+def test_an_answer_taken_in_half_is_taken_back(grammars: Grammars, tokenizer: Tokenizer) -> None:
+    """ " story" closes the thinking, then says "tory": "t", "o", "r" fit the format, "y" does not."""
+    constraint = grammars.constraint(Format.regex("to(p|rn)"), Tags("<", " s"), "<")
+    (story,) = tokenizer.encode(" story", add_special=False)
+    assert len(constraint._vocabulary.tokenize_bytes(b"tory")) == 4
+    assert not constraint.accept(story)
+    assert say(constraint, tokenizer, " stop")
+    assert constraint.finished
+
+
 def test_forced_tokens_are_what_the_tokenizer_makes_of_the_text(
     grammars: Grammars, tokenizer: Tokenizer
 ) -> None:

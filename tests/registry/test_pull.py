@@ -181,6 +181,35 @@ def test_parts_that_make_no_sense_are_fetched_anew(
     assert len(list(store.blobs.folder.iterdir())) == 3
 
 
+def test_parts_with_a_hole_between_them_are_fetched_anew(store: Store, published: Published) -> None:
+    """Each is complete, and together they are as long as the blob, but two of them overlap."""
+    data = published.blobs[published.model_digest]
+    path = store.blob_path(published.model_digest)
+    path.parent.mkdir(parents=True)
+    hole = len(data) // 3
+    parts = [(0, hole), (2 * hole, hole + 1), (2 * hole + 1, len(data) - 2 * hole - 1)]
+    path.with_name(f"{path.name}-partial").write_bytes(data[:hole] + b"?" * hole + data[2 * hole :])
+    for n, (offset, size) in enumerate(parts):
+        sidecar = {"N": n, "Offset": offset, "Size": size, "Completed": size}
+        path.with_name(f"{path.name}-partial-{n}").write_text(json.dumps(sidecar))
+    with serving(Registry(published)) as registry:
+        pulled(store, registry.name)
+    assert holds(store, published)
+
+
+def test_progress_is_noted_while_a_part_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill leaves no time to note it at the end."""
+    monkeypatch.setattr(partial, "_NOTE_EVERY", 1000)
+    noted = []
+    with partial.Partial(tmp_path / "sha256-0", 10_000) as file:
+        assert file.lock()
+        file.plan()
+        for _ in range(9):
+            file.write(file.parts[0], bytes(700))
+            noted.append(partial.Partial(tmp_path / "sha256-0", 10_000).noted_bytes)
+    assert noted == [0, 1400, 1400, 2800, 2800, 4200, 4200, 5600, 5600]
+
+
 def test_a_server_without_ranges(store: Store, published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partial, "LEAST_PART", 30_000)
     with serving(Registry(published, ranges=False)) as registry:
