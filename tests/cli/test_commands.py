@@ -214,7 +214,9 @@ def test_a_background_server_is_ended_by_name_of_the_command_that_starts_one(tmp
     nobody = fresh.run("serve", "--stop")
     assert (nobody.returncode, nobody.stdout) == (1, "")
     assert nobody.stderr == f"Error: no server is running at http://127.0.0.1:{fresh.port}\n"
-    started = re.search(r"process (\d+)", fresh.run("list").stderr)
+    said = fresh.run("list").stderr
+    assert "keeps running until 'puna serve --stop' ends it" in said
+    started = re.search(r"process (\d+)", said)
     assert started is not None
     ended = fresh.run("serve", "--stop")
     assert (ended.returncode, ended.stdout) == (0, "")

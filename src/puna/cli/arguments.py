@@ -11,15 +11,9 @@ import typer
 def complete_model(incomplete: str) -> list[str]:
     """Model names for shell completion; none when no server is running."""
     from puna.cli.client import Client
-    from puna.errors import PunaError
 
     with Client() as client:
-        try:
-            models = client.get("/api/tags").get("models") or []
-        except PunaError:
-            return []
-    names = [model["name"].removesuffix(":latest") for model in models]
-    return [name for name in names if name.startswith(incomplete)]
+        return [name for name in client.model_names() if name.startswith(incomplete)]
 
 
 Model = Annotated[

@@ -103,6 +103,14 @@ class Client:
                     raise ServerError(str(item["error"]), response.status_code)
                 yield item
 
+    def model_names(self) -> list[str]:
+        """Return the names of the server's models, for completion; none if it does not answer."""
+        try:
+            models = self.get("/api/tags").get("models") or []
+        except PunaError:
+            return []
+        return [str(model["name"]).removesuffix(":latest") for model in models]
+
     def has_blob(self, digest: str) -> bool:
         with self._request():
             return self._http.head(f"/api/blobs/{digest}").is_success
