@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import re
 import tempfile
 import time
-from collections.abc import AsyncIterable, Iterable
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -18,6 +19,7 @@ from puna.store.files import move_into_place, storage_errors
 
 _DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})")
 _CHUNK_BYTES = 1 << 20
+_HASHED_BYTES = 8 << 20  # at a time
 _LONGEST_TEXT = 1 << 20  # bytes of blobs that are read to see whether they are whole
 
 
@@ -33,10 +35,16 @@ def digest_of(data: bytes) -> str:
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
-def file_digest(path: Path) -> str:
-    """Digest of a file's content. Raises OSError."""
-    with path.open("rb") as file:
-        return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
+def file_digest(path: Path, on_read: Callable[[int, int], object] = lambda done, total: None) -> str:
+    """Digest of a file's content. `on_read` hears how many bytes were read, of how many. Raises OSError."""
+    hashed, done = hashlib.sha256(), 0
+    with path.open("rb", buffering=0) as file:
+        total = os.fstat(file.fileno()).st_size
+        while data := file.read(_HASHED_BYTES):
+            hashed.update(data)
+            done += len(data)
+            on_read(done, total)
+    return "sha256:" + hashed.hexdigest()
 
 
 def has_changed(path: Path) -> bool:
@@ -47,19 +55,58 @@ def has_changed(path: Path) -> bool:
     return path.is_symlink() and path.stat().st_ctime_ns > path.lstat().st_mtime_ns
 
 
+def is_held(path: Path) -> bool:
+    """Whether somebody works with the blob at `path`, in this process or another (see `Blobs.held`)."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
+class Held:
+    """Blobs that are kept from being deleted, and how they were when that began."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, tuple[Path, int, int]] = {}
+
+    def add(self, digest: str, path: Path) -> None:
+        status = path.lstat()
+        self._before[digest] = (path, status.st_ino, status.st_mtime_ns)
+
+    def unclaimed(self) -> set[str]:
+        """The digests of those that no client has uploaded, or asked for, since then."""
+        found = set()
+        for digest, (path, inode, modified_ns) in self._before.items():
+            with contextlib.suppress(OSError):
+                status = path.lstat()
+                if (status.st_ino, status.st_mtime_ns) == (inode, modified_ns):
+                    found.add(digest)
+        return found
+
+
 class BlobWriter:
     """Writes one blob in pieces. It appears in the store only on `commit`, complete and checked.
 
     A context manager: leaving it without `commit` discards what was written.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, scratch: Path | None = None) -> None:
+        """`scratch` is where the file lies until then, if not in `folder` itself."""
         self._folder = folder
         self._hash = hashlib.sha256()
         self.size = 0
         with storage_errors("write into", folder):
             folder.mkdir(parents=True, exist_ok=True)
-            descriptor, name = tempfile.mkstemp(prefix="tmp-", dir=folder)
+            descriptor, name = tempfile.mkstemp(prefix="tmp-", dir=scratch or folder)
         self._temporary = Path(name)
         self._file = os.fdopen(descriptor, "wb", buffering=_CHUNK_BYTES)
 
@@ -94,10 +141,11 @@ class BlobWriter:
 
 
 class Blobs:
-    """The `blobs/` directory of a store."""
+    """The `blobs/` directory of a store. What is not finished lies in `scratch`, on the same file system."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.scratch = folder
 
     def path(self, digest: str) -> Path:
         """The blob's file, whether or not it exists. Raises InvalidNameError for a malformed digest."""
@@ -123,6 +171,27 @@ class Blobs:
                 os.utime(path)
         return True
 
+    @contextlib.contextmanager
+    def held(self, digests: Iterable[str]) -> Iterator[Held]:
+        """Keep blobs from being deleted while others stop needing them; those that are missing are left out.
+
+        Raises InvalidNameError for a malformed digest.
+        """
+        held = Held()
+        with contextlib.ExitStack() as stack:
+            for digest in dict.fromkeys(map(normalize_digest, digests)):
+                path = self.path(digest)
+                try:
+                    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                except OSError:
+                    continue
+                stack.callback(os.close, descriptor)
+                with contextlib.suppress(OSError):  # a file system without locks
+                    fcntl.flock(descriptor, fcntl.LOCK_SH)
+                with contextlib.suppress(OSError):  # it was deleted before it was held
+                    held.add(digest, path)
+            yield held
+
     def link(self, path: Path, digest: str) -> None:
         """Let the file at `path`, which must have this digest, be the blob where it is.
 
@@ -132,7 +201,7 @@ class Blobs:
         target = self.folder / normalize_digest(digest).replace(":", "-")
         with storage_errors("write into", self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix="tmp-", dir=self.folder) as scratch:
+            with tempfile.TemporaryDirectory(prefix="tmp-", dir=self.scratch) as scratch:
                 link = Path(scratch) / "link"
                 link.symlink_to(path.resolve())
                 link.replace(target)
@@ -152,7 +221,7 @@ class Blobs:
         expected = normalize_digest(digest)
         if self.touch(expected):
             return False
-        with BlobWriter(self.folder) as writer:
+        with BlobWriter(self.folder, self.scratch) as writer:
             for chunk in chunks:
                 writer.write(chunk)
             writer.commit(expected)
@@ -165,7 +234,7 @@ class Blobs:
         """
         expected = normalize_digest(digest)
         existed = self.has(expected)
-        with BlobWriter(self.folder) as writer:
+        with BlobWriter(self.folder, self.scratch) as writer:
             async for chunk in chunks:
                 writer.write(chunk)
             writer.commit(expected)
@@ -197,10 +266,10 @@ class Blobs:
         digest = digest_of(data)
         return digest, self.put(digest, [data])
 
-    def adopt(self, path: Path) -> str:
-        """Move a file of the folder itself into place. Returns its digest. Raises StoreError."""
+    def adopt(self, path: Path, on_read: Callable[[int, int], object] = lambda done, total: None) -> str:
+        """Move a file of `scratch` into place. Returns its digest; `on_read` as there. Raises StoreError."""
         with storage_errors("read", path):
-            digest = file_digest(path)
+            digest = file_digest(path, on_read)
         with storage_errors("write", path):
             move_into_place(path, self.folder / digest.replace(":", "-"))
         return digest

@@ -160,7 +160,7 @@ class _Assembly:
         for file_name, given in files.items():
             check_file_name(file_name)
             digest = normalize_digest(given)
-            if not self._blobs.touch(digest):
+            if not self._blobs.has(digest):
                 raise RequestError(f"{file_name}: blob {digest} is not in the store; upload it first")
             path = self._blobs.path(digest)
             with _named_for_clients(file_name, digest, path):
@@ -224,10 +224,10 @@ class _Assembly:
             raise RequestError(f"{name}: an adapter needs a model, which 'from' or 'files' must give")
         given = {file: normalize_digest(digest) for file, digest in files.items()}
         for file, digest in given.items():
-            if not self._blobs.touch(digest):
+            if not self._blobs.has(digest):
                 raise RequestError(f"{name}/{file}: blob {digest} is not in the store; upload it first")
         self._report("converting adapter")
-        with tempfile.TemporaryDirectory(dir=self._blobs.folder, prefix="tmp-") as scratch:
+        with tempfile.TemporaryDirectory(dir=self._blobs.scratch, prefix="tmp-") as scratch:
             made = Path(scratch) / "adapter.gguf"
             try:
                 config, weights = (self._blobs.path(given[file]) for file in _PEFT)

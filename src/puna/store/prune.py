@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from puna.errors import InvalidNameError, StoreError
+from puna.store.blobs import is_held
 from puna.store.files import read_whole
 from puna.store.manifest import Manifest
 from puna.store.names import ModelName
@@ -85,7 +86,7 @@ def sweep(manifests: Path, blobs: Path) -> int:
             own = entry.is_symlink() or entry.is_file(follow_symlinks=False)
             status = entry.stat(follow_symlinks=False)
             touched = max(status.st_mtime, status.st_atime) if entry.is_symlink() else status.st_mtime
-            if not in_use and own and touched < oldest_kept:
+            if not in_use and own and touched < oldest_kept and not is_held(Path(entry.path)):
                 Path(entry.path).unlink()
                 removed += 1
             elif _is_left_over(entry) and touched < oldest_kept:

@@ -18,8 +18,8 @@ def routes(backend: Backend) -> list[Route]:
         """Upload a file under its digest, or ask whether it is there."""
         digest = request.path_params["digest"]
         if request.method == "HEAD":
-            # Who is told that a damaged file is here would not send a better one.
-            whole = await asyncio.to_thread(backend.store.blob_seems_whole, digest)
+            # A client that is told of a damaged file would not send a better one.
+            whole = await asyncio.to_thread(backend.store.offer_blob, digest)
             return empty(200 if whole else 404)
         try:
             created = await backend.store.put_blob_async(digest, request.stream())
