@@ -135,7 +135,7 @@ def test_what_is_missing_is_named(folder: Path, tmp_path: Path) -> None:
         ({"num_hidden_layers": 1 << 40}, "'num_hidden_layers' is 1099511627776, at most 4096"),
         ({"num_attention_heads": 7}, "does not fit config.json"),
         ({"num_attention_heads": 0}, "'num_attention_heads' is 0, not a number"),
-        ({"rope_parameters": {"rope_type": "spiral"}}, "rotation of type 'spiral' is not known"),
+        ({"rope_parameters": {"rope_type": "spiral"}}, "'rope_type' is 'spiral'; a file of"),
         ({"rope_parameters": 7}, "'rope_parameters' is 7"),
         ({"vocab_size": 1 << 40}, "a vocabulary of 1099511627776 tokens"),
         ({"rms_norm_eps": "tiny"}, "'attention.layer_norm_rms_epsilon' would be 'tiny', which is no number"),

@@ -99,11 +99,15 @@ def convert(
     kind: Annotated[
         str | None, typer.Option("--type", metavar="TYPE", help="F32, F16 or BF16 (default: as published).")
     ] = None,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY", help="A setting of config.json that does not matter; repeatable."),
+    ] = None,
 ) -> None:
     """Make a model file of a published model's folder, without a server."""
     from puna.cli.making import convert as convert_folder
 
-    convert_folder(source, target, kind)
+    convert_folder(source, target, kind, ignore or ())
 
 
 @app.command(cls=PunaCommand)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from puna.cli import terminal
@@ -27,10 +27,11 @@ def quantize(source: Path, target: Path, kind: str, imatrix: Path | None, *, aga
     terminal.note(f"{target}: {after / 1e6:,.1f} MB, of {before / 1e6:,.1f} MB ({after / before:.0%})")
 
 
-def convert(source: Path, target: Path, kind: str | None) -> None:
+def convert(source: Path, target: Path, kind: str | None, ignore: Collection[str]) -> None:
     """Write the model in the folder `source` to `target`, showing progress.
 
-    What sees in it and the adapters it is published with become files beside that.
+    Its vision tower and the adapters it is published with become files beside that. Settings of config.json
+    that `ignore` names may be what a file cannot carry.
     """
     _check_target(target, source)
     if not source.is_dir():
@@ -38,7 +39,7 @@ def convert(source: Path, target: Path, kind: str | None) -> None:
     with StatusLines() as lines:
         file_type = file_type_of(kind) if kind else None
         report = _reporting(lines, f"converting {source.name}")
-        convert_folder(source, target, file_type, report=report)
+        convert_folder(source, target, file_type, ignore=ignore, report=report)
         tower = target.with_name(f"mmproj-{target.name}")
         sees = convert_tower(
             source, tower, file_type, report=_reporting(lines, f"converting {source.name}'s eyes")

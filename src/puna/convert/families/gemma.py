@@ -5,14 +5,61 @@ Of Gemma 3 that may be otherwise, if config.json says so.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from puna.convert.config import Config
-from puna.convert.family import Family, Key, Place
+from puna.convert.family import Assumption, Family, Key
 from puna.convert.names import POST_NORMS
 
-TIED: Final[dict[str, Place]] = {"lm_head": None}
-_NO_ROTATION: Final[dict[str, Key]] = {"rope.freq_base": lambda config: None}
+_THETA: Final = 10000.0
+#: Files of the first models do not say it.
+_ROTATION: Final[dict[str, Key]] = {
+    "rope.freq_base": lambda config: (
+        None if (theta := config.rope.get("rope_theta")) in (None, _THETA) else float(theta)
+    )
+}
+_TANH: Final = "gelu_pytorch_tanh"
+#: The first models call it by the name of another, and mean this one.
+_FIRST_ACTIVATIONS: Final[dict[str, Assumption]] = {
+    "hidden_act": lambda config: (_TANH, "gelu") if "hidden_activation" in config.raw else _TANH,
+    "hidden_activation": _TANH,
+}
+#: What all have in common.
+ASSUMED: Final[dict[str, Assumption]] = {
+    "hidden_act": lambda config: (
+        config.peek("hidden_act") if config.peek("hidden_activation") else _TANH  # which comes first
+    ),
+    "hidden_activation": _TANH,
+    "use_bidirectional_attention": False,
+}
+#: Layers of the largest Gemma 2 and 3, whose queries readers divide otherwise.
+_LARGEST: Final = {"gemma2": 46, "gemma3": 62}
+
+
+def _divisor(architecture: str) -> Assumption:
+    """What readers divide queries by before its root is taken, for which files have no key."""
+
+    def divisor(config: Config) -> int:
+        by_heads = config.layers == _LARGEST[architecture]
+        return config.count("hidden_size") // config.heads if by_heads else config.head_size
+
+    return divisor
+
+
+def _alternating(config: Config) -> list[str]:
+    return ["full_attention" if layer % 2 else "sliding_attention" for layer in range(config.layers)]
+
+
+#: Layers of Gemma 3 as Google published it, for which readers know better than files.
+_PUBLISHED: Final = {34: 8.0, 48: 8.0, 62: 8.0}
+
+
+def _factor(config: Config) -> Any:
+    """What rotation is slowed down by: of as many layers as a published one has, by what is known of it."""
+    given = config.rope.get("factor")
+    return _PUBLISHED.get(config.layers, given)
+
+
 #: A file without them means those of the first models.
 _CAPS: Final[dict[str, Key]] = {
     "attn_logit_softcapping": lambda config: config.get("attn_logit_softcapping") or 0.0,
@@ -49,29 +96,46 @@ GEMMA3: Final[dict[str, Key]] = {
     ),
 }
 
+_DEFAULTS: Final = {"query_pre_attn_scalar": 256, "head_dim": 256}
 FAMILIES: Final = (
     Family(
-        hf=("GemmaForCausalLM",), architecture="gemma", keys={**_HEADS, **_NO_ROTATION}, names=TIED,
+        hf=("GemmaForCausalLM",), architecture="gemma", keys={**_HEADS, **_ROTATION}, tied=True,
         norm_offset=1.0, vocabulary="gemma",
+        assumed={"use_bidirectional_attention": False, **_FIRST_ACTIVATIONS},
     ),
     Family(
         hf=("Gemma2ForCausalLM",), architecture="gemma2",
         keys={
-            **_HEADS, **_NO_ROTATION, **_CAPS,
+            **_HEADS, **_ROTATION, **_CAPS,
             "attention.sliding_window": "sliding_window",
         },
-        names={**TIED, **POST_NORMS}, norm_offset=1.0, vocabulary="gemma",
+        names=POST_NORMS, tied=True, norm_offset=1.0, vocabulary="gemma",
+        defaults={
+            "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "query_pre_attn_scalar": 256,
+            "head_dim": 256, "sliding_window": 4096,
+        },
+        assumed={
+            **ASSUMED, "query_pre_attn_scalar": _divisor("gemma2"),
+            "sliding_window_size": lambda config: config["sliding_window"], "layer_types": _alternating,
+        },
     ),
     Family(
         hf=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"), architecture="gemma3",
         keys={**GEMMA3, "attention.sliding_window_pattern": _windowed},
-        names=POST_NORMS, tied=True, norm_offset=1.0, vocabulary="gemma",
+        names=POST_NORMS, tied=True, norm_offset=1.0, vocabulary="gemma", defaults=_DEFAULTS,
+        assumed={
+            **ASSUMED, "query_pre_attn_scalar": _divisor("gemma3"), "attn_logit_softcapping": (),
+        },
     ),
     Family(
         hf=("Gemma3TextModel",), architecture="gemma-embedding",
         keys={**GEMMA3, "attention.sliding_window_pattern": _windowed},
         names={**POST_NORMS, "model.2_Dense.linear": "dense_2", "model.3_Dense.linear": "dense_3"},
         tied=True, norm_offset=1.0, vocabulary="gemma", prefix="model.",
-        when=lambda config: bool(config.get("use_bidirectional_attention")),
+        when=lambda config: bool(config.get("use_bidirectional_attention")), defaults=_DEFAULTS,
+        assumed={
+            **ASSUMED, "query_pre_attn_scalar": _divisor("gemma3"), "attn_logit_softcapping": (),
+            "use_bidirectional_attention": True,
+        },
     ),
 )  # fmt: skip
