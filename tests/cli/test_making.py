@@ -95,3 +95,16 @@ def test_adapters_that_a_model_is_published_with_are_written_beside_it(shell: Sh
     for task in TASKS:
         assert f"lora-{task}-jina.gguf: " in done.stderr
         assert (tmp_path / f"lora-{task}-jina.gguf").is_file()
+
+
+def test_convert_ignores_settings_that_are_named(shell: Shell, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "Tiny", original(TinyLlama()))
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"attention_sharpness": 2.0, "colour": "blue"}))
+    refused = shell.run("convert", str(folder), str(tmp_path / "m.gguf"))
+    assert refused.returncode
+    assert "--ignore attention_sharpness" in refused.stderr
+    done = shell.run("convert", str(folder), str(tmp_path / "m.gguf"), "--ignore", "attention_sharpness")
+    assert done.returncode == 0, done.stderr
+    assert "unknown settings, which the file does not have: colour" in done.stderr
+    assert (tmp_path / "m.gguf").is_file()

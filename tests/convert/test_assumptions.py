@@ -98,6 +98,9 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "gemma3, divisor": (
         GEMMA3, {"query_pre_attn_scalar": 7}, "'query_pre_attn_scalar' is 7, but .* gemma3 can only have 16"
     ),
+    "gemma3, rotation of a published size": (
+        GEMMA3, {"num_hidden_layers": 34, "layer_types": None}, "of 34 layers .* can only have 'linear' by 8"
+    ),
     "gemma3, caps": (GEMMA3, {"attn_logit_softcapping": 5.0}, "'attn_logit_softcapping' is 5.0, but"),
     "cohere2, layers": (
         MODELS["cohere2"], {"layer_types": ["full_attention", "sliding_attention"] * 2}, "'layer_types' is"

@@ -10,6 +10,7 @@ from typing import Any, Final
 from puna.convert.config import Config
 from puna.convert.family import Assumption, Family, Key
 from puna.convert.names import POST_NORMS
+from puna.errors import ConversionError, shown
 
 _THETA: Final = 10000.0
 #: Files of the first models do not say it.
@@ -19,11 +20,6 @@ _ROTATION: Final[dict[str, Key]] = {
     )
 }
 _TANH: Final = "gelu_pytorch_tanh"
-#: The first models call it by the name of another, and mean this one.
-_FIRST_ACTIVATIONS: Final[dict[str, Assumption]] = {
-    "hidden_act": lambda config: (_TANH, "gelu") if "hidden_activation" in config.raw else _TANH,
-    "hidden_activation": _TANH,
-}
 #: What all have in common.
 ASSUMED: Final[dict[str, Assumption]] = {
     "hidden_act": lambda config: (
@@ -46,18 +42,30 @@ def _divisor(architecture: str) -> Assumption:
     return divisor
 
 
-def _alternating(config: Config) -> list[str]:
+def every_second_windowed(config: Config) -> list[str]:
+    """What each layer sees, as readers of Gemma 2 and gpt-oss assume it."""
     return ["full_attention" if layer % 2 else "sliding_attention" for layer in range(config.layers)]
 
 
-#: Layers of Gemma 3 as Google published it, for which readers know better than files.
-_PUBLISHED: Final = {34: 8.0, 48: 8.0, 62: 8.0}
+#: Layers of Gemma 3 as Google published it: readers slow rotation down by 8 in some of these, whatever the
+#: file says, and take no cap in the smallest.
+_SLOWED, _SMALLEST = (34, 48, 62), 26
 
 
-def _factor(config: Config) -> Any:
-    """What rotation is slowed down by: of as many layers as a published one has, by what is known of it."""
-    given = config.rope.get("factor")
-    return _PUBLISHED.get(config.layers, given)
+def _base(config: Config) -> float:
+    """The base of the rotation of a Gemma 3. Raises ConversionError where readers would slow it otherwise."""
+    rope = config.rope
+    kind, factor = rope.get("rope_type"), rope.get("factor")
+    if config.layers in _SLOWED and kind != "yarn" and (kind, factor) != ("linear", 8):
+        raise ConversionError(
+            f"config.json: rotation of a Gemma 3 of {config.layers} layers is {shown(kind)} by {factor}; "
+            "a file can only have 'linear' by 8"
+        )
+    return float(rope.get("rope_theta") or 1_000_000.0)
+
+
+def _cap(config: Config) -> Any:
+    return () if config.layers == _SMALLEST else config.get("final_logit_softcapping")
 
 
 #: A file without them means those of the first models.
@@ -101,7 +109,7 @@ FAMILIES: Final = (
     Family(
         hf=("GemmaForCausalLM",), architecture="gemma", keys={**_HEADS, **_ROTATION}, tied=True,
         norm_offset=1.0, vocabulary="gemma",
-        assumed={"use_bidirectional_attention": False, **_FIRST_ACTIVATIONS},
+        assumed={**ASSUMED, "hidden_act": (_TANH, "gelu")},  # it means the same by both names
     ),
     Family(
         hf=("Gemma2ForCausalLM",), architecture="gemma2",
@@ -116,25 +124,28 @@ FAMILIES: Final = (
         },
         assumed={
             **ASSUMED, "query_pre_attn_scalar": _divisor("gemma2"),
-            "sliding_window_size": lambda config: config["sliding_window"], "layer_types": _alternating,
+            "sliding_window_size": lambda config: config["sliding_window"],
+            "layer_types": every_second_windowed,
         },
     ),
     Family(
         hf=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"), architecture="gemma3",
-        keys={**GEMMA3, "attention.sliding_window_pattern": _windowed},
+        keys={**GEMMA3, "attention.sliding_window_pattern": _windowed, "rope.freq_base": _base},
         names=POST_NORMS, tied=True, norm_offset=1.0, vocabulary="gemma", defaults=_DEFAULTS,
         assumed={
             **ASSUMED, "query_pre_attn_scalar": _divisor("gemma3"), "attn_logit_softcapping": (),
+            "final_logit_softcapping": _cap,
         },
     ),
     Family(
         hf=("Gemma3TextModel",), architecture="gemma-embedding",
-        keys={**GEMMA3, "attention.sliding_window_pattern": _windowed},
+        keys={**GEMMA3, "attention.sliding_window_pattern": _windowed, "rope.freq_base": _base},
         names={**POST_NORMS, "model.2_Dense.linear": "dense_2", "model.3_Dense.linear": "dense_3"},
         tied=True, norm_offset=1.0, vocabulary="gemma", prefix="model.",
         when=lambda config: bool(config.get("use_bidirectional_attention")), defaults=_DEFAULTS,
         assumed={
             **ASSUMED, "query_pre_attn_scalar": _divisor("gemma3"), "attn_logit_softcapping": (),
+            "final_logit_softcapping": _cap,
             "use_bidirectional_attention": True,
         },
     ),

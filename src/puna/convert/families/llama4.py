@@ -79,8 +79,10 @@ def _kinds(config: Config) -> list[str]:
 
 
 def _with_experts(config: Config) -> list[int]:
-    step = config.get("interleave_moe_layer_step") or 1
-    return list(range(step - 1, config.layers, step))
+    step = config.get("interleave_moe_layer_step")
+    if step == 0 or not config.get("num_local_experts"):
+        return []
+    return list(range((step or 1) - 1, config.layers, step or 1))
 
 
 LLAMA4: Final = Family(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from puna.convert.config import Config
+from puna.convert.families.gemma import every_second_windowed
 from puna.convert.families.latent import SAME_SCALES
 from puna.convert.family import PLAIN, Assumption, Change, Family, Key, Place, Split
 from puna.convert.names import POST_NORMS
@@ -140,10 +141,6 @@ _COHERE2: Final[dict[str, Assumption]] = {
 }  # fmt: skip
 
 
-def _alternating(config: Config) -> list[str]:
-    return ["full_attention" if layer % 2 else "sliding_attention" for layer in range(config.layers)]
-
-
 def _untruncated(config: Config) -> float | None:
     """The base of the rotation, whose YaRN readers blend between fractions of pairs."""
     rope = config.rope
@@ -157,7 +154,7 @@ def _untruncated(config: Config) -> float | None:
 
 
 _GPT_OSS: Final[dict[str, Assumption]] = {
-    "layer_types": _alternating, "swiglu_limit": 7.0, "swiglu_alpha": 1.702,
+    "layer_types": every_second_windowed, "swiglu_limit": 7.0, "swiglu_alpha": 1.702,
     "rope_parameters.truncate": False,
     "experts_per_token": lambda config: config.get("num_experts_per_tok"),
 }  # fmt: skip

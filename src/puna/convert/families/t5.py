@@ -74,8 +74,9 @@ FAMILIES: Final = (
         },
         names=_NAMES, rename=_numbered, tied=True, assumed=_ASSUMED, harmless=_HARMLESS,
     ),
-    Family(
+    Family(  # without a decoder, whose outputs would be scaled
         hf=("T5EncoderModel", "UMT5EncoderModel"), architecture="t5encoder", keys=_KEYS, names=_NAMES,
-        rename=_numbered, assumed=_ASSUMED, harmless=(*_HARMLESS, "num_decoder_layers"),
+        rename=_numbered, harmless=(*_HARMLESS, "num_decoder_layers", "scale_decoder_outputs"),
+        assumed={key: value for key, value in _ASSUMED.items() if key != "scale_decoder_outputs"},
     ),
 )  # fmt: skip
