@@ -109,6 +109,8 @@ def test_list_cp_and_rm(shell: Shell) -> None:
     ("arguments", "error"),
     [
         (("show", "nix"), "model 'nix' not found"),
+        (("show", "tinny"), """model 'tinny' not found (did you mean "tiny"?)"""),
+        (("cp", "tinny", "x"), """model "tinny" not found (did you mean "tiny"?)"""),
         (("cp", "nix", "x"), 'model "nix" not found'),
         (("rm", "nix"), "model 'nix' not found"),
         (("stop", "nix"), 'couldn\'t find model "nix" to stop'),

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from puna.conversation.chat_model import ChatModel
 from puna.engine.engine import Engine
-from puna.errors import OptionError
+from puna.errors import ModelNotFoundError, OptionError
 from puna.gguf import open_gguf
 from puna.kvcache.types import KVTypes
 from puna.library.checks import checked_number
@@ -22,6 +22,7 @@ from puna.prompt.capabilities import answer_family, capabilities
 from puna.prompt.model_facts import projector_for, read_facts
 from puna.prompt.renderer.client import Renderer
 from puna.store import Store, StoredModel
+from puna.unknown import did_you_mean
 
 _MAX_PARALLEL: Final = 1024
 
@@ -140,5 +141,9 @@ def _find(model: str | Path) -> tuple[Path, StoredModel | None]:
     """The file of a model, and its entry in the store if it was named."""
     if isinstance(model, Path) or model.endswith(".gguf"):
         return Path(model), None
-    stored = Store().get(model)
+    store = Store()
+    try:
+        stored = store.get(model)
+    except ModelNotFoundError as error:
+        raise ModelNotFoundError(f"{error}{did_you_mean(model, store.names())}") from None
     return stored.runnable_path(), stored

@@ -18,7 +18,7 @@ from puna.store.config import ModelConfig
 from puna.store.create import Converter, ModelSpec, build, needs_making
 from puna.store.files import exclusive, read_whole, storage_errors, sync_directory, write_atomically
 from puna.store.manifest import Manifest
-from puna.store.names import ModelName
+from puna.store.names import DEFAULT_TAG, ModelName
 from puna.store.stored import StoredModel, read_layer
 
 log = logging.getLogger(__name__)
@@ -54,6 +54,10 @@ class Store:
         taken = {model.model_name.folded for model in found}
         found += [model for model in bundled_models() if model.model_name.folded not in taken]
         return sorted(found, key=lambda model: (-model.modified_ns, model.name))
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all models, as short as they may be written."""
+        return tuple(model.name.removesuffix(f":{DEFAULT_TAG}") for model in self.list())
 
     def get(self, name: str | ModelName) -> StoredModel:
         """The model called `name`, ignoring case.
