@@ -133,6 +133,14 @@ class ConversionError(RequestError):
     """A published model's folder is incomplete, damaged, or of an architecture that cannot be converted."""
 
 
+class CreationLimitError(RequestError):
+    """Making a model of its files takes more time or memory than is allowed."""
+
+
+class CreatorError(PunaError):
+    """The process that creates a model cannot be started, or broke its protocol."""
+
+
 class OptionError(RequestError):
     """An option has the wrong type or is out of range."""
 

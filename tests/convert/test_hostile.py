@@ -103,6 +103,26 @@ def test_an_index_leads_nowhere_else(name: str, folder: Path) -> None:
         Checkpoint(folder)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            '{"a": [' + "[]," * 4_000_001 + "[]]}",
+            "tokenizer.json has more than 8,000,000 commas and opening brackets",
+        ),
+        ('{"a": ' + "[" * 100_000, "tokenizer.json is nested too deeply"),
+        (" " * (1 << 26) + "{}", "tokenizer.json has more than 64 MiB"),
+    ],
+)
+def test_settings_that_are_too_much_are_refused_by_what_is_too_much(
+    text: str, message: str, folder: Path
+) -> None:
+    (folder / "tokenizer.json").write_text(text)
+    with Checkpoint(folder) as checkpoint, pytest.raises(ConversionError) as refused:
+        checkpoint.json("tokenizer.json")
+    assert str(refused.value) == message
+
+
 def test_what_is_missing_is_named(folder: Path, tmp_path: Path) -> None:
     first = sorted(folder.glob("*.safetensors"))[0]
     kept = first.read_bytes()

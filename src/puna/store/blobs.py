@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import re
 import tempfile
 import time
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 
 from puna.errors import GGUFError, InvalidNameError, RequestError
 from puna.store.facts import MAGIC, facts_of
 from puna.store.files import move_into_place, storage_errors
+from puna.store.held import Held
 
 _DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})")
 _CHUNK_BYTES = 1 << 20
@@ -53,44 +53,6 @@ def has_changed(path: Path) -> bool:
     Also if only its name or its rights have changed, which looks the same. Raises OSError.
     """
     return path.is_symlink() and path.stat().st_ctime_ns > path.lstat().st_mtime_ns
-
-
-def is_held(path: Path) -> bool:
-    """Whether somebody works with the blob at `path`, in this process or another (see `Blobs.held`)."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # a file system without locks
-        return False
-    finally:
-        os.close(descriptor)
-    return False
-
-
-class Held:
-    """Blobs that are kept from being deleted, and how they were when that began."""
-
-    def __init__(self) -> None:
-        self._before: dict[str, tuple[Path, int, int]] = {}
-
-    def add(self, digest: str, path: Path) -> None:
-        status = path.lstat()
-        self._before[digest] = (path, status.st_ino, status.st_mtime_ns)
-
-    def unclaimed(self) -> set[str]:
-        """The digests of those that no client has uploaded, or asked for, since then."""
-        found = set()
-        for digest, (path, inode, modified_ns) in self._before.items():
-            with contextlib.suppress(OSError):
-                status = path.lstat()
-                if (status.st_ino, status.st_mtime_ns) == (inode, modified_ns):
-                    found.add(digest)
-        return found
 
 
 class BlobWriter:
@@ -171,26 +133,13 @@ class Blobs:
                 os.utime(path)
         return True
 
-    @contextlib.contextmanager
-    def held(self, digests: Iterable[str]) -> Iterator[Held]:
-        """Keep blobs from being deleted while others stop needing them; those that are missing are left out.
-
-        Raises InvalidNameError for a malformed digest.
-        """
-        held = Held()
-        with contextlib.ExitStack() as stack:
-            for digest in dict.fromkeys(map(normalize_digest, digests)):
-                path = self.path(digest)
-                try:
-                    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                except OSError:
-                    continue
-                stack.callback(os.close, descriptor)
-                with contextlib.suppress(OSError):  # a file system without locks
-                    fcntl.flock(descriptor, fcntl.LOCK_SH)
-                with contextlib.suppress(OSError):  # it was deleted before it was held
-                    held.add(digest, path)
-            yield held
+    def held(self, digests: Iterable[str] = ()) -> Held:
+        """Keep blobs from being deleted while others stop needing them; what is no blob here is left out."""
+        held = Held(self.folder)
+        for given in digests:
+            with contextlib.suppress(InvalidNameError, OSError):
+                held.add(normalize_digest(given), self.path(given))
+        return held
 
     def link(self, path: Path, digest: str) -> None:
         """Let the file at `path`, which must have this digest, be the blob where it is.
@@ -266,10 +215,14 @@ class Blobs:
         digest = digest_of(data)
         return digest, self.put(digest, [data])
 
-    def adopt(self, path: Path, on_read: Callable[[int, int], object] = lambda done, total: None) -> str:
-        """Move a file of `scratch` into place. Returns its digest; `on_read` as there. Raises StoreError."""
+    def adopt(self, path: Path, held: Held, on_read: Callable[[int, int], object]) -> str:
+        """Move a file of `scratch` into place. Returns its digest, which is `held`. Raises StoreError.
+
+        `on_read` hears how many bytes of it have been read, of how many.
+        """
         with storage_errors("read", path):
             digest = file_digest(path, on_read)
+        held.keep(digest)
         with storage_errors("write", path):
             move_into_place(path, self.folder / digest.replace(":", "-"))
         return digest

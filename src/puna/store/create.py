@@ -72,6 +72,16 @@ def needs_making(spec: ModelSpec) -> bool:
     )
 
 
+def needs_process(spec: ModelSpec) -> bool:
+    """Whether creating the model takes longer than a moment: files are made, or adapters converted."""
+    return needs_making(spec) or any(name.rpartition("/")[2] in _PEFT for name in spec.adapters)
+
+
+def uploads_of(spec: ModelSpec) -> list[str]:
+    """The digests of the files that a model is made of, which nothing needs any more when it is there."""
+    return [] if spec.from_model is not None else list(spec.files.values())
+
+
 def build(
     blobs: Blobs,
     spec: ModelSpec,

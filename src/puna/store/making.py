@@ -23,6 +23,7 @@ from puna.store import manifest as media
 from puna.store.blobs import Blobs, normalize_digest
 from puna.store.create import PART_NAME, ModelSpec, check_file_name
 from puna.store.facts import facts_of
+from puna.store.held import Held
 from puna.store.stored import StoredModel
 
 #: Is told what is being done, and how many bytes of it are, of how many.
@@ -34,9 +35,13 @@ _BYTES_PER_NUMBER = 24
 
 @dataclass(frozen=True)
 class Maker:
-    """Makes files of a store. `on_made` hears the digest of each, `on_size` what the next takes of memory."""
+    """Makes files of a store, which are then `held`.
+
+    `on_made` hears the digest of each, `on_size` how much memory the largest tensor takes.
+    """
 
     blobs: Blobs
+    held: Held
     progress: Progress = lambda status, done, total: None
     on_made: Callable[[str], object] = lambda digest: None
     on_size: Callable[[int], object] = lambda size_bytes: None
@@ -77,7 +82,8 @@ class Maker:
             return self._adopted(path)
 
     def _adopted(self, path: Path) -> str:
-        digest = self.blobs.adopt(path, lambda done, total: self.progress("checking model", done, total))
+        status = "checking model"
+        digest = self.blobs.adopt(path, self.held, lambda done, total: self.progress(status, done, total))
         self.on_made(digest)
         return digest
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator
 from pathlib import Path
 
 from puna.config import env_bool, models_dir
-from puna.errors import InvalidNameError, ModelNotFoundError, RequestError, StoreError
+from puna.errors import InvalidNameError, ModelNotFoundError, PunaError, RequestError, StoreError
 from puna.store import manifest as media
 from puna.store import prune
-from puna.store.blobs import Blobs, is_held
+from puna.store.blobs import Blobs
 from puna.store.bundled import bundled_model, bundled_models
 from puna.store.config import ModelConfig
-from puna.store.create import Converter, ModelSpec, build, needs_making
+from puna.store.create import Converter, ModelSpec, build, needs_making, uploads_of
 from puna.store.files import exclusive, read_whole, storage_errors, sync_directory, write_atomically
+from puna.store.held import Held, is_held
 from puna.store.manifest import Manifest
 from puna.store.names import DEFAULT_TAG, ModelName
 from puna.store.stored import StoredModel, read_layer
@@ -89,6 +91,16 @@ class Store:
         """`name` with each part in the case the store uses; unknown parts are unchanged."""
         return self._spelling(_parse(name))
 
+    def for_clients(self, error: PunaError) -> PunaError:
+        """`error` without saying where the store lies: blobs have their digests, other files their names."""
+        text = str(error)
+        if str(self.root) not in text:
+            return error
+        place = re.escape(str(self.root))
+        text = re.sub(rf"{place}/blobs/sha256[-:]([0-9a-fA-F]{{64}})", r"sha256:\1", text)
+        text = re.sub(rf"{place}(?:/[^\s/:'\"]+)*/", "", text).replace(str(self.root), "the model store")
+        return PunaError.of_kind(error.kind, text)
+
     # --- blobs ---
 
     def blob_path(self, digest: str) -> Path:
@@ -155,10 +167,10 @@ class Store:
 
         spent = False  # whether the files have no further use
         try:
-            with self.blobs.held(spec.files.values()) as held, self.blobs.held(spec.adapters.values()):
+            with self.blobs.held(uploads_of(spec)) as held, self.blobs.held(spec.adapters.values()):
                 given = spec
                 if needs_making(spec):
-                    spec = self._made(spec, on_progress, note, on_size)
+                    spec = self._made(spec, held, on_progress, note, on_size)
                 with self._writing():
                     parent = self.get(spec.from_model) if spec.from_model else None
                     target = self._spelling(wanted)
@@ -167,7 +179,7 @@ class Store:
                     report("writing manifest")
                     self._write_manifest(target, manifest.encode())
                     created = self.get(target)
-                spent = given is not spec and given.from_model is None
+                spent = given is not spec
         except RequestError:
             spent = True
             raise
@@ -180,6 +192,7 @@ class Store:
     def _made(
         self,
         spec: ModelSpec,
+        held: Held,
         progress: Progress | None,
         on_made: Callable[[str], object],
         on_size: Callable[[int], object] | None,
@@ -188,7 +201,7 @@ class Store:
         from puna.store.making import Maker
 
         parent = self.get(spec.from_model) if spec.from_model else None
-        return Maker(self.blobs, progress or _silent, on_made, on_size or _silent).make(spec, parent)
+        return Maker(self.blobs, held, progress or _silent, on_made, on_size or _silent).make(spec, parent)
 
     def put_manifest(self, name: str | ModelName, data: bytes) -> bool:
         """Let a manifest be the model `name`, replacing the model of that name; its blobs must be there.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -19,7 +17,7 @@ def routes(backend: Backend) -> list[Route]:
         digest = request.path_params["digest"]
         if request.method == "HEAD":
             # A client that is told of a damaged file would not send a better one.
-            whole = await asyncio.to_thread(backend.store.offer_blob, digest)
+            whole = await backend.in_store(lambda: backend.store.offer_blob(digest))
             return empty(200 if whole else 404)
         try:
             created = await backend.store.put_blob_async(digest, request.stream())
