@@ -117,6 +117,18 @@ class RegistryError(PunaError):
     """A registry, or another source of models, refuses, cannot be reached, or sends something else."""
 
 
+class RefusedAddressError(RegistryError):
+    """The server does not ask this address for models: it is private, or without TLS."""
+
+    status = 400
+
+
+class UnreachableError(RegistryError):
+    """A registry, or another source of models, cannot be reached, or does not answer as it should."""
+
+    status = 502
+
+
 class RequestError(PunaError):
     """The caller's request is invalid; the message names the part that is."""
 

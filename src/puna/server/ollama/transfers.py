@@ -11,7 +11,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from puna.errors import InvalidNameError, PunaError, RequestError
-from puna.registry.download import TransferCancelledError
+from puna.registry.network import TransferCancelledError
 from puna.registry.pull import pull
 from puna.registry.push import push
 from puna.registry.report import Progress, Report
