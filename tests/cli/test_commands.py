@@ -388,7 +388,7 @@ def test_ctrl_c_stops_an_answer_and_is_not_an_error(shell: Shell) -> None:
 
 
 def test_a_closed_pipe_prints_no_error(shell: Shell) -> None:
-    command = f"'{sys.executable}' -m puna run tiny hello --num-predict 200 | head -c 1"
+    command = f"'{sys.executable}' -m puna run tiny hello --seed 1 --num-predict 200 | head -c 1"
     done = subprocess.run(
         ["bash", "-c", command], env=shell.env, capture_output=True, stdin=subprocess.DEVNULL, timeout=60
     )

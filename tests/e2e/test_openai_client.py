@@ -114,7 +114,9 @@ def test_ignore_eos_goes_on_after_the_end(client: openai.OpenAI, server: Server)
     assert how == ["length", 40]
     assert text.startswith(ended)
     body = {"model": "demo", "prompt": "What is the capital of France?", "stream": False, "ignore_eos": True}
-    native = server.http.post("/api/generate", json=body | {"options": {"num_predict": 40}}).json()
+    native = server.http.post(
+        "/api/generate", json=body | {"options": {"temperature": 0, "num_predict": 40}}
+    ).json()
     assert (native["done_reason"], native["eval_count"]) == ("length", 40)
 
 

@@ -52,7 +52,14 @@ def test_ollamas_client_pulls_and_answers(puller: Server, registry: Registry) ->
     assert (layer.status, layer.completed) == (f"pulling {digest[7:19]}", layer.total)
     name = registry.name.removeprefix("http://") + ":latest"
     assert name in [model.model for model in puller.client.list().models]
-    assert 1 <= (puller.client.generate(name, "hello", options={"num_predict": 4}).eval_count or 0) <= 4
+    assert (
+        1
+        <= (
+            puller.client.generate(name, "hello", options={"temperature": 0, "num_predict": 4}).eval_count
+            or 0
+        )
+        <= 4
+    )
     older = {"name": registry.name, "insecure": True, "stream": False}
     again = puller.http.post("/api/pull", json=older)
     assert (again.json(), again.headers["content-type"]) == ({"status": "success"}, "application/json")
@@ -90,7 +97,7 @@ def test_the_command_line_pulls_and_runs_what_is_missing(puller: Server, registr
     assert f"pulling {registry.published.model_digest[7:19]}" in lines
     assert lines[-1] == "success"
     name = registry.name.removeprefix("http://")
-    ran = puna(puller, "run", name, "--num-predict", "4", "hello")
+    ran = puna(puller, "run", name, "--seed", "1", "--num-predict", "4", "hello")
     assert ran.returncode == 0, ran.stderr
     other = puna(puller, "run", f"{registry.address}/team/other", "hello")
     assert other.returncode == 1

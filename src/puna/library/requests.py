@@ -87,7 +87,11 @@ class Requests:
     def evaluate(self, tokens: list[int]) -> Generate:
         """A request that leaves `tokens` in the prefix cache."""
         return Generate(
-            id=next(self._ids), prompt=tokens, options=Options(num_predict=1), truncate=False, ignore_eos=True
+            id=next(self._ids),
+            prompt=tokens,
+            options=Options(num_predict=1, temperature=0),
+            truncate=False,
+            ignore_eos=True,
         )
 
     def embed(
