@@ -20,7 +20,7 @@ from tests.model_process.sitecustomize import note_unseeded_draws
 from tests.processors import missing_levels
 
 #: Settings that choose what is tested; any other would change what tests see.
-_CHOICES = ("PUNA_OPS", "PUNA_CPU", "PUNA_NUM_THREADS", "PUNA_TEST_DATA")
+_CHOICES = ("PUNA_OPS", "PUNA_CPU", "PUNA_NUM_THREADS", "PUNA_TEST_DATA", "PUNA_DRAWS")
 
 for name in [name for name in os.environ if name.startswith(("PUNA_", "OLLAMA_"))]:
     if name not in _CHOICES:
@@ -60,7 +60,7 @@ settings.load_profile("puna")
 
 def find_test_data() -> Path | None:
     """The folder of downloaded test data (`PUNA_TEST_DATA`, or `../shared/data`), if it is there."""
-    given = os.environ.get("PUNA_TEST_DATA")
+    given = os.environ.get("PUNA_TEST_DATA", "PUNA_DRAWS")
     beside = Path(__file__).resolve().parents[2] / "shared" / "data"
     for folder in (Path(given) if given else None, beside):
         if folder is not None and folder.is_dir():

@@ -7,6 +7,7 @@ from typing import Final
 from puna.convert.config import Config
 from puna.convert.families.mamba import convolution
 from puna.convert.family import Assumption, Family, Key, Place
+from puna.errors import ConversionError
 
 _NAMES: Final[dict[str, Place]] = {
     "model.embedding_norm": "token_embd_norm",
@@ -29,6 +30,8 @@ _NAMES: Final[dict[str, Place]] = {
 
 
 def _kv_heads(config: Config) -> list[int]:
+    if "full_attention" not in config["layer_types"]:
+        raise ConversionError("config.json: 'layer_types' lacks 'full_attention', which one layer must be")
     return [0 if kind == "conv" else config.kv_heads for kind in config["layer_types"]]
 
 

@@ -99,6 +99,7 @@ _ASSUMED: Final[dict[str, Assumption]] = {
     "attn_output_gate": True,
     "rope_parameters.mrope_interleaved": True,
     "output_gate_type": ("swish", "silu"),
+    "linear_value_head_dim": lambda config: config["linear_key_head_dim"],
 }
 _DEFAULTS: Final = {"rope_theta": 10000.0}
 _HARMLESS: Final = ("mtp_*",)

@@ -115,6 +115,11 @@ def _rotated(config: Config) -> Mapping[str, Values]:
     return {"rope_freqs.weight": factors}
 
 
+def _if_routed(*names: str) -> Key:
+    """A setting of experts, which may be given to models without any."""
+    return lambda config: config.get(*names) if config.get("enable_moe_block") is not False else None
+
+
 _ROUTED: Final = {
     "router.proj": "ffn_gate_inp", "router.scale": "ffn_gate_inp.scale",
     "router.per_expert_scale": "ffn_down_exps.scale", "experts.down_proj": "ffn_down_exps.weight",
@@ -137,7 +142,13 @@ GEMMA4: Final = Family(
         "attention.key_length_swa": "head_dim", "attention.value_length_swa": "head_dim",
         "attention.head_count_kv": _kv_heads, "feed_forward_length": _feed_forward,
         "rope.dimension_count": _head_size, "rope.dimension_count_swa": "head_dim",
-        "expert_feed_forward_length": ("expert_intermediate_size", "moe_intermediate_size"),
+        **{
+            key: _if_routed(*names)
+            for key, names in {
+                "expert_count": ("num_experts",), "expert_used_count": ("top_k_experts",),
+                "expert_feed_forward_length": ("expert_intermediate_size", "moe_intermediate_size"),
+            }.items()
+        },
     },
     names={
         **_INPUTS, **{f"model.layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _ROUTED.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from puna.convert.config import Config
@@ -11,6 +12,7 @@ from puna.convert.families.latent import NAMES as LATENT_NAMES
 from puna.convert.families.mamba import decay
 from puna.convert.family import Family, Key, Place
 from puna.convert.numbers import Values
+from puna.errors import ConversionError
 
 
 def _linear(config: Config, name: str, own: str) -> Any:
@@ -21,6 +23,10 @@ def _linear(config: Config, name: str, own: str) -> Any:
 def _kv_heads(config: Config) -> list[int]:
     """1 where a layer attends; published settings count layers from 1."""
     if (kinds := config.get("layer_types")) is not None:
+        if "full_attention" not in kinds:
+            raise ConversionError(
+                "config.json: 'layer_types' lacks 'full_attention', which one layer must be"
+            )
         return [int(kind == "full_attention") for kind in kinds]
     attends = config["linear_attn_config.full_attn_layers"]
     return [int(layer + 1 in attends) for layer in range(config.layers)]
@@ -59,20 +65,19 @@ def _convolution(values: Values, config: Config) -> Values:
     return values.reshape(1, values.shape[0], 1, values.shape[-1])
 
 
-FAMILIES: Final = (
-    Family(
-        hf=("KimiLinearForCausalLM", "KimiLinearModel"), architecture="kimi-linear", keys=_KEYS, names=_NAMES,
-        changes={"ssm_a": decay, **{f"ssm_conv1d_{part}.weight": _convolution for part in "qkv"}},
-        pre="kimi-k2", defaults={"rms_norm_eps": 1e-5, "routed_scaling_factor": 2.446},
-        assumed={
-            **{name: value for name, value in LATENT_ASSUMED.items() if "rotary" not in name},
-            "num_expert_group": 1, "tie_word_embeddings": False, "topk_group": 1,
-            "moe_router_activation_func": "sigmoid",
-            "mla_use_nope": True, "use_grouped_topk": (True, False),
-        },
-        harmless=(
-            "linear_attn_config.kda_layers", "linear_attn_config.num_heads", "linear_num_heads", "head_dim",
-            "num_nextn_predict_layers", "*partial_rotary_factor",
-        ),
+KIMI: Final = Family(
+    hf=("KimiLinearForCausalLM",), architecture="kimi-linear", keys=_KEYS, names=_NAMES,
+    changes={"ssm_a": decay, **{f"ssm_conv1d_{part}.weight": _convolution for part in "qkv"}},
+    pre="kimi-k2", defaults={"rms_norm_eps": 1e-5, "routed_scaling_factor": 2.446},
+    assumed={
+        **{name: value for name, value in LATENT_ASSUMED.items() if "rotary" not in name},
+        "num_expert_group": 1, "tie_word_embeddings": False, "topk_group": 1,
+        "moe_router_activation_func": "sigmoid", "linear_num_heads": lambda config: config.heads,
+        "linear_attn_config.num_heads": lambda config: config.heads,
+        "mla_use_nope": True, "use_grouped_topk": (True, False),
+    },
+    harmless=(
+        "linear_attn_config.kda_layers", "head_dim", "num_nextn_predict_layers", "*partial_rotary_factor",
     ),
 )  # fmt: skip
+FAMILIES: Final = (KIMI, replace(KIMI, hf=("KimiLinearModel",), prefix="model."))

@@ -47,12 +47,13 @@ def _window(config: Config) -> int | None:
 
 
 LLAMA: Final = Family(
-    hf=("LlamaForCausalLM", "MistralForCausalLM", "LlamaModel"),
+    hf=("LlamaForCausalLM", "MistralForCausalLM"),
     architecture="llama",
     keys={**KEYS, **_LONG_ROPE, "attention.sliding_window": _window},
     extra=_factors, pre="llama-bpe", ropes=(*ROPES, "longrope", "su"), assumed=LONG_ROPE,
     defaults={"rms_norm_eps": 1e-6, "sliding_window": 4096},
 )  # fmt: skip
+LLAMA_BODY: Final = replace(LLAMA, hf=("LlamaModel",), prefix="model.")
 MIXTRAL: Final = replace(
     LLAMA, hf=("MixtralForCausalLM",), defaults={"rms_norm_eps": 1e-5, "rope_theta": 1e6}
 )
@@ -120,4 +121,4 @@ EXAONE4: Final = Family(
     defaults={"rope_theta": 10000.0, "sliding_window": 4096}, assumed={"layer_types": _exaone_kinds},
     harmless=("sliding_window_pattern",),
 )  # fmt: skip
-FAMILIES: Final = (LLAMA, MIXTRAL, GRANITE, SMOLLM3, SEED_OSS, EXAONE4)
+FAMILIES: Final = (LLAMA, LLAMA_BODY, MIXTRAL, GRANITE, SMOLLM3, SEED_OSS, EXAONE4)

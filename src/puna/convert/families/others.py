@@ -131,7 +131,7 @@ def _three_of_four(config: Config) -> list[str]:
 
 
 _COHERE: Final[dict[str, Assumption]] = {
-    "use_parallel_block": True, "use_gated_activation": True,
+    "use_qk_norm": False, "use_parallel_block": True, "use_gated_activation": True,
     "use_embedding_sharing": True, "use_parallel_embedding": (True, False),
 }  # fmt: skip
 _COHERE2: Final[dict[str, Assumption]] = {

@@ -93,6 +93,12 @@ _RANKING_TIED: Final = replace(
     },
 )  # fmt: skip
 
+_QWEN2VL: Final = Family(
+    hf=("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"), architecture="qwen2vl",
+    pre="qwen2", ropes=_VISION_ROPES, harmless=WINDOWS, defaults={"rope_theta": 1e6},
+    assumed={"rope_parameters.mrope_interleaved": False},
+)  # fmt: skip
+
 FAMILIES: Final = (
     _RANKING, _RANKING_TIED,
     Family(hf=("Qwen2ForCausalLM",), architecture="qwen2", pre="qwen2", harmless=WINDOWS, defaults=_DEFAULTS),
@@ -105,12 +111,7 @@ FAMILIES: Final = (
         hf=("Qwen3MoeForCausalLM",), architecture="qwen3moe", keys={**EXPERTS, **NOT_SUMMED}, pre="qwen2",
         defaults={**_DEFAULTS, "norm_topk_prob": False}, harmless=WINDOWS,
     ),
-    Family(
-        hf=("Qwen2VLForConditionalGeneration", "Qwen2VLModel", "Qwen2_5_VLForConditionalGeneration"),
-        architecture="qwen2vl", pre="qwen2", ropes=_VISION_ROPES, harmless=WINDOWS,
-        defaults={"rope_theta": 1e6},
-        assumed={"rope_parameters.mrope_interleaved": False},
-    ),
+    _QWEN2VL, replace(_QWEN2VL, hf=("Qwen2VLModel",), prefix="model."),
     Family(
         hf=("Qwen3VLForConditionalGeneration",), architecture="qwen3vl", pre="qwen2", keys=_SPEAKING,
         ropes=_VISION_ROPES, assumed={"rope_parameters.mrope_interleaved": True},
