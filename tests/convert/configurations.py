@@ -650,7 +650,7 @@ FAMILIES.update({
 #: transformers has no class for these, or needs another library: tests of their own have references.
 ELSEWHERE: Final = frozenset({
     "DeepseekOCRForCausalLM", "Ernie4_5_ForCausalLM", "Gemma3nForConditionalGeneration",
-    "JinaBertForMaskedLM", "JinaBertForSequenceClassification", "JinaBertModel", "MambaLMHeadModel", "MiMoV2ForCausalLM",
-    "MiniCPMO", "MiniCPMV", "RWKV7ForCausalLM", "Rwkv7ForCausalLM", "RwkvHybridForCausalLM",
+    "JinaBertForMaskedLM", "JinaBertForSequenceClassification", "JinaBertModel", "MambaLMHeadModel",
+    "MiMoV2ForCausalLM", "MiniCPMO", "MiniCPMV", "RWKV7ForCausalLM", "Rwkv7ForCausalLM", "RwkvHybridForCausalLM",
     "T5WithLMHeadModel",
 })  # fmt: skip
