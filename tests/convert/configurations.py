@@ -651,6 +651,6 @@ FAMILIES.update({
 ELSEWHERE: Final = frozenset({
     "DeepseekOCRForCausalLM", "Ernie4_5_ForCausalLM", "Gemma3nForConditionalGeneration",
     "JinaBertForMaskedLM", "JinaBertForSequenceClassification", "JinaBertModel", "MambaLMHeadModel",
-    "MiMoV2ForCausalLM", "MiniCPMO", "MiniCPMV", "RWKV7ForCausalLM", "Rwkv7ForCausalLM", "RwkvHybridForCausalLM",
-    "T5WithLMHeadModel",
+    "MiMoV2ForCausalLM", "MiniCPMO", "MiniCPMV", "RWKV7ForCausalLM", "Rwkv7ForCausalLM",
+    "RwkvHybridForCausalLM", "T5WithLMHeadModel",
 })  # fmt: skip
