@@ -8,7 +8,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import AsyncIterable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 
@@ -175,19 +175,6 @@ class Blobs:
                 writer.write(chunk)
             writer.commit(expected)
         return True
-
-    async def put_async(self, digest: str, chunks: AsyncIterable[bytes]) -> bool:
-        """Store what a client uploads; False if the blob exists already.
-
-        It is then written all the same, in place of one that may be damaged. Raises as `put`.
-        """
-        expected = normalize_digest(digest)
-        existed = self.has(expected)
-        with BlobWriter(self.folder, self.scratch) as writer:
-            async for chunk in chunks:
-                writer.write(chunk)
-            writer.commit(expected)
-        return not existed
 
     def seems_whole(self, digest: str) -> bool:
         """Whether the blob exists, is no link to a file that has changed, and is what it should be.

@@ -6,14 +6,14 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from puna.config import env_bool, models_dir
 from puna.errors import InvalidNameError, ModelNotFoundError, PunaError, RequestError, StoreError
 from puna.store import manifest as media
 from puna.store import prune
-from puna.store.blobs import Blobs
+from puna.store.blobs import Blobs, BlobWriter
 from puna.store.bundled import bundled_model, bundled_models
 from puna.store.config import ModelConfig
 from puna.store.create import Converter, ModelSpec, build, needs_making, uploads_of
@@ -125,9 +125,9 @@ class Store:
         """Store a blob; False if it exists already. Raises RequestError (digest mismatch) or StoreError."""
         return self.blobs.put(digest, chunks)
 
-    async def put_blob_async(self, digest: str, chunks: AsyncIterable[bytes]) -> bool:
-        """`put_blob` for a request body, which replaces a blob that exists. Writing blocks the event loop."""
-        return await self.blobs.put_async(digest, chunks)
+    def blob_writer(self) -> BlobWriter:
+        """What writes a blob in pieces, in place of one that exists and may be damaged."""
+        return BlobWriter(self.blobs.folder, self.blobs.scratch)
 
     def import_file(self, path: Path) -> str:
         """Copy a file into the store as a blob. Returns its digest."""
