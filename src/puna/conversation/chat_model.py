@@ -108,8 +108,8 @@ class ChatModel:
         """
         if os.getpid() != self._process:
             raise UnavailableError(
-                f"the model was loaded in process {self._process}, from which this one was forked, and cannot "
-                "be used here: use threads, which share a batch, or load the model in each process "
+                f"the model was loaded in process {self._process}, from which this one was forked, and "
+                "cannot be used here: use threads, which share a batch, or load the model in each process "
                 '(multiprocessing.get_context("spawn"))'
             )
 
