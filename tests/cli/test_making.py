@@ -85,6 +85,27 @@ def test_convert_and_quantize_write_files(shell: Shell, published: Path, tmp_pat
         assert file.get("tokenizer.ggml.pre") == "gpt-2"
     refused = shell.run("quantize", str(whole), str(whole))
     assert "choose another name" in refused.stderr
+    twice = shell.run("quantize", str(small), str(tmp_path / "smaller.gguf"), "--type", "q4_0")
+    assert "as Q8_0 already" in twice.stderr
+    assert "'puna quantize --again'" in twice.stderr
+
+
+def test_what_exists_is_written_over_only_if_that_is_asked(
+    shell: Shell, published: Path, tmp_path: Path
+) -> None:
+    target, tower = tmp_path / "whole.gguf", tmp_path / "mmproj-whole.gguf"
+    convert, quantize = ("convert", str(published)), ("quantize", "/nowhere.gguf")
+    for file, commands in ((tower, (convert,)), (target, (convert, quantize))):
+        file.write_bytes(b"precious")
+        for words in commands:
+            refused = shell.run(*words, str(target))
+            assert refused.returncode == 1
+            assert f"{file} exists; --force writes over it" in refused.stderr
+        assert file.read_bytes() == b"precious"
+        file.unlink()
+    target.write_bytes(b"precious")
+    shell.out(*convert, str(target), "--force")
+    assert target.read_bytes().startswith(b"GGUF")
 
 
 def test_adapters_that_a_model_is_published_with_are_written_beside_it(shell: Shell, tmp_path: Path) -> None:

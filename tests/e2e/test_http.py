@@ -225,7 +225,7 @@ BAD = [
     (
         "/api/create",
         b'{"model": "new", "from": "127.0.0.1:1/a/nosuch", "stream": false}',
-        500,
+        400,
         "127.0.0.1 is not a public address",
     ),
     ("/v1/chat/completions", b"", 400, "missing request body"),

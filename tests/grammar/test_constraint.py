@@ -123,7 +123,7 @@ def test_a_token_that_runs_over_into_a_wrong_answer_is_not_drawn(
 
 def test_an_answer_taken_in_half_is_taken_back(grammars: Grammars, tokenizer: Tokenizer) -> None:
     """ " story" closes the thinking, then says "tory": "t", "o", "r" fit the format, "y" does not."""
-    constraint = grammars.constraint(Format.regex("to(p|rn)"), Tags("<", " s"), "<")
+    constraint = grammars.constraint(Format.regex("to(p|rn)"), Tags("<", " s"), begun=True)
     (story,) = tokenizer.encode(" story", add_special=False)
     assert len(constraint._vocabulary.tokenize_bytes(b"tory")) == 4
     assert not constraint.accept(story)

@@ -44,6 +44,7 @@ Think = Annotated[
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="Allow a registry without TLS, or with a certificate of its own.")
 ]
+Force = Annotated[bool, typer.Option("--force", help="Write over files that exist, without asking.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Prefix = Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only names that start with this.")]
 

@@ -89,7 +89,7 @@ PAGES = {
                 "Ask one question; the answer streams to standard output",
                 'puna run demo "Tell me a story about a fox"',
             ),
-            ("Ask about a file", 'puna run demo "Summarise this text." < notes.txt'),
+            ("Ask about a file", 'puna run llama3.2 "Summarise this text." < notes.txt'),
             ("Ask about a picture", 'puna run demo-vision "What is in this picture? ./photo.png"'),
             ("Chat; /? lists the commands", "puna run demo"),
             ("Run a model file and print timings", 'puna run ./model.gguf --verbose "Hello"'),
@@ -158,7 +158,7 @@ PAGES = {
             ("From just a GGUF file", "echo FROM ./model.gguf | puna create mine -f -"),
             (
                 "From another model, with a system message",
-                "printf 'FROM demo\\nSYSTEM Be brief.\\n' | puna create terse -f -",
+                "printf 'FROM demo\\nSYSTEM You are a pirate.\\n' | puna create pirate -f -",
             ),
         ),
         variables=_CLIENT,
@@ -171,8 +171,8 @@ PAGES = {
             ("From Hugging Face", "puna pull hf.co/bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M"),
             ("A file from the web", "puna pull https://example.com/files/model.gguf"),
             (
-                "From one on this machine, without TLS",
-                "puna pull --insecure http://localhost:5000/team/model",
+                "From one on this machine, without TLS; the server must have been started with that variable",
+                "PUNA_PRIVATE_REGISTRIES=localhost puna pull --insecure http://localhost:5000/team/model",
             ),
         ),
         variables=(*_CLIENT, "PUNA_PRIVATE_REGISTRIES", "HF_TOKEN", "HF_ENDPOINT"),
@@ -181,6 +181,10 @@ PAGES = {
         examples=(
             ("Into your account at Ollama's registry", "puna cp mine NAME/mine && puna push NAME/mine"),
             ("Into another registry", "puna push registry.example.com/team/model"),
+            (
+                "Into one on this machine; the server must have been started with that variable",
+                "PUNA_PRIVATE_REGISTRIES=localhost puna push --insecure localhost:5000/team/mine",
+            ),
         ),
         variables=(*_CLIENT, "PUNA_PRIVATE_REGISTRIES"),
     ),

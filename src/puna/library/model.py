@@ -325,4 +325,5 @@ class Model:
         damaged, or of another model or `kv_cache_type`, `ContextLengthError` when it is longer than the
         context, `CacheFullError` when running requests leave no room, `FileNotFoundError`.
         """
+        self._chat.refuse_after_fork()
         return load_prompt(self.engine, path)

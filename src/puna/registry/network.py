@@ -176,7 +176,8 @@ class GuardedTransport(httpx.BaseTransport):
             if not allowed:
                 place = host if host in found else f"{host} is at {', '.join(found[:3])}, which"
                 raise RefusedAddressError(
-                    f"{place} is not a public address; PUNA_PRIVATE_REGISTRIES={host} lets the server ask it"
+                    f"{place} is not a public address; PUNA_PRIVATE_REGISTRIES={host} lets the server ask "
+                    "it, set when it is started ('puna serve --stop' ends one that runs)"
                 )
             return allowed
         return found
