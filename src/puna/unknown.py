@@ -30,6 +30,11 @@ def unknown_and_ignored(kind: str, names: Sequence[str], known: Collection[str])
     return said + ([f"{rest} more unknown {kind}s are ignored"] if rest else [])
 
 
+def known_as(name: str) -> str:
+    """Return the option that other programs call `name`; nothing if there is none."""
+    return _OTHER_NAMES.get(name.lower(), "")
+
+
 def did_you_mean(name: str, known: Collection[str]) -> str:
     """Ask, in brackets, whether one of `known` was meant; nothing if none is near.
 
@@ -39,8 +44,8 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
 
     name = name[:_LONGEST_NAME]
     elsewhere = [one for one in known if one.endswith(f".{name}")]
-    here = _OTHER_NAMES.get(name.lower())
-    renamed = [one for one in known if here is not None and one.rpartition(".")[2] == here]
+    here = known_as(name)
+    renamed = [one for one in known if one.rpartition(".")[2] == here]
     near = elsewhere or renamed or get_close_matches(name, known, n=1)
     return f' (did you mean "{near[0]}"?)' if near else ""
 

@@ -92,6 +92,7 @@ PAGES = {
             ("Ask about a file", 'puna run llama3.2 "Summarise this text." < notes.txt'),
             ("Ask about a picture", 'puna run demo-vision "What is in this picture? ./photo.png"'),
             ("Chat; /? lists the commands", "puna run demo"),
+            ("Run a published model's folder, converted the first time", "puna run ./SmolLM2-135M-Instruct"),
             ("Run a model file and print timings", 'puna run ./model.gguf --verbose "Hello"'),
             ("Get the same answer every time", 'puna run demo --temperature 0 "What is 2 + 2?"'),
             ("Answer in JSON", 'puna run llama3.2 --format json "Three colours, as JSON"'),
