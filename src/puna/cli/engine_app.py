@@ -85,11 +85,12 @@ def quantize(
     again: Annotated[
         bool, typer.Option("--again", help="Also quantize what is quantized already, which adds up errors.")
     ] = False,
+    force: take.Force = False,
 ) -> None:
     """Quantize a model file, without a server."""
     from puna.cli.making import quantize as quantize_model
 
-    quantize_model(source, target, kind, imatrix, again=again)
+    quantize_model(source, target, kind, imatrix, again=again, force=force)
 
 
 @app.command(cls=PunaCommand)
@@ -103,11 +104,12 @@ def convert(
         list[str] | None,
         typer.Option(metavar="KEY", help="A setting of config.json that does not matter; repeatable."),
     ] = None,
+    force: take.Force = False,
 ) -> None:
     """Make a model file of a published model's folder, without a server."""
     from puna.cli.making import convert as convert_folder
 
-    convert_folder(source, target, kind, ignore or ())
+    convert_folder(source, target, kind, ignore or (), force=force)
 
 
 @app.command(cls=PunaCommand)

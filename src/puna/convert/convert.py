@@ -23,6 +23,7 @@ from puna.convert.keys import metadata, plain_metadata, tower_metadata
 from puna.convert.modules import module_metadata
 from puna.convert.plan import Target, check_heads, targets
 from puna.convert.registry import family_of, tower_of
+from puna.convert.towers.assumed import check_tower
 from puna.convert.vocabulary import vocabulary
 from puna.errors import ConversionError, GGUFError
 from puna.gguf import FileType, GGMLType, GGUFWriter, ValueType, quantize
@@ -97,7 +98,9 @@ def convert_tower(
             config = Config.of_tower(checkpoint)
             planned = targets(checkpoint, config, family, _TYPES[kind])
             writer = _writer(target, family, "mmproj", name or folder.resolve().name, kind)
-            for key, value in tower_metadata(config, family).items():
+            keys = tower_metadata(config, family)
+            check_tower(config, keys)
+            for key, value in keys.items():
                 writer.add(key, value)
         _write(writer, planned, checkpoint, config, report)
     return True

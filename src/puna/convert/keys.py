@@ -47,8 +47,8 @@ _OF_TOWERS: Final[dict[str, Key]] = {
     "vision.feed_forward_length": "intermediate_size",
     "vision.block_count": ("num_hidden_layers", "depth", "num_layers", "layers"),
     "vision.attention.head_count": ("num_attention_heads", "num_heads", "heads"),
-    "vision.image_mean": lambda config: config.picture("image_mean"),
-    "vision.image_std": lambda config: config.picture("image_std"),
+    "vision.image_mean": lambda config: _normalised(config, "image_mean", 0.0),
+    "vision.image_std": lambda config: _normalised(config, "image_std", 1.0),
 }
 
 #: In GGUF numbers with a fraction, even where config.json says 10000.
@@ -67,7 +67,7 @@ _FLOATS: Final = (
 _LISTS: Final = (
     "sections", "pattern", "head_count_kv", "feed_forward_length", "head_count", "multiplier",
     "sparsity_scale", "image_mean", "image_std", "deepstack_layers", "pinpoints", "layer_indexes",
-    "attention_layers", "layers_indices", "recurrent_layers",
+    "attention_layers", "layers_indices", "recurrent_layers", "feature_layer",
 )  # fmt: skip
 
 
@@ -191,6 +191,11 @@ def _value(config: Config, given: Key) -> Any:
     if isinstance(given, str):
         return config.get(given)
     return config.get(*given) if isinstance(given, tuple) else given(config)
+
+
+def _normalised(config: Config, name: str, otherwise: float) -> Any:
+    """Return the mean or the deviation by which pixels are normalised, if they are."""
+    return config.picture(name) if config.picture("do_normalize", True) else [otherwise] * 3
 
 
 def _first(value: Any) -> Any:
