@@ -293,14 +293,17 @@ def rotation(rng: random.Random, architecture: str) -> dict[str, Any]:
     family = FAMILIES[architecture]
     base = text_base_of(architecture).get("rope_parameters") or {}
     neither = {"rope_scaling": ABSENT, "rope_theta": ABSENT}
+    if rng.random() < 0.05:
+        return {"rope_parameters": ABSENT, **neither}
     if family.kinds and rng.random() < 0.8:
-        each = {kind: _rotation(rng, family, base.get(kind) or {}) for kind in family.kinds}
+        given = [kind for kind in family.kinds if rng.random() < 0.95]
+        each = {kind: _rotation(rng, family, base.get(kind) or {}) for kind in given}
         return {"rope_parameters": each, **neither}
     found = _rotation(rng, family, base)
     form = rng.random()
     if form < 0.5 and not family.kinds:
         return {"rope_parameters": found, **neither}
-    theta, kind = found.pop("rope_theta"), found.pop("rope_type")
+    theta, kind = found.pop("rope_theta", ABSENT), found.pop("rope_type")
     more = {"rope_parameters": ABSENT, "rope_theta": theta}
     if (share := found.pop("partial_rotary_factor", None)) is not None:
         more["partial_rotary_factor"] = share
@@ -312,7 +315,8 @@ def rotation(rng: random.Random, architecture: str) -> dict[str, Any]:
 def _rotation(rng: random.Random, family: Family, base: Mapping[str, Any]) -> dict[str, Any]:
     kept = ("mrope_section", "mrope_interleaved", "partial_rotary_factor", "llama_4_scaling_beta")
     found = {name: base[name] for name in kept if name in base}
-    found["rope_theta"] = rng.choice((50.0, 1e4, 5e5))
+    if rng.random() < 0.9:
+        found["rope_theta"] = rng.choice((50.0, 1e4, 5e5))
     rotated = family.rotated
     if rng.random() < (0.3 if "partial_rotary_factor" in base else 0.03):
         found["partial_rotary_factor"] = rng.choice((0.25, 0.5, 0.75, 1.0))

@@ -12,6 +12,7 @@ import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,8 @@ DRAWS = int(os.environ.get("PUNA_DRAWS", "2000"))
 LENGTH = 40
 #: The first tokens that are no padding, whose positions some encoders count otherwise.
 _SPECIAL = 3
+#: Where a draw's files are: nothing waits for a disk.
+MEMORY = next((path for path in ("/dev/shm",) if os.access(path, os.W_OK)), None)
 EQUAL, REFUSED, LEFT_OUT = "equal", "refused", "left out"
 
 
@@ -106,10 +109,20 @@ def save(drawn: Drawn, model: Any, folder: Path) -> None:
     if not drawn.saved:
         (folder / "config.json").write_text(json.dumps(drawn.settings))
     words = text_base_of(drawn.architecture)["vocab_size"] == len(VOCABULARY)
-    if words:
-        save_words(folder)
-    else:
-        save_tokenizer(folder, markers=["<|image|>"] if FAMILIES[drawn.architecture].whole else [])
+    for name, text in vocabulary_files(words, bool(FAMILIES[drawn.architecture].whole)).items():
+        (folder / name).write_bytes(text)
+
+
+@cache
+def vocabulary_files(words: bool, sees: bool) -> dict[str, bytes]:
+    """The files of a tokenizer, by name."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if words:
+            save_words(folder)
+        else:
+            save_tokenizer(folder, markers=["<|image|>"] if sees else [])
+        return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def outcome(drawn: Drawn) -> str:
@@ -117,7 +130,7 @@ def outcome(drawn: Drawn) -> str:
     generator = torch.Generator().manual_seed(drawn.seed)
     size = text_base_of(drawn.architecture)["vocab_size"]
     tokens = torch.randint(_SPECIAL, size, (LENGTH,), generator=generator).tolist()
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as name:
         folder = Path(name) / "tiny"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -189,7 +202,10 @@ def _quiet() -> Iterator[None]:
     verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # tiny tensors: several threads only wait for each other
     yield
+    torch.set_num_threads(threads)
     transformers.logging.set_verbosity(verbosity)
     transformers.logging.enable_progress_bar()
 

@@ -95,7 +95,7 @@ def check_settings(config: Config, family: Family, ignore: Collection[str] = ())
     if strange := next((name for name in ignore if config.peek(name) is None), None):
         raise ConversionError(f"config.json has no setting {shown(strange)} to ignore")
     unknown = []
-    for name, value in _leaves({**family.defaults, **config.own}):
+    for name, value in _leaves({**config.own, **config.defaults}):
         if any(part in ignore for part in _outer(name)):
             continue
         if (assumption := _assumption(name, config, family)) is not None:

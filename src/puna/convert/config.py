@@ -52,6 +52,7 @@ class Config:
         self.own: Mapping[str, Any] = nested[0] if nested else raw
         self.raw: dict[str, Any] = {**raw, **self.own}
         self.read: set[str] = set()  # names of settings; those within others have dots
+        self.defaults: dict[str, Any] = {}  # settings that config.json does not mention
         self.whole: Mapping[str, Any] = raw
         self._pictures: dict[str, Any] = {}
         self._added: dict[str, int] = {}
@@ -106,8 +107,17 @@ class Config:
         return id
 
     def complete(self, defaults: Mapping[str, Any]) -> None:
-        """Use `defaults` for settings that config.json does not mention, as transformers does."""
-        self.raw = {**defaults, **self.raw}
+        """Use `defaults` for settings that config.json does not mention, as transformers does.
+
+        A default rotation counts only where nothing is said of rotation, under either name.
+        """
+        rotates = any(self.raw.get(name) for name in ("rope_parameters", "rope_scaling"))
+        for name, value in defaults.items():
+            if name not in self.raw or (name == "rope_parameters" and not rotates):
+                self.defaults[name] = value
+        if rotates:
+            self.defaults.pop("rope_parameters", None)
+        self.raw = {**self.raw, **self.defaults}
 
     def get(self, *names: str) -> Any:
         """The first of the settings that is there and not null, or None.

@@ -78,12 +78,17 @@ def metadata(config: Config, family: Family) -> dict[str, Any]:
         **rope_scaling(config, family),
         **{key: value for key, value in found.items() if value is not None},
     }
-    _check_sections(found, config)
+    _check_rotated(found, config)
     return checked(found)
 
 
-def _check_sections(found: Mapping[str, Any], config: Config) -> None:
-    """Raise ConversionError unless the axes of a rotation share all pairs of a head that rotate."""
+def _check_rotated(found: Mapping[str, Any], config: Config) -> None:
+    """Raise ConversionError unless pairs of a head rotate, and the axes of a rotation share all of them."""
+    if (rotated := found.get("rope.dimension_count")) is not None and rotated % 2:
+        raise ConversionError(
+            f"config.json: {rotated} numbers of a head rotate, which are no pairs: 'partial_rotary_factor' "
+            "or 'head_dim' is missing or wrong"
+        )
     if (sections := found.get("rope.dimension_sections")) is None:
         return
     size = found.get("rope.dimension_count") or found.get("attention.key_length") or config.head_size

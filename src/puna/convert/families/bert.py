@@ -247,9 +247,15 @@ _MODERN_NAMES: Final[dict[str, Place]] = {
     "final_norm": "output_norm",
     **{f"layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _MODERN_LAYER.items()},
 }  # fmt: skip
+_GLOBAL_THETA: Final = 160000.0
 _MODERN_ASSUMED: Final[dict[str, Assumption]] = {
     "is_decoder": False, "position_embedding_type": ("absolute", "rope", "sans_pos"),
     "classifier_activation": "gelu", "hidden_activation": ("gelu", "silu"),
+    "rope_theta": lambda config: (  # which transformers does not read
+        config.peek("rope_theta")
+        if config.peek("global_rope_theta") or config.peek("rope_parameters.full_attention.rope_theta")
+        else _GLOBAL_THETA
+    ),
 }  # fmt: skip
 _MODERN_DEFAULTS: Final = {"local_attention": 128, "global_attn_every_n_layers": 3, "norm_eps": 1e-5}
 _MODERN_HARMLESS: Final = (

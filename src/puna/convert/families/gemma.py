@@ -28,6 +28,10 @@ ASSUMED: Final[dict[str, Assumption]] = {
     "hidden_activation": _TANH,
     "use_bidirectional_attention": False,
 }
+#: Where kinds of layers have rotations of their own, transformers reads "rope_type" alone of the old form.
+OLD_ROTATION: Final[dict[str, Assumption]] = {
+    "rope_scaling.type": lambda config: config.peek("rope_scaling.rope_type") or "default",
+}
 #: Layers of the largest Gemma 2 and 3, whose queries readers divide otherwise.
 _LARGEST: Final = {"gemma2": 46, "gemma3": 62}
 
@@ -133,7 +137,8 @@ FAMILIES: Final = (
         keys={**GEMMA3, "attention.sliding_window_pattern": _windowed, "rope.freq_base": _base},
         names=POST_NORMS, tied=True, norm_offset=1.0, vocabulary="gemma", defaults=_DEFAULTS,
         assumed={
-            **ASSUMED, "query_pre_attn_scalar": _divisor("gemma3"), "attn_logit_softcapping": (),
+            **ASSUMED, **OLD_ROTATION, "query_pre_attn_scalar": _divisor("gemma3"),
+            "attn_logit_softcapping": (),
             "final_logit_softcapping": _cap,
         },
     ),
@@ -144,7 +149,8 @@ FAMILIES: Final = (
         tied=True, norm_offset=1.0, vocabulary="gemma", prefix="model.",
         when=lambda config: bool(config.get("use_bidirectional_attention")), defaults=_DEFAULTS,
         assumed={
-            **ASSUMED, "query_pre_attn_scalar": _divisor("gemma3"), "attn_logit_softcapping": (),
+            **ASSUMED, **OLD_ROTATION, "query_pre_attn_scalar": _divisor("gemma3"),
+            "attn_logit_softcapping": (),
             "final_logit_softcapping": _cap,
             "use_bidirectional_attention": True,
         },

@@ -13,6 +13,7 @@ from puna.convert.families.llama import KEYS as LLAMA_KEYS
 from puna.convert.families.llama import SCALE_DEFAULTS, SCALES
 from puna.convert.families.mamba import BACKBONE, SHARED_BESIDE, STATE, STATE_ASSUMED, grouped, mixer
 from puna.convert.family import PERMUTED, Assumption, Change, Family, Key, Place, Split
+from puna.errors import ConversionError
 
 #: What a layer is, in letters or words.
 _ATTENDS: Final = ("*", "attention", "full_attention")
@@ -175,14 +176,19 @@ def _is_rotated(config: Config) -> bool:
     return bool(config.get("position_embedding_type") == "rope")
 
 
+def _granite_kv_heads(config: Config) -> list[int]:
+    kinds = _granite_kinds(config)
+    if not any(kinds):
+        raise ConversionError("config.json: 'layer_types' lacks 'attention', which one layer must be")
+    return [config.kv_heads * attends for attends in kinds]
+
+
 _HYBRID_KEYS: Final[dict[str, Key]] = {
     **LLAMA_KEYS,
     **SCALES,
     "expert_shared_feed_forward_length": "shared_intermediate_size",
     "context_length": lambda config: config["max_position_embeddings"] if _is_rotated(config) else 1 << 20,
-    "attention.head_count_kv": lambda config: [
-        config.kv_heads * attends for attends in _granite_kinds(config)
-    ],
+    "attention.head_count_kv": _granite_kv_heads,
     "rope.scaling.finetuned": _is_rotated,
     "ssm.conv_kernel": "mamba_d_conv",
     "ssm.state_size": "mamba_d_state",

@@ -108,6 +108,12 @@ def _gating(number: int) -> dict[str, Key]:
     return {"expert_gating_func": lambda config: number}
 
 
+#: What transformers takes for the newer models of Mistral where config.json says nothing of rotation.
+MISTRAL_ROTATION: Final[dict[str, Any]] = {
+    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 128.0, "original_max_position_embeddings": 8192,
+    "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
+}  # fmt: skip
+
 FAMILIES: Final = (
     Family(
         hf=("DeepseekV2ForCausalLM",), architecture="deepseek2",
@@ -139,6 +145,7 @@ FAMILIES: Final = (
         keys={**KEYS, "attention.temperature_scale": lambda config: config.rope.get("llama_4_scaling_beta")},
         names={**NAMES, "model.layers.{}.mlp.experts.gate_up_proj": "blk.{}.ffn_gate_up_exps.weight"},
         when=lambda config: config.get("model_type") == "mistral4", pre="tekken",
-        assumed=ASSUMED, harmless=_HARMLESS, defaults={"norm_topk_prob": True},
+        assumed=ASSUMED, harmless=_HARMLESS,
+        defaults={"norm_topk_prob": True, "rope_parameters": MISTRAL_ROTATION},
     ),
 )  # fmt: skip

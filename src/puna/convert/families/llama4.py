@@ -201,6 +201,6 @@ MLLAMA: Final = Family(
         ("v.pre_tile_position_embd.gate", "v.post_tile_position_embd.gate", "attn_gate", "ffn_gate"),
         lambda values, config: np.tanh(values),
     ),
-    extra=llama3_factors, pre="llama-bpe", ropes=ROPES,
+    extra=llama3_factors, pre="llama-bpe", ropes=ROPES, defaults={"rope_theta": 500000.0},
 )  # fmt: skip
 FAMILIES: Final = (LLAMA4, MLLAMA)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from puna.convert.config import Config
-from puna.convert.families.gemma import every_second_windowed
-from puna.convert.families.latent import SAME_SCALES
+from puna.convert.families.gemma import OLD_ROTATION, every_second_windowed
+from puna.convert.families.latent import MISTRAL_ROTATION, SAME_SCALES
 from puna.convert.family import PLAIN, Assumption, Change, Family, Key, Place, Split
 from puna.convert.names import POST_NORMS
 from puna.convert.numbers import Values
@@ -125,6 +126,9 @@ _OLMO: Final[dict[str, Assumption]] = {
 }
 
 
+_OLMO3_THETA: Final = 500000.0
+
+
 def _three_of_four(config: Config) -> list[str]:
     """Of each layer of a Cohere 2, what it sees, as readers assume it."""
     return ["sliding_attention" if (layer + 1) % 4 else "full_attention" for layer in range(config.layers)]
@@ -187,6 +191,22 @@ _MINISTRAL: Final[dict[str, Assumption]] = {
     **SAME_SCALES,
 }
 
+_MINISTRAL3: Final = Family(
+    hf=("Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"), architecture="mistral3",
+    keys={
+        "vocab_size": "vocab_size", "rope.dimension_count": lambda config: config.head_size,
+        "attention.temperature_scale": lambda config: config.rope.get("llama_4_scaling_beta") or 0.0,
+        "rope.scaling.yarn_log_multiplier": lambda config: config.rope.get("mscale_all_dim"),
+    },
+    pre="tekken", assumed=_MINISTRAL, harmless=("rope_parameters.max_position_embeddings",),
+    when=lambda config: config.get("model_type") != "mistral",
+    defaults={
+        "rope_parameters": {
+            **MISTRAL_ROTATION, "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 16384,
+        },
+    },
+)  # fmt: skip
+
 FAMILIES: Final = (
     Family(
         hf=("CohereForCausalLM",), architecture="command-r",
@@ -213,7 +233,14 @@ FAMILIES: Final = (
     ),
     Family(
         hf=("Olmo3ForCausalLM",), architecture="olmo2", keys=_WINDOWS, names=POST_NORMS, pre="dbrx",
-        assumed=_OLMO, defaults={"sliding_window": 4096, "rms_norm_eps": 1e-5},
+        assumed={
+            **_OLMO, **OLD_ROTATION,
+            # transformers takes another for one kind of layer only.
+            "rope_theta": lambda config: (
+                config.peek("rope_theta") if config.peek("rope_parameters") else _OLMO3_THETA
+            ),
+        },
+        defaults={"sliding_window": 4096, "rms_norm_eps": 1e-5, "rope_theta": _OLMO3_THETA},
     ),
     Family(
         hf=("OlmoeForCausalLM",), architecture="olmoe",
@@ -284,14 +311,10 @@ FAMILIES: Final = (
         hf=("HunYuanDenseV1ForCausalLM",), architecture="hunyuan-dense", keys=_HUNYUAN, pre="hunyuan-dense",
         assumed=_HUNYUAN_ASSUMED, harmless=_HUNYUAN_HARMLESS,
     ),
-    Family(
-        hf=("Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"), architecture="mistral3",
-        keys={
-            "vocab_size": "vocab_size", "rope.dimension_count": lambda config: config.head_size,
-            "attention.temperature_scale": lambda config: config.rope.get("llama_4_scaling_beta") or 0.0,
-            "rope.scaling.yarn_log_multiplier": lambda config: config.rope.get("mscale_all_dim"),
-        },
-        pre="tekken", assumed=_MINISTRAL, harmless=("rope_parameters.max_position_embeddings",),
+    _MINISTRAL3,
+    replace(
+        _MINISTRAL3, hf=("Mistral3ForConditionalGeneration",),
+        when=lambda config: config.get("model_type") == "mistral", defaults={"rope_theta": 10000.0},
     ),
     Family(
         hf=("MiniMaxM2ForCausalLM",), architecture="minimax-m2",

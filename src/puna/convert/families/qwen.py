@@ -32,6 +32,11 @@ _SPEAKING: Final[dict[str, Key]] = {
         (config.get("vision_config") or {}).get("deepstack_visual_indexes") or ()
     ),
 }
+#: How transformers shares the pairs of a head between the axes where config.json does not say it.
+_SECTIONS: Final[dict[str, Key]] = {
+    "rope.dimension_sections": lambda config: [*(config.rope.get("mrope_section") or (24, 20, 20)), 0],
+}
+_VISION_DEFAULTS: Final = {"rope_theta": 500000.0}
 
 
 def _upright(values: Values, config: Config) -> Values:
@@ -113,13 +118,15 @@ FAMILIES: Final = (
     ),
     _QWEN2VL, replace(_QWEN2VL, hf=("Qwen2VLModel",), prefix="model."),
     Family(
-        hf=("Qwen3VLForConditionalGeneration",), architecture="qwen3vl", pre="qwen2", keys=_SPEAKING,
-        ropes=_VISION_ROPES, assumed={"rope_parameters.mrope_interleaved": True},
+        hf=("Qwen3VLForConditionalGeneration",), architecture="qwen3vl", pre="qwen2",
+        keys={**_SPEAKING, **_SECTIONS}, ropes=_VISION_ROPES,
+        assumed={"rope_parameters.mrope_interleaved": True}, defaults=_VISION_DEFAULTS,
     ),
     Family(
         hf=("Qwen3VLMoeForConditionalGeneration",), architecture="qwen3vlmoe", pre="qwen2",
-        keys={**EXPERTS, **NOT_SUMMED, **_SPEAKING}, names=_PERHAPS_TURNED,
-        ropes=_VISION_ROPES, assumed={"rope_parameters.mrope_interleaved": True, "norm_topk_prob": True},
+        keys={**EXPERTS, **NOT_SUMMED, **_SPEAKING, **_SECTIONS}, names=_PERHAPS_TURNED,
+        defaults=_VISION_DEFAULTS, ropes=_VISION_ROPES,
+        assumed={"rope_parameters.mrope_interleaved": True, "norm_topk_prob": True},
     ),
     Family(hf=("Qwen3Model",), architecture="qwen3", pre="qwen2", prefix="model.", harmless=WINDOWS,
     defaults=_DEFAULTS),
