@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from puna.convert import convert
 from puna.convert.assumptions import check_settings
@@ -19,7 +21,7 @@ from puna.convert.registry import families_called
 from puna.errors import ConversionError
 from puna.gguf import FileType, open_gguf
 from puna.model.load import load_model
-from tests.convert.checkpoints import saved
+from tests.convert.checkpoints import save_modules, saved
 from tests.model.models.parity import (
     check_close,
     our_log_probabilities,
@@ -199,6 +201,13 @@ def changed(folder: Path, **settings: Any) -> Path:
     return folder
 
 
+def rewritten(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return saved(tmp_path / "checkpoint", LLAMA.build())
@@ -225,6 +234,38 @@ def test_other_unknown_settings_are_listed_once(
         convert(folder, tmp_path / "m.gguf")
     (message,) = [record.getMessage() for record in caplog.records if record.name.startswith("puna.convert")]
     assert message.endswith(": colour, layers_of_paint, expert_mode")
+
+
+def test_a_missing_output_is_not_taken_for_the_table_of_the_input(folder: Path, tmp_path: Path) -> None:
+    rewritten(folder, lambda tensors: tensors.pop("lm_head.weight"))
+    with pytest.raises(ConversionError, match=r"has no output \('lm_head.weight'\).*'tie_word_embeddings'"):
+        convert(folder, tmp_path / "m.gguf")
+    changed(folder, tie_word_embeddings=True)
+    convert(folder, tmp_path / "m.gguf")
+
+
+def test_vectors_need_no_output(folder: Path, tmp_path: Path) -> None:
+    rewritten(folder, lambda tensors: tensors.pop("lm_head.weight"))
+    save_modules(folder)
+    convert(folder, tmp_path / "m.gguf")
+
+
+@pytest.mark.parametrize(
+    ("setting", "module"),
+    [("attention_bias", "self_attn.o_proj"), ("mlp_bias", "mlp.down_proj")],
+)
+def test_biases_that_transformers_would_leave_out_are_refused_unless_the_setting_is_ignored(
+    setting: str, module: str, folder: Path, tmp_path: Path
+) -> None:
+    name = f"model.layers.1.{module}.bias"
+    rewritten(folder, lambda tensors: tensors.update({name: torch.ones(64)}))
+    with pytest.raises(
+        ConversionError, match=rf"'{setting}' is False, but there is 'blk\.1\..*_[a-z]*\.bias'"
+    ):
+        convert(folder, tmp_path / "m.gguf")
+    convert(folder, tmp_path / "m.gguf", ignore=[setting])
+    changed(folder, **{setting: True})
+    convert(folder, tmp_path / "m.gguf")
 
 
 def test_a_setting_to_ignore_must_exist(folder: Path, tmp_path: Path) -> None:

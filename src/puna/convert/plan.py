@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -30,6 +30,21 @@ _KERNELS: Final = ("v.patch_embd.weight", "mm.patch_merger.weight")
 
 #: Tensors whose sizes depend on heads.
 _OF_HEADS: Final = re.compile(r"blk\.(\d+)\.(attn_k|attn_output)\.weight")
+
+
+#: How names of architectures that predict tokens end.
+_PREDICTING: Final = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
+#: Biases in a layer, by the settings that say whether they are there.
+_BIASES: Final = {
+    name: re.compile(rf"(?:{modules})\.bias")
+    for name, modules in {
+        "attention_bias": "attn_(?:q|k|v|qkv|output|q_a|kv_a_mqa)", "attention_out_bias": "attn_output",
+        "qkv_bias": "attn_[qkv]", "mlp_bias": "ffn_(?:gate|up|down)(?:_shexp)?",
+        "use_bias": r"attn_(?:q|k|v|output)|ffn_(?:gate|up|down)(?:_shexp)?|ssm_(?:in|out)",
+        "mamba_proj_bias": "ssm_(?:in|out)", "projectors_bias": "ssm_out", "use_conv_bias": "ssm_conv1d",
+        "mamba_conv_bias": "ssm_conv1d", "conv_bias": r"shortconv\.\w+", "norm_bias": r"\w+_norm",
+    }.items()
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +125,10 @@ def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGML
                     f"tensors {shown(there.parts[number].source)} and {shown(name)} are both '{target}'"
                 )
             there.parts[number] = Part(name, family, target, split, index)
+    # transformers ties a text model within another unless the whole says otherwise.
+    by_whole = config.own is not config.whole and "tie_word_embeddings" not in config.whole
+    if not (tied or by_whole or config.get("tie_word_embeddings")):
+        _check_output(found, checkpoint, config)
     for name, other in family.only_with.items():
         if other not in found:
             found.pop(name, None)
@@ -117,6 +136,37 @@ def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGML
     for each in found.values():
         _measure(each, checkpoint, config, mostly)
     return sorted(found.values(), key=_place)
+
+
+def _check_output(found: Collection[str], checkpoint: Checkpoint, config: Config) -> None:
+    """Raise ConversionError if a model that predicts tokens has nothing to do it with.
+
+    Readers of the file would take the input's table. Vectors, which sentence-transformers says how to make,
+    need no output.
+    """
+    (name, *_) = config.whole.get("architectures") or ("",)
+    predicts = str(name).endswith(_PREDICTING) and not checkpoint.modules
+    if predicts and not {"output.weight", "cls.output.weight"} & {*found}:
+        raise ConversionError(
+            "the checkpoint has no output ('lm_head.weight'), and config.json does not say that it is the "
+            "input's table ('tie_word_embeddings'): the setting or a file of tensors is missing"
+        )
+
+
+def check_biases(planned: Sequence[Target], config: Config, ignore: Collection[str]) -> None:
+    """Raise ConversionError for biases that config.json says there are none of, unless `ignore` names it.
+
+    transformers leaves them out, readers of the file would add them.
+    """
+    said = {name: config.peek(name) for name in _BIASES if isinstance(config.peek(name), bool)}
+    for target in planned:
+        module = target.name.rpartition("blk.")[2].partition(".")[2]
+        about = [name for name in said if _BIASES[name].fullmatch(module)]
+        if about and not any(said[name] for name in about) and not {*about} & {*ignore}:
+            raise ConversionError(
+                f"config.json: '{about[0]}' is False, but there is '{target.name}'; to use it all the same, "
+                f"convert the folder with `puna convert --ignore {about[0]}`"
+            )
 
 
 def check_heads(planned: Sequence[Target], keys: Mapping[str, Any]) -> None:

@@ -104,9 +104,15 @@ def _exaone_windows(config: Config) -> list[bool]:
 def _exaone_kinds(config: Config) -> Any:
     """Of each layer, what it sees: with a window not all of them everything, as then none would rotate."""
     given = config.get("layer_types")
-    if not config.get("sliding_window") or any(config.windows() or []):
+    if not config.get("sliding_window") or any(_exaone_windows(config)):
         return given
     return ["sliding_attention" if (layer + 1) % 4 else "full_attention" for layer in range(config.layers)]
+
+
+def _exaone_pattern(config: Config) -> Any:
+    """Every how many layers one sees everything; not all of them, for the same reason."""
+    unused = not config.get("sliding_window") or any(_exaone_windows(config))
+    return config.peek("sliding_window_pattern") if unused else 4
 
 
 EXAONE4: Final = Family(
@@ -118,7 +124,7 @@ EXAONE4: Final = Family(
         ),
     },
     names=POST_NORMS, extra=llama3_factors, pre="exaone4", ropes=ROPES,
-    defaults={"rope_theta": 10000.0, "sliding_window": 4096}, assumed={"layer_types": _exaone_kinds},
-    harmless=("sliding_window_pattern",),
+    defaults={"rope_theta": 10000.0, "sliding_window": 4096},
+    assumed={"layer_types": _exaone_kinds, "sliding_window_pattern": _exaone_pattern},
 )  # fmt: skip
 FAMILIES: Final = (LLAMA, LLAMA_BODY, MIXTRAL, GRANITE, SMOLLM3, SEED_OSS, EXAONE4)

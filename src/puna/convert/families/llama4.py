@@ -46,9 +46,9 @@ _KEYS: Final[dict[str, Key]] = {
 
 def _sees_and_rotates_all(config: Config) -> bool:
     """Whether every layer does both, which files say in one."""
-    return set(config.get("layer_types") or ()) == {"full_attention"} and 0 not in (
-        config.get("no_rope_layers") or ()
-    )
+    every = config.get("no_rope_layer_interval") or 4
+    rotated = config.get("no_rope_layers") or [(layer + 1) % every for layer in range(config.layers)]
+    return set(config.get("layer_types") or ()) == {"full_attention"} and 0 not in rotated
 
 
 def _unless(value: object, usual: object) -> object:
@@ -96,7 +96,7 @@ LLAMA4: Final = Family(
             ("blk.{}.ffn_down_exps.weight",), lambda values, config: (values.swapaxes(-1, -2),)
         ),
     },
-    extra=llama3_factors, pre="llama4", ropes=ROPES,
+    extra=lambda config: {} if _interval(config) == 1 else llama3_factors(config), pre="llama4", ropes=ROPES,
     assumed={"no_rope_layers": _rotated, "layer_types": _kinds, "moe_layers": _with_experts},
     harmless=("for_llm_compressor",),
 )  # fmt: skip
