@@ -255,9 +255,27 @@ FOUND: Sequence[tuple[str, dict[str, Any], str]] = (
     ("ModernBertModel", {**_UNSAID, "rope_theta": 50.0}, REFUSED),
     ("GraniteMoeHybridForCausalLM", {"layer_types": ABSENT}, REFUSED),
     ("Qwen3_5ForCausalLM", {"num_key_value_heads": ABSENT}, EQUAL),
+    ("DeepseekV2ForCausalLM", {"q_lora_rank": ABSENT}, EQUAL),
+    ("Glm4MoeLiteForCausalLM", {"first_k_dense_replace": ABSENT}, EQUAL),
+    ("Glm4MoeLiteForCausalLM", {"first_k_dense_replace": 2}, REFUSED),  # which transformers does not read
+    ("Ernie4_5_MoeForCausalLM", {"moe_layer_start_index": ABSENT}, EQUAL),
+    ("Mistral4ForCausalLM", {"scoring_func": "sigmoid"}, REFUSED),
+    ("Mistral3ForConditionalGeneration", {"rms_norm_eps": ABSENT}, EQUAL),
+    ("Gemma3nForCausalLM", {"hidden_size_per_layer_input": ABSENT}, EQUAL),
+    ("Gemma4ForCausalLM", {"hidden_size_per_layer_input": 8, "vocab_size": 292}, EQUAL),
+    (
+        "Gemma4ForCausalLM",
+        {
+            "hidden_size_per_layer_input": 8, "enable_moe_block": True, "num_experts": 6, "top_k_experts": 2,
+            "moe_intermediate_size": 32,
+        },
+        REFUSED,
+    ),
+    ("MixtralForCausalLM", {"num_experts_per_tok": ABSENT}, REFUSED),
+    ("MambaForCausalLM", {"state_size": ABSENT}, REFUSED),
     ("Exaone4ForCausalLM", {"sliding_window_pattern": 1}, REFUSED),
     ("Llama4ForCausalLM", {"no_rope_layer_interval": 1, "layer_types": ["full_attention"] * LAYERS}, EQUAL),
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(("architecture", "changes", "expected"), FOUND)

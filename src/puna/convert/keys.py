@@ -51,6 +51,12 @@ _OF_TOWERS: Final[dict[str, Key]] = {
     "vision.image_std": lambda config: _normalised(config, "image_std", 1.0),
 }
 
+#: How keys begin that no reader does without.
+_NEEDED: Final = (
+    "embedding_length", "attention.relative_buckets_count", "attention.cross_attention_layers", "ssm.",
+    "shortconv.",
+)  # fmt: skip
+
 #: In GGUF numbers with a fraction, even where config.json says 10000.
 _FLOATS: Final = (
     "epsilon",
@@ -73,7 +79,11 @@ _LISTS: Final = (
 
 def metadata(config: Config, family: Family) -> dict[str, Any]:
     """The architecture's keys, without its name before them; a value None leaves a key out."""
-    found = {key: _value(config, given) for key, given in {**_USUAL, **family.keys}.items()}
+    keys = {**_USUAL, **family.keys}
+    found = {key: _value(config, given) for key, given in keys.items()}
+    for key, given in keys.items():
+        if found[key] is None and key.startswith(_NEEDED) and isinstance(given, str | tuple):
+            raise ConversionError(f"config.json lacks '{given if isinstance(given, str) else given[0]}'")
     found = {
         **rope_scaling(config, family),
         **{key: value for key, value in found.items() if value is not None},

@@ -28,6 +28,7 @@ _EXACT: Final = (
 _KERNELS: Final = ("v.patch_embd.weight", "mm.patch_merger.weight")
 
 
+_ROUTER: Final = re.compile(r"blk\.(\d+)\.ffn_gate_inp\.weight")
 #: Tensors whose sizes depend on heads.
 _OF_HEADS: Final = re.compile(r"blk\.(\d+)\.(attn_k|attn_output)\.weight")
 
@@ -167,6 +168,22 @@ def check_biases(planned: Sequence[Target], config: Config, ignore: Collection[s
                 f"config.json: '{about[0]}' is False, but there is '{target.name}'; to use it all the same, "
                 f"convert the folder with `puna convert --ignore {about[0]}`"
             )
+
+
+def check_experts(planned: Sequence[Target], keys: Mapping[str, Any]) -> None:
+    """Raise ConversionError if `keys` lack their numbers, or say that they begin in another layer."""
+    routed = [int(found[1]) for target in planned if (found := _ROUTER.fullmatch(target.name))]
+    if routed and not (keys.get("expert_count") and keys.get("expert_used_count")):
+        raise ConversionError("config.json does not say how many experts there are, or how many are used")
+    dense, layers = keys.get("leading_dense_block_count"), keys["block_count"]
+    if dense is None:
+        return
+    first, every = min(routed, default=layers), keys.get("interleave_moe_layer_step") or 1
+    if not min(dense, layers) <= first < min(dense, layers) + every:
+        raise ConversionError(
+            f"config.json says that layer {dense} is the first with experts, but in the checkpoint it is "
+            f"layer {first}: a setting such as 'first_k_dense_replace' is missing or wrong"
+        )
 
 
 def check_heads(planned: Sequence[Target], keys: Mapping[str, Any]) -> None:

@@ -86,7 +86,7 @@ _DISTILLED_LAYER: Final = {
 _DISTILLED: Final = Family(
     hf=("DistilBertModel", "DistilBertForMaskedLM"), architecture="bert", rename=inner("distilbert."),
     keys={
-        **KEYS, "embedding_length": "dim", "feed_forward_length": "hidden_dim",
+        **KEYS, "embedding_length": "dim", "feed_forward_length": lambda config: config["hidden_dim"],
         "attention.head_count": "n_heads", "attention.layer_norm_epsilon": lambda config: 1e-12,
     },
     names={

@@ -108,7 +108,8 @@ FAMILIES: Final = (
     Family(
         hf=("Qwen3NextForCausalLM",), architecture="qwen3next", keys={**KEYS, **NOT_SUMMED}, names=_LAYER,
         changes=_PLAIN, assumed=_ASSUMED,
-        defaults={**_DEFAULTS, "norm_topk_prob": True, "num_key_value_heads": 2},
+        defaults={**_DEFAULTS, "norm_topk_prob": True, "num_key_value_heads": 2,
+            "shared_expert_intermediate_size": 512},
         norm_offset=1.0, plain_norms=("ssm_norm.weight",), pre="qwen2",
     ),
     Family(
@@ -121,6 +122,6 @@ FAMILIES: Final = (
         hf=("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"), architecture="qwen35moe",
         keys=KEYS, names=_LAYER, changes=_TILED, norm_offset=1.0, plain_norms=("ssm_norm.weight",),
         pre="qwen35", ropes=_ROPES, assumed={**_ASSUMED, "norm_topk_prob": True}, harmless=_HARMLESS,
-        defaults={**_DEFAULTS, "num_key_value_heads": 2},
+        defaults={**_DEFAULTS, "num_key_value_heads": 2, "shared_expert_intermediate_size": 512},
     ),
 )  # fmt: skip

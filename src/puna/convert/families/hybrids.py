@@ -132,7 +132,8 @@ NEMOTRON_H_MOE: Final = Family(
     },
     changes=_NEMOTRON_CHANGES, rename=_head_as_layer, pre="pixtral",
     when=lambda config: _has_experts(config) and not {"-", "mlp"} & set(_kinds(config)),
-    assumed=_NEMOTRON_ASSUMED, harmless=_NEMOTRON_HARMLESS, defaults={"norm_topk_prob": True},
+    assumed=_NEMOTRON_ASSUMED, harmless=_NEMOTRON_HARMLESS,
+    defaults={"norm_topk_prob": True, "moe_shared_expert_intermediate_size": 7688},
 )  # fmt: skip
 
 
@@ -206,7 +207,8 @@ _ATTENDING: Final[dict[str, Assumption]] = {
     "normalization_function": "rmsnorm", "position_embedding_type": "rope",
     "layer_types": lambda config: config.get("layer_types"),
 }  # fmt: skip
-_ATTENDING_DEFAULTS: Final = {**SCALE_DEFAULTS, "position_embedding_type": "nope"}
+_HYBRID_DEFAULTS: Final = {**SCALE_DEFAULTS, "shared_intermediate_size": 1024}
+_ATTENDING_DEFAULTS: Final = {**_HYBRID_DEFAULTS, "position_embedding_type": "nope"}
 
 FAMILIES: Final = (
     NEMOTRON_H,
@@ -215,14 +217,14 @@ FAMILIES: Final = (
         hf=_GRANITE4, architecture="granitehybrid", keys=_HYBRID_KEYS, names={**SHARED_BESIDE, **_MIXER},
         changes=_MIXER_CHANGES, when=_kind(mixes=True, routes=True), pre="refact",
         assumed=_GRANITE_ASSUMED, harmless=("mamba_chunk_size", "max_position_embeddings"),
-        defaults=SCALE_DEFAULTS,
+        defaults=_HYBRID_DEFAULTS,
     ),
     Family(
         hf=_GRANITE4, architecture="granitehybrid", keys={**_HYBRID_KEYS, **_DENSE_KEYS},
         names={**_DENSE, **_MIXER}, changes=_MIXER_CHANGES, when=_kind(mixes=True, routes=False),
         pre="refact", assumed=_GRANITE_ASSUMED, harmless=("mamba_chunk_size", "max_position_embeddings",
         "num_experts_per_tok"),
-        defaults=SCALE_DEFAULTS,
+        defaults=_HYBRID_DEFAULTS,
     ),
     Family(
         hf=_GRANITE4, architecture="granite", keys={**LLAMA_KEYS, **SCALES, **_DENSE_KEYS}, names=_DENSE,

@@ -17,7 +17,9 @@ from puna.errors import ConversionError
 
 def _linear(config: Config, name: str, own: str) -> Any:
     """A setting of delta networks, which are said together or each."""
-    return config.get(f"linear_attn_config.{name}", own)
+    if (found := config.get(f"linear_attn_config.{name}", own)) is None:
+        raise ConversionError(f"config.json lacks 'linear_attn_config.{name}'")
+    return found
 
 
 def _kv_heads(config: Config) -> list[int]:

@@ -274,7 +274,9 @@ FAMILIES: Final = (
             "expert_weights_norm": "norm_topk_prob",
         },
         names={"model.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm"}, pre="glm4",
-        defaults={"rope_theta": 10000.0, "norm_topk_prob": True, "first_k_dense_replace": 1},
+        defaults={
+            "rope_theta": 10000.0, "norm_topk_prob": True, "first_k_dense_replace": 1, "n_shared_experts": 1,
+        },
         assumed={"scoring_func": "sigmoid", "topk_method": "noaux_tc"},
         harmless=("use_qk_norm", "num_nextn_predict_layers"),
     ),
@@ -305,6 +307,7 @@ FAMILIES: Final = (
             "moe_layer_end_index": lambda config: (config.layers - 1, -1), "moe_norm_min": 1e-12,
             "moe_gate": "topk", "compression_ratio": 1.0, "use_bias": False,
         },
+        defaults={"moe_layer_start_index": 1, "moe_num_shared_experts": 2},
         harmless=("moe_use_aux_free",),
     ),
     Family(
@@ -314,7 +317,8 @@ FAMILIES: Final = (
     _MINISTRAL3,
     replace(
         _MINISTRAL3, hf=("Mistral3ForConditionalGeneration",),
-        when=lambda config: config.get("model_type") == "mistral", defaults={"rope_theta": 10000.0},
+        when=lambda config: config.get("model_type") == "mistral",
+        defaults={"rope_theta": 10000.0, "rms_norm_eps": 1e-6},
     ),
     Family(
         hf=("MiniMaxM2ForCausalLM",), architecture="minimax-m2",

@@ -109,7 +109,7 @@ FAMILIES: Final = (
     Family(hf=("Qwen2ForCausalLM",), architecture="qwen2", pre="qwen2", harmless=WINDOWS, defaults=_DEFAULTS),
     Family(
         hf=("Qwen2MoeForCausalLM",), architecture="qwen2moe", keys={**EXPERTS, **_SUMMED}, pre="qwen2",
-        harmless=WINDOWS, defaults=_DEFAULTS,
+        harmless=WINDOWS, defaults={**_DEFAULTS, "shared_expert_intermediate_size": 5632},
     ),
     Family(hf=("Qwen3ForCausalLM",), architecture="qwen3", pre="qwen2", harmless=WINDOWS, defaults=_DEFAULTS),
     Family(
