@@ -445,7 +445,7 @@ _YARN: Final[dict[str, Any]] = {
     "rope_theta": 1e4, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16,
     "beta_fast": 32.0, "beta_slow": 1.0,
 }  # fmt: skip
-_MISTRAL_YARN: Final[dict[str, Any]] = {
+MISTRAL_YARN: Final[dict[str, Any]] = {
     **_YARN,
     "mscale": 1.0,
     "mscale_all_dim": 1.0,
@@ -500,7 +500,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "DeepseekV2ForCausalLM": Family({**_OWN_HEADS, **_GROUPS, "num_experts_per_tok": 2}, _LATENT),
     "DeepseekV3ForCausalLM": Family(_OWN_HEADS, _LATENT),
     "Glm4MoeLiteForCausalLM": Family({**_OWN_HEADS, "first_k_dense_replace": 1}, _LATENT),
-    "Mistral4ForCausalLM": Family({**_OWN_HEADS, "rope_parameters": _MISTRAL_YARN}, _LATENT),
+    "Mistral4ForCausalLM": Family({**_OWN_HEADS, "rope_parameters": MISTRAL_YARN}, _LATENT),
     "KimiLinearForCausalLM": Family(
         {
             "layer_types": ["linear_attention", _FULL, "linear_attention"], "linear_head_dim": 8,
@@ -519,7 +519,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "Ernie4_5ForCausalLM": Family(),
     "Ernie4_5_MoeForCausalLM": Family({"moe_num_experts": 6, "moe_k": 2, "moe_layer_end_index": -1}),
     "HunYuanDenseV1ForCausalLM": Family({"head_dim": 16}),
-    "Ministral3ForCausalLM": Family({"sliding_window": None, "rope_parameters": _MISTRAL_YARN}),
+    "Ministral3ForCausalLM": Family({"sliding_window": None, "rope_parameters": MISTRAL_YARN}),
     "MiniMaxM2ForCausalLM": Family(
         {
             "intermediate_size": 32, "rotary_dim": 8,

@@ -33,6 +33,7 @@ from tests.convert.configurations import (
     FAMILIES,
     FIXED,
     LAYERS,
+    MISTRAL_YARN,
     VALUES,
     WITHOUT_EFFECT,
     Drawn,
@@ -233,6 +234,7 @@ def _quiet() -> Iterator[None]:
 
 _UNSAID: dict[str, Any] = {"rope_parameters": ABSENT, "rope_scaling": ABSENT, "rope_theta": ABSENT}
 _OLD_LINEAR: dict[str, Any] = {**_UNSAID, "rope_scaling": {"type": "linear", "factor": 2.0}}
+_NO_BASE = {name: value for name, value in MISTRAL_YARN.items() if name != "rope_theta"}
 #: Changes that were lost or misread once, and what becomes of them.
 FOUND: Sequence[tuple[str, dict[str, Any], str]] = (
     *(
@@ -244,6 +246,10 @@ FOUND: Sequence[tuple[str, dict[str, Any], str]] = (
             "Mistral3ForConditionalGeneration",
             "MllamaForConditionalGeneration",
         )
+    ),
+    *(
+        (architecture, {**_UNSAID, "rope_parameters": _NO_BASE}, EQUAL)
+        for architecture in ("Mistral4ForCausalLM", "Ministral3ForCausalLM")
     ),
     ("MiMoV2FlashForCausalLM", {**_UNSAID, "head_dim": 12}, EQUAL),
     ("MiMoV2FlashForCausalLM", _UNSAID, REFUSED),  # five numbers of a head would rotate

@@ -156,8 +156,8 @@ FAMILIES: Final = (
         when=lambda config: config.get("model_type") == "mistral4", pre="tekken",
         assumed={**ASSUMED, "scoring_func": "softmax"}, harmless=_HARMLESS,
         defaults={
-            "norm_topk_prob": True, "rope_parameters": MISTRAL_ROTATION, "q_lora_rank": 1024,
-            "n_shared_experts": 1,
+            "norm_topk_prob": True, "rope_parameters": MISTRAL_ROTATION, "rope_theta": 10000.0,
+            "q_lora_rank": 1024, "n_shared_experts": 1,
         },
     ),
 )  # fmt: skip

@@ -204,6 +204,7 @@ _MINISTRAL3: Final = Family(
         "rope_parameters": {
             **MISTRAL_ROTATION, "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 16384,
         },
+        "rope_theta": 10000.0,  # of a rotation that lacks it
     },
 )  # fmt: skip
 
