@@ -53,8 +53,8 @@ _SPECIAL = 3
 #: Where a draw's files are: nothing waits for a disk.
 MEMORY = next((path for path in ("/dev/shm",) if os.access(path, os.W_OK)), None)
 EQUAL, REFUSED, LEFT_OUT, ROUNDING = "equal", "refused", "left out", "rounding"
-#: A difference beyond is never one of rounding.
-_MOST_ROUNDING = 0.02
+#: How far results may be off; and how far by rounding, but in few rows.
+_CLOSE, _MOST_ROUNDING = 1e-3, 0.02
 
 
 class WrongError(AssertionError):
@@ -130,19 +130,26 @@ def vocabulary_files(words: bool, sees: bool) -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def moved_by_rounding(drawn: Drawn, model: Any, tokens: list[int], theirs: torch.Tensor) -> float:
-    """How far transformers' own results move if weights are rounded otherwise; changes `model`.
-
-    The first states of delta networks are next to nothing and are then brought to length 1, by which a
-    difference in the last bit of a number grows to thousandths.
-    """
-    moved = 0.0
+def moved_by_rounding(drawn: Drawn, model: Any, tokens: list[int], theirs: torch.Tensor) -> torch.Tensor:
+    """How far transformers' own results move if weights are rounded otherwise, by row; changes `model`."""
+    moved = torch.zeros(len(theirs))
     for _ in range(4):
         with torch.no_grad():
             for values in model.parameters():
                 values.mul_(1 + 1e-7 * torch.randn_like(values))
-        moved = max(moved, float((expected(drawn, model, tokens) - theirs).abs().max()))
+        moved = moved.maximum((expected(drawn, model, tokens) - theirs).abs().amax(-1))
     return moved
+
+
+def is_rounding(off: torch.Tensor, moved: torch.Tensor) -> bool:
+    """Whether rows differ no more than rounding moves them.
+
+    The first states of delta networks are next to nothing and are then brought to length 1, by which a
+    difference in the last bit of a number grows to thousandths. And a router may like two experts equally
+    well: then few rows are off, by any amount.
+    """
+    few = int((off > _MOST_ROUNDING).sum()) <= len(off) // 4
+    return few and bool((off < (4 * moved).clamp(min=_CLOSE)).all())
 
 
 def outcome(drawn: Drawn) -> str:
@@ -174,11 +181,11 @@ def outcome(drawn: Drawn) -> str:
         except Exception as error:
             raise WrongError(f"the file cannot be computed: {error!r}"[:400]) from error
     size = min(theirs.shape[-1], mine.shape[-1])
-    difference = float((mine[:, :size] - theirs[:, :size]).abs().max())
-    if not difference < 1e-3:
-        if difference < min(4 * moved_by_rounding(drawn, model, tokens, theirs), _MOST_ROUNDING):
+    off = (mine[:, :size] - theirs[:, :size]).abs().amax(-1)
+    if not bool((off < _CLOSE).all()):
+        if is_rounding(off, moved_by_rounding(drawn, model, tokens, theirs)):
             return ROUNDING
-        raise WrongError(f"differs by {difference:.3g}")
+        raise WrongError(f"differs by {float(off.max()):.3g}")
     return EQUAL
 
 
@@ -278,7 +285,19 @@ FOUND: Sequence[tuple[str, dict[str, Any], str]] = (
         REFUSED,
     ),
     ("MixtralForCausalLM", {"num_experts_per_tok": ABSENT}, REFUSED),
+    ("MiMoV2FlashForCausalLM", {"num_experts_per_tok": 3, "n_group": 3}, REFUSED),
     ("MambaForCausalLM", {"state_size": ABSENT}, REFUSED),
+    (
+        "Phi3ForCausalLM",
+        {
+            **_UNSAID,
+            "rope_scaling": {
+                "type": "longrope", "short_factor": [1.5] * 8, "long_factor": [3.0] * 8,
+                "original_max_position_embeddings": 64,
+            },
+        },
+        REFUSED,  # it is 16 outside
+    ),
     ("Exaone4ForCausalLM", {"sliding_window_pattern": 1}, REFUSED),
     ("Llama4ForCausalLM", {"no_rope_layer_interval": 1, "layer_types": ["full_attention"] * LAYERS}, EQUAL),
 )  # fmt: skip

@@ -171,10 +171,17 @@ def check_biases(planned: Sequence[Target], config: Config, ignore: Collection[s
 
 
 def check_experts(planned: Sequence[Target], keys: Mapping[str, Any]) -> None:
-    """Raise ConversionError if `keys` lack their numbers, or say that they begin in another layer."""
+    """Raise ConversionError if `keys` lack numbers of experts, or have some that cannot be."""
     routed = [int(found[1]) for target in planned if (found := _ROUTER.fullmatch(target.name))]
     if routed and not (keys.get("expert_count") and keys.get("expert_used_count")):
         raise ConversionError("config.json does not say how many experts there are, or how many are used")
+    if routed and (groups := keys.get("expert_group_count")):
+        most = keys["expert_count"] // groups * (keys.get("expert_group_used_count") or 1)
+        if keys["expert_used_count"] > most:
+            raise ConversionError(
+                f"config.json: {keys['expert_used_count']} experts cannot be used, as the groups that are "
+                f"used have {most}: 'n_group' or 'topk_group' is wrong"
+            )
     dense, layers = keys.get("leading_dense_block_count"), keys["block_count"]
     if dense is None:
         return
