@@ -493,7 +493,8 @@ FAMILIES: Final[dict[str, Family]] = {
                 [_WINDOW, _FULL, _FULL], [_FULL] * LAYERS, [_FULL, _WINDOW, _FULL], [_FULL, _FULL, _WINDOW],
                 ABSENT,
             ),
-            "num_experts": (6,), "enable_moe_block": (), "top_k_experts": (),
+            "num_experts": (6,), "enable_moe_block": (), "top_k_experts": (), "sliding_window": (5, 12),
+            "use_bidirectional_attention": ("all", "vision", None),
         },
         groups=(_experts_of_gemma4,), kinds=_PER_KIND),
     # Latents.

@@ -175,8 +175,11 @@ def check_experts(planned: Sequence[Target], keys: Mapping[str, Any]) -> None:
     routed = [int(found[1]) for target in planned if (found := _ROUTER.fullmatch(target.name))]
     if routed and not (keys.get("expert_count") and keys.get("expert_used_count")):
         raise ConversionError("config.json does not say how many experts there are, or how many are used")
-    if routed and (groups := keys.get("expert_group_count")):
-        most = keys["expert_count"] // groups * (keys.get("expert_group_used_count") or 1)
+    groups, groups_used = keys.get("expert_group_count") or 1, keys.get("expert_group_used_count")
+    if routed and groups > 1:
+        if groups_used is None:
+            raise ConversionError("config.json lacks 'topk_group', the number of groups that are used")
+        most = keys["expert_count"] // groups * groups_used
         if keys["expert_used_count"] > most:
             raise ConversionError(
                 f"config.json: {keys['expert_used_count']} experts cannot be used, as the groups that are "

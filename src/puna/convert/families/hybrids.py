@@ -133,7 +133,7 @@ NEMOTRON_H_MOE: Final = Family(
     changes=_NEMOTRON_CHANGES, rename=_head_as_layer, pre="pixtral",
     when=lambda config: _has_experts(config) and not {"-", "mlp"} & set(_kinds(config)),
     assumed=_NEMOTRON_ASSUMED, harmless=_NEMOTRON_HARMLESS,
-    defaults={"norm_topk_prob": True, "moe_shared_expert_intermediate_size": 7688},
+    defaults={"norm_topk_prob": True, "moe_shared_expert_intermediate_size": 7688, "topk_group": 1},
 )  # fmt: skip
 
 
