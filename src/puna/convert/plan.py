@@ -97,8 +97,7 @@ def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGML
         name: Target(name, constant=np.ascontiguousarray(values))
         for name, values in family.extra(config).items()
     }
-    said = config.whole.get("tie_word_embeddings", config.get("tie_word_embeddings"))
-    tied = family.tied if said is None else bool(said)
+    tied = _is_tied(config, family)
     # transformers looks at the outer setting, whose default may differ.
     doubtful = tied and config.own is not config.whole and "tie_word_embeddings" not in config.whole
     for name in checkpoint.tensors:
@@ -126,10 +125,6 @@ def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGML
                     f"tensors {shown(there.parts[number].source)} and {shown(name)} are both '{target}'"
                 )
             there.parts[number] = Part(name, family, target, split, index)
-    # transformers ties a text model within another unless the whole says otherwise.
-    by_whole = config.own is not config.whole and "tie_word_embeddings" not in config.whole
-    if not (tied or by_whole or config.get("tie_word_embeddings")):
-        _check_output(found, checkpoint, config)
     for name, other in family.only_with.items():
         if other not in found:
             found.pop(name, None)
@@ -139,7 +134,13 @@ def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGML
     return sorted(found.values(), key=_place)
 
 
-def _check_output(found: Collection[str], checkpoint: Checkpoint, config: Config) -> None:
+def _is_tied(config: Config, family: Family) -> bool:
+    """Whether the output is the input's table."""
+    said = config.whole.get("tie_word_embeddings", config.get("tie_word_embeddings"))
+    return family.tied if said is None else bool(said)
+
+
+def check_output(planned: Sequence[Target], checkpoint: Checkpoint, config: Config, family: Family) -> None:
     """Raise ConversionError if a model that predicts tokens has nothing to do it with.
 
     Readers of the file would take the input's table. Vectors, which sentence-transformers says how to make,
@@ -147,7 +148,10 @@ def _check_output(found: Collection[str], checkpoint: Checkpoint, config: Config
     """
     (name, *_) = config.whole.get("architectures") or ("",)
     predicts = str(name).endswith(_PREDICTING) and not checkpoint.modules
-    if predicts and not {"output.weight", "cls.output.weight"} & {*found}:
+    # transformers ties a text model within another unless the whole says otherwise.
+    by_whole = config.own is not config.whole and "tie_word_embeddings" not in config.whole
+    tied = _is_tied(config, family) or by_whole or config.get("tie_word_embeddings")
+    if predicts and not tied and not {"output.weight", "cls.output.weight"} & {each.name for each in planned}:
         raise ConversionError(
             "the checkpoint has no output ('lm_head.weight'), and config.json does not say that it is the "
             "input's table ('tie_word_embeddings'): the setting or a file of tensors is missing"
