@@ -133,6 +133,9 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "mamba2, steps": (
         MODELS["mamba2"], {"time_step_limit": [0.0, 0.5]}, "'time_step_limit' is .*0.5.*, but .* mamba2"
     ),
+    "llama, scaled by nothing": (
+        LLAMA, {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4}}, "rotation lacks 'factor'"
+    ),
     "llama, part of a head": (
         LLAMA, {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "can only have 1.0"
     ),

@@ -262,6 +262,7 @@ FOUND: Sequence[tuple[str, dict[str, Any], str]] = (
     ("MiMoV2FlashForCausalLM", _UNSAID, REFUSED),  # five numbers of a head would rotate
     ("Qwen3VLForConditionalGeneration", _UNSAID, REFUSED),  # axes share 64 pairs
     ("Qwen3VLMoeForConditionalGeneration", _UNSAID, REFUSED),
+    ("KimiLinearForCausalLM", {"linear_num_heads": ABSENT}, REFUSED),
     ("Gemma3ForCausalLM", _OLD_LINEAR, REFUSED),
     ("Gemma3nForCausalLM", _OLD_LINEAR, REFUSED),
     ("Olmo3ForCausalLM", {**_UNSAID, "rope_theta": 50.0}, REFUSED),

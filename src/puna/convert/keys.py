@@ -156,11 +156,11 @@ def rope_scaling(config: Config, family: Family) -> dict[str, Any]:
         )
     match kind:
         case "linear":
-            found |= {"rope.scaling.type": "linear", "rope.scaling.factor": _float(rope["factor"])}
+            found |= {"rope.scaling.type": "linear", "rope.scaling.factor": _scaling_factor(config)}
         case "yarn":
             found |= {
                 "rope.scaling.type": "yarn",
-                "rope.scaling.factor": _float(rope["factor"]),
+                "rope.scaling.factor": _scaling_factor(config),
                 "rope.scaling.original_context_length": rope.get("original_max_position_embeddings"),
                 "rope.scaling.yarn_ext_factor": _float(rope.get("extrapolation_factor")),
                 "rope.scaling.attn_factor": _attention_factor(config),
@@ -172,6 +172,13 @@ def rope_scaling(config: Config, family: Family) -> dict[str, Any]:
         case "dynamic":
             rope.get("factor")  # changes nothing within the context of training
     return found
+
+
+def _scaling_factor(config: Config) -> float:
+    factor = _float(config.rope.get("factor"))
+    if factor is None:
+        raise ConversionError("config.json: the rotation lacks 'factor', by which it is scaled")
+    return factor
 
 
 def yarn_magnitude(factor: float, scale: float = 1.0) -> float:

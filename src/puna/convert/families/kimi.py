@@ -22,6 +22,12 @@ def _linear(config: Config, name: str, own: str) -> Any:
     return found
 
 
+def _delta_head(config: Config) -> Any:
+    """The size of a head of delta networks, of which there are as many as of attention."""
+    _linear(config, "num_heads", "linear_num_heads")
+    return _linear(config, "head_dim", "linear_head_dim")
+
+
 def _kv_heads(config: Config) -> list[int]:
     """1 where a layer attends; published settings count layers from 1."""
     if (kinds := config.get("layer_types")) is not None:
@@ -37,7 +43,7 @@ def _kv_heads(config: Config) -> list[int]:
 _KEYS: Final[dict[str, Key]] = {
     **LATENT_KEYS, "attention.head_count_kv": _kv_heads, "attention.value_length": "head_dim",
     "ssm.conv_kernel": lambda config: _linear(config, "short_conv_kernel_size", "linear_conv_kernel_dim"),
-    "kda.head_dim": lambda config: _linear(config, "head_dim", "linear_head_dim"),
+    "kda.head_dim": _delta_head,
     "expert_shared_count": "num_shared_experts", "expert_gating_func": lambda config: 2,
     "expert_group_count": lambda config: None, "expert_weights_norm": "moe_renormalize",
 }  # fmt: skip
