@@ -198,9 +198,13 @@ def test_a_published_configuration_is_carried(name: str) -> None:
     assert check(json.loads(PUBLISHED.read_text())[name]) == []
 
 
+def settings_of(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    return found
+
+
 def changed(folder: Path, **settings: Any) -> Path:
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    (folder / "config.json").write_text(json.dumps(settings_of(folder) | settings))
     return folder
 
 
@@ -265,6 +269,10 @@ def test_biases_that_transformers_would_leave_out_are_refused_unless_the_setting
     with pytest.raises(
         ConversionError, match=rf"'{setting}' is False, but there is 'blk\.1\..*_[a-z]*\.bias'"
     ):
+        convert(folder, tmp_path / "m.gguf")
+    unsaid = {key: value for key, value in settings_of(folder).items() if key != setting}
+    (folder / "config.json").write_text(json.dumps(unsaid))
+    with pytest.raises(ConversionError, match=f"'{setting}' is False, but there is"):
         convert(folder, tmp_path / "m.gguf")
     convert(folder, tmp_path / "m.gguf", ignore=[setting])
     changed(folder, **{setting: True})

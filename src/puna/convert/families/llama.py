@@ -23,6 +23,8 @@ KEYS: Final[dict[str, Key]] = {
     "rope.dimension_count": lambda config: config.head_size,
 }
 
+#: Without such settings there are none.
+NO_BIASES: Final = {"attention_bias": False, "mlp_bias": False}
 #: Of MiniCPM 4.
 _LONG_ROPE: Final[dict[str, Key]] = {
     "rope.scaling.original_context_length": lambda config: (
@@ -51,11 +53,11 @@ LLAMA: Final = Family(
     architecture="llama",
     keys={**KEYS, **_LONG_ROPE, "attention.sliding_window": _window},
     extra=_factors, pre="llama-bpe", ropes=(*ROPES, "longrope", "su"), assumed=LONG_ROPE,
-    defaults={"rms_norm_eps": 1e-6, "sliding_window": 4096},
+    defaults={"rms_norm_eps": 1e-6, "sliding_window": 4096, **NO_BIASES},
 )  # fmt: skip
 LLAMA_BODY: Final = replace(LLAMA, hf=("LlamaModel",), prefix="model.")
 MIXTRAL: Final = replace(
-    LLAMA, hf=("MixtralForCausalLM",), defaults={"rms_norm_eps": 1e-5, "rope_theta": 1e6}
+    LLAMA, hf=("MixtralForCausalLM",), defaults={"rms_norm_eps": 1e-5, "rope_theta": 1e6, **NO_BIASES}
 )
 SCALES: Final[dict[str, Key]] = {
     "attention.scale": "attention_multiplier",
@@ -64,7 +66,7 @@ SCALES: Final[dict[str, Key]] = {
     "logit_scale": "logits_scaling",
 }
 #: What transformers takes for Granite where config.json does not say it.
-SCALE_DEFAULTS: Final = {"attention_multiplier": 1.0, "rms_norm_eps": 1e-6}
+SCALE_DEFAULTS: Final = {"attention_multiplier": 1.0, "rms_norm_eps": 1e-6, **NO_BIASES}
 
 
 def _rotated(config: Config) -> list[int]:
@@ -78,7 +80,7 @@ GRANITE: Final = Family(
 )  # fmt: skip
 SMOLLM3: Final = Family(
     hf=("SmolLM3ForCausalLM",), architecture="smollm3", keys=KEYS, extra=llama3_factors, pre="llama-bpe",
-    tied=True, ropes=ROPES, defaults={"no_rope_layer_interval": 4},
+    tied=True, ropes=ROPES, defaults={"no_rope_layer_interval": 4, **NO_BIASES},
     assumed={
         "no_rope_layers": _rotated,
         "no_rope_layer_interval": lambda config: (

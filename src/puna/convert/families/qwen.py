@@ -25,6 +25,7 @@ NOT_SUMMED: Final[dict[str, Key]] = {
 WINDOWS: Final = ("sliding_window", "max_window_layers")
 #: What transformers takes where config.json does not say it.
 _DEFAULTS: Final = {"rope_theta": 10000.0}
+_QWEN3_DEFAULTS: Final = {**_DEFAULTS, "attention_bias": False}
 _VISION_ROPES: Final = (*SCALED, "mrope")
 #: How many layers of what sees speak to the first layers of the text.
 _SPEAKING: Final[dict[str, Key]] = {
@@ -81,7 +82,7 @@ def _ranks(*, tied: bool) -> Callable[[Config], bool]:
 
 _RANKING: Final = Family(
     hf=("Qwen3ForCausalLM",), architecture="qwen3", pre="qwen2", when=_ranks(tied=False), harmless=WINDOWS,
-    defaults=_DEFAULTS,
+    defaults=_QWEN3_DEFAULTS,
     keys={
         "pooling_type": lambda config: 4, "classifier.output_labels": lambda config: list(_LABELS),
         "tokenizer.chat_template.rerank": lambda config: _QUESTION,
@@ -111,10 +112,13 @@ FAMILIES: Final = (
         hf=("Qwen2MoeForCausalLM",), architecture="qwen2moe", keys={**EXPERTS, **_SUMMED}, pre="qwen2",
         harmless=WINDOWS, defaults={**_DEFAULTS, "shared_expert_intermediate_size": 5632},
     ),
-    Family(hf=("Qwen3ForCausalLM",), architecture="qwen3", pre="qwen2", harmless=WINDOWS, defaults=_DEFAULTS),
+    Family(
+        hf=("Qwen3ForCausalLM",), architecture="qwen3", pre="qwen2", harmless=WINDOWS,
+        defaults=_QWEN3_DEFAULTS,
+    ),
     Family(
         hf=("Qwen3MoeForCausalLM",), architecture="qwen3moe", keys={**EXPERTS, **NOT_SUMMED}, pre="qwen2",
-        defaults={**_DEFAULTS, "norm_topk_prob": False}, harmless=WINDOWS,
+        defaults={**_QWEN3_DEFAULTS, "norm_topk_prob": False}, harmless=WINDOWS,
     ),
     _QWEN2VL, replace(_QWEN2VL, hf=("Qwen2VLModel",), prefix="model."),
     Family(
@@ -129,7 +133,7 @@ FAMILIES: Final = (
         assumed={"rope_parameters.mrope_interleaved": True, "norm_topk_prob": True},
     ),
     Family(hf=("Qwen3Model",), architecture="qwen3", pre="qwen2", prefix="model.", harmless=WINDOWS,
-    defaults=_DEFAULTS),
+    defaults=_QWEN3_DEFAULTS),
     Family(hf=("Qwen2Model",), architecture="qwen2", pre="qwen2", prefix="model.", harmless=WINDOWS,
     defaults=_DEFAULTS),
 )  # fmt: skip
