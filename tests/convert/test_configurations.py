@@ -264,6 +264,7 @@ FOUND: Sequence[tuple[str, dict[str, Any], str]] = (
     ("Qwen3VLMoeForConditionalGeneration", _UNSAID, REFUSED),
     ("KimiLinearForCausalLM", {"linear_num_heads": ABSENT}, REFUSED),
     ("Gemma3ForCausalLM", _OLD_LINEAR, REFUSED),
+    ("Gemma3ForConditionalGeneration", {"final_logit_softcapping": 5.0}, REFUSED),
     ("Gemma3nForCausalLM", _OLD_LINEAR, REFUSED),
     ("Olmo3ForCausalLM", {**_UNSAID, "rope_theta": 50.0}, REFUSED),
     ("ModernBertModel", {**_UNSAID, "rope_theta": 50.0}, REFUSED),

@@ -69,7 +69,9 @@ def _base(config: Config) -> float:
 
 
 def _cap(config: Config) -> Any:
-    return () if config.layers == _SMALLEST else config.get("final_logit_softcapping")
+    """The cap of predictions, which transformers leaves out of models with a vision tower."""
+    within = config.own is not config.whole
+    return () if within or config.layers == _SMALLEST else config.get("final_logit_softcapping")
 
 
 #: A file without them means those of the first models.
