@@ -120,7 +120,7 @@ def save(drawn: Drawn, model: Any, folder: Path) -> None:
 
 @cache
 def vocabulary_files(words: bool, sees: bool) -> dict[str, bytes]:
-    """The files of a tokenizer, by name."""
+    """Return the files of a tokenizer, by name."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if words:
@@ -131,7 +131,10 @@ def vocabulary_files(words: bool, sees: bool) -> dict[str, bytes]:
 
 
 def moved_by_rounding(drawn: Drawn, model: Any, tokens: list[int], theirs: torch.Tensor) -> torch.Tensor:
-    """How far transformers' own results move if weights are rounded otherwise, by row; changes `model`."""
+    """Return how far each row of transformers' results moves if weights are rounded otherwise.
+
+    The weights of `model` are changed.
+    """
     moved = torch.zeros(len(theirs))
     for _ in range(4):
         with torch.no_grad():
@@ -142,11 +145,11 @@ def moved_by_rounding(drawn: Drawn, model: Any, tokens: list[int], theirs: torch
 
 
 def is_rounding(off: torch.Tensor, moved: torch.Tensor) -> bool:
-    """Whether rows differ no more than rounding moves them.
+    """Return whether rows are off by no more than rounding moves them.
 
-    The first states of delta networks are next to nothing and are then brought to length 1, by which a
-    difference in the last bit of a number grows to thousandths. And a router may like two experts equally
-    well: then few rows are off, by any amount.
+    The first states of delta networks are almost zero before they are normalised, so that a difference in
+    the last bit grows to thousandths. A router may rate two experts equally: then a few rows are off, by any
+    amount.
     """
     few = int((off > _MOST_ROUNDING).sum()) <= len(off) // 4
     return few and bool((off < (4 * moved).clamp(min=_CLOSE)).all())

@@ -135,16 +135,16 @@ def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGML
 
 
 def _is_tied(config: Config, family: Family) -> bool:
-    """Whether the output is the input's table."""
+    """Return whether the output is the input's table."""
     said = config.whole.get("tie_word_embeddings", config.get("tie_word_embeddings"))
     return family.tied if said is None else bool(said)
 
 
 def check_output(planned: Sequence[Target], checkpoint: Checkpoint, config: Config, family: Family) -> None:
-    """Raise ConversionError if a model that predicts tokens has nothing to do it with.
+    """Raise ConversionError if a model that predicts tokens lacks its output.
 
-    Readers of the file would take the input's table. Vectors, which sentence-transformers says how to make,
-    need no output.
+    Readers of the file would take the input's table instead. A folder that sentence-transformers wrote makes
+    vectors, which need no output.
     """
     (name, *_) = config.whole.get("architectures") or ("",)
     predicts = str(name).endswith(_PREDICTING) and not checkpoint.modules
@@ -159,9 +159,9 @@ def check_output(planned: Sequence[Target], checkpoint: Checkpoint, config: Conf
 
 
 def check_biases(planned: Sequence[Target], config: Config, ignore: Collection[str]) -> None:
-    """Raise ConversionError for biases that config.json says there are none of, unless `ignore` names it.
+    """Raise ConversionError for biases that a setting denies, unless `ignore` names the setting.
 
-    transformers leaves them out, readers of the file would add them.
+    transformers leaves such biases out; readers of the file would add them.
     """
     said = {name: config.peek(name) for name in _BIASES if isinstance(config.peek(name), bool)}
     for target in planned:
@@ -175,7 +175,7 @@ def check_biases(planned: Sequence[Target], config: Config, ignore: Collection[s
 
 
 def check_experts(planned: Sequence[Target], keys: Mapping[str, Any]) -> None:
-    """Raise ConversionError if `keys` lack numbers of experts, or have some that cannot be."""
+    """Raise ConversionError if `keys` lack the numbers of experts, or the checkpoint contradicts them."""
     routed = [int(found[1]) for target in planned if (found := _ROUTER.fullmatch(target.name))]
     if routed and not (keys.get("expert_count") and keys.get("expert_used_count")):
         raise ConversionError("config.json does not say how many experts there are, or how many are used")

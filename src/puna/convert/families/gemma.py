@@ -28,7 +28,7 @@ ASSUMED: Final[dict[str, Assumption]] = {
     "hidden_activation": _TANH,
     "use_bidirectional_attention": False,
 }
-#: Where kinds of layers have rotations of their own, transformers reads "rope_type" alone of the old form.
+#: Where kinds of layers have rotations of their own, transformers does not read the old name of `rope_type`.
 OLD_ROTATION: Final[dict[str, Assumption]] = {
     "rope_scaling.type": lambda config: config.peek("rope_scaling.rope_type") or "default",
 }
@@ -69,7 +69,7 @@ def _base(config: Config) -> float:
 
 
 def _cap(config: Config) -> Any:
-    """The cap of predictions, which transformers leaves out of models with a vision tower."""
+    """Return the cap of predictions, which transformers leaves out of models with a vision tower."""
     within = config.own is not config.whole
     return () if within or config.layers == _SMALLEST else config.get("final_logit_softcapping")
 

@@ -23,7 +23,7 @@ def _linear(config: Config, name: str, own: str) -> Any:
 
 
 def _delta_head(config: Config) -> Any:
-    """The size of a head of delta networks, of which there are as many as of attention."""
+    """Return the size of a delta network's heads, which are as many as those of attention."""
     _linear(config, "num_heads", "linear_num_heads")
     return _linear(config, "head_dim", "linear_head_dim")
 

@@ -57,7 +57,7 @@ KEYS: Final[dict[str, Key]] = {
 
 
 def _dense(config: Config, otherwise: int = 0) -> int:
-    """How many layers come before those with experts; `otherwise` if config.json does not say it."""
+    """Return how many layers come before those with experts, or `otherwise` if config.json lacks it."""
     kinds = config.get("mlp_layer_types")
     if isinstance(kinds, list) and kinds:
         return kinds.index("sparse") if "sparse" in kinds else len(kinds)

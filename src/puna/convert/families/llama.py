@@ -112,7 +112,7 @@ def _exaone_kinds(config: Config) -> Any:
 
 
 def _exaone_pattern(config: Config) -> Any:
-    """Every how many layers one sees everything; not all of them, for the same reason."""
+    """Return the period of layers that see everything, which cannot be all, for the same reason."""
     unused = not config.get("sliding_window") or any(_exaone_windows(config))
     return config.peek("sliding_window_pattern") if unused else 4
 
