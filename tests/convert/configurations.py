@@ -27,6 +27,8 @@ class Absent:
 
 
 ABSENT: Final = Absent()
+#: How changes of settings outside `text_config` begin.
+OUTSIDE: Final = "outside."
 
 SIZES: Final[dict[str, Any]] = {
     "vocab_size": len(vocabulary()), "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": LAYERS,
@@ -187,9 +189,11 @@ class Drawn:
         found = copy.deepcopy(base_of(self.architecture))
         inner = found.get("text_config", found)
         for name, value in self.changes.items():
-            inner.pop(name, None)
+            place = found if name.startswith(OUTSIDE) else inner
+            name = name.removeprefix(OUTSIDE)
+            place.pop(name, None)
             if value is not ABSENT:
-                inner[name] = copy.deepcopy(value)
+                place[name] = copy.deepcopy(value)
         return {**found, "architectures": [self.architecture], "model_type": config_class(self).model_type}
 
     def without(self, name: str) -> Drawn:
@@ -286,7 +290,10 @@ def draw(architecture: str, seed: int) -> Drawn:
         else:
             name = list(values)[at - len(groups)]
             changes[name] = rng.choice(list(values[name]))
-    return Drawn(architecture, seed, changes, saved=rng.random() < 0.5)
+    saved = rng.random() < 0.5
+    if seed and FAMILIES[architecture].whole and rng.random() < 0.1:
+        changes[f"{OUTSIDE}tie_word_embeddings"] = rng.random() < 0.5
+    return Drawn(architecture, seed, changes, saved)
 
 
 def rotation(rng: random.Random, architecture: str) -> dict[str, Any]:

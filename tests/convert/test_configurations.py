@@ -34,6 +34,7 @@ from tests.convert.configurations import (
     FIXED,
     LAYERS,
     MISTRAL_YARN,
+    OUTSIDE,
     VALUES,
     WITHOUT_EFFECT,
     Drawn,
@@ -306,6 +307,8 @@ FOUND: Sequence[tuple[str, dict[str, Any], str]] = (
         REFUSED,  # it is 16 outside
     ),
     ("Exaone4ForCausalLM", {"sliding_window_pattern": 1}, REFUSED),
+    ("Llama4ForConditionalGeneration", {f"{OUTSIDE}tie_word_embeddings": True}, REFUSED),
+    ("MllamaForConditionalGeneration", {f"{OUTSIDE}tie_word_embeddings": True}, REFUSED),
     ("Llama4ForCausalLM", {"no_rope_layer_interval": 1, "layer_types": ["full_attention"] * LAYERS}, EQUAL),
 )  # fmt: skip
 

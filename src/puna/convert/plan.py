@@ -98,8 +98,9 @@ def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGML
         for name, values in family.extra(config).items()
     }
     tied = _is_tied(config, family)
-    # transformers looks at the outer setting, whose default may differ.
-    doubtful = tied and config.own is not config.whole and "tie_word_embeddings" not in config.whole
+    # transformers looks at the setting outside, whose default may differ, or of some models at that inside.
+    said = [bool(each.get("tie_word_embeddings")) for each in (config.whole, config.own)]
+    doubtful = tied and config.own is not config.whole and not all(said)
     for name in checkpoint.tensors:
         if is_of_another_part(name, family):
             continue
@@ -111,8 +112,8 @@ def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGML
             ) from None
         if doubtful and place == "output.weight" and not family.tied:
             raise ConversionError(
-                "config.json: 'tie_word_embeddings' is true only in 'text_config', and the checkpoint has "
-                "an output: say outside 'text_config' whether it counts"
+                f"config.json: 'tie_word_embeddings' is true only {'outside' if said[0] else 'in'} "
+                "'text_config', and the checkpoint has an output: say in both places whether it counts"
             )
         if place is None or (tied and place == "output.weight"):
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -13,6 +13,7 @@ from puna.convert.families.llama import ROPES
 from puna.convert.family import Change, Family, Key, Parting, Place, Split, permuted
 from puna.convert.numbers import Values
 from puna.convert.rotation import llama3_factors
+from puna.errors import ConversionError
 
 
 def _turned_halves(values: Values, config: Config) -> Sequence[Values]:
@@ -181,6 +182,16 @@ def _mllama_name(name: str, config: Config) -> str:
     )
 
 
+def _mllama_factors(config: Config) -> Mapping[str, Values]:
+    """Return the factors of the rotation. Raises ConversionError for a model without an output of its own."""
+    if config.whole.get("tie_word_embeddings"):
+        raise ConversionError(
+            "config.json: 'tie_word_embeddings' is True, but a file of architecture mllama can only have "
+            "False"
+        )
+    return llama3_factors(config)
+
+
 MLLAMA: Final = Family(
     hf=("MllamaForConditionalGeneration",), architecture="mllama",
     keys={
@@ -201,6 +212,6 @@ MLLAMA: Final = Family(
         ("v.pre_tile_position_embd.gate", "v.post_tile_position_embd.gate", "attn_gate", "ffn_gate"),
         lambda values, config: np.tanh(values),
     ),
-    extra=llama3_factors, pre="llama-bpe", ropes=ROPES, defaults={"rope_theta": 500000.0},
+    extra=_mllama_factors, pre="llama-bpe", ropes=ROPES, defaults={"rope_theta": 500000.0},
 )  # fmt: skip
 FAMILIES: Final = (LLAMA4, MLLAMA)
