@@ -94,6 +94,11 @@ def check_settings(config: Config, family: Family, ignore: Collection[str] = ())
     """
     if strange := next((name for name in ignore if config.peek(name) is None), None):
         raise ConversionError(f"config.json has no setting {shown(strange)} to ignore")
+    for name in sorted(config.outside - {"tie_word_embeddings", *ignore}):
+        if config.peek(name) is not None and not _HARMLESS.fullmatch(name):
+            raise ConversionError(
+                f"config.json: '{name}' is outside 'text_config', where transformers does not look for it"
+            )
     unknown = []
     for name, value in _leaves({**config.own, **config.defaults}):
         if any(part in ignore for part in _outer(name)):

@@ -17,13 +17,12 @@ _LARGEST_HEAD: Final = 1 << 14
 class _Rotation(Mapping[str, Any]):
     """Settings of a rotation, each with the names in config.json that give it; reads are reported."""
 
-    def __init__(self, found: Mapping[str, tuple[Any, list[str]]], note: Callable[[str], None]) -> None:
+    def __init__(self, found: Mapping[str, tuple[Any, list[str]]], note: Callable[..., None]) -> None:
         self._found, self._note = found, note
 
     def __getitem__(self, key: str) -> Any:
         value, names = self._found[key]
-        for name in names:
-            self._note(name)
+        self._note(*names)
         return value
 
     def __contains__(self, key: object) -> bool:
@@ -52,6 +51,7 @@ class Config:
         self.own: Mapping[str, Any] = nested[0] if nested else raw
         self.raw: dict[str, Any] = {**raw, **self.own}
         self.read: set[str] = set()  # names of settings; those within others have dots
+        self.outside: set[str] = set()  # those read that the text model's own settings lack
         self.defaults: dict[str, Any] = {}  # settings that config.json does not mention
         self.whole: Mapping[str, Any] = raw
         self._pictures: dict[str, Any] = {}
@@ -124,8 +124,16 @@ class Config:
 
         All of the names count as read. A dot leads to a setting within another.
         """
+        found = [name for name in names if self.peek(name) is not None]
+        self._note(*found[:1], *names)
+        return self.peek(found[0]) if found else None
+
+    def _note(self, *names: str) -> None:
+        """Mark settings as read, of which the first one counts."""
         self.read.update(names)
-        return next((value for name in names if (value := self.peek(name)) is not None), None)
+        first = names[0].partition(".")[0]
+        if self.own is self.whole.get("text_config") and first in self.whole and first not in self.own:
+            self.outside.add(names[0])
 
     def peek(self, name: str) -> Any:
         """A setting or None, without marking it as read. A dot leads to a setting within another."""
@@ -178,7 +186,7 @@ class Config:
     @property
     def rope(self) -> Mapping[str, Any]:
         """The rotation in layers that see everything: `rope_type`, `rope_theta`, factors."""
-        return _Rotation(self._rotations(), self.read.add)
+        return _Rotation(self._rotations(), self._note)
 
     @property
     def local_rope_theta(self) -> float | None:
