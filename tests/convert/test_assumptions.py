@@ -251,6 +251,15 @@ def test_a_missing_output_is_not_taken_for_the_table_of_the_input(folder: Path, 
     convert(folder, tmp_path / "m.gguf")
 
 
+def test_a_checkpoint_with_fewer_layers_than_settings_say_is_refused(folder: Path, tmp_path: Path) -> None:
+    layers = settings_of(folder)["num_hidden_layers"]
+    changed(folder, num_hidden_layers=layers + 1)
+    with pytest.raises(
+        ConversionError, match=rf"there are {layers + 1} layers, but the checkpoint has {layers}"
+    ):
+        convert(folder, tmp_path / "m.gguf")
+
+
 def test_vectors_need_no_output(folder: Path, tmp_path: Path) -> None:
     rewritten(folder, lambda tensors: tensors.pop("lm_head.weight"))
     save_modules(folder)
@@ -282,6 +291,25 @@ def test_biases_that_transformers_would_leave_out_are_refused_unless_the_setting
 def test_a_setting_to_ignore_must_exist(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConversionError, match=r"config\.json has no setting 'hidden_akt' to ignore"):
         convert(folder, tmp_path / "m.gguf", ignore=["hidden_akt"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("llama", (4096, 32, 32, 11008, None)), ("mistral", (4096, 32, 32, 14336, 8))],
+)
+def test_sizes_that_llava_leaves_out_are_those_of_the_first_models(
+    kind: str, expected: tuple[int | None, ...]
+) -> None:
+    text = {"model_type": kind, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "vocab_size": 32064}
+    config = Config({"architectures": ["LlavaForConditionalGeneration"], "text_config": text})
+    (family,) = families_called(f"{kind.capitalize()}ForCausalLM")
+    config.complete(family.defaults)
+    found = metadata(config, family)
+    names = (
+        "embedding_length", "block_count", "attention.head_count", "feed_forward_length",
+        "attention.head_count_kv",
+    )  # fmt: skip
+    assert tuple(found.get(name) for name in names) == expected
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,15 @@ from puna.convert.config import Config
 from puna.convert.family import Family
 from puna.convert.keys import metadata, plain_metadata, tower_metadata
 from puna.convert.modules import module_metadata
-from puna.convert.plan import Target, check_biases, check_experts, check_heads, check_output, targets
+from puna.convert.plan import (
+    Target,
+    check_biases,
+    check_experts,
+    check_heads,
+    check_layers,
+    check_output,
+    targets,
+)
 from puna.convert.registry import family_of, tower_of
 from puna.convert.towers.assumed import check_tower
 from puna.convert.vocabulary import vocabulary
@@ -65,6 +73,7 @@ def convert(
             planned = targets(checkpoint, config, family, _TYPES[kind])
             keys = {**metadata(config, family), **module_metadata(checkpoint)}
             check_output(planned, checkpoint, config, family)
+            check_layers(planned, keys)
             check_heads(planned, keys)
             check_experts(planned, keys)
             check_biases(planned, config, ignore)

@@ -28,6 +28,7 @@ _EXACT: Final = (
 _KERNELS: Final = ("v.patch_embd.weight", "mm.patch_merger.weight")
 
 
+_LAYER: Final = re.compile(r"blk\.(\d+)\.")
 _ROUTER: Final = re.compile(r"blk\.(\d+)\.ffn_gate_inp\.weight")
 #: Tensors whose sizes depend on heads.
 _OF_HEADS: Final = re.compile(r"blk\.(\d+)\.(attn_k|attn_output)\.weight")
@@ -173,6 +174,16 @@ def check_biases(planned: Sequence[Target], config: Config, ignore: Collection[s
                 f"config.json: '{about[0]}' is False, but there is '{target.name}'; to use it all the same, "
                 f"convert the folder with `puna convert --ignore {about[0]}`"
             )
+
+
+def check_layers(planned: Sequence[Target], keys: Mapping[str, Any]) -> None:
+    """Raise ConversionError if the checkpoint has other layers than `keys` say."""
+    found = {int(layer[1]) for target in planned if (layer := _LAYER.match(target.name))}
+    if found and len(found) != keys["block_count"]:
+        raise ConversionError(
+            f"config.json says that there are {keys['block_count']} layers, but the checkpoint has "
+            f"{len(found)}: 'num_hidden_layers' is missing or wrong, or a file of tensors is missing"
+        )
 
 
 def check_experts(planned: Sequence[Target], keys: Mapping[str, Any]) -> None:

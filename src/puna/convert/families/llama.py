@@ -23,6 +23,10 @@ KEYS: Final[dict[str, Key]] = {
     "rope.dimension_count": lambda config: config.head_size,
 }
 
+#: Of the first models, which LLaVA's settings leave out.
+_SIZES: Final = {
+    "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
+}  # fmt: skip
 #: Without such settings there are none.
 NO_BIASES: Final = {"attention_bias": False, "mlp_bias": False}
 #: Of MiniCPM 4.
@@ -49,11 +53,17 @@ def _window(config: Config) -> int | None:
 
 
 LLAMA: Final = Family(
-    hf=("LlamaForCausalLM", "MistralForCausalLM"),
+    hf=("LlamaForCausalLM",),
     architecture="llama",
     keys={**KEYS, **_LONG_ROPE, "attention.sliding_window": _window},
     extra=_factors, pre="llama-bpe", ropes=(*ROPES, "longrope", "su"), assumed=LONG_ROPE,
-    defaults={"rms_norm_eps": 1e-6, "sliding_window": 4096, **NO_BIASES},
+    defaults={**_SIZES, "rms_norm_eps": 1e-6, **NO_BIASES},
+)  # fmt: skip
+MISTRAL: Final = replace(
+    LLAMA, hf=("MistralForCausalLM",),
+    defaults={
+        **LLAMA.defaults, "intermediate_size": 14336, "num_key_value_heads": 8, "sliding_window": 4096,
+    },
 )  # fmt: skip
 LLAMA_BODY: Final = replace(LLAMA, hf=("LlamaModel",), prefix="model.")
 MIXTRAL: Final = replace(
@@ -129,4 +139,4 @@ EXAONE4: Final = Family(
     defaults={"rope_theta": 10000.0, "sliding_window": 4096},
     assumed={"layer_types": _exaone_kinds, "sliding_window_pattern": _exaone_pattern},
 )  # fmt: skip
-FAMILIES: Final = (LLAMA, LLAMA_BODY, MIXTRAL, GRANITE, SMOLLM3, SEED_OSS, EXAONE4)
+FAMILIES: Final = (LLAMA, LLAMA_BODY, MISTRAL, MIXTRAL, GRANITE, SMOLLM3, SEED_OSS, EXAONE4)
