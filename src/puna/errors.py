@@ -184,7 +184,9 @@ class TemplateLimitError(RequestError):
 
 
 class RendererError(PunaError):
-    """The process that renders chat templates cannot be started, or broke its protocol."""
+    """The process that renders chat templates cannot be started, was ended, or broke its protocol."""
+
+    status = 503
 
 
 class CacheFullError(PunaError):
