@@ -81,7 +81,7 @@ def convert(
             unknown = check_settings(config, family, ignore)
             writer = _writer(target, family, "model", name or folder.resolve().name, kind)
             for key, value in keys.items():
-                writer.add(key, value, _KINDS.get(key))
+                writer.add(key, value, ValueType.INT32 if value == [] else _KINDS.get(key))
         if unknown:
             logger.warning(
                 "config.json: unknown settings, which the file does not have: %s", ", ".join(unknown)
