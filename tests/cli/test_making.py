@@ -146,6 +146,23 @@ def test_convert_ignores_settings_that_are_named(shell: Shell, tmp_path: Path) -
     assert (tmp_path / "m.gguf").is_file()
 
 
+def test_a_folder_that_is_not_run_as_it_is_says_what_to_type(shell: Shell, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "Tiny", original(TinyLlama()))
+    path = folder / "config.json"
+    path.write_text(
+        json.dumps(json.loads(path.read_text()) | {"attention_sharpness": 2.0, "rope_twist": 3.0})
+    )
+    refused = shell.run("run", str(folder), "hello")
+    for _ in range(2):  # one setting each time, and none is forgotten
+        assert refused.returncode == 1
+        command = re.search(r"`puna (convert .*)`", refused.stderr)
+        assert command is not None, refused.stderr
+        words = command[1].replace("FOLDER", str(folder)).replace("OUT", str(tmp_path / "m")).split()
+        refused = shell.run(*words)
+    assert refused.returncode == 0, refused.stderr
+    assert (tmp_path / "m.gguf").is_file()
+
+
 def test_a_folder_of_a_vision_model_runs_with_its_tower(shell: Shell, tmp_path: Path) -> None:
     tiny = TinyLlava(TinyLlama())
     folder = tiny.save(tmp_path / "Sees", tiny.build())

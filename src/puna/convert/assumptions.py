@@ -109,11 +109,17 @@ def check_settings(config: Config, family: Family, ignore: Collection[str] = ())
             if _NEAR.search(name.lower()) and _is_numerical(value):
                 raise ConversionError(
                     f"config.json: '{name}' is {shown(value)}, which a file of architecture "
-                    f"{family.architecture} is not known to carry; if it does not matter, convert the folder "
-                    f"with `puna convert --ignore {name}`"
+                    f"{family.architecture} is not known to carry; if it does not matter, "
+                    f"{how_to_ignore(name, ignore)}"
                 )
             unknown.append(name)
     return unknown
+
+
+def how_to_ignore(name: str, ignored: Collection[str]) -> str:
+    """Say for an error how to convert a folder whatever a setting says, beside those `ignored` already."""
+    options = " ".join(f"--ignore {each}" for each in (*ignored, name))
+    return f"`puna convert {options} FOLDER OUT.gguf` writes a file to use instead of the folder"
 
 
 def one_of(values: Collection[Any]) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from puna.convert.assumptions import how_to_ignore
 from puna.convert.checkpoint import Checkpoint
 from puna.convert.config import Config
 from puna.convert.family import Family, Split
@@ -172,7 +173,7 @@ def check_biases(planned: Sequence[Target], config: Config, ignore: Collection[s
         if about and not any(said[name] for name in about) and not {*about} & {*ignore}:
             raise ConversionError(
                 f"config.json: '{about[0]}' is False, but there is '{target.name}'; to use it all the same, "
-                f"convert the folder with `puna convert --ignore {about[0]}`"
+                f"{how_to_ignore(about[0], ignore)}"
             )
 
 
