@@ -92,6 +92,10 @@ class SlicingVision(VisionTower):
         count += len(slices) * o.rows(height, width)
         return Prepared(np.ascontiguousarray(slices), count, grid, overview=whole)
 
+    @property
+    def most_pixels(self) -> int:
+        return (_MOST_SLICES + 1) * super().most_pixels
+
     def encode(self, prepared: Prepared, slice_rows: int) -> Slices[Array]:
         whole = [] if prepared.overview is None else [prepared.overview]
         rows = []
