@@ -21,6 +21,7 @@ class ImageLimits:
     file_bytes: int = 20 << 20  # of one image as it is sent
     pixels: int = 40_000_000  # of one image
     pixels_together: int = 200_000_000  # of a request's images, as they are decoded
+    memory_bytes: int = _BASE_BYTES + _BYTES_PER_PIXEL * 40_000_000  # to decode one image
     seconds: float = 10.0  # of processor time, for one image
     seconds_together: float = 30.0  # for a request's images
 
@@ -34,12 +35,8 @@ class ImageLimits:
             file_bytes=most_mb << 20,
             pixels=megapixels * 10**6,
             pixels_together=max(cls.pixels_together, megapixels * 10**6),
+            memory_bytes=_BASE_BYTES + _BYTES_PER_PIXEL * megapixels * 10**6,
         )
-
-    @property
-    def memory_bytes(self) -> int:
-        """Return the memory that decoding one image may take."""
-        return _BASE_BYTES + _BYTES_PER_PIXEL * self.pixels
 
     def check_count(self, count: int) -> None:
         """Raises `ImageError` for more images than a request may have."""

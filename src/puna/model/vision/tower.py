@@ -98,7 +98,7 @@ class VisionTower(Module):
 
     @property
     def most_pixels(self) -> int:
-        """Pixels that `prepare` makes of the largest picture, those of its tiles together."""
+        """Pixels that `prepare` makes of the largest picture, of all tiles; more where sides are rounded."""
         return self.most_patches * self.options.patch_size**2
 
     def memory_bytes(self, slice_rows: int) -> int:
