@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from puna.convert import convert_tower
+from puna.convert import convert, convert_tower
 from puna.errors import ConversionError, ModelError, UnsupportedModelError
 from puna.model.load import load_model
 from tests.converted import Contents, contents_of
@@ -244,6 +244,23 @@ CARRIED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"vision.image_mean": [0.0] * 3, "vision.image_std": [1.0] * 3},
     ),
     "tiles": ("lfm2", {"pictures.max_tiles": 6}, {"vision.max_tiles": 6, "vision.tile_size": None}),
+    "sizes of pictures": (
+        "qwen2vl", {"pictures.min_pixels": 6272, "pictures.max_pixels": 25088},
+        {"vision.image_min_pixels": 6272, "vision.image_max_pixels": 25088},
+    ),
+    "sizes as edges": (
+        "qwen3vl", {"pictures.size": {"shortest_edge": 65536, "longest_edge": 1 << 24}},
+        {"vision.image_min_pixels": 65536, "vision.image_max_pixels": 1 << 24},
+    ),
+    "sizes by both names": (
+        "qwen25vl",
+        {"pictures.max_pixels": 25088, "pictures.size": {"shortest_edge": 6272, "longest_edge": 99999}},
+        {"vision.image_min_pixels": 6272, "vision.image_max_pixels": 25088},
+    ),
+    "sizes of two frames": (
+        "glm4v", {"pictures.size": {"shortest_edge": 12544, "longest_edge": 25088}},
+        {"vision.image_min_pixels": 12544, "vision.image_max_pixels": 25088},
+    ),
     "rows of a picture": ("lfm2", {"max_image_tokens": 128}, {"vision.max_image_tokens": 128}),
 }  # fmt: skip
 
@@ -254,6 +271,28 @@ def test_unusual_settings_are_written(name: str, tmp_path: Path) -> None:
     assert convert_tower(with_settings(SEEING[kind](), tmp_path, settings), tmp_path / "tower.gguf")
     keys = contents_of(tmp_path / "tower.gguf").keys
     assert {key: keys.get(key) for key in expected} == expected
+
+
+@pytest.mark.parametrize("kind", ["qwen2vl", "qwen25vl", "qwen3vl", "qwen35", "glm4v", "glmocr"])
+def test_pictures_have_the_sizes_that_were_published(kind: str, tmp_path: Path) -> None:
+    """As transformers' own image processors make of the same preprocessor_config.json."""
+    from transformers import Glm4vImageProcessorPil, Qwen2VLImageProcessorPil
+
+    config, edges = SEEING[kind](), {"shortest_edge": 12544, "longest_edge": 50176}
+    folder = with_settings(config, tmp_path, {"pictures.size": edges})
+    layout = Layout(tmp_path / "text.gguf", tmp_path / "tower.gguf")
+    assert layout.projector is not None
+    convert(folder, layout.model)
+    assert convert_tower(folder, layout.projector)
+    tower = load_model(layout.model, projector=layout.projector).vision
+    assert tower is not None
+    processor = (Glm4vImageProcessorPil if kind.startswith("glm") else Qwen2VLImageProcessorPil)(
+        size=edges, patch_size=config.patch_size
+    )
+    for width, height in [(400, 300), (30, 40), (120, 90)]:
+        shown = picture(1, width, height)
+        grid = [int(n) // 2 for n in processor(shown, return_tensors="np")["image_grid_thw"][0][1:]]
+        assert list(tower.prepare(shown).grid) == grid, (width, height)
 
 
 #: Settings that no file can have.
