@@ -78,7 +78,9 @@ def convert(
             check_experts(planned, keys)
             check_biases(planned, config, ignore)
             keys |= vocabulary(checkpoint, config, family)
-            unknown = check_settings(config, family, ignore)
+            unknown = [
+                *check_settings(config, family, ignore), *family.check_others(config, ignore)
+            ]  # fmt: skip
             writer = _writer(target, family, "model", name or folder.resolve().name, kind)
             for key, value in keys.items():
                 writer.add(key, value, _KINDS.get(key))

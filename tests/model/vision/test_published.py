@@ -319,6 +319,69 @@ def test_settings_that_no_key_can_say_are_refused(name: str, tmp_path: Path) -> 
         convert_tower(with_settings(SEEING[kind](), tmp_path, settings), tmp_path / "tower.gguf")
 
 
+#: Settings of Llama 3.2 Vision that its one file cannot have.
+MLLAMA_DROPPED: dict[str, tuple[dict[str, Any], str]] = {
+    "silu": ({"vision_config.hidden_act": "silu"}, "'vision_config.hidden_act' is 'silu'"),
+    "quick gelu": ({"vision_config.hidden_act": "quick_gelu"}, "only have 'gelu'"),
+    "grey": ({"vision_config.num_channels": 1}, "only have 3"),
+    "a width of its own": ({"vision_config.vision_output_dim": 64}, "output_dim' is 64, .* only have 144"),
+    "columns first": (
+        {"vision_config.supported_aspect_ratios": [[1, 1], [2, 1], [1, 2], [2, 2]]},
+        "'vision_config.supported_aspect_ratios' is ",
+    ),
+    "fewer grids": (
+        {"vision_config.supported_aspect_ratios": [[1, 1], [1, 2]]},
+        "'vision_config.supported_aspect_ratios' is ",
+    ),
+    "wider heads": ({"vision_config.head_dim": 24}, "'vision_config.head_dim' is 24, .* only have 12"),
+    "fewer keys": ({"vision_config.num_key_value_heads": 2}, "only have 4"),
+    "a rotation": ({"vision_config.rope_theta": 500.0}, "'vision_config.rope_theta' is 500.0, which"),
+    "a factor": ({"vision_config.attention_multiplier": 0.5}, "attention_multiplier' is 0.5, which"),
+    "other tiles": ({"pictures.max_image_tiles": 2}, "'max_image_tiles' is 2, .* only have 4"),
+    "another side": ({"pictures.size": {"height": 28, "width": 28}}, "'size.height' is 28, .* only have 56"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MLLAMA_DROPPED, ids=lambda name: name.replace(" ", "-"))
+def test_vision_settings_of_llama_that_no_key_can_say_are_refused(name: str, tmp_path: Path) -> None:
+    settings, complaint = MLLAMA_DROPPED[name]
+    folder = with_settings(SEEING["mllama"](), tmp_path, settings)
+    with pytest.raises(ConversionError, match=complaint):
+        convert(folder, tmp_path / "model.gguf")
+
+
+def test_an_unknown_vision_setting_of_llama_can_be_ignored(tmp_path: Path) -> None:
+    settings = {"vision_config.rope_theta": 500.0, "vision_config.depths": "many"}
+    folder = with_settings(SEEING["mllama"](), tmp_path, settings)
+    convert(folder, tmp_path / "model.gguf", ignore=["vision_config.rope_theta"])
+    assert load_model(tmp_path / "model.gguf").vision is not None
+
+
+def test_published_vision_settings_of_llama_are_known(tmp_path: Path) -> None:
+    config = SEEING["mllama"]()
+    usual = {
+        "hidden_act": "gelu", "num_channels": 3, "initializer_range": 0.02, "norm_eps": 1e-5,
+        "model_type": "mllama_vision_model", "torch_dtype": "bfloat16", "top_k": 50, "pruned_heads": {},
+        "supported_aspect_ratios": [[1, 1], [1, 2], [1, 3], [1, 4], [2, 1], [2, 2], [3, 1], [4, 1]],
+        "vision_output_dim": 3 * config.hidden, "use_bfloat16": False, "length_penalty": 1.0,
+        "is_decoder": False, "is_encoder_decoder": False, "add_cross_attention": False, "top_p": 1.0,
+        "tie_word_embeddings": True, "output_scores": False, "num_beam_groups": 1, "prefix": None,
+    }  # fmt: skip
+    shown = {
+        "do_convert_rgb": True, "do_normalize": True, "do_pad": True, "do_rescale": True, "do_resize": True,
+        "image_processor_type": "MllamaImageProcessor", "max_image_tiles": config.tiles, "resample": 2,
+        "rescale_factor": 1 / 255, "size": {"height": config.image_size, "width": config.image_size},
+        "image_mean": [0.1, 0.2, 0.3], "image_std": [0.5] * 3,
+    }  # fmt: skip
+    settings = {f"vision_config.{name}": value for name, value in usual.items()}
+    settings |= {f"pictures.{name}": value for name, value in shown.items()}
+    convert(with_settings(config, tmp_path, settings), tmp_path / "model.gguf")
+    tower = load_model(tmp_path / "model.gguf").vision
+    assert tower is not None
+    assert tower.options.mean == pytest.approx((0.1, 0.2, 0.3))
+    assert tower.options.std == (0.5, 0.5, 0.5)
+
+
 def test_every_kind_of_projector_has_its_published_keys_listed() -> None:
     assert set(SEEING) - set(OWN) == {
         "gemma4, small", "glm4v, experts", "internvl-6b", "llava", "llava-next", "minicpmv", "mllama",
