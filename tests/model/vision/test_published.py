@@ -24,6 +24,7 @@ from tests.tiny import TinyLlama
 from tests.tiny_vision.common import CLIPS, Layout
 from tests.tiny_vision.llava import TinyLlava
 from tests.tiny_vision.llava_next import GRIDS, TinyLlavaNext
+from tests.tiny_vision.minicpmv import TinyMiniCPMV
 from tests.tiny_vision.models import SEEING
 
 
@@ -144,6 +145,47 @@ def test_llava_next_as_the_first_converter_laid_it_out(tmp_path: Path) -> None:
     check_agrees(config, layout, theirs)
 
 
+#: Versions of MiniCPM-V and MiniCPM-o by what files call them.
+MINICPM = {"2.5": 2, "2.6": 3, "4.0": 5, "4.5": 6}
+
+
+@pytest.mark.parametrize("version", MINICPM)
+def test_minicpmv_as_its_converter_laid_it_out(version: str, tmp_path: Path) -> None:
+    config = TinyMiniCPMV(TinyLlama(hidden=256), version=version)
+    theirs = original(config)
+
+    def change(found: Contents) -> None:
+        found.keys = {
+            "has_text_encoder": False, "has_vision_encoder": True, "has_minicpmv_projector": True,
+            "general.file_type": 0, "general.description": "image encoder for MiniCPM-V",
+            "projector_type": "resampler", "minicpmv_version": MINICPM[version],
+            "minicpmv_query_num": config.queries, "vision.image_size": config.image_size,
+            "vision.patch_size": config.patch_size, "vision.embedding_length": config.hidden,
+            "vision.feed_forward_length": config.feed_forward, "vision.projection_dim": 0,
+            "vision.attention.head_count": config.heads, "vision.attention.layer_norm_epsilon": 1e-6,
+            "vision.block_count": config.layers, "vision.image_mean": [0.5] * 3,
+            "vision.image_std": [0.5] * 3, "use_gelu": True,
+        }  # fmt: skip
+
+    check_agrees(config, rewritten(config.write(tmp_path, theirs), change), theirs)
+
+
+@pytest.mark.parametrize(
+    ("keys", "complaint"),
+    [
+        ({"minicpmv_version": 7}, "version 7 of MiniCPM-V is not supported"),
+        ({"minicpmv_query_num": 64}, "'clip.minicpmv_query_num' is 64"),
+    ],
+)
+def test_a_minicpmv_that_is_not_what_its_file_says_is_refused(
+    keys: dict[str, Any], complaint: str, tmp_path: Path
+) -> None:
+    config = TinyMiniCPMV(TinyLlama(hidden=256))
+    layout = rewritten(config.write(tmp_path, original(config)), lambda found: found.say(keys))
+    with pytest.raises(ModelError, match=complaint):
+        load_model(layout.model, projector=layout.projector)
+
+
 #: The keys that llama.cpp's converter writes for every tower, in its order.
 ALWAYS = (
     "has_vision_encoder", "vision.projection_dim", "vision.image_size", "vision.patch_size",
@@ -176,6 +218,9 @@ OWN: dict[str, dict[str, Any]] = {
     "minicpmv 4.6": {
         "projector_type": "minicpmv4_6", "vision.projector.scale_factor": 4,
         "vision.wa_layer_indexes": [1], "use_gelu": True,
+    },
+    "minicpmv": {
+        "projector_type": "resampler", "minicpmv_version": 5, "minicpmv_query_num": 6, "use_gelu": True,
     },
     "mistral3": {"projector_type": "pixtral", "use_silu": True, "vision.spatial_merge_size": 2},
     "qwen25vl": {"projector_type": "qwen2.5vl_merger", "use_silu": True, "vision.n_wa_pattern": 2},
@@ -309,6 +354,13 @@ DROPPED: dict[str, tuple[str, dict[str, Any], str]] = {
     "frames": ("qwen3vl", {"vision_config.temporal_patch_size": 1}, "can only have 2"),
     "grey": ("idefics3", {"vision_config.num_channels": 1}, "can only have 3"),
     "rotation": ("gemma4", {"vision_config.rope_parameters.rope_theta": 1e4}, "can only have 100"),
+    "fewer slices": ("minicpmv", {"pictures.max_slice_nums": 4}, "'max_slice_nums' is 4, .* only have 9"),
+    "fewer slices, in config.json": (
+        "minicpmv", {"slice_config.max_slice_nums": 4}, "'slice_config.max_slice_nums' is 4, .* only have 9",
+    ),
+    "no slices": ("minicpmv", {"slice_mode": False}, "'slice_mode' is False, .* only have True"),
+    "larger slices": ("minicpmv", {"pictures.scale_resolution": 448}, "is 448, .* only have 56"),
+    "fewer slices of 4.6": ("minicpmv 4.6", {"pictures.max_slice_nums": 4}, "only have 9"),
 }  # fmt: skip
 
 
@@ -384,7 +436,7 @@ def test_published_vision_settings_of_llama_are_known(tmp_path: Path) -> None:
 
 def test_every_kind_of_projector_has_its_published_keys_listed() -> None:
     assert set(SEEING) - set(OWN) == {
-        "gemma4, small", "glm4v, experts", "internvl-6b", "llava", "llava-next", "minicpmv", "mllama",
+        "gemma4, small", "glm4v, experts", "internvl-6b", "llava", "llava-next", "mllama",
         "qwen3vlmoe",
     }  # fmt: skip
 
