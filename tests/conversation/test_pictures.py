@@ -96,6 +96,20 @@ def test_images_come_in_their_order_and_known_ones_are_not_decoded_again(world: 
     assert world.decoded == [b"a", b"b"]
 
 
+def test_a_request_whose_images_are_known_does_not_wait(world: World) -> None:
+    world.go_on.set()
+    world.ask(1, "", b"a")
+    world.outcome()
+    world.go_on.clear()
+    world.began.clear()
+    world.ask(2, "", b"b")
+    assert world.began.wait(PATIENCE_S)
+    world.ask(3, "", b"a", b"a")
+    assert world.outcome() == (3, [b"a", b"a"])
+    world.go_on.set()
+    assert world.outcome() == (2, [b"b"])
+
+
 def test_a_damaged_image_fails_its_request_alone(world: World) -> None:
     world.go_on.set()
     world.ask(1, "", b"a", b"bad")

@@ -57,10 +57,13 @@ class Pictures:
     ) -> None:
         """Have `use` called with the images in `files`, or `fail` with what is wrong with them.
 
-        Neither is called for a request that is cancelled. Raises `ImageError` for too many images, and
-        RunnerError once closed.
+        That is at once if all of them are known. Neither is called for a request that is cancelled. Raises
+        `ImageError` for too many images, and RunnerError once closed.
         """
         one = _Waiting(request, ReadingImages(self._images, files), use, fail)
+        if one.reading.done:
+            use(one.reading.images)
+            return
         with self._changed:
             if self._closed:
                 raise RunnerError("the engine is shutting down")

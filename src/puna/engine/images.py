@@ -33,7 +33,7 @@ log = logging.getLogger("puna.engine")
 
 
 class ReadingImages:
-    """The files of a request, of which `images` have been read."""
+    """The files of a request, of which `images` have been read; those that are known are read already."""
 
     def __init__(self, known: Images, files: list[bytes], limits: ImageLimits | None = None) -> None:
         """Raises `ImageError` for more files than a request may have."""
@@ -44,38 +44,40 @@ class ReadingImages:
         self._pixels = 0
         self._seconds = 0.0
         self._limits.check_count(len(files))
+        self._digests = [_digest(data) for data in files]
+        self._take_known()
 
     @property
     def done(self) -> bool:
         return len(self.images) == len(self._files)
 
     def advance(self) -> None:
-        """Read one file, and those after it that are known.
+        """Read one file, and those around it that are known.
 
         Raises `ImageError` that says which one is wrong, and how, and PreparerError.
         """
-        self._take_known()
+        self._take_known()  # another request may have brought them meanwhile
         if not self.done:
             self._decode()
             self._take_known()
 
     def _take_known(self) -> None:
-        for data in self._files[len(self.images) :]:
-            if (image := self._known.find(_digest(data))) is None:
+        for digest in self._digests[len(self.images) :]:
+            if (image := self._known.find(digest)) is None:
                 return
             self.images.append(image)
 
     def _decode(self) -> None:
         number, count, limits = len(self.images), len(self._files), self._limits
-        data = self._files[number]
         name = "the image" if count == 1 else f"image {number + 1} of {count}"
-        found = self._known.preparer.prepare(data, name, limits, limits.seconds_together - self._seconds)
+        seconds = limits.seconds_together - self._seconds
+        found = self._known.preparer.prepare(self._files[number], name, limits, seconds)
         self._pixels += found.decoded_pixels
         self._seconds += found.seconds
         if self._pixels > limits.pixels_together:
             most = limits.pixels_together
             raise ImageError(f"the images have more than {most} pixels together: send them smaller")
-        self.images.append(self._known.add(_digest(data), found.prepared))
+        self.images.append(self._known.add(self._digests[number], found.prepared))
         if self._seconds >= limits.seconds_together and not self.done:
             raise ImageError(
                 f"the request's images take too long: after {limits.seconds_together:g} s of processor time "
