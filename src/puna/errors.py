@@ -189,6 +189,12 @@ class RendererError(PunaError):
     status = 503
 
 
+class PreparerError(PunaError):
+    """The process that decodes images cannot be started, was ended, or broke its protocol."""
+
+    status = 503
+
+
 class CacheFullError(PunaError):
     """The KV cache has fewer free cells than the batch needs."""
 

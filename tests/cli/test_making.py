@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -74,6 +76,44 @@ def test_a_folder_that_cannot_be_converted_is_refused_before_it_is_copied(
     assert made.returncode == 1
     assert "unsupported architecture 'NoSuchModel'" in made.stderr
     assert "copying" not in made.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"hidden_act": "relu"}, "'hidden_act' is 'relu', but a file of architecture llama can only have"),
+        ({"num_hidden_layers": 9}, "layers"),
+        ({"attention_multiplier": 2.0}, "'attention_multiplier' is 2.0, which a file"),
+    ],
+)
+def test_settings_that_cannot_be_converted_are_refused_before_the_folder_is_copied(
+    shell: Shell, published: Path, tmp_path: Path, settings: dict[str, Any], words: str
+) -> None:
+    folder = copied(published, tmp_path, settings)
+    made = shell.run("create", "published", "-f", "-", stdin=f"FROM {folder}")
+    assert made.returncode == 1
+    assert words in made.stderr
+    assert "gathering" not in made.stderr
+
+
+def test_a_tower_that_cannot_be_converted_is_refused_before_the_folder_is_copied(
+    shell: Shell, tmp_path: Path
+) -> None:
+    config = TinyLlava(TinyLlama())
+    folder = config.save(tmp_path / "seeing", original(config))
+    folder = copied(folder, tmp_path, {"projector_hidden_act": "relu"})
+    made = shell.run("create", "seeing", "-f", "-", stdin=f"FROM {folder}")
+    assert made.returncode == 1
+    assert "'projector_hidden_act' is 'relu'" in made.stderr
+    assert "gathering" not in made.stderr
+
+
+def copied(folder: Path, parent: Path, settings: dict[str, Any]) -> Path:
+    """A copy of a published model's folder with other settings."""
+    copy = Path(shutil.copytree(folder, parent / "copy"))
+    path = copy / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    return copy
 
 
 def test_convert_and_quantize_write_files(shell: Shell, published: Path, tmp_path: Path) -> None:

@@ -86,12 +86,16 @@ _FULL_ROTATION: Final = re.compile(r"^(rope_scaling|rope_parameters)\.(full_atte
 _DEEPEST: Final = 8
 
 
-def check_settings(config: Config, family: Family, ignore: Collection[str] = ()) -> list[str]:
-    """The names of settings that nobody knows, after the family's tables were read.
+def check_settings(
+    config: Config, family: Family, ignore: Collection[str] = (), within: str = ""
+) -> list[str]:
+    """Return the names of settings that nobody knows, after the family's tables were read.
 
     Raises ConversionError for a setting with another value than files of the architecture can have, and for
     an unknown one that seems to change what the model computes. Settings that `ignore` names may be anything.
+    `within` is what config.json has the settings in, as "vision_config.": names begin with it.
     """
+    ignore = {name.removeprefix(within) for name in ignore if name.startswith(within)}
     if strange := next((name for name in ignore if config.peek(name) is None), None):
         raise ConversionError(f"config.json has no setting {shown(strange)} to ignore")
     for name in sorted(config.outside - {"tie_word_embeddings", *ignore}):
@@ -104,15 +108,15 @@ def check_settings(config: Config, family: Family, ignore: Collection[str] = ())
         if any(part in ignore for part in _outer(name)):
             continue
         if (assumption := _assumption(name, config, family)) is not None:
-            _check(name, value, assumption, config, family)
+            _check(within + name, value, assumption, config, family)
         elif not _is_accounted_for(name, config, family):
             if _NEAR.search(name.lower()) and _is_numerical(value):
                 raise ConversionError(
-                    f"config.json: '{name}' is {shown(value)}, which a file of architecture "
+                    f"config.json: '{within}{name}' is {shown(value)}, which a file of architecture "
                     f"{family.architecture} is not known to carry; if it does not matter, "
-                    f"{how_to_ignore(name, ignore)}"
+                    f"{how_to_ignore(within + name, ignore)}"
                 )
-            unknown.append(name)
+            unknown.append(within + name)
     return unknown
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import Any, Final, Self
 
 from puna.convert.added import added_tokens
@@ -12,6 +13,16 @@ from puna.errors import ConversionError, shown
 #: Layers, and numbers of a head, beyond which config.json is damaged: many times those of any model.
 _MOST: Final = 1 << 12
 _LARGEST_HEAD: Final = 1 << 14
+
+
+def _pictures_of(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return what the checkpoint says of how pictures are prepared."""
+    found: dict[str, Any] = {}
+    for name in ("preprocessor_config.json", "processor_config.json"):
+        given = checkpoint.json(name)
+        inner = given.get("image_processor")
+        found |= given | (inner if isinstance(inner, dict) else {})
+    return found
 
 
 class _Rotation(Mapping[str, Any]):
@@ -54,7 +65,6 @@ class Config:
         self.outside: set[str] = set()  # those read that the text model's own settings lack
         self.defaults: dict[str, Any] = {}  # settings that config.json does not mention
         self.whole: Mapping[str, Any] = raw
-        self._pictures: dict[str, Any] = {}
         self._added: dict[str, int] = {}
 
     @classmethod
@@ -65,12 +75,13 @@ class Config:
             raise ConversionError("config.json lacks 'vision_config'")
         config = cls(checkpoint.config)
         config.raw = own
-        for name in ("preprocessor_config.json", "processor_config.json"):
-            given = checkpoint.json(name)
-            inner = given.get("image_processor")
-            config._pictures |= given | (inner if isinstance(inner, dict) else {})
+        config._pictures = _pictures_of(checkpoint)
         config._added = {text: id for id, (text, _) in added_tokens(checkpoint).items()}
         return config
+
+    @cached_property
+    def _pictures(self) -> dict[str, Any]:
+        return {} if self._checkpoint is None else _pictures_of(self._checkpoint)
 
     @property
     def text(self) -> Config:
