@@ -36,9 +36,12 @@ CHAT = Chat(messages=[Message(role="user", content="hello")])
 
 @pytest.fixture
 def renderer() -> Iterator[Renderer]:
+    # A process inherits what is ignored, and `nohup pytest` ignores SIGHUP.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     renderer = Renderer()
     yield renderer
     renderer.close()
+    signal.signal(signal.SIGHUP, before)
 
 
 def text(renderer: Renderer, template: str | ChatTemplate, prompt: Chat | Insert = CHAT) -> str:
