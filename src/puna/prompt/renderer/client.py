@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import socket
 import subprocess
@@ -11,13 +10,13 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import msgspec
 
-import puna
+from puna import confined
+from puna.confined import OUT_OF_TIME, START_PATIENCE_S, frame
 from puna.errors import PunaError, RendererError, RequestError
 from puna.prompt import limits
 from puna.prompt.choose import ChatTemplate
@@ -36,16 +35,8 @@ from puna.prompt.renderer.protocol import (
     Render,
     Rendered,
     ToRenderer,
-    frame,
     packed,
 )
-
-#: How long a process may take to start, on a machine that is busy with other things.
-_START_PATIENCE_S: Final = 60.0
-#: Signals the system ends a process with for want of processor time.
-_OUT_OF_TIME: Final = (signal.SIGPROF, signal.SIGXCPU)
-#: All that a renderer gets of the environment: what the date and its own start depend on.
-_ENVIRONMENT: Final = ("TZ", "LANG", "LC_ALL", "LC_TIME", "LD_LIBRARY_PATH")
 
 _decoder: msgspec.msgpack.Decoder[FromRenderer] = msgspec.msgpack.Decoder(FromRenderer)
 
@@ -169,23 +160,15 @@ class _Process:
     @classmethod
     def start(cls) -> _Process:
         """Raises RendererError."""
-        ours, theirs = socket.socketpair()
-        main = Path(__file__).with_name("__main__.py")
         try:
-            with theirs:
-                process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", str(main), *_folders()],
-                    stdin=theirs.fileno(),
-                    stdout=subprocess.DEVNULL,
-                    env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
-                    process_group=0,  # Ctrl-C in a terminal is not for it
-                )
+            process, connection = confined.start(
+                Path(__file__).with_name("__main__.py"), ("jinja2", "markupsafe", "msgspec")
+            )
         except OSError as error:
-            ours.close()
             raise RendererError(
                 f"the renderer of chat templates cannot be started with {sys.executable!r}: {error}"
             ) from error
-        return cls(process, ours)
+        return cls(process, connection)
 
     def end(self) -> None:
         self._process.kill()
@@ -201,7 +184,7 @@ class _Process:
         """What is answered to `message`. Raises the error that the end of the process is for a request."""
         try:
             if not self.is_ready:
-                self._connection.settimeout(_START_PATIENCE_S)
+                self._connection.settimeout(START_PATIENCE_S)
                 self.is_ready = isinstance(self._receive(), Ready)
             self._connection.settimeout(limits.PATIENCE_S)
             self._connection.sendall(message)
@@ -222,7 +205,7 @@ class _Process:
     def _too_slow(self) -> PunaError:
         if not self.is_ready:
             return RendererError(
-                f"the renderer of chat templates did not start within {_START_PATIENCE_S:g} s: "
+                f"the renderer of chat templates did not start within {START_PATIENCE_S:g} s: "
                 "the machine has too much else to do"
             )
         return limits.exceeded(f"{limits.PATIENCE_S:g} s")
@@ -242,15 +225,8 @@ class _Process:
             return _RetiredError("the renderer of chat templates has ended")
         if status == OUT_OF_MEMORY or status == -signal.SIGKILL:
             return limits.too_large()
-        if -status in _OUT_OF_TIME:
+        if -status in OUT_OF_TIME:
             return limits.too_slow()
         if status < 0:
             return limits.crashed(-status)
         return RendererError(f"the renderer of chat templates has ended with exit status {status}")
-
-
-def _folders() -> list[str]:
-    """Where the modules lie that a renderer imports, as they were found here."""
-    found = [find_spec(name) for name in ("jinja2", "markupsafe", "msgspec")]
-    files = [puna.__file__, *(spec.origin for spec in found if spec is not None and spec.origin is not None)]
-    return list(dict.fromkeys(str(Path(file).parent.parent) for file in files))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
-import signal
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -14,6 +12,7 @@ from typing import Final
 import msgspec
 
 import puna.prompt.jinja_chat  # noqa: F401  (now, and not within the first request's bounds)
+from puna.confined import bounds, frame, memory_bytes, settle
 from puna.errors import PunaError, RendererError, TemplateError
 from puna.prompt import limits
 from puna.prompt.choose import ChatTemplate
@@ -32,7 +31,6 @@ from puna.prompt.renderer.protocol import (
     Render,
     Rendered,
     ToRenderer,
-    frame,
     packed,
 )
 
@@ -42,17 +40,13 @@ _CONNECTION: Final = 0  # the file descriptor
 _KEPT_FORMATS: Final = 8
 #: Resident memory, beyond that of a fresh process, with which it is replaced between two requests.
 _MAX_GROWTH_BYTES: Final = 48 << 20
-#: The kernels' threads come first: a stranger's template may take half a core from none of them.
-_NICENESS: Final = 5
 
 _decoder: msgspec.msgpack.Decoder[ToRenderer] = msgspec.msgpack.Decoder(ToRenderer)
 
 
 def main() -> None:
     """Answer requests until the owner hangs up."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.nice(_NICENESS)
+    settle()
     with contextlib.suppress(ConnectionError):  # it is gone
         _serve()
     # What a request has left behind may be as large, or nested as deeply, as one that is refused.
@@ -61,7 +55,7 @@ def main() -> None:
 
 def _serve() -> None:
     formats = _Formats()
-    fresh = _memory_bytes("resident")
+    fresh = memory_bytes("resident")
     request: _Request | None = None
     _send(Ready())
     while (received := frame(_read)) is not None:
@@ -74,7 +68,7 @@ def _serve() -> None:
                 _send(request.rendered(start))
             case Close():
                 request = None
-                if _memory_bytes("resident") > fresh + _MAX_GROWTH_BYTES:
+                if memory_bytes("resident") > fresh + _MAX_GROWTH_BYTES:
                     os._exit(OVERGROWN)
 
 
@@ -86,7 +80,7 @@ class _Request:
         self._formats = formats
         self._seconds = limits.PROCESSOR_TIME_S
         self._output_bytes = limits.OUTPUT_BYTES
-        self._address_space = _memory_bytes("size") + limits.MEMORY_BYTES
+        self._address_space = memory_bytes("size") + limits.MEMORY_BYTES
 
     def traits(self) -> FromRenderer:
         return self._answer(lambda: Opened(self._form.traits))
@@ -137,16 +131,13 @@ class _Request:
 
     @contextlib.contextmanager
     def _bounds(self) -> Iterator[None]:
-        before = resource.getrlimit(resource.RLIMIT_AS)
-        within = [most for most in before if most != resource.RLIM_INFINITY]
-        resource.setrlimit(resource.RLIMIT_AS, (min([self._address_space, *within]), before[1]))
-        # Nobody handles the signal: it ends the process whatever C function is running.
-        signal.setitimer(signal.ITIMER_PROF, self._seconds)
-        try:
-            yield
-        finally:
-            self._seconds, _ = signal.setitimer(signal.ITIMER_PROF, 0)
-            resource.setrlimit(resource.RLIMIT_AS, before)
+        with contextlib.ExitStack() as stack:
+            left = stack.enter_context(bounds(self._seconds, self._address_space))
+            try:
+                yield
+            finally:
+                stack.close()
+                self._seconds = left()
 
 
 class _Formats:
@@ -164,12 +155,6 @@ class _Formats:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
         return self._kept[key]
-
-
-def _memory_bytes(kind: str) -> int:
-    """What this process has of memory: "size" in addresses, or "resident"."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[("size", "resident").index(kind)]) * resource.getpagesize()
 
 
 def _read(size: int) -> bytes:
