@@ -19,8 +19,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-import puna
-
 #: How long a process may take to start, on a machine that is busy with other things.
 START_PATIENCE_S: Final = 60.0
 #: Signals the system ends a process with for want of processor time.
@@ -61,8 +59,9 @@ def start(main: Path, modules: Iterable[str]) -> tuple[subprocess.Popen[bytes], 
 def _folders(modules: Iterable[str]) -> list[str]:
     """Where the modules lie, as they were found here."""
     found = [find_spec(name) for name in modules]
-    files = [puna.__file__, *(spec.origin for spec in found if spec is not None and spec.origin is not None)]
-    return list(dict.fromkeys(str(Path(file).parent.parent) for file in files))
+    files = [spec.origin for spec in found if spec is not None and spec.origin is not None]
+    ours = Path(__file__).parents[1]
+    return list(dict.fromkeys(map(str, (ours, *(Path(file).parents[1] for file in files)))))
 
 
 # --- messages --------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from puna.engine.input_stream import read_text
 from puna.engine.requests import FittedPrompt, check_size, checked, most_text, text_size, tokenised
 from puna.engine.sequence import Sink
 from puna.errors import OutOfMemoryError, PunaError, RequestError, RunnerError
+from puna.grammar.compiler.protocol import Task
 from puna.machine import is_out_of_memory
 from puna.prompt.choose import ChatTemplate, chat_template
 from puna.prompt.fit import fit_chat
@@ -31,6 +33,9 @@ log = logging.getLogger("puna.conversation")
 
 #: The request that is none: asking what the model's own template is like.
 _NOBODY = -1
+
+#: Formats that are compiled at the same time, each in a process of its own.
+_MOST_COMPILED = 4
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,10 @@ class ChatModel:
         self._tokenizer = engine.loaded.tokenizer
         self._facts = facts
         self._renderer = renderer
-        self._turns = Turns(engine.cancel)
+        self._formats = Turns(
+            engine.cancel, name="puna-formats", threads=_MOST_COMPILED, stop=engine.compiler.cancel
+        )
+        self._turns = Turns(self._formats.cancel)
         self._closing = False
         self._own = chat_template(facts)
         self._own_traits: Traits | None = None
@@ -76,7 +84,7 @@ class ChatModel:
     def submit(self, request: Generate | Embed, sink: Sink) -> None:
         """Queue a request; its events go to `sink`, `Prompted` first where text is generated.
 
-        Raises at once when it cannot be served, as far as that is known without running a template:
+        Raises at once when it cannot be served, as far as that is known without a template or a format:
         `RequestError`, `ContextLengthError`, `UnavailableError`, `RunnerError`. Else `sink` gets a `Failed`.
         """
         if isinstance(request, Embed):
@@ -85,6 +93,14 @@ class ChatModel:
 
         def start(prompt: FittedPrompt) -> None:
             sink(self._prompted(request, prompt))
+            task = Task.of(request.format, prompt.reading)
+            if task is None:
+                submit(prompt)
+                return
+            kind = hashlib.blake2b(task.pickled(), digest_size=16).digest()
+            self._take_turn(self._formats, request, sink, kind, lambda: submit(prompt))
+
+        def submit(prompt: FittedPrompt) -> None:
             self.engine.submit(request, sink, prompt)
 
         self._prepare(request, sink, start)
@@ -102,6 +118,7 @@ class ChatModel:
         self._closing = True
         self._renderer.close()
         self._turns.close()
+        self._formats.close()
         self.engine.close()
 
     def _prepare(self, request: Generate, sink: Sink, use: Callable[[FittedPrompt], None]) -> None:
@@ -112,9 +129,20 @@ class ChatModel:
             return
         template = chat_template(self._facts, request.template)
 
-        def work() -> None:
+        def render() -> None:
+            use(self._rendered(request, template, images))
+
+        self._take_turn(self._turns, request, sink, template.digest, render)
+
+    @staticmethod
+    def _take_turn(
+        turns: Turns, request: Generate, sink: Sink, kind: bytes, work: Callable[[], None]
+    ) -> None:
+        """Have `work` done when it is the turn of `request`. Errors go to `sink`."""
+
+        def tried() -> None:
             try:
-                use(self._rendered(request, template, images))
+                work()
             except PunaError as error:
                 sink(Failed.of(request.id, error))
             except Exception as error:  # a defect, which must not end this thread
@@ -129,7 +157,7 @@ class ChatModel:
         def give_up() -> None:
             sink(Failed.of(request.id, RunnerError("the model was unloaded")))
 
-        self._turns.add(request.id, template.digest, work, give_up)
+        turns.add(request.id, kind, tried, give_up)
 
     def _images_of(self, request: Generate) -> tuple[Generate, list[Image]]:
         """The request with tags in place of its images, and what these are.

@@ -11,6 +11,7 @@ from puna.engine.events import CallDelta, Chunk, Done, Evaluated, Failed, Scored
 from puna.engine.sequence import Generation, Sequence
 from puna.engine.text import Piece, Released
 from puna.errors import GenerationError, OutOfMemoryError, PunaError
+from puna.grammar.compiler.client import wait
 from puna.machine import is_out_of_memory
 from puna.markup.parts import Said, Thought
 from puna.sample import log_probabilities, sample_all
@@ -28,8 +29,12 @@ if TYPE_CHECKING:
     from puna.ops import Backend
 
 
+class Waiting:
+    """The answer's format has not said yet what may come next."""
+
+
 #: The next token of a sequence, or why there is none; None where it is not drawn yet, or not wanted.
-Drawn = int | Exception | None
+Drawn = int | Exception | Waiting | None
 
 
 class Answers:
@@ -147,32 +152,58 @@ class Answers:
         return TokenLogprob(data.decode(errors="replace"), chosen, list(data), tops)
 
 
-def draw(slices: Items[BatchSlice], results: Items[Rows]) -> list[Drawn]:
+def draw(slices: Items[BatchSlice], results: Items[Rows], patience_s: float) -> list[Drawn]:
     """The next token of each slice's sequence, all in one call.
 
-    The row of a slice that comes before its draft is what its token is drawn from.
+    The row of a slice that comes before its draft is what its token is drawn from. Formats that have not said
+    after `patience_s` what may come next, or whether a token may, have their sequences wait.
     """
     found: list[Drawn] = [None] * len(slices)
+    wanted = [
+        (place, batch_slice.sequence, logits[len(logits) - 1 - len(batch_slice.draft.tokens)])
+        for place, (batch_slice, logits) in enumerate(zip(slices, results, strict=True))
+        if isinstance(batch_slice.sequence, Generation)
+        and batch_slice.complete
+        and batch_slice.sequence.limit
+    ]
+    deadline = time.monotonic() + patience_s
+    wait((each.constraint for _, each, _ in wanted if each.constraint is not None), patience_s)
     places, rows = [], []
-    for place, (batch_slice, logits) in enumerate(zip(slices, results, strict=True)):
-        sequence = batch_slice.sequence
-        if not isinstance(sequence, Generation) or not batch_slice.complete or sequence.limit == 0:
-            continue
-        try:
-            allowed = None if sequence.constraint is None else sequence.constraint.allowed()
-        except GenerationError as error:
-            found[place] = error
-            continue
+    for place, sequence, logits in wanted:
+        constraint, allowed = sequence.constraint, None
+        if constraint is not None:
+            if not constraint.ready:
+                found[place] = Waiting()
+                continue
+            if constraint.offered is not None:
+                found[place] = constraint.offered
+                continue
+            try:
+                allowed = constraint.allowed()
+            except PunaError as error:
+                found[place] = error
+                continue
         places.append(place)
-        rows.append((sequence.sampler, logits[len(logits) - 1 - len(batch_slice.draft.tokens)], allowed))
-    for place, token in zip(places, sample_all(rows), strict=True):
-        found[place] = token
+        rows.append((sequence.sampler, logits, allowed))
+    drawn = dict(zip(places, sample_all(rows), strict=True))
+    found = [drawn.get(place, other) for place, other in enumerate(found)]
+    offered = []
+    for place, sequence, _ in wanted:
+        token = drawn.get(place)
+        if sequence.constraint is not None and isinstance(token, int):
+            sequence.constraint.offer(token)
+            offered.append((place, sequence.constraint))
+    wait((constraint for _, constraint in offered), max(deadline - time.monotonic(), 0))
+    for place, constraint in offered:
+        if not constraint.ready:
+            found[place] = Waiting()
     return found
 
 
 def _next_token(sequence: Generation, logits: NDArray[np.float32], drawn: Drawn) -> int:
     """A token that the answer's format, if it has one, can go on with; `drawn`, if that is one."""
     sampler, constraint = sequence.sampler, sequence.constraint
+    assert not isinstance(drawn, Waiting)
     while True:
         if drawn is None:
             drawn = sampler.sample(logits, None if constraint is None else constraint.allowed())

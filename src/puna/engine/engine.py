@@ -12,9 +12,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from puna.engine.answers import Answers, Drawn, draw, fail
+from puna.engine.answers import Answers, Drawn, Waiting, draw, fail
 from puna.engine.batching import BatchSlice, StepLoad, constraints
 from puna.engine.draft_model import DraftModel
 from puna.engine.drafters import drafter_for
@@ -23,7 +24,7 @@ from puna.engine.embedding import Embedding
 from puna.engine.events import Embed, Generate
 from puna.engine.executor import Executor, Rows
 from puna.engine.images import Images
-from puna.engine.prefix_cache import PrefixCache
+from puna.engine.prefix_cache import PrefixCache, PrefixEntry
 from puna.engine.preparing import sequences_of
 from puna.engine.prompt_memory import PromptMemory, prompt_folder
 from puna.engine.requests import FittedPrompt
@@ -33,8 +34,7 @@ from puna.engine.sequence import Generation, Sequence, Sink
 from puna.engine.sizing import choose_sizes
 from puna.engine.speculation import Speculation
 from puna.errors import GenerationError, RunnerError
-from puna.grammar.compiled import Grammars
-from puna.grammar.masks import Masks
+from puna.grammar.compiler.client import Compiler, Following, wait
 from puna.kvcache.cache import Compacting, Saving
 from puna.kvcache.types import HALVES, KVTypes
 from puna.machine import is_out_of_memory, memory_is_short
@@ -43,6 +43,11 @@ from puna.model.load import LoadedModel
 log = logging.getLogger("puna.engine")
 
 T = TypeVar("T")
+
+#: How long a step waits, after its pass, for the masks of all its answers; who has none then waits alone.
+_MASK_PATIENCE_S: Final = 0.01
+#: How long an engine with nothing but such answers waits for them, before it looks for new requests.
+_HELD_LOOK_S: Final = 0.02
 
 _SAVING_S: Final = 3.0  # how long an engine that is closed waits for prompts to be saved
 
@@ -114,8 +119,8 @@ class Engine:
         self._speculation = Speculation(
             self.cache, self.room.most_context, drafter=self._drafter, default=speculate
         )
-        self._grammars = Grammars(loaded.tokenizer)
-        self._masks = Masks()
+        self.compiler = Compiler(loaded.path)
+        self._held: list[_Held] = []
         self._answers = Answers(loaded.tokenizer, self.room.most_context, loaded.ops)
         self._changed = threading.Condition()
         self._incoming: deque[Sequence] = deque()
@@ -136,7 +141,7 @@ class Engine:
         """
         # The costly parts happen here, on the caller's thread.
         context = self.room.context_of(request)
-        sequences = sequences_of(request, sink, self.loaded, context, self._grammars, prompt)
+        sequences = sequences_of(request, sink, self.loaded, context, self.compiler, prompt)
         self._speculation.enable([each for each in sequences if isinstance(each, Generation)])
         if self._memory is not None:
             self._memory.recall(sequences)
@@ -147,6 +152,7 @@ class Engine:
 
     def cancel(self, request_id: int) -> None:
         """Stop a request before the next step; its sink gets no more events."""
+        self.compiler.cancel(request_id)
         with self._changed:
             self._cancelled.add(request_id)
             self._changed.notify()
@@ -225,7 +231,7 @@ class Engine:
         for sequence in list(self.scheduler):
             self._fail(sequence, RunnerError("the model was unloaded"))
         self._executor.close()
-        self._masks.close()
+        self.compiler.close()
         self._speculation.close()
         if self.images is not None:
             self.images.close()
@@ -276,13 +282,15 @@ class Engine:
     def step(self) -> bool:
         """Schedule, execute, update. False when there was nothing to do."""
         self._take_incoming()
+        self._go_on_with_held()
         slices = self.scheduler.schedule()
         if self.images is not None and self._encode(self.images, slices):
             slices = [each for each in slices if each.sequence.entry is not None]  # others may have failed
             if not slices:
                 return True
         elif not slices:
-            return False
+            wait((held.constraint for held in self._held), _HELD_LOOK_S)
+            return bool(self._held)
         self._speculation.propose(slices, self.prefix_cache.room)
         load, self.step_started = StepLoad.of(slices), time.monotonic()
         try:
@@ -326,8 +334,9 @@ class Engine:
     def _run_batch(self, slices: list[BatchSlice]) -> bool:
         """Execute a batch and update its sequences with the results. False when it had to be retried."""
         try:
-            with self._masks.beside(constraints(slices)):
-                results = self._executor.execute(slices)
+            for constraint, drafts in constraints(slices):
+                constraint.prepare(drafts)  # while the pass runs
+            results = self._executor.execute(slices)
         except Exception as error:
             if self._is_fatal(error):
                 raise
@@ -336,9 +345,29 @@ class Engine:
             return False
         self.scheduler.evaluated(slices)
         self._speculation.observe(slices)
-        for outcome in zip(slices, results, draw(slices, results), strict=True):
+        for outcome in zip(slices, results, draw(slices, results, _MASK_PATIENCE_S), strict=True):
             self._update(*outcome)
         return True
+
+    def _hold(self, batch_slice: BatchSlice, result: Rows) -> None:
+        """Let a sequence wait for what its format allows. Its draft, if it has one, is given up."""
+        first = len(result) - 1 - len(batch_slice.draft.tokens)
+        if batch_slice.draft.tokens:
+            self.scheduler.roll_back(batch_slice.sequence)
+            if (drafting := batch_slice.sequence.drafting) is not None:
+                drafting.drafted -= len(batch_slice.draft.tokens)
+            batch_slice.draft = Draft()
+        self._held.append(_Held(batch_slice, result[first : first + 1].copy()))
+
+    def _go_on_with_held(self) -> None:
+        """Draw the tokens of sequences that do not have to wait for their formats any more."""
+        held = [each for each in self._held if each.is_running]
+        wait((each.constraint for each in held), 0)
+        ready = [each for each in held if each.constraint.ready]
+        self._held = [each for each in held if not each.constraint.ready]
+        slices, results = [each.batch_slice for each in ready], [each.logits for each in ready]
+        for outcome in zip(slices, results, draw(slices, results, _MASK_PATIENCE_S), strict=True):
+            self._update(*outcome)
 
     def _retry(self, slices: list[BatchSlice], error: Exception) -> None:
         """Run the slices of a failed batch one at a time, without drafts: only those that must fail do."""
@@ -352,6 +381,9 @@ class Engine:
     def _update(self, batch_slice: BatchSlice, result: Rows, drawn: Drawn) -> None:
         """Advance a sequence by the results of its slice: a token (`drawn`), a score, part of a vector."""
         sequence, token = batch_slice.sequence, None
+        if isinstance(drawn, Waiting):
+            self._hold(batch_slice, result)
+            return
         try:
             match sequence:
                 case Embedding():
@@ -397,3 +429,26 @@ class Engine:
             fail(sequence, error)
         except Exception:  # a sink that raises is its own request's fault
             log.exception("the failure of request %d could not be reported", sequence.id)
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A sequence that has left the batch until it is known what its format allows."""
+
+    batch_slice: BatchSlice
+    logits: Rows  # [1, vocab]
+    entry: PrefixEntry | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "entry", self.batch_slice.sequence.entry)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has neither ended nor been preempted: then its newest input is evaluated again."""
+        return self.entry is not None and self.batch_slice.sequence.entry is self.entry
+
+    @property
+    def constraint(self) -> Following:
+        assert isinstance(self.batch_slice.sequence, Generation)
+        assert self.batch_slice.sequence.constraint is not None
+        return self.batch_slice.sequence.constraint
