@@ -137,7 +137,7 @@ class Compiler:
                 raise RunnerError("the model was unloaded")
             found = self._kept.get(task)
             if found is None or found.is_over:
-                if self._root is None or self._root.is_over:
+                if self._root is None or not self._root.lives():
                     self._root = _Root(self._path)
                 found = self._kept[task] = _Format(self._root.fork(), task)
             self._kept.move_to_end(task)
@@ -185,7 +185,7 @@ class _Process:
         """The next reply. Raises `TimeoutError`, and `RunnerError` if there will be none."""
         try:
             self.connection.settimeout(patience_s)
-            received = frame(self.connection.recv, MAX_REPLY_BYTES)
+            received = frame(self._read, MAX_REPLY_BYTES)
             if received is not None:
                 return _decoder.decode(received)
         except TimeoutError:
@@ -197,6 +197,12 @@ class _Process:
                 self.connection.settimeout(None)
         self.is_over = True
         raise RunnerError("the process that follows formats of answers has ended")
+
+    def _read(self, size: int) -> bytes:
+        try:
+            return self.connection.recv(size)
+        except ConnectionResetError:  # it has ended without reading everything; what it said comes after this
+            return self.connection.recv(size)
 
     def has_said_something(self) -> bool:
         """Whether there is a reply, or an end, that was not received."""
@@ -229,9 +235,8 @@ class _Root(_Process):
         self._kill = weakref.finalize(self, _ended, process)
         self.send(Open(str(path.absolute())))
 
-    def fork(self) -> _Process:
-        self.is_over = self.is_over or self._process.poll() is not None
-        return super().fork()
+    def lives(self) -> bool:
+        return self._process.poll() is None
 
     def end(self) -> None:
         self._kill()

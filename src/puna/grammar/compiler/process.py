@@ -152,8 +152,7 @@ class _Process:
     def _replies(self, message: ToProcess) -> Iterator[FromProcess]:
         match message:
             case Open(path=path):
-                self._grammars = Grammars(tokenizer_from_gguf(open_gguf(Path(path))))
-                _ = self._grammars.vocabulary
+                self._read_vocabulary(Path(path))
                 yield Ready()
             case Compile(task=task):
                 with bounds(COMPILE_S, self._address_space):
@@ -169,6 +168,15 @@ class _Process:
                     yield self._masks(self._of_next)
             case Look(drafts=drafts):
                 yield self._masks(lambda: b"".join(row.tobytes() for row in self._of_answer.after(drafts)))
+
+    def _read_vocabulary(self, path: Path) -> None:
+        """There are no limits: the model's file is trusted this far. Without it the process ends."""
+        try:
+            self._grammars = Grammars(tokenizer_from_gguf(open_gguf(path)))
+            _ = self._grammars.vocabulary
+        except Exception:
+            traceback.print_exc()
+            os._exit(1)
 
     @property
     def _of_answer(self) -> Constraint:
