@@ -38,8 +38,8 @@ test: .venv/developed ## run all tests
 test-fast: .venv/developed ## run the tests that take no time and start no servers
 	$(PYTEST) -m "not slow and not e2e" $(PYTEST_ARGS)
 
-test-thorough: .venv/developed ## run the large matrices that `make test` takes samples of
-	$(PYTEST) -m thorough $(PYTEST_ARGS)
+test-thorough: .venv/developed ## run the large matrices that `make test` takes samples of, and property tests with new examples
+	$(PYTEST) -m "thorough or hypothesis" --hypothesis-profile random $(PYTEST_ARGS)
 
 test-clients: .venv/developed .venv-clients/installed $(CLIENTS_JS)/node_modules/.installed ## run the clients people have (LangChain, LiteLLM, Vercel's ai, ...) against a server; some 1.1 GB
 	$(BIN)/python -m pytest -m clients tests/clients $(PYTEST_ARGS)

@@ -66,4 +66,4 @@ def table(results: Sequence[Result]) -> str:
 REPORT = Report(DOCS / "accuracy.json", "make bench-accuracy", list[Result], {README: table})
 
 if __name__ == "__main__":
-    REPORT.write(REPORT.read())
+    REPORT.rewrite()

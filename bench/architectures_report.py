@@ -12,4 +12,4 @@ TABLES = {DOCS / "performance.md": table}
 REPORT = Report(DOCS / "architectures.json", "make bench-architectures", Run, TABLES)
 
 if __name__ == "__main__":
-    REPORT.write(REPORT.read())
+    REPORT.rewrite()

@@ -68,4 +68,4 @@ def table(run: Run) -> str:
 REPORT = Report(DOCS / "clients.json", "make docs-clients", Run, {DOCS / "clients.md": table})
 
 if __name__ == "__main__":
-    REPORT.write(REPORT.read())
+    REPORT.rewrite()

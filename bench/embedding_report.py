@@ -83,4 +83,4 @@ def table(run: Run) -> str:
 REPORT = Report(DOCS / "embedding.json", "make bench-embedding", Run, {DOCS / "embedding.md": table})
 
 if __name__ == "__main__":
-    REPORT.write(REPORT.read())
+    REPORT.rewrite()

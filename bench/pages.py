@@ -9,6 +9,7 @@ Nobody edits what is between them: a test compares it with the JSON that the com
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,13 @@ Pages = dict[Path, str]  # what a command shows on each page
 Run = TypeVar("Run")
 
 
+class Measured(msgspec.Struct, Generic[Run]):
+    """The contents of a JSON file: results, and the commit of the code they are results of, with its date."""
+
+    commit: str
+    run: Run
+
+
 @dataclass(frozen=True)
 class Report(Generic[Run]):
     """The results of a command: kept in a JSON file, and shown on pages."""
@@ -33,26 +41,47 @@ class Report(Generic[Run]):
     tables: dict[Path, Callable[[Run], str]]  # what each page shows, as Markdown
     chart: Callable[[Run], str] | None = None  # as SVG, beside the JSON file
 
-    def pages(self, run: Run) -> Pages:
-        return {path: table(run) for path, table in self.tables.items()}
+    def pages(self, measured: Measured[Run]) -> Pages:
+        of = f"Measured at commit {measured.commit}."
+        return {path: f"{of}\n\n{table(measured.run)}" for path, table in self.tables.items()}
 
-    def read(self) -> Run:
-        return msgspec.json.decode(self.path.read_bytes(), type=self.run)
+    def read(self) -> Measured[Run]:
+        return msgspec.json.decode(self.path.read_bytes(), type=Measured[self.run])
 
     def write(self, run: Run, folder: Path | None = None) -> None:
-        """Write the results and insert the tables, or write everything to another folder."""
-        folder = folder or self.path.parent
+        """Write results of the present code and insert the tables, or write everything to another folder."""
+        self._write(Measured(present_commit(), run), folder or self.path.parent)
+
+    def rewrite(self) -> None:
+        """Show the results in the JSON file again."""
+        self._write(self.read(), self.path.parent)
+
+    def _write(self, measured: Measured[Run], folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        text = msgspec.json.format(msgspec.json.encode(run), indent=1)
-        (folder / self.path.name).write_bytes(text + b"\n")
+        commit = msgspec.json.encode(measured.commit)
+        run = msgspec.json.format(msgspec.json.encode(measured.run), indent=1)
+        (folder / self.path.name).write_bytes(b'{"commit": %s, "run": %s}\n' % (commit, run))
         if self.chart is not None:
-            (folder / self.path.with_suffix(".svg").name).write_text(self.chart(run))
+            (folder / self.path.with_suffix(".svg").name).write_text(self.chart(measured.run))
         if folder.resolve() == self.path.parent:
-            insert(self.pages(run), self.command)
+            insert(self.pages(measured), self.command)
         else:
-            for page, shown in self.pages(run).items():
+            for page, shown in self.pages(measured).items():
                 (folder / page.name).write_text(shown)
         print(f"wrote {self.path.name} to {folder}")
+
+
+def present_commit() -> str:
+    """Return the present commit and its date; a + means that the code differs: `1a2b3c4`+ (2026-11-22)."""
+    git = ["git", "-C", str(ROOT)]
+    shown = subprocess.run(
+        [*git, "log", "-1", "--format=%h %cs"], capture_output=True, text=True, check=False
+    )
+    if shown.returncode != 0:
+        return "unknown"
+    commit, date = shown.stdout.split()
+    changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "src", "csrc"], check=False).returncode
+    return f"`{commit}`{'+' * bool(changed)} ({date})"
 
 
 def insert(shown: Pages, command: str) -> None:

@@ -125,4 +125,4 @@ def table(run: Run) -> str:
 REPORT = Report(DOCS / "models.json", "make docs-models", Run, {DOCS / "models.md": table})
 
 if __name__ == "__main__":
-    REPORT.write(REPORT.read())
+    REPORT.rewrite()

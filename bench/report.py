@@ -271,4 +271,4 @@ TABLES = {DOCS / "performance.md": table, README: short_table}
 REPORT = Report(DOCS / "performance.json", "make bench-peers", Run, TABLES, chart)
 
 if __name__ == "__main__":
-    REPORT.write(REPORT.read())
+    REPORT.rewrite()

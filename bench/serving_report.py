@@ -284,4 +284,4 @@ TABLES = {DOCS / "serving.md": table, README: short_table}
 REPORT = Report(DOCS / "serving.json", "make bench-serving", Run, TABLES)
 
 if __name__ == "__main__":
-    REPORT.write(REPORT.read())
+    REPORT.rewrite()

@@ -74,4 +74,4 @@ def table(run: Run) -> str:
 REPORT = Report(DOCS / "speculation.json", "make bench-speculation", Run, {DOCS / "speculation.md": table})
 
 if __name__ == "__main__":
-    REPORT.write(REPORT.read())
+    REPORT.rewrite()

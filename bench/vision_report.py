@@ -54,7 +54,7 @@ class Run:
 
 def merged(run: Run) -> Run:
     """`run` with the rows it lacks of that in docs/."""
-    old = REPORT.read().results if REPORT.path.exists() else []
+    old = REPORT.read().run.results if REPORT.path.exists() else []
     there = {(each.tower, each.kind) for each in run.results}
     run.results += [each for each in old if (each.tower, each.kind) not in there]
     run.results.sort(key=lambda each: (each.tower, each.kind))
@@ -109,4 +109,4 @@ def table(run: Run) -> str:
 REPORT = Report(DOCS / "vision.json", "make bench-vision", Run, {DOCS / "vision.md": table})
 
 if __name__ == "__main__":
-    REPORT.write(REPORT.read())
+    REPORT.rewrite()

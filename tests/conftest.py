@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sys
+import tempfile
+import zlib
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import settings
 
+from tests.model_process.sitecustomize import note_unseeded_draws
 from tests.processors import missing_levels
 
 #: Settings that choose what is tested; any other would change what tests see.
-_CHOICES = ("PUNA_OPS", "PUNA_CPU", "PUNA_NUM_THREADS", "PUNA_TEST_DATA")
+_CHOICES = ("PUNA_OPS", "PUNA_CPU", "PUNA_NUM_THREADS", "PUNA_TEST_DATA", "PUNA_DRAWS")
 
 for name in [name for name in os.environ if name.startswith(("PUNA_", "OLLAMA_"))]:
     if name not in _CHOICES:
@@ -37,14 +44,23 @@ os.environ.setdefault("PUNA_NUM_THREADS", "1" if "PYTEST_XDIST_WORKER" in os.env
 # Tiny tensors: a second thread of torch's own would only wait for the first.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Model processes import it when they start.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(Path(__file__).parent / "model_process"), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
+_unseeded = tempfile.NamedTemporaryFile(prefix="unseeded-", buffering=0)  # noqa: SIM115
+os.environ["TESTS_UNSEEDED"] = _unseeded.name
+note_unseeded_draws(_unseeded.name)
+
 # A busy machine is no failure.
-settings.register_profile("puna", deadline=None)
+settings.register_profile("puna", deadline=None, derandomize=True)
+settings.register_profile("random", deadline=None)
 settings.load_profile("puna")
 
 
 def find_test_data() -> Path | None:
     """The folder of downloaded test data (`PUNA_TEST_DATA`, or `../shared/data`), if it is there."""
-    given = os.environ.get("PUNA_TEST_DATA")
+    given = os.environ.get("PUNA_TEST_DATA", "PUNA_DRAWS")
     beside = Path(__file__).resolve().parents[2] / "shared" / "data"
     for folder in (Path(given) if given else None, beside):
         if folder is not None and folder.is_dir():
@@ -67,6 +83,44 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not any(map(item.get_closest_marker, unasked))]
+
+
+def _seed(name: str) -> None:
+    """Make the next random numbers the same every time, and different for another `name`."""
+    seed = zlib.crc32(name.encode())
+    random.seed(seed)
+    np.random.seed(seed)
+    if torch := sys.modules.get("torch"):
+        torch.default_generator.manual_seed(seed)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    _seed(item.nodeid)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, object, object]:
+    """Gives shared fixtures the same random numbers whichever test is the first to want them."""
+    if fixturedef.scope == "function":
+        return (yield)
+    _seed(fixturedef.argname)
+    try:
+        return (yield)
+    finally:
+        _seed(os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Fails tests that get answers by chance, unless they are marked `samples`."""
+    try:
+        return (yield)
+    finally:
+        draws = os.fstat(_unseeded.fileno()).st_size
+        os.truncate(_unseeded.fileno(), 0)
+        if draws and not item.get_closest_marker("samples"):
+            pytest.fail("an answer was sampled: give `seed` or temperature 0, or mark the test `samples`")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -13,20 +13,13 @@ import psutil
 
 from tests.waiting import wait_until
 
-_STOPPING = """
-import os, signal, sys
-if "puna.runner" in sys.orig_argv and os.path.exists(os.path.join(os.path.dirname(__file__), "stopping")):
-    os.kill(os.getpid(), signal.SIGSTOP)
-"""
-
 
 class HeldRunners:
     """Of servers started with `settings`, the runners that start while a `stopping` block is open stop."""
 
     def __init__(self, folder: Path) -> None:
-        (folder / "sitecustomize.py").write_text(_STOPPING)
-        self.settings = {"PYTHONPATH": str(folder)}
         self._mark = folder / "stopping"
+        self.settings = {"TESTS_STOPPING": str(self._mark)}
 
     @contextmanager
     def stopping(self) -> Iterator[None]:

@@ -8,14 +8,21 @@ from secrets import randbelow
 #: Below those that the system gives to whoever connects: one of these might be taken a moment later.
 _FIRST, _COUNT = 10_000, 20_000
 
+#: Sockets with the names of ports that this process has given away; they go when it ends.
+_given: list[socket.socket] = []
+
 
 def free_port() -> int:
-    """A port of this machine at which nobody listens."""
+    """Return a port of this machine at which nobody listens, and that no other test is given meanwhile."""
     while True:
         port = _FIRST + randbelow(_COUNT)
-        with socket.socket() as probe:
-            try:
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0puna-tests-port-{port}")  # fails where another process has it
+            with socket.socket() as probe:
                 probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
+        except OSError:
+            claim.close()
+            continue
+        _given.append(claim)
         return port

@@ -65,6 +65,11 @@ def test_what_there_is_anyway_is_not_named() -> None:
     assert Options.ignored({"num_gpu": -1}, None) == []
 
 
+def test_an_option_by_the_name_of_another_program_is_recognised() -> None:
+    (sentence,) = Options.ignored({"max_tokens": 5})
+    assert sentence == 'option "max_tokens" is unknown and ignored (did you mean "num_predict"?)'
+
+
 def test_only_some_of_many_unknown_options_are_named() -> None:
     sentences = Options.ignored({"x" * 10_000 + str(number): 1 for number in range(1000)})
     assert len(sentences) == 9

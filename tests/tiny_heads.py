@@ -150,6 +150,19 @@ HYBRID = {
     **SETTINGS, "num_hidden_layers": 5, "layer_types": ["linear_attention"] * 3 + ["full_attention"] * 2,
 }  # fmt: skip
 QWEN35 = TinyHybrid("qwen3_5_text", HYBRID, seed=72)
+
+
+def mimo2_with(heads: int) -> TinyHeads:
+    """Three layers, and these heads, which have windows."""
+    settings = {
+        **MIMO2.settings, "num_hidden_layers": 3 + heads,
+        "layer_types": ["full_attention"] + ["sliding_attention"] * (2 + heads),
+        "mlp_layer_types": ["dense", "sparse", "sparse"] + ["dense"] * heads,
+    }  # fmt: skip
+    decoder = dataclasses.replace(MIMO2, fused=True, settings=settings)
+    return TinyHeads(decoder, heads=heads, norm="layer_output_norm", reads_normed=False)
+
+
 #: A model of every architecture with heads.
 MODELS = {
     "glm4moe": TinyHeads(
@@ -160,15 +173,5 @@ MODELS = {
     "qwen35": TinyHeads(QWEN35, own=False),
     "qwen35moe": TinyHeads(TinyHybrid("qwen3_5_moe_text", {**HYBRID, **EXPERTS}, seed=73)),
     "qwen3next": TinyHeads(TinyHybrid("qwen3_next", {**HYBRID, **EXPERTS}, seed=74)),
-    "mimo2": TinyHeads(
-        dataclasses.replace(
-            MIMO2, fused=True,
-            settings={
-                **MIMO2.settings, "num_hidden_layers": 5,
-                "layer_types": ["full_attention"] + ["sliding_attention"] * 4,
-                "mlp_layer_types": ["dense", "sparse", "sparse", "dense", "dense"],
-            },
-        ),
-        heads=2, norm="layer_output_norm", reads_normed=False,
-    ),
+    "mimo2": mimo2_with(heads=2),
 }  # fmt: skip

@@ -31,24 +31,26 @@ def calls(work: Callable[[], Any]) -> Counter[str]:
     return counted
 
 
-def proportional(make: Callable[[int], Callable[[], Any]], least: int = 256, most: int = 1 << 18) -> bool:
-    """Whether the work `make(size)` grows about as its size: four times the size takes less than 10 times.
+def proportional(make: Callable[[int], Callable[[], Any]], least: int = 256, most: int = 1 << 17) -> bool:
+    """Whether the work `make(size)` grows about as its size: 8 times the size takes less than 24 times.
 
-    For what happens inside C functions, where calls say nothing; anything quadratic takes sixteen times as
-    long. Processor time is measured, so other processes do not count, at the smallest size from `least` to
-    `most` that can be measured, and a disturbed measurement is repeated. What is too short to be
-    measured is no trouble. Where a size is the first that needs new memory of the system, it takes longer
-    than the smaller ones: so four times that size must take too long as well.
+    For what happens inside C functions, where calls say nothing. Anything quadratic takes 64 times as long,
+    so a measurement may be wrong by a factor of 2.6 either way; it is of processor time, and the least of a
+    few. It is made at the smallest size from `least` to `most` that can be measured, and too short is no
+    trouble. Where a size is the first that needs new memory of the system, it takes longer than the smaller
+    ones: so four times that size must take too long as well.
     """
     size = least
-    while (brief := _processor_s(make(4 * size), 1) < 0.01) and size < most:
+    while (brief := _processor_s(make(_GROWTH * size), 1) < 0.01) and size < most:
         size *= 2
-    return brief or not all(_too_long(make, each) for _ in range(5) for each in (size, 4 * size))
+    return brief or not all(_too_long(make, each) for _ in range(3) for each in (size, 4 * size))
+
+
+_GROWTH = 8
 
 
 def _too_long(make: Callable[[int], Callable[[], Any]], size: int) -> bool:
-    long_s = _processor_s(make(4 * size), 2)
-    return long_s >= 0.005 and long_s >= 10 * _processor_s(make(size), 3)
+    return _processor_s(make(_GROWTH * size), 2) >= 3 * _GROWTH * _processor_s(make(size), 3)
 
 
 def _processor_s(work: Callable[[], Any], repeated: int) -> float:

@@ -28,6 +28,8 @@ OUT_OF_TIME: Final = (signal.SIGPROF, signal.SIGXCPU)
 _ENVIRONMENT: Final = ("TZ", "LANG", "LC_ALL", "LC_TIME", "LD_LIBRARY_PATH")
 #: The kernels' threads come first: a stranger's program may take half a core from none of them.
 _NICENESS: Final = 5
+#: When memory runs out, the system ends these processes before the server and its models (-1000 to 1000).
+_EXPENDABLE: Final = "800"
 
 LENGTH: Final = struct.Struct("<I")
 
@@ -59,9 +61,8 @@ def start(main: Path, modules: Iterable[str]) -> tuple[subprocess.Popen[bytes], 
 def _folders(modules: Iterable[str]) -> list[str]:
     """Where the modules lie, as they were found here."""
     found = [find_spec(name) for name in modules]
-    files = [spec.origin for spec in found if spec is not None and spec.origin is not None]
-    ours = Path(__file__).parents[1]
-    return list(dict.fromkeys(map(str, (ours, *(Path(file).parents[1] for file in files)))))
+    files = [__file__, *(spec.origin for spec in found if spec is not None and spec.origin is not None)]
+    return list(dict.fromkeys(str(Path(file).parent.parent) for file in files))
 
 
 # --- messages --------------------------------------------------------------------------------------------
@@ -106,6 +107,8 @@ def settle() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(_NICENESS)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_EXPENDABLE)
 
 
 @contextlib.contextmanager
@@ -131,3 +134,15 @@ def memory_bytes(kind: str) -> int:
     """What this process has of memory: "size" in addresses, or "resident"."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[("size", "resident").index(kind)]) * resource.getpagesize()
+
+
+def private_bytes() -> int:
+    """Memory that this process has asked for, files that it has mapped excepted."""
+    return int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+
+
+def limit_private_bytes(most: int) -> None:
+    """Let the process have `most` bytes of memory, files that it maps excepted: more is a MemoryError."""
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))

@@ -91,6 +91,18 @@ class ResponseNotFoundError(PunaError):
     status = 404
 
 
+class PathNotFoundError(PunaError):
+    """The server has no such path."""
+
+    status = 404
+
+
+class MethodError(PunaError):
+    """A path of the server does not take the request's method."""
+
+    status = 405
+
+
 class InvalidNameError(PunaError):
     """A model name, digest or path does not have the required form."""
 
@@ -103,6 +115,18 @@ class StoreError(PunaError):
 
 class RegistryError(PunaError):
     """A registry, or another source of models, refuses, cannot be reached, or sends something else."""
+
+
+class RefusedAddressError(RegistryError):
+    """The server does not ask this address for models: it is private, or without TLS."""
+
+    status = 400
+
+
+class UnreachableError(RegistryError):
+    """A registry, or another source of models, cannot be reached, or does not answer as it should."""
+
+    status = 502
 
 
 class RequestError(PunaError):
@@ -119,6 +143,14 @@ class BodyTooLargeError(RequestError):
 
 class ConversionError(RequestError):
     """A published model's folder is incomplete, damaged, or of an architecture that cannot be converted."""
+
+
+class CreationLimitError(RequestError):
+    """Making a model of its files takes more time or memory than is allowed."""
+
+
+class CreatorError(PunaError):
+    """The process that creates a model cannot be started, or broke its protocol."""
 
 
 class OptionError(RequestError):

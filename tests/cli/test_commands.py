@@ -109,6 +109,8 @@ def test_list_cp_and_rm(shell: Shell) -> None:
     ("arguments", "error"),
     [
         (("show", "nix"), "model 'nix' not found"),
+        (("show", "tinny"), """model 'tinny' not found (did you mean "tiny"?)"""),
+        (("cp", "tinny", "x"), """model "tinny" not found (did you mean "tiny"?)"""),
         (("cp", "nix", "x"), 'model "nix" not found'),
         (("rm", "nix"), "model 'nix' not found"),
         (("stop", "nix"), 'couldn\'t find model "nix" to stop'),
@@ -214,7 +216,9 @@ def test_a_background_server_is_ended_by_name_of_the_command_that_starts_one(tmp
     nobody = fresh.run("serve", "--stop")
     assert (nobody.returncode, nobody.stdout) == (1, "")
     assert nobody.stderr == f"Error: no server is running at http://127.0.0.1:{fresh.port}\n"
-    started = re.search(r"process (\d+)", fresh.run("list").stderr)
+    said = fresh.run("list").stderr
+    assert "keeps running until 'puna serve --stop' ends it" in said
+    started = re.search(r"process (\d+)", said)
     assert started is not None
     ended = fresh.run("serve", "--stop")
     assert (ended.returncode, ended.stdout) == (0, "")
@@ -384,7 +388,7 @@ def test_ctrl_c_stops_an_answer_and_is_not_an_error(shell: Shell) -> None:
 
 
 def test_a_closed_pipe_prints_no_error(shell: Shell) -> None:
-    command = f"'{sys.executable}' -m puna run tiny hello --num-predict 200 | head -c 1"
+    command = f"'{sys.executable}' -m puna run tiny hello --seed 1 --num-predict 200 | head -c 1"
     done = subprocess.run(
         ["bash", "-c", command], env=shell.env, capture_output=True, stdin=subprocess.DEVNULL, timeout=60
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -144,3 +144,20 @@ def test_a_machine_without_problems_is_told_so() -> None:
     assert doctor.as_text(GOOD).endswith(
         "Nothing is wrong, and nothing would make it faster on this machine."
     )
+
+
+def test_the_kernels_are_tried_while_the_rest_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    for name in ("_probe", "_settings_problems", "_store", "_server", "_kernels"):
+        monkeypatch.setattr(doctor, name, _noting(order, name, getattr(doctor, name)))
+    doctor.examine()
+    assert order[0] == "_probe"
+    assert order[-1] == "_kernels"
+
+
+def _noting(order: list[str], name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def noted(*given: Any) -> Any:
+        order.append(name)
+        return call(*given)
+
+    return noted

@@ -33,6 +33,7 @@ COMMANDS = [name for names in SECTIONS.values() for name in names]
         (["--install-completion"], "unknown flag: --install-completion"),  # that is `puna completion`
         (["run", "m", "--temp", "1"], "unknown flag: --temp (did you mean --temperature?)"),
         (["run", "m", "--num-contex", "1"], "unknown flag: --num-contex (did you mean --num-ctx?)"),
+        (["run", "m", "--max-tokens", "1"], "unknown flag: --max-tokens (did you mean --num-predict?)"),
         (["show", "m", "--zzzzz"], "unknown flag: --zzzzz\n"),
         (["show", "./m.gguf"], "./m.gguf is a file, and this command takes the name of a model"),
         (["rm", "demo", "~/m.gguf"], "'puna run ~/m.gguf' runs the file"),

@@ -9,6 +9,8 @@ import pytest
 
 from puna.cli.image_paths import take_images
 
+SEES = {"capabilities": ["completion", "vision"]}
+
 
 @pytest.mark.parametrize(
     ("typed", "rest"),
@@ -18,7 +20,10 @@ from puna.cli.image_paths import take_images
         ('compare "{1}" and {0}', "compare  and"),
         ("{2} dropped", "dropped"),
         ("file://{0} hm", "hm"),
-        ("no image here, only notes.png", "no image here, only notes.png"),
+        (
+            "no image here, only https://example.com/notes.png",
+            "no image here, only https://example.com/notes.png",
+        ),
         ("see {0}x.txt", "see {0}x.txt"),
     ],
 )
@@ -37,7 +42,7 @@ def test_paths_become_images(
             if mark in typed and mark + "x" not in typed
         )
     ]
-    text, images = take_images(typed.format(*names))
+    text, images = take_images(typed.format(*names), "sees", SEES)
     assert [base64.b64decode(image) for image in images] == expected
     assert text == rest.format(*names)
     said = capsys.readouterr()
@@ -51,4 +56,29 @@ def test_paths_become_images(
 def test_endings_tell_images(ending: str, quote: str, tmp_path: Path) -> None:
     path = tmp_path / f"a.{ending}"
     path.write_bytes(b"x")
-    assert take_images(f"Look: {quote}{path}{quote}") == ("Look:", [base64.b64encode(b"x").decode()])
+    assert take_images(f"Look: {quote}{path}{quote}", "sees", SEES) == (
+        "Look:",
+        [base64.b64encode(b"x").decode()],
+    )
+
+
+def test_a_picture_that_is_not_there_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    there = tmp_path / "there.png"
+    there.write_bytes(b"x")
+    text, images = take_images(f"compare {there} and gone.png", "sees", SEES)
+    assert (text, len(images)) == ("compare  and gone.png", 1)
+    assert "there is no file 'gone.png'" in capsys.readouterr().err
+    take_images("a.png, b.png and c.png", "sees", SEES)
+    assert "there is no file 'a.png' (and 2 more)" in capsys.readouterr().err
+
+
+def test_a_model_without_vision_that_is_shown_a_picture_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = tmp_path / "there.png"
+    there.write_bytes(b"x")
+    typed = f"what is in {there}?"
+    assert take_images(typed, "blind", {"capabilities": ["completion"]}) == (typed, [])
+    assert "model 'blind' takes no images" in " ".join(capsys.readouterr().err.split())
+    assert take_images("rename a.png", "blind", {}) == ("rename a.png", [])
+    assert capsys.readouterr().err == "", "what names no file is only a word"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import httpx
@@ -16,6 +17,7 @@ from tests.convert.jina import TASKS, save_jina3
 from tests.model.models.parity import original
 from tests.tiny import CHATML, SPECIALS, WORDS, TinyLlama, vocabulary
 from tests.tiny_encoders import TinyJinaBertV3
+from tests.tiny_vision.llava import TinyLlava
 from tests.tiny_words import save_words
 
 pytestmark = pytest.mark.e2e
@@ -85,6 +87,40 @@ def test_convert_and_quantize_write_files(shell: Shell, published: Path, tmp_pat
         assert file.get("tokenizer.ggml.pre") == "gpt-2"
     refused = shell.run("quantize", str(whole), str(whole))
     assert "choose another name" in refused.stderr
+    twice = shell.run("quantize", str(small), str(tmp_path / "smaller.gguf"), "--type", "q4_0")
+    assert "as Q8_0 already" in twice.stderr
+    assert "'puna quantize --again'" in twice.stderr
+
+
+def test_a_folder_runs_as_it_is_and_is_converted_once(shell: Shell, published: Path) -> None:
+    words = ("run", str(published), "hello", "--temperature", "0", "--num-predict", "5")
+    first = shell.run(*words)
+    assert first.returncode == 0, first.stderr
+    assert "converting Tiny's model" in first.stderr
+    assert "Added Tiny.gguf as model 'tiny:" in first.stderr
+    again = shell.run(*words)
+    assert (again.stdout, again.stderr) == (first.stdout, "")
+    name = re.search(r"'(tiny:\w+)'", first.stderr)
+    assert name is not None
+    shell.out("rm", name[1])
+
+
+def test_what_exists_is_written_over_only_if_that_is_asked(
+    shell: Shell, published: Path, tmp_path: Path
+) -> None:
+    target, tower = tmp_path / "whole.gguf", tmp_path / "mmproj-whole.gguf"
+    convert, quantize = ("convert", str(published)), ("quantize", "/nowhere.gguf")
+    for file, commands in ((tower, (convert,)), (target, (convert, quantize))):
+        file.write_bytes(b"precious")
+        for words in commands:
+            refused = shell.run(*words, str(target))
+            assert refused.returncode == 1
+            assert f"{file} exists; --force writes over it" in refused.stderr
+        assert file.read_bytes() == b"precious"
+        file.unlink()
+    target.write_bytes(b"precious")
+    shell.out(*convert, str(target), "--force")
+    assert target.read_bytes().startswith(b"GGUF")
 
 
 def test_adapters_that_a_model_is_published_with_are_written_beside_it(shell: Shell, tmp_path: Path) -> None:
@@ -95,3 +131,26 @@ def test_adapters_that_a_model_is_published_with_are_written_beside_it(shell: Sh
     for task in TASKS:
         assert f"lora-{task}-jina.gguf: " in done.stderr
         assert (tmp_path / f"lora-{task}-jina.gguf").is_file()
+
+
+def test_convert_ignores_settings_that_are_named(shell: Shell, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "Tiny", original(TinyLlama()))
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"attention_sharpness": 2.0, "colour": "blue"}))
+    refused = shell.run("convert", str(folder), str(tmp_path / "m.gguf"))
+    assert refused.returncode
+    assert "--ignore attention_sharpness" in refused.stderr
+    done = shell.run("convert", str(folder), str(tmp_path / "m.gguf"), "--ignore", "attention_sharpness")
+    assert done.returncode == 0, done.stderr
+    assert "unknown settings, which the file does not have: colour" in done.stderr
+    assert (tmp_path / "m.gguf").is_file()
+
+
+def test_a_folder_of_a_vision_model_runs_with_its_tower(shell: Shell, tmp_path: Path) -> None:
+    tiny = TinyLlava(TinyLlama())
+    folder = tiny.save(tmp_path / "Sees", tiny.build())
+    done = shell.run("run", str(folder), "hello", "--temperature", "0", "--num-predict", "1")
+    assert done.returncode == 0, done.stderr
+    assert "converting Sees's vision tower" in done.stderr
+    assert "vision" in shell.out("show", "sees")
+    shell.out("rm", "sees")

@@ -128,7 +128,7 @@ def test_set_and_show(talk: Talk) -> None:
         "Set format to 'json' mode.",
         "Disabled format.",
         "Invalid or missing format. For 'json' mode use '/set format json'",
-        "Set 'think' mode to 'high'.",
+        "Couldn't set think: model 'tiny' does not support thinking",
         "Set 'nothink' mode.",
         "",
     ]
@@ -153,6 +153,7 @@ def test_what_is_set_is_asked_for(talk: Talk, monkeypatch: pytest.MonkeyPatch) -
         yield {"message": {"role": "assistant", "content": "Hi"}, "done": True, "total_duration": 10**9}
 
     monkeypatch.setattr(Client, "stream", stream)
+    monkeypatch.setattr(Session, "can_think", True)
     talk(
         "one",
         "/set format json", "/set think high", "/set parameter top_k 3", "/set system A", "/set system B",
@@ -239,10 +240,30 @@ def test_ctrl_c_clears_the_line_or_says_how_to_leave(talk: Talk) -> None:
     assert talk("hel\x03/set nowordwrap") == "Set 'nowordwrap' mode.\n\n"
 
 
-def test_a_refused_message_does_not_end_the_chat(talk: Talk) -> None:
-    refused = talk("/set think", "hello", "/set nothink", "/clear", "hello")
+def test_a_refused_message_does_not_end_the_chat(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "can_think", True)
+        refused = talk("/set think", "hello", "/set nothink", "/clear", "hello")
     assert "does not support thinking" in talk.errors
     assert refused.endswith("Cleared session context\n" + talk("hello"))
+
+
+def test_a_model_that_cannot_think_is_not_asked_to(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = talk("hello")
+    assert talk("/set think", "hello").endswith("does not support thinking\n" + plain)
+    assert talk.errors == ""
+    # Nor if a model before it could.
+    first = [True]
+    monkeypatch.setattr(Session, "can_think", property(lambda _: first[0]))
+    load = Session.switch
+
+    def switch(session: Session, model: str) -> None:
+        first[0] = False
+        load(session, model)
+
+    monkeypatch.setattr(Session, "switch", switch)
+    assert talk("/set think", "/load tiny", "hello").endswith(plain)
+    assert "does not support thinking, and answers without" in talk.errors
 
 
 def test_lines_are_saved_unless_history_is_off(talk: Talk, tmp_path: Path) -> None:

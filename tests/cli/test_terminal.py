@@ -153,6 +153,33 @@ def test_ctrl_c_ends_the_answer_but_not_the_chat(endless: tuple[EndlessServer, S
         assert termios.tcgetattr(screen.program_end)[3] & termios.ECHO, "typing stays visible afterwards"
 
 
+def test_a_search_of_the_history_ends_with_ctrl_c_and_enter_takes_the_match(
+    endless: tuple[EndlessServer, Shell], tmp_path: Path
+) -> None:
+    shell = Shell(tmp_path, endless[1].port)
+    with terminal(shell, "run", "tiny") as screen:
+        screen.wait_for(READY)
+        screen.type("/set parameter num_predict 3\r")
+        screen.wait_for("Set parameter 'num_predict' to '3'")
+        screen.wait_for(READY)
+        screen.type("\x12")
+        screen.wait_for("I-search backward")
+        screen.type("\x03/set quiet\r")
+        screen.wait_for("Set 'quiet' mode.")
+        screen.wait_for(READY)
+        screen.type("\x12param")
+        screen.wait_for("I-search backward")
+        screen.type("\r")
+        screen.type("\r")
+        screen.wait_for("Set parameter 'num_predict' to '3'")
+        screen.wait_for(READY)
+        screen.type("hello\r")
+        screen.wait_for("word word word \r\n\r\n")
+        screen.wait_for(READY)
+        screen.type("/by\t\r")
+        assert screen.leave() == 0
+
+
 def test_ctrl_c_before_the_first_word_withdraws_the_message(endless: tuple[EndlessServer, Shell]) -> None:
     server, shell = endless
     with terminal(shell, "run", "tiny") as screen:

@@ -20,7 +20,7 @@ from tests.tiny import TinyLlama, tiny_llama_gguf
 from tests.tiny_bert import TinyBert, tiny_bert_gguf
 from tests.tiny_words import VOCABULARY
 
-pytestmark = [pytest.mark.clients, pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.clients, pytest.mark.e2e, pytest.mark.slow, pytest.mark.samples]
 
 
 @pytest.fixture(scope="module")

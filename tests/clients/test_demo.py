@@ -13,7 +13,7 @@ from tests.clients import outcomes
 from tests.clients.clients import CLIENTS, Client
 from tests.e2e.servers import Server, running
 
-pytestmark = [pytest.mark.clients, pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.clients, pytest.mark.e2e, pytest.mark.slow, pytest.mark.samples]
 
 PROGRAMS = (
     "with_ollama.py", "with_openai.py", "with_anthropic.py", "with_langchain.py", "with_llamaindex.py",

@@ -28,6 +28,7 @@ from tests.model.models.test_decoders import MODELS
 from tests.tiny import CHATML, LLAMA3_ROPE, TinyLlama, vocabulary
 from tests.tiny_gemma3 import TinyGemma3
 from tests.tiny_heads import TinyHeads, save_heads
+from tests.tiny_hybrids import EXPERTS, SETTINGS, TinyHybrid
 from tests.tiny_mamba import NEMOTRON_H_LATENT
 
 #: Those whose other tests write their files by hand.
@@ -75,6 +76,21 @@ def test_windows_and_output_of_gemma3_are_as_its_settings_say(
             reference_log_probabilities(theirs, tokens),
         )
         check_close(ours, found, expected)
+
+
+@pytest.mark.parametrize("said", [{}, {"full_attention_interval": 3}], ids=["not said", "said"])
+def test_qwen3_next_attends_in_every_few_layers_if_its_settings_do_not_list_them(
+    said: dict[str, int], tmp_path: Path
+) -> None:
+    theirs = original(TinyHybrid("qwen3_next", {**SETTINGS, **EXPERTS, **said, "num_hidden_layers": 5}))
+    folder = saved(tmp_path / "checkpoint", theirs)
+    config = json.loads((folder / "config.json").read_text()) | said
+    assert config.pop("layer_types").index("full_attention") == (2 if said else 3)
+    (folder / "config.json").write_text(json.dumps(config))
+    convert(folder, tmp_path / "m.gguf", FileType.F32)
+    ours = load_model(tmp_path / "m.gguf")
+    tokens = random_tokens(ours, 40, 3)
+    check_close(ours, our_log_probabilities(ours, tokens, [40]), reference_log_probabilities(theirs, tokens))
 
 
 def test_settings_and_the_tokenizer_become_metadata(tmp_path: Path) -> None:

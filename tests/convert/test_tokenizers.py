@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from puna.convert.checkpoint import Checkpoint
 from puna.convert.config import Config
 from puna.convert.family import Family
+from puna.convert.registry import family_of
 from puna.convert.vocabulary import vocabulary
 from puna.convert.world import WORLD
 from puna.errors import ConversionError
@@ -171,6 +172,23 @@ def test_byte_pairs_of_words_between_white_space_are_refused(folder: Path) -> No
     theirs.save(str(folder / "tokenizer.json"))
     with pytest.raises(ConversionError, match="BPE of words between white space is not supported"):
         ours(folder, theirs.get_vocab_size())
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [("DeepseekV2ForCausalLM", "deepseek-llm"), ("DeepseekV3ForCausalLM", "deepseek-v3")],
+)
+def test_texts_of_deepseek_are_cut_as_its_version_does(model: str, name: str, folder: Path) -> None:
+    """Also where `tokenizer.json` does not say how."""
+    save_tokenizer(folder)
+    made = json.loads((folder / "tokenizer.json").read_text())
+    made["pre_tokenizer"] = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
+    (folder / "tokenizer.json").write_text(json.dumps(made))
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**settings, "architectures": [model]}))
+    with Checkpoint(folder) as checkpoint:
+        found = vocabulary(checkpoint, Config(checkpoint.config), family_of(checkpoint))
+        assert found["tokenizer.ggml.pre"] == name
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import puna
 from demo.evaluate import held_out_facts, held_out_sums
 from demo.vocabulary import CHAT_TEMPLATE
+from puna.cli.help import PAGES
 from puna.demo import path
 from puna.gguf import GGMLType, open_gguf
 
@@ -86,3 +88,13 @@ def test_plain_text_is_continued_as_a_story(model: puna.Model) -> None:
     told = model.generate("Once upon a time, there was a", num_predict=700, seed=3)
     assert told.reason == "stop"
     assert len(told.text.split()) > 60
+
+
+def test_the_modelfile_of_the_help_makes_a_model_that_answers(model: puna.Model) -> None:
+    (example,) = [command for _, command in PAGES["create"].examples if "SYSTEM" in command]
+    found = re.search(r"SYSTEM ([^\\]+)", example)
+    assert found is not None
+    system = {"role": "system", "content": found[1]}
+    for question, answer in (("What is the capital of Italy?", "Rome"), ("What is 7 times 8?", "56")):
+        talk = [system, {"role": "user", "content": question}]
+        assert answer in model.chat(talk, temperature=0, num_predict=40).text

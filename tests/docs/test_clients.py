@@ -66,7 +66,7 @@ def test_an_excerpt_is_of_the_program(excerpt: re.Match[str]) -> None:
 def test_every_client_has_a_row_without_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(ROOT / "bench"), *sys.path])
     report = importlib.import_module("clients_report")
-    rows = report.REPORT.read().rows
+    rows = report.REPORT.read().run.rows
     listed = [*((one, "Python") for one in (*PYTHON, LM_EVAL)), *((one, "JavaScript") for one in JAVASCRIPT)]
     assert [(row.client, row.language) for row in rows] == [(one.name, language) for one, language in listed]
     for row, (client, _) in zip(rows, listed, strict=True):

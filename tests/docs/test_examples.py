@@ -128,6 +128,7 @@ def run_python(code: str, env: dict[str, str], monkeypatch: pytest.MonkeyPatch) 
     exec(compile(code, "<stdin>", "exec", dont_inherit=True), {"__name__": "__main__"})
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize(
     "example",
     [

@@ -49,13 +49,15 @@ def test_pages_show_what_the_json_gives(name: str, report: str) -> None:
     pages = importlib.import_module("pages")
     found = importlib.import_module(report).REPORT
     assert found.path == ROOT / name
-    shown = found.pages(found.read())
+    measured = found.read()
+    assert re.fullmatch(r"`[0-9a-f]{7,}`\+? \(\d{4}-\d\d-\d\d\)", measured.commit)
+    shown = found.pages(measured)
     assert {path: pages.inserted(path, found.command) for path in shown} == shown
 
 
 def test_every_architecture_is_measured_and_has_models_that_people_know() -> None:
     report = importlib.import_module("parity_report")
-    run = report.REPORT.read()
+    run = report.REPORT.read().run
     assert set(report.FAMILIES) == set(supported())
     assert all(run.differences[name] > 0 for name in supported())
     assert max(run.differences.values()) < 1e-3
@@ -63,7 +65,7 @@ def test_every_architecture_is_measured_and_has_models_that_people_know() -> Non
 
 def test_the_chart_shows_what_the_json_gives() -> None:
     report = importlib.import_module("report")
-    run = report.REPORT.read()
+    run = report.REPORT.read().run
     assert (ROOT / "docs" / "performance.svg").read_text() == report.chart(run)
 
 

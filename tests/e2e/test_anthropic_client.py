@@ -113,6 +113,24 @@ def test_thinking_is_for_those_who_ask(client: anthropic.Anthropic, thinker: str
     assert '"tiny" does not support thinking' in able.model_dump()["warnings"]
 
 
+def test_models_are_listed_page_by_page_and_described(client: anthropic.Anthropic, server: Server) -> None:
+    names = [model["name"] for model in server.http.get("/api/tags").json()["models"]]
+    assert len(names) >= 3
+    assert [model.id for model in client.models.list(limit=1)] == names
+    page = client.models.list(limit=2)
+    assert (page.first_id, page.last_id, page.has_more) == (names[0], names[1], True)
+    before = client.models.list(limit=1, before_id=names[2])
+    assert [model.id for model in before.data] == [names[1]]
+    one = client.models.retrieve("tiny")
+    assert (one.id, one.type, one.display_name) == ("tiny", "model", "tiny")
+    assert one.max_input_tokens
+    for wrong in ({"limit": "0"}, {"limit": "many"}, {"after_id": "nosuch"}):
+        with pytest.raises(anthropic.BadRequestError, match=next(iter(wrong))):
+            client.models.list(extra_query=wrong)
+    with pytest.raises(anthropic.NotFoundError, match="nosuch"):
+        client.models.retrieve("nosuch")
+
+
 def test_a_stop_sequence_is_named(client: anthropic.Anthropic) -> None:
     whole = client.messages.create(model="tiny", max_tokens=6, messages=HELLO, extra_body=GREEDY)
     (block,) = whole.content

@@ -71,10 +71,23 @@ def test_another_method_is_405_in_plain_text(http: httpx.Client, method: str, pa
     assert method == "HEAD" or answer.text == "405 method not allowed"
 
 
-@pytest.mark.parametrize("path", ["/nope", "/api", "/v1/models/a/b", "/docs/more"])
+@pytest.mark.parametrize("path", ["/nope", "/api", "/v1more", "/docs/more"])
 def test_an_unknown_path_is_404_in_plain_text(http: httpx.Client, path: str) -> None:
     answer = http.get(path)
     assert (answer.status_code, answer.text) == (404, "404 page not found")
+
+
+def test_unknown_paths_and_methods_below_v1_get_errors_that_its_clients_read(http: httpx.Client) -> None:
+    unknown = http.post("/v1/moderations", json={})
+    assert unknown.status_code == 404
+    assert unknown.json()["error"]["message"].startswith("there is no POST /v1/moderations")
+    method = http.get("/v1/chat/completions")
+    assert (method.status_code, method.json()["error"]["type"]) == (405, "invalid_request_error")
+    versioned = {"anthropic-version": "2023-06-01"}
+    theirs = http.get("/v1/files", headers=versioned).json()
+    assert (theirs["type"], theirs["error"]["type"]) == ("error", "not_found_error")
+    missing = http.get("/v1/models/a/b", headers=versioned)
+    assert (missing.status_code, missing.json()["error"]["type"]) == (404, "not_found_error")
 
 
 def test_a_slash_at_the_end_is_redirected(http: httpx.Client) -> None:
@@ -212,7 +225,7 @@ BAD = [
     (
         "/api/create",
         b'{"model": "new", "from": "127.0.0.1:1/a/nosuch", "stream": false}',
-        500,
+        400,
         "127.0.0.1 is not a public address",
     ),
     ("/v1/chat/completions", b"", 400, "missing request body"),

@@ -139,7 +139,10 @@ def test_what_a_created_model_is_given_in_other_forms(server: Server) -> None:
     made = server.http.post("/api/create", json={"name": "made", "from": "tiny", **body})
     assert made.json() == {"status": "success"}
     shown = server.client.show("made")
-    assert (shown.license, shown.parameters) == ("Free", "top_p                          0.5")
+    assert (shown.license, shown.parameters) == (
+        "Free",
+        "seed                           1\ntop_p                          0.5",
+    )
     server.client.delete("made")
 
 

@@ -17,7 +17,7 @@ from tests.e2e.servers import Server, add_model, running
 from tests.tiny import TinyLlama, tiny_llama_gguf
 
 schemathesis = pytest.importorskip("schemathesis")
-pytestmark = [pytest.mark.e2e, pytest.mark.thorough]
+pytestmark = [pytest.mark.e2e, pytest.mark.thorough, pytest.mark.samples]
 
 EXAMPLES = int(os.environ.get("EXAMPLES", "50"))
 

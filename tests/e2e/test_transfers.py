@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import ollama
+import psutil
 import pytest
 
 from tests import commands
 from tests.e2e.servers import Server, running
+from tests.ports import free_port
 from tests.registry.receiving import Receiving
 from tests.registry.registries import Published, Registry, serving
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -47,7 +52,14 @@ def test_ollamas_client_pulls_and_answers(puller: Server, registry: Registry) ->
     assert (layer.status, layer.completed) == (f"pulling {digest[7:19]}", layer.total)
     name = registry.name.removeprefix("http://") + ":latest"
     assert name in [model.model for model in puller.client.list().models]
-    assert 1 <= (puller.client.generate(name, "hello", options={"num_predict": 4}).eval_count or 0) <= 4
+    assert (
+        1
+        <= (
+            puller.client.generate(name, "hello", options={"temperature": 0, "num_predict": 4}).eval_count
+            or 0
+        )
+        <= 4
+    )
     older = {"name": registry.name, "insecure": True, "stream": False}
     again = puller.http.post("/api/pull", json=older)
     assert (again.json(), again.headers["content-type"]) == ({"status": "success"}, "application/json")
@@ -85,7 +97,7 @@ def test_the_command_line_pulls_and_runs_what_is_missing(puller: Server, registr
     assert f"pulling {registry.published.model_digest[7:19]}" in lines
     assert lines[-1] == "success"
     name = registry.name.removeprefix("http://")
-    ran = puna(puller, "run", name, "--num-predict", "4", "hello")
+    ran = puna(puller, "run", name, "--seed", "1", "--num-predict", "4", "hello")
     assert ran.returncode == 0, ran.stderr
     other = puna(puller, "run", f"{registry.address}/team/other", "hello")
     assert other.returncode == 1
@@ -155,3 +167,76 @@ def test_ollamas_client_and_the_command_line_push(puller: Server, registry: Regi
     assert (answer.status_code, answer.json()["error"]) == (400, "model is required")
     for each in (source, name):
         puller.client.delete(each)
+
+
+@contextmanager
+def dripping(registry: Registry) -> Iterator[threading.Event]:
+    """Have `registry` send a byte at a time for the whole block. Yields what is set once it does."""
+    over, asked = threading.Event(), threading.Event()
+
+    def told(handler: BaseHTTPRequestHandler) -> bool:
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nx-slow: ")
+        asked.set()
+        with contextlib.suppress(OSError):  # nobody reads any more
+            while not over.wait(0.05):
+                handler.wfile.write(b"a")
+        handler.close_connection = True
+        return True
+
+    registry.told = told
+    try:
+        yield asked
+    finally:
+        over.set()
+
+
+def threads(server: Server) -> int:
+    return psutil.Process(server.process.pid).num_threads()
+
+
+def test_slow_registries_take_no_places_from_others_and_leave_no_threads(
+    puller: Server, registry: Registry, tiny_file: Path
+) -> None:
+    slow = serving(Registry(Published.of(tiny_file.read_bytes())))
+    with slow as other, dripping(other) as asked, ExitStack() as clients:
+        puller.http.get("/api/tags")
+        before = threads(puller)
+        for _ in range(5):
+            clients.enter_context(puller.asked("/api/pull", {"model": other.name, "insecure": True}))
+        assert asked.wait(60)
+        puller.client.pull(registry.name, insecure=True)
+        wait_until(lambda: threads(puller) >= before + 4, "the slow transfers")
+        clients.close()  # the clients leave
+        wait_until(lambda: threads(puller) <= before + 1, "the end of their threads", timeout_s=30)
+    puller.client.delete(registry.name.removeprefix("http://"))
+    assert "Traceback" not in puller.log.read_text()
+
+
+def test_one_registry_gets_four_places_and_others_hear_that_they_wait(
+    puller: Server, registry: Registry
+) -> None:
+    body = {"model": registry.name, "insecure": True}
+    with dripping(registry) as asked, ExitStack() as clients:
+        for _ in range(4):
+            clients.enter_context(puller.asked("/api/pull", body))
+        assert asked.wait(60)
+        wait_until(lambda: len(registry.asked) == 4, "four transfers")
+        with puller.http.stream("POST", "/api/pull", json=body) as answer:
+            line = json.loads(next(answer.iter_lines()))
+    assert line == {"status": "waiting for 4 other transfers"}
+    assert len(registry.asked) == 4
+
+
+def test_addresses_that_are_not_asked_and_registries_that_do_not_answer_are_told_apart(
+    server: Server, puller: Server, registry: Registry
+) -> None:
+    private = {"model": registry.name, "insecure": True, "stream": False}
+    answer = server.http.post("/api/pull", json=private)
+    assert answer.status_code == 400
+    assert "PUNA_PRIVATE_REGISTRIES=127.0.0.1 lets the server ask it" in answer.json()["error"]
+    answer = puller.http.post("/api/pull", json={**private, "insecure": False})
+    assert answer.status_code == 400
+    gone = {**private, "model": f"http://127.0.0.1:{free_port()}/team/model"}
+    answer = puller.http.post("/api/pull", json=gone)
+    assert answer.status_code == 502
+    assert "Connection refused" in answer.json()["error"]

@@ -14,6 +14,7 @@ from openai import OpenAI
 
 from puna.store import ModelSpec, Store
 from tests.e2e.servers import Server, add_model, environment, running
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -43,6 +44,36 @@ def test_loading_and_embedding_name_them_too(server: Server) -> None:
     for path, prompt in (("generate", {}), ("embed", {"input": ["hello"]}), ("embed", {})):
         reply = server.http.post(f"/api/{path}", json={"model": "tiny", "options": OPTIONS, **prompt}).json()
         assert reply["warnings"] == SENTENCES
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/chat/completions", {"messages": "HELLO", "reasoning_effort": "high"}),
+        ("/v1/responses", {"input": "hello", "reasoning": {"effort": "high"}}),
+        ("/v1/messages", {"messages": "HELLO", "max_tokens": 2, "thinking": {"type": "adaptive"}}),
+    ],
+)
+def test_thinking_asked_of_a_model_without_it_is_a_warning_below_v1(
+    server: Server, path: str, fields: dict[str, Any]
+) -> None:
+    fields = {name: MESSAGES if value == "HELLO" else value for name, value in fields.items()}
+    reply = server.http.post(path, json={"model": "tiny", "seed": 1, **fields}).json()
+    assert reply["warnings"] == ['"tiny" does not support thinking']
+
+
+def test_the_log_names_options_without_effect(logging_server: Server) -> None:
+    id = "misspelt-option"
+    body = {"model": "tiny", "prompt": "hello", "stream": False, "options": OPTIONS}
+    logging_server.http.post("/api/generate", json=body, headers={"X-Request-Id": id})
+
+    def lines() -> list[dict[str, Any]]:
+        found = [json.loads(line) for line in logging_server.log.read_text().splitlines() if id in line]
+        return [line for line in found if line["message"] == "request"]
+
+    wait_until(lambda: bool(lines()), "the request's line in the log")
+    (line,) = lines()
+    assert (line["level"], line["ignored"]) == ("WARNING", "; ".join(SENTENCES))
 
 
 MESSAGES = [{"role": "user", "content": "hello"}]

@@ -6,6 +6,7 @@ import pytest
 
 from puna.engine.events import Chunk, Event, Generate
 from puna.model.load import LoadedModel
+from puna.options import Options
 from tests.engine.runs import Run, let_it_say
 
 PROMPT = [(7 * i) % 200 for i in range(10)]
@@ -123,8 +124,8 @@ def test_log_probabilities_do_not_depend_on_options(tiny: LoadedModel) -> None:
 
     plain = logprobs()
     assert len(plain) == 6
-    assert logprobs(temperature=0.1, top_k=1) == plain
-    assert logprobs(temperature=0.1, top_p=0.0, min_p=1.0) == plain
+    assert logprobs(temperature=0.1, top_k=1, seed=1) == plain
+    assert logprobs(temperature=0.1, top_p=0.0, min_p=1.0, seed=1) == plain
 
 
 # --- what is counted -------------------------------------------------------------------------------
@@ -233,7 +234,7 @@ def test_a_client_that_cannot_be_told_anything_ends_alone(tiny: LoadedModel) -> 
     def sink(event: Event) -> None:
         raise OSError("nobody listens")
 
-    run.engine.submit(Generate(id=1, prompt=PROMPT[3:]), sink)
+    run.engine.submit(Generate(id=1, prompt=PROMPT[3:], options=Options(temperature=0)), sink)
     run.finish()
     assert run.tokens(0) == expected
     assert run.leaked() == 0

@@ -144,7 +144,7 @@ def test_an_answer_ends_with_its_format_without_another_pass(tiny: LoadedModel) 
 @pytest.mark.scenario(225)
 def test_an_answer_that_is_cut_says_so(tiny: LoadedModel) -> None:
     run = Run(tiny)
-    _, done = run.one("hello", format=Format.json_schema(POINT), **(HOT | {"num_predict": 3}))
+    _, done = run.one("hello", format=Format.json_schema(POINT), **(HOT | {"num_predict": 3, "seed": 1}))
     assert done.reason == "length"
 
 
@@ -176,8 +176,8 @@ def test_what_takes_too_much_while_answering_fails_alone(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run(tiny)
-    run.submit(0, "hello", format=Format.json_schema(POINT), **HOT)
-    run.submit(1, "hello", format=Format.choice(["ab"]), **HOT)
+    run.submit(0, "hello", format=Format.json_schema(POINT), seed=1, **HOT)
+    run.submit(1, "hello", format=Format.choice(["ab"]), seed=1, **HOT)
     run.engine.step()
     (victim,) = [sequence for sequence in run.engine.scheduler if sequence.id == 0]
     constraint: Following = victim.constraint  # type: ignore[attr-defined]

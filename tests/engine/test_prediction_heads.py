@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from tests.engine.drafting import PROMPTS, compare, guess_always
 from tests.engine.runs import Run
 from tests.heads_reference import Reference
 from tests.tiny_decoders import tiny_decoder_gguf
-from tests.tiny_heads import MODELS
+from tests.tiny_heads import MODELS, mimo2_with
 
 pytestmark = pytest.mark.skipif(default_backend().name != "cpu", reason="numpy rounds by batch size")
 
@@ -41,6 +42,11 @@ def agreeing(kind: str, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel
 def wild(kind: str, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     """Whose heads say anything."""
     return loaded(MODELS[kind], tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def three_heads(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    return loaded(mimo2_with(heads=3), tmp_path_factory)
 
 
 def loaded(tiny: Any, folders: pytest.TempPathFactory) -> LoadedModel:
@@ -102,8 +108,25 @@ def test_drafts_are_those_of_the_published_formula(
     kind: str, wild: LoadedModel, always: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beside each other, at several depths, whether or not earlier ones were right."""
-    reference = Reference(MODELS[kind])
-    run = Run(wild)
+    check_drafts(wild, Reference(MODELS[kind]), monkeypatch)
+
+
+@pytest.mark.parametrize("prompt", [PROMPTS[:2], ["a", "it"]], ids=["long", "short"])
+def test_drafts_of_three_heads_are_those_of_the_published_formula(
+    three_heads: LoadedModel, always: None, prompt: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second goes on from the first, also in what it keeps, and the third from the second."""
+    check_drafts(three_heads, Reference(mimo2_with(heads=3)), monkeypatch, prompt)
+
+
+def check_drafts(
+    loaded: LoadedModel,
+    reference: Reference,
+    monkeypatch: pytest.MonkeyPatch,
+    prompts: Sequence[str] = PROMPTS[:2],
+) -> None:
+    """That all drafts of answers to `prompts` are those of the reference, some four tokens long or more."""
+    run = Run(loaded)
     heads = heads_of(run)
     draft, found = heads.draft, []
 
@@ -116,8 +139,8 @@ def test_drafts_are_those_of_the_published_formula(
         return drafts
 
     monkeypatch.setattr(heads, "draft", noted)
-    for number in range(2):
-        run.submit(number, PROMPTS[number], num_predict=12, temperature=float(number), seed=3)
+    for number, prompt in enumerate(prompts):
+        run.submit(number, prompt, num_predict=12, temperature=float(number), seed=3)
     run.finish()
     assert max(len(tokens) for _, tokens in found) >= 4
     for inputs, tokens in found:

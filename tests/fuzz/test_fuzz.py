@@ -12,7 +12,7 @@ from tests.fuzz.driver import Driver
 #: Cases of each target, always the same ones.
 CASES = 40
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.samples]
 
 
 @pytest.mark.parametrize("target", names())

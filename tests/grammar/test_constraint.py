@@ -10,14 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from puna.conversation.reading import reading_of
+from puna.engine.events import Generate
 from puna.gguf import open_gguf
 from puna.grammar.compiled import Grammars
 from puna.grammar.constraint import Constraint
 from puna.grammar.format import Format
 from puna.markup.family import Reading
 from puna.markup.parts import Tags
-from puna.markup.registry import PLAIN
+from puna.markup.registry import PARSERS, PLAIN
 from puna.model.tokenizer import Tokenizer, tokenizer_from_gguf
+from puna.prompt.format import Traits
+from puna.prompt.messages import Chat, Message
 from tests.markup.reading import read
 from tests.tiny import TinyLlama, tiny_llama_gguf
 
@@ -56,20 +60,34 @@ def test_what_begins_like_thinking_must_be_it(grammars: Grammars, tokenizer: Tok
 
 
 def test_thinking_that_the_prompt_began_goes_on(grammars: Grammars, tokenizer: Tokenizer) -> None:
-    constraint = grammars.constraint(FORMAT, TAGS, "user: hi\nassistant: <think>\n")
+    constraint = grammars.constraint(FORMAT, TAGS, begun=True)
     assert say(constraint, tokenizer, "hmm</think>[1]")
     assert constraint.finished
 
 
+@pytest.mark.parametrize("parser", [name for name, named in PARSERS.items() if named.begins != "prompt"])
+def test_thinking_that_begins_without_a_tag_goes_on(
+    grammars: Grammars, tokenizer: Tokenizer, parser: str
+) -> None:
+    chat = Chat(messages=[Message(role="user", content="Say")])
+    reading = reading_of(Generate(prompt=chat, parser=parser, think=True), Traits(), "llama", "Say")
+    assert reading is not None
+    assert reading.thinking is not None
+    constraint = grammars.constraint_of(FORMAT, reading)
+    assert constraint is not None
+    assert say(constraint, tokenizer, f"hmm{reading.thinking.closing}\n[1]")
+    assert constraint.finished
+
+
 def test_nothing_but_the_answer_follows_thinking(grammars: Grammars, tokenizer: Tokenizer) -> None:
-    constraint = grammars.constraint(FORMAT, TAGS, "<think>")
+    constraint = grammars.constraint(FORMAT, TAGS, begun=True)
     assert say(constraint, tokenizer, "hmm</think>\n")
     for token in tokenizer.encode("\nx1", add_special=False):
         assert not allows(constraint, token)
 
 
 def test_thinking_cannot_end_the_text(grammars: Grammars, tokenizer: Tokenizer) -> None:
-    constraint = grammars.constraint(FORMAT, TAGS, "<think>")
+    constraint = grammars.constraint(FORMAT, TAGS, begun=True)
     assert say(constraint, tokenizer, "hmm")
     assert not any(allows(constraint, token) for token in tokenizer.eos_ids)
 
@@ -90,16 +108,26 @@ def test_a_token_that_runs_over_into_a_wrong_answer_is_not_drawn(
     grammars: Grammars, tokenizer: Tokenizer
 ) -> None:
     """ " the" closes the thinking and goes on with "he", which no answer begins with."""
-    constraint = grammars.constraint(FORMAT, Tags("<", " t"), "<")
+    constraint = grammars.constraint(FORMAT, Tags("<", " t"), begun=True)
     (the,) = tokenizer.encode(" the", add_special=False)
     assert allows(constraint, the)
     assert not constraint.accept(the)
     assert not allows(constraint, the)
     assert say(constraint, tokenizer, " t[1]")
-    fitting = grammars.constraint(Format.regex("hey"), Tags("<", " t"), "<")
+    fitting = grammars.constraint(Format.regex("hey"), Tags("<", " t"), begun=True)
     assert fitting.accept(the)
     assert say(fitting, tokenizer, "y")
     assert fitting.finished
+
+
+def test_an_answer_taken_in_half_is_taken_back(grammars: Grammars, tokenizer: Tokenizer) -> None:
+    """ " story" closes the thinking, then says "tory": "t", "o", "r" fit the format, "y" does not."""
+    constraint = grammars.constraint(Format.regex("to(p|rn)"), Tags("<", " s"), begun=True)
+    (story,) = tokenizer.encode(" story", add_special=False)
+    assert len(constraint._vocabulary.tokenize_bytes(b"tory")) == 4
+    assert not constraint.accept(story)
+    assert say(constraint, tokenizer, " stop")
+    assert constraint.finished
 
 
 def test_forced_tokens_are_what_the_tokenizer_makes_of_the_text(

@@ -27,13 +27,18 @@ def test_json_is_an_object_and_a_schema_is_itself() -> None:
     assert found == Format.json_schema(json.dumps(schema))
 
 
+@pytest.mark.parametrize("value", [True, False])
+def test_a_boolean_is_a_schema(value: bool) -> None:
+    assert format_of(value) == Format("json_schema", json.dumps(value))
+
+
 def test_a_grammar_is_gbnf_or_lark() -> None:
     assert Format.grammar('root ::= "a"').kind == "gbnf"
     assert Format.grammar('start: "a"').kind == "lark"
 
 
 @pytest.mark.scenario(235)
-@pytest.mark.parametrize("value", ["xml", '"json"', 5, True, ["json"]])
+@pytest.mark.parametrize("value", ["xml", '"json"', 5, ["json"]])
 def test_any_other_format_is_refused(value: Any) -> None:
     with pytest.raises(RequestError, match=r'invalid format: .*; expected "json" or a valid JSON Schema'):
         format_of(value)

@@ -19,7 +19,7 @@ from puna.model.vision.deepseek_ocr import DeepSeekOcrVision
 from puna.model.vision.idefics3 import Idefics3Vision
 from puna.model.vision.internvl import InternVision
 from puna.model.vision.lfm2 import Lfm2Vision
-from puna.model.vision.llava_next import LlavaNextVision
+from puna.model.vision.llava_next import LlavaNextVision, best_grid
 from puna.model.vision.minicpmv import SlicingVision
 from puna.nn.vision.interpolation import resized_positions, resized_row
 from tests.model.vision.seeing import picture
@@ -136,7 +136,7 @@ def test_views_are_those_of_deepseek(size: tuple[int, int]) -> None:
     )
     expected = processor(image, return_tensors="np")
     sam = SimpleNamespace(patch_size=4, side=16)
-    options = SimpleNamespace(whole_size=64, tile_size=40, sam=sam)
+    options = SimpleNamespace(whole_size=64, tile_size=40, sam=sam, least_tiles=2, most_tiles=9)
     prepared = DeepSeekOcrVision.prepare(SimpleNamespace(options=options), image)
     assert len(prepared.pixels) == expected["num_local_patches"][0]
     views = [(prepared.overview[None], expected["pixel_values"])]
@@ -211,6 +211,19 @@ def test_grids_are_those_of_internvl() -> None:
         for least, most in ((1, 12), (2, 10)):
             columns, rows = get_optimal_tiled_canvas((height, width), (448, 448), least, most)
             assert closest_grid(width, height, 448, least, most) == (rows, columns), (width, height)
+
+
+def test_grids_are_those_of_llava_next_whatever_order_they_are_listed_in() -> None:
+    """Of grids that show as many pixels, the one with the least padding; of those, the first."""
+    from transformers.image_processing_utils import select_best_resolution
+
+    generator = np.random.default_rng(0)
+    grids = [(columns, rows) for columns in range(1, 5) for rows in range(1, 5)]
+    for width, height in generator.integers(1, 150, (100, 2)).tolist():
+        listed = [grids[index] for index in generator.permutation(len(grids))[:5]]
+        sizes = [(56 * rows, 56 * columns) for columns, rows in listed]
+        high, wide = select_best_resolution((height, width), sizes)
+        assert best_grid(width, height, 56, listed) == (wide // 56, high // 56), (width, height, listed)
 
 
 def test_blocks_are_numbered_as_they_lie() -> None:

@@ -41,7 +41,11 @@ def test_options_are_those_of_the_server() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda m: m.generate("hello", temprature=0), "unknown option: temprature; there are num_predict"),
+        (
+            lambda m: m.generate("hello", temprature=0),
+            r'unknown option: temprature \(did you mean "temperature"\?\); there are num_predict',
+        ),
+        (lambda m: m.generate("hello", max_tokens=5), r'max_tokens \(did you mean "num_predict"\?\)'),
         (lambda m: m.generate("hello", num_ctx=5), r"num_ctx is decided when the model is loaded: puna.load"),
         (lambda m: m.generate("hello", cache_prompt="no"), "cache_prompt must be True or False, not 'no'"),
         (lambda m: m.chat(CHAT, priority="low"), "priority must be 'interactive' or 'batch', not 'low'"),
@@ -59,6 +63,12 @@ def test_options_are_those_of_the_server() -> None:
         (lambda m: m.chat("hello"), r"not str; for a text use generate\(\)"),
         (lambda m: m.chat(CHAT[0]), "not dict"),
         (lambda m: m.chat([]), "the chat has no messages"),
+        (lambda m: m.chat(None), "a chat is a list of messages like .*, not None"),
+        (lambda m: m.chat(CHAT, tools=print), r"tools are a list of functions or mappings, not builtin"),
+        (lambda m: m.chat(CHAT, tools=["time"]), "tool 1 must be a function or a mapping, not 'time'"),
+        (lambda m: m.generate_many(None), r"generate_many\(\) takes a list of prompts, not None"),
+        (lambda m: m.detokenize(None), "token ids are a list of integers, not None"),
+        (lambda m: m.embed(None), "what is embedded is a text, .*, not None"),
         (lambda m: m.chat(["hello"]), "message 1 of the chat must be a mapping, not 'hello'"),
         (lambda m: m.chat([*CHAT, {"content": "x"}]), "message 2 of the chat has no role"),
         (lambda m: m.chat([{"role": "pirate", "content": "x"}]), "unknown role 'pirate'; use one of system,"),
@@ -109,3 +119,8 @@ def test_a_context_length_that_is_no_number_is_an_error(tmp_path: Path) -> None:
     writer.write()
     with pytest.raises(PunaError, match=r"llama\.context_length"):
         puna.load(path, num_ctx=64)
+
+
+def test_a_model_that_is_not_there_is_compared_with_those_that_are() -> None:
+    with pytest.raises(ModelNotFoundError, match=r"model 'dmeo' not found \(did you mean \"demo\"\?\)"):
+        puna.load("dmeo")

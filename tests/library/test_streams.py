@@ -41,7 +41,7 @@ def test_asyncio(model: puna.Model) -> None:
 
 def test_a_loop_that_closes_during_a_generation_does_no_harm(model: puna.Model) -> None:
     loop = asyncio.new_event_loop()
-    stream = model.agenerate("hello", num_predict=40, stream=True)
+    stream = model.agenerate("hello", temperature=0, num_predict=40, stream=True)
     loop.run_until_complete(anext(stream))
     loop.close()
     assert len(model.generate("hello world", temperature=0, num_predict=60).tokens) == 60
@@ -80,18 +80,18 @@ def engine_empties(model: puna.Model) -> None:
 
 def test_work_that_nothing_wants_stops(model: puna.Model) -> None:
     for begin in (0, 2):  # also before anything of it was looked at
-        stream = model.generate("hello", num_predict=-2, stream=True)
+        stream = model.generate("hello", temperature=0, num_predict=-2, stream=True)
         for _ in range(begin):
             next(stream)
         stream.close()
         assert list(stream) == []
         engine_empties(model)
-        dropped = model.chat(CHAT, num_predict=-2, stream=True)
+        dropped = model.chat(CHAT, temperature=0, num_predict=-2, stream=True)
         for _ in range(begin):
             next(dropped)
         del dropped
         engine_empties(model)
-    with model.generate("hello", num_predict=-2, stream=True) as stream:
+    with model.generate("hello", temperature=0, num_predict=-2, stream=True) as stream:
         next(stream)
     engine_empties(model)
     with pytest.raises(RequestError, match="come with its end"):
@@ -100,7 +100,7 @@ def test_work_that_nothing_wants_stops(model: puna.Model) -> None:
 
 def test_prompts_beside_one_that_is_refused_stop(model: puna.Model) -> None:
     with pytest.raises(RequestError, match="outside the vocabulary"):
-        model.generate_many(["hello", "world", [10**6]], num_predict=-2)
+        model.generate_many(["hello", "world", [10**6]], temperature=0, num_predict=-2)
     engine_empties(model)
 
 
@@ -112,16 +112,18 @@ def test_asyncio_streams(model: puna.Model) -> None:
         pieces = [chunk.text async for chunk in stream]
         assert "".join(pieces) == stream.text == expected.text
         assert stream.stats.generated_tokens == expected.generated_tokens
-        awaited = await model.agenerate("hello", stream=True, num_predict=3)  # as other clients want it
+        awaited = await model.agenerate(
+            "hello", temperature=0, stream=True, num_predict=3
+        )  # as other clients want it
         assert [chunk async for chunk in awaited]
-        async with model.agenerate("hello", stream=True, num_predict=-2) as endless:
+        async with model.agenerate("hello", stream=True, temperature=0, num_predict=-2) as endless:
             await anext(endless)
-        task = asyncio.create_task(model.achat(CHAT, num_predict=-2))
+        task = asyncio.create_task(model.achat(CHAT, temperature=0, num_predict=-2))
         while not model.engine.running:
             await asyncio.sleep(0.001)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        dropped = model.achat(CHAT, stream=True, num_predict=-2)
+        dropped = model.achat(CHAT, stream=True, temperature=0, num_predict=-2)
         await anext(dropped)
 
     asyncio.run(asyncio.wait_for(scenario(), 60))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -14,17 +15,17 @@ from pathlib import Path
 import pytest
 
 from puna import __version__
-from puna.errors import RegistryError
-from puna.registry import partial
-from puna.registry.download import TransferCancelledError
+from puna.errors import RegistryError, UnreachableError
+from puna.registry import network, partial
 from puna.registry.heal import heal
-from puna.registry.network import USER_AGENT
+from puna.registry.network import USER_AGENT, TransferCancelledError
 from puna.registry.pull import pull
 from puna.registry.report import Progress
 from puna.store import Store
 from puna.store.verify import verify
 from tests.registry.pulling import HASTY, holds, is_empty, pulled
 from tests.registry.registries import Published, Registry, docker_registry, publish, serving
+from tests.waiting import PATIENCE_S
 
 
 def test_a_pull_from_a_real_registry(store: Store, published: Published, tmp_path: Path) -> None:
@@ -181,6 +182,35 @@ def test_parts_that_make_no_sense_are_fetched_anew(
     assert len(list(store.blobs.folder.iterdir())) == 3
 
 
+def test_parts_with_a_hole_between_them_are_fetched_anew(store: Store, published: Published) -> None:
+    """Each is complete, and together they are as long as the blob, but two of them overlap."""
+    data = published.blobs[published.model_digest]
+    path = store.blob_path(published.model_digest)
+    path.parent.mkdir(parents=True)
+    hole = len(data) // 3
+    parts = [(0, hole), (2 * hole, hole + 1), (2 * hole + 1, len(data) - 2 * hole - 1)]
+    path.with_name(f"{path.name}-partial").write_bytes(data[:hole] + b"?" * hole + data[2 * hole :])
+    for n, (offset, size) in enumerate(parts):
+        sidecar = {"N": n, "Offset": offset, "Size": size, "Completed": size}
+        path.with_name(f"{path.name}-partial-{n}").write_text(json.dumps(sidecar))
+    with serving(Registry(published)) as registry:
+        pulled(store, registry.name)
+    assert holds(store, published)
+
+
+def test_progress_is_noted_while_a_part_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill leaves no time to note it at the end."""
+    monkeypatch.setattr(partial, "_NOTE_EVERY", 1000)
+    noted = []
+    with partial.Partial(tmp_path / "sha256-0", 10_000) as file:
+        assert file.lock()
+        file.plan()
+        for _ in range(9):
+            file.write(file.parts[0], bytes(700))
+            noted.append(partial.Partial(tmp_path / "sha256-0", 10_000).noted_bytes)
+    assert noted == [0, 1400, 1400, 2800, 2800, 4200, 4200, 5600, 5600]
+
+
 def test_a_server_without_ranges(store: Store, published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partial, "LEAST_PART", 30_000)
     with serving(Registry(published, ranges=False)) as registry:
@@ -248,10 +278,13 @@ def test_a_cancelled_pull_leaves_what_came(store: Store, published: Published) -
     cancelled = threading.Event()
     registry = breaking_off(published, 20_000)
     broken = registry.told
+    broken_off = 0
 
     def told(handler: BaseHTTPRequestHandler) -> bool:
+        nonlocal broken_off
         answered = broken(handler)
-        if answered:
+        broken_off += answered
+        if broken_off > 1:  # the first answer's bytes have been read by the time of the next request
             cancelled.set()
         return answered
 
@@ -339,3 +372,73 @@ def test_a_damaged_blob_is_fetched_again(store: Store, published: Published) -> 
         registry.published = Published.of(b"another")
         reason = heal(store, damage, lambda step: None, HASTY, insecure=True)
         assert "does not give it again" in reason
+
+
+def dripping(published: Published, over: threading.Event, part: str, at_header: bool) -> Registry:
+    """A registry that sends what `part` names a byte at a time until it is `over`."""
+
+    def told(handler: BaseHTTPRequestHandler) -> bool:
+        if part not in handler.path:
+            return False
+        if at_header:
+            handler.wfile.write(b"HTTP/1.1 200 OK\r\nx-slow: ")
+        else:
+            handler.send_response(200)
+            handler.send_header("content-length", str(len(published.blobs[published.model_digest])))
+            handler.end_headers()
+        with contextlib.suppress(OSError):  # nobody reads any more
+            while not over.wait(0.05):
+                handler.wfile.write(b"a")
+        handler.close_connection = True
+        return True
+
+    return Registry(published, told=told)
+
+
+@pytest.mark.parametrize("at_header", [True, False])
+def test_a_manifest_that_drips_in_is_given_up(
+    store: Store, published: Published, at_header: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network, "DOCUMENT_S", 0.5)
+    over = threading.Event()
+    with serving(dripping(published, over, "/manifests/", at_header)) as registry:
+        try:
+            with pytest.raises(UnreachableError, match=r"did not come within 0\.5 s"):
+                pulled(store, registry.name)
+        finally:
+            over.set()
+
+
+@pytest.mark.parametrize(
+    ("part", "at_header"),
+    [("/manifests/", True), ("/manifests/", False), ("/blobs/", True), ("/blobs/", False)],
+)
+def test_a_pull_that_drips_in_can_be_cancelled(
+    store: Store, published: Published, part: str, at_header: bool
+) -> None:
+    over, cancelled = threading.Event(), threading.Event()
+    registry = dripping(published, over, part, at_header)
+    drip = registry.told
+    met: list[BaseException] = []
+
+    def told(handler: BaseHTTPRequestHandler) -> bool:
+        if part in handler.path:
+            cancelled.set()
+        return drip(handler)
+
+    def work() -> None:
+        try:
+            pulled(store, registry.name, cancelled=cancelled)
+        except BaseException as error:
+            met.append(error)
+
+    registry.told = told
+    with serving(registry):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join(PATIENCE_S / 4)
+        ended = not thread.is_alive()
+        over.set()
+        thread.join(PATIENCE_S)
+    assert ended
+    assert [type(error) for error in met] == [TransferCancelledError]

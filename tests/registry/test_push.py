@@ -14,7 +14,7 @@ import pytest
 
 from puna.errors import ModelNotFoundError, RegistryError, StoreError
 from puna.registry import upload
-from puna.registry.download import TransferCancelledError
+from puna.registry.network import TransferCancelledError
 from puna.registry.push import push
 from puna.registry.report import Progress
 from puna.store import ModelSpec, Store

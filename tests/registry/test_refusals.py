@@ -152,7 +152,8 @@ def test_private_addresses_must_be_allowed(
     with serving(Registry(published)) as registry:
         monkeypatch.setenv("PUNA_PRIVATE_REGISTRIES", "registry.example")
         with pytest.raises(
-            RegistryError, match=r"not a public address; PUNA_PRIVATE_REGISTRIES=127\.0\.0\.1"
+            RegistryError,
+            match=r"PUNA_PRIVATE_REGISTRIES=127\.0\.0\.1 lets .*'puna serve --stop'",
         ):
             pulled(store, registry.name)
         assert registry.asked == []

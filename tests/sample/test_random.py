@@ -31,6 +31,7 @@ def test_seeds_may_be_negative_or_large() -> None:
     assert Random.seeded(-2).bits() == Random.seeded(2**64 - 2).bits()
 
 
+@pytest.mark.samples
 def test_minus_one_is_different_every_time() -> None:
     assert len({Random.seeded(-1).bits() for _ in range(20)}) == 20
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import gguf
 import numpy as np
 import pytest
 
-from puna.errors import RequestError
+from puna.errors import RequestError, StoreError
 from puna.gguf import FileType, GGMLType, GGUFWriter, open_gguf
 from puna.store import ModelSpec, Store
 from tests.convert.checkpoints import save_tokenizer, saved
@@ -22,10 +23,6 @@ from tests.tiny_vision.idefics3 import TinyIdefics3
 from tests.tiny_words import save_words
 
 
-def steps() -> tuple[list[str], list[tuple[str, int, int]]]:
-    return [], []
-
-
 def test_an_uploaded_model_is_quantised(store: Store, tmp_path: Path) -> None:
     seen: list[tuple[str, int, int]] = []
     path = tiny_llama_gguf(tmp_path / "tiny.gguf")
@@ -36,7 +33,7 @@ def test_an_uploaded_model_is_quantised(store: Store, tmp_path: Path) -> None:
     assert model.system == "Hi"
     with open_gguf(model.model_path) as file:
         assert file.tensor("blk.0.attn_q.weight").type is GGMLType.Q8_0
-    assert {step[0] for step in seen} == {"quantizing F32 model to Q8_0"}
+    assert {step[0] for step in seen} == {"quantizing F32 model to Q8_0", "checking model"}
     assert seen[-1][1] == seen[-1][2] > 0
     assert digest.replace(":", "-") not in blob_names(store)  # what it was made of is of no use any more
     assert not [name for name in blob_names(store) if name.startswith("tmp-")]
@@ -114,3 +111,52 @@ def test_adapters_that_a_model_is_published_with_are_its_own_and_wait_to_be_name
         with open_gguf(Path(each.path)) as file:
             assert file.metadata["adapter.lora.task_name"] == each.name
     assert not [name for name in blob_names(store) if name.startswith("tmp-")]
+
+
+@pytest.fixture
+def uploads(store: Store, tmp_path: Path) -> dict[str, str]:
+    """The files of a published model, uploaded."""
+    folder = saved(tmp_path / "published", original(TinyLlama()))
+    return {path.name: store.import_file(path) for path in folder.iterdir()}
+
+
+def test_models_made_of_the_same_uploads_at_once_do_not_delete_them_from_each_other(
+    store: Store, uploads: dict[str, str]
+) -> None:
+    spec = ModelSpec(files=uploads, quantize=FileType.Q8_0)
+    others: list[str] = []
+
+    def make_another(status: str, done: int, total: int) -> None:
+        if not others:
+            others.append(status)
+            store.create("another", ModelSpec(files=uploads))
+
+    store.create("first", spec, on_progress=make_another)
+    assert others == ["converting model"]
+    kept = {digest.replace(":", "-") for name in ("first", "another") for digest in store.get(name).files}
+    assert blob_names(store) == kept  # neither the uploads nor what was made before it was quantised
+
+
+def test_uploads_that_another_client_asks_for_meanwhile_are_kept(
+    store: Store, uploads: dict[str, str]
+) -> None:
+    asked = uploads["model.safetensors"]
+    store.create("m", ModelSpec(files=uploads), on_progress=lambda *_: store.blobs.touch(asked))
+    assert store.has_blob(asked)
+    assert not store.has_blob(uploads["config.json"])
+
+
+def test_uploads_in_use_are_not_pruned(store: Store, uploads: dict[str, str]) -> None:
+    for digest in uploads.values():
+        os.utime(store.blob_path(digest), (0, 0))
+    assert (
+        store.create("m", ModelSpec(files=uploads), on_progress=lambda *_: store.prune()).name == "m:latest"
+    )
+
+
+def test_an_upload_that_cannot_be_read_is_named_by_its_digest(store: Store, tmp_path: Path) -> None:
+    digest = store.import_file(tiny_llama_gguf(tmp_path / "tiny.gguf"))
+    store.blob_path(digest).unlink()
+    with pytest.raises(StoreError) as failed:
+        store.create("m", ModelSpec(files={"tiny.gguf": digest}, quantize=FileType.Q8_0))
+    assert str(failed.value) == f"{digest} cannot be read: No such file or directory"

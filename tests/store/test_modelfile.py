@@ -112,6 +112,7 @@ def test_encodings_are_recognised(encode) -> None:  # type: ignore[no-untyped-de
         ("", "no FROM line"),
         ("# only\n\nSYSTEM x", "no FROM line"),
         ("FROM m\nBADCOMMAND x", r'\(line 2\): command must be one of "from", "license", .*, or "requires"'),
+        ("FROM m\nSYSTM x", r'or "requires" \(did you mean "SYSTEM"\?\)'),
         ("FROM", r"\(line 1\): command must be one of"),
         ("FROM\nm", r"\(line 1\): command must be one of"),
         ("\r\n\r\nFROM: m", r"\(line 3\): command must be one of"),

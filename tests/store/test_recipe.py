@@ -46,6 +46,8 @@ PARAMETER mirostat 2
     ("line", "message"),
     [
         ("nonsense 1", "unknown parameter 'nonsense'"),
+        ("temprature 1", r"""unknown parameter 'temprature' \(did you mean "temperature"\?\)"""),
+        ("max_tokens 1", r"""unknown parameter 'max_tokens' \(did you mean "num_predict"\?\)"""),
         ("top_k 1.5", r"invalid int value \[1\.5\]"),
         ("top_k 1_0", r"invalid int value \[1_0\]"),
         ("top_k ٣", r"invalid int value \[٣\]"),

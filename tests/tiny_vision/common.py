@@ -27,6 +27,7 @@ PART = 5000
 SHOWN: dict[int, tuple[int, int]] = {}
 
 #: How preprocessor_config.json says that pictures are normalised.
+AS_IS = {"image_mean": [0.0] * 3, "image_std": [1.0] * 3}
 HALVES = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 CLIPS = {"image_mean": list(CLIP_MEAN), "image_std": list(CLIP_STD)}
 

@@ -13,7 +13,7 @@ from puna.model.vision.options import VisionOptions
 from puna.nn.vision.clipped import ClippedLinear
 from tests.tiny import TinyLlama
 from tests.tiny_gemmas import TinyGemma4
-from tests.tiny_vision.common import Tensors, WithLlama, randomise, renamed
+from tests.tiny_vision.common import AS_IS, Tensors, WithLlama, randomise, renamed
 
 _BOUNDS = ("input_min", "input_max", "output_min", "output_max")
 _LINEARS = {
@@ -72,13 +72,15 @@ class TinyGemma4Vision(WithLlama):
                     values.copy_(torch.randn_like(values))
         return model
 
-    def vision_metadata(self) -> dict[str, Any]:
-        return super().vision_metadata() | {"vision.attention.layer_norm_epsilon": 1e-6, **self.sized}
-
     @property
-    def sized(self) -> dict[str, Any]:
-        pixels = self.most_rows * (2 * self.patch_size) ** 2
-        return {"vision.projector.scale_factor": 2, "vision.image_max_pixels": pixels}
+    def pictures(self) -> dict[str, Any]:
+        return {**AS_IS, "do_normalize": False, "max_soft_tokens": self.most_rows, "pooling_kernel_size": 2}
+
+    def vision_metadata(self) -> dict[str, Any]:
+        return super().vision_metadata() | {
+            "vision.attention.layer_norm_epsilon": 1e-6, "vision.projector.scale_factor": 2,
+            "vision.image_max_pixels": self.most_rows * (2 * self.patch_size) ** 2,
+        }  # fmt: skip
 
     def tower(self, state: Tensors) -> Tensors:
         prefix = "model.vision_tower."

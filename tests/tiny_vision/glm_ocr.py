@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tests.tiny_decoders import SIZES
-from tests.tiny_vision.common import Tensors, randomise, renamed
+from tests.tiny_vision.common import CLIPS, Tensors, randomise, renamed
 from tests.tiny_vision.qwen import TinyQwen
 
 HEAD = 16
@@ -52,6 +52,10 @@ class TinyGlmOcr(TinyQwen):
             "vision.attention.layer_norm_epsilon": None, "vision.attention.layer_norm_rms_epsilon": 1e-5,
             **self.sized,
         }  # fmt: skip
+
+    @property
+    def pictures(self) -> dict[str, Any]:
+        return CLIPS
 
     @property
     def sized(self) -> dict[str, Any]:

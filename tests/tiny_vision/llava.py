@@ -18,6 +18,7 @@ class TinyLlava(WithLlama):
     """Sixteen rows to an image; four layers of which three are used."""
 
     layers: int = 4
+    feature_layer: int = -2
     swapped: bool = False  # as the first converters named the feed-forward network
 
     def build(self) -> Any:
@@ -32,6 +33,7 @@ class TinyLlava(WithLlama):
             text_config=LlamaConfig(**self.sizes(), rope_parameters=rope),
             vision_config=vision,
             image_token_index=self.part_id,
+            vision_feature_layer=self.feature_layer,
             tie_word_embeddings=False,
         )
         return randomise(LlavaForConditionalGeneration(config), self.seed)

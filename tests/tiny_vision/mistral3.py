@@ -9,7 +9,7 @@ import torch
 
 from puna.batch import Image
 from puna.model.vision.options import VisionOptions
-from tests.tiny_vision.common import Tensors, WithLlama, channels_first, randomise, renamed
+from tests.tiny_vision.common import CLIPS, Tensors, WithLlama, channels_first, randomise, renamed
 
 
 @dataclass
@@ -19,6 +19,10 @@ class TinyMistral3(WithLlama):
     image_size: int = 112
 
     markers: ClassVar[tuple[str, ...]] = ("[IMG_BREAK]", "[IMG_END]")
+
+    @property
+    def pictures(self) -> dict[str, Any]:
+        return CLIPS
 
     def build(self) -> Any:
         from transformers import (

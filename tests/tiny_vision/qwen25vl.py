@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tests.tiny_vision.common import Tensors, randomise, renamed
+from tests.tiny_vision.common import CLIPS, Tensors, randomise, renamed
 from tests.tiny_vision.qwen import TinyQwen
 
 
@@ -34,11 +34,13 @@ class TinyQwen25VL(TinyQwen):
         return randomise(Qwen2_5_VLForConditionalGeneration(config), self.seed)
 
     def vision_metadata(self) -> dict[str, Any]:
-        return super().vision_metadata() | {"vision.fullatt_block_indexes": [1, 3]}
+        return super().vision_metadata() | {
+            "vision.fullatt_block_indexes": [1, 3], "vision.window_size": 2 * 2 * self.patch_size
+        }  # fmt: skip
 
     @property
-    def sized(self) -> dict[str, Any]:
-        return {**super().sized, "vision.window_size": 2 * 2 * self.patch_size}
+    def pictures(self) -> dict[str, Any]:
+        return CLIPS
 
     def tower(self, state: Tensors) -> Tensors:
         names = {

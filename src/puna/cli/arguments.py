@@ -11,15 +11,9 @@ import typer
 def complete_model(incomplete: str) -> list[str]:
     """Model names for shell completion; none when no server is running."""
     from puna.cli.client import Client
-    from puna.errors import PunaError
 
     with Client() as client:
-        try:
-            models = client.get("/api/tags").get("models") or []
-        except PunaError:
-            return []
-    names = [model["name"].removesuffix(":latest") for model in models]
-    return [name for name in names if name.startswith(incomplete)]
+        return [name for name in client.model_names() if name.startswith(incomplete)]
 
 
 Model = Annotated[
@@ -50,6 +44,7 @@ Think = Annotated[
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="Allow a registry without TLS, or with a certificate of its own.")
 ]
+Force = Annotated[bool, typer.Option("--force", help="Write over files that exist, without asking.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Prefix = Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only names that start with this.")]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import ssl
 from collections.abc import Iterable, Iterator
@@ -14,6 +15,7 @@ import httpx
 from puna.config import env
 from puna.errors import ConnectionFailedError, PunaError, ServerError
 from puna.hosts import Host, host_from_env
+from puna.unknown import did_you_mean
 
 #: A connection is made quickly or not at all; an answer may take as long as loading a model.
 _TIMEOUT = httpx.Timeout(None, connect=5.0)
@@ -21,6 +23,8 @@ _PROBE_TIMEOUT = httpx.Timeout(2.0)
 #: For hosts without TLS: to read whom to trust takes longer than most requests.
 _TRUSTING_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 _MAX_SHOWN = 200
+#: What the server says of a model that it does not have.
+_NO_MODEL = re.compile(r"""model (['"])(.+)\1 not found(, try pulling it first)?""")
 #: Of a server that wants a key, or another name for itself; requests are told which.
 _REFUSALS = (401, 403)
 _CONNECTED = ("connection.connect_tcp.complete", "connection.start_tls.complete")
@@ -103,6 +107,14 @@ class Client:
                     raise ServerError(str(item["error"]), response.status_code)
                 yield item
 
+    def model_names(self) -> list[str]:
+        """Return the names of the server's models, for completion; none if it does not answer."""
+        try:
+            models = self.get("/api/tags").get("models") or []
+        except PunaError:
+            return []
+        return [str(model["name"]).removesuffix(":latest") for model in models]
+
     def has_blob(self, digest: str) -> bool:
         with self._request():
             return self._http.head(f"/api/blobs/{digest}").is_success
@@ -134,6 +146,8 @@ class Client:
             if _is_page(response, text):
                 raise stranger(self.host, response) from None
             message = _status(response) + (f": {text[:_MAX_SHOWN]}" if text else "")
+        if response.status_code == 404 and (missing := _NO_MODEL.fullmatch(message)):
+            message += did_you_mean(missing[2], self.model_names())
         raise ServerError(message, response.status_code)
 
     def _parse(self, text: str, response: httpx.Response) -> dict[str, Any]:

@@ -55,6 +55,7 @@ def examine() -> Report:
 
     `problems` are sentences about what does not work or is ignored, `advice` about what would be faster.
     """
+    probe = _probe()  # the slowest, and while it runs the rest is looked at
     ignored, found = _settings_problems(), devices()
     report: Report = {
         "puna": __version__,
@@ -62,7 +63,7 @@ def examine() -> Report:
         "system": platform.platform(),
         "processor": asdict(found.processor),
         "gpus": [asdict(gpu) for gpu in found.gpus],
-        "kernels": _kernels(),
+        "kernels": {},
         "compiler": _compiler(),
         "memory": {"total": psutil.virtual_memory().total, "available": available_memory()},
         "torch": installed_version("torch") or None,
@@ -71,6 +72,7 @@ def examine() -> Report:
         "packages": {name: installed_version(name) or None for name in requirements()},
         "settings": {name: _shown(name) for name in sorted(os.environ) if _is_setting(name)},
     }
+    report["kernels"] = _kernels(probe)
     report["problems"] = [*ignored, *problems(report)]
     report["advice"] = list(advice(report, os.environ))
     return report
@@ -110,22 +112,25 @@ class _Listener(logging.Handler):
         self.said.append(record.getMessage())
 
 
-def _kernels() -> Report:
-    """The instruction set of the kernels in use, those there are, and the threads; or the `problem`."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", _PROBE],
-            capture_output=True,
-            text=True,
-            timeout=_PROBE_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return {"problem": f"the kernels did not answer within {_PROBE_TIMEOUT_S:.0f} seconds"}
-    if done.returncode == 0:
-        return dict(json.loads(done.stdout))
-    lines = done.stderr.strip().splitlines()
-    return {"problem": lines[-1] if lines else f"importing them ended with status {done.returncode}"}
+def _probe() -> subprocess.Popen[str]:
+    """Start a process that tries the kernels; `_kernels` waits for it."""
+    return subprocess.Popen(
+        [sys.executable, "-c", _PROBE], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def _kernels(probe: subprocess.Popen[str]) -> Report:
+    """Return the kernels' instruction set in use, all there are, and the threads; or the `problem`."""
+    with probe:
+        try:
+            output, errors = probe.communicate(timeout=_PROBE_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            probe.kill()
+            return {"problem": f"the kernels did not answer within {_PROBE_TIMEOUT_S:.0f} seconds"}
+    if probe.returncode == 0:
+        return dict(json.loads(output))
+    lines = errors.strip().splitlines()
+    return {"problem": lines[-1] if lines else f"importing them ended with status {probe.returncode}"}
 
 
 def _compiler() -> str | None:

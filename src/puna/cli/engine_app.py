@@ -85,11 +85,12 @@ def quantize(
     again: Annotated[
         bool, typer.Option("--again", help="Also quantize what is quantized already, which adds up errors.")
     ] = False,
+    force: take.Force = False,
 ) -> None:
     """Quantize a model file, without a server."""
     from puna.cli.making import quantize as quantize_model
 
-    quantize_model(source, target, kind, imatrix, again=again)
+    quantize_model(source, target, kind, imatrix, again=again, force=force)
 
 
 @app.command(cls=PunaCommand)
@@ -99,11 +100,16 @@ def convert(
     kind: Annotated[
         str | None, typer.Option("--type", metavar="TYPE", help="F32, F16 or BF16 (default: as published).")
     ] = None,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY", help="A setting of config.json that does not matter; repeatable."),
+    ] = None,
+    force: take.Force = False,
 ) -> None:
     """Make a model file of a published model's folder, without a server."""
     from puna.cli.making import convert as convert_folder
 
-    convert_folder(source, target, kind)
+    convert_folder(source, target, kind, ignore or (), force=force)
 
 
 @app.command(cls=PunaCommand)

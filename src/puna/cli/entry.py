@@ -13,6 +13,7 @@ from puna.cli import terminal
 from puna.cli.app import app
 from puna.cli.help import SECTIONS, usage
 from puna.errors import PunaError
+from puna.unknown import known_as
 
 # httpx imports its own command line wherever it can: a third of what most commands wait for.
 sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
@@ -90,5 +91,7 @@ def _did_you_mean(name: str, known: Sequence[str]) -> str:
     """The names that begin like `name`, else those that resemble it, as a question."""
     from difflib import get_close_matches
 
-    near = [other for other in known if other.startswith(name)] or get_close_matches(name, known)
+    other_name = known_as(name.lstrip("-").replace("-", "_")).replace("_", "-")
+    near = [other for other in known if other.startswith(name) or other == f"--{other_name}"]
+    near = near or get_close_matches(name, known)
     return f" (did you mean {' or '.join(near)}?)" if near else ""

@@ -6,9 +6,9 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from puna import config
 from puna.cli import terminal
@@ -19,8 +19,27 @@ from puna.errors import ServerError, StoreError
 from puna.store import Store
 from puna.store.blobs import has_changed
 
+if TYPE_CHECKING:
+    from puna.convert import Converted
+
 _CHUNK_BYTES = 1 << 20
 _MAX_CACHED = 200
+
+
+def converted_folder(folder: Path) -> Converted:
+    """Return what a published model's folder becomes, showing progress where it has to be made."""
+    from puna.convert import converted
+
+    with StatusLines() as lines:
+        return converted(
+            folder, lambda part, done, total: lines.show(f"converting {folder.name}'s {part}", done, total)
+        )
+
+
+def model_of_folder(client: Client, parts: Converted) -> str:
+    """The name of a model made of a converted folder, as `model_from_file`."""
+    files = [parts.model, *([parts.projector] if parts.projector else ())]
+    return _model_from_files(client, files, parts.adapters)
 
 
 def model_from_file(client: Client, text: str) -> str:
@@ -29,21 +48,33 @@ def model_from_file(client: Client, text: str) -> str:
     The file is used where it is, if the server can: see `share`. `check_model` is the caller's business.
     The name is derived from the file's. If another model already has it, the digest becomes the tag.
     """
-    path = existing_file(text).resolve()
-    digest = file_digest(path)
+    return _model_from_files(client, [existing_file(text).resolve()], {})
+
+
+def _model_from_files(client: Client, paths: Sequence[Path], adapters: Mapping[str, Path]) -> str:
+    """The name of a model made of `paths`, its own file first; see `model_from_file`."""
+    digests = {path: file_digest(path) for path in (*paths, *adapters.values())}
+    path, digest = paths[0], digests[paths[0]]
     hexadecimal = digest.removeprefix("sha256:")
     for name in (derived_name(path.name), f"{derived_name(path.name)}:{hexadecimal[:12]}"):
         made_of = _modelfile(client, name)
         if made_of is None:
             break
         if hexadecimal in made_of:
-            _renew_link(client, path, digest)
+            for each, its_digest in digests.items():
+                _renew_link(client, each, its_digest)
             return name
-    linked = share(client, path, digest)
-    if not linked:
-        upload(client, path, digest)
+    linked = True
+    for each, its_digest in digests.items():
+        if not share(client, each, its_digest):
+            upload(client, each, its_digest)
+            linked = False
+    body: dict[str, Any] = {"model": name, "files": {each.name: digests[each] for each in paths}}
+    if adapters:
+        body["adapters"] = {each: digests[its_path] for each, its_path in adapters.items()}
+        body["adapter_scales"] = dict.fromkeys(adapters, 0.0)
     with StatusLines(quiet=True) as lines:
-        lines.follow(client.stream("/api/create", {"model": name, "files": {path.name: digest}}))
+        lines.follow(client.stream("/api/create", body))
     kept = "uses the file where it is" if linked else "is a copy of it"
     terminal.note(f"Added {path.name} as model '{name}', which {kept} ('puna rm {name}' removes it).")
     return name

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from puna.cli import terminal
 from puna.config import path_of
@@ -23,18 +24,27 @@ _PATH: Final = re.compile(
 LOOK: Final = "What is in this picture?"
 
 
-def take_images(text: str) -> tuple[str, list[str]]:
-    """`text` without the paths of images that exist, and those images as base64, in order.
+def take_images(text: str, model: str, shown: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """Return `text` without the paths of images that exist, and those images as base64, in order.
 
-    Those are named on standard error. A path that names no file stays in the text: it may be about one.
+    They are named on standard error. A path of no file stays in the text, with a warning, and so does every
+    path if `shown`, the reply of `/api/show` about `model`, says that it takes no images.
     Raises `ImageError` for a file that is there and cannot be read.
     """
     images: list[str] = []
+    sees = "vision" in (shown.get("capabilities") or ())
+    missing: list[str] = []
+    unseen: list[str] = []
 
     def taken(found: re.Match[str]) -> str:
         name = found["quoted"] or re.sub(r"\\(.)", r"\1", found["plain"])
         path = path_of(name.removeprefix("file://"))
         if not _is_file(path):
+            if sees and "://" not in name.removeprefix("file://"):
+                missing.append(name)
+            return found[0]
+        if not sees:
+            unseen.append(name)
             return found[0]
         try:
             images.append(base64.b64encode(path.read_bytes()).decode())
@@ -44,7 +54,16 @@ def take_images(text: str) -> tuple[str, list[str]]:
         return ""
 
     rest = _PATH.sub(taken, text)
+    if missing:
+        terminal.warn(f"there is no file {_named(missing)}: the model gets the name, not a picture")
+    if unseen:
+        terminal.warn(f"model '{model}' takes no images: it gets the name {_named(unseen)}, not the picture")
     return (rest.strip() if images else text), images
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+    return f"'{names[0]}'{more}"
 
 
 def _is_file(path: Path) -> bool:

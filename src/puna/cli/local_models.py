@@ -6,6 +6,7 @@ from pathlib import Path
 
 from puna.config import path_of
 from puna.errors import ModelNotFoundError, RequestError
+from puna.unknown import did_you_mean
 
 
 def is_path(text: str) -> bool:
@@ -54,7 +55,10 @@ def model_path(text: str) -> Path:
     except ModelNotFoundError:
         if Path(text).is_file():
             return Path(text)
-        raise ModelNotFoundError(f"model '{text}' not found, nor is there a file of that name") from None
+        near = did_you_mean(text, Store().names())
+        raise ModelNotFoundError(
+            f"model '{text}' not found, nor is there a file of that name{near}"
+        ) from None
     if found is None or not found.is_file():
         raise ModelNotFoundError(f"the file of model '{text}' is missing ({found})")
     return found

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Collection, Sequence
+from glob import escape
 from pathlib import Path
+
+import typer
 
 from puna.cli import terminal
 from puna.cli.progress import StatusLines
@@ -14,10 +18,13 @@ from puna.gguf import open_gguf
 from puna.quantize import file_type_of, quantize_file, read_importance
 
 
-def quantize(source: Path, target: Path, kind: str, imatrix: Path | None, *, again: bool) -> None:
-    """Write the model file `source` to `target` as a `kind`, showing progress."""
+def quantize(
+    source: Path, target: Path, kind: str, imatrix: Path | None, *, again: bool, force: bool = False
+) -> None:
+    """Write the model file `source` to `target` as a `kind`, showing progress; see `convert` for `force`."""
     file_type = file_type_of(kind)
     _check_target(target, source)
+    _check_existing([target], force)
     importance = read_importance(imatrix) if imatrix else None
     with open_gguf(source) as file, StatusLines() as lines:
         before = sum(path.stat().st_size for path in file.paths)
@@ -27,21 +34,30 @@ def quantize(source: Path, target: Path, kind: str, imatrix: Path | None, *, aga
     terminal.note(f"{target}: {after / 1e6:,.1f} MB, of {before / 1e6:,.1f} MB ({after / before:.0%})")
 
 
-def convert(source: Path, target: Path, kind: str | None) -> None:
+def convert(
+    source: Path, target: Path, kind: str | None, ignore: Collection[str] = (), *, force: bool = False
+) -> None:
     """Write the model in the folder `source` to `target`, showing progress.
 
-    What sees in it and the adapters it is published with become files beside that.
+    Its vision tower and the adapters it is published with become files beside that. Settings of config.json
+    that `ignore` names may be what a file cannot carry. Files that exist are written over with `force`, or if
+    the user agrees on a terminal.
     """
     _check_target(target, source)
+    folder = target.parent
+    _check_existing(
+        [target, folder / f"mmproj-{target.name}", *sorted(folder.glob(f"lora-*-{escape(target.name)}"))],
+        force,
+    )
     if not source.is_dir():
         raise RequestError(f"{source} is not a folder")
     with StatusLines() as lines:
         file_type = file_type_of(kind) if kind else None
         report = _reporting(lines, f"converting {source.name}")
-        convert_folder(source, target, file_type, report=report)
+        convert_folder(source, target, file_type, ignore=ignore, report=report)
         tower = target.with_name(f"mmproj-{target.name}")
         sees = convert_tower(
-            source, tower, file_type, report=_reporting(lines, f"converting {source.name}'s eyes")
+            source, tower, file_type, report=_reporting(lines, f"converting {source.name}'s vision tower")
         )
         adapters = convert_adapters(
             source,
@@ -54,6 +70,18 @@ def convert(source: Path, target: Path, kind: str | None) -> None:
 
 def _reporting(lines: StatusLines, text: str) -> Callable[[int, int], None]:
     return lambda done, total: lines.show(text, done, total)
+
+
+def _check_existing(targets: Sequence[Path], force: bool) -> None:
+    """Raise RequestError if one of `targets` exists and is not to be written over."""
+    existing = [str(path) for path in targets if path.exists()]
+    if force or not existing:
+        return
+    names = ", ".join(existing[:3])
+    if not (sys.stdin.isatty() and terminal.stderr_is_terminal()):
+        raise RequestError(f"{names} exists; --force writes over it")
+    if not typer.confirm(f"{names} exists. Write over it?", err=True):
+        raise RequestError(f"{names}: left as it is")
 
 
 def _check_target(target: Path, source: Path) -> None:

@@ -41,10 +41,9 @@ def run_once(client: Client, settings: RunSettings, prompt: str) -> None:
         return
     apply_model(settings, shown)
     body = settings.request() | {"prompt": prompt}
-    if "vision" in (shown.get("capabilities") or ()):
-        text, images = take_images(prompt)
-        if images:
-            body |= {"prompt": text or LOOK, "images": images}
+    text, images = take_images(prompt, settings.model, shown)
+    if images:
+        body |= {"prompt": text or LOOK, "images": images}
     if settings.system is not None:
         body["system"] = settings.system
     printer = AnswerPrinter(word_wrap=settings.word_wrap, hide_thinking=settings.hide_thinking)

@@ -7,6 +7,7 @@ from puna.cli.progress import StatusLines
 from puna.cli.server_process import connect
 from puna.errors import ServerError
 from puna.store.names import ModelName
+from puna.unknown import did_you_mean
 
 
 def pull(name: str, *, insecure: bool) -> None:
@@ -34,7 +35,7 @@ def pull_model(client: Client, name: str, *, insecure: bool = False) -> None:
     except ServerError as error:
         host = ModelName.parse(name).host
         raise ServerError(
-            f"model '{name}' cannot be had from {host}: {error}; "
+            f"model '{name}' cannot be had from {host}: {error}{did_you_mean(name, client.model_names())}; "
             "'puna list' shows the models on this machine, 'puna run FILE.gguf' runs a file",
             error.status_code,
         ) from error

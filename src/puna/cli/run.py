@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from puna.cli import terminal
-from puna.cli.files import check_model, model_from_file
+from puna.cli.files import check_model, converted_folder, model_from_file, model_of_folder
 from puna.cli.local_models import existing_file, is_model_file
 from puna.cli.oneshot import read_prompt, run_once
 from puna.cli.pull import pull_missing
 from puna.cli.server_process import connect
 from puna.cli.settings import RunSettings
+from puna.config import path_of
 
 
 def run_command(settings: RunSettings, words: Sequence[str]) -> None:
     """Answer the prompt in `words` and standard input; chat if there is none and this is a terminal."""
-    if is_model_file(settings.model):
+    parts = None
+    if is_model_file(settings.model) and path_of(settings.model).is_dir():
+        parts = converted_folder(path_of(settings.model))
+    elif is_model_file(settings.model):
         # What cannot be run is refused before standard input is read and a server is started.
         check_model(existing_file(settings.model))
     chat = not words and terminal.is_interactive()
@@ -25,7 +29,9 @@ def run_command(settings: RunSettings, words: Sequence[str]) -> None:
         if chat:
             from puna.cli.repl.loop import converse
     with client:
-        if is_model_file(settings.model):
+        if parts is not None:
+            settings.model = model_of_folder(client, parts)
+        elif is_model_file(settings.model):
             settings.model = model_from_file(client, settings.model)
         else:
             pull_missing(client, settings.model, insecure=settings.insecure)

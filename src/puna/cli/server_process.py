@@ -128,7 +128,8 @@ def _start(client: Client, host: Host) -> None:
             process = _spawn(output.fileno())
             _wait_until_up(client, process, log, begin)
     terminal.note(
-        f"Started a server at {host.client_url} in the background (process {process.pid}, log in {log})."
+        f"Started a server at {host.client_url} in the background (process {process.pid}, log in {log}); "
+        "it keeps running until 'puna serve --stop' ends it."
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ from puna.engine.events import Embed, Failed, Generate, Prompted
 from puna.engine.input_stream import read_text
 from puna.engine.requests import FittedPrompt, check_size, checked, most_text, text_size, tokenised
 from puna.engine.sequence import Sink
-from puna.errors import OutOfMemoryError, PunaError, RequestError, RunnerError
+from puna.errors import OutOfMemoryError, PunaError, RequestError, RunnerError, UnavailableError
 from puna.grammar.compiler.protocol import Task
 from puna.machine import is_out_of_memory
 from puna.prompt.choose import ChatTemplate, chat_template
@@ -70,6 +71,7 @@ class ChatModel:
         )
         self._turns = Turns(self._formats.cancel)
         self._closing = False
+        self._process = os.getpid()
         self._own = chat_template(facts)
         self._own_traits: Traits | None = None
         if engine.loaded.generates:
@@ -87,6 +89,7 @@ class ChatModel:
         Raises at once when it cannot be served, as far as that is known without a template or a format:
         `RequestError`, `ContextLengthError`, `UnavailableError`, `RunnerError`. Else `sink` gets a `Failed`.
         """
+        self.refuse_after_fork()
         if isinstance(request, Embed):
             self.engine.submit(request, sink)
             return
@@ -107,14 +110,29 @@ class ChatModel:
 
     def render(self, request: Generate, sink: Sink) -> None:
         """Tell `sink` what the prompt of `request` comes to: `Prompted`, or `Failed`. Raises as `submit`."""
+        self.refuse_after_fork()
         self._prepare(request, sink, lambda prompt: sink(self._prompted(request, prompt)))
 
     def cancel(self, request_id: int) -> None:
         """Stop a request, wherever it is."""
         self._turns.cancel(request_id)
 
+    def refuse_after_fork(self) -> None:
+        """Raise UnavailableError in a process that was forked from the one which loaded the model.
+
+        The threads that compute are not there, and a request would wait for ever.
+        """
+        if os.getpid() != self._process:
+            raise UnavailableError(
+                f"the model was loaded in process {self._process}, from which this one was forked, and "
+                "cannot be used here: use threads, which share a batch, or load the model in each process "
+                '(multiprocessing.get_context("spawn"))'
+            )
+
     def close(self) -> None:
         """End all requests with an error, and give the model's memory back."""
+        if os.getpid() != self._process:
+            return  # its threads and processes are those of the process that loaded it
         self._closing = True
         self._renderer.close()
         self._turns.close()

@@ -18,7 +18,8 @@ from puna.gguf import GGMLType
 
 _INDEX: Final = "model.safetensors.index.json"
 _WEIGHTS: Final = ("model*.safetensors", "consolidated*.safetensors", "*.safetensors")
-_LARGEST_JSON: Final = 1 << 26  # bytes; a tokenizer.json has 10 to 30 million
+_LARGEST_TEXT: Final = 1 << 26  # bytes; a tokenizer.json has 10 to 30 million
+_MOST_MARKS: Final = 8_000_000  # also in strings; a tokenizer.json has up to two million
 _LONGEST_ABOUT: Final = 1 << 20  # bytes
 _MOST_FILES: Final = 2000
 _SCALES: Final = ("_scale_inv", "_scale")
@@ -60,11 +61,15 @@ class Checkpoint:
         path = self.folder / name
         if not path.is_file():
             return {}
-        if path.stat().st_size > _LARGEST_JSON:
-            raise ConversionError(f"{name} has more than {_LARGEST_JSON >> 20} MiB")
         try:
-            found = json.loads(path.read_text("utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
+            self._check_size(path)
+            text = path.read_bytes()
+            if sum(map(text.count, (b",", b"[", b"{"))) > _MOST_MARKS:
+                raise ConversionError(f"{name} has more than {_MOST_MARKS:,} commas and opening brackets")
+            found = json.loads(text)
+        except RecursionError:
+            raise ConversionError(f"{name} is nested too deeply") from None
+        except (OSError, ValueError) as error:
             raise ConversionError(f"{name} cannot be read: {shown(str(error))}") from None
         if not isinstance(found, dict):
             raise ConversionError(f"{name} is no JSON object")
@@ -74,9 +79,16 @@ class Checkpoint:
         """A text file of the folder, or None. Raises ConversionError."""
         path = self.folder / name
         try:
-            return path.read_text("utf-8") if path.is_file() else None
+            if not path.is_file():
+                return None
+            self._check_size(path)
+            return path.read_text("utf-8")
         except (OSError, ValueError) as error:
             raise ConversionError(f"{name} cannot be read: {shown(str(error))}") from None
+
+    def _check_size(self, path: Path) -> None:
+        if path.stat().st_size > _LARGEST_TEXT:
+            raise ConversionError(f"{path.name} has more than {_LARGEST_TEXT >> 20} MiB")
 
     def is_called(self, name: str) -> bool:
         """Whether the folder is called so, or a heading of its README.md begins so; case does not matter."""

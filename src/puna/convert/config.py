@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Self
 
 from puna.convert.added import added_tokens
@@ -14,10 +14,34 @@ _MOST: Final = 1 << 12
 _LARGEST_HEAD: Final = 1 << 14
 
 
-class Config:
-    """Settings of the text model: those of `text_config` and the like before those outside.
+class _Rotation(Mapping[str, Any]):
+    """Settings of a rotation, each with the names in config.json that give it; reads are reported."""
 
-    Or those of what sees (`of_tower`), with those of the whole model and of how pictures are prepared.
+    def __init__(self, found: Mapping[str, tuple[Any, list[str]]], note: Callable[[str], None]) -> None:
+        self._found, self._note = found, note
+
+    def __getitem__(self, key: str) -> Any:
+        value, names = self._found[key]
+        for name in names:
+            self._note(name)
+        return value
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+class Config:
+    """Settings of the text model, with those of the whole model where the text model's own lack one.
+
+    Or settings of a vision tower (`of_tower`), with those of the whole model and of image preprocessing.
+
+    It keeps track of which settings were read: the rest must be accounted for (`assumptions.py`).
     """
 
     def __init__(self, raw: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> None:
@@ -25,7 +49,9 @@ class Config:
         parts = ("text_config", "llm_config", "language_config")
         nested = [raw[key] for key in parts if isinstance(raw.get(key), dict)]
         self.heads_ahead = 0  # layers more, of heads that predict tokens after the next: as the tensors say
-        self.raw: dict[str, Any] = {**raw, **(nested[0] if nested else {})}
+        self.own: Mapping[str, Any] = nested[0] if nested else raw
+        self.raw: dict[str, Any] = {**raw, **self.own}
+        self.read: set[str] = set()  # names of settings; those within others have dots
         self.whole: Mapping[str, Any] = raw
         self._pictures: dict[str, Any] = {}
         self._added: dict[str, int] = {}
@@ -79,12 +105,27 @@ class Config:
             raise ConversionError(f"tokenizer.json has no token {shown(text)}")
         return id
 
+    def complete(self, defaults: Mapping[str, Any]) -> None:
+        """Use `defaults` for settings that config.json does not mention, as transformers does."""
+        self.raw = {**defaults, **self.raw}
+
     def get(self, *names: str) -> Any:
-        """The first of the settings that is there and not null, or None."""
-        return next((self.raw[name] for name in names if self.raw.get(name) is not None), None)
+        """The first of the settings that is there and not null, or None.
+
+        All of the names count as read. A dot leads to a setting within another.
+        """
+        self.read.update(names)
+        return next((value for name in names if (value := self.peek(name)) is not None), None)
+
+    def peek(self, name: str) -> Any:
+        """A setting or None, without marking it as read. A dot leads to a setting within another."""
+        found: Any = self.raw
+        for part in name.split("."):
+            found = found.get(part) if isinstance(found, dict) else None
+        return found
 
     def __getitem__(self, name: str) -> Any:
-        value = self.raw.get(name)
+        value = self.get(name)
         if value is None:
             raise ConversionError(f"config.json lacks '{name}'")
         return value
@@ -125,35 +166,43 @@ class Config:
         return self.few("hidden_size", "n_embd", "d_model", most=_MOST * _LARGEST_HEAD) // self.heads
 
     @property
-    def rope(self) -> dict[str, Any]:
-        """How positions are rotated where all is seen: `rope_type`, `rope_theta`, factors."""
-        found = self._rotations()
-        return dict(found.get("full_attention") or found)
+    def rope(self) -> Mapping[str, Any]:
+        """The rotation in layers that see everything: `rope_type`, `rope_theta`, factors."""
+        return _Rotation(self._rotations(), self.read.add)
 
     @property
     def local_rope_theta(self) -> float | None:
         """The base of the rotation in layers with a window, if it has one of its own."""
-        within = self._rotations().get("sliding_attention")
-        own: float | None = within.get("rope_theta") if isinstance(within, dict) else None
+        own: float | None = self.get(
+            "rope_parameters.sliding_attention.rope_theta", "rope_scaling.sliding_attention.rope_theta"
+        )
         outside: float | None = self.get(
             "local_rope_theta", "rope_local_theta", "rope_local_base_freq", "swa_rope_theta"
         )
         return own or outside
 
-    def _rotations(self) -> dict[str, Any]:
-        given = self.get("rope_parameters", "rope_scaling") or {}
+    def _rotations(self) -> dict[str, tuple[Any, list[str]]]:
+        """Each setting of the rotation with the names that give it, the one that counts first."""
+        place = next((key for key in ("rope_parameters", "rope_scaling") if self.raw.get(key)), "")
+        given = self.raw.get(place) or {}
         if not isinstance(given, dict):
-            raise ConversionError(f"config.json: 'rope_parameters' is {shown(given)}")
-        found = dict(given)
-        if "full_attention" in found:
-            return found
+            raise ConversionError(f"config.json: '{place}' is {shown(given)}")
+        if isinstance(given.get("full_attention"), dict):
+            place, given = f"{place}.full_attention", given["full_attention"]
+        found = {key: (value, [f"{place}.{key}"]) for key, value in given.items() if value is not None}
+        if "type" in found:
+            found.setdefault("rope_type", found["type"])
+            found["rope_type"][1].append(f"{place}.type")
         outside = {
-            "rope_theta": self.get("global_rope_theta", "rope_theta", "rotary_emb_base"),
-            "rope_type": found.get("type"),
-            "partial_rotary_factor": self.get("partial_rotary_factor", "rope_pct"),
-            "original_max_position_embeddings": self.get("original_max_position_embeddings"),
+            "rope_theta": ("global_rope_theta", "rope_theta", "rotary_emb_base"),
+            "partial_rotary_factor": ("partial_rotary_factor", "rope_pct"),
+            "original_max_position_embeddings": ("original_max_position_embeddings",),
         }
-        return {**{key: value for key, value in outside.items() if value is not None}, **found}
+        for key, names in outside.items():
+            for name in names:
+                if (value := self.raw.get(name)) is not None:
+                    found.setdefault(key, (value, []))[1].append(name)
+        return found
 
     def windows(self) -> list[bool] | None:
         """Of each layer, whether it sees a window only, if the file says so."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -14,17 +15,21 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from puna.convert.assumptions import check_settings
 from puna.convert.checkpoint import Checkpoint
 from puna.convert.config import Config
 from puna.convert.family import Family
 from puna.convert.keys import metadata, plain_metadata, tower_metadata
 from puna.convert.modules import module_metadata
-from puna.convert.plan import Target, targets
+from puna.convert.plan import Target, check_heads, targets
 from puna.convert.registry import family_of, tower_of
+from puna.convert.towers.assumed import check_tower
 from puna.convert.vocabulary import vocabulary
 from puna.errors import ConversionError, GGUFError
 from puna.gguf import FileType, GGMLType, GGUFWriter, ValueType, quantize
 from puna.machine import usable_threads
+
+logger = logging.getLogger(__name__)
 
 #: Is told how many bytes of the checkpoint have been converted, and of how many.
 Report = Callable[[int, int], None]
@@ -42,23 +47,33 @@ def convert(
     file_type: FileType | None = None,
     *,
     name: str = "",
+    ignore: Collection[str] = (),
     report: Report = lambda done, total: None,
 ) -> None:
     """Write the model of `folder` to `target`, as F32, F16 or BF16, by default as exact as it is published.
 
-    8-bit floats become Q8_0. Memory is taken for the largest tensor. What sees is left out: see
+    8-bit floats become Q8_0. Memory is taken for the largest tensor. The vision tower is left out: see
     `convert_tower`. Raises ConversionError for a folder that is incomplete, damaged or of an unknown
-    architecture, GGUFError if the file cannot be written.
+    architecture, and for settings that a file cannot carry, unless `ignore` names them; GGUFError if the
+    file cannot be written.
     """
     with Checkpoint(folder) as checkpoint:
         config, family = Config(checkpoint.config, checkpoint), family_of(checkpoint)
         kind = _checked_type(checkpoint, file_type)
+        config.complete(family.defaults)
         with _named(folder):
             planned = targets(checkpoint, config, family, _TYPES[kind])
             keys = {**metadata(config, family), **module_metadata(checkpoint)}
+            check_heads(planned, keys)
+            keys |= vocabulary(checkpoint, config, family)
+            unknown = check_settings(config, family, ignore)
             writer = _writer(target, family, "model", name or folder.resolve().name, kind)
-            for key, value in {**keys, **vocabulary(checkpoint, config, family)}.items():
+            for key, value in keys.items():
                 writer.add(key, value, _KINDS.get(key))
+        if unknown:
+            logger.warning(
+                "config.json: unknown settings, which the file does not have: %s", ", ".join(unknown)
+            )
         _write(writer, planned, checkpoint, config, report)
 
 
@@ -83,7 +98,9 @@ def convert_tower(
             config = Config.of_tower(checkpoint)
             planned = targets(checkpoint, config, family, _TYPES[kind])
             writer = _writer(target, family, "mmproj", name or folder.resolve().name, kind)
-            for key, value in tower_metadata(config, family).items():
+            keys = tower_metadata(config, family)
+            check_tower(config, keys)
+            for key, value in keys.items():
                 writer.add(key, value)
         _write(writer, planned, checkpoint, config, report)
     return True

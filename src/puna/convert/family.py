@@ -21,6 +21,11 @@ Change = Callable[[Values, Config], Values]
 Parting = Callable[[Values, Config], Sequence[Values]]
 #: A setting's names in config.json, or what computes a value; None leaves the key out.
 Key = str | tuple[str, ...] | Callable[[Config], Any]
+#: The only value of a setting that a file can stand for, several of them (a tuple), or what computes it.
+Assumption = Any | Callable[[Config], Any]
+#: Kinds of rotation. A dynamic one is plain up to the context of training, which is all that files promise.
+PLAIN: Final = ("default", "none", "dynamic")
+SCALED: Final = (*PLAIN, "linear", "yarn")
 #: How names of what is in a layer begin.
 _LAYER: Final = re.compile(r"(?:v\.|v\.global\.|enc\.|dec\.)?blk\.\d+\.(?:\d+\.)?")
 
@@ -68,6 +73,12 @@ class Family:
     rename: Callable[[str, Config], str] = lambda name, config: name  # before it is looked up
     when: Callable[[Config], bool] = lambda config: True  # of several with the same names
     adapters: Callable[[Config], Mapping[str, Family]] = lambda config: {}  # within the checkpoint, by name
+    #: What transformers takes where config.json lacks a setting, and the tables would take something else.
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    #: Values of settings that no key carries; see `assumptions.py`.
+    assumed: Mapping[str, Assumption] = field(default_factory=dict)
+    harmless: tuple[str, ...] = ()  # settings that change nothing, beside the usual; `*` is anything
+    ropes: tuple[str, ...] = SCALED  # kinds of rotation that readers compute
 
     def change(self, target: str) -> Change | None:
         """What is done to what becomes the tensor `target` of the file."""

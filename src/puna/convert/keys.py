@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
+from puna.convert.assumptions import one_of
 from puna.convert.config import Config
 from puna.convert.family import Family, Key
 from puna.errors import ConversionError, shown
@@ -45,8 +47,8 @@ _OF_TOWERS: Final[dict[str, Key]] = {
     "vision.feed_forward_length": "intermediate_size",
     "vision.block_count": ("num_hidden_layers", "depth", "num_layers", "layers"),
     "vision.attention.head_count": ("num_attention_heads", "num_heads", "heads"),
-    "vision.image_mean": lambda config: config.picture("image_mean"),
-    "vision.image_std": lambda config: config.picture("image_std"),
+    "vision.image_mean": lambda config: _normalised(config, "image_mean", 0.0),
+    "vision.image_std": lambda config: _normalised(config, "image_std", 1.0),
 }
 
 #: In GGUF numbers with a fraction, even where config.json says 10000.
@@ -65,7 +67,7 @@ _FLOATS: Final = (
 _LISTS: Final = (
     "sections", "pattern", "head_count_kv", "feed_forward_length", "head_count", "multiplier",
     "sparsity_scale", "image_mean", "image_std", "deepstack_layers", "pinpoints", "layer_indexes",
-    "attention_layers", "layers_indices", "recurrent_layers",
+    "attention_layers", "layers_indices", "recurrent_layers", "feature_layer",
 )  # fmt: skip
 
 
@@ -73,7 +75,7 @@ def metadata(config: Config, family: Family) -> dict[str, Any]:
     """The architecture's keys, without its name before them; a value None leaves a key out."""
     found = {key: _value(config, given) for key, given in {**_USUAL, **family.keys}.items()}
     return checked(
-        {**rope_scaling(config), **{key: value for key, value in found.items() if value is not None}}
+        {**rope_scaling(config, family), **{key: value for key, value in found.items() if value is not None}}
     )
 
 
@@ -110,36 +112,56 @@ def _check(key: str, value: Any) -> None:
         raise ConversionError(f"config.json: '{key}' would be {shown(value)}, which is no number")
 
 
-def rope_scaling(config: Config) -> dict[str, Any]:
-    """How rotation is scaled for contexts longer than those of training."""
+def rope_scaling(config: Config, family: Family) -> dict[str, Any]:
+    """How rotation is scaled for contexts longer than those of training. Raises ConversionError."""
     rope = config.rope
-    kind, factor = str(rope.get("rope_type") or rope.get("type") or "default").lower(), rope.get("factor")
+    kind = str(rope.get("rope_type") or "default").lower()
     sections = rope.get("mrope_section")
     found: dict[str, Any] = {}
     if isinstance(sections, list):
         found["rope.dimension_sections"] = [*sections, 0, 0, 0, 0][:4]
+    if kind not in family.ropes:
+        raise ConversionError(
+            f"config.json: 'rope_type' is {shown(kind)}; a file of architecture {family.architecture} can "
+            f"only have {one_of(family.ropes)}"
+        )
     match kind:
-        case "linear" if factor is not None:
-            found |= {"rope.scaling.type": "linear", "rope.scaling.factor": float(factor)}
-        case "yarn" if factor is not None:
+        case "linear":
+            found |= {"rope.scaling.type": "linear", "rope.scaling.factor": _float(rope["factor"])}
+        case "yarn":
             found |= {
                 "rope.scaling.type": "yarn",
-                "rope.scaling.factor": float(factor),
+                "rope.scaling.factor": _float(rope["factor"]),
                 "rope.scaling.original_context_length": rope.get("original_max_position_embeddings"),
                 "rope.scaling.yarn_ext_factor": _float(rope.get("extrapolation_factor")),
-                "rope.scaling.yarn_attn_factor": _float(
-                    rope.get("attention_factor", rope.get("attn_factor"))
-                ),
+                "rope.scaling.attn_factor": _attention_factor(config),
                 "rope.scaling.yarn_beta_fast": _float(rope.get("beta_fast")),
                 "rope.scaling.yarn_beta_slow": _float(rope.get("beta_slow")),
             }
         case "su" | "longrope":
             found["rope.scaling.type"] = "longrope"
-        case "default" | "llama3" | "linear" | "yarn" | "dynamic" | "mrope" | "none" | "proportional":
-            pass
-        case _:
-            raise ConversionError(f"config.json: rotation of type {shown(kind)} is not known")
+        case "dynamic":
+            rope.get("factor")  # changes nothing within the context of training
     return found
+
+
+def yarn_magnitude(factor: float, scale: float = 1.0) -> float:
+    """What YaRN multiplies cosines and sines by (transformers' `get_mscale`)."""
+    return 1.0 + 0.1 * scale * math.log(factor) if factor > 1 else 1.0
+
+
+def _attention_factor(config: Config) -> float | None:
+    """What readers multiply by beside the magnitude that follows from the factor, unless it is 1."""
+    rope = config.rope
+    factor = _float(rope.get("factor")) or 1.0
+    own = _float(rope.get("attention_factor", rope.get("attn_factor")))
+    scale, of_all = _float(rope.get("mscale")), _float(rope.get("mscale_all_dim"))
+    if own is None and scale and of_all:
+        own = yarn_magnitude(factor, scale) / yarn_magnitude(factor, of_all)
+    if own is None:
+        return None
+    found = own / yarn_magnitude(factor)
+    return None if math.isclose(found, 1.0, rel_tol=1e-6) else found
 
 
 def _gating(config: Config) -> int | None:
@@ -155,6 +177,11 @@ def _value(config: Config, given: Key) -> Any:
     if isinstance(given, str):
         return config.get(given)
     return config.get(*given) if isinstance(given, tuple) else given(config)
+
+
+def _normalised(config: Config, name: str, otherwise: float) -> Any:
+    """Return the mean or the deviation by which pixels are normalised, if they are."""
+    return config.picture(name) if config.picture("do_normalize", True) else [otherwise] * 3
 
 
 def _first(value: Any) -> Any:

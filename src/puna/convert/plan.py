@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -25,6 +26,10 @@ _EXACT: Final = (
 )  # fmt: skip
 #: Kernels of convolutions over pixels, whatever their shape.
 _KERNELS: Final = ("v.patch_embd.weight", "mm.patch_merger.weight")
+
+
+#: Tensors whose sizes depend on heads.
+_OF_HEADS: Final = re.compile(r"blk\.(\d+)\.(attn_k|attn_output)\.weight")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,41 @@ def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGML
     return sorted(found.values(), key=_place)
 
 
+def check_heads(planned: Sequence[Target], keys: Mapping[str, Any]) -> None:
+    """Raise ConversionError if tensors have other heads than `keys` say.
+
+    A setting that config.json lacks may have another default in transformers than in readers of the file.
+    """
+    heads = keys.get("attention.head_count")
+    if not isinstance(heads, int) or heads < 1:
+        return
+    counts = keys.get("attention.head_count_kv") or heads
+    usual = keys.get("embedding_length", 0) // heads
+    key_sizes = _sizes(keys, "key_length", "key_length_swa") or {usual}
+    value_sizes = (
+        _sizes(keys, "value_length_mla") or _sizes(keys, "value_length", "value_length_swa") or {usual}
+    )
+    for target in planned:
+        if (found := _OF_HEADS.fullmatch(target.name)) is None:
+            continue
+        kv_heads = counts[int(found[1])] if isinstance(counts, list) else counts
+        if not kv_heads:  # another kind of layer
+            continue
+        size, count, allowed = target.shape[-1], heads, value_sizes
+        if found[2] == "attn_k":
+            size, count, allowed = target.shape[0], kv_heads, key_sizes
+        if size not in {count * each for each in allowed}:
+            raise ConversionError(
+                f"tensor '{target.name}' is for {size} numbers of keys or values, but config.json says "
+                f"{count} heads of {' or '.join(map(str, sorted(allowed)))}: a setting such as 'head_dim' or "
+                "'num_key_value_heads' is missing or wrong"
+            )
+
+
+def _sizes(keys: Mapping[str, Any], *names: str) -> set[int]:
+    return {keys[f"attention.{name}"] for name in names if f"attention.{name}" in keys}
+
+
 def _measure(target: Target, checkpoint: Checkpoint, config: Config, mostly: GGMLType) -> None:
     """Find out the shape, and the type."""
     if target.constant is not None:
@@ -128,6 +168,8 @@ def _measure(target: Target, checkpoint: Checkpoint, config: Config, mostly: GGM
         raise ConversionError(f"the experts of '{target.name}' have different shapes: {sorted(shapes)}")
     (shape,) = shapes
     target.shape = (len(target.parts), *shape) if target.stacked else shape
+    if 0 in target.shape:
+        raise ConversionError(f"'{target.name}' of shape {'x'.join(map(str, target.shape))} has no values")
     if any(checkpoint.is_mxfp4(part.source) for part in target.parts.values()):
         columns = target.shape[-1] // GGMLType.MXFP4.type_size * GGMLType.MXFP4.block_size
         target.shape, target.type = (*target.shape[:-1], columns), GGMLType.MXFP4

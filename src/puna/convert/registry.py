@@ -49,7 +49,7 @@ def family_of(checkpoint: Checkpoint) -> Family:
     name, families = _architecture(config), _families(_TEXTS)
     if name in _REFUSED:
         raise ConversionError(f"{name}: it cannot be converted, as {_REFUSED[name]}")
-    found = _fitting(families.get(name, ()), Config(config, checkpoint)) or _within(families, config)
+    found = _fitting(families_called(name), Config(config, checkpoint)) or _within(families, config)
     if found is not None:
         return found
     if name in families:
@@ -96,6 +96,11 @@ def _within(families: Mapping[str, list[Family]], config: Mapping[str, Any]) -> 
 def text_families() -> list[Family]:
     """All of text models."""
     return [family for families in _families(_TEXTS).values() for family in families]
+
+
+def families_called(name: str) -> list[Family]:
+    """Text models that config.json's `architectures` calls `name`."""
+    return _families(_TEXTS).get(name, [])
 
 
 def convertible() -> list[str]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from puna.convert.config import Config
+from puna.convert.family import Assumption
 from puna.convert.numbers import Values
 
 
@@ -24,8 +25,9 @@ def llama3_factors(config: Config) -> Mapping[str, Values]:
         float(rope.get("original_max_position_embeddings", 8192)),
     )
     low, high = float(rope.get("low_freq_factor", 1.0)), float(rope.get("high_freq_factor", 4.0))
-    share = (context / wavelengths - low) / (high - low)
-    between = 1 / ((1 - share) / factor + share)
+    with np.errstate(divide="ignore", invalid="ignore"):  # nothing is between where the two are the same
+        share = (context / wavelengths - low) / (high - low)
+        between = 1 / ((1 - share) / factor + share)
     factors = np.select(
         [wavelengths < context / high, wavelengths > context / low], [np.ones_like(share), factor], between
     )
@@ -43,12 +45,24 @@ def long_rope_factors(config: Config) -> Mapping[str, Values]:
 
 
 def long_rope_attention(config: Config) -> float | None:
-    """By how much logits of attention grow with the context, where there are two tables of factors."""
+    """What cosines and sines are multiplied by, where there are two tables of factors."""
     if not config.rope.get("long_factor"):
         return None
+    if (own := config.rope.get("attention_factor")) is not None:
+        return float(own)
     original = original_context(config)
     scale = config.count("max_position_embeddings") / original
     return math.sqrt(1 + math.log(scale) / math.log(original)) if scale > 1 else 1.0
+
+
+#: The factor of LongRoPE, which follows from the two contexts.
+LONG_ROPE: Final[Mapping[str, Assumption]] = {
+    "rope_parameters.factor": lambda config: (
+        config.count("max_position_embeddings") / original_context(config)
+        if "long_factor" in config.rope
+        else config.rope.get("factor")
+    ),
+}
 
 
 def original_context(config: Config) -> int:

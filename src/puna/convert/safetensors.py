@@ -1,7 +1,12 @@
 """Reads safetensors files without trusting them, and without reading more than is asked for.
 
-A file is the length of its header (8 bytes), the header (JSON: of each tensor its type, shape and the bytes
-where it lies) and the tensors' bytes. The `safetensors` package is not used because numpy lacks its types.
+A file is the length of its header (8 bytes), the header (JSON: the type and shape of each tensor, and which
+bytes it takes) and the tensors' bytes.
+
+The `safetensors` package reads single tensors only as arrays of a framework. For numpy it fails on BF16 and
+the 8-bit floats, which most checkpoints are made of, and where it returns plain bytes it reads the whole file
+at once. A conversion wants the bytes of one tensor, or of a part of it. `kvcache/files.py` and
+`model/adapters/peft.py` do use the package.
 """
 
 from __future__ import annotations
@@ -21,7 +26,8 @@ BITS: Final = {
     "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
     "I64": 64, "I32": 32, "I16": 16, "I8": 8, "U64": 64, "U32": 32, "U16": 16, "U8": 8, "BOOL": 8,
 }  # fmt: skip
-_LONGEST_HEADER: Final = 100_000_000  # as the format's own reader
+#: Bytes, enough for 100,000 tensors: more than the largest models have in all of their files.
+LONGEST_HEADER: Final = 16_000_000
 _MOST_DIMENSIONS: Final = 8
 _LONGEST_NAME: Final = 512
 
@@ -67,10 +73,15 @@ class SafetensorsFile:
         if self.source.size < 8:
             raise ConversionError(f"{name}: {self.source.size} bytes are no safetensors file")
         length = int.from_bytes(self.source.read(0, 8), "little")
-        if length > min(_LONGEST_HEADER, self.source.size - 8):
+        if length > self.source.size - 8:
             raise ConversionError(
-                f"{name}: the header would have {length} bytes, of a file of {self.source.size} and at most "
-                f"{_LONGEST_HEADER}: it is damaged, or no safetensors file"
+                f"{name}: the header would have {length} bytes, but the file has {self.source.size}: it is "
+                "damaged, or no safetensors file"
+            )
+        if length > LONGEST_HEADER:
+            raise ConversionError(
+                f"{name}: its header has {length:,} bytes, and the limit is {LONGEST_HEADER:,}: save the "
+                "model in several files (in transformers: save_pretrained with max_shard_size)"
             )
         try:
             header = json.loads(self.source.read(8, 8 + length), object_pairs_hook=_without_repeats)

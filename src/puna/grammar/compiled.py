@@ -45,14 +45,14 @@ class Grammars:
             return None
         if reading is None:
             return self.constraint(format)
-        return self.constraint(format, reading.thinking, reading.prompt)
+        return self.constraint(format, reading.thinking, begun=reading.begun)
 
     def _of_calls(self, reading: Reading) -> Constraint:
         text = calls_grammar(reading, self._spelled)
-        tags = reading.family.thinking_before_calls or reading.thinking
-        prompt = reading.prompt if reading.family.thinking_before_calls is None else ""
+        own = reading.family.thinking_before_calls
+        begun = own is None and reading.begun
         try:
-            return self.constraint(checked(Format("calls", text)), tags, prompt)
+            return self.constraint(checked(Format("calls", text)), own or reading.thinking, begun=begun)
         except RequestError:
             check_tools(reading)
             raise
@@ -60,14 +60,14 @@ class Grammars:
     def _spelled(self, text: str) -> str:
         return spelled(text, self._tokenizer)
 
-    def constraint(self, format: Format, thinking: Tags | None = None, prompt: str = "") -> Constraint:
-        """What may follow in an answer to `prompt`. What is between the `thinking` tags is not part of it.
+    def constraint(self, format: Format, thinking: Tags | None = None, *, begun: bool = False) -> Constraint:
+        """Return the constraint of an answer, which may come after thinking between tags.
 
-        Raises `RequestError` that says what is wrong with the format.
+        With `begun` the answer starts inside the thinking. Raises `RequestError` that says what is wrong with
+        the format.
         """
         told_apart = None
         if thinking is not None:
-            begun = prompt.rstrip().endswith(thinking.opening)
             opening = None if begun else self.matcher(self._opening(thinking.opening))
             size = words(self.vocabulary.vocab_size)
             told_apart = Thinking(opening, thinking.closing, self._tokenizer, size)

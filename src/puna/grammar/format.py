@@ -88,7 +88,7 @@ def format_of(value: Any) -> Format | None:
         return value or None
     if value == "json":
         return Format.json_object()
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping | bool):
         return Format.json_schema(value)
     raise RequestError(f'invalid format: {shown(value)}; expected "json" or a valid JSON Schema object')
 

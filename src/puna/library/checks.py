@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec.structs
 
-from puna.errors import OptionError, RequestError
+from puna.errors import OptionError, RequestError, shown
 from puna.library.images import image_file
 from puna.prompt.messages import Message, as_messages
 
@@ -42,14 +42,14 @@ def checked_prompts(prompts: Any, method: str, single: str) -> list[str | list[i
     """A list of prompts, for `method`; `single` is what takes just one. Raises `RequestError`."""
     if isinstance(prompts, str | bytes | bytearray):
         raise RequestError(f"{method}() takes a list of prompts, not one text; use {single}")
-    return [checked_prompt(prompt) for prompt in prompts]
+    return [checked_prompt(prompt) for prompt in _items(prompts, f"{method}() takes a list of prompts")]
 
 
 def checked_tokens(tokens: Any) -> list[int]:
     """Integers, whether or not they are tokens of a vocabulary. Raises `RequestError`."""
     if isinstance(tokens, str | bytes | bytearray | Mapping):
         raise RequestError(f"token ids are a list of integers, not {type(tokens).__name__}")
-    return _token_ids(list(tokens))
+    return _token_ids(_items(tokens, "token ids are a list of integers"))
 
 
 def checked_messages(messages: Any) -> list[Message]:
@@ -59,7 +59,7 @@ def checked_messages(messages: Any) -> list[Message]:
             'a chat is a list of messages like {"role": "user", "content": "Hi!"}, '
             f"not {type(messages).__name__}; for a text use generate()"
         )
-    items = list(messages)
+    items = _items(messages, 'a chat is a list of messages like {"role": "user", "content": "Hi!"}')
     if not items:
         raise RequestError("the chat has no messages: there must be at least one to answer")
     for number, item in enumerate(items, 1):
@@ -107,6 +107,13 @@ def checked_number(name: str, value: Any, least: int, most: int) -> int:
     if isinstance(value, bool) or not least <= number <= most:
         raise OptionError(f"{name} must be an integer from {least} to {most}, not {value!r}")
     return number
+
+
+def _items(given: Any, expected: str) -> list[Any]:
+    try:
+        return list(given)
+    except TypeError:
+        raise RequestError(f"{expected}, not {shown(given)}") from None
 
 
 def _token_ids(items: list[Any]) -> list[int]:

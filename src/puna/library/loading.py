@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
+from puna.config import path_of
 from puna.conversation.chat_model import ChatModel
 from puna.engine.engine import Engine
-from puna.errors import OptionError
+from puna.errors import ModelNotFoundError, OptionError
 from puna.gguf import open_gguf
 from puna.kvcache.types import KVTypes
 from puna.library.checks import checked_number
@@ -22,8 +23,14 @@ from puna.prompt.capabilities import answer_family, capabilities
 from puna.prompt.model_facts import projector_for, read_facts
 from puna.prompt.renderer.client import Renderer
 from puna.store import Store, StoredModel
+from puna.unknown import did_you_mean
+
+if TYPE_CHECKING:
+    from puna.convert import Converted
 
 _MAX_PARALLEL: Final = 1024
+#: No model's name begins like a path.
+_PATHS: Final = ("./", "../", "/", "~")
 
 
 def load(
@@ -43,7 +50,10 @@ def load(
     adapters: Mapping[str, str | Path] | Sequence[str | Path] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Model:
-    """Load a model by name (`demo`, or any in the store) or by the path of a GGUF file.
+    """Load a model by name (`demo`, or any in the store), or by the path of a GGUF file or a folder.
+
+    A folder of safetensors files ("./SmolLM2-135M-Instruct") is converted first, and what it becomes is kept
+    in `~/.puna/converted` (`PUNA_HOME`) until the folder changes.
 
     Args:
         num_ctx: tokens of context for each request. Default: as the stored model says, else what the model
@@ -65,7 +75,7 @@ def load(
         adapters: LoRA adapters, files of GGUF or folders of PEFT's, by the names that requests call them (by
             default the files'); those of the stored model come first. Requests that say nothing (`lora`) are
             computed with all of them.
-        progress: called with (bytes done, bytes in total) while weights are read.
+        progress: called with (bytes done, bytes in total) while a folder is converted and weights are read.
 
     Raises `ModelNotFoundError`, `GGUFError`, `UnsupportedModelError`, `OptionError`,
     `InsufficientMemoryError`, `UnavailableError`, ...
@@ -74,7 +84,7 @@ def load(
         checked_number("num_ctx", num_ctx, *int_range("num_ctx"))
     checked_number("parallel", parallel, 1, _MAX_PARALLEL)
     checked_number("num_thread", num_thread, *int_range("num_thread"))
-    path, stored = _find(model)
+    path, stored, parts = _find(model, progress)
     given = {
         "engine": engine,
         "num_gpu": num_gpu,
@@ -93,6 +103,8 @@ def load(
         facts = read_facts(file)
     if projector is None and stored is not None:
         projector = projector_for(stored.projector_paths, path)
+    if projector is None and parts is not None:
+        projector = parts.projector
     sees = projector is not None
     author = (
         Author.of(stored)
@@ -109,10 +121,10 @@ def load(
         context=context or 0,
         parallel=parallel,
         cache_types=types,
-        draft=_find(draft)[0] if draft else None,
+        draft=_find(draft, progress)[0] if draft else None,
         prediction_heads=drafts_itself(speculate),
         projector=projector,
-        adapters=_adapters(stored, adapters),
+        adapters=_adapters(stored, parts, adapters),
         ops=ops,
         engine=chosen.engine or engine_from_env(),
         placement=chosen.placement,
@@ -124,7 +136,9 @@ def load(
 
 
 def _adapters(
-    stored: StoredModel | None, given: Mapping[str, str | Path] | Sequence[str | Path] | None
+    stored: StoredModel | None,
+    parts: Converted | None,
+    given: Mapping[str, str | Path] | Sequence[str | Path] | None,
 ) -> list[AdapterFile]:
     """What the model is made with, and what is `given` besides."""
     if isinstance(given, str | Path):
@@ -132,13 +146,28 @@ def _adapters(
     named = given.items() if isinstance(given, Mapping) else (("", path) for path in given or ())
     return [
         *(stored.adapters if stored is not None else ()),
+        # Adapters that a model is published with count in requests that name them.
+        *(AdapterFile(str(p), name, 0.0) for name, p in (parts.adapters if parts else {}).items()),
         *(AdapterFile(str(p), name) for name, p in named),
     ]
 
 
-def _find(model: str | Path) -> tuple[Path, StoredModel | None]:
-    """The file of a model, and its entry in the store if it was named."""
-    if isinstance(model, Path) or model.endswith(".gguf"):
-        return Path(model), None
-    stored = Store().get(model)
-    return stored.runnable_path(), stored
+def _find(
+    model: str | Path, progress: Callable[[int, int], None] | None = None
+) -> tuple[Path, StoredModel | None, Converted | None]:
+    """Find the file of a model, with its entry in the store if it was named, or all that a folder became."""
+    if isinstance(model, Path) or model.endswith(".gguf") or model.startswith(_PATHS):
+        path = path_of(str(model))
+        if not path.is_dir():
+            return path, None, None
+        from puna.convert import converted
+
+        parts = converted(path, lambda _, done, total: progress(done, total) if progress else None)
+        return parts.model, None, parts
+    store = Store()
+    try:
+        stored = store.get(model)
+    except ModelNotFoundError as error:
+        folder = f"; for the folder of that name, puna.load('./{model}')" if Path(model).is_dir() else ""
+        raise ModelNotFoundError(f"{error}{did_you_mean(model, store.names())}{folder}") from None
+    return stored.runnable_path(), stored, None

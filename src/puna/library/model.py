@@ -158,7 +158,8 @@ class Model:
         that thinks does so unless `think` is False (or as hard as `think` says: "low", "high", ...), and
         what it thinks is kept apart from its text. Also raises `TemplateError`.
 
-        `tools` are functions the model may call ([{"type": "function", "function": {"name": "f",
+        `tools` are what the model may call: Python functions, described by their signatures and docstrings,
+        or mappings ([{"type": "function", "function": {"name": "f",
         "description": "...", "parameters": {...}}}, ...], parameters as a JSON schema); calls are in `calls`
         of the answer. With `tool_choice` "required" or "function:NAME" it must call one, and the calls are
         valid; with "none" it does not know of them.
@@ -324,4 +325,5 @@ class Model:
         damaged, or of another model or `kv_cache_type`, `ContextLengthError` when it is longer than the
         context, `CacheFullError` when running requests leave no room, `FileNotFoundError`.
         """
+        self._chat.refuse_after_fork()
         return load_prompt(self.engine, path)

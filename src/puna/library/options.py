@@ -9,6 +9,7 @@ from puna.engine.events import Priority
 from puna.errors import OptionError, shown
 from puna.grammar.format import Format, format_of
 from puna.options import AdapterScale
+from puna.unknown import did_you_mean
 
 
 class RequestOptions(TypedDict, total=False):
@@ -82,7 +83,8 @@ def split_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
             raise OptionError(f"{name} is decided when the model is loaded: puna.load(..., {name}=...)")
         if name not in RequestOptions.__annotations__:
             raise OptionError(
-                f"unknown option: {name}; there are {', '.join(RequestOptions.__annotations__)}"
+                f"unknown option: {name}{did_you_mean(name, RequestOptions.__annotations__)}; "
+                f"there are {', '.join(RequestOptions.__annotations__)}"
             )
     treatment = {name: given[name] for name in _TREATMENT if name in given}
     for name, value in treatment.items():

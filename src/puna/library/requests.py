@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from puna.engine.events import Embed, Generate
+from puna.errors import RequestError, shown
 from puna.library.checks import (
     Prompt,
     checked_choice,
@@ -17,6 +18,7 @@ from puna.library.checks import (
     checked_prompt,
     checked_prompts,
 )
+from puna.library.functions import checked_tools
 from puna.library.options import RequestOptions, checked_adapters, split_options
 from puna.options import Options
 from puna.prompt.author import Author
@@ -25,7 +27,7 @@ from puna.prompt.format import Think
 from puna.prompt.messages import Chat
 
 Messages = Sequence[Mapping[str, Any]]
-Tools = Sequence[Mapping[str, Any]]
+Tools = Sequence[Mapping[str, Any] | Callable[..., Any]] | None
 
 _MAX_LOGPROBS = 20
 
@@ -54,11 +56,12 @@ class Requests:
         options: RequestOptions,
     ) -> Generate:
         author = self._author
-        check_capabilities(author.name, author.capabilities, ["tools"] if tools else [])
+        described = checked_tools(tools)
+        check_capabilities(author.name, author.capabilities, ["tools"] if described else [])
         chat = Chat(
             messages=checked_messages(messages),
-            tools=[dict(tool) for tool in tools],
-            tool_choice=checked_choice(tool_choice, bool(tools)),
+            tools=described,
+            tool_choice=checked_choice(tool_choice, bool(described)),
         )
         return self._generate(
             author.opened(chat),
@@ -84,7 +87,11 @@ class Requests:
     def evaluate(self, tokens: list[int]) -> Generate:
         """A request that leaves `tokens` in the prefix cache."""
         return Generate(
-            id=next(self._ids), prompt=tokens, options=Options(num_predict=1), truncate=False, ignore_eos=True
+            id=next(self._ids),
+            prompt=tokens,
+            options=Options(num_predict=1, temperature=0),
+            truncate=False,
+            ignore_eos=True,
         )
 
     def embed(
@@ -131,4 +138,6 @@ def is_one(inputs: Any) -> bool:
     """Whether that is one text, or the tokens of one."""
     if isinstance(inputs, str | bytes | Mapping):
         return True
+    if not hasattr(inputs, "__len__"):
+        raise RequestError(f"what is embedded is a text, token ids or a list of them, not {shown(inputs)}")
     return len(inputs) > 0 and not isinstance(inputs[0], str | Sequence | np.ndarray)

@@ -23,6 +23,7 @@ from puna.model.metadata import scalar
 from puna.model.registry import model_for
 from puna.model.vision.options import OF_IMAGES, OF_SOUND
 from puna.model.vision.registry import tower_beside, tower_in
+from puna.model.vision.settings import read_checked
 from puna.ops import Backend, default_backend
 from puna.options import AUTO, PUNA, Placement
 
@@ -265,7 +266,7 @@ def _vision_in(
     if kind is None:
         return None
     where = projector or file
-    tower = kind(kind.read_options(where, text_size), ops)
+    tower = kind(read_checked(kind, where, text_size), ops)
     tensors = [tensor for name, tensor in where.tensors.items() if is_of_images(name)]
     return VisionForecast(
         tower=tower,

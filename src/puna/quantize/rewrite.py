@@ -37,7 +37,8 @@ def check_source(file: GGUFFile, types: Mapping[str, GGMLType]) -> None:
         if stored not in (*_NUMBERS, wanted):
             raise RequestError(
                 "quantization is only supported for F16, BF16 and F32 models: "
-                f"{file.path.name} has tensor '{name}' as {stored.name} already"
+                f"{file.path.name} has tensor '{name}' as {stored.name} already; "
+                "start from its F16 file, or 'puna quantize --again' adds the errors of both"
             )
 
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from puna.errors import StoreError
-from puna.registry.download import Download, Fetch, Patience, TransferCancelledError, check
+from puna.registry.download import Download, Fetch, Patience, check
+from puna.registry.network import TransferCancelledError
 from puna.registry.partial import Partial
 from puna.registry.report import Progress, Report
 from puna.store import Store

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import httpx
 
 from puna.errors import RegistryError
-from puna.registry.network import what_failed
+from puna.registry.network import TransferCancelledError, what_failed
 from puna.registry.partial import Part, Partial
 from puna.registry.remote import RefusedError
 from puna.store.files import storage_errors
@@ -28,10 +28,6 @@ _CHUNK = 1 << 20
 #: Answers that another try may change.
 PASSING = {408, 425, 429, 500, 502, 503, 504}
 _RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)", re.ASCII)
-
-
-class TransferCancelledError(Exception):
-    """Nobody wants what is pulled or pushed any more."""
 
 
 @dataclass(frozen=True)

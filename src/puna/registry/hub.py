@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote, urljoin, urlsplit
@@ -12,9 +13,9 @@ from urllib.parse import quote, urljoin, urlsplit
 import httpx
 import msgspec
 
-from puna.errors import RegistryError
+from puna.errors import RegistryError, UnreachableError
 from puna.registry.download import Fetch
-from puna.registry.network import open_client, what_failed
+from puna.registry.network import in_time, open_client, what_failed
 from puna.registry.quants import RepositoryFile
 from puna.registry.remote import RefusedError
 from puna.registry.tokens import beginning
@@ -41,12 +42,13 @@ class Hub:
     """One repository. Entered before it is asked; safe to use from several threads."""
 
     def __init__(self, repository: str, endpoint: str, token: str) -> None:
+        self.cancelled: threading.Event | None = None  # ends what is read once it is set
         self.repository = repository
         self.endpoint = endpoint
         self.token = token
 
     def __enter__(self) -> Hub:
-        self._client = open_client(endpoint=self.endpoint)
+        self._client = open_client(endpoint=self.endpoint, cancelled=self.cancelled)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -70,7 +72,7 @@ class Hub:
 
     def text(self, path: str) -> str:
         """A small file. Raises RegistryError."""
-        with self._told(), self._get(self._file_url(path), {}) as answer:
+        with self._told(), in_time(path), self._get(self._file_url(path), {}) as answer:
             data = beginning(answer, _MOST_TEXT + 1)
         if len(data) > _MOST_TEXT:
             raise RegistryError(f"{path} of {self.repository} has more than {_MOST_TEXT >> 20} MB")
@@ -90,7 +92,7 @@ class Hub:
 
     def _page(self, url: str) -> tuple[list[_Entry], str]:
         """A page of the tree, and the address of the next one; empty after the last."""
-        with self._told(), self._get(url, {}) as answer:
+        with self._told(), in_time("the list of files"), self._get(url, {}) as answer:
             data = beginning(answer, _MOST_LISTED)
             following = answer.links.get("next", {}).get("url", "")
         try:
@@ -107,7 +109,9 @@ class Hub:
     def _get(self, url: str, headers: dict[str, str]) -> Iterator[httpx.Response]:
         if self.token:
             headers = headers | {"authorization": f"Bearer {self.token}"}
-        with self._client.stream("GET", url, headers=headers) as answer:
+        with ExitStack() as stack:
+            with in_time(f"an answer of {urlsplit(url).hostname}"):
+                answer = stack.enter_context(self._client.stream("GET", url, headers=headers))
             if answer.is_error:
                 raise RefusedError.of(answer)
             yield answer
@@ -119,7 +123,7 @@ class Hub:
         except RefusedError as refusal:
             raise self.error(refusal) from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise RegistryError(f"{self.endpoint}: {what_failed(error)}") from error
+            raise UnreachableError(f"{self.endpoint}: {what_failed(error)}") from error
 
     def error(self, refusal: RefusedError) -> RegistryError:
         """What the hub refuses, and what to do about it."""

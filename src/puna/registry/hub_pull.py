@@ -8,12 +8,11 @@ from typing import Any
 import httpx
 import msgspec
 
-from puna.errors import GGUFError, RegistryError
+from puna.errors import GGUFError, RegistryError, UnreachableError
 from puna.gguf.join import join
 from puna.registry.blob_puller import BlobPuller
-from puna.registry.download import TransferCancelledError
 from puna.registry.hub import Hub
-from puna.registry.network import what_failed
+from puna.registry.network import TransferCancelledError, what_failed
 from puna.registry.quants import Choice, choose
 from puna.registry.remote import RefusedError
 from puna.registry.report import Progress
@@ -28,6 +27,7 @@ def pull_files(puller: BlobPuller, hub: Hub, model: ModelName) -> StoredModel:
     A split file becomes one: in the store, parts would not find each other. Raises RegistryError, StoreError
     and TransferCancelledError.
     """
+    hub.cancelled = puller.cancelled
     with hub:
         large, others = hub.files()
         choice = choose(large, model.tag, f"{model.host}/{hub.repository}")
@@ -43,7 +43,7 @@ def pull_files(puller: BlobPuller, hub: Hub, model: ModelName) -> StoredModel:
         except RefusedError as refusal:
             raise hub.error(refusal) from None
         except httpx.HTTPError as error:
-            raise RegistryError(f"{hub.endpoint}: {what_failed(error)}") from error
+            raise UnreachableError(f"{hub.endpoint}: {what_failed(error)}") from error
         texts = {name: hub.text(name) for name in ("template", "system", "params") if name in others}
     digest = joined or _join(puller, choice)
     named = {f"{choice.parts[0].stem}.gguf": digest}

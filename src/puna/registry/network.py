@@ -4,22 +4,55 @@ from __future__ import annotations
 
 import platform
 import socket
+import threading
+import time
 import urllib.request
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
 from urllib.parse import urlsplit
 
+import httpcore
 import httpx
 
 from puna import __version__
 from puna.config import env
-from puna.errors import RegistryError
+from puna.errors import RefusedAddressError, UnreachableError
 from puna.hosts import SCHEME_PORTS, is_public
 
 #: Answers as `socket.getaddrinfo` gives them, for a name and a port.
 Resolve = Callable[[str, int], list[str]]
 
 _MAX_REDIRECTS = 10
+_MOST_ADDRESSES = 8  # of a host, to be tried one after the other
+_CONNECT_S = 10.0
+#: Seconds between two looks at whether the transfer is still wanted.
+_LOOK_S = 0.25
+#: How long a manifest, a list of files or the header of an answer may take, however slowly it comes.
+DOCUMENT_S = 60.0
 USER_AGENT = f"puna/{__version__} ({platform.machine()} {platform.system().lower()})"
+
+
+#: When what this thread asks for must be there, by `time.monotonic`; and what to say else.
+_deadline: ContextVar[tuple[float, str]] = ContextVar("deadline", default=(float("inf"), ""))
+
+
+class TransferCancelledError(Exception):
+    """Nobody wants what is pulled or pushed any more."""
+
+
+@contextmanager
+def in_time(what: str) -> Iterator[None]:
+    """Have what this thread reads in the block there within DOCUMENT_S. Raises UnreachableError that names
+    `what` if it is not.
+    """
+    until = (time.monotonic() + DOCUMENT_S, f"{what} did not come within {DOCUMENT_S:g} s")
+    token = _deadline.set(min(until, _deadline.get()))
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
 
 
 def private_hosts() -> frozenset[str]:
@@ -30,11 +63,18 @@ def private_hosts() -> frozenset[str]:
     return frozenset(host.strip().lower() for host in env("PRIVATE_REGISTRIES").split(",") if host.strip())
 
 
-def open_client(*, insecure: bool = False, stall_s: float = 30.0, endpoint: str = "") -> httpx.Client:
+def open_client(
+    *,
+    insecure: bool = False,
+    stall_s: float = 30.0,
+    endpoint: str = "",
+    cancelled: threading.Event | None = None,
+) -> httpx.Client:
     """A client for registries. `insecure` allows plain HTTP and certificates nobody vouches for.
 
     `stall_s` is how long a connection may be silent. Whoever set up this machine chose the `endpoint`, if
-    there is one: it may be in a private network, and without TLS if its URL says so.
+    there is one: it may be in a private network, and without TLS if its URL says so. Once `cancelled` is set,
+    reading raises TransferCancelledError.
     """
     private, plain = private_hosts(), ""
     if endpoint:
@@ -42,8 +82,8 @@ def open_client(*, insecure: bool = False, stall_s: float = 30.0, endpoint: str 
         private |= {host}
         plain = host if urlsplit(endpoint).scheme == "http" else ""
     return httpx.Client(
-        transport=GuardedTransport(insecure=insecure, private=private, plain=plain),
-        timeout=httpx.Timeout(stall_s, pool=None),
+        transport=GuardedTransport(insecure=insecure, private=private, plain=plain, cancelled=cancelled),
+        timeout=httpx.Timeout(stall_s, connect=min(_CONNECT_S, stall_s), pool=None),
         follow_redirects=True,
         max_redirects=_MAX_REDIRECTS,
         # What is compressed could become more than anything allows for.
@@ -74,21 +114,23 @@ class GuardedTransport(httpx.BaseTransport):
         private: Collection[str] = (),
         plain: str = "",
         resolve: Resolve | None = None,
+        cancelled: threading.Event | None = None,
     ) -> None:
         """`private` hosts need not be public, and the one that is `plain` needs no TLS."""
         self._insecure = insecure
         self._plain = plain
         self._private = private
         self._resolve = resolve or _resolve
+        self._cancelled = cancelled or threading.Event()
         # One for each host: a connection's certificate was only checked for the name it was made for.
         self._direct: dict[tuple[str, str, int], httpx.HTTPTransport] = {}
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         url = request.url
         if url.scheme not in SCHEME_PORTS:
-            raise RegistryError(f"{url.scheme}: cannot be fetched; only https and http can")
+            raise RefusedAddressError(f"{url.scheme}: cannot be fetched; only https and http can")
         if url.scheme == "http" and not self._insecure and url.netloc.decode().lower() != self._plain:
-            raise RegistryError(
+            raise RefusedAddressError(
                 f"insecure protocol http: {url.host} is asked without TLS only with --insecure"
             )
         port = url.port or SCHEME_PORTS[url.scheme]
@@ -96,7 +138,7 @@ class GuardedTransport(httpx.BaseTransport):
             return self._transport(("proxy", proxy, 0), proxy).handle_request(request)
         transport = self._transport((url.scheme, url.host, port))
         failure: Exception | None = None
-        for address in self._addresses(url.host, port):
+        for address in self._addresses(url.host, port)[:_MOST_ADDRESSES]:
             # Another request: redirects are relative to this one's name.
             try:
                 return transport.handle_request(
@@ -119,7 +161,8 @@ class GuardedTransport(httpx.BaseTransport):
 
     def _transport(self, key: tuple[str, str, int], proxy: str | None = None) -> httpx.HTTPTransport:
         if key not in self._direct:
-            self._direct[key] = httpx.HTTPTransport(verify=not self._insecure, proxy=proxy)
+            made = self._direct[key] = httpx.HTTPTransport(verify=not self._insecure, proxy=proxy)
+            made._pool._network_backend = _WatchedBackend(self._cancelled)
         return self._direct[key]
 
     def _addresses(self, host: str, port: int) -> list[str]:
@@ -132,11 +175,73 @@ class GuardedTransport(httpx.BaseTransport):
             allowed = [address for address in found if is_public(address)]
             if not allowed:
                 place = host if host in found else f"{host} is at {', '.join(found[:3])}, which"
-                raise RegistryError(
-                    f"{place} is not a public address; PUNA_PRIVATE_REGISTRIES={host} lets the server ask it"
+                raise RefusedAddressError(
+                    f"{place} is not a public address; PUNA_PRIVATE_REGISTRIES={host} lets the server ask "
+                    "it, set when it is started ('puna serve --stop' ends one that runs)"
                 )
             return allowed
         return found
+
+
+class _WatchedBackend(httpcore.NetworkBackend):
+    """Makes connections that notice while they read that nobody waits any more, or that time is up."""
+
+    def __init__(self, cancelled: threading.Event) -> None:
+        self._cancelled = cancelled
+        self._inner = httpcore.SyncBackend()
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.NetworkStream:
+        left_s = _time_left(self._cancelled)
+        within_s = min(_CONNECT_S if timeout is None else timeout, left_s)
+        made = self._inner.connect_tcp(host, port, within_s, local_address, socket_options)
+        return _WatchedStream(made, self._cancelled)
+
+
+class _WatchedStream(httpcore.NetworkStream):
+    def __init__(self, inner: httpcore.NetworkStream, cancelled: threading.Event) -> None:
+        self._inner = inner
+        self._cancelled = cancelled
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        until_s = time.monotonic() + (float("inf") if timeout is None else timeout)
+        while True:
+            left_s = min(_LOOK_S, _time_left(self._cancelled), max(until_s - time.monotonic(), 0.001))
+            try:
+                return self._inner.read(max_bytes, left_s)
+            except httpcore.ReadTimeout:
+                if time.monotonic() >= until_s:
+                    raise
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        _time_left(self._cancelled)
+        self._inner.write(buffer, timeout)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def start_tls(self, *args: Any, **named: Any) -> httpcore.NetworkStream:
+        return _WatchedStream(self._inner.start_tls(*args, **named), self._cancelled)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._inner.get_extra_info(info)
+
+
+def _time_left(cancelled: threading.Event) -> float:
+    """Seconds that this thread may still wait. Raises TransferCancelledError and UnreachableError."""
+    if cancelled.is_set():
+        raise TransferCancelledError
+    until_s, late = _deadline.get()
+    left_s = until_s - time.monotonic()
+    if left_s <= 0:
+        raise UnreachableError(late)
+    return left_s
 
 
 def _resolve(host: str, port: int) -> list[str]:

@@ -44,7 +44,14 @@ def pull(
     if hub is None and is_file_address(name):
         return pull_file(puller, name.strip(), model, insecure=insecure)
     endpoint, token = (hub.endpoint, hub.token) if hub else ("", "")
-    with Registry(model, insecure=insecure, plain=plain, endpoint=endpoint, token=token) as registry:
+    with Registry(
+        model,
+        insecure=insecure,
+        plain=plain,
+        endpoint=endpoint,
+        token=token,
+        cancelled=puller.cancelled,
+    ) as registry:
         try:
             with told("pull model manifest: ", passing=hub is not None):
                 data = registry.manifest()

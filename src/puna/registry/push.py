@@ -53,7 +53,9 @@ def push(
     pusher = _Pusher(store, model, report, cancelled or threading.Event(), patience or Patience())
     pusher.check()
     with (
-        Registry(given, insecure=insecure, plain=plain, writes=True, stall_s=_STALL_S) as registry,
+        Registry(
+            given, insecure=insecure, plain=plain, writes=True, stall_s=_STALL_S, cancelled=cancelled
+        ) as registry,
         _told(registry),
     ):
         registry.reach()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from urllib.parse import urlsplit
 
 import httpx
 
 from puna.errors import RegistryError
-from puna.registry.network import open_client
+from puna.registry.network import in_time, open_client
 from puna.registry.tokens import Tokens, beginning
 from puna.store.manifest import MANIFEST
 from puna.store.names import ModelName
@@ -31,7 +32,9 @@ class RefusedError(Exception):
     @classmethod
     def of(cls, answer: httpx.Response) -> RefusedError:
         """The error that an answer is."""
-        text = " ".join(beginning(answer, _MOST_QUOTED).decode(errors="replace").split())
+        with in_time(f"what {answer.url.host} refuses"):
+            data = beginning(answer, _MOST_QUOTED)
+        text = " ".join(data.decode(errors="replace").split())
         return cls(answer.status_code, text, answer.headers.get("x-error-code", ""))
 
 
@@ -48,15 +51,17 @@ class Registry:
         endpoint: str = "",
         token: str = "",
         stall_s: float = 30.0,
+        cancelled: threading.Event | None = None,
     ) -> None:
         """`insecure` allows plain HTTP, which `plain` asks for, and unknown certificates.
 
         `endpoint` is asked instead of the name's host, with the `token` we have for it: its URL, which may be
         in a private network or without TLS, since whoever set up this machine chose it.
+        Once `cancelled` is set, whatever is read raises TransferCancelledError.
         Who `writes` has a key for registries that ask for one, a new one if need be.
         """
         self.name = name
-        self._client = open_client(insecure=insecure, stall_s=stall_s, endpoint=endpoint)
+        self._client = open_client(insecure=insecure, stall_s=stall_s, endpoint=endpoint, cancelled=cancelled)
         self._base = endpoint or f"{'http' if plain else 'https'}://{name.host}"
         self._may_fall_back = insecure and not plain and not endpoint
         self._tokens = Tokens(self._client, token, may_create_key=writes)
@@ -90,9 +95,8 @@ class Registry:
             return self._manifest()
 
     def _manifest(self) -> bytes:
-        with self.stream(
-            "GET", self.url(f"manifests/{self.name.tag}"), headers={"accept": MANIFEST}
-        ) as answer:
+        url, headers = self.url(f"manifests/{self.name.tag}"), {"accept": MANIFEST}
+        with in_time(f"the manifest of {self.name}"), self.stream("GET", url, headers=headers) as answer:
             data = beginning(answer, _MOST_MANIFEST + 1)
         if len(data) > _MOST_MANIFEST:
             raise RegistryError(f"the manifest of {self.name} has more than {_MOST_MANIFEST >> 20} MB")
@@ -156,7 +160,10 @@ class Registry:
                 sent["authorization"] = f"Bearer {token}"
             body = content() if content is not None else None
             request = self._client.build_request(method, url, headers=sent, content=body)
-            answer = self._client.send(request, stream=True, follow_redirects=redirected)
+            # What is put there takes as long as it takes, and the registry may have to look at all of it.
+            asks = method in ("GET", "HEAD")
+            with in_time(f"an answer of {request.url.host}") if asks else nullcontext():
+                answer = self._client.send(request, stream=True, follow_redirects=redirected)
             try:
                 if (
                     answer.status_code == 401

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import httpx
 import msgspec
 
-from puna.errors import RegistryError
+from puna.errors import RefusedAddressError, RegistryError, UnreachableError
 from puna.registry.network import what_failed
 from puna.registry.remote import RefusedError
 
@@ -37,7 +37,9 @@ def without_tls(name: str, insecure: bool) -> bool:
     """
     plain = name.strip().lower().startswith("http://")
     if plain and not insecure:
-        raise RegistryError('insecure protocol http: add --insecure (in the API, "insecure": true) to use it')
+        raise RefusedAddressError(
+            'insecure protocol http: add --insecure (in the API, "insecure": true) to use it'
+        )
     return plain
 
 
@@ -58,4 +60,4 @@ def told(what: str = "", *, passing: bool = False) -> Iterator[None]:
             raise RegistryError(f"{what}unauthorized: access denied ({refusal})") from None
         raise RegistryError(f"{what}{refusal}") from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise RegistryError(f"{what}{what_failed(error)}") from error
+        raise UnreachableError(f"{what}{what_failed(error)}") from error

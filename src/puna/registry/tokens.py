@@ -13,6 +13,8 @@ from urllib.parse import urlencode, urlsplit
 import httpx
 import msgspec
 
+from puna.registry.network import in_time
+
 if TYPE_CHECKING:
     from puna.registry.identity import Identity
 
@@ -62,7 +64,8 @@ class Tokens:
         return self._asked(_with_query(realm, query), {})
 
     def _asked(self, place: str, headers: dict[str, str]) -> str:
-        with self._client.stream("GET", place, headers=headers) as answer:
+        asked = self._client.stream("GET", place, headers=headers)
+        with in_time(f"a token of {urlsplit(place).hostname}"), asked as answer:
             data = b"" if answer.is_error else beginning(answer, _MOST_TOKEN)
         try:
             reply = msgspec.json.decode(data, type=dict[str, Any])

@@ -13,8 +13,8 @@ from urllib.parse import urlencode, urljoin, urlsplit
 import httpx
 
 from puna.errors import RegistryError
-from puna.registry.download import PASSING, Patience, TransferCancelledError
-from puna.registry.network import what_failed
+from puna.registry.download import PASSING, Patience
+from puna.registry.network import TransferCancelledError, what_failed
 from puna.registry.remote import RefusedError, Registry
 from puna.registry.session_note import SessionNote
 from puna.store.files import storage_errors

@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import os
 import re
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -13,8 +14,8 @@ import msgspec
 
 from puna.errors import RegistryError
 from puna.registry.blob_puller import BlobPuller
-from puna.registry.download import PASSING, TransferCancelledError
-from puna.registry.network import open_client, what_failed
+from puna.registry.download import PASSING
+from puna.registry.network import TransferCancelledError, in_time, open_client, what_failed
 from puna.registry.remote import RefusedError
 from puna.registry.report import Progress, told
 from puna.store import ModelName, ModelSpec, StoredModel
@@ -31,7 +32,11 @@ _LEFT_FREE = 1 << 30
 def pull_file(puller: BlobPuller, url: str, model: ModelName, *, insecure: bool = False) -> StoredModel:
     """Make `model` of the file at `url`. Raises RegistryError, StoreError and TransferCancelledError."""
     place = url.partition("#")[0]
-    with told(), open_client(insecure=insecure) as client, _Coming(puller, place) as coming:
+    with (
+        told(),
+        open_client(insecure=insecure, cancelled=puller.cancelled) as client,
+        _Coming(puller, place) as coming,
+    ):
         version = coming.version(client)
         origin = f"{_shown(place)} {version}"
         digest = _known(puller, model, origin) if version else ""
@@ -100,7 +105,8 @@ class _Coming:
     def version(self, client: httpx.Client) -> str:
         """What tells this version of the file from others: its entity tag or date; empty if nothing does."""
         try:
-            answer = client.head(self._url)
+            with in_time("what the file is"):
+                answer = client.head(self._url)
         except httpx.TransportError:
             return ""  # the file itself will tell
         return _version(answer) if answer.is_success else ""
@@ -137,7 +143,9 @@ class _Coming:
     def _some(self, client: httpx.Client) -> None:
         """What one request brings."""
         headers = {"range": f"bytes={self._have}-", "if-range": self._note.version} if self._have else {}
-        with client.stream("GET", self._url, headers=headers) as answer:
+        with ExitStack() as stack:
+            with in_time("the answer about the file"):
+                answer = stack.enter_context(client.stream("GET", self._url, headers=headers))
             if answer.status_code == 416:
                 self._start_over(_Note())
                 raise httpx.RemoteProtocolError("the file has become another one")

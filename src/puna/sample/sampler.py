@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,6 @@ class Sampler:
                 )
         self._keeps_distribution = keeps_distribution
         self.distribution = Distribution(np.empty(0, np.int64), np.empty(0))  # that of the last draw
-        self._random = Random.seeded(options.seed)
         self._penalties = Penalties(
             vocab_size,
             options.repeat_last_n,
@@ -93,6 +93,10 @@ class Sampler:
         self._mirostat: Mirostat | None = None
         if options.mirostat and options.temperature > 0:
             self._mirostat = Mirostat(options.mirostat, options.mirostat_tau, options.mirostat_eta)
+
+    @cached_property
+    def _random(self) -> Random:
+        return Random.seeded(self._options.seed)
 
     def accept(self, token: int, *, generated: bool = False) -> None:
         """Add a token of the sequence to the history that penalties look at, prompt or generated."""

@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
-from puna.errors import PunaError
+from puna.errors import MethodError, PathNotFoundError, PunaError
 from puna.hosts import Host
 from puna.server import unavailable
 from puna.server.anthropic.routes import routes as anthropic_routes
@@ -37,7 +37,7 @@ from puna.store import Store
 def create_app(store: Store, fleet: Fleet, settings: Settings, metrics: Metrics, bound: Host) -> Starlette:
     """The server's ASGI application. `bound` is the address it listens on, which decides the Host check."""
     backend = Backend(store, fleet, settings, metrics)
-    rooms = (ollama_routes, openai_routes, anthropic_routes, inspection_routes)
+    rooms = (ollama_routes, anthropic_routes, openai_routes, inspection_routes)  # Anthropic's models first
     routes = [*(route for room in rooms for route in room(backend)), *unavailable.routes()]
     app = Starlette(
         routes=routes,
@@ -62,17 +62,28 @@ def create_app(store: Store, fleet: Fleet, settings: Settings, metrics: Metrics,
 
 
 async def _http_exception(request: Request, error: Exception) -> Response:
-    if isinstance(error, HTTPException) and error.status_code == 405:
-        return text_reply("405 method not allowed", 405)
-    return text_reply("404 page not found", 404)
+    return await _unanswered(request, isinstance(error, HTTPException) and error.status_code == 405)
+
+
+async def _unanswered(request: Request, has_path: bool) -> Response:
+    """Refuse an unknown path, or a method that a path lacks: as JSON below `/v1`, else as Ollama does."""
+    method, path = request.method, request.scope["path"]
+    if path == "/v1" or path.startswith("/v1/"):
+        error = (
+            MethodError(f"{path} does not take {method}")
+            if has_path
+            else PathNotFoundError(f"there is no {method} {path}; /openapi.json lists what there is")
+        )
+        return await error_reply(request, error)
+    return text_reply("405 method not allowed", 405) if has_path else text_reply("404 page not found", 404)
 
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    await _elsewhere(Request(scope))(scope, receive, send)
+    await (await _elsewhere(Request(scope)))(scope, receive, send)
 
 
-def _elsewhere(request: Request) -> Response:
-    """A redirect when only a slash at the end is wrong, else 404."""
+async def _elsewhere(request: Request) -> Response:
+    """Redirect when only a slash at the end is wrong, else answer 404."""
     path: str = request.scope["path"]
     other = path.rstrip("/") if path.endswith("/") else path + "/"
     scope = {**request.scope, "path": other}
@@ -82,4 +93,4 @@ def _elsewhere(request: Request) -> Response:
         query = request.scope["query_string"].decode("latin-1")
         url = quote(other) + (f"?{query}" if query else "")
         return RedirectResponse(url, 301 if request.method == "GET" else 307)
-    return text_reply("404 page not found", 404)
+    return await _unanswered(request, has_path=False)

@@ -44,6 +44,7 @@ class Settings:
 
     keep_alive_s: float = 300.0
     load_timeout_s: float = 300.0
+    create_timeout_s: float = 300.0  # without progress
     step_timeout_s: float = 600.0  # a step that lasts longer hangs
     context_length: int = DEFAULT_CONTEXT_LENGTH
     parallel: int | None = None  # None: `DEFAULT_PARALLEL`, or 1 where memory is short
@@ -69,6 +70,7 @@ class Settings:
         parallel = env_int("NUM_PARALLEL", 0, instead=f"{DEFAULT_PARALLEL}, or 1 where memory is short")
         load_timeout_s = _env_duration_s("LOAD_TIMEOUT", cls.load_timeout_s)
         step_timeout_s = _env_duration_s("STEP_TIMEOUT", cls.step_timeout_s)
+        create_timeout_s = _env_duration_s("CREATE_TIMEOUT", cls.create_timeout_s)
         context_length = env_int("CONTEXT_LENGTH", cls.context_length)
         max_loaded = env_int("MAX_LOADED_MODELS", cls.max_loaded)
         max_queue = env_int("MAX_QUEUE", cls.max_queue)
@@ -77,6 +79,7 @@ class Settings:
         return cls(
             keep_alive_s=_env_duration_s("KEEP_ALIVE", cls.keep_alive_s),
             load_timeout_s=load_timeout_s if load_timeout_s > 0 else math.inf,
+            create_timeout_s=create_timeout_s if create_timeout_s > 0 else math.inf,
             step_timeout_s=step_timeout_s if step_timeout_s > 0 else math.inf,
             context_length=context_length if context_length > 0 else cls.context_length,
             parallel=parallel if parallel > 0 else None,

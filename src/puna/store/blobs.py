@@ -8,16 +8,18 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import AsyncIterable, Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 
 from puna.errors import GGUFError, InvalidNameError, RequestError
 from puna.store.facts import MAGIC, facts_of
 from puna.store.files import move_into_place, storage_errors
+from puna.store.held import Held
 
 _DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})")
 _CHUNK_BYTES = 1 << 20
+_HASHED_BYTES = 8 << 20  # at a time
 _LONGEST_TEXT = 1 << 20  # bytes of blobs that are read to see whether they are whole
 
 
@@ -33,10 +35,16 @@ def digest_of(data: bytes) -> str:
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
-def file_digest(path: Path) -> str:
-    """Digest of a file's content. Raises OSError."""
-    with path.open("rb") as file:
-        return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
+def file_digest(path: Path, on_read: Callable[[int, int], object] = lambda done, total: None) -> str:
+    """Digest of a file's content. `on_read` hears how many bytes were read, of how many. Raises OSError."""
+    hashed, done = hashlib.sha256(), 0
+    with path.open("rb", buffering=0) as file:
+        total = os.fstat(file.fileno()).st_size
+        while data := file.read(_HASHED_BYTES):
+            hashed.update(data)
+            done += len(data)
+            on_read(done, total)
+    return "sha256:" + hashed.hexdigest()
 
 
 def has_changed(path: Path) -> bool:
@@ -53,13 +61,14 @@ class BlobWriter:
     A context manager: leaving it without `commit` discards what was written.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, scratch: Path | None = None) -> None:
+        """`scratch` is where the file lies until then, if not in `folder` itself."""
         self._folder = folder
         self._hash = hashlib.sha256()
         self.size = 0
         with storage_errors("write into", folder):
             folder.mkdir(parents=True, exist_ok=True)
-            descriptor, name = tempfile.mkstemp(prefix="tmp-", dir=folder)
+            descriptor, name = tempfile.mkstemp(prefix="tmp-", dir=scratch or folder)
         self._temporary = Path(name)
         self._file = os.fdopen(descriptor, "wb", buffering=_CHUNK_BYTES)
 
@@ -94,10 +103,11 @@ class BlobWriter:
 
 
 class Blobs:
-    """The `blobs/` directory of a store."""
+    """The `blobs/` directory of a store. What is not finished lies in `scratch`, on the same file system."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.scratch = folder
 
     def path(self, digest: str) -> Path:
         """The blob's file, whether or not it exists. Raises InvalidNameError for a malformed digest."""
@@ -123,6 +133,14 @@ class Blobs:
                 os.utime(path)
         return True
 
+    def held(self, digests: Iterable[str] = ()) -> Held:
+        """Keep blobs from being deleted while others stop needing them; what is no blob here is left out."""
+        held = Held(self.folder)
+        for given in digests:
+            with contextlib.suppress(InvalidNameError, OSError):
+                held.add(normalize_digest(given), self.path(given))
+        return held
+
     def link(self, path: Path, digest: str) -> None:
         """Let the file at `path`, which must have this digest, be the blob where it is.
 
@@ -132,7 +150,7 @@ class Blobs:
         target = self.folder / normalize_digest(digest).replace(":", "-")
         with storage_errors("write into", self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix="tmp-", dir=self.folder) as scratch:
+            with tempfile.TemporaryDirectory(prefix="tmp-", dir=self.scratch) as scratch:
                 link = Path(scratch) / "link"
                 link.symlink_to(path.resolve())
                 link.replace(target)
@@ -152,24 +170,11 @@ class Blobs:
         expected = normalize_digest(digest)
         if self.touch(expected):
             return False
-        with BlobWriter(self.folder) as writer:
+        with BlobWriter(self.folder, self.scratch) as writer:
             for chunk in chunks:
                 writer.write(chunk)
             writer.commit(expected)
         return True
-
-    async def put_async(self, digest: str, chunks: AsyncIterable[bytes]) -> bool:
-        """Store what a client uploads; False if the blob exists already.
-
-        It is then written all the same, in place of one that may be damaged. Raises as `put`.
-        """
-        expected = normalize_digest(digest)
-        existed = self.has(expected)
-        with BlobWriter(self.folder) as writer:
-            async for chunk in chunks:
-                writer.write(chunk)
-            writer.commit(expected)
-        return not existed
 
     def seems_whole(self, digest: str) -> bool:
         """Whether the blob exists, is no link to a file that has changed, and is what it should be.
@@ -197,10 +202,14 @@ class Blobs:
         digest = digest_of(data)
         return digest, self.put(digest, [data])
 
-    def adopt(self, path: Path) -> str:
-        """Move a file of the folder itself into place. Returns its digest. Raises StoreError."""
+    def adopt(self, path: Path, held: Held, on_read: Callable[[int, int], object]) -> str:
+        """Move a file of `scratch` into place. Returns its digest, which is `held`. Raises StoreError.
+
+        `on_read` hears how many bytes of it have been read, of how many.
+        """
         with storage_errors("read", path):
-            digest = file_digest(path)
+            digest = file_digest(path, on_read)
+        held.keep(digest)
         with storage_errors("write", path):
             move_into_place(path, self.folder / digest.replace(":", "-"))
         return digest

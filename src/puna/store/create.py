@@ -72,6 +72,16 @@ def needs_making(spec: ModelSpec) -> bool:
     )
 
 
+def needs_process(spec: ModelSpec) -> bool:
+    """Whether creating the model takes longer than a moment: files are made, or adapters converted."""
+    return needs_making(spec) or any(name.rpartition("/")[2] in _PEFT for name in spec.adapters)
+
+
+def uploads_of(spec: ModelSpec) -> list[str]:
+    """The digests of the files that a model is made of, which nothing needs any more when it is there."""
+    return [] if spec.from_model is not None else list(spec.files.values())
+
+
 def build(
     blobs: Blobs,
     spec: ModelSpec,
@@ -160,7 +170,7 @@ class _Assembly:
         for file_name, given in files.items():
             check_file_name(file_name)
             digest = normalize_digest(given)
-            if not self._blobs.touch(digest):
+            if not self._blobs.has(digest):
                 raise RequestError(f"{file_name}: blob {digest} is not in the store; upload it first")
             path = self._blobs.path(digest)
             with _named_for_clients(file_name, digest, path):
@@ -224,10 +234,10 @@ class _Assembly:
             raise RequestError(f"{name}: an adapter needs a model, which 'from' or 'files' must give")
         given = {file: normalize_digest(digest) for file, digest in files.items()}
         for file, digest in given.items():
-            if not self._blobs.touch(digest):
+            if not self._blobs.has(digest):
                 raise RequestError(f"{name}/{file}: blob {digest} is not in the store; upload it first")
         self._report("converting adapter")
-        with tempfile.TemporaryDirectory(dir=self._blobs.folder, prefix="tmp-") as scratch:
+        with tempfile.TemporaryDirectory(dir=self._blobs.scratch, prefix="tmp-") as scratch:
             made = Path(scratch) / "adapter.gguf"
             try:
                 config, weights = (self._blobs.path(given[file]) for file in _PEFT)

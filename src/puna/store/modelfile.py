@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from puna.errors import RequestError
+from puna.unknown import did_you_mean
 
 NAMES = (
     "from", "license", "template", "system", "adapter", "draft", "renderer",
@@ -93,7 +94,8 @@ def _command(reader: _Reader) -> Command:
     at = reader.at
     name = reader.word().lower()
     if name not in NAMES or not reader.skip_blanks():
-        raise ModelfileError(f"(line {reader.line(at)}): {_BAD_COMMAND}")
+        hint = "" if name in NAMES else did_you_mean(name.upper(), [known.upper() for known in NAMES])
+        raise ModelfileError(f"(line {reader.line(at)}): {_BAD_COMMAND}{hint}")
     key = ""
     if name in ("parameter", "message"):
         key = reader.word()

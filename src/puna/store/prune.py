@@ -14,6 +14,7 @@ from pathlib import Path
 
 from puna.errors import InvalidNameError, StoreError
 from puna.store.files import read_whole
+from puna.store.held import is_held
 from puna.store.manifest import Manifest
 from puna.store.names import ModelName
 
@@ -85,13 +86,17 @@ def sweep(manifests: Path, blobs: Path) -> int:
             own = entry.is_symlink() or entry.is_file(follow_symlinks=False)
             status = entry.stat(follow_symlinks=False)
             touched = max(status.st_mtime, status.st_atime) if entry.is_symlink() else status.st_mtime
-            if not in_use and own and touched < oldest_kept:
+            if not in_use and own and touched < oldest_kept and not _is_held(entry):
                 Path(entry.path).unlink()
                 removed += 1
             elif _is_left_over(entry) and touched < oldest_kept:
                 shutil.rmtree(entry.path)
                 removed += 1
     return removed
+
+
+def _is_held(entry: os.DirEntry[str]) -> bool:
+    return _BLOB_NAME.fullmatch(entry.name) is not None and is_held(Path(entry.path))
 
 
 def _is_left_over(entry: os.DirEntry[str]) -> bool:

@@ -17,6 +17,7 @@ from puna.options import Options
 from puna.store.create import PART_NAME
 from puna.store.facts import facts_of
 from puna.store.modelfile import Modelfile
+from puna.unknown import did_you_mean
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ def parse_parameter(key: str, text: str) -> int | float | bool | str:
     """Parse `text` as a value of option `key` (as one item if it is a list). Raises RequestError."""
     kind = _KINDS.get(key)
     if kind is None:
-        raise RequestError(f"unknown parameter '{key}'")
+        raise RequestError(f"unknown parameter '{key}'{did_you_mean(key, _KINDS)}")
     if kind is str:
         return text
     if kind is bool and text in _TRUE | _FALSE:

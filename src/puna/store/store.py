@@ -5,20 +5,22 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from puna.config import env_bool, models_dir
-from puna.errors import InvalidNameError, ModelNotFoundError, RequestError, StoreError
+from puna.errors import InvalidNameError, ModelNotFoundError, PunaError, RequestError, StoreError
 from puna.store import manifest as media
 from puna.store import prune
-from puna.store.blobs import Blobs, normalize_digest
+from puna.store.blobs import Blobs, BlobWriter
 from puna.store.bundled import bundled_model, bundled_models
 from puna.store.config import ModelConfig
-from puna.store.create import Converter, ModelSpec, build, needs_making
+from puna.store.create import Converter, ModelSpec, build, needs_making, uploads_of
 from puna.store.files import exclusive, read_whole, storage_errors, sync_directory, write_atomically
+from puna.store.held import Held, is_held
 from puna.store.manifest import Manifest
-from puna.store.names import ModelName
+from puna.store.names import DEFAULT_TAG, ModelName
 from puna.store.stored import StoredModel, read_layer
 
 log = logging.getLogger(__name__)
@@ -55,6 +57,10 @@ class Store:
         found += [model for model in bundled_models() if model.model_name.folded not in taken]
         return sorted(found, key=lambda model: (-model.modified_ns, model.name))
 
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all models, as short as they may be written."""
+        return tuple(model.name.removesuffix(f":{DEFAULT_TAG}") for model in self.list())
+
     def get(self, name: str | ModelName) -> StoredModel:
         """The model called `name`, ignoring case.
 
@@ -85,6 +91,16 @@ class Store:
         """`name` with each part in the case the store uses; unknown parts are unchanged."""
         return self._spelling(_parse(name))
 
+    def for_clients(self, error: PunaError) -> PunaError:
+        """`error` without saying where the store lies: blobs have their digests, other files their names."""
+        text = str(error)
+        if str(self.root) not in text:
+            return error
+        place = re.escape(str(self.root))
+        text = re.sub(rf"{place}/blobs/sha256[-:]([0-9a-fA-F]{{64}})", r"sha256:\1", text)
+        text = re.sub(rf"{place}(?:/[^\s/:'\"]+)*/", "", text).replace(str(self.root), "the model store")
+        return PunaError.of_kind(error.kind, text)
+
     # --- blobs ---
 
     def blob_path(self, digest: str) -> Path:
@@ -98,13 +114,20 @@ class Store:
         """Whether the blob exists and shows no damage. Raises StoreError if it cannot be read."""
         return self.blobs.seems_whole(digest)
 
+    def offer_blob(self, digest: str) -> bool:
+        """Whether the blob exists and shows no damage. It is then kept for a while, as if just uploaded.
+
+        Raises StoreError if it cannot be read.
+        """
+        return self.blobs.seems_whole(digest) and self.blobs.touch(digest)
+
     def put_blob(self, digest: str, chunks: Iterable[bytes]) -> bool:
         """Store a blob; False if it exists already. Raises RequestError (digest mismatch) or StoreError."""
         return self.blobs.put(digest, chunks)
 
-    async def put_blob_async(self, digest: str, chunks: AsyncIterable[bytes]) -> bool:
-        """`put_blob` for a request body, which replaces a blob that exists. Writing blocks the event loop."""
-        return await self.blobs.put_async(digest, chunks)
+    def blob_writer(self) -> BlobWriter:
+        """What writes a blob in pieces, in place of one that exists and may be damaged."""
+        return BlobWriter(self.blobs.folder, self.blobs.scratch)
 
     def import_file(self, path: Path) -> str:
         """Copy a file into the store as a blob. Returns its digest."""
@@ -120,53 +143,65 @@ class Store:
         check: Callable[[Path], object] | None = None,
         convert: Converter | None = None,
         on_progress: Progress | None = None,
+        on_made: Callable[[str], object] | None = None,
+        on_size: Callable[[int], object] | None = None,
     ) -> StoredModel:
         """Create or replace the model `name` (see ModelSpec). Calls `on_status` at each step, and
         `on_progress` while files are converted and quantised.
 
         `check` is called with each new model file, and raises ModelError for one that cannot be run; blobs of
         a spec that is refused are deleted, unless other models use them. `convert` makes GGUF of
-        adapters that are safetensors. Does not parse templates. Raises
+        adapters that are safetensors. `on_made` hears the digests of blobs that are made on the way, which
+        are deleted again unless the model has them, and `on_size` how many bytes of memory the largest tensor
+        takes. Does not parse templates. Raises
         InvalidNameError, RequestError for an invalid spec, ModelNotFoundError for an unknown parent,
         StoreError.
         """
         report = on_status or _silent
         wanted = _parse(name)
-        given = spec
-        if needs_making(spec):
-            spec = self._made(spec, on_progress or (lambda status, done, total: None))
-        with self._writing():
-            parent = self.get(spec.from_model) if spec.from_model else None
-            target = self._spelling(wanted)
-            try:
-                manifest = build(self.blobs, spec, parent, report, check or _silent, convert or _no_converter)
-            except RequestError:
-                self._forget(given)
-                raise
-            report("writing manifest")
-            self._write_manifest(target, manifest.encode())
-            if given is not spec and given.from_model is None:  # what it was made of
-                self._forget(given)
-            created = self.get(target)
+        made: set[str] = set()
+
+        def note(digest: str) -> None:
+            made.add(digest)
+            (on_made or _silent)(digest)
+
+        spent = False  # whether the files have no further use
+        try:
+            with self.blobs.held(uploads_of(spec)) as held, self.blobs.held(spec.adapters.values()):
+                given = spec
+                if needs_making(spec):
+                    spec = self._made(spec, held, on_progress, note, on_size)
+                with self._writing():
+                    parent = self.get(spec.from_model) if spec.from_model else None
+                    target = self._spelling(wanted)
+                    blobs = self.blobs
+                    manifest = build(blobs, spec, parent, report, check or _silent, convert or _no_converter)
+                    report("writing manifest")
+                    self._write_manifest(target, manifest.encode())
+                    created = self.get(target)
+                spent = given is not spec
+        except RequestError:
+            spent = True
+            raise
+        finally:
+            if unused := made | (held.unclaimed() if spent else set()):
+                self.drop_unused(unused)
         report("success")
         return created
 
-    def _made(self, spec: ModelSpec, progress: Progress) -> ModelSpec:
+    def _made(
+        self,
+        spec: ModelSpec,
+        held: Held,
+        progress: Progress | None,
+        on_made: Callable[[str], object],
+        on_size: Callable[[int], object] | None,
+    ) -> ModelSpec:
         """`spec` with files made as it wants them. It takes minutes, so the store is not locked meanwhile."""
-        from puna.store.making import make
+        from puna.store.making import Maker
 
         parent = self.get(spec.from_model) if spec.from_model else None
-        try:
-            return make(self.blobs, spec, parent, progress)
-        except RequestError:
-            with self._writing():
-                self._forget(spec)
-            raise
-
-    def _forget(self, spec: ModelSpec) -> None:
-        """Delete what was uploaded for a model that does not need it, unless others do."""
-        with contextlib.suppress(InvalidNameError):
-            self._release({normalize_digest(digest) for digest in spec.files.values()})
+        return Maker(self.blobs, held, progress or _silent, on_made, on_size or _silent).make(spec, parent)
 
     def put_manifest(self, name: str | ModelName, data: bytes) -> bool:
         """Let a manifest be the model `name`, replacing the model of that name; its blobs must be there.
@@ -318,7 +353,7 @@ class Store:
             return set()
 
     def _release(self, digests: set[str]) -> None:
-        """Delete those of `digests` that no manifest uses any more."""
+        """Delete those of `digests` that no manifest uses any more, and nobody works with."""
         if not digests or env_bool("NOPRUNE"):
             return
         used = prune.digests_in_use(self.manifests)
@@ -326,6 +361,8 @@ class Store:
             return
         for digest in digests - used:
             path = self.blobs.path(digest)
+            if is_held(path):
+                continue
             with contextlib.suppress(FileNotFoundError), storage_errors("delete", path):
                 path.unlink(missing_ok=True)
 
@@ -349,7 +386,7 @@ def _no_converter(*paths: Path) -> None:
     raise RequestError("adapters that are safetensors files cannot be converted here")
 
 
-def _silent(_: object) -> None:
+def _silent(*_: object) -> None:
     pass
 
 

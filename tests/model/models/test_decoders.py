@@ -188,6 +188,9 @@ MODELS = {
     ),
     "qwen35": TinyHybrid("qwen3_5_text", SETTINGS, seed=34),
     "qwen35moe": TinyHybrid("qwen3_5_moe_text", {**SETTINGS, **EXPERTS_BESIDE}, seed=45),
+    "qwen3moe, softmax over the chosen": dataclasses.replace(
+        QWEN3_MOE, metadata={"expert_gating_func": 3, "expert_weights_norm": False}
+    ),
     "qwen3next": TinyHybrid("qwen3_next", {**SETTINGS, **EXPERTS_BESIDE}, seed=36),
     "qwen3next, first files": TinyHybrid(
         "qwen3_next", {**SETTINGS, **EXPERTS_BESIDE}, first=True, seed=37

@@ -79,6 +79,15 @@ def test_what_a_file_does_not_say_is_known(tmp_path: Path, missing: dict[str, No
     check_close(ours, found, reference_log_probabilities(original(DEEPSEEK_V3), tokens))
 
 
+def test_norms_of_latents_have_an_epsilon_of_their_own(tmp_path: Path) -> None:
+    """A millionth, whatever that of the layers' norms is."""
+    tiny = dataclasses.replace(DEEPSEEK_V3, settings={**DEEPSEEK_V3.settings, "rms_norm_eps": 0.1})
+    ours = loaded(tmp_path, tiny)
+    tokens = random_tokens(ours, 40, 4)
+    found = our_log_probabilities(ours, tokens, [40])
+    check_close(ours, found, reference_log_probabilities(original(tiny), tokens))
+
+
 @pytest.mark.parametrize(
     ("key", "value", "complaint"),
     [

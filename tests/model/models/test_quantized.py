@@ -31,7 +31,7 @@ HYBRID = TinyHybrid(
     "qwen3_next",
     {
         **SETTINGS, "num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"],
-        "hidden_size": 256, "intermediate_size": 256, "head_dim": 64, "mlp_only_layers": [0, 1],
+        "hidden_size": 256, "intermediate_size": 256, "head_dim": 64, "num_experts": 0,
         "linear_key_head_dim": 64, "linear_value_head_dim": 64,
         "rope_parameters": {"rope_theta": 1e6, "rope_type": "default", "partial_rotary_factor": 0.5},
     },

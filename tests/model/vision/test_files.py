@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from puna.errors import ModelError, UnsupportedModelError
+from puna.errors import ImageError, ModelError, UnsupportedModelError
 from puna.images.pixels import CLIP_MEAN, CLIP_STD, HALVES
 from puna.model.load import load_model
 from puna.prompt.capabilities import capabilities
 from puna.prompt.model_facts import facts_at, projector_for
 from tests.converted import contents_of
 from tests.model.models.parity import original
+from tests.model.vision.seeing import picture
 from tests.tiny import tiny_llama_gguf
 from tests.tiny_vision.common import Layout, Tensors
 from tests.tiny_vision.models import SEEING
@@ -92,7 +93,6 @@ LISTS = {
     "too large a block": ("qwen2vl", {"vision.spatial_merge_size": 99}, "more than any model has"),
     "endless pictures": ("glmocr", {"vision.max_pixels": 2**30}, "'glmocr.vision.max_pixels' is"),
     "no room for a row": ("gemma4", {"vision.image_max_pixels": 5}, "28 x 28 become a row"),
-    "few positions": ("gemma4", {"vision.image_max_pixels": 2**20}, "positions for 32 columns"),
     "rows of no square": ("gemma3n", {"mm.tokens_per_image": 9}, "do not become 3 x 3 rows"),
     "few sections": ("qwen3vl", {"mrope_sections": [4, 2, 1]}, "should divide the 8 pairs"),
 }
@@ -118,10 +118,11 @@ NORMALISED = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("apart", [False, True], ids=["one file", "apart"])
 @pytest.mark.parametrize("kind", NORMALISED)
-def test_pictures_are_normalised_as_when_models_were_trained(kind: str, tmp_path: Path) -> None:
+def test_pictures_are_normalised_as_when_models_were_trained(kind: str, apart: bool, tmp_path: Path) -> None:
     config = SEEING[kind]()
-    layout = config.write(tmp_path, original(config))
+    layout = config.write(tmp_path, original(config), apart=apart)
     options = load_model(layout.model, projector=layout.projector).vision.options
     assert options.mean == pytest.approx(NORMALISED[kind])
     assert options.std == pytest.approx(STD[NORMALISED[kind]])
@@ -133,3 +134,37 @@ def test_what_listens_is_left_out(tmp_path: Path) -> None:
     for apart in (False, True):
         layout = changed(config.write(tmp_path, original(config), apart=apart), {}, sound)
         assert load_model(layout.model, projector=layout.projector).vision is not None
+
+
+def test_gemma_4_centres_what_the_file_makes_of_pixels(tmp_path: Path) -> None:
+    config = SEEING["gemma4"]()
+    keys = {"vision.image_mean": [0.1, 0.0, 0.5], "vision.image_std": [1.0, 0.5, 0.25]}
+    layout = changed(config.write(tmp_path, original(config), apart=True), keys)
+    options = load_model(layout.model, projector=layout.projector).vision.options
+    pixels = np.array([[0.3, 0.6, 0.9]])
+    expected = 2 * (pixels - keys["vision.image_mean"]) / keys["vision.image_std"] - 1
+    assert (pixels - options.mean) / options.std == pytest.approx(expected)
+
+
+def test_markers_are_found_whatever_their_type(tmp_path: Path) -> None:
+    config = SEEING["gemma4"]()
+    layout = config.write(tmp_path, original(config))
+    control = load_model(layout.model)
+    kinds = contents_of(layout.model).keys["tokenizer.ggml.token_type"]
+    for kind in (1, 4):  # ordinary and user-defined tokens
+        others = [kind if control.tokenizer.token(id) in config.markers else each
+                  for id, each in enumerate(kinds)]  # fmt: skip
+        assert others != kinds
+        found = load_model(changed(layout, {"tokenizer.ggml.token_type": others}).model)
+        assert found.vision._begin == control.vision._begin
+        assert found.vision._end == control.vision._end
+
+
+def test_only_a_picture_beyond_the_table_of_positions_is_refused(tmp_path: Path) -> None:
+    config = SEEING["gemma4"]()  # positions for 32 patches along a side
+    layout = changed(config.write(tmp_path, original(config)), {"vision.image_max_pixels": 40 * 28 * 28})
+    tower = load_model(layout.model).vision
+    assert tower.prepare(picture(1, 80, 60)).grid == (5, 7)
+    assert tower.prepare(picture(1, 80, 20)).grid == (3, 12)
+    with pytest.raises(ImageError, match=r"300 x 10 .* be read as 68 x 2 patches, .* for 32 along a side"):
+        tower.prepare(picture(1, 300, 10))

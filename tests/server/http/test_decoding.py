@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from puna.errors import RequestError
-from puna.server.http.decoding import parse, parse_json
+from puna.server.http.decoding import Body, parse, parse_json
 from puna.server.ollama.wire import ChatRequest, CreateRequest, GenerateRequest
 
 
@@ -120,3 +122,20 @@ def test_create_takes_a_licence_as_text_or_list_and_either_name() -> None:
     assert parse(b'{"name":"a","license":"MIT"}', CreateRequest).licenses == ["MIT"]
     body = parse(b'{"model":"b","name":"a","license":["x","","y"],"from":"c"}', CreateRequest)
     assert (body.wanted, body.licenses, body.from_model) == ("b", ["x", "y"], "c")
+
+
+def test_errors_are_in_the_words_of_json() -> None:
+    class Part(Body):
+        name: str
+
+    class Whole(Body):
+        parts: list[Part]
+        extra: dict[str, Any]
+
+    for body, words in (
+        (b'{"parts": [1], "extra": {}}', 'field "parts[0]": must be an object, not a number'),
+        (b'{"parts": [{}], "extra": {}}', 'field "parts[0].name" is missing'),
+        (b'{"parts": [], "extra": []}', 'field "extra": must be an object, not a list'),
+    ):
+        with pytest.raises(RequestError, match=re.escape(words)):
+            parse(body, Whole)

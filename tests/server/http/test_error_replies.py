@@ -14,7 +14,7 @@ from puna.errors import (
     ScopeError,
     ServerBusyError,
 )
-from puna.server.http.error_replies import written
+from puna.server.http.error_replies import error_writer
 
 INTERNAL = "internal error; the server's log says more"
 
@@ -32,14 +32,14 @@ INTERNAL = "internal error; the server's log says more"
     ],
 )
 def test_each_status_has_its_type(error: PunaError, openais: str, anthropics: str) -> None:
-    assert written("/api/chat")(error) == {"error": "x"}
+    assert error_writer("/api/chat")(error) == {"error": "x"}
     described = {"message": "x", "type": openais, "param": None, "code": None}
-    assert written("/v1/chat/completions")(error) == {"error": described}
-    found = written("/v1/messages")(error)
+    assert error_writer("/v1/chat/completions")(error) == {"error": described}
+    found = error_writer("/v1/messages")(error)
     assert (found["type"], found["error"]) == ("error", {"type": anthropics, "message": "x"})
 
 
 @pytest.mark.parametrize("path", ["/api/chat", "/v1/responses", "/v1/messages/count_tokens"])
 def test_what_a_defect_says_stays_in_the_log(path: str) -> None:
-    error = written(path)(KeyError("a secret"))["error"]
+    error = error_writer(path)(KeyError("a secret"))["error"]
     assert (error if path == "/api/chat" else error["message"]) == INTERNAL

@@ -31,7 +31,7 @@ class Source:
 
 def run(scenario: Awaitable[None]) -> None:
     async def limited() -> None:
-        await asyncio.wait_for(scenario, 10)
+        await asyncio.wait_for(scenario, 60)
 
     asyncio.run(limited())
 

@@ -157,11 +157,12 @@ def _set_think(session: Session, name: str, values: list[str]) -> None:
     if name == "think" and values and values[0] not in THINK_LEVELS:
         print(f"Unknown level '{values[0]}': must be one of {', '.join(THINK_LEVELS)}")
         return
+    if name == "think" and not session.can_think:
+        print(f"Couldn't set think: model '{session.settings.model}' does not support thinking")
+        return
     session.settings.think = (values[0] if values else True) if name == "think" else False
     level = f" to '{values[0]}'" if name == "think" and values else ""
     print(f"Set '{name}' mode{level}.")
-    if name == "think" and not session.can_think:
-        terminal.warn(f"model '{session.settings.model}' does not support thinking")
 
 
 def _show(session: Session, line: str, _history: History) -> None:

@@ -71,7 +71,8 @@ Available keyboard shortcuts:
   Ctrl + k      Delete to the end of the line
   Ctrl + u      Delete to the beginning of the line
   Ctrl + w      Delete the word before the cursor
-  Ctrl + r      Search the history
+  Ctrl + r      Search the history (Enter takes the match)
+   Tab          Complete a command, a model's name or a path
   Ctrl + l      Clear the screen
   Ctrl + g      Write the message in an editor
    Alt + Enter  Start a new line

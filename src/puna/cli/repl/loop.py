@@ -6,6 +6,7 @@ from puna.cli import terminal
 from puna.cli.client import Client
 from puna.cli.interrupt import ctrl_c_ends_requests
 from puna.cli.repl.commands import is_command, run_command
+from puna.cli.repl.completion import LineCompleter
 from puna.cli.repl.prompt import LineEditor, LineHistory, history_from_env
 from puna.cli.repl.session import Session
 from puna.cli.repl.text import unquoted
@@ -30,7 +31,7 @@ def _converse(session: Session) -> None:
         session.open()
         _print_examples(session)
         history = history_from_env()
-        editor = LineEditor(history)
+        editor = LineEditor(history, LineCompleter(session.client.model_names))
     while True:
         try:
             if not _exchange(session, editor, history):

@@ -8,9 +8,12 @@ from pathlib import Path
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app
+from prompt_toolkit.completion import Completer
+from prompt_toolkit.filters import is_searching
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.shortcuts import CompleteStyle
 from prompt_toolkit.styles import Style
 
 from puna import config
@@ -69,7 +72,7 @@ def history_from_env() -> LineHistory:
 class LineEditor:
     """Reads one message at a time from the terminal."""
 
-    def __init__(self, history: LineHistory) -> None:
+    def __init__(self, history: LineHistory, completer: Completer | None = None) -> None:
         if editor := config.env("EDITOR"):
             os.environ["VISUAL"] = editor  # where prompt_toolkit looks first
         self._session: PromptSession[str] = PromptSession(
@@ -78,6 +81,9 @@ class LineEditor:
             placeholder=_placeholder,
             style=Style.from_dict({"placeholder": "#808080"}),
             history=history,
+            completer=completer,
+            complete_while_typing=False,
+            complete_style=CompleteStyle.READLINE_LIKE,  # a menu would keep lines free below the prompt
             multiline=True,  # so that our own Enter key decides whether the message is complete
             key_bindings=_keys(),
             enable_open_in_editor=True,
@@ -97,8 +103,10 @@ def _placeholder() -> StyleAndTextTuples:
 
 def _keys() -> KeyBindings:
     keys = KeyBindings()
+    # A search of the history has keys of its own: Enter takes the match, Ctrl-C leaves.
+    typing = ~is_searching
 
-    @keys.add("enter")
+    @keys.add("enter", filter=typing)
     def _(event: KeyPressEvent) -> None:
         buffer = event.current_buffer
         if is_complete(buffer.text):
@@ -106,15 +114,15 @@ def _keys() -> KeyBindings:
         else:
             buffer.newline()
 
-    @keys.add("escape", "enter")
+    @keys.add("escape", "enter", filter=typing)
     def _(event: KeyPressEvent) -> None:
         event.current_buffer.newline()
 
-    @keys.add("c-g")
+    @keys.add("c-g", filter=typing)
     def _(event: KeyPressEvent) -> None:
         event.current_buffer.open_in_editor()
 
-    @keys.add("c-c")
+    @keys.add("c-c", filter=typing)
     def _(event: KeyPressEvent) -> None:
         if event.current_buffer.text:
             event.current_buffer.reset()

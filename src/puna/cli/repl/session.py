@@ -37,6 +37,9 @@ class Session:
         self.shown = show_model(self.client, self.settings.model)
         if embeds(self.shown):
             raise no_text(self.settings.model)
+        if self.settings.think and not self.can_think:
+            terminal.warn(f"model '{self.settings.model}' does not support thinking, and answers without")
+            self.settings.think = None
         apply_model(self.settings, self.shown)
         request = self.settings.request()
         body = {name: request[name] for name in ("model", "options", "keep_alive") if name in request}
@@ -48,12 +51,12 @@ class Session:
 
     def switch(self, model: str) -> None:
         """Continue with another model and no messages. If it cannot be opened, nothing changes."""
-        before = self.settings.model, self.shown, self.messages
+        before = self.settings.model, self.settings.think, self.shown, self.messages
         self.settings.model = model
         try:
             self.open()
         except BaseException:
-            self.settings.model, self.shown, self.messages = before
+            self.settings.model, self.settings.think, self.shown, self.messages = before
             raise
 
     def clear(self) -> None:
@@ -82,10 +85,9 @@ class Session:
         if nothing has; the message is then removed again.
         """
         message: Message = {"role": "user", "content": text}
-        if "vision" in (self.shown.get("capabilities") or ()):
-            text, images = take_images(text)
-            if images:
-                message = {"role": "user", "content": text or LOOK, "images": images}
+        text, images = take_images(text, self.settings.model, self.shown)
+        if images:
+            message = {"role": "user", "content": text or LOOK, "images": images}
         self.messages.append(message)
         printer = AnswerPrinter(word_wrap=self.settings.word_wrap, hide_thinking=self.settings.hide_thinking)
         body = self.settings.request() | {"messages": self.messages} | shown_progress()

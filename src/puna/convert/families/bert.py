@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from puna.convert.config import Config
-from puna.convert.family import Change, Family, Key, Place
+from puna.convert.family import PLAIN, Assumption, Change, Family, Key, Place
 from puna.convert.numbers import Values
 
 _LAYER: Final = {
@@ -63,10 +63,18 @@ def _has_usual_activation(config: Config) -> bool:
     return config.get("hidden_act", "activation") in (None, "gelu")
 
 
+#: What transformers takes for the norms of BERT and its kin.
+_NORMS: Final = {"layer_norm_eps": 1e-12}
+ASSUMED: Final[dict[str, Assumption]] = {
+    "hidden_act": "gelu", "activation": "gelu", "is_decoder": False, "position_embedding_type": "absolute",
+}  # fmt: skip
+#: What is said of a pooler and of a reranker's score, which files have as tensors or not at all.
+HARMLESS: Final = ("pooler_*", "directionality", "sentence_transformers", "tie_weights_", "emb_pooler")
+
 _BERT: Final = Family(
     hf=("BertModel", "BertForMaskedLM", "BertForSequenceClassification"), architecture="bert", keys=KEYS,
     names=NAMES, rename=inner("bert."), dropped=DROPPED, only_with=POOLER, pre="jina-v2-en",
-    when=_has_usual_activation,
+    when=_has_usual_activation, assumed=ASSUMED, harmless=HARMLESS, defaults=_NORMS, ropes=PLAIN,
 )  # fmt: skip
 
 
@@ -88,7 +96,8 @@ _DISTILLED: Final = Family(
             for theirs, ours in _DISTILLED_LAYER.items()
         },
     },
-    dropped=DROPPED, pre="jina-v2-en", when=_has_usual_activation,
+    dropped=DROPPED, pre="jina-v2-en", when=_has_usual_activation, assumed=ASSUMED,
+    harmless=(*HARMLESS, "sinusoidal_pos_embds"), ropes=PLAIN,
 )  # fmt: skip
 
 
@@ -120,6 +129,20 @@ ROTATED: Final[dict[str, Place]] = {
 }  # fmt: skip
 
 
+#: Settings of the authors' code for models with rotation: what there is only one of.
+ROTATED_ASSUMED: Final[dict[str, Assumption]] = {
+    "position_embedding_type": ("rotary", "absolute"), "causal": False, "prenorm": False,
+    "parallel_block": False, "parallel_block_tied_norm": False, "rotary_emb_fraction": 1.0,
+    "rotary_emb_interleaved": False, "use_rms_norm": False, "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False, "reorder_and_upcast_attn": False,
+}  # fmt: skip
+ROTATED_HARMLESS: Final = (
+    "lora_*", "load_trained_adapters", "task_instructions", "matryoshka_dimensions", "truncate_dim",
+    "rotary_emb_*", "rotary_scaling_factor", "use_qkv_bias", "use_reg_tokens", "max_trained_positions",
+    "dense_seq_output", "summary_*", "pad_vocab_size_multiple", "use_xentropy", "ffn_div", "shared_*",
+    "expert_choice_router", "moe_impl", "moe_resid_pdrop", "model_max_length",
+)  # fmt: skip
+
 #: Its classifier has a layer of its own, so nothing reads the pooler. The second Jina rerankers are such.
 _ROBERTA: Final = Family(
     hf=tuple(
@@ -130,6 +153,7 @@ _ROBERTA: Final = Family(
     architecture="bert", keys=ROBERTA_KEYS, names={**NAMES, **ROTATED}, rename=inner("roberta."),
     dropped=DROPPED, changes={"position_embd.weight": _from_first}, pre="roberta-bpe",
     when=lambda config: _has_usual_activation(config) and not config.get("lora_adaptations"),
+    assumed=ASSUMED, harmless=(*HARMLESS, *ROTATED_HARMLESS), defaults=_NORMS, ropes=PLAIN,
 )  # fmt: skip
 
 
@@ -168,7 +192,13 @@ def _has_experts(config: Config) -> bool:
 
 _NOMIC: Final = Family(
     hf=("NomicBertModel",), architecture="nomic-bert", keys=_NOMIC_KEYS, names=ROTATED, dropped=DROPPED,
-    when=lambda config: not _has_experts(config), pre="jina-v2-en",
+    when=lambda config: not _has_experts(config), pre="jina-v2-en", ropes=PLAIN,
+    assumed={
+        **ASSUMED, **ROTATED_ASSUMED, "activation_function": ("swiglu", "silu"), "hidden_act": ("silu",
+        "swish"),
+        "num_experts": 0, "moe_every_n_layers": 0,
+    },
+    harmless=(*HARMLESS, *ROTATED_HARMLESS, "moe_*"),
 )  # fmt: skip
 _NOMIC_MOE: Final = Family(
     hf=("NomicBertModel",), architecture="nomic-bert-moe",
@@ -177,8 +207,13 @@ _NOMIC_MOE: Final = Family(
         "expert_used_count": "moe_top_k",
     },
     names={**ROTATED, "encoder.layers.{}.mlp.experts.bias": None}, changes=_EXPERT_CHANGES,
-    dropped=DROPPED,
+    dropped=DROPPED, ropes=PLAIN,
     when=lambda config: _has_experts(config) and not config.get("moe_normalize_expert_weights"),
+    assumed={
+        **ASSUMED, **ROTATED_ASSUMED, "activation_function": "gelu", "num_shared_experts": 0,
+        "moe_normalize_expert_weights": False,
+    },
+    harmless=(*HARMLESS, *ROTATED_HARMLESS),
 )  # fmt: skip
 
 _MODERN_LAYER: Final = {
@@ -211,15 +246,26 @@ _MODERN_NAMES: Final[dict[str, Place]] = {
     "final_norm": "output_norm",
     **{f"layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _MODERN_LAYER.items()},
 }  # fmt: skip
+_MODERN_ASSUMED: Final[dict[str, Assumption]] = {
+    "is_decoder": False, "position_embedding_type": ("absolute", "rope", "sans_pos"),
+    "classifier_activation": "gelu",
+}  # fmt: skip
+_MODERN_HARMLESS: Final = (
+    *HARMLESS, "deterministic_*", "reference_compile", "repad_logits_with_grad", "layer_norm_eps",
+    "hidden_act",
+    "global_attn_every_n_layers",
+)  # fmt: skip
 #: What the head of a masked model is called is a classifier's otherwise.
 _MODERN: Final = Family(
     hf=("ModernBertModel", "ModernBertForMaskedLM"), architecture="modern-bert", keys=_MODERN_KEYS,
     names=_MODERN_NAMES, rename=inner("model."), dropped=("head.", "decoder."), pre="modern-bert",
+    ropes=PLAIN, assumed=_MODERN_ASSUMED, harmless=_MODERN_HARMLESS,
 )  # fmt: skip
 _MODERN_RANKING: Final = Family(
     hf=("ModernBertForSequenceClassification",), architecture="modern-bert", keys=_MODERN_KEYS,
     names={**_MODERN_NAMES, **_CLASSIFIER}, rename=inner("model."), pre="modern-bert",
     when=lambda config: config.get("classifier_activation") in (None, "gelu"),
+    ropes=PLAIN, assumed=_MODERN_ASSUMED, harmless=_MODERN_HARMLESS,
 )  # fmt: skip
 
 FAMILIES: Final = (_BERT, _DISTILLED, _ROBERTA, _NOMIC, _NOMIC_MOE, _MODERN, _MODERN_RANKING)

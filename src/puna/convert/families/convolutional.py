@@ -6,7 +6,8 @@ from typing import Final
 
 from puna.convert.config import Config
 from puna.convert.families.mamba import convolution
-from puna.convert.family import Family, Key, Place
+from puna.convert.family import Assumption, Family, Key, Place
+from puna.errors import ConversionError
 
 _NAMES: Final[dict[str, Place]] = {
     "model.embedding_norm": "token_embd_norm",
@@ -29,14 +30,16 @@ _NAMES: Final[dict[str, Place]] = {
 
 
 def _kv_heads(config: Config) -> list[int]:
+    if "full_attention" not in config["layer_types"]:
+        raise ConversionError("config.json: 'layer_types' lacks 'full_attention', which one layer must be")
     return [0 if kind == "conv" else config.kv_heads for kind in config["layer_types"]]
 
 
 def _feed_forward(config: Config) -> int:
-    size = config.count("block_ff_dim", "intermediate_size")
+    size, multiple = config.count("block_ff_dim", "intermediate_size"), config.get("block_multiple_of")
+    factor = config.get("block_ffn_dim_multiplier") or 1
     if config.get("block_auto_adjust_ff_dim"):
-        multiple = config.count("block_multiple_of")
-        size = int((config.get("block_ffn_dim_multiplier") or 1) * int(2 * size / 3))
+        size = int(factor * int(2 * size / 3))
         size = multiple * -(-size // multiple)
     return size
 
@@ -46,9 +49,23 @@ _KEYS: Final[dict[str, Key]] = {
     "feed_forward_length": _feed_forward,
 }  # fmt: skip
 
+_ASSUMED: Final[dict[str, Assumption]] = {
+    "block_use_swiglu": True,
+    "use_pos_enc": True,
+    "theta": lambda config: config.rope.get("rope_theta"),
+    "block_norm_eps": lambda config: config["norm_eps"],
+    "num_heads": lambda config: config.heads,
+}
+#: They say again what others do, or how weights began.
+_HARMLESS: Final = ("full_attn_idxs", "conv_dim*", "block_*", "conv_use_xavier_init")
+
 FAMILIES: Final = (
     Family(
-        hf=("Lfm2ForCausalLM",), architecture="lfm2", keys=_KEYS, names=_NAMES,
+        hf=("Lfm2ForCausalLM",), architecture="lfm2", keys=_KEYS, names=_NAMES, tied=True, assumed=_ASSUMED,
+        harmless=_HARMLESS,
+        defaults={
+            "block_auto_adjust_ff_dim": True, "block_multiple_of": 256, "block_ffn_dim_multiplier": 1.0,
+        },
         changes={"shortconv.conv.weight": convolution}, pre="lfm2",
     ),
     Family(
@@ -63,6 +80,7 @@ FAMILIES: Final = (
             ),
             "norm_top_k_prob": lambda config: False if config.get("norm_topk_prob") is False else None,
         },
-        names=_NAMES, changes={"shortconv.conv.weight": convolution}, pre="lfm2",
+        names=_NAMES, changes={"shortconv.conv.weight": convolution}, pre="lfm2", tied=True,
+        assumed=_ASSUMED, harmless=_HARMLESS,
     ),
 )  # fmt: skip

@@ -21,5 +21,10 @@ FAMILIES: Final = (
     Family(
         hf=("DeepseekOCRForCausalLM",), architecture="deepseek2-ocr", keys=_KEYS, pre="deepseek-v3",
         dropped=("model.sam_model.", "model.view_seperator"),
+        assumed={
+            "norm_topk_prob": False, "scoring_func": "softmax", "topk_method": "greedy", "use_mla": False,
+            "moe_layer_freq": 1, "lm_head": True, "rm_head": False,
+        },
+        harmless=("v_head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "n_group", "topk_group", "head_dim"),
     ),
 )  # fmt: skip

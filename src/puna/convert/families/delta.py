@@ -9,8 +9,8 @@ import numpy as np
 
 from puna.convert.config import Config
 from puna.convert.families.mamba import convolution, decay
-from puna.convert.families.qwen import EXPERTS
-from puna.convert.family import Change, Family, Key, Place, Split
+from puna.convert.families.qwen import EXPERTS, NOT_SUMMED
+from puna.convert.family import SCALED, Assumption, Change, Family, Key, Place, Split
 from puna.convert.numbers import Values
 
 KEYS: Final[dict[str, Key]] = {
@@ -31,8 +31,8 @@ KEYS: Final[dict[str, Key]] = {
 def _recurrent(config: Config) -> list[bool]:
     """Of each layer, whether it is a delta network; heads that predict later tokens attend."""
     kinds = config.get("layer_types")
+    every = config.get("full_attention_interval") or 4
     if kinds is None:
-        every = config.get("full_attention_interval") or 4
         found = [(layer + 1) % every > 0 for layer in range(config.layers)]
     else:
         found = [kind == "linear_attention" for kind in kinds]
@@ -94,18 +94,31 @@ _TILED: Final[dict[str, Change]] = {
     "ssm_out.weight": lambda values, config: _by_channel(values.T, config).T,
 }
 
+_ROPES: Final = (*SCALED, "mrope")
+_ASSUMED: Final[dict[str, Assumption]] = {
+    "attn_output_gate": True,
+    "rope_parameters.mrope_interleaved": True,
+    "output_gate_type": ("swish", "silu"),
+    "linear_value_head_dim": lambda config: config["linear_key_head_dim"],
+}
+_DEFAULTS: Final = {"rope_theta": 10000.0}
+_HARMLESS: Final = ("mtp_*",)
+
 FAMILIES: Final = (
     Family(
-        hf=("Qwen3NextForCausalLM",), architecture="qwen3next", keys=KEYS, names=_LAYER, changes=_PLAIN,
+        hf=("Qwen3NextForCausalLM",), architecture="qwen3next", keys={**KEYS, **NOT_SUMMED}, names=_LAYER,
+        changes=_PLAIN, defaults={**_DEFAULTS, "norm_topk_prob": True}, assumed=_ASSUMED,
         norm_offset=1.0, plain_norms=("ssm_norm.weight",), pre="qwen2",
     ),
     Family(
         hf=("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"), architecture="qwen35", keys=KEYS,
+        ropes=_ROPES, assumed=_ASSUMED, harmless=_HARMLESS, defaults=_DEFAULTS,
         names=_LAYER, changes=_TILED, norm_offset=1.0, plain_norms=("ssm_norm.weight",), pre="qwen35",
     ),
     Family(
         hf=("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"), architecture="qwen35moe",
         keys=KEYS, names=_LAYER, changes=_TILED, norm_offset=1.0, plain_norms=("ssm_norm.weight",),
-        pre="qwen35",
+        pre="qwen35", ropes=_ROPES, assumed={**_ASSUMED, "norm_topk_prob": True}, harmless=_HARMLESS,
+        defaults=_DEFAULTS,
     ),
 )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from puna.convert.config import Config
-from puna.convert.families.gemma import GEMMA3, TIED
+from puna.convert.families.gemma import ASSUMED, GEMMA3
 from puna.convert.family import Family, Key, Member, Place
 from puna.convert.names import POST_NORMS
 from puna.convert.numbers import Values
@@ -22,7 +22,6 @@ _LAYER: Final = {
     "post_per_layer_input_norm": "post_norm",
 }  # fmt: skip
 _INPUTS: Final[dict[str, Place]] = {
-    **TIED,
     **POST_NORMS,
     "model.embed_tokens_per_layer": "per_layer_token_embd",
     "model.per_layer_model_projection": "per_layer_model_proj",
@@ -70,6 +69,8 @@ GEMMA3N: Final = Family(
         **{f"model.layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _ALTUP.items()},
     },
     changes={"token_embd.weight": _padded, "per_layer_token_embd.weight": _padded}, vocabulary="gemma",
+    tied=True, defaults={"final_logit_softcapping": 30.0}, assumed=ASSUMED,
+    harmless=("altup_coef_clip", "laurel_rank"),
 )  # fmt: skip
 
 
@@ -114,6 +115,11 @@ def _rotated(config: Config) -> Mapping[str, Values]:
     return {"rope_freqs.weight": factors}
 
 
+def _if_routed(*names: str) -> Key:
+    """A setting of experts, which may be given to models without any."""
+    return lambda config: config.get(*names) if config.get("enable_moe_block") is not False else None
+
+
 _ROUTED: Final = {
     "router.proj": "ffn_gate_inp", "router.scale": "ffn_gate_inp.scale",
     "router.per_expert_scale": "ffn_down_exps.scale", "experts.down_proj": "ffn_down_exps.weight",
@@ -122,6 +128,13 @@ _ROUTED: Final = {
     "post_feedforward_layernorm_2": "post_ffw_norm_2", "layer_scalar": "layer_output_scale.weight",
 }  # fmt: skip
 
+
+def _share(config: Config) -> float:
+    """What is rotated of a head where all is seen; a part of it only if that has its own kind of rotation."""
+    share: float = config.rope.get("partial_rotary_factor", 1.0)
+    return share if config.rope.get("rope_type") == "proportional" else 1.0
+
+
 GEMMA4: Final = Family(
     hf=("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"), architecture="gemma4",
     keys={
@@ -129,11 +142,23 @@ GEMMA4: Final = Family(
         "attention.key_length_swa": "head_dim", "attention.value_length_swa": "head_dim",
         "attention.head_count_kv": _kv_heads, "feed_forward_length": _feed_forward,
         "rope.dimension_count": _head_size, "rope.dimension_count_swa": "head_dim",
-        "expert_feed_forward_length": ("expert_intermediate_size", "moe_intermediate_size"),
+        **{
+            key: _if_routed(*names)
+            for key, names in {
+                "expert_count": ("num_experts",), "expert_used_count": ("top_k_experts",),
+                "expert_feed_forward_length": ("expert_intermediate_size", "moe_intermediate_size"),
+            }.items()
+        },
     },
     names={
         **_INPUTS, **{f"model.layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _ROUTED.items()}
     },
-    extra=_rotated, vocabulary="gemma4",
+    extra=_rotated, vocabulary="gemma4", tied=True, ropes=("default", "none", "proportional"),
+    assumed={
+        **ASSUMED,
+        "rope_parameters.partial_rotary_factor": _share,
+        "use_bidirectional_attention": (False, "vision"),
+    },
+    harmless=("attention_k_eq_v", "enable_moe_block"),
 )  # fmt: skip
 FAMILIES: Final = (GEMMA3N, GEMMA4)

@@ -10,8 +10,9 @@ import numpy as np
 
 from puna.convert.config import Config
 from puna.convert.families.llama import KEYS as LLAMA_KEYS
-from puna.convert.families.mamba import BACKBONE, SCALES, SHARED_BESIDE, STATE, grouped, mixer
-from puna.convert.family import PERMUTED, Change, Family, Key, Place, Split
+from puna.convert.families.llama import SCALE_DEFAULTS, SCALES
+from puna.convert.families.mamba import BACKBONE, SHARED_BESIDE, STATE, STATE_ASSUMED, grouped, mixer
+from puna.convert.family import PERMUTED, Assumption, Change, Family, Key, Place, Split
 
 #: What a layer is, in letters or words.
 _ATTENDS: Final = ("*", "attention", "full_attention")
@@ -91,9 +92,27 @@ def _head_as_layer(name: str, config: Config) -> str:
     return _HEAD_LAYER.sub(f"backbone.layers.{config.layers}.", name)
 
 
+_NEMOTRON_ASSUMED: Final[dict[str, Assumption]] = {
+    **STATE_ASSUMED,
+    "mlp_hidden_act": "relu2",
+    "tie_word_embeddings": False,
+}
+#: Nothing is rotated in it, and the sizes of its states follow from their heads.
+_NEMOTRON_HARMLESS: Final = (
+    "num_query_groups", "time_step_rank", "rope_*", "partial_rotary_factor", "expand", "chunk_size",
+    "mtp_*", "num_nextn_predict_layers",
+    "residual_in_fp32", "intermediate_size", "max_position_embeddings", "moe_shared_expert_overlap",
+    "hidden_act",
+)  # fmt: skip
+
 NEMOTRON_H: Final = Family(
     hf=("NemotronHForCausalLM",), architecture="nemotron_h", keys={**_NEMOTRON_KEYS, **_NO_EXPERTS},
-    names=_NEMOTRON_NAMES, changes=_NEMOTRON_CHANGES, dropped=("mtp.",),
+    names=_NEMOTRON_NAMES, changes=_NEMOTRON_CHANGES, dropped=("mtp.",), assumed=_NEMOTRON_ASSUMED,
+    harmless=(
+        *_NEMOTRON_HARMLESS, "moe_*", "n_routed_experts", "n_shared_experts", "num_experts_per_tok",
+        "norm_topk_prob",
+        "routed_scaling_factor", "n_group", "topk_group",
+    ),
     when=lambda config: not _has_experts(config), pre="pixtral",
 )  # fmt: skip
 NEMOTRON_H_MOE: Final = Family(
@@ -111,6 +130,7 @@ NEMOTRON_H_MOE: Final = Family(
         **_NEMOTRON_NAMES, "backbone.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm",
     },
     changes=_NEMOTRON_CHANGES, rename=_head_as_layer, when=_has_experts, pre="pixtral",
+    assumed=_NEMOTRON_ASSUMED, harmless=_NEMOTRON_HARMLESS, defaults={"norm_topk_prob": True},
 )  # fmt: skip
 
 
@@ -169,21 +189,38 @@ _HYBRID_KEYS: Final[dict[str, Key]] = {
     "ssm.inner_size": lambda config: config["mamba_expand"] * config["hidden_size"],
 }
 
+_GRANITE_ASSUMED: Final[dict[str, Assumption]] = {
+    **STATE_ASSUMED, "normalization_function": "rmsnorm",
+    "mamba_d_head": lambda config: config["mamba_expand"] * config["hidden_size"] / config["mamba_n_heads"],
+}  # fmt: skip
+#: Without states.
+_ATTENDING: Final[dict[str, Assumption]] = {
+    "normalization_function": "rmsnorm", "position_embedding_type": "rope",
+    "layer_types": lambda config: config.get("layer_types"),
+}  # fmt: skip
+_ATTENDING_DEFAULTS: Final = {**SCALE_DEFAULTS, "position_embedding_type": "nope"}
+
 FAMILIES: Final = (
     NEMOTRON_H,
     NEMOTRON_H_MOE,
     Family(
         hf=_GRANITE4, architecture="granitehybrid", keys=_HYBRID_KEYS, names={**SHARED_BESIDE, **_MIXER},
         changes=_MIXER_CHANGES, when=_kind(mixes=True, routes=True), pre="refact",
+        assumed=_GRANITE_ASSUMED, harmless=("mamba_chunk_size", "max_position_embeddings"),
+        defaults=SCALE_DEFAULTS,
     ),
     Family(
         hf=_GRANITE4, architecture="granitehybrid", keys={**_HYBRID_KEYS, **_DENSE_KEYS},
         names={**_DENSE, **_MIXER}, changes=_MIXER_CHANGES, when=_kind(mixes=True, routes=False),
-        pre="refact",
+        pre="refact", assumed=_GRANITE_ASSUMED, harmless=("mamba_chunk_size", "max_position_embeddings",
+        "num_experts_per_tok"),
+        defaults=SCALE_DEFAULTS,
     ),
     Family(
         hf=_GRANITE4, architecture="granite", keys={**LLAMA_KEYS, **SCALES, **_DENSE_KEYS}, names=_DENSE,
-        when=_kind(mixes=False, routes=False), pre="refact",
+        when=_kind(mixes=False, routes=False), pre="refact", assumed=_ATTENDING,
+        harmless=("mamba_*", "time_step_*", "layers_block_type", "num_experts_per_tok"),
+        defaults=_ATTENDING_DEFAULTS,
     ),
     Family(
         hf=_GRANITE4, architecture="granitemoe",
@@ -191,6 +228,7 @@ FAMILIES: Final = (
             **LLAMA_KEYS, **SCALES, "expert_feed_forward_length": "intermediate_size",
             "expert_shared_feed_forward_length": "shared_intermediate_size",
         },
-        names=SHARED_BESIDE, when=_kind(mixes=False, routes=True), pre="refact",
+        names=SHARED_BESIDE, when=_kind(mixes=False, routes=True), pre="refact", assumed=_ATTENDING,
+        harmless=("mamba_*", "time_step_*", "layers_block_type"), defaults=_ATTENDING_DEFAULTS,
     ),
 )  # fmt: skip

@@ -14,8 +14,20 @@ from functools import partial
 from typing import Final
 
 from puna.convert.config import Config
-from puna.convert.families.bert import DROPPED, KEYS, NAMES, POOLER, ROBERTA_KEYS, ROTATED, inner
-from puna.convert.family import Change, Family, Place, Split, halves
+from puna.convert.families.bert import (
+    ASSUMED,
+    DROPPED,
+    HARMLESS,
+    KEYS,
+    NAMES,
+    POOLER,
+    ROBERTA_KEYS,
+    ROTATED,
+    ROTATED_ASSUMED,
+    ROTATED_HARMLESS,
+    inner,
+)
+from puna.convert.family import PLAIN, Assumption, Change, Family, Place, Split, halves
 from puna.convert.numbers import Values
 from puna.errors import ConversionError, shown
 
@@ -127,18 +139,27 @@ def _adapters(config: Config) -> Mapping[str, Family]:
     return {task: _adapter(number, task, config) for number, task in enumerate(_tasks(config))}
 
 
+#: Of the third embeddings.
+_ROTATED: Final[dict[str, Assumption]] = {**ASSUMED, **ROTATED_ASSUMED}
+
 FAMILIES: Final = (
     Family(
         hf=("JinaBertModel", "JinaBertForMaskedLM", "JinaBertForSequenceClassification"),
         architecture="jina-bert-v2", keys=KEYS, names=_NAMES, rename=inner("bert."), dropped=DROPPED,
-        only_with=POOLER, when=_is_second, pre="jina-v2-de",
+        only_with=POOLER, when=_is_second, pre="jina-v2-de", ropes=PLAIN,
+        assumed={
+            **ASSUMED, "position_embedding_type": "alibi", "feed_forward_type": ("original", "geglu"),
+        },
+        harmless=(*HARMLESS, "model_max_length", "alibi_starting_size"),
     ),
     Family(
         hf=("JinaEmbeddingsV3Model",), architecture="jina-bert-v3", keys=KEYS, names=ROTATED, dropped=DROPPED,
+        ropes=PLAIN, assumed=_ROTATED, harmless=(*HARMLESS, *ROTATED_HARMLESS),
     ),
     Family(
         hf=("XLMRobertaModel",), architecture="jina-bert-v3", keys=ROBERTA_KEYS,
         names={**ROTATED, _ELSEWHERE: None}, rename=_without_adapters, dropped=DROPPED,
         when=lambda config: bool(config.get("lora_adaptations")), adapters=_adapters,
+        ropes=PLAIN, assumed=_ROTATED, harmless=(*HARMLESS, *ROTATED_HARMLESS),
     ),
 )  # fmt: skip

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from puna.convert.config import Config
+from puna.convert.families.latent import ASSUMED as LATENT_ASSUMED
 from puna.convert.families.latent import KEYS as LATENT_KEYS
 from puna.convert.families.latent import NAMES as LATENT_NAMES
 from puna.convert.families.mamba import decay
 from puna.convert.family import Family, Key, Place
 from puna.convert.numbers import Values
+from puna.errors import ConversionError
 
 
 def _linear(config: Config, name: str, own: str) -> Any:
     """A setting of delta networks, which are said together or each."""
-    return (config.get("linear_attn_config") or {}).get(name, config.get(own))
+    return config.get(f"linear_attn_config.{name}", own)
 
 
 def _kv_heads(config: Config) -> list[int]:
     """1 where a layer attends; published settings count layers from 1."""
     if (kinds := config.get("layer_types")) is not None:
+        if "full_attention" not in kinds:
+            raise ConversionError(
+                "config.json: 'layer_types' lacks 'full_attention', which one layer must be"
+            )
         return [int(kind == "full_attention") for kind in kinds]
-    attends = config["linear_attn_config"]["full_attn_layers"]
+    attends = config["linear_attn_config.full_attn_layers"]
     return [int(layer + 1 in attends) for layer in range(config.layers)]
 
 
@@ -30,7 +37,7 @@ _KEYS: Final[dict[str, Key]] = {
     "ssm.conv_kernel": lambda config: _linear(config, "short_conv_kernel_size", "linear_conv_kernel_dim"),
     "kda.head_dim": lambda config: _linear(config, "head_dim", "linear_head_dim"),
     "expert_shared_count": "num_shared_experts", "expert_gating_func": lambda config: 2,
-    "expert_group_count": lambda config: None,     "expert_weights_norm": "moe_renormalize",
+    "expert_group_count": lambda config: None, "expert_weights_norm": "moe_renormalize",
 }  # fmt: skip
 _MIXER: Final = {
     "f_a_proj": "ssm_f_a", "f_b_proj": "ssm_f_b", "g_a_proj": "ssm_g_a", "g_b_proj": "ssm_g_b",
@@ -58,10 +65,19 @@ def _convolution(values: Values, config: Config) -> Values:
     return values.reshape(1, values.shape[0], 1, values.shape[-1])
 
 
-FAMILIES: Final = (
-    Family(
-        hf=("KimiLinearForCausalLM", "KimiLinearModel"), architecture="kimi-linear", keys=_KEYS, names=_NAMES,
-        changes={"ssm_a": decay, **{f"ssm_conv1d_{part}.weight": _convolution for part in "qkv"}},
-        pre="kimi-k2",
+KIMI: Final = Family(
+    hf=("KimiLinearForCausalLM",), architecture="kimi-linear", keys=_KEYS, names=_NAMES,
+    changes={"ssm_a": decay, **{f"ssm_conv1d_{part}.weight": _convolution for part in "qkv"}},
+    pre="kimi-k2", defaults={"rms_norm_eps": 1e-5, "routed_scaling_factor": 2.446},
+    assumed={
+        **{name: value for name, value in LATENT_ASSUMED.items() if "rotary" not in name},
+        "num_expert_group": 1, "tie_word_embeddings": False, "topk_group": 1,
+        "moe_router_activation_func": "sigmoid", "linear_num_heads": lambda config: config.heads,
+        "linear_attn_config.num_heads": lambda config: config.heads,
+        "mla_use_nope": True, "use_grouped_topk": (True, False),
+    },
+    harmless=(
+        "linear_attn_config.kda_layers", "head_dim", "num_nextn_predict_layers", "*partial_rotary_factor",
     ),
 )  # fmt: skip
+FAMILIES: Final = (KIMI, replace(KIMI, hf=("KimiLinearModel",), prefix="model."))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from puna.convert.config import Config
-from puna.convert.family import Family, Key, Place, Split
+from puna.convert.family import Assumption, Family, Key, Place, Split
 from puna.convert.numbers import Values
 
 
@@ -51,16 +51,56 @@ KEYS: Final[dict[str, Key]] = {
     "expert_feed_forward_length": ("moe_intermediate_size", "intermediate_size"),
     "expert_shared_count": lambda config: config.get("n_shared_experts") or 0,
     "expert_weights_scale": "routed_scaling_factor",
-    "expert_weights_norm": lambda config: config.get("norm_topk_prob") or None,
+    "expert_weights_norm": "norm_topk_prob",
     "leading_dense_block_count": lambda config: _dense(config),
 }
 
 
 def _dense(config: Config) -> int:
+    kinds = config.get("mlp_layer_types")
+    if isinstance(kinds, list) and "sparse" in kinds:
+        return kinds.index("sparse")
     given = config.get("first_k_dense_replace")
     if given is None:
-        return 0 if config.get("n_routed_experts") else config.layers
+        return 0 if config.get("n_routed_experts", "num_experts") else config.layers
     return int(given)
+
+
+def _kinds(config: Config) -> list[str]:
+    """Of each layer, whether it has experts, as files can say it: all of them after the first ones."""
+    dense = _dense(config)
+    return ["dense"] * dense + ["sparse"] * (config.layers - dense)
+
+
+def _rotated_share(config: Config) -> float:
+    """Which share of a head is rotated, of as much as settings call a head."""
+    return float(config["qk_rope_head_dim"] / (config.get("head_dim") or config["qk_rope_head_dim"]))
+
+
+#: Readers take these for the same.
+SAME_SCALES: Final[dict[str, Assumption]] = {
+    "rope_parameters.mscale": lambda config: config.rope.get("mscale_all_dim", ()),
+    "rope_parameters.mscale_all_dim": lambda config: config.rope.get("mscale", ()),
+}
+ASSUMED: Final[dict[str, Assumption]] = {
+    "first_k_dense_replace": _dense,
+    "mlp_layer_types": _kinds,
+    "moe_layer_freq": 1,
+    "qk_head_dim": lambda config: config["qk_nope_head_dim"] + config["qk_rope_head_dim"],
+    "rope_interleave": True,
+    **SAME_SCALES,
+    "rope_parameters.attention_factor": (),
+    "rope_parameters.partial_rotary_factor": _rotated_share,
+    "partial_rotary_factor": lambda config: (1.0, _rotated_share(config)),
+    "scoring_func": "sigmoid",
+    "topk_method": "noaux_tc",
+}
+_HARMLESS: Final = ("head_dim", "rope_parameters.max_position_embeddings", "num_nextn_predict_layers")
+
+
+def _limits_groups(config: Config) -> bool:
+    """Whether DeepSeek V2 chooses experts from its best groups only."""
+    return bool(config.get("topk_method") == "group_limited_greedy")
 
 
 def _gating(number: int) -> dict[str, Key]:
@@ -70,21 +110,35 @@ def _gating(number: int) -> dict[str, Key]:
 
 FAMILIES: Final = (
     Family(
-        hf=("DeepseekV2ForCausalLM",), architecture="deepseek2", keys={**KEYS, **_gating(1)}, names=NAMES,
-        pre="deepseek-llm",
+        hf=("DeepseekV2ForCausalLM",), architecture="deepseek2",
+        keys={
+            **KEYS, **_gating(1),
+            "expert_group_count": lambda config: config.get("n_group") if _limits_groups(config) else None,
+            "expert_group_used_count": lambda config: (
+                config.get("topk_group") if _limits_groups(config) else None
+            ),
+        },
+        names=NAMES, pre="deepseek-llm", harmless=(*_HARMLESS, "n_group", "topk_group"),
+        assumed={
+            **ASSUMED, "norm_topk_prob": False, "scoring_func": "softmax",
+            "topk_method": ("greedy", "group_limited_greedy"),
+        },
     ),
     Family(
         hf=("DeepseekV3ForCausalLM",), architecture="deepseek2", keys={**KEYS, **_gating(2)}, names=NAMES,
-        pre="deepseek-v3",
+        pre="deepseek-v3", assumed=ASSUMED, harmless=_HARMLESS,
+        defaults={"norm_topk_prob": True, "routed_scaling_factor": 2.5},
     ),
     Family(
         hf=("Glm4MoeLiteForCausalLM",), architecture="deepseek2", keys={**KEYS, **_gating(2)}, names=NAMES,
-        pre="glm4",
+        pre="glm4", assumed=ASSUMED, harmless=_HARMLESS,
+        defaults={"norm_topk_prob": True, "routed_scaling_factor": 1.8, "rms_norm_eps": 1e-5},
     ),
     Family(
         hf=("Mistral4ForCausalLM", "Mistral3ForConditionalGeneration"), architecture="mistral4",
         keys={**KEYS, "attention.temperature_scale": lambda config: config.rope.get("llama_4_scaling_beta")},
         names={**NAMES, "model.layers.{}.mlp.experts.gate_up_proj": "blk.{}.ffn_gate_up_exps.weight"},
         when=lambda config: config.get("model_type") == "mistral4", pre="tekken",
+        assumed=ASSUMED, harmless=_HARMLESS, defaults={"norm_topk_prob": True},
     ),
 )  # fmt: skip

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 from puna.convert.config import Config
-from puna.convert.family import Family, Key
+from puna.convert.family import SCALED, Family, Key
 from puna.convert.names import POST_NORMS
 from puna.convert.numbers import Values
-from puna.convert.rotation import llama3_factors, long_rope_attention, long_rope_factors, original_context
+from puna.convert.rotation import (
+    LONG_ROPE,
+    llama3_factors,
+    long_rope_attention,
+    long_rope_factors,
+    original_context,
+)
 
 KEYS: Final[dict[str, Key]] = {
     "vocab_size": "vocab_size",
@@ -29,35 +36,89 @@ def _factors(config: Config) -> Mapping[str, Values]:
     return {**llama3_factors(config), **long_rope_factors(config)}
 
 
+#: Kinds of rotation with those of Llama 3.
+ROPES: Final = (*SCALED, "llama3")
+
+
+def _window(config: Config) -> int | None:
+    """How many tokens the first Mistral sees at a time; what a Llama says of it, nothing reads."""
+    window: int | None = config.get("sliding_window")
+    return window if config.get("model_type") in ("mistral", "mixtral") else None
+
+
 LLAMA: Final = Family(
-    hf=("LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "LlamaModel"),
-    architecture="llama", keys={**KEYS, **_LONG_ROPE}, extra=_factors, pre="llama-bpe",
+    hf=("LlamaForCausalLM", "MistralForCausalLM"),
+    architecture="llama",
+    keys={**KEYS, **_LONG_ROPE, "attention.sliding_window": _window},
+    extra=_factors, pre="llama-bpe", ropes=(*ROPES, "longrope", "su"), assumed=LONG_ROPE,
+    defaults={"rms_norm_eps": 1e-6, "sliding_window": 4096},
 )  # fmt: skip
-_SCALES: Final[dict[str, Key]] = {
+LLAMA_BODY: Final = replace(LLAMA, hf=("LlamaModel",), prefix="model.")
+MIXTRAL: Final = replace(
+    LLAMA, hf=("MixtralForCausalLM",), defaults={"rms_norm_eps": 1e-5, "rope_theta": 1e6}
+)
+SCALES: Final[dict[str, Key]] = {
     "attention.scale": "attention_multiplier",
     "embedding_scale": "embedding_multiplier",
     "residual_scale": "residual_multiplier",
     "logit_scale": "logits_scaling",
 }
+#: What transformers takes for Granite where config.json does not say it.
+SCALE_DEFAULTS: Final = {"attention_multiplier": 1.0, "rms_norm_eps": 1e-6}
+
+
+def _rotated(config: Config) -> list[int]:
+    """Of each layer of a SmolLM 3, whether it is rotated, as readers assume it."""
+    return [int((layer + 1) % 4 > 0) for layer in range(config.layers)]
+
+
 GRANITE: Final = Family(
-    hf=("GraniteForCausalLM",), architecture="granite", keys={**KEYS, **_SCALES},
-    extra=llama3_factors, pre="refact",
+    hf=("GraniteForCausalLM",), architecture="granite", keys={**KEYS, **SCALES},
+    extra=llama3_factors, pre="refact", ropes=ROPES, defaults=SCALE_DEFAULTS,
 )  # fmt: skip
 SMOLLM3: Final = Family(
     hf=("SmolLM3ForCausalLM",), architecture="smollm3", keys=KEYS, extra=llama3_factors, pre="llama-bpe",
+    tied=True, ropes=ROPES, defaults={"no_rope_layer_interval": 4},
+    assumed={
+        "no_rope_layers": _rotated,
+        "no_rope_layer_interval": lambda config: (
+            4 if config.peek("no_rope_layers") is None else config.peek("no_rope_layer_interval")
+        ),
+    },
+    harmless=("sliding_window", "max_window_layers"),
 )  # fmt: skip
 SEED_OSS: Final = Family(
     hf=("SeedOssForCausalLM",), architecture="seed_oss", pre="seed-coder",
     names={"model.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm"},
+    defaults={"rope_theta": 10000.0},
 )  # fmt: skip
+
+
+def _exaone_windows(config: Config) -> list[bool]:
+    """Of each layer, whether it sees a window only: all but every so many if no layer's kind is given."""
+    every = config.peek("sliding_window_pattern")
+    every = len(every) if isinstance(every, str) else every or 4
+    return config.windows() or [(layer + 1) % every > 0 for layer in range(config.layers)]
+
+
+def _exaone_kinds(config: Config) -> Any:
+    """Of each layer, what it sees: with a window not all of them everything, as then none would rotate."""
+    given = config.get("layer_types")
+    if not config.get("sliding_window") or any(config.windows() or []):
+        return given
+    return ["sliding_attention" if (layer + 1) % 4 else "full_attention" for layer in range(config.layers)]
+
+
 EXAONE4: Final = Family(
     hf=("Exaone4ForCausalLM",), architecture="exaone4",
     keys={
         "vocab_size": "vocab_size", "attention.sliding_window": "sliding_window",
         "attention.sliding_window_pattern": lambda config: (
-            config.windows() if config.get("sliding_window") else None
+            _exaone_windows(config) if config.get("sliding_window") else None
         ),
     },
-    names=POST_NORMS, extra=llama3_factors, pre="exaone4",
+    names=POST_NORMS, extra=llama3_factors, pre="exaone4", ropes=ROPES,
+    defaults={"rope_theta": 10000.0, "sliding_window": 4096}, assumed={"layer_types": _exaone_kinds},
+    harmless=("sliding_window_pattern",),
 )  # fmt: skip
-FAMILIES: Final = (LLAMA, GRANITE, SMOLLM3, SEED_OSS, EXAONE4)
+FAMILIES: Final = (LLAMA, LLAMA_BODY, MIXTRAL, GRANITE, SMOLLM3, SEED_OSS, EXAONE4)

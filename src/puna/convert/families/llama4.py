@@ -9,6 +9,7 @@ import numpy as np
 
 from puna.convert.config import Config
 from puna.convert.families.llama import KEYS as LLAMA_KEYS
+from puna.convert.families.llama import ROPES
 from puna.convert.family import Change, Family, Key, Parting, Place, Split, permuted
 from puna.convert.numbers import Values
 from puna.convert.rotation import llama3_factors
@@ -35,7 +36,7 @@ _KEYS: Final[dict[str, Key]] = {
     "attention.chunk_size": lambda config: _unless(config.get("attention_chunk_size"), 8192),
     "use_qk_norm": "use_qk_norm",
     "attention.temperature_tuning": lambda config: (
-        _unless(bool(config.raw.get("attn_temperature_tuning", True)), True)
+        _unless(config.get("attn_temperature_tuning") in (None, True, 4), True)
     ),
     "attention.floor_scale": lambda config: _unless(config.get("floor_scale"), 8192),
     "attention.scale": lambda config: _unless(config.get("attn_scale"), 0.1),
@@ -57,10 +58,31 @@ def _unless(value: object, usual: object) -> object:
 def _interval(config: Config) -> int | None:
     """Every how many layers one is not rotated."""
     rotated = config.get("no_rope_layers")
-    if isinstance(rotated, list) and 0 in rotated:
-        return rotated.index(0) + 1
     interval: int | None = config.get("no_rope_layer_interval")
-    return interval
+    return rotated.index(0) + 1 if isinstance(rotated, list) and 0 in rotated else interval
+
+
+def _rotated(config: Config) -> list[int]:
+    """Of each layer, whether it is rotated, as files can say it."""
+    every = 0 if _sees_and_rotates_all(config) else _interval(config) or 4
+    regular = [int(not every or (layer + 1) % every > 0) for layer in range(config.layers)]
+    return config.get("no_rope_layers") and regular
+
+
+def _kinds(config: Config) -> list[str]:
+    if _sees_and_rotates_all(config):
+        return ["full_attention"] * config.layers
+    every = _interval(config) or 4
+    return [
+        "chunked_attention" if (layer + 1) % every else "full_attention" for layer in range(config.layers)
+    ]
+
+
+def _with_experts(config: Config) -> list[int]:
+    step = config.get("interleave_moe_layer_step")
+    if step == 0 or not config.get("num_local_experts"):
+        return []
+    return list(range((step or 1) - 1, config.layers, step or 1))
 
 
 LLAMA4: Final = Family(
@@ -74,7 +96,9 @@ LLAMA4: Final = Family(
             ("blk.{}.ffn_down_exps.weight",), lambda values, config: (values.swapaxes(-1, -2),)
         ),
     },
-    extra=llama3_factors, pre="llama4",
+    extra=llama3_factors, pre="llama4", ropes=ROPES,
+    assumed={"no_rope_layers": _rotated, "layer_types": _kinds, "moe_layers": _with_experts},
+    harmless=("for_llm_compressor",),
 )  # fmt: skip
 
 _SEES: Final = {
@@ -177,6 +201,6 @@ MLLAMA: Final = Family(
         ("v.pre_tile_position_embd.gate", "v.post_tile_position_embd.gate", "attn_gate", "ffn_gate"),
         lambda values, config: np.tanh(values),
     ),
-    extra=llama3_factors, pre="llama-bpe",
+    extra=llama3_factors, pre="llama-bpe", ropes=ROPES,
 )  # fmt: skip
 FAMILIES: Final = (LLAMA4, MLLAMA)

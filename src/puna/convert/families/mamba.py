@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -9,7 +10,8 @@ import numpy as np
 
 from puna.convert.config import Config
 from puna.convert.families.llama import KEYS as LLAMA_KEYS
-from puna.convert.family import Change, Family, Key, Place, Split
+from puna.convert.families.llama import SCALE_DEFAULTS, SCALES
+from puna.convert.family import Assumption, Change, Family, Key, Place, Split
 from puna.convert.numbers import Values
 
 
@@ -64,6 +66,22 @@ NOTHING: Final[dict[str, Key]] = {
 }  # fmt: skip
 
 
+#: Settings of attention in models without any, and of how a state is computed.
+NO_ATTENTION: Final = (
+    "num_attention_heads", "num_key_value_heads", "intermediate_size", "max_position_embeddings",
+    "chunk_size",
+    "rope_*", "ssm_cfg", "pad_vocab_size_multiple", "time_step_scale", "residual_in_fp32", "norm_before_gate",
+    "time_step_rank",
+)  # fmt: skip
+#: Steps of any length, as transformers writes it and as it used to.
+_UNLIMITED: Final = ([0.0, {"__float__": "Infinity"}], [0.0, math.inf])
+STATE_ASSUMED: Final[dict[str, Assumption]] = {
+    "time_step_limit": _UNLIMITED,
+    "mamba_hidden_act": ("silu", "swish"),
+    "rms_norm": True,
+}
+
+
 def _inner(config: Config) -> int:
     return int(config.get("intermediate_size", "d_inner") or 2 * config.count("hidden_size", "d_model"))
 
@@ -80,7 +98,12 @@ MAMBA: Final = Family(
         "backbone.layers.{}.mixer.x_proj": "blk.{}.ssm_x",
         "backbone.layers.{}.mixer.dt_proj": "blk.{}.ssm_dt",
     },
-    changes={"ssm_conv1d.weight": convolution, "ssm_a": decay}, pre="olmo",
+    changes={"ssm_conv1d.weight": convolution, "ssm_a": decay}, pre="olmo", tied=True,
+    assumed={
+        **STATE_ASSUMED, "mixer_rms_eps": lambda config: (1e-6, config.get("layer_norm_epsilon")),
+        "expand": lambda config: _inner(config) / config.count("hidden_size", "d_model"),
+    },
+    harmless=(*NO_ATTENTION, "d_inner", "d_model", "n_layer"),
 )  # fmt: skip
 
 
@@ -93,6 +116,11 @@ MAMBA2: Final = Family(
     },
     names={**BACKBONE, **mixer("backbone.layers.{}.mixer")},
     changes={**STATE, "ssm_norm.weight": grouped("n_groups")}, pre="olmo",
+    assumed={
+        **STATE_ASSUMED,
+        "expand": lambda config: config["num_heads"] * config["head_dim"] / config["hidden_size"],
+    },
+    harmless=NO_ATTENTION,
 )  # fmt: skip
 
 
@@ -107,14 +135,10 @@ SHARED_BESIDE: Final[dict[str, Place]] = {
     ),
     "model.layers.{}.block_sparse_moe.output_linear": "blk.{}.ffn_down_exps",
 }
-SCALES: Final[dict[str, Key]] = {
-    "attention.scale": "attention_multiplier", "embedding_scale": "embedding_multiplier",
-    "residual_scale": "residual_multiplier", "logit_scale": "logits_scaling",
-}  # fmt: skip
 GRANITE_MOE: Final = Family(
     hf=("GraniteMoeForCausalLM",), architecture="granitemoe",
     keys={**LLAMA_KEYS, **SCALES, "expert_feed_forward_length": "intermediate_size"}, names=SHARED_BESIDE,
-    pre="refact",
+    pre="refact", defaults=SCALE_DEFAULTS,
 )  # fmt: skip
 
 #: What multiplies results in Falcon H1 is in the weights of its files.
@@ -164,6 +188,16 @@ FALCON_H1: Final = Family(
         **{name: _times(factor) for name, factor in _FALCON_FACTORS.items()},
     },
     pre="falcon-h1",
+    assumed={
+        **STATE_ASSUMED,
+        "mamba_d_head": lambda config: config["mamba_d_ssm"] / config["mamba_n_heads"],
+        "mamba_use_mlp": True, "attn_layer_indices": (), "attention_bias": False, "mlp_bias": False,
+        "mamba_proj_bias": False, "projectors_bias": False,
+        "mamba_norm_before_gate": lambda config: (
+            False if config.peek("mamba_rms_norm") else (True, False)
+        ),
+    },
+    harmless=("mamba_rms_norm", "mamba_expand", "mamba_chunk_size", "mlp_expansion_factor"),
 )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from puna.convert.config import Config
-from puna.convert.family import Family, Key, Place
+from puna.convert.family import PLAIN, Assumption, Family, Key, Place
 
 
 def _windowed(config: Config) -> list[bool]:
@@ -31,6 +31,7 @@ _KEYS: Final[dict[str, Key]] = {
     "attention.layer_norm_rms_epsilon": lambda config: (
         config.get("layernorm_epsilon", "rms_norm_eps") or 1e-5
     ),
+    "expert_weights_norm": "norm_topk_prob", "expert_weights_scale": "routed_scaling_factor",
     "attention.value_scale": "attention_value_scale", "expert_count": "n_routed_experts",
     "expert_feed_forward_length": "moe_intermediate_size", "expert_gating_func": lambda config: 2,
     "rope.dimension_count": lambda config: int(
@@ -42,9 +43,24 @@ _NAMES: Final[dict[str, Place]] = {
     "model.layers.{}.pre_mlp_layernorm": "blk.{}.ffn_norm",
     "model.layers.{}.final_layernorm": "blk.{}.layer_output_norm",
 }
+_ASSUMED: Final[dict[str, Assumption]] = {
+    "scoring_func": "sigmoid", "topk_method": "noaux_tc",
+    "rope_parameters.sliding_attention.partial_rotary_factor": lambda config: (
+        config.rope.get("partial_rotary_factor", 1.0)
+    ),
+    "swa_head_dim": lambda config: config.head_size, "swa_v_head_dim": lambda config: config["v_head_dim"],
+    "swa_num_attention_heads": lambda config: config.heads,
+}  # fmt: skip
+#: Layers with experts, and with sinks, are known by their tensors.
+_HARMLESS: Final = (
+    "add_*_attention_sink_bias", "attention_chunk_size", "hybrid_*", "moe_layer_freq", "mlp_layer_types",
+    "n_shared_experts", "num_nextn_predict_layers", "attention_projection_layout", "sliding_window",
+    "swa_rope_theta",
+)  # fmt: skip
 FAMILIES: Final = (
     Family(
         hf=("MiMoV2FlashForCausalLM", "MiMoV2ForCausalLM"), architecture="mimo2", keys=_KEYS, names=_NAMES,
-        pre="qwen2",
+        pre="qwen2", ropes=PLAIN, assumed=_ASSUMED, harmless=_HARMLESS, defaults={"norm_topk_prob": True,
+        "attention_value_scale": 0.707},
     ),
 )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from puna.convert.config import Config
 from puna.convert.families.llama import LLAMA
+from puna.convert.families.qwen import WINDOWS
 from puna.convert.family import Family
 
 #: Of MiniCPM-V 2.0, whose settings say no version either.
@@ -38,10 +39,30 @@ def _within(name: str, config: Config) -> str:
 _COMMON: Final[dict[str, Any]] = {
     "rename": _within, "dropped": ("vpm.", "resampler.", "apm.", "audio_projection_layer.", "tts."),
 }  # fmt: skip
+#: Settings of the vision and audio parts, which lie beside those of the text model.
+_VISION: Final = (
+    "slice_config", "slice_mode", "query_num", "patch_size", "use_image_id", "drop_vision_last_layer",
+    "batch_*", "insert_layer_id", "stream_input", "init_*", "rope_scaling.short_mscale",
+    "rope_scaling.long_mscale", "scale_depth", "dim_model_base", "mup_denominator",
+)  # fmt: skip
 _BOTH: Final = ("MiniCPMV", "MiniCPMO")
 
 FAMILIES: Final = (
-    replace(LLAMA, hf=("MiniCPMV",), when=_is_llama, **_COMMON),
-    Family(hf=_BOTH, architecture="qwen2", pre="qwen2", when=_is("2.6"), **_COMMON),
-    Family(hf=_BOTH, architecture="qwen3", pre="qwen2", when=_is("4.5"), **_COMMON),
+    replace(
+        LLAMA,
+        hf=("MiniCPMV",),
+        when=_is_llama,
+        **_COMMON,
+        harmless=_VISION,
+        assumed={
+            **LLAMA.assumed,
+            "scale_emb": 1,
+        },
+    ),
+    Family(
+        hf=_BOTH, architecture="qwen2", pre="qwen2", when=_is("2.6"), **_COMMON, harmless=(*_VISION, *WINDOWS)
+    ),
+    Family(
+        hf=_BOTH, architecture="qwen3", pre="qwen2", when=_is("4.5"), **_COMMON, harmless=(*_VISION, *WINDOWS)
+    ),
 )

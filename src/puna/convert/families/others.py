@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final
 
 from puna.convert.config import Config
-from puna.convert.family import Change, Family, Key, Place, Split
+from puna.convert.families.gemma import every_second_windowed
+from puna.convert.families.latent import SAME_SCALES
+from puna.convert.family import PLAIN, Assumption, Change, Family, Key, Place, Split
 from puna.convert.names import POST_NORMS
 from puna.convert.numbers import Values
+from puna.errors import ConversionError
 
 _WINDOW: Final[dict[str, Key]] = {"attention.sliding_window": "sliding_window"}
 _WINDOWS: Final[dict[str, Key]] = {
@@ -89,26 +93,99 @@ _GPT_OSS_NAMES: Final[dict[str, Place]] = {
 
 def _hunyuan_base(config: Config) -> float | None:
     """The base of a rotation that is stretched by `alpha`, for contexts of 262,144 tokens."""
-    rope = config.rope
-    base = rope.get("rope_theta")
-    if rope.get("rope_type") != "dynamic" or not base:
+    base, size = config.rope.get("rope_theta"), config.head_size
+    if not base or not _is_stretched(config):
         return base
-    size = config.head_size
-    return float(base * float(rope.get("alpha", 50)) ** (size / (size - 2)))
+    return float(base * float(config.rope["alpha"]) ** (size / (size - 2)))
 
 
-def _if_dynamic(value: object) -> Key:
-    return lambda config: value if config.rope.get("rope_type") == "dynamic" else None
+def _is_stretched(config: Config) -> bool:
+    return config.rope.get("rope_type") == "dynamic" and bool(config.rope.get("alpha"))
+
+
+def _if_stretched(value: object) -> Key:
+    return lambda config: value if _is_stretched(config) else None
 
 
 _HUNYUAN: Final[dict[str, Key]] = {
-    "rope.freq_base": _hunyuan_base, "rope.scaling.type": _if_dynamic("none"),
-    "rope.scaling.factor": _if_dynamic(1.0), "rope.scaling.original_context_length": _if_dynamic(262144),
+    "rope.freq_base": _hunyuan_base, "rope.scaling.type": _if_stretched("none"),
+    "rope.scaling.factor": _if_stretched(1.0), "rope.scaling.original_context_length": _if_stretched(262144),
     "context_length": lambda config: (
-        262144 if config.rope.get("rope_type") == "dynamic" else config.get("max_position_embeddings")
+        262144 if _is_stretched(config) else config.get("max_position_embeddings")
     ),
     "expert_count": lambda config: None, "expert_used_count": lambda config: None,
 }  # fmt: skip
+
+
+#: Readers take the magnitude of YaRN that follows from its factor, and the same base in all layers.
+_OLMO: Final[dict[str, Assumption]] = {
+    "rope_parameters.attention_factor": lambda config: 1 + 0.1 * math.log(config.rope["factor"]),
+    "rope_parameters.mscale": (),
+    "rope_parameters.sliding_attention.rope_theta": lambda config: config.rope.get("rope_theta"),
+}
+
+
+def _three_of_four(config: Config) -> list[str]:
+    """Of each layer of a Cohere 2, what it sees, as readers assume it."""
+    return ["sliding_attention" if (layer + 1) % 4 else "full_attention" for layer in range(config.layers)]
+
+
+_COHERE: Final[dict[str, Assumption]] = {
+    "use_qk_norm": False, "use_parallel_block": True, "use_gated_activation": True,
+    "use_embedding_sharing": True, "use_parallel_embedding": (True, False),
+}  # fmt: skip
+_COHERE2: Final[dict[str, Assumption]] = {
+    **_COHERE, "layer_types": _three_of_four, "sliding_window_pattern": 4, "layer_switch": 4,
+    "order_of_interleaved_layers": "local_attn_first", "position_embedding_type": "rope_gptj",
+    "rotary_pct": 1.0,
+}  # fmt: skip
+
+
+def _untruncated(config: Config) -> float | None:
+    """The base of the rotation, whose YaRN readers blend between fractions of pairs."""
+    rope = config.rope
+    if rope.get("rope_type") is None:
+        raise ConversionError("config.json lacks 'rope_scaling', which says how rotation is scaled")
+    if rope["rope_type"] == "yarn" and rope.get("truncate") is not False:
+        raise ConversionError(
+            "config.json: YaRN without 'truncate': a file of architecture gpt-oss can only have False"
+        )
+    return rope.get("rope_theta")
+
+
+_GPT_OSS: Final[dict[str, Assumption]] = {
+    "layer_types": every_second_windowed, "swiglu_limit": 7.0, "swiglu_alpha": 1.702,
+    "rope_parameters.truncate": False,
+    "experts_per_token": lambda config: config.get("num_experts_per_tok"),
+}  # fmt: skip
+_HUNYUAN_ASSUMED: Final[dict[str, Assumption]] = {
+    "num_experts": 1, "use_cla": False, "use_mla": False, "use_rotary_pos_emb": True, "norm_type": "rms",
+    "position_embedding_xdrope": False, "attention_head_dim": lambda config: config.head_size,
+}  # fmt: skip
+#: Of experts and latents, which the dense model has not, and of its rotation beside `alpha`.
+_HUNYUAN_HARMLESS: Final = (
+    "max_position_embeddings", "moe_*", "*_rank", "qk_*_head_dim", "v_head_dim", "num_shared_expert",
+    "cla_share_factor", "n_group",
+    "topk_group",
+    "norm_topk_prob", "routed_scaling_factor", "group_limited_greedy", "use_mixed_mlp_moe",
+    "rope_scaling.beta_*",
+    "rope_scaling.mscale*", "rope_parameters.beta_*", "rope_parameters.mscale*", "num_media_embeds",
+    "anyres_*",
+    "add_classification_head", "class_num", "pool_type", "dense_list", "mask_init_id", "org_vocab_size",
+)  # fmt: skip
+_MINIMAX: Final[dict[str, Assumption]] = {
+    "rope_parameters.partial_rotary_factor": lambda config: config["rotary_dim"] / config.head_size,
+    "partial_rotary_factor": lambda config: config["rotary_dim"] / config.head_size,
+    "scoring_func": "sigmoid", "qk_norm_type": "per_layer", "shared_intermediate_size": 0,
+    "attn_type_list": lambda config: [1] * config.layers,
+    **{f"layernorm_{part}_{name}": 1.0
+       for part in ("full_attention", "linear_attention", "mlp") for name in ("alpha", "beta")},
+}  # fmt: skip
+_MINISTRAL: Final[dict[str, Assumption]] = {
+    "sliding_window": (),
+    "rope_parameters.attention_factor": (),
+    **SAME_SCALES,
+}
 
 FAMILIES: Final = (
     Family(
@@ -117,29 +194,40 @@ FAMILIES: Final = (
             "context_length": ("model_max_length", "max_position_embeddings"), "logit_scale": "logit_scale",
             "rope.scaling.type": lambda config: "none",
         },
-        pre="command-r",
+        pre="command-r", tied=True, ropes=PLAIN, assumed=_COHERE, defaults={"logit_scale": 0.0625,
+        "rope_theta": 500000.0},
     ),
     Family(
         hf=("Cohere2ForCausalLM",), architecture="cohere2",
         keys={
             **_WINDOW, "logit_scale": "logit_scale", "vocab_size": "vocab_size",
-            "rope.dimension_count": lambda config: int(config.head_size * (config.get("rotary_pct") or 1)),
+            "rope.dimension_count": lambda config: config.head_size,
             "rope.scaling.type": lambda config: "none",
         },
-        pre="command-r",
+        pre="command-r", tied=True, ropes=PLAIN, assumed=_COHERE2,
+        defaults={"logit_scale": 0.0625, "sliding_window": 4096},
     ),
     Family(
-        hf=("Olmo2ForCausalLM",), architecture="olmo2", names=POST_NORMS, pre="dbrx",
+        hf=("Olmo2ForCausalLM",), architecture="olmo2", names=POST_NORMS, pre="dbrx", assumed=_OLMO,
+        defaults={"rms_norm_eps": 1e-5, "rope_theta": 10000.0},
     ),
     Family(
         hf=("Olmo3ForCausalLM",), architecture="olmo2", keys=_WINDOWS, names=POST_NORMS, pre="dbrx",
+        assumed=_OLMO, defaults={"sliding_window": 4096, "rms_norm_eps": 1e-5},
     ),
     Family(
         hf=("OlmoeForCausalLM",), architecture="olmoe",
-        keys={"attention.layer_norm_rms_epsilon": lambda config: 1e-5}, pre="olmo",
+        keys={
+            "attention.layer_norm_rms_epsilon": lambda config: config.get("rms_norm_eps") or 1e-5,
+            "expert_weights_norm": lambda config: config.get("norm_topk_prob") or None,
+        },
+        pre="olmo", assumed={"clip_qkv": ()},
     ),
     Family(
-        hf=("Starcoder2ForCausalLM",), architecture="starcoder2", keys=_WINDOW, pre="starcoder",
+        hf=("Starcoder2ForCausalLM",), architecture="starcoder2", keys=_WINDOW, pre="starcoder", tied=True,
+        assumed={"hidden_act": "gelu_pytorch_tanh", "norm_type": "layer_norm", "mlp_type": "default",
+        "scale_attn_weights": True},
+        harmless=("activation_function", "*softmax_in_fp32"),
     ),
     Family(
         hf=("Glm4ForCausalLM", "Glm4vForConditionalGeneration", "GlmOcrForConditionalGeneration"),
@@ -155,14 +243,19 @@ FAMILIES: Final = (
             "expert_weights_norm": "norm_topk_prob",
         },
         names={"model.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm"}, pre="glm4",
+        defaults={"rope_theta": 10000.0, "norm_topk_prob": True, "first_k_dense_replace": 1},
+        assumed={"scoring_func": "sigmoid", "topk_method": "noaux_tc"},
+        harmless=("use_qk_norm", "num_nextn_predict_layers"),
     ),
     Family(
         hf=("GptOssForCausalLM",), architecture="gpt-oss",
-        keys={**_WINDOW, "expert_feed_forward_length": "intermediate_size"}, names=_GPT_OSS_NAMES,
-        pre="gpt-4o",
+        keys={**_WINDOW, "expert_feed_forward_length": "intermediate_size", "rope.freq_base": _untruncated},
+        names=_GPT_OSS_NAMES, ropes=(*PLAIN, "yarn"),
+        pre="gpt-4o", assumed=_GPT_OSS, harmless=("initial_context_length",),
     ),
     Family(
-        hf=("Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM"), architecture="ernie4_5",
+        hf=("Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM"), architecture="ernie4_5", tied=True,
+        assumed={"compression_ratio": 1.0},
     ),
     Family(
         hf=("Ernie4_5_MoeForCausalLM",), architecture="ernie4_5-moe",
@@ -176,10 +269,16 @@ FAMILIES: Final = (
             ),
         },
         names={"model.layers.{}.mlp.moe_statics.e_score_correction_bias": "blk.{}.exp_probs_b.bias"},
-        changes={"exp_probs_b.bias": lambda values, config: values.reshape(-1)},
+        changes={"exp_probs_b.bias": lambda values, config: values.reshape(-1)}, tied=True,
+        assumed={
+            "moe_layer_end_index": lambda config: (config.layers - 1, -1), "moe_norm_min": 1e-12,
+            "moe_gate": "topk", "compression_ratio": 1.0, "use_bias": False,
+        },
+        harmless=("moe_use_aux_free",),
     ),
     Family(
         hf=("HunYuanDenseV1ForCausalLM",), architecture="hunyuan-dense", keys=_HUNYUAN, pre="hunyuan-dense",
+        assumed=_HUNYUAN_ASSUMED, harmless=_HUNYUAN_HARMLESS,
     ),
     Family(
         hf=("Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"), architecture="mistral3",
@@ -188,7 +287,7 @@ FAMILIES: Final = (
             "attention.temperature_scale": lambda config: config.rope.get("llama_4_scaling_beta"),
             "rope.scaling.yarn_log_multiplier": lambda config: config.rope.get("mscale_all_dim"),
         },
-        pre="tekken",
+        pre="tekken", assumed=_MINISTRAL, harmless=("rope_parameters.max_position_embeddings",),
     ),
     Family(
         hf=("MiniMaxM2ForCausalLM",), architecture="minimax-m2",
@@ -196,6 +295,8 @@ FAMILIES: Final = (
             "expert_feed_forward_length": "intermediate_size", "rope.dimension_count": "rotary_dim",
             "expert_gating_func": lambda config: 2,
         },
-        pre="minimax-m2",
+        pre="minimax-m2", assumed=_MINIMAX,
+        harmless=("use_qk_norm", "use_routing_bias", "use_mtp", "mlp_intermediate_size", "shared_moe_mode",
+        "mtp_*", "num_mtp_modules", "max_model_len"),
     ),
 )  # fmt: skip

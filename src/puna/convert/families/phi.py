@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from puna.convert.config import Config
-from puna.convert.family import Family
-from puna.convert.rotation import long_rope_attention, long_rope_factors, original_context
+from puna.convert.family import PLAIN, Family
+from puna.convert.rotation import LONG_ROPE, long_rope_attention, long_rope_factors, original_context
 
 
 def _rotated(config: Config) -> int:
@@ -23,6 +23,8 @@ PHI3: Final = Family(
         "rope.scaling.type": lambda config: None,
         "attention.sliding_window": lambda config: config.get("sliding_window") or 0,
     },
-    extra=long_rope_factors, vocabulary="phi3", pre="gpt-4o",
+    extra=long_rope_factors, vocabulary="phi3", pre="gpt-4o", ropes=(*PLAIN, "longrope", "su"),
+    defaults={"original_max_position_embeddings": 4096}, assumed={**LONG_ROPE, "full_attn_mod": 1,
+    "interpolate_factor": 1},
 )  # fmt: skip
 FAMILIES: Final = (PHI3,)

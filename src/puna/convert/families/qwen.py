@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from puna.convert.config import Config
-from puna.convert.family import Family, Key, Place, Split, halves
+from puna.convert.family import SCALED, Family, Key, Place, Split, halves
 from puna.convert.numbers import Values
 
 EXPERTS: Final[dict[str, Key]] = {
@@ -18,9 +18,14 @@ EXPERTS: Final[dict[str, Key]] = {
 _SUMMED: Final[dict[str, Key]] = {
     "expert_weights_norm": lambda config: config.get("norm_topk_prob") or None,
 }
-_NOT_SUMMED: Final[dict[str, Key]] = {
+NOT_SUMMED: Final[dict[str, Key]] = {
     "norm_top_k_prob": lambda config: False if config.get("norm_topk_prob") is False else None,
 }
+#: Without use of windows, which no file of Qwen says, their size does not matter.
+WINDOWS: Final = ("sliding_window", "max_window_layers")
+#: What transformers takes where config.json does not say it.
+_DEFAULTS: Final = {"rope_theta": 10000.0}
+_VISION_ROPES: Final = (*SCALED, "mrope")
 #: How many layers of what sees speak to the first layers of the text.
 _SPEAKING: Final[dict[str, Key]] = {
     "n_deepstack_layers": lambda config: len(
@@ -70,7 +75,8 @@ def _ranks(*, tied: bool) -> Callable[[Config], bool]:
 
 
 _RANKING: Final = Family(
-    hf=("Qwen3ForCausalLM",), architecture="qwen3", pre="qwen2", when=_ranks(tied=False),
+    hf=("Qwen3ForCausalLM",), architecture="qwen3", pre="qwen2", when=_ranks(tied=False), harmless=WINDOWS,
+    defaults=_DEFAULTS,
     keys={
         "pooling_type": lambda config: 4, "classifier.output_labels": lambda config: list(_LABELS),
         "tokenizer.chat_template.rerank": lambda config: _QUESTION,
@@ -87,25 +93,36 @@ _RANKING_TIED: Final = replace(
     },
 )  # fmt: skip
 
+_QWEN2VL: Final = Family(
+    hf=("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"), architecture="qwen2vl",
+    pre="qwen2", ropes=_VISION_ROPES, harmless=WINDOWS, defaults={"rope_theta": 1e6},
+    assumed={"rope_parameters.mrope_interleaved": False},
+)  # fmt: skip
+
 FAMILIES: Final = (
     _RANKING, _RANKING_TIED,
-    Family(hf=("Qwen2ForCausalLM",), architecture="qwen2", pre="qwen2"),
-    Family(hf=("Qwen2MoeForCausalLM",), architecture="qwen2moe", keys={**EXPERTS, **_SUMMED}, pre="qwen2"),
-    Family(hf=("Qwen3ForCausalLM",), architecture="qwen3", pre="qwen2"),
+    Family(hf=("Qwen2ForCausalLM",), architecture="qwen2", pre="qwen2", harmless=WINDOWS, defaults=_DEFAULTS),
     Family(
-        hf=("Qwen3MoeForCausalLM",), architecture="qwen3moe", keys={**EXPERTS, **_NOT_SUMMED}, pre="qwen2"
+        hf=("Qwen2MoeForCausalLM",), architecture="qwen2moe", keys={**EXPERTS, **_SUMMED}, pre="qwen2",
+        harmless=WINDOWS, defaults=_DEFAULTS,
     ),
+    Family(hf=("Qwen3ForCausalLM",), architecture="qwen3", pre="qwen2", harmless=WINDOWS, defaults=_DEFAULTS),
     Family(
-        hf=("Qwen2VLForConditionalGeneration", "Qwen2VLModel", "Qwen2_5_VLForConditionalGeneration"),
-        architecture="qwen2vl", pre="qwen2",
+        hf=("Qwen3MoeForCausalLM",), architecture="qwen3moe", keys={**EXPERTS, **NOT_SUMMED}, pre="qwen2",
+        defaults={**_DEFAULTS, "norm_topk_prob": False}, harmless=WINDOWS,
     ),
+    _QWEN2VL, replace(_QWEN2VL, hf=("Qwen2VLModel",), prefix="model."),
     Family(
         hf=("Qwen3VLForConditionalGeneration",), architecture="qwen3vl", pre="qwen2", keys=_SPEAKING,
+        ropes=_VISION_ROPES, assumed={"rope_parameters.mrope_interleaved": True},
     ),
     Family(
         hf=("Qwen3VLMoeForConditionalGeneration",), architecture="qwen3vlmoe", pre="qwen2",
-        keys={**EXPERTS, **_NOT_SUMMED, **_SPEAKING}, names=_PERHAPS_TURNED,
+        keys={**EXPERTS, **NOT_SUMMED, **_SPEAKING}, names=_PERHAPS_TURNED,
+        ropes=_VISION_ROPES, assumed={"rope_parameters.mrope_interleaved": True, "norm_topk_prob": True},
     ),
-    Family(hf=("Qwen3Model",), architecture="qwen3", pre="qwen2", prefix="model."),
-    Family(hf=("Qwen2Model",), architecture="qwen2", pre="qwen2", prefix="model."),
+    Family(hf=("Qwen3Model",), architecture="qwen3", pre="qwen2", prefix="model.", harmless=WINDOWS,
+    defaults=_DEFAULTS),
+    Family(hf=("Qwen2Model",), architecture="qwen2", pre="qwen2", prefix="model.", harmless=WINDOWS,
+    defaults=_DEFAULTS),
 )  # fmt: skip

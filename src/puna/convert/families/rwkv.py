@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from puna.convert.config import Config
-from puna.convert.families.mamba import NOTHING
+from puna.convert.families.mamba import NO_ATTENTION, NOTHING
 from puna.convert.family import Family, Member, Place
 from puna.convert.numbers import Values
 
@@ -85,6 +85,12 @@ RWKV7: Final = Family(
         "channel_mix_lerp_k.weight": _flat,
     },
     extra=_unused,
+    assumed={
+        "hidden_act": "sqrelu", "norm_first": True, "attn": (), "hidden_ratio": lambda config: (
+            (config.get("intermediate_size") and config.peek("hidden_ratio")) or 4.0
+        ),
+    },
+    harmless=(*NO_ATTENTION, "attn_mode", "use_l2warp", "value_dim", "num_heads", "head_size"),
 )  # fmt: skip
 
 #: Of ARWKV, as its published code has them.
@@ -139,6 +145,11 @@ def _arwkv(*, gated: bool) -> Family:
         extra=partial(_shares_of_first, _RANKS["iclr"]),
         dropped=tuple(f"{_MIXER.format(0)}.v{number}" for number in range(3)),
         when=partial(_is_arwkv, gated=gated), pre="qwen2",
+        harmless=(
+            *NO_ATTENTION, "wkv_*", "head_size_divisor", "hidden_*", "rms_norm_eps", "sliding_window",
+            "max_window_layers",
+            "attention_*", "rwkv_*", "lora_rank_*",
+        ),
     )  # fmt: skip
 
 

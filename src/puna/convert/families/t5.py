@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from puna.convert.config import Config
-from puna.convert.family import Family, Key, Place
+from puna.convert.family import Assumption, Family, Key, Place
 from puna.model.published import T5_LINEARS
 
 
@@ -55,6 +55,15 @@ _KEYS: Final[dict[str, Key]] = {
     "attention.relative_buckets_count": "relative_attention_num_buckets",
 }  # fmt: skip
 
+_ASSUMED: Final[dict[str, Assumption]] = {
+    "relative_attention_max_distance": 128,
+    "feed_forward_proj": ("relu", "gated-gelu"),
+    "dense_act_fn": ("relu", "gelu_new"),
+    "is_encoder_decoder": (True, False),
+    "scale_decoder_outputs": lambda config: config.whole.get("tie_word_embeddings", True),
+}
+_HARMLESS: Final = ("is_gated_act", "scalable_attention")
+
 FAMILIES: Final = (
     Family(
         hf=("T5ForConditionalGeneration", "T5WithLMHeadModel", "UMT5ForConditionalGeneration"),
@@ -63,10 +72,11 @@ FAMILIES: Final = (
             **_KEYS, "decoder_block_count": ("num_decoder_layers", "num_layers"),
             "decoder_start_token_id": lambda config: config.get("decoder_start_token_id") or 0,
         },
-        names=_NAMES, rename=_numbered,
+        names=_NAMES, rename=_numbered, tied=True, assumed=_ASSUMED, harmless=_HARMLESS,
     ),
-    Family(
+    Family(  # without a decoder, whose outputs would be scaled
         hf=("T5EncoderModel", "UMT5EncoderModel"), architecture="t5encoder", keys=_KEYS, names=_NAMES,
-        rename=_numbered,
+        rename=_numbered, harmless=(*_HARMLESS, "num_decoder_layers", "scale_decoder_outputs"),
+        assumed={key: value for key, value in _ASSUMED.items() if key != "scale_decoder_outputs"},
     ),
 )  # fmt: skip

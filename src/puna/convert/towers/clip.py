@@ -49,6 +49,32 @@ def keys(kind: str, eps: float, **more: Key) -> dict[str, Key]:
     }
 
 
+def unless(usual: float, name: str) -> Key:
+    """Return a key for one of the tower's settings, unless it has the value that readers take it to have."""
+
+    def key(config: Config) -> Any:
+        value = config.get(name)
+        return None if value == usual else value
+
+    return key
+
+
+def rope_base(config: Config) -> float | None:
+    """Return the base of the tower's rotation, unless it is the usual one."""
+    theta = (config.get("rope_parameters") or {}).get("rope_theta") or config.get("rope_theta")
+    return None if theta in (None, 10000) else float(theta)
+
+
+def _shown(name: str, usual: float) -> Key:
+    """Return a key for how pictures are prepared, unless it is done as readers take it to be."""
+
+    def key(config: Config) -> Any:
+        value = config.picture(name, config.whole.get(name, usual))
+        return None if value == usual else value
+
+    return key
+
+
 def _gemma_scale(config: Config) -> int | None:
     """Patches of the side of what becomes a row, if they are not the usual four."""
     rows = config.whole.get("mm_tokens_per_image") or 256
@@ -98,7 +124,22 @@ _CLIP: Final[dict[str, Place]] = {
     "multi_modal_projector.linear_1": "mm.0", "multi_modal_projector.linear_2": "mm.2",
     "image_newline": "model.image_newline", "tower.post_layernorm": None,
 }  # fmt: skip
+
+
+def _feature_layer(config: Config) -> list[int]:
+    """Return the number of layers before the patches that are projected, in a list as llama.cpp has it."""
+    layer, count = config.whole.get("vision_feature_layer"), config.few("num_hidden_layers")
+    layer = -2 if layer is None else layer
+    if type(layer) is not int or not -count <= layer <= count or layer in (0, -count - 1):
+        raise ConversionError(
+            f"config.json: 'vision_feature_layer' is {shown(layer)}; a file names one of {count} layers, "
+            "counted from 1, or back from -1"
+        )
+    return [layer if layer > 0 else count + 1 + layer]
+
+
 _LLAVA_KEYS: Final[dict[str, Key]] = {
+    "vision.feature_layer": _feature_layer,
     "projector_type": lambda config: "mlp",
     "vision.attention.layer_norm_epsilon": lambda config: config.get("layer_norm_eps") or 1e-5,
     "use_gelu": lambda config: config.get("hidden_act") not in (None, "quick_gelu"),
@@ -132,11 +173,18 @@ def square(values: Values, config: Config) -> Values:
     return values.reshape(len(values), side, side, 3).transpose(0, 3, 1, 2)
 
 
+#: Of LFM2-VL, as Ollama's files name what llama.cpp's leave out.
+_LFM2_USUAL: Final = {
+    "do_image_splitting": True, "min_tiles": 2, "max_tiles": 10, "tile_size": 512, "min_image_tokens": 64,
+    "max_image_tokens": 256, "max_pixels_tolerance": 2.0, "use_thumbnail": True,
+    "use_image_special_tokens": True,
+}  # fmt: skip
 LFM2: Final = Family(
     hf=("Lfm2VlForConditionalGeneration",), architecture="clip", kept=kept("multi_modal_projector."),
     keys={
         **keys("lfm2", 1e-6), "vision.image_size": lambda config: 256,
         "vision.projector.scale_factor": lambda config: config.whole.get("downsample_factor") or 2,
+        **{f"vision.{name}": _shown(name, usual) for name, usual in _LFM2_USUAL.items()},
     },
     names={
         **_SIGLIP, "multi_modal_projector.layer_norm": "mm.input_norm",

@@ -1,4 +1,4 @@
-"""What sees in Gemma 3n, which is a MobileNet V5, and in Gemma 4, whose linears keep within bounds."""
+"""The vision towers of Gemma 3n (a MobileNet V5) and of Gemma 4, whose linears keep within bounds."""
 
 from __future__ import annotations
 
@@ -37,12 +37,29 @@ _CHANGES: Final[dict[str, Change]] = {
     "v.patch_embd.weight": square,
     **{f"{name}.{bound}": _vector for name in _LINEARS.values() for bound in _BOUNDS},
 }
+_POOL: Final = 3
+_MOST_ROWS: Final = 280
+
+
+def _pool(config: Config) -> int:
+    return int(config.get("pooling_kernel_size") or _POOL)
+
+
+def _most_pixels(config: Config) -> int | None:
+    """Return the pixels of the largest image, unless it has the usual number of rows."""
+    rows = config.picture("max_soft_tokens", _MOST_ROWS)
+    return None if rows == _MOST_ROWS else rows * (_pool(config) * config.count("patch_size")) ** 2
+
+
 GEMMA4: Final = Family(
     hf=("Gemma4ForConditionalGeneration",), architecture="clip", kept=kept("embed_vision."),
     keys={
         "vision.projector_type": lambda config: "gemma4v",
         "vision.image_size": lambda config: 224,  # which is not used
-        "vision.attention.layer_norm_epsilon": lambda config: config.get("layer_norm_eps") or 1e-6,
+        "vision.attention.layer_norm_epsilon": lambda config: config.get("rms_norm_eps") or 1e-6,
+        # Published files leave these out, which llama.cpp takes for the usual values.
+        "vision.projector.scale_factor": lambda config: None if _pool(config) == _POOL else _pool(config),
+        "vision.image_max_pixels": _most_pixels,
     },
     names=_NAMES, changes=_CHANGES,
 )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Final
 from puna.convert.config import Config
 from puna.convert.family import Family, permuted
 from puna.convert.numbers import Values
-from puna.convert.towers.clip import activation, kept
+from puna.convert.towers.clip import activation, kept, rope_base
 
 _LLAMA4_LAYER: Final = {
     "input_layernorm": "ln1", "post_attention_layernorm": "ln2", "self_attn.o_proj": "attn_out",
@@ -20,6 +20,7 @@ LLAMA4: Final = Family(
         "projector_type": lambda config: "llama4", "use_gelu": lambda config: True,
         "vision.attention.layer_norm_epsilon": lambda config: config.get("norm_eps") or 1e-5,
         "vision.projector.scale_factor": lambda config: int(1 / config["pixel_shuffle_ratio"]),
+        "vision.rope.freq_base": rope_base,
     },
     names={
         "tower.patch_embedding.linear": "v.patch_embd", "tower.class_embedding": "v.class_embd",
@@ -53,6 +54,7 @@ PIXTRAL: Final = Family(
         "projector_type": lambda config: "pixtral",
         "vision.attention.layer_norm_epsilon": lambda config: config.get("layer_norm_eps") or 1e-5,
         "vision.spatial_merge_size": lambda config: config.whole.get("spatial_merge_size"),
+        "vision.rope.freq_base": rope_base,
         "use_gelu": lambda config: activation(config).get("use_gelu"),
         "use_silu": lambda config: activation(config).get("use_silu"),
     },

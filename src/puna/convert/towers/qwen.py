@@ -10,7 +10,7 @@ from typing import Final
 from puna.convert.config import Config
 from puna.convert.family import Family, Key, Place, Split
 from puna.convert.numbers import Values
-from puna.convert.towers.clip import activation, thirds
+from puna.convert.towers.clip import activation, thirds, unless
 from puna.errors import ConversionError
 
 _KEPT: Final = ("tower.",)
@@ -44,7 +44,9 @@ def _keys(kind: str, **more: Key) -> dict[str, Key]:
     return {
         "projector_type": lambda config: kind,
         "vision.image_size": lambda config: config.get("image_size") or 560,
-        "vision.attention.layer_norm_epsilon": lambda config: config.whole.get("rms_norm_eps") or 1e-6,
+        # Of the models' code: the text's is another one.
+        "vision.attention.layer_norm_epsilon": lambda config: 1e-6,
+        "vision.spatial_merge_size": unless(2, "spatial_merge_size"),
         **more,
     }
 
@@ -72,6 +74,7 @@ QWEN25: Final = Family(
     hf=("Qwen2_5_VLForConditionalGeneration",), architecture="clip", kept=_KEPT,
     keys={
         **_keys("qwen2.5vl_merger"), "use_silu": lambda config: True, "vision.n_wa_pattern": _every,
+        "vision.window_size": unless(112, "window_size"),
     },
     names={**_FRAMES, **_PARTED, **_layers(_GATED)},
 )  # fmt: skip
@@ -103,7 +106,6 @@ QWEN3: Final = Family(
             math.sqrt(config.get("num_position_embeddings") or 2304) * config.count("patch_size")
         ),
         "vision.spatial_merge_size": "spatial_merge_size",
-        "vision.attention.layer_norm_epsilon": lambda config: config.text.get("rms_norm_eps") or 1e-6,
         "vision.is_deepstack_layers": _speaking,
     },
     names={
@@ -136,6 +138,7 @@ GLM: Final = Family(
             config.get("intermediate_size") or config["out_hidden_size"]
         ),
         "vision.attention.layer_norm_epsilon": lambda config: config.get("rms_norm_eps") or 1e-5,
+        "vision.spatial_merge_size": unless(2, "spatial_merge_size"),
         "use_gelu": lambda config: activation(config).get("use_gelu"),
         "use_silu": lambda config: activation(config).get("use_silu"),
     },

@@ -46,7 +46,7 @@ class Gemma3nLayerOptions(LayerOptions):
     laurel_rank: int
     layer_input_size: int
     scales_corrected: bool  # whether the computed stream is scaled where it meets what tokens give
-    deviations: float  # above the mean, that gates must be to count; 0: all count
+    deviations: float  # above the mean, that gates must be to count; minus infinity: all count
 
     @property
     def mixtures(self) -> int:
@@ -133,7 +133,7 @@ def mixer_kind(options: LayerOptions) -> type[AllNormedSelfAttention | Borrowing
 
 
 def feed_forward_kind(options: Gemma3nLayerOptions) -> type[GeluFeedForward]:
-    return SparseFeedForward if options.deviations else GeluFeedForward
+    return SparseFeedForward if options.deviations > -math.inf else GeluFeedForward
 
 
 class Layer(Module):
@@ -244,10 +244,10 @@ def _read_deviations(file: GGUFFile, layers: int) -> list[float]:
     key = "activation_sparsity_scale"
     found: Any = file.get(key)
     if found is None:
-        return [0.0] * layers
+        return [-math.inf] * layers
     if isinstance(found, str | int | float) or len(found) != layers:
         raise invalid(file, key, f"should have a number for each of the {layers} layers, not {shown(found)}")
     for each in found:
         if isinstance(each, bool) or not isinstance(each, int | float) or not each < _MOST_DEVIATIONS:
             raise invalid(file, key, f"should be numbers of standard deviations, but has {shown(each)}")
-    return [max(float(each), 0.0) for each in found]
+    return [float(each) for each in found]

@@ -7,10 +7,13 @@ so that rotary pairs are neighbours.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from puna.model.decoder import Decoder
+from puna.model.layer_cache import Window
+from puna.model.metadata import scalar
 from puna.model.options import TextOptions
 from puna.nn.module import blocks
 from puna.nn.transformer_layer import PreNormLayer
@@ -24,4 +27,7 @@ class Llama(Decoder):
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
-        return TextOptions.read(file)
+        options = TextOptions.read(file)
+        if (window := scalar(file, "attention.sliding_window", 0)) < 1:
+            return options
+        return options.each(lambda _, layer: dataclasses.replace(layer, remembers=Window(window)))

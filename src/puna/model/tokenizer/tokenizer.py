@@ -121,6 +121,10 @@ class Tokenizer:
         self.check([id])
         return self._vocabulary.texts[id]
 
+    def id_of(self, text: str) -> int | None:
+        """Return the token spelt `text` in the vocabulary, whatever its type; None if there is none."""
+        return self._vocabulary.ids.get(text)
+
     def is_control(self, id: int) -> bool:
         """Whether `id` is a control token. Raises RequestError if there is no such token."""
         self.check([id])

@@ -7,7 +7,7 @@ another one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 _LEAST_TILES: Final = 2
 _MOST_TILES: Final = 9
+_ABSURD_TILES: Final = 256
+#: Of the model's code. llama.cpp's converter writes SAM's, which no reader takes for that of CLIP.
+_CLIP_EPS: Final = 1e-5
 _GREY: Final = 127
 #: Patches of a side that become one row.
 _STRIDES: Final = 4
@@ -56,6 +59,8 @@ class OcrLayer(LayerNormLayer):
 @dataclass(frozen=True, kw_only=True)
 class DeepSeekOcrVisionOptions(VisionOptions):
     sam: SamOptions
+    least_tiles: int
+    most_tiles: int
 
     @property
     def positions(self) -> int:
@@ -80,6 +85,9 @@ class DeepSeekOcrVisionOptions(VisionOptions):
 
 class DeepSeekOcrVision(VisionTower):
     options: DeepSeekOcrVisionOptions
+    activations = ("gelu",)  # which is what files call the quick one of its CLIP
+    #: The windows' sizes follow from SAM's tables, and the rows from its strides.
+    without_effect = ("vision.window_size", "vision.projector.scale_factor")
     sam: Sam = part("s", options="sam")
     unused: PatchEmbedding | None = weight(
         "v.patch_embd", "hidden_size", "channels", "patch_size", "patch_size", optional=True
@@ -95,9 +103,19 @@ class DeepSeekOcrVision(VisionTower):
 
     @classmethod
     def read_options(cls, file: GGUFFile, text_size: int) -> DeepSeekOcrVisionOptions:
-        options = VisionOptions.read(file, text_size, image_size=224, norm_eps=1e-5)
+        options = VisionOptions.read(file, text_size, image_size=224)
         prefix = "s" if file.architecture != "clip" else "v.sam"
-        return DeepSeekOcrVisionOptions(**vars(options), sam=_read_sam(file, prefix, options.hidden_size))
+        least = required(file, "vision.preproc_min_tiles", _LEAST_TILES)
+        most = required(file, "vision.preproc_max_tiles", _MOST_TILES)
+        if not least <= most <= _ABSURD_TILES:
+            raise invalid(file, "vision.preproc_max_tiles", f"is {most}, with at least {least}")
+        layers = tuple(replace(layer, norm_eps=_CLIP_EPS) for layer in options.layers)
+        return DeepSeekOcrVisionOptions(
+            **{**vars(options), "norm_eps": _CLIP_EPS, "layers": layers},
+            sam=_read_sam(file, prefix, options.hidden_size),
+            least_tiles=least,
+            most_tiles=most,
+        )
 
     def loaded(self) -> None:
         super().loaded()
@@ -116,7 +134,7 @@ class DeepSeekOcrVision(VisionTower):
         )  # fmt: skip
         rows, columns, cut = 0, 0, whole[:0, :0].reshape(0, 0, 0, 3)
         if max(width, height) > o.tile_size:
-            rows, columns = closest_grid(width, height, o.tile_size, _LEAST_TILES, _MOST_TILES)
+            rows, columns = closest_grid(width, height, o.tile_size, o.least_tiles, o.most_tiles)
             cut = tiles(stretched(picture, columns * o.tile_size, rows * o.tile_size, BICUBIC), o.tile_size)
         order = _order(rows, columns, _rows(o.tile_size // o.sam.patch_size), _rows(o.sam.side))
         return Prepared(cut, len(order), (rows, columns), overview=whole, order=order)

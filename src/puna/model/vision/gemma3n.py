@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -198,7 +198,10 @@ def _read_stages(file: GGUFFile, eps: float) -> tuple[StageOptions, ...]:
     for stage, count in enumerate(counts):
         read: list[BlockOptions] = []
         for block in range(count):
-            read.append(_read_block(file, f"v.blk.{stage}.{block}", size, eps, 1 if block else _STEP))
+            prefix = f"v.blk.{stage}.{block}"
+            scale = file.tensors.get(f"{prefix}.layer_scale.gamma")
+            each = _read_block(file, prefix, size, eps, 1 if block else _STEP)
+            read.append(replace(each, flat_scale=scale is not None and len(scale.shape) == 1))
             size = read[-1].out_size
         stages.append(StageOptions(blocks=tuple(read)))
     return tuple(stages)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from puna.batch import Image, Input
-from puna.errors import ModelError
+from puna.errors import ImageError, ModelError
 from puna.images import Picture
 from puna.images.pixels import BICUBIC, stretched
 from puna.model.metadata import first_of, invalid, positive, required
@@ -153,8 +153,9 @@ class Gemma4Vision(VisionTower):
     @classmethod
     def read_options(cls, file: GGUFFile, text_size: int) -> Gemma4VisionOptions:
         options = VisionOptions.read(
-            file, text_size, image_size=224, patch_size=16, feed_forward=("v.blk.0.ffn_gate.weight",)
-        )
+            file, text_size, image_size=224, patch_size=16, feed_forward=("v.blk.0.ffn_gate.weight",),
+            mean=(0.0,) * 3, std=(1.0,) * 3,
+        )  # fmt: skip
         merge = required(file, "vision.projector.scale_factor", 3)
         if merge > 16:
             raise invalid(
@@ -168,10 +169,10 @@ class Gemma4Vision(VisionTower):
         layers = tuple(Gemma4VisionLayerOptions(**vars(each), bound_count=bounds) for each in options.layers)
         table = file.tensors.get("v.position_embd.weight")
         size = table.shape[1] if table is not None and len(table.shape) == 3 else 0
-        if size < most // unit**2 * merge:  # pictures may be as narrow as one row
-            raise ModelError(f"{file.path}: there are positions for {size} columns, which are not all")
+        if size < merge:
+            raise ModelError(f"{file.path}: there are positions for {size} columns, and a row takes {merge}")
         return Gemma4VisionOptions(
-            **{**vars(options), "layers": layers},
+            **{**vars(options), "layers": layers, **_centred(options.mean, options.std)},
             merge=merge,
             most_pixels=most,
             table_size=size,
@@ -191,6 +192,13 @@ class Gemma4Vision(VisionTower):
     def prepare(self, picture: Picture) -> Prepared:
         unit = self.options.unit
         columns, rows = filling(*picture.size, unit, self.options.most_rows)
+        wide, high = columns * self.options.merge, rows * self.options.merge
+        if max(wide, high) > self.options.table_size:
+            raise ImageError(
+                f"an image of {picture.width} x {picture.height} pixels is too long and narrow: it would be "
+                f"read as {wide} x {high} patches, and the model has positions for {self.options.table_size} "
+                "along a side"
+            )
         pixels = stretched(picture, columns * unit, rows * unit, BICUBIC)
         return Prepared(pixels[None], rows * columns, (rows, columns))
 
@@ -231,6 +239,16 @@ def filling(width: int, height: int, unit: int, most: int) -> tuple[int, int]:
         return columns, rows
     # So long and narrow that a whole unit is more than its share.
     return min(max(width // height, 1), most), min(max(height // width, 1), most)
+
+
+def _centred(mean: Sequence[float], std: Sequence[float]) -> dict[str, tuple[float, ...]]:
+    """Return the mean and the deviation with which pixels become 2 x - 1, where those given make x of them.
+
+    The network itself does that to what the image processor hands it, which published settings leave between
+    0 and 1 (`Gemma4VisionPatchEmbedder` in transformers, the graph of `gemma4v` in llama.cpp).
+    """
+    halves = tuple(each / 2 for each in std)
+    return {"mean": tuple(a + b for a, b in zip(mean, halves, strict=True)), "std": halves}
 
 
 def _bound_count(file: GGUFFile, layers: int) -> int:

@@ -91,6 +91,7 @@ class GlmVisionOptions(QwenVisionOptions):
 
 class GlmOcrVision(QwenTower):
     options: GlmVisionOptions
+    activations = ("silu",)
     markers: ClassVar[tuple[str, str]] = ("<|begin_of_image|>", "<|end_of_image|>")
     embedding: FramesEmbedding = weight(
         "v.patch_embd_0|v.patch_embd", "hidden_size", "channels", "patch_size", "patch_size"

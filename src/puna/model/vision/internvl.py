@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from puna.batch import Image, Input
-from puna.errors import UnsupportedModelError
 from puna.images import Picture
 from puna.images.pixels import BICUBIC, IMAGENET_MEAN, IMAGENET_STD, stretched, tiles
 from puna.images.tiling import block_order, closest_grid
-from puna.model.metadata import flag, invalid, required, table_rows
+from puna.model.metadata import invalid, required, table_rows
 from puna.model.vision.options import TileOptions, VisionOptions, merge_factor
 from puna.model.vision.tower import Prepared, VisionTower, kept_together, marker, rows_of
 from puna.nn.layers import LayerNorm, Linear, RMSNorm
@@ -116,10 +115,6 @@ class InternVision(VisionTower):
 
     @classmethod
     def read_options(cls, file: GGUFFile, text_size: int) -> InternVisionOptions:
-        if flag(file, "use_silu", False):
-            raise UnsupportedModelError(
-                f"{file.path}: an InternViT with SiLU instead of GELU is not supported"
-            )
         options = VisionOptions.read(file, text_size, image_size=448, mean=IMAGENET_MEAN, std=IMAGENET_STD)
         merge = merge_factor(file, options)
         least = required(file, "vision.preproc_min_tiles", 1)

@@ -45,6 +45,11 @@ class Llama4VisionOptions(TileOptions):
         return self.patches + 1
 
 
+class Llama4Layer(ExactLayer):
+    #: Newer converters of llama.cpp give it the name that another model's norm has.
+    feed_forward_norm: LayerNorm = weight("ffn_norm|ln2|attn_post_norm", "hidden_size")
+
+
 class Llama4Vision(VisionTower):
     options: Llama4VisionOptions
     embedding: FlatPatchEmbedding = weight(
@@ -53,7 +58,7 @@ class Llama4Vision(VisionTower):
     whole: Array = weight("v.class_embedding|v.class_embd", "hidden_size")
     positions: Table = weight("v.positional_embedding_vlm|v.position_embd", "positions", "hidden_size")
     first_norm: LayerNorm = weight("v.layernorm_pre|v.pre_ln", "hidden_size")
-    layers: Sequence[ExactLayer] = blocks("v.blk")
+    layers: Sequence[Llama4Layer] = blocks("v.blk")
     norm: LayerNorm = weight("v.layernorm_post|v.post_ln", "hidden_size")
     up: Linear = weight("v.vision_adapter.mlp.fc1|mm.model.mlp.1", "adapted_size", "merged_size")
     down: Linear = weight("v.vision_adapter.mlp.fc2|mm.model.mlp.2", "adapted_size", "adapted_size")

@@ -1,4 +1,4 @@
-"""The eyes of LLaVA 1.5: CLIP (Radford et al., arXiv:2103.00020) but for its last layer, and two linears.
+"""The vision tower of LLaVA 1.5: CLIP (Radford et al., arXiv:2103.00020) without its last layer, two linears.
 
 Liu et al., arXiv:2310.03744. A picture is padded to a square; its patches are what stands in the text.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from puna.batch import Image, Input
 from puna.errors import UnsupportedModelError
 from puna.images import Picture
 from puna.images.pixels import BICUBIC, CLIP_MEAN, CLIP_STD, as_picture, padded, stretched
-from puna.model.metadata import table_rows
+from puna.model.metadata import flag, invalid, table_rows
 from puna.model.vision.options import VisionOptions, with_clip_layers
 from puna.model.vision.tower import Prepared, VisionTower, kept_together, rows_of
 from puna.nn.layers import LayerNorm, Linear, Unused
@@ -36,21 +36,17 @@ _LARGEST_SIDE: Final = 4096
 @dataclass(frozen=True, kw_only=True)
 class LlavaVisionOptions(VisionOptions):
     projected_size: int  # between the two linears
+    used_layers: int  # whose last one's patches are projected
 
     @property
     def positions(self) -> int:
         """Those of the patches, and of what stands for all of them."""
         return self.patches + 1
 
-    @property
-    def used_layers(self) -> int:
-        """All but the last. Converters mostly left that out: of CLIPs whole there are only even ones."""
-        count = len(self.layers)
-        return count - 1 if count % 2 == 0 else count
-
 
 class LlavaVision(VisionTower):
     options: LlavaVisionOptions
+    activations = ("gelu", "quick gelu")
     embedding: PatchEmbedding = weight("v.patch_embd", "hidden_size", "channels", "patch_size", "patch_size")
     whole: Array = weight("v.class_embd", "hidden_size")
     positions: Table = weight("v.position_embd", "positions", "hidden_size")
@@ -72,7 +68,9 @@ class LlavaVision(VisionTower):
             feed_forward=("v.blk.0.ffn_up.weight",),
         )  # fmt: skip
         return LlavaVisionOptions(
-            **with_clip_layers(file, options), projected_size=table_rows(file, "mm.0.weight")
+            **with_clip_layers(file, options),
+            projected_size=table_rows(file, "mm.0.weight"),
+            used_layers=_used_layers(file, len(options.layers)),
         )
 
     def prepare(self, picture: Picture) -> Prepared:
@@ -94,7 +92,7 @@ class LlavaVision(VisionTower):
         return (yield from self.read(patches, slice_rows))
 
     def read(self, patches: Array, slice_rows: int) -> Slices[Array]:
-        """What of one square of patches stands in the text: [patches, text_size]."""
+        """Yield between steps; return the rows of one square of patches: [patches, text_size]."""
         o = self.options
         whole = self.whole.reshape(1, o.hidden_size)
         hidden = self.ops.concatenate([whole, self.embedding(patches)]) + self.positions.values
@@ -110,3 +108,29 @@ class LlavaVision(VisionTower):
     @property
     def most_patches(self) -> int:
         return self.options.positions
+
+
+def _used_layers(file: GGUFFile, count: int) -> int:
+    """Return how many of the file's layers run: all but CLIP's last one, which most files lack.
+
+    Newer files name it in `feature_layer`. Before that, llama.cpp's converter left the last layer out and
+    called what it wrote a LLaVA projector. For other files it is a guess: a whole CLIP has an even number of
+    layers.
+    """
+    key = "vision.feature_layer"
+    listed: Any = file.get(key)
+    if listed is not None:
+        layers = [listed] if isinstance(listed, int) else listed
+        if isinstance(layers, str | float) or not all(type(layer) is int for layer in layers[: count + 1]):
+            raise invalid(file, key, "should name a layer")
+        if len(layers) != 1:
+            raise UnsupportedModelError(
+                f"{file.path}: '{file.architecture}.{key}' names {len(layers)} layers; towers whose patches "
+                "are taken from several are not supported"
+            )
+        if not 0 < layers[0] <= count:
+            raise invalid(file, key, f"is {layers[0]}, but there are {count} layers")
+        return int(layers[0])
+    if flag(file, "has_llava_projector", False):
+        return count
+    return count - 1 if count % 2 == 0 else count

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from puna.errors import UnsupportedModelError, shown
 from puna.images import Picture
 from puna.images.pixels import BICUBIC, padded, stretched, tiles
 from puna.images.tiling import tile_places
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 #: Columns and rows of tiles that pictures are cut into, where a file does not say it.
 _GRIDS: Final = ((1, 2), (2, 1), (2, 2), (3, 1), (1, 3))
+#: How tiles are chosen and put together again: other ways are not supported.
+_KNOWN: Final = {"vision.mm_patch_merge_type": "spatial_unpad", "vision.image_aspect_ratio": "anyres"}
 _MOST_GRIDS: Final = 256
 _MOST_TILES: Final = 64
 
@@ -49,6 +52,12 @@ class LlavaNextVision(LlavaVision):
     @classmethod
     def read_options(cls, file: GGUFFile, text_size: int) -> LlavaNextVisionOptions:
         options = super().read_options(file, text_size)
+        for key, known in _KNOWN.items():
+            if (value := file.get(key)) not in (None, known):
+                raise UnsupportedModelError(
+                    f"{file.path}: '{file.architecture}.{key}' is {shown(value)}, and only {shown(known)} is "
+                    "supported"
+                )
         return LlavaNextVisionOptions(**vars(options), grids=_grids(file, options.image_size))
 
     def prepare(self, picture: Picture) -> Prepared:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from puna.errors import ModelError, UnsupportedModelError, shown
 from puna.images.pixels import HALVES
-from puna.model.metadata import first_of, flag, invalid, positive, required
+from puna.model.metadata import first_of, flag, invalid, positive, required, scalar
 from puna.nn.vision.clip import ClipLayerOptions, ExactLayer, QuickLayer
 from puna.nn.vision.layers import VisionLayerOptions
 
@@ -84,7 +84,7 @@ class VisionOptions:
             raise invalid(file, "vision.attention.head_count", complaint)
         if not patch_size <= image_size or (image_size // patch_size) ** 2 > _MOST_PATCHES:
             raise invalid(file, "vision.image_size", f"is {image_size}, with patches of {patch_size}")
-        if (channels := required(file, "vision.num_channels", 3)) != 3:
+        if (channels := scalar(file, "vision.num_channels", 3) or 3) != 3:  # Ollama writes 0 for none
             raise UnsupportedModelError(
                 f"{file.path}: images of {channels} channels are not supported, only of 3"
             )

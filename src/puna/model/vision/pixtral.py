@@ -74,6 +74,7 @@ class PixtralVisionOptions(VisionOptions):
 
 class PixtralVision(VisionTower):
     options: PixtralVisionOptions
+    activations = ("silu",)
     embedding: PatchEmbedding = weight(
         "v.patch_conv|v.patch_embd", "hidden_size", "channels", "patch_size", "patch_size"
     )
@@ -106,7 +107,7 @@ class PixtralVision(VisionTower):
             **vars(options),
             merge=merge,
             longest_edge=edge,
-            rope_base=positive(file, "vision.rope.freq_base", 10000.0),
+            rope_base=positive(file, _rope_key(file), 10000.0),
             projected_size=projected,
             # llama.cpp's converter reorders queries and keys, Ollama's does not.
             halves=file.architecture != PROJECTOR_ARCHITECTURE,
@@ -159,3 +160,10 @@ class PixtralVision(VisionTower):
     def most_patches(self) -> int:
         side = -(-self.options.longest_edge // self.options.unit) * self.options.merge
         return side**2
+
+
+def _rope_key(file: GGUFFile) -> str:
+    """Return the key of the rotation's base; of Mistral's own format llama.cpp names it as a text's."""
+    if file.architecture != PROJECTOR_ARCHITECTURE:
+        return "vision.rope.freq_base"
+    return first_of(file, "vision.rope.freq_base", "rope.freq_base")

@@ -16,7 +16,7 @@ from puna.batch import Image, Input
 from puna.errors import ModelError
 from puna.images import Picture
 from puna.images.pixels import BICUBIC, smart_size, stretched
-from puna.model.metadata import first_of, invalid, required
+from puna.model.metadata import first_of, invalid, positive, required
 from puna.model.vision.options import MergedOptions
 from puna.model.vision.tower import Prepared, VisionTower, kept_together, marker, rows_of
 from puna.nn.layers import Linear
@@ -57,12 +57,16 @@ class FramesEmbedding(PatchEmbedding):
 class QwenVisionOptions(MergedOptions):
     least_pixels: int
     most_pixels: int
+    rope_base: float
 
     @classmethod
     def read_sizes(
         cls, file: GGUFFile, *, least_pixels: int = _LEAST_PIXELS, most_pixels: int = _MOST_PIXELS
     ) -> dict[str, Any]:
-        """`merge`, and between which sizes pictures are read: the arguments stand for what is not said."""
+        """Return `merge`, the sizes between which pictures are read, and the rotation's base.
+
+        The arguments stand for sizes that the file lacks.
+        """
         merge = required(file, "vision.spatial_merge_size", 2)
         if merge > 8:
             raise invalid(file, "vision.spatial_merge_size", f"is {merge}, which is more than any model has")
@@ -71,7 +75,8 @@ class QwenVisionOptions(MergedOptions):
         least, most = required(file, least_key, least_pixels), required(file, most_key, most_pixels)
         if not least <= most <= _ABSURD_PIXELS:
             raise invalid(file, most_key, f"is {most}, with at least {least}")
-        return {"merge": merge, "least_pixels": least, "most_pixels": most}
+        base = positive(file, "vision.rope.freq_base", 10000.0)
+        return {"merge": merge, "least_pixels": least, "most_pixels": most, "rope_base": base}
 
 
 class QwenTower(VisionTower):
@@ -80,7 +85,7 @@ class QwenTower(VisionTower):
 
     def loaded(self) -> None:
         super().loaded()
-        self._rope = axial_rope(self.options.head_dim, 10000.0)
+        self._rope = axial_rope(self.options.head_dim, self.options.rope_base)
 
     def use(self, tokenizer: Tokenizer) -> None:
         self._begin, self._end = (Input(marker(tokenizer, spelling)) for spelling in self.markers)

@@ -35,6 +35,7 @@ class Qwen25VisionOptions(QwenVisionOptions):
 
 class Qwen25Vision(QwenTower):
     options: Qwen25VisionOptions
+    activations = ("silu",)
     embedding: FramesEmbedding = weight(
         "v.patch_embd_0|v.patch_embd", "hidden_size", "channels", "patch_size", "patch_size"
     )

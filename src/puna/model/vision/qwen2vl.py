@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 class Qwen2Vision(QwenTower):
+    activations = ("gelu", "quick gelu")
     embedding: FramesEmbedding = weight("v.patch_embd", "hidden_size", "channels", "patch_size", "patch_size")
     layers: Sequence[LayerNormLayer] = blocks("v.blk", choose=clip_layer_kind)
     norm: LayerNorm = weight("v.post_ln", "hidden_size")

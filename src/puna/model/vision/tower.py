@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +55,10 @@ class VisionTower(Module):
     """
 
     options: VisionOptions
+    #: What its feed-forward networks may compute, as files say it: "gelu", "silu" or "quick gelu".
+    activations: ClassVar[tuple[str, ...]] = ("gelu",)
+    #: Keys that its files have, and from which nothing follows; see `settings.py`.
+    without_effect: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     @abstractmethod
@@ -153,17 +157,18 @@ def kept_together(inputs: list[Input], *, one_batch: bool) -> list[Input]:
     return inputs
 
 
-def marker(tokenizer: Tokenizer, *spellings: str) -> int:
-    """The token spelt as the first of `spellings` that there is. Raises `ModelError` when there is none."""
-    for spelling in spellings:
-        ids = tokenizer.encode(spelling, add_special=False)
-        if len(ids) == 1 and tokenizer.token(ids[0]) == spelling:
-            return ids[0]
-    raise ModelError(f"the vocabulary has no token {spellings[0]}, which stands around images")
+def marker(tokenizer: Tokenizer, spelling: str) -> int:
+    """Return the token spelt `spelling`, whatever its type. Raises `ModelError` when there is none."""
+    id = tokenizer.id_of(spelling)
+    if id is None:
+        raise ModelError(f"the vocabulary has no token {spelling}, which stands around images")
+    return id
 
 
 def text(tokenizer: Tokenizer, spelling: str) -> list[Input]:
-    """Inputs of a text that belongs to an image."""
+    """Return the inputs of a text that belongs to an image: one if the vocabulary has a token spelt so."""
+    if (id := tokenizer.id_of(spelling)) is not None:
+        return [Input(id)]
     return [Input(token) for token in tokenizer.encode(spelling, add_special=False)]
 
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from puna.nn.feed_forward import gelu_tanh
 from puna.nn.layers import RMSNorm, Values
-from puna.nn.module import Module, blocks, weight
+from puna.nn.module import Module, WeightSource, blocks, weight
 from puna.nn.vision.attention import Groups, PatchKeys, Slices, pieces
 from puna.nn.vision.convolution import Convolution, DepthwiseConvolution, Pointwise, results, rimmed
 from puna.ops import Array
@@ -35,6 +35,7 @@ class BlockOptions:
     heads: int = 0
     head_dim: int = 0
     key_step: int = 1  # places of a side that are looked at as one
+    flat_scale: bool = False  # whether the tensor of its scale has one axis
 
     @property
     def query_size(self) -> int:
@@ -47,13 +48,16 @@ class StageOptions:
 
 
 class ChannelScale(Values):
-    """A factor for each channel: [1, channels, 1, 1]."""
+    """A factor for each channel: [1, channels, 1, 1], or [channels] from newer converters."""
 
     suffixes = ("",)
 
     @classmethod
-    def stored_shape(cls, shape: tuple[int, ...]) -> tuple[int, ...]:
-        return (*shape, 1, 1)
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: BlockOptions
+    ) -> Self | None:
+        stored = shape if options.flat_scale else (*shape, 1, 1)
+        return super().from_source(source, name, stored, options)
 
     @classmethod
     def arranged(cls, values: NDArray[np.float32], options: BlockOptions) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""All routes of Anthropic's API: `/v1/messages` and `/v1/messages/count_tokens`."""
+"""All routes of Anthropic's API: messages, counting their tokens, and models."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from puna.server.anthropic import models
 from puna.server.anthropic.replies import CountedTokens, MessageEvent, MessageReply
 from puna.server.anthropic.shape import MessageShape
 from puna.server.anthropic.wire import CountRequest, MessagesRequest
@@ -45,6 +46,7 @@ def routes(backend: Backend) -> list[Route]:
             "/v1/messages", MessagesRequest, messages, gives=MessageReply, events=MessageEvent, streams=SSE
         ),
         body_route("/v1/messages/count_tokens", CountRequest, count, gives=CountedTokens),
+        *models.routes(backend),
     ]
 
 

@@ -112,6 +112,10 @@ def _explained(error: ValidationError) -> str:
     if first["type"].endswith("too_long"):
         unit = "characters" if first["type"] == "string_too_long" else "items"
         return f'field "{where}": more than {first["ctx"]["max_length"]:,} {unit}'
+    if first["type"] == "missing":
+        return f'field "{where}" is missing'
+    if first["type"] in ("dict_type", "model_type"):
+        what = "must be an object"
     value = _described(first["input"]) if first["type"].endswith("_type") else shown(first["input"])
     return f'field "{where}": {what}, not {value}'
 

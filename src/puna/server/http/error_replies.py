@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Container
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,6 +13,9 @@ from puna.errors import PunaError
 from puna.server.http.replies import encode, json_reply
 from puna.server.http.request_facts import facts
 
+#: The header that Anthropic's clients send with every request.
+ANTHROPIC_VERSION: Final = "anthropic-version"
+
 _log = logging.getLogger(__name__)
 
 _OPENAI_TYPES = {
@@ -20,6 +23,7 @@ _OPENAI_TYPES = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
+    405: "invalid_request_error",
     413: "invalid_request_error",
     429: "rate_limit_error",
 }
@@ -32,14 +36,16 @@ async def error_reply(request: Request, error: Exception) -> Response:
     path = request.scope["path"]  # `request.url` cannot be had of a malformed query or Host header
     if status >= 500:
         _log.warning("%s %s: %s: %s", request.method, path, type(error).__name__, error)
-    return json_reply(written(path)(error), status)
+    return json_reply(error_writer(path, request.headers)(error), status)
 
 
-def written(path: str) -> Callable[[Exception], dict[str, Any]]:
-    """How errors of the API with this path are written."""
+def error_writer(path: str, headers: Container[str] = ()) -> Callable[[Exception], dict[str, Any]]:
+    """Return how the API of this path writes errors; below `/v1`, Anthropic's clients tell by a header."""
     if path == "/v1/messages" or path.startswith("/v1/messages/"):
         return anthropic_error
-    return openai_error if path.startswith("/v1/") else native_error
+    if path == "/v1" or path.startswith("/v1/"):
+        return anthropic_error if ANTHROPIC_VERSION in headers else openai_error
+    return native_error
 
 
 def native_error(error: Exception) -> dict[str, Any]:

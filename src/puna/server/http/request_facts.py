@@ -15,6 +15,7 @@ class RequestFacts:
     model: str = ""
     outcome: str = ""  # of a generation or an embedding, as in the metrics
     error: str = ""
+    ignored: str = ""  # fields and options that changed nothing, a sentence for each
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     generated_tokens: int | None = None

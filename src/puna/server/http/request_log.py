@@ -58,7 +58,8 @@ class RequestLogMiddleware:
         finally:
             quiet = scope["path"] in _QUIET and status < 400
             fields = _fields(scope, status, facts, time.perf_counter() - began_s)
-            _log.log(logging.DEBUG if quiet else logging.INFO, "request", extra={"fields": fields})
+            level = logging.WARNING if facts.ignored else logging.DEBUG if quiet else logging.INFO
+            _log.log(level, "request", extra={"fields": fields})
             current.reset(token)
 
 
@@ -70,6 +71,7 @@ def _fields(scope: Scope, status: int, facts: RequestFacts, total_s: float) -> d
         "model": facts.model or None,
         "outcome": facts.outcome or None,
         "error": facts.error or None,
+        "ignored": facts.ignored or None,
         "prompt_tokens": facts.prompt_tokens,
         "cached_tokens": facts.cached_tokens,
         "generated_tokens": facts.generated_tokens,

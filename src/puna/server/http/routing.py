@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.routing import Match, Route
+from starlette.types import ASGIApp, Scope
 
 from puna.server.http.decoding import Body, read
 from puna.server.http.replies import JSON
@@ -24,7 +25,7 @@ class ApiRoute(Route):
 
     `takes` is the type its body is read as. `gives` is the type of its reply where that is declared, and
     `events` that of each item of a stream, if it is another; `content_types` are those it answers with;
-    `query` are the parameters of its query.
+    `query` are the parameters of its query. A route with a `header` answers only requests that have it.
     """
 
     takes: type[Body] | None = None
@@ -32,7 +33,13 @@ class ApiRoute(Route):
     events: Any = None
     content_types: tuple[str, ...] = (JSON,)
     query: tuple[str, ...] = ()
+    header: str = ""
     says: str = ""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        if self.header and self.header not in Headers(scope=scope):
+            return Match.NONE, {}
+        return super().matches(scope)
 
 
 def route(
@@ -42,6 +49,7 @@ def route(
     gives: Any = None,
     content_type: str = JSON,
     query: tuple[str, ...] = (),
+    header: str = "",
 ) -> ApiRoute:
     """A route for `methods` alone: Starlette by itself adds HEAD wherever there is GET."""
     made = ApiRoute(path, endpoint, methods=methods)
@@ -49,6 +57,7 @@ def route(
     made.gives = gives
     made.content_types = (content_type,)
     made.query = query
+    made.header = header
     made.says = endpoint.__doc__ or ""
     return made
 

@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute
 from puna import __version__
 from puna.errors import RequestError
 from puna.server.http.decoding import Body
-from puna.server.http.error_replies import written
+from puna.server.http.error_replies import error_writer
 from puna.server.http.replies import SSE
 from puna.server.http.routing import NOTHING, ApiRoute
 from puna.server.keys.check import needed_scope
@@ -33,7 +33,9 @@ def document(routes: Iterable[BaseRoute]) -> dict[str, Any]:
     for route in api:
         for method in sorted(route.methods or ()):
             operation = _operation(route, method, bodies, replies)
-            paths.setdefault(route.path, {})[method.lower()] = operation
+            path = paths.setdefault(route.path_format, {})
+            other = path.get(method.lower())
+            path[method.lower()] = _either(other, operation) if other else operation
     return {
         "openapi": "3.1.0",
         "info": {
@@ -71,7 +73,7 @@ def _operation(
 ) -> dict[str, Any]:
     scope = needed_scope(method, route.path)
     key = f" Needs a key for `{scope}` where the server asks for keys." if scope else ""
-    error = written(route.path)(RequestError("what was wrong, where, and what to do"))
+    error = error_writer(route.path)(RequestError("what was wrong, where, and what to do"))
     operation: dict[str, Any] = {
         "summary": route.says.split("\n")[0],
         "description": (route.says + key).strip(),
@@ -80,6 +82,7 @@ def _operation(
         "parameters": [
             *(_parameter(name, "path") for name in route.param_convertors),
             *(_parameter(name, "query") for name in route.query),
+            *([_parameter(route.header, "header")] if route.header else []),
         ],
         "responses": {
             "200": {"description": "What was asked for", **_content(route, method, replies)},
@@ -95,6 +98,21 @@ def _operation(
         schema = bodies[route.takes]
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     return operation
+
+
+def _either(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Merge two GETs of one path of which a header chooses: the parameters and replies of both."""
+    schemas = [each["responses"]["200"]["content"]["application/json"]["schema"] for each in (one, other)]
+    ok = {
+        "description": "What was asked for",
+        "content": {"application/json": {"schema": {"anyOf": schemas}}},
+    }
+    parameters = {(each["name"], each["in"]): each for each in [*one["parameters"], *other["parameters"]]}
+    return {
+        **other,
+        "parameters": list(parameters.values()),
+        "responses": {**other["responses"], "200": ok},
+    }
 
 
 def _content(route: ApiRoute, method: str, replies: Mapping[Any, Any]) -> dict[str, Any]:

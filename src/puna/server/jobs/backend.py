@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec.structs
 
@@ -25,13 +25,23 @@ from puna.server.http.request_facts import facts
 from puna.server.jobs.checks import template_errors
 from puna.server.jobs.merge import merged
 from puna.server.jobs.progress import Getting, Progress
+from puna.server.jobs.threads import in_own_thread
+from puna.server.jobs.turns import Turns
 from puna.server.metrics import Metrics, Observation
 from puna.server.running import Running, RunningRequests
 from puna.server.settings import Settings
 from puna.store import Store, StoredModel
 
-#: Pulls and pushes that run at the same time; more wait.
-_MOST_TRANSFERS = 4
+T = TypeVar("T")
+
+#: Pulls and pushes that run at the same time, in all, of one client, and of one registry; more wait.
+_TRANSFERS = 32
+_OF_CLIENT = 8
+_OF_HOST = 4
+#: Models that are converted or quantised at the same time, each with all processors.
+_CREATIONS = 2
+#: Short changes of the store, and looks at files, that may wait for its lock or for a disk.
+_STORE_WORK = 8
 
 
 @dataclass(frozen=True)
@@ -94,8 +104,13 @@ _Event = Prompted | Evaluated | Scored | Chunk | Done
 
 
 def warnings(order: Order, runner: Runner) -> list[str]:
-    """What the answers to a request come with: what its model, and what its options have to say."""
-    return [*runner.info.warnings, *order.ignored, *Options.ignored(*order.given, engine=runner.info.engine)]
+    """Return the warnings of a request's answers: its model's own, and what of the request is ignored.
+
+    The log's line of the request tells what is ignored, too.
+    """
+    ignored = [*order.ignored, *Options.ignored(*order.given, engine=runner.info.engine)]
+    facts().ignored = "; ".join(ignored)
+    return [*runner.info.warnings, *ignored]
 
 
 def _template_errors(order: Order, *requests: Generate) -> contextlib.AbstractContextManager[None]:
@@ -112,7 +127,20 @@ class Backend:
         self.settings = settings
         self.metrics = metrics
         self.requests = RunningRequests()
-        self.transfers = asyncio.Semaphore(_MOST_TRANSFERS)
+        longest = settings.max_queue
+        self.transfers = Turns(_TRANSFERS, of_client=_OF_CLIENT, of_kind=_OF_HOST, longest_queue=longest)
+        self.creations = Turns(_CREATIONS, of_client=_CREATIONS, of_kind=_CREATIONS, longest_queue=longest)
+        self._store_work = asyncio.Semaphore(_STORE_WORK)
+
+    async def in_store(self, work: Callable[[], T]) -> T:
+        """What `work` returns or raises, which may have to wait for the store's lock or read whole files.
+
+        It goes on to its end when the client leaves, and has its place until then.
+        """
+        await self._store_work.acquire()
+        working = in_own_thread(work)
+        working.add_done_callback(lambda _: self._store_work.release())
+        return await asyncio.shield(working)
 
     def find(self, name: str) -> StoredModel:
         """The model a request names. Raises RequestError, InvalidNameError or ModelNotFoundError."""

@@ -43,7 +43,7 @@ class Asked:
     options: Mapping[str, Any] = field(default_factory=dict)
     keep_alive: Any = None
     think: Any = None
-    thinks_if_able: bool = False  # what cannot think is used all the same
+    thinks_if_able: bool = False  # models without thinking ignore `think`, and the answer warns of it
     format: Callable[[], Format | None] = lambda: None  # may raise RequestError
     system: str = ""  # instead of the model's own
     images: Sequence[Any] = ()

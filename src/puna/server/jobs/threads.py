@@ -6,32 +6,33 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
-def in_own_thread(work: Callable[[], object]) -> asyncio.Future[None]:
-    """Start `work`; the future ends when it does, with its error if it has one.
+def in_own_thread(work: Callable[[], T]) -> asyncio.Future[T]:
+    """Start `work`; the future ends when it does, with what it returns or raises.
 
     The thread does not keep the process from ending.
     """
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
+    done: asyncio.Future[T] = loop.create_future()
 
-    def end(error: BaseException | None) -> None:
-        if done.cancelled():
-            return
-        if error is None:
-            done.set_result(None)
-        else:
-            done.set_exception(error)
+    def end(set_outcome: Callable[[], None]) -> None:
+        if not done.cancelled():
+            set_outcome()
+            done.exception()  # a client that left does not hear of it, which is nothing to report
 
     def run() -> None:
-        error: BaseException | None = None
+        outcome: Callable[[], None]
         try:
-            work()
-        except BaseException as caught:
-            error = caught
+            outcome = partial(done.set_result, work())
+        except BaseException as error:
+            outcome = partial(done.set_exception, error)
         with contextlib.suppress(RuntimeError):  # the server has ended meanwhile
-            loop.call_soon_threadsafe(end, error)
+            loop.call_soon_threadsafe(end, outcome)
 
     threading.Thread(target=run, name="work", daemon=True).start()
     return done

@@ -83,12 +83,14 @@ def presented(headers: Headers) -> str:
 
 
 def needed_scope(method: str, path: str) -> caller.Scope | None:
-    """What a request needs a key for: None where it needs no key, `manage` wherever nothing else is said."""
+    """Return the scope that a request needs: None for no key at all, `manage` unless listed otherwise."""
     path = path.rstrip("/") or "/"
     if method == "OPTIONS" or (path == "/" and method in ("GET", "HEAD")):
         return None
-    if path in _READ or (path.startswith("/v1/models/") and method in ("GET", "HEAD")):
+    if path in _READ:
         return "read"
+    if path.startswith("/v1/models/"):
+        return "read" if method in ("GET", "HEAD") else "manage"
     if path in _GENERATE or path.startswith("/v1/"):
         return "generate"
     return "manage"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -11,6 +9,7 @@ from starlette.routing import Route
 from puna.server.http.replies import empty
 from puna.server.http.routing import NOTHING, route
 from puna.server.jobs.backend import Backend
+from puna.store import normalize_digest
 
 
 def routes(backend: Backend) -> list[Route]:
@@ -18,13 +17,18 @@ def routes(backend: Backend) -> list[Route]:
         """Upload a file under its digest, or ask whether it is there."""
         digest = request.path_params["digest"]
         if request.method == "HEAD":
-            # Who is told that a damaged file is here would not send a better one.
-            whole = await asyncio.to_thread(backend.store.blob_seems_whole, digest)
+            # A client that is told of a damaged file would not send a better one.
+            whole = await backend.in_store(lambda: backend.store.offer_blob(digest))
             return empty(200 if whole else 404)
-        try:
-            created = await backend.store.put_blob_async(digest, request.stream())
-        except ClientDisconnect:
-            return empty(499)  # nobody reads it; the part received is thrown away
-        return empty(201 if created else 200)
+        expected = normalize_digest(digest)
+        existed = backend.store.has_blob(expected)
+        with backend.store.blob_writer() as writer:
+            try:
+                async for chunk in request.stream():
+                    writer.write(chunk)
+            except ClientDisconnect:
+                return empty(499)  # nobody reads it; the part received is thrown away
+            await backend.in_store(lambda: writer.commit(expected))  # which waits for the disk
+        return empty(200 if existed else 201)
 
     return [route("/api/blobs/{digest}", blob, "HEAD", "POST", content_type=NOTHING)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
@@ -10,20 +11,24 @@ import msgspec
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from puna.errors import InvalidNameError, RequestError, TemplateError
+from puna.errors import InvalidNameError, PunaError, RequestError, TemplateError
 from puna.markup.registry import check_parser
 from puna.prompt.choose import check_template
 from puna.prompt.defaults import check_renderer
 from puna.quantize.kinds import file_type_of
 from puna.registry.report import Progress
+from puna.server.http.caller import caller
 from puna.server.http.replies import NDJSON
 from puna.server.http.routing import body_route
 from puna.server.jobs.backend import Backend
 from puna.server.jobs.parsing import parsing
+from puna.server.jobs.threads import in_own_thread
 from puna.server.ollama.progress import progress_reply
 from puna.server.ollama.transfers import pulling
 from puna.server.ollama.wire import CreateRequest
 from puna.store import ModelName, ModelSpec
+from puna.store.create import needs_process, uploads_of
+from puna.store.creator.client import creating
 
 #: Where clients expect the digest of what is being done, and there is none yet.
 _NO_DIGEST = "0000000000000000000"
@@ -83,32 +88,65 @@ async def _create(
 ) -> AsyncGenerator[dict[str, Any], None]:
     """Each status as the store reports it, the last one with `warnings`.
 
-    A client that leaves does not stop the work half-way.
+    Files are converted, joined and quantised in a process of its own, which ends when the client leaves.
+    What takes no longer than a moment goes on to its end.
     """
     if spec.from_model and not backend.store.exists(spec.from_model):
         async for step in pulling(backend, spec.from_model):
             if step.status != "success":
                 yield msgspec.to_builtins(step)
+    made = _made(backend, name, spec) if needs_process(spec) else _assembled(backend, name, spec)
+    async with contextlib.aclosing(made):
+        try:
+            async for said in made:
+                yield {**said, **({"warnings": warnings} if warnings and said["status"] == "success" else {})}
+        except PunaError as error:
+            raise backend.store.for_clients(error) from error
+
+
+async def _made(backend: Backend, name: str, spec: ModelSpec) -> AsyncGenerator[dict[str, Any], None]:
+    """The steps of a process, once it is this request's turn."""
+    turn = backend.creations.enter(caller().client)
+    uploads = uploads_of(spec)
+    spent: set[str] = set()
+    try:
+        with backend.store.blobs.held(uploads) as held:  # others that are made of them may end first
+            async for ahead in turn.waiting():
+                others = "model" if ahead == 1 else "models"
+                yield {"status": f"waiting for {ahead} other {others} to be created"}
+            steps = creating(backend.store, name, spec, stall_timeout_s=backend.settings.create_timeout_s)
+            async with contextlib.aclosing(steps):
+                try:
+                    async for step in steps:
+                        counts = {"digest": _NO_DIGEST, "total": step.total, "completed": step.done}
+                        yield {"status": step.status, **(counts if step.total else {})}
+                    spent = held.unclaimed()
+                except RequestError:
+                    spent = held.unclaimed()
+                    raise
+    finally:
+        turn.leave()
+        if spent:
+            in_own_thread(lambda: backend.store.drop_unused(spent))
+
+
+async def _assembled(backend: Backend, name: str, spec: ModelSpec) -> AsyncGenerator[dict[str, Any], None]:
+    """The steps of making a model of files that can be used as they are."""
     loop = asyncio.get_running_loop()
-    steps: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+    steps: asyncio.Queue[str | None] = asyncio.Queue()
 
     def report(status: str) -> None:
-        loop.call_soon_threadsafe(steps.put_nowait, {"status": status})
-
-    def progress(status: str, done: int, total: int) -> None:
-        counts = {"digest": _NO_DIGEST, "total": total, "completed": done} if total else {}
-        loop.call_soon_threadsafe(steps.put_nowait, {"status": status, **counts})
+        loop.call_soon_threadsafe(steps.put_nowait, status)
 
     def work() -> None:
-        from puna.model.adapters.peft import convert  # a server that makes no models does without
-        from puna.model.header import check_file
+        from puna.model.header import check_file  # a server that makes no models does without
 
         try:
-            backend.store.create(name, spec, report, check_file, convert, progress)
+            backend.store.create(name, spec, report, check_file)
         finally:
             loop.call_soon_threadsafe(steps.put_nowait, None)
 
-    working = asyncio.ensure_future(asyncio.to_thread(work))
-    while (said := await steps.get()) is not None:
-        yield {**said, **({"warnings": warnings} if warnings and said["status"] == "success" else {})}
+    working = asyncio.ensure_future(backend.in_store(work))
+    while (status := await steps.get()) is not None:
+        yield {"status": status}
     await working

@@ -41,8 +41,7 @@ def routes(backend: Backend) -> list[Route]:
 
     async def version(request: Request) -> Response:
         """The version of Ollama's API, of Puna, and the machine's devices."""
-        found = await asyncio.to_thread(devices)
-        return json_reply({"version": OLLAMA_VERSION, "puna": __version__, "devices": found.to_json()})
+        return json_reply({"version": OLLAMA_VERSION, "puna": __version__, "devices": devices().to_json()})
 
     async def tags(request: Request) -> Response:
         """The models in the store."""
@@ -74,7 +73,7 @@ def routes(backend: Backend) -> list[Route]:
         for what in ("source", "destination"):
             _check_name(getattr(body, what), f'{what} "{getattr(body, what)}" is invalid')
         try:
-            await asyncio.to_thread(backend.store.copy, body.source, body.destination)
+            await backend.in_store(lambda: backend.store.copy(body.source, body.destination))
         except ModelNotFoundError as error:
             raise ModelNotFoundError(f'model "{body.source}" not found') from error
         return empty(200)
@@ -85,7 +84,7 @@ def routes(backend: Backend) -> list[Route]:
         if not name:
             raise RequestError("model is required")
         _check_name(name, f'name "{name}" is invalid')
-        await asyncio.to_thread(backend.store.delete, name)
+        await backend.in_store(lambda: backend.store.delete(name))
         gone = ModelName.parse(name.strip()).display.lower()
         for entry in backend.fleet.loaded():
             if entry.model.name.lower() == gone:  # by that name nobody could unload it any more

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import AsyncGenerator, Callable
 
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from puna.errors import InvalidNameError, RequestError
+from puna.errors import InvalidNameError, PunaError, RequestError
+from puna.registry.network import TransferCancelledError
 from puna.registry.pull import pull
 from puna.registry.push import push
 from puna.registry.report import Progress, Report
+from puna.server.http.caller import caller
 from puna.server.http.replies import NDJSON
 from puna.server.http.routing import body_route
 from puna.server.jobs.backend import Backend
@@ -20,6 +23,8 @@ from puna.server.jobs.threads import in_own_thread
 from puna.server.ollama.progress import progress_reply
 from puna.server.ollama.wire import TransferRequest
 from puna.store import ModelName
+
+_log = logging.getLogger(__name__)
 
 #: Work that tells what it is at, and ends when the event is set.
 _Work = Callable[[Report, threading.Event], object]
@@ -40,7 +45,7 @@ def routes(backend: Backend) -> list[Route]:
         def work(report: Report, cancelled: threading.Event) -> None:
             push(backend.store, body.wanted, report, insecure=body.insecure, cancelled=cancelled)
 
-        return await progress_reply(_followed(backend, work), body.stream)
+        return await progress_reply(_followed(backend, body.wanted, work), body.stream)
 
     return [
         body_route("/api/pull", TransferRequest, pulled, gives=Progress, streams=NDJSON),
@@ -54,14 +59,16 @@ def pulling(backend: Backend, name: str, *, insecure: bool = False) -> AsyncGene
     def work(report: Report, cancelled: threading.Event) -> None:
         pull(backend.store, name, report, insecure=insecure, cancelled=cancelled)
 
-    return _followed(backend, work)
+    return _followed(backend, name, work)
 
 
-async def _followed(backend: Backend, work: _Work) -> AsyncGenerator[Progress, None]:
-    """The steps of `work`, in a thread; of those that wait to be sent, only the last about each blob.
+async def _followed(backend: Backend, name: str, work: _Work) -> AsyncGenerator[Progress, None]:
+    """The steps of `work` on the model `name`, in a thread; of steps that wait to be sent about the same
+    blob, only the last.
 
     Closing the generator ends the work, and what has come or gone stays for the next time.
     """
+    turn = backend.transfers.enter(caller().client, ModelName.parse(name.strip()).host.lower())
     loop = asyncio.get_running_loop()
     steps: dict[tuple[str, str], Progress] = {}
     news = asyncio.Event()
@@ -74,18 +81,34 @@ async def _followed(backend: Backend, work: _Work) -> AsyncGenerator[Progress, N
     def report(step: Progress) -> None:
         loop.call_soon_threadsafe(hear, step)
 
-    async with backend.transfers:
-        working = in_own_thread(lambda: work(report, cancelled))
-        working.add_done_callback(lambda _: news.set())
-        try:
-            while not working.done() or steps:
-                await news.wait()
-                news.clear()
-                for key in list(steps):
-                    yield steps.pop(key)
-        finally:
-            cancelled.set()
+    try:
+        async for ahead in turn.waiting():
+            yield Progress(f"waiting for {ahead} other {'transfer' if ahead == 1 else 'transfers'}")
+        working: asyncio.Future[object] = in_own_thread(lambda: work(report, cancelled))
+    except BaseException:
+        turn.leave()
+        raise
+    working.add_done_callback(_look_at)
+    working.add_done_callback(lambda _: turn.leave())  # not before: a thread that nobody waits for takes room
+    working.add_done_callback(lambda _: news.set())
+    try:
+        while not working.done() or steps:
+            await news.wait()
+            news.clear()
+            for key in list(steps):
+                yield steps.pop(key)
         await working
+    except PunaError as error:
+        raise backend.store.for_clients(error) from error
+    finally:
+        cancelled.set()
+
+
+def _look_at(working: asyncio.Future[object]) -> None:
+    """Log what a transfer met that no client waits for any more, unless it was just that."""
+    error = working.exception()
+    if error is not None and not isinstance(error, PunaError | TransferCancelledError):
+        _log.error("a transfer failed", exc_info=error)
 
 
 def _check_name(name: str) -> None:

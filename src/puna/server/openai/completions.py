@@ -72,7 +72,7 @@ def routes(backend: Backend) -> list[Route]:
         ),
         body_route("/v1/completions", CompletionRequest, completion, gives=TextCompletion, streams=SSE),
         route("/v1/models", models, "GET", gives=ModelList),
-        route("/v1/models/{model}", model, "GET", gives=ModelObject),
+        route("/v1/models/{model:path}", model, "GET", gives=ModelObject),
     ]
 
 

@@ -1,0 +1,106 @@
+"""Published models' folders as GGUF files that are kept, so that a folder is converted once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from puna import __version__, config
+from puna.convert.convert import Report, convert, convert_adapters, convert_tower
+from puna.errors import ConversionError
+
+#: Is told which part is being converted, and how many bytes of it are, of how many.
+Progress = Callable[[str, int, int], None]
+
+_ADAPTER = "lora-"
+
+
+@dataclass(frozen=True)
+class Converted:
+    """The files of a converted folder."""
+
+    model: Path
+    projector: Path | None = None
+    adapters: dict[str, Path] = field(default_factory=dict)  # by name; requests name those they want
+
+
+def converted(folder: Path, progress: Progress = lambda part, done, total: None) -> Converted:
+    """Return the files that `folder` becomes, which are made if they were not, or if the folder has changed.
+
+    They lie in `~/.puna/converted` (`PUNA_HOME`), those of one state of each folder. Whether a folder has
+    changed is told by the names, sizes and times of its files. Raises ConversionError and GGUFError as
+    `convert`, and ConversionError if the files cannot be kept.
+    """
+    folder = folder.resolve()
+    if not any(folder.glob("*.safetensors")):
+        raise ConversionError(_nothing_to_convert(folder))
+    kept = config.home() / "converted" / f"{folder.name}-{_digest(str(folder))}"
+    place = kept / _state(folder)
+    if not place.is_dir():
+        draft = kept / f"tmp-{os.getpid()}-{secrets.token_hex(4)}"
+        try:
+            draft.mkdir(parents=True)
+            _convert(folder, draft, progress)
+            _settle(draft, place)
+        except OSError as error:
+            raise ConversionError(
+                f"{folder.name} cannot be converted into {kept}: {error.strerror or error}; "
+                "PUNA_HOME chooses another place, 'puna convert' writes where you say"
+            ) from error
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    return _found(place, folder.name)
+
+
+def _convert(folder: Path, draft: Path, progress: Progress) -> None:
+    def reporting(part: str) -> Report:
+        return lambda done, total: progress(part, done, total)
+
+    convert(folder, draft / f"{folder.name}.gguf", report=reporting("model"))
+    convert_tower(folder, draft / f"mmproj-{folder.name}.gguf", report=reporting("vision tower"))
+    convert_adapters(folder, lambda name: draft / f"{_ADAPTER}{name}.gguf", report=reporting("adapters"))
+
+
+def _settle(draft: Path, place: Path) -> None:
+    """Move what is made to its `place`, unless another process was faster; earlier states are removed."""
+    try:
+        draft.rename(place)
+    except OSError:
+        if not place.is_dir():
+            raise
+    for other in place.parent.iterdir():
+        if other != place and not other.name.startswith("tmp-"):
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def _found(place: Path, name: str) -> Converted:
+    projector = place / f"mmproj-{name}.gguf"
+    return Converted(
+        place / f"{name}.gguf",
+        projector if projector.is_file() else None,
+        {path.stem.removeprefix(_ADAPTER): path for path in sorted(place.glob(f"{_ADAPTER}*.gguf"))},
+    )
+
+
+def _state(folder: Path) -> str:
+    """A digest of the names, sizes and times of the files in `folder`, and of the version that converts."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and ".git" not in path.parts)
+    stamps = [(path, path.stat()) for path in files]
+    listed = [f"{path.relative_to(folder)}\0{at.st_size}\0{at.st_mtime_ns}" for path, at in stamps]
+    return _digest("\n".join([__version__, *listed]))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def _nothing_to_convert(folder: Path) -> str:
+    files = sorted(path.name for path in folder.glob("*.gguf"))
+    if files:
+        return f"{folder} is a folder: name the file in it, {folder / files[0]}"
+    return f"{folder} has no safetensors files, so it is not a published model's folder"

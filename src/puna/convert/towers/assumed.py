@@ -1,0 +1,72 @@
+"""Settings of vision towers that no key of a file carries, and the values that readers take them to have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from puna.convert.config import Config
+from puna.errors import ConversionError, shown
+
+_SIGLIP: Final = {"vision_config.hidden_act": ("gelu_pytorch_tanh",)}
+_SILU: Final = {"vision_config.hidden_act": ("silu",)}
+_PROJECTED: Final = {"projector_hidden_act": ("gelu",), "vision_feature_select_strategy": ("default",)}
+_LAST_LAYER: Final = {"vision_feature_layer": (-1,)}
+_PLAIN_ROPE: Final = {"vision_config.rope_parameters.rope_type": ("default", "axial")}
+_FRAMES: Final = {
+    "vision_config.temporal_patch_size": (2,),
+    "vision_config.rope_parameters.rope_theta": (10000,),
+}
+
+#: Of all towers.
+_OF_ALL: Final[dict[str, tuple[Any, ...]]] = {
+    **_PLAIN_ROPE,
+    **dict.fromkeys(
+        ("vision_config.num_channels", "vision_config.in_channels", "vision_config.in_chans"), (3,)
+    ),
+}
+#: Of those with a projector of a type.
+_ASSUMED: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
+    "gemma3": _SIGLIP,
+    "gemma4v": {
+        "vision_config.hidden_activation": ("gelu_pytorch_tanh",),
+        "vision_config.rope_parameters.rope_theta": (100,),
+    },
+    "glm4v": {**_SILU, **_FRAMES},
+    "idefics3": _SIGLIP,
+    "internvl": {"vision_config.hidden_act": ("gelu",), **_PROJECTED, **_LAST_LAYER},
+    "lfm2": {**_SIGLIP, **_PROJECTED, **_LAST_LAYER},
+    "llama4": {
+        "vision_config.hidden_act": ("gelu",), "vision_config.vision_feature_select_strategy": ("default",),
+    },
+    "minicpmv4_6": _SIGLIP,
+    "mlp": {"vision_config.hidden_act": ("quick_gelu", "gelu"), **_PROJECTED},
+    "pixtral": {**_SILU, **_PROJECTED, **_LAST_LAYER},
+    "qwen2vl_merger": {"vision_config.hidden_act": ("quick_gelu",), **_FRAMES},
+    "qwen2.5vl_merger": {**_SILU, **_FRAMES},
+    "qwen3vl_merger": {**_SIGLIP, **_FRAMES},
+    "resampler": _SIGLIP,
+}  # fmt: skip
+
+
+def check_tower(config: Config, keys: Mapping[str, Any]) -> None:
+    """Raise ConversionError for a setting that none of the `keys` says, and that readers take otherwise."""
+    kind = keys.get("vision.projector_type", keys.get("projector_type", ""))
+    for name, allowed in {**_OF_ALL, **_ASSUMED.get(kind, {})}.items():
+        value: Any = config.whole
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if value is not None and value not in allowed:
+            raise ConversionError(
+                f"config.json: '{name}' is {shown(value)}, and a tower of type {kind} can only have "
+                f"{' or '.join(shown(each) for each in allowed)} in a file"
+            )
+    heads, hidden = keys.get("vision.attention.head_count"), keys.get("vision.embedding_length")
+    if type(heads) is not int or type(hidden) is not int or heads < 1 or kind == "gemma3nv":
+        return
+    for name, right in (("head_dim", hidden // heads), ("num_key_value_heads", heads)):
+        if (value := config.get(name)) is not None and value != right:
+            raise ConversionError(
+                f"config.json: 'vision_config.{name}' is {shown(value)}, and a tower of type {kind} can only "
+                f"have {right} in a file"
+            )

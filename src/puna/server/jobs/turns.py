@@ -1,0 +1,95 @@
+"""Turns for work that takes minutes: clients take them one after the other, and some places stay free."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from puna.errors import ServerBusyError
+
+
+class Turn:
+    """Waits for a place, or has one, until `leave`."""
+
+    def __init__(self, turns: Turns, client: str, kind: str) -> None:
+        self.client = client
+        self.kind = kind
+        self.has_come = False
+        self._turns = turns
+        self._news = asyncio.Event()
+
+    async def waiting(self) -> AsyncIterator[int]:
+        """How many are ahead, whenever that changes, until the turn has come."""
+        told = -1
+        while not self.has_come:
+            ahead = self._turns.ahead_of(self)
+            if ahead != told:
+                told = ahead
+                yield ahead
+                continue  # the turn may have come meanwhile
+            self._news.clear()
+            await self._news.wait()
+
+    def leave(self) -> None:
+        """Give up the place, or waiting for one."""
+        self._turns.remove(self)
+
+    def tell(self) -> None:
+        self._news.set()
+
+
+class Turns:
+    """`places` for work, of which one client has at most `of_client`, and one kind of work `of_kind`.
+
+    The next place is for the client that has the fewest, then for whoever has waited longest. All methods
+    belong to the event loop.
+    """
+
+    def __init__(self, places: int, *, of_client: int, of_kind: int, longest_queue: int) -> None:
+        self._places = places
+        self._of_client = of_client
+        self._of_kind = of_kind
+        self._longest_queue = longest_queue
+        self._working: list[Turn] = []
+        self._queue: list[Turn] = []
+
+    def enter(self, client: str, kind: str = "") -> Turn:
+        """A turn for `client`, for work of one `kind`. Raises ServerBusyError if too many wait."""
+        turn = Turn(self, client, kind)
+        self._queue.append(turn)
+        self._advance()
+        if not turn.has_come and len(self._queue) > self._longest_queue:
+            self._queue.remove(turn)
+            raise ServerBusyError("server busy, please try again.  maximum pending requests exceeded")
+        return turn
+
+    def ahead_of(self, turn: Turn) -> int:
+        """How many work and wait that came before a turn which waits."""
+        return len(self._working) + self._queue.index(turn)
+
+    def remove(self, turn: Turn) -> None:
+        for turns in (self._working, self._queue):
+            if turn in turns:
+                turns.remove(turn)
+        self._advance()
+
+    def _advance(self) -> None:
+        """Let come those whose turn it is."""
+        while len(self._working) < self._places:
+            able = [turn for turn in self._queue if self._may_come(turn)]
+            if not able:
+                break
+            turn = min(able, key=lambda turn: self._places_of(turn.client))  # the first of several
+            self._queue.remove(turn)
+            self._working.append(turn)
+            turn.has_come = True
+            turn.tell()
+        for turn in self._queue:
+            turn.tell()
+
+    def _may_come(self, turn: Turn) -> bool:
+        of_kind = sum(other.kind == turn.kind for other in self._working)
+        return of_kind < self._of_kind and self._places_of(turn.client) < self._of_client
+
+    def _places_of(self, client: str) -> int:
+        return sum(other.client == client for other in self._working)

@@ -1,0 +1,656 @@
+"""Random configurations of every text model that can be converted: valid ones, changed in up to three fields.
+
+A field is drawn from the values that `VALUES` lists for it, whether or not our engine can compute them; a
+family of `FAMILIES` may list others. Fields that change no result are in `WITHOUT_EFFECT`.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, Final
+
+from tests.tiny import vocabulary
+from tests.tiny_words import VOCABULARY
+
+LAYERS: Final = 3
+
+
+class Absent:
+    """The value of a field that config.json does not have."""
+
+    def __repr__(self) -> str:
+        return "absent"
+
+
+ABSENT: Final = Absent()
+
+SIZES: Final[dict[str, Any]] = {
+    "vocab_size": len(vocabulary()), "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": LAYERS,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128, "pad_token_id": 0,
+    "bos_token_id": 1, "eos_token_id": 2, "head_dim": 16, "moe_intermediate_size": 32, "num_local_experts": 6,
+    "num_experts": 6, "n_routed_experts": 6, "num_experts_per_tok": 2, "n_shared_experts": 1,
+    "shared_expert_intermediate_size": 48, "qk_nope_head_dim": 12, "qk_rope_head_dim": 16, "v_head_dim": 20,
+    "kv_lora_rank": 32, "q_lora_rank": 40, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1,
+    "sliding_window": 8, "rms_norm_eps": 1e-5, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_conv_kernel_dim": 4,
+}  # fmt: skip
+
+_ACTIVATIONS: Final = ("silu", "gelu", "gelu_pytorch_tanh", "relu", "gelu_new")
+_EPSILONS: Final = (0.1, 1e-6, ABSENT)
+_YES_NO: Final = (True, False, ABSENT)
+_FULL, _WINDOW = "full_attention", "sliding_attention"
+_FACTORS: Final = (0.5, 1.0, 3.0, ABSENT)
+
+
+def layers(first: str, second: str) -> Sequence[Any]:
+    """Kinds of layers: all alike, alternating, changing once, absent."""
+    return (
+        [first] * LAYERS, [second] * LAYERS, [first, second, first], [second, first, second],
+        [first, second, second], [second, second, first], ABSENT,
+    )  # fmt: skip
+
+
+VALUES: Final[dict[str, Sequence[Any]]] = {
+    # Activations and outputs.
+    "hidden_act": _ACTIVATIONS, "hidden_activation": _ACTIVATIONS, "activation": ("gelu", "relu"),
+    "mlp_hidden_act": ("relu2", "silu", "gelu", ABSENT), "mamba_hidden_act": ("silu", "gelu", ABSENT),
+    "feed_forward_proj": ("relu", "gated-gelu", "gated-silu", "gelu", ABSENT),
+    "tie_word_embeddings": _YES_NO, "scale_decoder_outputs": _YES_NO,
+    # Biases.
+    **dict.fromkeys(
+        ("attention_bias", "attention_out_bias", "mlp_bias", "qkv_bias", "use_bias", "use_conv_bias",
+         "conv_bias", "mamba_conv_bias", "mamba_proj_bias", "projectors_bias", "norm_bias", "decoder_bias"),
+        _YES_NO,
+    ),
+    # Norms.
+    **dict.fromkeys(
+        ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon", "mixer_rms_eps"),
+        _EPSILONS,
+    ),
+    "use_qk_norm": _YES_NO, "mamba_rms_norm": _YES_NO, "mamba_norm_before_gate": _YES_NO,
+    # Attention.
+    "head_dim": (8, 24, ABSENT), "num_key_value_heads": (1, 4, ABSENT), "num_attention_heads": (2, 8),
+    "hidden_size": (32, 96), "intermediate_size": (32, 64), "vocab_size": (len(vocabulary()) + 5,),
+    "max_position_embeddings": (64, 256), "query_pre_attn_scalar": (16, 64, ABSENT),
+    "attn_logit_softcapping": (1.0, 5.0, None, ABSENT), "final_logit_softcapping": (1.0, 5.0, None, ABSENT),
+    "sliding_window": (5, 12, None, ABSENT), "use_sliding_window": _YES_NO,
+    "max_window_layers": (0, 1, 2, LAYERS, ABSENT), "sliding_window_pattern": (1, 2, 3, "LLG", ABSENT),
+    "layer_types": layers(_FULL, _WINDOW), "attention_chunk_size": (7, 16, None, ABSENT),
+    "attn_temperature_tuning": _YES_NO, "attn_scale": (0.4, ABSENT), "floor_scale": (8, ABSENT),
+    "no_rope_layers": ([1, 1, 0], [0, 1, 1], [1, 1, 1], [0, 0, 0], [], ABSENT),
+    "no_rope_layer_interval": (1, 2, 3, ABSENT), "clip_qkv": (0.5, 1.0, None), "rope_interleave": _YES_NO,
+    "attention_value_scale": (0.5, 1.0, None, ABSENT), "use_bidirectional_attention": (True, "all", False),
+    "is_causal": (True, False), "attention_k_eq_v": _YES_NO, "local_attention": (6, 12, 13, ABSENT),
+    "global_attn_every_n_layers": (1, 2, 3, ABSENT), "is_decoder": (True, False),
+    "partial_rotary_factor": (0.5, 0.75, 1.0, ABSENT), "rotary_pct": (0.5, 1.0),
+    # Latents.
+    "kv_lora_rank": (16,), "q_lora_rank": (24, None, ABSENT), "qk_nope_head_dim": (8,), "v_head_dim": (8, 24),
+    "qk_rope_head_dim": (8,),
+    # Experts.
+    "norm_topk_prob": _YES_NO, "moe_renormalize": _YES_NO, "moe_norm_min": (0.3, ABSENT),
+    "num_experts_per_tok": (1, 3), "num_experts_per_token": (1, 3), "top_k_experts": (1, 3), "moe_k": (1, 3),
+    "decoder_sparse_step": (1, 2, 3, ABSENT), "mlp_only_layers": ([], [0], [1], [0, 1, 2], ABSENT),
+    "first_k_dense_replace": (0, 1, 2, LAYERS, ABSENT), "num_dense_layers": (0, 1, 2, LAYERS),
+    "mlp_layer_types": layers("dense", "sparse"), "interleave_moe_layer_step": (1, 2, 3, ABSENT),
+    "moe_layers": ([0], [0, 2], [], ABSENT), "moe_layer_start_index": (0, 1, 2, ABSENT),
+    "moe_layer_end_index": (1, 2, -1, ABSENT), "moe_layer_interval": (1, 2, ABSENT),
+    "n_shared_experts": (1, 2, 0, None), "num_shared_experts": (1, 2, 0), "moe_num_shared_experts": (0, 1, 2),
+    "shared_expert_intermediate_size": (16, 32), "shared_intermediate_size": (16, 32),
+    "moe_shared_expert_intermediate_size": (16, 32), "moe_latent_size": (16, None, ABSENT),
+    "routed_scaling_factor": (0.5, 1.0, 2.5, ABSENT), "n_group": (1, 2, 3, ABSENT),
+    "topk_group": (1, 2, ABSENT),
+    "num_expert_group": (1, 2), "topk_method": ("greedy", "group_limited_greedy", "noaux_tc", ABSENT),
+    "scoring_func": ("softmax", "sigmoid", "sqrtsoftplus"), "score_function": ("softmax", "sigmoid"),
+    "use_expert_bias": _YES_NO, "moe_apply_router_weight_on_input": (True, False),
+    "swiglu_alpha": (1.0, ABSENT), "swiglu_limit": (1.0, ABSENT), "enable_moe_block": _YES_NO,
+    # Factors.
+    **dict.fromkeys(
+        ("logit_scale", "logits_scaling", "embedding_multiplier", "residual_multiplier",
+         "attention_multiplier", "attention_in_multiplier", "attention_out_multiplier", "key_multiplier",
+         "lm_head_multiplier", "ssm_in_multiplier", "ssm_out_multiplier"),
+        _FACTORS,
+    ),
+    "mlp_multipliers": ([0.5, 2.0], ABSENT), "ssm_multipliers": ([0.5, 2.0, 1.5, 0.7, 1.2], ABSENT),
+    "embedding_multiplier_scale": _FACTORS, "mup_denominator": _FACTORS,
+    # State spaces, convolutions, delta networks.
+    "state_size": (8, 20), "ssm_state_size": (8, 20), "mamba_d_state": (8, 20), "conv_kernel": (2, 3),
+    "mamba_d_conv": (2, 3), "conv_L_cache": (2, 4), "linear_conv_kernel_dim": (2, 3), "n_groups": (1, 4),
+    "mamba_n_groups": (1, 4), "time_step_rank": (4, 8), "time_step_limit": ([0.0, 0.5], [0.3, 2.0], ABSENT),
+    "time_step_min": (0.3, ABSENT), "time_step_max": (0.5, ABSENT), "time_step_floor": (0.5, ABSENT),
+    "residual_in_fp32": _YES_NO, "chunk_size": (8, 16), "mamba_chunk_size": (8, 16), "expand": (1, 2, ABSENT),
+    "mamba_expand": (1, 2, ABSENT), "linear_key_head_dim": (16,), "linear_value_head_dim": (16,),
+    "linear_num_value_heads": (2, 8), "linear_num_key_heads": (1, 4), "linear_head_dim": (16,),
+    "linear_num_heads": (2,), "block_auto_adjust_ff_dim": _YES_NO, "block_multiple_of": (16, 32),
+    "block_ffn_dim_multiplier": (0.5, 1.5), "full_attention_interval": (2, 3, ABSENT),
+    "position_embedding_type": ("rope", "nope", None, ABSENT),
+    # Gemma 3n and 4.
+    "altup_active_idx": (0, 1), "altup_num_inputs": (2, 3), "altup_coef_clip": (0.2, None, ABSENT),
+    "altup_correct_scale": _YES_NO, "laurel_rank": (4, 16), "hidden_size_per_layer_input": (8, 0),
+    "activation_sparsity_pattern": ([0.9, 0.5, 0.0], [0.0] * LAYERS, None), "num_kv_shared_layers": (0, 1),
+    "use_double_wide_mlp": _YES_NO, "global_head_dim": (8, 24), "num_global_key_value_heads": (1, 4),
+    # Encoders.
+    "type_vocab_size": (1, 2, 3), "sinusoidal_pos_embds": (True, False), "d_kv": (8, 24), "d_ff": (32,),
+    "num_decoder_layers": (1, 2), "relative_attention_num_buckets": (8, 32),
+    "relative_attention_max_distance": (16, 64, ABSENT), "classifier_activation": ("gelu", "relu", ABSENT),
+    "classifier_bias": _YES_NO, "classifier_pooling": ("cls", "mean", ABSENT),
+    "cross_attention_layers": ([0], [1, 2]),
+}  # fmt: skip
+
+#: Fields whose value does not change what is computed of a text: initial weights, dropout, ids of tokens,
+#: choices of kernels, and what transformers derives from other fields.
+WITHOUT_EFFECT: Final = frozenset({
+    "_sliding_window_pattern", "add_cross_attention", "attention_dropout", "attention_probs_dropout_prob",
+    "bos_token_id", "classifier_dropout", "cls_token_id", "decoder_start_token_id", "dense_act_fn",
+    "deterministic_flash_attn", "dropout", "dropout_rate", "embd_pdrop", "embedding_dropout", "eod_token_id",
+    "eos_token_id", "full_attn_idxs", "hidden_dropout", "hidden_dropout_prob", "initializer_cutoff_factor",
+    "initializer_factor", "initializer_range", "is_gated_act", "mamba_ssm_cache_dtype", "mlp_dropout",
+    "model_max_length", "moe_shared_expert_overlap", "mtp_layers_block_type", "num_logits_to_keep",
+    "num_nextn_predict_layers", "output_router_logits", "pad_token_id", "pretraining_tp", "qa_dropout",
+    "qk_head_dim", "rescale_prenorm_residual", "resid_pdrop", "residual_dropout", "router_aux_loss_coef",
+    "router_jitter_noise", "sep_token_id", "seq_classif_dropout", "sparse_pred_ignore_index",
+    "sparse_prediction", "time_step_init_scheme", "time_step_scale", "use_associative_scan", "use_cache",
+    "use_mamba_kernels", "use_mambapy", "vocab_size_per_layer_input",
+})  # fmt: skip
+#: Sizes that other fields must agree with; they stay as the bases have them.
+FIXED: Final = frozenset({
+    "d_model", "dim", "hidden_dim", "intermediate_size_mlp", "layers_block_type", "mamba_d_head",
+    "mamba_d_ssm", "mamba_head_dim", "mamba_n_heads", "mamba_num_heads", "moe_intermediate_size",
+    "moe_num_experts", "n_heads", "n_layers", "n_routed_experts", "num_experts", "num_heads",
+    "num_hidden_layers", "num_layers", "num_local_experts", "original_max_position_embeddings",
+    "per_layer_config", "rope_parameters",
+})  # fmt: skip
+#: Fields that transformers derives where config.json lacks them, as bases do.
+_DERIVED: Final = frozenset({
+    "layer_types", "mlp_layer_types", "no_rope_layers", "moe_layers", "qk_head_dim", "full_attn_idxs",
+    "per_layer_config", "activation_sparsity_pattern", "dense_act_fn", "is_gated_act",
+    "_sliding_window_pattern",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A configuration: a base with changes."""
+
+    architecture: str
+    seed: int
+    changes: Mapping[str, Any]
+    saved: bool  # config.json is what transformers writes, not what was drawn
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The config.json that was drawn."""
+        found = copy.deepcopy(base_of(self.architecture))
+        inner = found.get("text_config", found)
+        for name, value in self.changes.items():
+            inner.pop(name, None)
+            if value is not ABSENT:
+                inner[name] = copy.deepcopy(value)
+        return {**found, "architectures": [self.architecture], "model_type": config_class(self).model_type}
+
+    def without(self, name: str) -> Drawn:
+        """The same with one change fewer."""
+        rest = {key: value for key, value in self.changes.items() if key != name}
+        return Drawn(self.architecture, self.seed, rest, self.saved)
+
+    def __str__(self) -> str:
+        form = "as transformers saves it" if self.saved else "as drawn"
+        changes = ", ".join(f"{name}: {value}" for name, value in self.changes.items()) or "nothing changed"
+        return f"{self.architecture} {self.seed} ({form}): {changes}"
+
+
+#: Draws some fields together.
+Group = Callable[[random.Random, str], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Family:
+    """An architecture's valid settings, and where its draws differ from everybody's."""
+
+    base: Mapping[str, Any] = field(default_factory=dict)  # beside the defaults and `SIZES`
+    values: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # instead of, or beside, `VALUES`
+    rotated: int = 16  # numbers of a head that are; 0: positions are not rotated
+    groups: Sequence[Group] = ()
+    kinds: tuple[str, ...] = ()  # of layers that have rotations of their own
+    by: str = "logits"  # what is compared
+    whole: Mapping[str, Any] = field(default_factory=dict)  # beside `text_config`, if that is a part
+    model_type: str = ""  # of the text model, where that may be of several
+
+
+def config_class(drawn: Drawn) -> Any:
+    import transformers
+
+    return getattr(transformers, drawn.architecture).config_class
+
+
+@cache
+def fields_of(architecture: str) -> Mapping[str, Any]:
+    """The fields that transformers knows of the text model, with its defaults."""
+    import transformers
+
+    kind = FAMILIES[architecture].model_type
+    found = (
+        transformers.AutoConfig.for_model(kind)
+        if kind
+        else getattr(transformers, architecture).config_class()
+    )
+    common = transformers.PreTrainedConfig().to_dict()
+    inner = found if found.is_encoder_decoder else found.get_text_config()
+    return {name: value for name, value in inner.to_dict().items() if name not in common}
+
+
+@cache
+def base_of(architecture: str) -> dict[str, Any]:
+    """Valid settings, as complete as published ones."""
+    family, known = FAMILIES[architecture], fields_of(architecture)
+    found = {name: value for name, value in known.items() if name not in _DERIVED}
+    found |= {name: value for name, value in SIZES.items() if known.get(name) is not None} | dict(family.base)
+    found = {name: value for name, value in found.items() if value is not ABSENT}
+    if not family.whole:
+        return found
+    import transformers
+
+    kind = getattr(transformers, architecture).config_class().get_text_config().model_type
+    return {**family.whole, "text_config": {**found, "model_type": family.model_type or kind}}
+
+
+@cache
+def text_base_of(architecture: str) -> dict[str, Any]:
+    """Those of the text model."""
+    found = base_of(architecture)
+    inner: dict[str, Any] = found.get("text_config", found)
+    return inner
+
+
+@cache
+def _choices(architecture: str) -> tuple[dict[str, Sequence[Any]], list[Group]]:
+    family = FAMILIES[architecture]
+    known = {*fields_of(architecture), *text_base_of(architecture), *family.values}
+    values = {name: given for name, given in {**VALUES, **family.values}.items() if name in known and given}
+    return values, [*family.groups, *([rotation] * 2 if family.rotated else [])]
+
+
+def draw(architecture: str, seed: int) -> Drawn:
+    """The configuration that `seed` stands for; the first is the base itself."""
+    rng = random.Random(f"{architecture} {seed}")
+    changes: dict[str, Any] = {}
+    values, groups = _choices(architecture)
+    for _ in range(rng.choice((1, 1, 1, 2, 2, 3)) if seed else 0):
+        at = rng.randrange(len(values) + len(groups))
+        if at < len(groups):
+            changes |= groups[at](rng, architecture)
+        else:
+            name = list(values)[at - len(groups)]
+            changes[name] = rng.choice(list(values[name]))
+    return Drawn(architecture, seed, changes, saved=rng.random() < 0.5)
+
+
+def rotation(rng: random.Random, architecture: str) -> dict[str, Any]:
+    """How positions are rotated, in the names of old and of new configurations."""
+    family = FAMILIES[architecture]
+    base = text_base_of(architecture).get("rope_parameters") or {}
+    neither = {"rope_scaling": ABSENT, "rope_theta": ABSENT}
+    if family.kinds and rng.random() < 0.8:
+        each = {kind: _rotation(rng, family, base.get(kind) or {}) for kind in family.kinds}
+        return {"rope_parameters": each, **neither}
+    found = _rotation(rng, family, base)
+    form = rng.random()
+    if form < 0.5:
+        return {"rope_parameters": found, **neither}
+    theta, kind = found.pop("rope_theta"), found.pop("rope_type")
+    more = {"rope_parameters": ABSENT, "rope_theta": theta}
+    if (share := found.pop("partial_rotary_factor", None)) is not None:
+        more["partial_rotary_factor"] = share
+    if kind == "default" and not found:
+        return {**more, "rope_scaling": rng.choice((None, ABSENT))}
+    return {**more, "rope_scaling": {"type" if form < 0.75 else "rope_type": kind, **found}}
+
+
+def _rotation(rng: random.Random, family: Family, base: Mapping[str, Any]) -> dict[str, Any]:
+    kept = ("mrope_section", "mrope_interleaved", "partial_rotary_factor", "llama_4_scaling_beta")
+    found = {name: base[name] for name in kept if name in base}
+    found["rope_theta"] = rng.choice((50.0, 1e4, 5e5))
+    rotated = family.rotated
+    if rng.random() < (0.3 if "partial_rotary_factor" in base else 0.03):
+        found["partial_rotary_factor"] = rng.choice((0.25, 0.5, 0.75, 1.0))
+        rotated = int(rotated / base.get("partial_rotary_factor", 1.0) * found["partial_rotary_factor"])
+
+    def perhaps(**values: Sequence[Any]) -> dict[str, Any]:
+        return {name: rng.choice(given) for name, given in values.items() if rng.random() < 0.3}
+
+    kinds = ("default", "linear", "dynamic", "yarn", "yarn", "yarn", "llama3", "longrope", "proportional")
+    kind = found["rope_type"] = rng.choice(kinds)
+    if kind in ("linear", "dynamic", "yarn"):
+        found["factor"] = rng.choice((1.0, 2.0, 8.0))
+    # Texts longer than `max_position_embeddings`, for which "dynamic" alone changes something, are not drawn:
+    # no file has a longer context than that.
+    if kind == "linear" or kind == "dynamic":
+        found |= perhaps(original_max_position_embeddings=(16,))
+    elif kind == "yarn":
+        found |= {"original_max_position_embeddings": rng.choice((16, 32))}
+        found |= perhaps(
+            attention_factor=(0.7, 1.0, 1.5), mscale=(0.7, 1.0), mscale_all_dim=(0.7, 1.0, 0.0),
+            beta_fast=(4.0, 32.0), beta_slow=(0.5, 1.0, 2.0), truncate=(True, False),
+        )  # fmt: skip
+    elif kind == "llama3":
+        found |= {
+            "factor": rng.choice((2.0, 8.0)), "low_freq_factor": rng.choice((1.0, 2.0)),
+            "high_freq_factor": 4.0, "original_max_position_embeddings": rng.choice((16, 32, 64)),
+        }  # fmt: skip
+    elif kind == "longrope":
+        for name in ("short_factor", "long_factor"):
+            found[name] = [round(rng.uniform(1, 4), 2) for _ in range(rotated // 2)]
+        found["original_max_position_embeddings"] = rng.choice((16, 64))
+        found |= perhaps(factor=(4.0, 8.0), attention_factor=(1.0, 1.3))
+    return found
+
+
+#: With its keys and values in latents.
+_LATENT: Final[dict[str, Sequence[Any]]] = {
+    "num_key_value_heads": (), "num_attention_heads": (), "head_dim": (),
+    "scoring_func": VALUES["scoring_func"], "topk_method": VALUES["topk_method"],
+}  # fmt: skip
+_OWN_HEADS: Final[dict[str, Any]] = {"num_key_value_heads": 4, "head_dim": ABSENT}
+_FOUR_LAYERS: Final = {"num_hidden_layers": 4, "sliding_window_pattern": 4}
+_FOUR_VALUES: Final[dict[str, Sequence[Any]]] = {
+    "layer_types": (
+        [_WINDOW, _WINDOW, _WINDOW, _FULL], [_WINDOW, _FULL, _WINDOW, _FULL], [_FULL] * 4, [_WINDOW] * 4,
+        [_FULL, _WINDOW, _WINDOW, _WINDOW],
+    ),
+}  # fmt: skip
+_GROUPS: Final = {"n_group": 1, "topk_group": 1}
+_PER_KIND: Final = (_FULL, _WINDOW)
+_WORDS: Final[dict[str, Any]] = {"vocab_size": len(VOCABULARY)}
+_WORD_VALUES: Final[dict[str, Sequence[Any]]] = {
+    "vocab_size": (), "position_embedding_type": (), "num_key_value_heads": (),
+    "hidden_act": ("gelu", "gelu_new", "relu", "silu"),
+}  # fmt: skip
+
+
+#: A classifier with one output, as rerankers have; files with other classifiers are for other programs.
+_SCORE: Final = {0: "LABEL_0"}
+
+
+def _bert(**own: Any) -> Family:
+    return Family({**_WORDS, "id2label": _SCORE, **own}, _WORD_VALUES, rotated=0, by="states")
+
+
+_MODERN: Final[dict[str, Any]] = {**_WORDS, "local_attention": 12, "id2label": _SCORE}
+_MAMBA: Final[dict[str, Any]] = {
+    "state_size": 12, "conv_kernel": 4, "time_step_rank": 6, "intermediate_size": 128,
+}  # fmt: skip
+_HYBRID: Final = layers("linear_attention", _FULL)
+_DELTA: Final[dict[str, Any]] = {
+    "mlp_only_layers": [], "decoder_sparse_step": 1,
+    "layer_types": ["linear_attention", _FULL, "linear_attention"],
+    "rope_parameters": {"rope_theta": 1e4, "rope_type": "default", "partial_rotary_factor": 0.5},
+}  # fmt: skip
+_GRANITE: Final[dict[str, Any]] = {
+    "embedding_multiplier": 6.0, "residual_multiplier": 0.22, "attention_multiplier": 0.1,
+    "logits_scaling": 0.5,
+}  # fmt: skip
+_GRANITE_HYBRID: Final[dict[str, Any]] = {
+    **_GRANITE, "layer_types": ["linear_attention", _FULL, "linear_attention"], "mamba_n_heads": 8,
+    "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 12, "mamba_expand": 2,
+    "shared_intermediate_size": 48,
+}  # fmt: skip
+_NEMOTRON: Final[dict[str, Any]] = {
+    "layers_block_type": ["linear_attention", "moe", _FULL, "moe"], "num_hidden_layers": 4,
+    "mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 12,
+    "moe_shared_expert_intermediate_size": 48, "time_step_min": 1e-30,
+}  # fmt: skip
+_GEMMA: Final[dict[str, Any]] = {"query_pre_attn_scalar": 16}
+_GEMMA4: Final[dict[str, Any]] = {
+    "layer_types": [_WINDOW, _WINDOW, _FULL], "global_head_dim": 24, "hidden_size_per_layer_input": 0,
+    "vocab_size_per_layer_input": len(vocabulary()), "num_experts": None, "moe_intermediate_size": None,
+    "rope_parameters": {
+        _WINDOW: {"rope_type": "default", "rope_theta": 1e4},
+        _FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
+    },
+}  # fmt: skip
+
+
+def _experts_of_gemma4(rng: random.Random, architecture: str) -> dict[str, Any]:
+    wide, used = rng.choice((16, 32)), rng.choice((1, 2, 3))
+    return {"enable_moe_block": True, "num_experts": 6, "top_k_experts": used, "moe_intermediate_size": wide}
+
+
+#: A vision tower, of which there is no more than transformers asks for.
+_TOWER: Final[dict[str, Any]] = {
+    "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "depth": 1,
+    "num_heads": 2, "image_size": 28, "patch_size": 14,
+}  # fmt: skip
+
+
+def _within(text: Family, **whole: Any) -> Family:
+    """The family of a model that sees, whose text model is of the family `text`."""
+    return replace(text, whole={"vision_config": {**_TOWER, **whole.pop("vision", {})}, **whole})
+
+
+def _by_axes(*sections: int, **own: Any) -> dict[str, Any]:
+    """A rotation by three axes, which of texts are one."""
+    return {"rope_theta": 1e4, "rope_type": "default", "mrope_section": list(sections), **own}
+
+
+_YARN: Final[dict[str, Any]] = {
+    "rope_theta": 1e4, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16,
+    "beta_fast": 32.0, "beta_slow": 1.0,
+}  # fmt: skip
+_MISTRAL_YARN: Final[dict[str, Any]] = {
+    **_YARN,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.1,
+}
+
+FAMILIES: Final[dict[str, Family]] = {
+    # Llama and its like.
+    "LlamaForCausalLM": Family(), "LlamaModel": Family(by="states"),
+    "MistralForCausalLM": Family({"sliding_window": None}),
+    "MixtralForCausalLM": Family({"sliding_window": None, "head_dim": 16}),
+    "GraniteForCausalLM": Family(_GRANITE), "GraniteMoeForCausalLM": Family(_GRANITE),
+    "SmolLM3ForCausalLM": Family(), "SeedOssForCausalLM": Family(),
+    "Exaone4ForCausalLM": Family({**_FOUR_LAYERS, "sliding_window": 8}, _FOUR_VALUES),
+    "Llama4ForCausalLM": Family({
+        "intermediate_size": 32, "intermediate_size_mlp": 96, "attention_chunk_size": 16, "floor_scale": 8,
+        "attn_scale": 0.4,
+    }),
+    # Qwen.
+    "Qwen2ForCausalLM": Family(), "Qwen2Model": Family(by="states"), "Qwen2MoeForCausalLM": Family(),
+    "Qwen3ForCausalLM": Family(), "Qwen3Model": Family(by="states"),
+    "Qwen3MoeForCausalLM": Family(),
+    "Qwen3NextForCausalLM": Family(_DELTA, {"layer_types": _HYBRID}, rotated=8),
+    "Qwen3_5ForCausalLM": Family(_DELTA, {"layer_types": _HYBRID}, rotated=8),
+    "Qwen3_5MoeForCausalLM": Family(_DELTA, {"layer_types": _HYBRID}, rotated=8),
+    # Gemma.
+    "GemmaForCausalLM": Family(), "Gemma2ForCausalLM": Family(_GEMMA),
+    "Gemma3ForCausalLM": Family({**_GEMMA, "layer_types": [_WINDOW, _FULL, _WINDOW]}, kinds=_PER_KIND),
+    "Gemma3TextModel": Family(
+        {**_GEMMA, "layer_types": [_WINDOW, _FULL, _WINDOW], "use_bidirectional_attention": True},
+        kinds=_PER_KIND, by="states",
+    ),
+    "Gemma3nForCausalLM": Family(
+        {
+            "layer_types": [_WINDOW, _FULL, _WINDOW], "laurel_rank": 8, "hidden_size_per_layer_input": 16,
+            "vocab_size_per_layer_input": len(vocabulary()), "num_kv_shared_layers": 0,
+            "activation_sparsity_pattern": [0.8, 0.6, 0.0], "intermediate_size": [96] * LAYERS,
+        },
+        {"intermediate_size": ([64] * LAYERS, 64, [96, 64, 96])}, kinds=_PER_KIND,
+    ),
+    "Gemma4ForCausalLM": Family(
+        _GEMMA4,
+        {
+            "layer_types": (
+                [_WINDOW, _FULL, _FULL], [_FULL] * LAYERS, [_FULL, _WINDOW, _FULL], [_FULL, _FULL, _WINDOW],
+                ABSENT,
+            ),
+            "num_experts": (6,), "enable_moe_block": (), "top_k_experts": (),
+        },
+        groups=(_experts_of_gemma4,), kinds=_PER_KIND),
+    # Latents.
+    "DeepseekV2ForCausalLM": Family({**_OWN_HEADS, **_GROUPS, "num_experts_per_tok": 2}, _LATENT),
+    "DeepseekV3ForCausalLM": Family(_OWN_HEADS, _LATENT),
+    "Glm4MoeLiteForCausalLM": Family({**_OWN_HEADS, "first_k_dense_replace": 1}, _LATENT),
+    "Mistral4ForCausalLM": Family({**_OWN_HEADS, "rope_parameters": _MISTRAL_YARN}, _LATENT),
+    "KimiLinearForCausalLM": Family(
+        {
+            "layer_types": ["linear_attention", _FULL, "linear_attention"], "linear_head_dim": 8,
+            "linear_num_heads": 4, "mlp_layer_types": ["dense", "sparse", "sparse"], "num_key_value_heads": 4,
+            "first_k_dense_replace": 1, "num_experts_per_token": 2, "q_lora_rank": None,
+            "num_shared_experts": 1,
+        },
+        {**_LATENT, "layer_types": _HYBRID}, rotated=0,
+    ),
+    # Others.
+    "CohereForCausalLM": Family(), "Cohere2ForCausalLM": Family(_FOUR_LAYERS, _FOUR_VALUES),
+    "Olmo2ForCausalLM": Family(), "Olmo3ForCausalLM": Family(kinds=_PER_KIND), "OlmoeForCausalLM": Family(),
+    "Starcoder2ForCausalLM": Family({"sliding_window": 8}),
+    "Glm4ForCausalLM": Family(rotated=8), "Glm4MoeForCausalLM": Family(rotated=8),
+    "GptOssForCausalLM": Family({"rope_parameters": {**_YARN, "truncate": False}}),
+    "Ernie4_5ForCausalLM": Family(),
+    "Ernie4_5_MoeForCausalLM": Family({"moe_num_experts": 6, "moe_k": 2, "moe_layer_end_index": -1}),
+    "HunYuanDenseV1ForCausalLM": Family({"head_dim": 16}),
+    "Ministral3ForCausalLM": Family({"sliding_window": None, "rope_parameters": _MISTRAL_YARN}),
+    "MiniMaxM2ForCausalLM": Family(
+        {
+            "intermediate_size": 32, "rotary_dim": 8,
+            "rope_parameters": {"rope_theta": 1e4, "rope_type": "default", "partial_rotary_factor": 0.5},
+        },
+        rotated=8,
+    ),
+    "MiMoV2FlashForCausalLM": Family(
+        {
+            "layer_types": [_WINDOW, _FULL, _WINDOW],
+            "rope_parameters": {
+                kind: {"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": 0.5}
+                for kind, theta in ((_FULL, 5e6), (_WINDOW, 1e4))
+            },
+        },
+        kinds=_PER_KIND, rotated=8,
+    ),
+    "Phi3ForCausalLM": Family({"original_max_position_embeddings": 16, "sliding_window": None}),
+    # State spaces and convolutions.
+    "MambaForCausalLM": Family(_MAMBA, {"num_attention_heads": ()}, rotated=0),
+    "FalconMambaForCausalLM": Family(_MAMBA, rotated=0),
+    "Mamba2ForCausalLM": Family(
+        {"state_size": 12, "conv_kernel": 4, "num_heads": 8, "head_dim": 16, "n_groups": 2, "expand": 2},
+        {"head_dim": ()}, rotated=0,
+    ),
+    "FalconH1ForCausalLM": Family({
+        "mamba_d_ssm": 128, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 12,
+    }),
+    "NemotronHForCausalLM": Family(
+        _NEMOTRON,
+        {
+            "layers_block_type": (
+                ["linear_attention", "mlp", _FULL, "mlp"], ["linear_attention", "moe", _FULL, "mlp"],
+                ["linear_attention"] * 4, [_FULL, "moe", _FULL, "mlp"],
+            ),
+        },
+        rotated=0,
+    ),
+    "GraniteMoeHybridForCausalLM": Family(
+        _GRANITE_HYBRID, {"num_local_experts": (0, 6), "layer_types": _HYBRID}
+    ),
+    "Lfm2ForCausalLM": Family(
+        {"layer_types": ["conv", _FULL, "conv"], "block_auto_adjust_ff_dim": False},
+        {"layer_types": layers("conv", _FULL)},
+    ),
+    "Lfm2MoeForCausalLM": Family(
+        {"layer_types": ["conv", _FULL, "conv"], "num_dense_layers": 1},
+        {"layer_types": layers("conv", _FULL)},
+    ),
+    # Encoders.
+    **{
+        f"{name}{kind}": _bert(**({"max_position_embeddings": 129} if name != "Bert" else {}))
+        for name in ("Bert", "Roberta", "XLMRoberta", "Camembert")
+        for kind in ("Model", "ForMaskedLM", "ForSequenceClassification")
+    },
+    **{
+        name: Family(
+            {**_WORDS, "dim": 64, "hidden_dim": 96, "n_layers": LAYERS, "n_heads": 4}, _WORD_VALUES,
+            rotated=0, by="states",
+        )
+        for name in ("DistilBertModel", "DistilBertForMaskedLM")
+    },
+    **{
+        name: Family(_MODERN, _WORD_VALUES, kinds=_PER_KIND, by="states")
+        for name in ("ModernBertModel", "ModernBertForMaskedLM", "ModernBertForSequenceClassification")
+    },
+    "NomicBertModel": Family(_WORDS, _WORD_VALUES, by="states"),
+    "JinaEmbeddingsV3Model": Family(_WORDS, _WORD_VALUES, by="states"),
+}  # fmt: skip
+_QWEN_VL: Final = Family({"rope_parameters": _by_axes(4, 2, 2)})
+_GLM_VL: Final = Family({"rope_parameters": _by_axes(2, 1, 1, partial_rotary_factor=0.5)}, rotated=8)
+_DEEP: Final[dict[str, Any]] = {
+    "out_hidden_size": 64,
+    "num_position_embeddings": 16,
+    "deepstack_visual_indexes": [0],
+}
+_T5: Final[dict[str, Any]] = {
+    "d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 2, "num_decoder_layers": LAYERS, "num_heads": 4,
+    "relative_attention_num_buckets": 16,
+}  # fmt: skip
+#: The text models of those that see, and two stacks.
+FAMILIES.update({
+    "Gemma3ForConditionalGeneration": _within(FAMILIES["Gemma3ForCausalLM"], mm_tokens_per_image=4),
+    "Gemma4ForConditionalGeneration": _within(
+        FAMILIES["Gemma4ForCausalLM"], audio_config=None,
+        vision={"num_key_value_heads": 2, "head_dim": 8, "position_embedding_size": 16},
+    ),
+    "Llama4ForConditionalGeneration": _within(
+        FAMILIES["Llama4ForCausalLM"],
+        vision={"projector_input_dim": 16, "projector_output_dim": 16, "vision_output_dim": 16},
+    ),
+    "Mistral3ForConditionalGeneration": _within(
+        replace(FAMILIES["MistralForCausalLM"], model_type="mistral"),
+        vision={"model_type": "pixtral", "head_dim": 8},
+    ),
+    "MllamaForConditionalGeneration": _within(
+        Family({"cross_attention_layers": [1]}, {"hidden_act": _ACTIVATIONS}),
+        vision={
+            "attention_heads": 2, "num_global_layers": 1, "max_num_tiles": 2, "vision_output_dim": 32,
+            "supported_aspect_ratios": [[1, 1], [1, 2], [2, 1]], "intermediate_layers_indices": [0],
+        },
+    ),
+    "Glm4vForConditionalGeneration": _within(_GLM_VL, vision={"out_hidden_size": 64}),
+    "Glm4vMoeForConditionalGeneration": _within(_GLM_VL, vision={"out_hidden_size": 64}),
+    "GlmOcrForConditionalGeneration": _within(
+        Family({"rope_parameters": _by_axes(4, 2, 2)}), vision={"out_hidden_size": 64}
+    ),
+    "Qwen2VLForConditionalGeneration": _within(_QWEN_VL, vision={"hidden_size": 64, "embed_dim": 16}),
+    "Qwen2VLModel": _within(replace(_QWEN_VL, by="states"), vision={"hidden_size": 64, "embed_dim": 16}),
+    "Qwen2_5_VLForConditionalGeneration": _within(_QWEN_VL, vision={"out_hidden_size": 64}),
+    "Qwen3VLForConditionalGeneration": _within(_QWEN_VL, vision=_DEEP),
+    "Qwen3VLMoeForConditionalGeneration": _within(_QWEN_VL, vision=_DEEP),
+    "Qwen3_5ForConditionalGeneration": _within(
+        replace(
+            FAMILIES["Qwen3_5ForCausalLM"],
+            base={**_DELTA, "rope_parameters": _by_axes(2, 1, 1, partial_rotary_factor=0.5)},
+        ),
+        vision=_DEEP,
+    ),
+    "Qwen3_5MoeForConditionalGeneration": _within(
+        replace(
+            FAMILIES["Qwen3_5MoeForCausalLM"],
+            base={**_DELTA, "rope_parameters": _by_axes(2, 1, 1, partial_rotary_factor=0.5)},
+        ),
+        vision=_DEEP,
+    ),
+    "KimiLinearModel": replace(FAMILIES["KimiLinearForCausalLM"], by="states"),
+    **{
+        f"{name}{kind}": Family(_T5, {"num_key_value_heads": (), "vocab_size": ()}, rotated=0, by=by)
+        for name in ("T5", "UMT5")
+        for kind, by in (("ForConditionalGeneration", "answers"), ("EncoderModel", "states"))
+    },
+})  # fmt: skip
+#: transformers has no class for these, or needs another library: tests of their own have references.
+ELSEWHERE: Final = frozenset({
+    "DeepseekOCRForCausalLM", "Ernie4_5_ForCausalLM", "Gemma3nForConditionalGeneration",
+    "JinaBertForMaskedLM", "JinaBertForSequenceClassification", "JinaBertModel", "MambaLMHeadModel",
+    "MiMoV2ForCausalLM", "MiniCPMO", "MiniCPMV", "RWKV7ForCausalLM", "Rwkv7ForCausalLM",
+    "RwkvHybridForCausalLM", "T5WithLMHeadModel",
+})  # fmt: skip

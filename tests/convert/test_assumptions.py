@@ -1,0 +1,254 @@
+"""Settings are carried into a file, have the only value that files can stand for, or are refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from puna.convert import convert
+from puna.convert.assumptions import check_settings
+from puna.convert.config import Config
+from puna.convert.keys import metadata
+from puna.convert.registry import families_called
+from puna.errors import ConversionError
+from puna.gguf import FileType, open_gguf
+from puna.model.load import load_model
+from tests.convert.checkpoints import saved
+from tests.model.models.parity import (
+    check_close,
+    our_log_probabilities,
+    random_tokens,
+    reference_log_probabilities,
+)
+from tests.model.models.test_decoders import EXPERTS, MODELS
+from tests.tiny_decoders import GEMMA2, OLMO2, QWEN2, QWEN3_MOE, TinyDecoder
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "rope_theta": 1e4}
+LLAMA = TinyDecoder("llama")
+GEMMA3 = TinyDecoder(
+    "gemma3_text", {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 8}, norm_offset=1
+)
+
+
+def with_settings(tiny: Any, settings: Mapping[str, Any]) -> Any:
+    return dataclasses.replace(tiny, settings={**tiny.settings, **settings})
+
+
+#: Settings that were lost or misread once.
+CARRIED: dict[str, tuple[Any, dict[str, Any]]] = {
+    "glm4moelite, gates as they are": (MODELS["glm4moelite"], {"norm_topk_prob": False}),
+    "glm4moelite, kinds of layers": (MODELS["glm4moelite"], {"first_k_dense_replace": None}),
+    "qwen3next, gates as they are": (MODELS["qwen3next"], {"norm_topk_prob": False}),
+    "olmoe, gates that add up to 1": (MODELS["olmoe"], {"norm_topk_prob": True}),
+    "olmoe, epsilon": (MODELS["olmoe"], {"rms_norm_eps": 1e-2}),
+    **{
+        f"{name}, yarn with a factor": (tiny, {"rope_parameters": {**YARN, "attention_factor": 1.7}})
+        for name, tiny in {
+            "llama": LLAMA, "mistral": TinyDecoder("mistral", {"sliding_window": None}), "qwen2": QWEN2,
+            "qwen3": MODELS["qwen3"],
+        }.items()
+    },
+    "llama, yarn with two scales": (
+        LLAMA, {"rope_parameters": {**YARN, "mscale": 0.5, "mscale_all_dim": 1.0}}
+    ),
+    "mistral, window": (TinyDecoder("mistral"), {"sliding_window": 6}),
+    "gemma2, output of its own": (GEMMA2, {"tie_word_embeddings": False}),
+    "gemma, base of rotation": (MODELS["gemma"], {"rope_parameters": {"rope_theta": 500.0}}),
+    "deepseek2 V2, groups that do not limit": (
+        MODELS["deepseek2 V2"], {"topk_method": "greedy", "n_group": 2, "topk_group": 1}
+    ),
+    "hunyuan-dense, dynamic without alpha": (
+        MODELS["hunyuan-dense"],
+        {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CARRIED)
+def test_a_model_with_a_setting_computes_what_transformers_does(name: str, tmp_path: Path) -> None:
+    tiny, settings = CARRIED[name]
+    theirs = with_settings(tiny, settings).build()
+    convert(saved(tmp_path / "checkpoint", theirs), tmp_path / "m.gguf", FileType.F32)
+    ours = load_model(tmp_path / "m.gguf")
+    tokens = random_tokens(ours, 40, 3)
+    check_close(ours, our_log_probabilities(ours, tokens, [40]), reference_log_probabilities(theirs, tokens))
+
+
+#: Settings that no key of a file carries, and what the error says of them.
+REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "activation": (LLAMA, {"hidden_act": "relu"}, "'hidden_act' is 'relu', but .* only have 'silu' or"),
+    "latent, two scales": (
+        MODELS["deepseek2 V3"], {"rope_parameters": {**YARN, "mscale": 0.5, "mscale_all_dim": 1.0}},
+        r"mscale' is 0\.5, but .* deepseek2 can only have 1\.0",
+    ),
+    "latent, one scale": (
+        MODELS["deepseek2 V3"], {"rope_parameters": {**YARN, "mscale_all_dim": 1.0}},
+        r"mscale_all_dim' is 1\.0, but .* has no such setting",
+    ),
+    "gemma2, divisor": (
+        GEMMA2, {"query_pre_attn_scalar": 7}, "'query_pre_attn_scalar' is 7, but .* gemma2 can only have 24"
+    ),
+    "gemma3, divisor": (
+        GEMMA3, {"query_pre_attn_scalar": 7}, "'query_pre_attn_scalar' is 7, but .* gemma3 can only have 16"
+    ),
+    "gemma3, rotation of a published size": (
+        GEMMA3, {"num_hidden_layers": 34, "layer_types": None}, "of 34 layers .* can only have 'linear' by 8"
+    ),
+    "gemma3, caps": (GEMMA3, {"attn_logit_softcapping": 5.0}, "'attn_logit_softcapping' is 5.0, but"),
+    "cohere2, layers": (
+        MODELS["cohere2"], {"layer_types": ["full_attention", "sliding_attention"] * 2}, "'layer_types' is"
+    ),
+    "cohere2, rotation": (
+        MODELS["cohere2"], {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}},
+        "'rope_type' is 'linear'; a file of architecture cohere2 can only have",
+    ),
+    "qwen3moe, every second layer": (
+        QWEN3_MOE, {"decoder_sparse_step": 2}, "'decoder_sparse_step' is 2, but .* can only have 1"
+    ),
+    "qwen3moe, layers without experts": (
+        TinyDecoder("qwen3_moe", EXPERTS), {"mlp_only_layers": [0]}, r"'mlp_only_layers' is \[0\], but"
+    ),
+    "glm4moelite, kinds of layers": (
+        MODELS["glm4moelite"], {"mlp_layer_types": ["sparse", "dense", "sparse"]}, "dense"
+    ),
+    "qwen2, windows": (QWEN2, {"use_sliding_window": True}, "is True, but .* can only have False"),
+    "olmoe, clipping": (MODELS["olmoe"], {"clip_qkv": 0.5}, "'clip_qkv' is 0.5, but .* no such setting"),
+    "olmo2, yarn with a factor": (
+        OLMO2, {"rope_parameters": {**YARN, "attention_factor": 1.7}}, "attention_factor' is 1.7, but"
+    ),
+    "smollm3, layers": (MODELS["smollm3"], {"no_rope_layers": [1, 0, 1, 1, 1]}, "'no_rope_layers' is"),
+    "gpt-oss, limit": (MODELS["gpt-oss"], {"swiglu_limit": 1.0}, "'swiglu_limit' is 1.0, but .* 7.0"),
+    "gpt-oss, blend": (
+        MODELS["gpt-oss"], {"rope_parameters": YARN}, "YaRN without 'truncate': .* can only have False"
+    ),
+    "mamba2, steps": (
+        MODELS["mamba2"], {"time_step_limit": [0.0, 0.5]}, "'time_step_limit' is .*0.5.*, but .* mamba2"
+    ),
+    "llama, part of a head": (
+        LLAMA, {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "can only have 1.0"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_setting_that_a_file_cannot_carry_is_refused(name: str) -> None:
+    tiny, settings, message = REFUSED[name]
+    with pytest.raises(ConversionError, match=message):
+        check(published(tiny) | settings)
+
+
+#: Of models that transformers knows as decoders.
+CONFIGURED = [
+    name
+    for name, tiny in MODELS.items()
+    if isinstance(tiny, TinyDecoder) and "rwkv" not in name and name != "mistral4"
+]
+
+
+@pytest.mark.parametrize("name", CONFIGURED)
+def test_settings_of_tiny_models_are_all_known(name: str) -> None:
+    assert check(published(MODELS[name])) == []
+
+
+def published(tiny: Any) -> dict[str, Any]:
+    """The settings as transformers saves them."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CLASSES
+
+    config = tiny.config()
+    found: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
+    return {**found, "architectures": [CLASSES[config.model_type]]}
+
+
+#: Settings that are read as tensors and the vocabulary are.
+WITH_TENSORS = (
+    "tie_word_embeddings", "vocab_size", "num_key_value_heads", "attention_in_multiplier",
+    "attention_out_multiplier", "embedding_multiplier", "key_multiplier", "lm_head_multiplier",
+    "mlp_multipliers", "ssm_in_multiplier", "ssm_multipliers", "ssm_out_multiplier",
+)  # fmt: skip
+
+
+def check(raw: Mapping[str, Any]) -> list[str]:
+    """The unknown settings. Raises ConversionError."""
+    config = Config(raw)
+    family = next(each for each in families_called(raw["architectures"][0]) if each.when(config))
+    config.complete(family.defaults)
+    metadata(config, family)
+    family.extra(config)
+    config.get(*WITH_TENSORS)
+    return check_settings(config, family)
+
+
+PUBLISHED = Path(__file__).parent / "published.json"
+
+
+@pytest.mark.parametrize("name", json.loads(PUBLISHED.read_text()))
+def test_a_published_configuration_is_carried(name: str) -> None:
+    assert check(json.loads(PUBLISHED.read_text())[name]) == []
+
+
+def changed(folder: Path, **settings: Any) -> Path:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return saved(tmp_path / "checkpoint", LLAMA.build())
+
+
+def test_an_unknown_setting_that_looks_numerical_is_refused_unless_it_is_ignored(
+    folder: Path, tmp_path: Path
+) -> None:
+    changed(folder, attention_sharpness={"scale": 2.0})
+    with pytest.raises(ConversionError, match=r"'attention_sharpness.scale' is 2.0, .* --ignore attention_s"):
+        convert(folder, tmp_path / "m.gguf")
+    convert(folder, tmp_path / "m.gguf", ignore=["attention_sharpness"])
+    with open_gguf(tmp_path / "m.gguf") as file:
+        assert file.architecture == "llama"
+    changed(folder, hidden_act="relu", attention_sharpness=None)
+    convert(folder, tmp_path / "m.gguf", ignore=["hidden_act"])
+
+
+def test_other_unknown_settings_are_listed_once(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    changed(folder, colour="blue", layers_of_paint=2, expert_mode=False)
+    with caplog.at_level(logging.WARNING, "puna.convert"):
+        convert(folder, tmp_path / "m.gguf")
+    (message,) = [record.getMessage() for record in caplog.records if record.name.startswith("puna.convert")]
+    assert message.endswith(": colour, layers_of_paint, expert_mode")
+
+
+def test_a_setting_to_ignore_must_exist(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConversionError, match=r"config\.json has no setting 'hidden_akt' to ignore"):
+        convert(folder, tmp_path / "m.gguf", ignore=["hidden_akt"])
+
+
+@pytest.mark.parametrize(
+    ("architecture", "settings", "expected"),
+    [
+        ("Qwen3MoeForCausalLM", {}, ("norm_top_k_prob", False)),
+        ("LlamaForCausalLM", {}, ("attention.layer_norm_rms_epsilon", 1e-6)),
+        ("Qwen2ForCausalLM", {}, ("rope.freq_base", 10000.0)),
+        ("GraniteForCausalLM", {}, ("attention.scale", 1.0)),
+        ("CohereForCausalLM", {}, ("logit_scale", 0.0625)),
+        ("Gemma2ForCausalLM", {}, ("attn_logit_softcapping", 50.0)),
+        ("Gemma2ForCausalLM", {"attn_logit_softcapping": None}, ("attn_logit_softcapping", 0.0)),
+    ],
+)
+def test_a_setting_that_is_left_out_means_what_transformers_takes_for_it(
+    architecture: str, settings: dict[str, Any], expected: tuple[str, Any]
+) -> None:
+    config = Config({"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64, **settings})
+    (family, *_) = families_called(architecture)
+    config.complete(family.defaults)
+    key, value = expected
+    assert metadata(config, family)[key] == value

@@ -1,0 +1,83 @@
+"""A client that asks for little, again and again, while others ask for too much."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import httpx
+
+from tests.e2e.servers import Server
+from tests.waiting import PATIENCE_S
+
+_PAUSE_S = 0.1
+#: Servers tell clients apart by address; a proxy on this machine says that this one is another.
+_ADDRESS = {"X-Forwarded-For": "192.0.2.1"}
+
+
+@dataclass
+class Canary:
+    """How long each answer took, in seconds, by the path that was asked; and what went wrong."""
+
+    took_s: dict[str, list[float]] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    def slowest_s(self, path: str) -> float:
+        return max(self.took_s[path])
+
+    def check(self, within_s: float) -> None:
+        """Raise AssertionError unless every answer was a good one, and came in time."""
+        assert not self.failures
+        slowest = {path: round(max(took), 2) for path, took in self.took_s.items()}
+        assert slowest
+        assert max(slowest.values()) < within_s, f"the slowest answers took so many seconds: {slowest}"
+
+
+@contextmanager
+def canary(server: Server, *paths: str, model: str = "") -> Iterator[Canary]:
+    """Ask for the version and `paths`, and for one token of `model` if there is one, for the whole block.
+
+    Each has a connection of its own, and was answered once before the block begins.
+    """
+    found = Canary()
+    over = threading.Event()
+    questions: dict[str, Callable[[httpx.Client], httpx.Response]] = {
+        path: lambda http, path=path: http.get(path) for path in ("/api/version", *paths)
+    }
+    if model:
+        body = {"model": model, "prompt": "a", "stream": False, "options": {"num_predict": 1, "seed": 0}}
+        questions["/api/generate"] = lambda http: http.post("/api/generate", json=body)
+    asked = [threading.Event() for _ in questions]
+
+    def ask(path: str, question: Callable[[httpx.Client], httpx.Response], once: threading.Event) -> None:
+        with httpx.Client(base_url=server.url, timeout=PATIENCE_S, headers=_ADDRESS) as http:
+            while not over.is_set():
+                began_s = time.monotonic()
+                try:
+                    answer = question(http)
+                    if answer.status_code != 200:
+                        found.failures.append(f"{path}: {answer.status_code} {answer.text[:200]}")
+                except httpx.HTTPError as error:
+                    found.failures.append(f"{path}: {error!r}")
+                if once.is_set():
+                    found.took_s.setdefault(path, []).append(time.monotonic() - began_s)
+                once.set()
+                over.wait(_PAUSE_S)
+
+    threads = [
+        threading.Thread(target=ask, args=(path, question, once), name="canary", daemon=True)
+        for (path, question), once in zip(questions.items(), asked, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        for once in asked:
+            assert once.wait(PATIENCE_S)
+        yield found
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(PATIENCE_S)

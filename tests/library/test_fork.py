@@ -1,0 +1,60 @@
+"""A loaded model in a process that was forked from its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import puna
+from puna.errors import UnavailableError
+
+_TOO_LONG_S = 30  # a hang ends here
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda model, _: model.generate("hello", num_predict=1),
+        lambda model, _: model.chat([{"role": "user", "content": "hello"}], num_predict=1),
+        lambda model, _: model.embed("hello"),
+        lambda model, path: model.save_prompt("hello", path),
+        lambda model, path: model.load_prompt(path),
+    ],
+    ids=["generate", "chat", "embed", "save_prompt", "load_prompt"],
+)
+def test_a_forked_process_is_told_that_it_cannot_use_the_model(
+    model: puna.Model, use: Callable[[puna.Model, Path], Any], tmp_path: Path
+) -> None:
+    def child() -> str:
+        try:
+            use(model, tmp_path / "prompt")
+        except UnavailableError as error:
+            model.close()  # is the parent's business, and must not wait for its threads
+            return str(error)
+        return "used"
+
+    before = model.generate("hello", num_predict=4, temperature=0).text
+    assert "use threads" in _said_by_fork(child)
+    assert model.generate("hello", num_predict=4, temperature=0).text == before
+
+
+def _said_by_fork(child: Callable[[], str]) -> str:
+    """What `child` returns in a forked process; nothing if it hangs."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            signal.alarm(_TOO_LONG_S)
+            os.write(writing, child().encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as said:
+        text = said.read()
+    os.waitpid(pid, 0)
+    return text

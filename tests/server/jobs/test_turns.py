@@ -1,0 +1,84 @@
+"""Turns for long work: whose is next, and who may not take the last place."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from puna.errors import ServerBusyError
+from puna.server.jobs.turns import Turn, Turns
+
+
+def turns(places: int, *, of_client: int = 99, of_kind: int = 99, longest_queue: int = 99) -> Turns:
+    return Turns(places, of_client=of_client, of_kind=of_kind, longest_queue=longest_queue)
+
+
+def come(*waiting: Turn) -> list[bool]:
+    return [turn.has_come for turn in waiting]
+
+
+def test_turns_come_in_order_as_places_become_free() -> None:
+    all_turns = turns(2)
+    first, second, third, fourth = (all_turns.enter("a") for _ in range(4))
+    assert come(first, second, third, fourth) == [True, True, False, False]
+    assert [all_turns.ahead_of(third), all_turns.ahead_of(fourth)] == [2, 3]
+    second.leave()
+    assert come(third, fourth) == [True, False]
+    third.leave()
+    first.leave()
+    assert come(fourth) == [True]
+
+
+def test_a_client_with_fewer_places_goes_first() -> None:
+    all_turns = turns(2)
+    greedy = [all_turns.enter("greedy") for _ in range(5)]
+    modest = all_turns.enter("modest")
+    greedy[0].leave()
+    assert come(modest, *greedy[2:]) == [True, False, False, False]
+
+
+def test_one_client_and_one_kind_leave_places_to_others() -> None:
+    all_turns = turns(4, of_client=3, of_kind=2)
+    one = [all_turns.enter("a", kind) for kind in ("x", "x", "x", "y", "z")]
+    assert come(*one) == [True, True, False, True, False]
+    assert come(all_turns.enter("b", "x"), all_turns.enter("b", "z")) == [False, True]
+
+
+def test_a_turn_that_is_left_while_it_waits_never_comes() -> None:
+    all_turns = turns(1)
+    first, left, last = (all_turns.enter("a") for _ in range(3))
+    left.leave()
+    first.leave()
+    assert come(left, last) == [False, True]
+    left.leave()  # twice is not too often
+    assert come(last) == [True]
+
+
+def test_a_queue_that_is_full_is_said() -> None:
+    all_turns = turns(1, longest_queue=1)
+    working, waiting = all_turns.enter("a"), all_turns.enter("a")
+    with pytest.raises(ServerBusyError):
+        all_turns.enter("b")
+    working.leave()
+    assert come(waiting) == [True]
+
+
+def test_waiting_says_how_many_are_ahead_until_the_turn_comes() -> None:
+    async def wait() -> list[int]:
+        all_turns = turns(1)
+        first, second, third = (all_turns.enter("a") for _ in range(3))
+        heard = []
+        async for ahead in third.waiting():
+            heard.append(ahead)
+            (first if ahead == 2 else second).leave()
+        return heard
+
+    assert asyncio.run(wait()) == [2, 1]
+
+
+def test_a_turn_that_comes_at_once_does_not_wait() -> None:
+    async def wait() -> list[int]:
+        return [ahead async for ahead in turns(1).enter("a").waiting()]
+
+    assert asyncio.run(wait()) == []
