@@ -167,7 +167,7 @@ def test_looking_ahead_of_drafts_changes_nothing(grammars: Grammars, tokenizer: 
 
 
 def test_nothing_is_drafted_of_thinking(grammars: Grammars, tokenizer: Tokenizer) -> None:
-    thinking = grammars.constraint(FORMAT, TAGS, "<think>")
+    thinking = grammars.constraint(FORMAT, TAGS, begun=True)
     assert thinking.after(tokenizer.encode("hm", add_special=False)) == []
 
 

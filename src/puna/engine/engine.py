@@ -11,11 +11,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from collections.abc import Sequence as Items
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from puna.engine.answers import Answers, Drawn, Waiting, draw, fail
+from puna.engine.answers import Answers, Drawn, draw, fail
 from puna.engine.batching import BatchSlice, StepLoad, constraints
 from puna.engine.draft_model import DraftModel
 from puna.engine.drafters import drafter_for
@@ -24,7 +24,7 @@ from puna.engine.embedding import Embedding
 from puna.engine.events import Embed, Generate
 from puna.engine.executor import Executor, Rows
 from puna.engine.images import Images
-from puna.engine.prefix_cache import PrefixCache, PrefixEntry
+from puna.engine.prefix_cache import PrefixCache
 from puna.engine.preparing import sequences_of
 from puna.engine.prompt_memory import PromptMemory, prompt_folder
 from puna.engine.requests import FittedPrompt
@@ -34,7 +34,7 @@ from puna.engine.sequence import Generation, Sequence, Sink
 from puna.engine.sizing import choose_sizes
 from puna.engine.speculation import Speculation
 from puna.errors import GenerationError, RunnerError
-from puna.grammar.compiler.client import Compiler, Following, wait
+from puna.grammar.compiler.client import Compiler, RemoteConstraint, wait
 from puna.kvcache.cache import Compacting, Saving
 from puna.kvcache.types import HALVES, KVTypes
 from puna.machine import is_out_of_memory, memory_is_short
@@ -44,9 +44,10 @@ log = logging.getLogger("puna.engine")
 
 T = TypeVar("T")
 
-#: How long a step waits, after its pass, for the masks of all its answers; who has none then waits alone.
+#: How long a step waits, after its pass, for formats to say what may come next. Answers whose formats have
+#: not said by then are held: they leave the batch.
 _MASK_PATIENCE_S: Final = 0.01
-#: How long an engine with nothing but such answers waits for them, before it looks for new requests.
+#: How long an engine with nothing but held answers waits for one of them before it looks for new requests.
 _HELD_LOOK_S: Final = 0.02
 
 _SAVING_S: Final = 3.0  # how long an engine that is closed waits for prompts to be saved
@@ -120,7 +121,6 @@ class Engine:
             self.cache, self.room.most_context, drafter=self._drafter, default=speculate
         )
         self.compiler = Compiler(loaded.path)
-        self._held: list[_Held] = []
         self._answers = Answers(loaded.tokenizer, self.room.most_context, loaded.ops)
         self._changed = threading.Condition()
         self._incoming: deque[Sequence] = deque()
@@ -289,8 +289,9 @@ class Engine:
             if not slices:
                 return True
         elif not slices:
-            wait((held.constraint for held in self._held), _HELD_LOOK_S)
-            return bool(self._held)
+            waited_for = self._waited_for
+            wait(waited_for, _HELD_LOOK_S)
+            return bool(waited_for)
         self._speculation.propose(slices, self.prefix_cache.room)
         load, self.step_started = StepLoad.of(slices), time.monotonic()
         try:
@@ -345,29 +346,51 @@ class Engine:
             return False
         self.scheduler.evaluated(slices)
         self._speculation.observe(slices)
-        for outcome in zip(slices, results, draw(slices, results, _MASK_PATIENCE_S), strict=True):
-            self._update(*outcome)
+        tokens = self._drawn(slices, results)
+        for batch_slice, result in zip(slices, results, strict=True):
+            self._update(batch_slice, result, tokens.get(batch_slice.sequence))
         return True
 
-    def _hold(self, batch_slice: BatchSlice, result: Rows) -> None:
-        """Let a sequence wait for what its format allows. Its draft, if it has one, is given up."""
-        first = len(result) - 1 - len(batch_slice.draft.tokens)
-        if batch_slice.draft.tokens:
-            self.scheduler.roll_back(batch_slice.sequence)
-            if (drafting := batch_slice.sequence.drafting) is not None:
-                drafting.drafted -= len(batch_slice.draft.tokens)
-            batch_slice.draft = Draft()
-        self._held.append(_Held(batch_slice, result[first : first + 1].copy()))
+    def _drawn(self, slices: list[BatchSlice], results: Items[Rows]) -> dict[Sequence, Drawn]:
+        """Draw a token for each sequence whose inputs are all evaluated; the rows of its draft come after."""
+        wanted = [
+            (batch_slice.sequence, logits[len(logits) - 1 - len(batch_slice.draft.tokens)])
+            for batch_slice, logits in zip(slices, results, strict=True)
+            if isinstance(batch_slice.sequence, Generation)
+            and batch_slice.complete
+            and batch_slice.sequence.limit
+        ]
+        return dict(zip((sequence for sequence, _ in wanted), draw(wanted, _MASK_PATIENCE_S), strict=True))
+
+    @property
+    def _waited_for(self) -> list[RemoteConstraint]:
+        """The formats that sequences are held for."""
+        return [
+            sequence.constraint
+            for sequence in self.scheduler.running
+            if isinstance(sequence, Generation)
+            and sequence.held is not None
+            and sequence.constraint is not None
+        ]
 
     def _go_on_with_held(self) -> None:
-        """Draw the tokens of sequences that do not have to wait for their formats any more."""
-        held = [each for each in self._held if each.is_running]
-        wait((each.constraint for each in held), 0)
-        ready = [each for each in held if each.constraint.ready]
-        self._held = [each for each in held if not each.constraint.ready]
-        slices, results = [each.batch_slice for each in ready], [each.logits for each in ready]
-        for outcome in zip(slices, results, draw(slices, results, _MASK_PATIENCE_S), strict=True):
-            self._update(*outcome)
+        """Draw for sequences whose formats have said what may come next."""
+        wait(self._waited_for, 0)
+        held = [
+            (sequence, sequence.held)
+            for sequence in self.scheduler.running
+            if isinstance(sequence, Generation)
+            and sequence.held is not None
+            and (sequence.constraint is None or sequence.constraint.ready)
+        ]
+        for (sequence, logits), drawn in zip(held, draw(held, 0), strict=True):
+            if drawn is None:
+                continue
+            sequence.held = None
+            try:
+                self._decode(sequence, Draft(), logits[None], drawn)
+            except Exception as error:  # which concerns no other sequence
+                self._fail_after_pass(sequence, error)
 
     def _retry(self, slices: list[BatchSlice], error: Exception) -> None:
         """Run the slices of a failed batch one at a time, without drafts: only those that must fail do."""
@@ -380,47 +403,63 @@ class Engine:
 
     def _update(self, batch_slice: BatchSlice, result: Rows, drawn: Drawn) -> None:
         """Advance a sequence by the results of its slice: a token (`drawn`), a score, part of a vector."""
-        sequence, token = batch_slice.sequence, None
-        if isinstance(drawn, Waiting):
-            self._hold(batch_slice, result)
-            return
+        sequence = batch_slice.sequence
         try:
             match sequence:
                 case Embedding():
                     sequence.take(result)
                     if batch_slice.complete:
                         sequence.finish()
+                        self._leave(sequence)
                 case Generation():
                     self._answers.evaluated(sequence, batch_slice.begin, result)
-                    if batch_slice.complete:
-                        token = self._decode(sequence, batch_slice.draft, result, drawn)
+                    if not batch_slice.complete:
+                        return
+                    if sequence.limit:
+                        first = len(result) - 1 - len(batch_slice.draft.tokens)
+                        self._decode(sequence, batch_slice.draft, result[first:], drawn)
+                    else:
+                        self._answers.finish_empty(sequence)
+                        self._leave(sequence)
         except Exception as error:  # which concerns no other sequence
-            if not isinstance(error, GenerationError):
-                log.exception("request %d failed after its pass", sequence.id)
-            self._fail(sequence, error)
-            return
-        if not batch_slice.complete:
-            return
-        if token is None:
-            self._speculation.leave(sequence)
-            self.scheduler.leave(sequence)
-        else:
-            self.scheduler.append(sequence, token)
+            self._fail_after_pass(sequence, error)
 
-    def _decode(self, sequence: Generation, draft: Draft, logits: Rows, drawn: Drawn) -> int | None:
-        """Take the `drawn` token, and sample more while the draft is right; the last, None at the end."""
-        first = len(logits) - 1 - len(draft.tokens)
-        token, accepted = self._answers.decode(sequence, logits[first], drawn), 0
-        if not draft.tokens:
-            return token
-        while token is not None and accepted < len(draft.tokens) and token == draft.tokens[accepted]:
+    def _decode(self, sequence: Generation, draft: Draft, logits: Rows, drawn: Drawn) -> None:
+        """Take the `drawn` token, and draw more while the draft is right.
+
+        `logits` [1 + drafted, vocab] are those after the newest input and each drafted token. A sequence for
+        which there is no token yet is held, without the rest of its draft.
+        """
+        token, accepted = None, 0
+        while drawn is not None:
+            if isinstance(drawn, Exception):
+                raise drawn
+            token = self._answers.decode(sequence, logits[accepted], drawn)
+            if token is None or accepted == len(draft.tokens) or token != draft.tokens[accepted]:
+                break
             self.scheduler.append(sequence, token)
             self.scheduler.accept_draft(sequence)
             accepted += 1
-            token = self._answers.decode(sequence, logits[first + accepted])
-        self.scheduler.roll_back(sequence)
-        self._speculation.record_outcome(sequence, draft, accepted, ended=token is None)
-        return token
+            [drawn] = draw([(sequence, logits[accepted])], _MASK_PATIENCE_S)
+        if draft.tokens:
+            self.scheduler.roll_back(sequence)
+            over = token is None or drawn is None
+            self._speculation.record_outcome(sequence, draft, accepted, ended=over)
+        if drawn is None:
+            sequence.held = logits[accepted].copy()
+        elif token is None:
+            self._leave(sequence)
+        else:
+            self.scheduler.append(sequence, token)
+
+    def _leave(self, sequence: Sequence) -> None:
+        self._speculation.leave(sequence)
+        self.scheduler.leave(sequence)
+
+    def _fail_after_pass(self, sequence: Sequence, error: Exception) -> None:
+        if not isinstance(error, GenerationError):
+            log.exception("request %d failed after its pass", sequence.id)
+        self._fail(sequence, error)
 
     def _fail(self, sequence: Sequence, error: Exception) -> None:
         """End a sequence with an error; what it evaluated is not reused."""
@@ -429,26 +468,3 @@ class Engine:
             fail(sequence, error)
         except Exception:  # a sink that raises is its own request's fault
             log.exception("the failure of request %d could not be reported", sequence.id)
-
-
-@dataclass(frozen=True)
-class _Held:
-    """A sequence that has left the batch until it is known what its format allows."""
-
-    batch_slice: BatchSlice
-    logits: Rows  # [1, vocab]
-    entry: PrefixEntry | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "entry", self.batch_slice.sequence.entry)
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it has neither ended nor been preempted: then its newest input is evaluated again."""
-        return self.entry is not None and self.batch_slice.sequence.entry is self.entry
-
-    @property
-    def constraint(self) -> Following:
-        assert isinstance(self.batch_slice.sequence, Generation)
-        assert self.batch_slice.sequence.constraint is not None
-        return self.batch_slice.sequence.constraint

@@ -20,7 +20,7 @@ from puna.errors import FormatError, RequestError, RunnerError
 from puna.gguf import open_gguf
 from puna.grammar.compiled import Grammars
 from puna.grammar.compiler import client
-from puna.grammar.compiler.client import Compiler, Following, wait
+from puna.grammar.compiler.client import Compiler, RemoteConstraint, wait
 from puna.grammar.format import Format
 from puna.markup.family import Reading
 from puna.markup.parts import Tags
@@ -65,7 +65,7 @@ def _lives(process: psutil.Process) -> bool:
         return False
 
 
-def only(following: Following | None) -> Following:
+def only(following: RemoteConstraint | None) -> RemoteConstraint:
     assert following is not None
     return following
 
@@ -222,7 +222,9 @@ def test_processes_that_are_killed_are_replaced(compiler: Compiler) -> None:
     def killed(index: int) -> None:
         victim = processes()[index]
         os.kill(victim.pid, signal.SIGKILL)
-        wait_until(lambda: victim not in processes(), "its end")
+        wait_until(
+            lambda: not victim.is_running() or victim.status() == psutil.STATUS_ZOMBIE, "the end of it"
+        )
 
     following = only(compiler.constraint_of(Format.regex("ab"), None))
     following.allowed()

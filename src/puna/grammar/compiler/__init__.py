@@ -1,1 +1,1 @@
-"""Processes that compile formats and follow answers in them, within bounds, for one loaded model."""
+"""Processes that compile the formats of one loaded model's requests and follow answers, within limits."""

@@ -1,7 +1,7 @@
-"""`python -I -S .../compiler/__main__.py FOLDER...`: how the first of a model's grammar processes is started.
+"""Start a model's root grammar process: `python -I -S .../compiler/__main__.py FOLDER...`.
 
-Nothing but the standard library and what lies in the given folders can be imported: neither the working
-directory nor the environment decides what runs.
+Only the standard library and the given folders can be imported: neither the working directory nor the
+environment decides what runs.
 """
 
 import sys

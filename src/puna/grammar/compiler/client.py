@@ -1,4 +1,4 @@
-"""A model's grammar processes, as seen by the engine that owns them."""
+"""The engine's side of a model's grammar processes: starting them, asking them, ending them."""
 
 from __future__ import annotations
 
@@ -54,14 +54,15 @@ if TYPE_CHECKING:
     from puna.grammar.format import Format
     from puna.markup.family import Reading
 
-#: How long the first process may take by the clock to read a vocabulary, and another one to compile a format.
+#: How long, by the clock, reading the vocabulary and compiling a format may take on a busy machine.
 _PATIENCE_S: Final = START_PATIENCE_S + 30.0
-#: How long the engine waits for what must not take long, such as following a token that was allowed.
-_STEP_PATIENCE_S: Final = 5.0
-#: Masks that take longer are not computed for drafts as well.
+#: How long the engine waits for the rest of a reply that has begun to arrive.
+_REPLY_PATIENCE_S: Final = 5.0
+#: A format whose masks take longer gets none for drafts.
 _SLOW_S: Final = 0.005
-#: Formats that stay compiled, each in a process. What is needed again is compiled again.
+#: Formats that stay compiled, each in a process, and the memory they may have together.
 _MOST_KEPT: Final = 16
+_MOST_KEPT_BYTES: Final = MEMORY_BYTES
 
 _MODULES: Final = ("llguidance", "msgspec", "numpy", "regex", "tiktoken", "tokenizers")
 
@@ -73,8 +74,8 @@ _numbers = itertools.count()
 class Compiler:
     """Compiles formats in processes of their own, within limits. Safe to share between threads.
 
-    The first process starts with the first format, and reads the vocabulary of the model at `path`; all
-    others are forks. They end with this object.
+    The root process starts with the first format and reads the vocabulary of the model at `path`; all others
+    are forks. They end with this object.
     """
 
     def __init__(self, path: Path) -> None:
@@ -86,11 +87,11 @@ class Compiler:
 
     def constraint_of(
         self, format: Format | None, reading: Reading | None, request_id: int | None = None
-    ) -> Following | None:
-        """What may follow in an answer that is read so, once that is compiled; None for anything.
+    ) -> RemoteConstraint | None:
+        """Compile the form of a request's answers, and return the constraint of one; None for any text.
 
-        Raises `RequestError` that says what is wrong with the format, or which limit it exceeds, and
-        `RunnerError` if there is no process to be had. `cancel` may end it early.
+        Raises `RequestError` that says what is wrong with the format or which limit it exceeds, and
+        `RunnerError` if no process can be had. `cancel` may end it early.
         """
         task = Task.of(format, reading)
         if task is None:
@@ -104,18 +105,20 @@ class Compiler:
             self._drop(compiled)
             raise
         finally:
-            compiled.asked_by.discard(request_id)
-        return Following(self, pickled)
+            with self._lock:
+                compiled.asked_by.discard(request_id)
+                self._forget_oldest(compiled)
+        return RemoteConstraint(self, pickled)
 
     def cancel(self, request_id: int) -> None:
-        """Stop compiling what only this request waits for."""
+        """Stop compiling a format that only this request waits for."""
         with self._lock:
             for compiled in self._kept.values():
                 if compiled.asked_by == {request_id}:
                     compiled.process.end()
 
     def close(self) -> None:
-        """End all processes. What they are asked for fails."""
+        """End all processes. Whatever they are working on fails."""
         with self._lock:
             self._closed = True
             kept, self._kept = self._kept, OrderedDict()
@@ -125,13 +128,13 @@ class Compiler:
                 self._root.end()
 
     def fork(self, task: bytes) -> _Process:
-        """A process for one answer in a format that could be compiled."""
+        """Fork a process for one answer, without waiting. A format that was forgotten is compiled again."""
         compiled = self._compiled(task)
         compiled.start()
         return compiled.process.fork()
 
     def _compiled(self, task: bytes, request_id: int | None = None) -> _Format:
-        """The process of a format, which may still be compiling it."""
+        """Return the process of a format, which may still be compiling it."""
         with self._lock:
             if self._closed:
                 raise RunnerError("the model was unloaded")
@@ -143,12 +146,17 @@ class Compiler:
             self._kept.move_to_end(task)
             if request_id is not None:
                 found.asked_by.add(request_id)
-            if len(self._kept) > _MOST_KEPT:
-                # It ends when no answer is a fork of it any more.
-                idle = (key for key, other in self._kept.items() if not other.asked_by and key != task)
-                if (oldest := next(idle, None)) is not None:
-                    del self._kept[oldest]
+            self._forget_oldest(found)
             return found
+
+    def _forget_oldest(self, newest: _Format) -> None:
+        """Keep no more than there is room for. A process ends when no answer is a fork of it any more."""
+        for task, compiled in [*self._kept.items()]:
+            kept_bytes = sum(each.size_bytes for each in self._kept.values())
+            if len(self._kept) <= _MOST_KEPT and kept_bytes <= _MOST_KEPT_BYTES:
+                return
+            if compiled is not newest and not compiled.asked_by:
+                del self._kept[task]
 
     def _drop(self, compiled: _Format) -> None:
         with self._lock:
@@ -158,7 +166,7 @@ class Compiler:
 
 
 class _Process:
-    """A grammar process and the connection to it. It ends when the connection does."""
+    """A grammar process and the connection to it. The process ends when the connection does."""
 
     def __init__(self, connection: socket.socket, parent: _Process | None = None, number: int = 0) -> None:
         self.connection = connection
@@ -169,20 +177,20 @@ class _Process:
         self._hang_up = weakref.finalize(self, connection.close)
 
     def fork(self) -> _Process:
-        """Another process that has what this one has, once that has done what it was asked for before."""
+        """Fork it, once it has done what it was asked for before."""
         ours, theirs = socket.socketpair()
         number = next(_numbers)
-        with theirs, self._sending, contextlib.suppress(OSError):  # what is over is said by the new one's end
+        with theirs, self._sending, contextlib.suppress(OSError):  # then the new one has ended, too
             socket.send_fds(self.connection, [packed(Fork(number))], [theirs.fileno()])
         return _Process(ours, self, number)
 
     def send(self, message: ToProcess) -> None:
-        """Whether it arrives shows with the reply."""
+        """Send `message`. An ended process shows when its reply is received."""
         with self._sending, contextlib.suppress(OSError):
             self.connection.sendall(packed(message))
 
     def receive(self, patience_s: float) -> FromProcess:
-        """The next reply. Raises `TimeoutError`, and `RunnerError` if there will be none."""
+        """Return the next reply. Raises `TimeoutError`, and `RunnerError` if there will be none."""
         try:
             self.connection.settimeout(patience_s)
             received = frame(self._read, MAX_REPLY_BYTES)
@@ -205,13 +213,13 @@ class _Process:
             return self.connection.recv(size)
 
     def has_said_something(self) -> bool:
-        """Whether there is a reply, or an end, that was not received."""
+        """Whether a reply, or the end, has not been received yet."""
         poll = select.poll()
         poll.register(self.connection, select.POLLIN)
         return bool(poll.poll(0))
 
     def end(self) -> None:
-        """End it at once, whatever it does."""
+        """End it at once, whatever it is doing."""
         self.is_over = True
         if self._parent is not None:
             self._parent.send(End(self._number))
@@ -220,7 +228,7 @@ class _Process:
 
 
 class _Root(_Process):
-    """The first process, which reads the vocabulary."""
+    """The process that reads the vocabulary, and that all others are forks of."""
 
     def __init__(self, path: Path) -> None:
         """Raises `RunnerError`."""
@@ -255,6 +263,7 @@ class _Format:
         self.process = process
         self.task = task
         self.asked_by: set[int | None] = set()
+        self.size_bytes = 0  # once it is compiled
         self._starting = threading.Lock()
         self._waiting = threading.Lock()
         self._started = self._done = False
@@ -262,18 +271,18 @@ class _Format:
 
     @property
     def is_over(self) -> bool:
-        """Whether it is of no use any more: it says nothing unasked but that it has ended."""
+        """Whether the process has ended: unasked, it says nothing else."""
         return self.process.is_over or (self._done and self.process.has_said_something())
 
     def start(self) -> None:
-        """Have the format compiled."""
+        """Begin to compile the format."""
         with self._starting:
             if not self._started:
                 self._started = True
                 self.process.send(Compile(self.task))
 
     def wait(self) -> None:
-        """Until it is compiled. Raises what is wrong with the format."""
+        """Wait until it is compiled. Raises the error of the format."""
         with self._waiting:
             if not self._done:
                 self._error = self._outcome()
@@ -289,7 +298,8 @@ class _Format:
         except PunaError as error:
             return error
         match reply:
-            case Compiled():
+            case Compiled(size_bytes=size_bytes):
+                self.size_bytes = size_bytes
                 return None
             case Failed(kind=kind, message=message):
                 return _failure(kind, message)
@@ -305,7 +315,7 @@ class _Format:
 
 
 def _failure(kind: str, message: str) -> PunaError:
-    """What a process has failed with; a defect of ours goes to the log, and not to clients."""
+    """Return the error a process reports; a defect of ours goes to the log, not to clients."""
     if kind == RunnerError.__name__:
         _log.error("a grammar process failed: %s", message)
         message = "internal error in the process that follows formats of answers; the log says more"
@@ -318,11 +328,10 @@ def _exceeded(limit: str) -> str:
     )
 
 
-class Following:
-    """Follows the tokens of one answer in a process of its own, and says which may come next.
+class RemoteConstraint:
+    """The constraint of one answer, followed in a process of its own that starts with `prepare`.
 
-    Nothing here waits long but `accept` and `allowed`, for what was not waited for with `wait`. For one
-    thread at a time.
+    `accept` and `allowed` wait for the process unless it is `ready`. For one thread at a time.
     """
 
     def __init__(self, compiler: Compiler, task: bytes) -> None:
@@ -332,7 +341,7 @@ class Following:
         self._due: deque[Literal["followed", "mask", "rows"]] = deque()
         self._state = Followed(True, False, False, [])
         self._mask: NDArray[np.int32] = np.empty(0, np.int32)
-        self._drafts: deque[int] = deque()  # of which `_rows` are what may come after each
+        self._drafts: deque[int] = deque()  # for each, `_rows` has the mask after it
         self._rows: deque[NDArray[np.int32]] = deque()
         self._rejected: list[int] = []
         self._error: PunaError | None = None
@@ -357,11 +366,11 @@ class Following:
         return not self._due if self.offered is None else "followed" not in self._due
 
     def forced(self) -> list[int]:
-        """The tokens that must come next, as far as that is certain."""
+        """The tokens that certainly come next."""
         return self._state.forced
 
     def prepare(self, drafts: list[int]) -> None:
-        """Have it found out what may come next, and after each of `drafts`."""
+        """Begin to find out what may come next, and after each of `drafts`."""
         if self._due or self.offered is not None:
             return
         self._drafts.clear()
@@ -378,15 +387,15 @@ class Following:
             self._ask(Look(drafts), "rows")
 
     def offer(self, token: int) -> None:
-        """Follow `token`, which was drawn; `accept` says whether it can stand."""
+        """Begin to follow `token`, which was drawn; `accept` says whether it stands."""
         self.offered = token
         known = bool(self._rows) and self._drafts[0] == token
         self._ask(Follow(token, mask=not known), "followed", *(() if known else ("mask",)))
 
     def accept(self, token: int) -> bool:
-        """Follow `token`. False if it cannot stand after all: it is not among the `allowed` from now on.
+        """Follow `token`. Return False if it cannot stand: it is not among the `allowed` from then on.
 
-        Raises `FormatError` when following takes more than is allowed.
+        Raises `FormatError` when following exceeds a limit.
         """
         if self.offered is None:
             self.offer(token)
@@ -404,9 +413,9 @@ class Following:
         return True
 
     def allowed(self) -> NDArray[np.int32]:
-        """The tokens that may come next: bit i of word w is for token 32 w + i.
+        """Return the tokens that may come next: bit i of word w is for token 32 w + i.
 
-        Raises `FormatError` when following the grammar takes more than is allowed.
+        Raises `FormatError` when following exceeds a limit.
         """
         if self._process is None:
             self.prepare([])
@@ -426,13 +435,13 @@ class Following:
         return self._process.connection.fileno()
 
     def hear(self) -> None:
-        """Take the next reply, which has begun to arrive or must soon."""
+        """Receive the next reply, which has begun to arrive."""
         assert self._process is not None
         try:
-            reply = self._process.receive(_STEP_PATIENCE_S)
+            reply = self._process.receive(_REPLY_PATIENCE_S)
         except TimeoutError:
             self._error = FormatError(
-                f"the answer's format takes more than {_STEP_PATIENCE_S:g} s for one token: simplify it"
+                f"the process that follows the answer's format was silent for {_REPLY_PATIENCE_S:g} s"
             )
             return
         except PunaError as error:
@@ -468,7 +477,7 @@ class Following:
 
 
 def _stopped(status: int) -> PunaError:
-    """The error of an answer whose process has ended so."""
+    """Return the error of an answer whose process has ended with `status`."""
     if -status in OUT_OF_TIME:
         limit = f"{FOLLOW_S:g} s of processor time"
     elif -status in (signal.SIGABRT, signal.SIGKILL):
@@ -481,9 +490,9 @@ def _stopped(status: int) -> PunaError:
     )
 
 
-def wait(followings: Iterable[Following], timeout_s: float) -> None:
-    """Until all of them are `ready`, or that time is over."""
-    waiting = [each for each in followings if not each.ready]
+def wait(constraints: Iterable[RemoteConstraint], timeout_s: float) -> None:
+    """Wait until all constraints are `ready`, or that time is over."""
+    waiting = [each for each in constraints if not each.ready]
     deadline = time.monotonic() + timeout_s
     while waiting:
         poll = select.poll()

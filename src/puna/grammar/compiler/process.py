@@ -1,4 +1,4 @@
-"""A grammar process: compiles a format, follows an answer, and dies of what takes too much."""
+"""A grammar process: compiles a format or follows an answer, and dies of what exceeds its limits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from puna.confined import LENGTH, bounds, exactly, memory_bytes, settle
+from puna.confined import LENGTH, bounds, exactly, memory_bytes, private_bytes, settle
 from puna.errors import PunaError, RequestError, RunnerError
 from puna.gguf import open_gguf
 from puna.grammar.compiled import Grammars
@@ -54,7 +54,7 @@ _decoder: msgspec.msgpack.Decoder[ToProcess] = msgspec.msgpack.Decoder(ToProcess
 
 
 def main() -> None:
-    """Answer requests until the owner hangs up."""
+    """Serve requests until the owner hangs up."""
     settle()
     with contextlib.suppress(ConnectionError):  # the owner is gone
         _Process(socket.socket(fileno=_CONNECTION)).serve()
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 class _Process:
-    """Any of the processes: what it is for shows in what it has."""
+    """The root, a format's process or an answer's: each has what its parent has, and more."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -87,7 +87,7 @@ class _Process:
                 case _:
                     self._answer(message)
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
-        while self._forks:  # say of those that go on how they end
+        while self._forks:  # answers that go on
             self._report()
 
     # --- forks -----------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class _Process:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
 
     def _report(self, options: int = 0) -> None:
-        """Tell the owners of forks that have ended how they did; without WNOHANG, of the next one."""
+        """Tell the owners of forks that have ended how they ended; without WNOHANG, wait for one."""
         while self._forks:
             process, status = os.waitpid(-1, options)
             if not process:
@@ -132,7 +132,7 @@ class _Process:
     # --- requests --------------------------------------------------------------------------------------
 
     def _answer(self, message: ToProcess) -> None:
-        """Reply within bounds. Without time or memory the process ends, and its parent says so."""
+        """Reply to `message`. Out of time or memory the process ends, and its parent reports it."""
         try:
             for reply in self._replies(message):
                 self._connection.sendall(packed(reply))
@@ -156,8 +156,9 @@ class _Process:
                 yield Ready()
             case Compile(task=task):
                 with bounds(COMPILE_S, self._address_space):
+                    before = private_bytes()
                     self._compile(pickle.loads(task))
-                yield Compiled()
+                yield Compiled(max(private_bytes() - before, 0))
             case Begin():
                 yield self._within(lambda: self._followed(True))
                 yield self._masks(self._of_next)
@@ -170,7 +171,7 @@ class _Process:
                 yield self._masks(lambda: b"".join(row.tobytes() for row in self._of_answer.after(drafts)))
 
     def _read_vocabulary(self, path: Path) -> None:
-        """There are no limits: the model's file is trusted this far. Without it the process ends."""
+        """Read the vocabulary, without limits: the model's file is trusted. On failure the process ends."""
         try:
             self._grammars = Grammars(tokenizer_from_gguf(open_gguf(path)))
             _ = self._grammars.vocabulary
@@ -200,7 +201,7 @@ class _Process:
         return Masks(self._within(work), time.perf_counter() - began)
 
     def _within(self, work: Callable[[], T]) -> T:
-        """What `work` makes in the time that is left for this answer."""
+        """Return the result of `work`, done in the time that is left for this answer."""
         with bounds(self._seconds, self._address_space) as left:
             result = work()
         if self._seconds - left() > QUICK_S:

@@ -1,7 +1,7 @@
-"""Messages between grammar processes and the engine that owns them: frames of msgpack.
+"""Messages between the engine and its grammar processes: frames of msgpack.
 
-One kind of process answers them all. The first has the model's vocabulary; a fork of it compiles a format;
-forks of that follow an answer each. Limits are here, because both sides name them.
+The root process has the model's vocabulary; a fork of it compiles a format; each fork of that follows one
+answer. The limits are here because both sides name them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from puna.markup.family import Reading
 
 #: Processor time that compiling a format may take.
 COMPILE_S: Final = 2.0
-#: Processor time that the steps of one answer may take together; quick ones do not count.
+#: Processor time that the steps of one answer may take together, without those that are quick.
 FOLLOW_S: Final = 10.0
 QUICK_S: Final = 0.01
-#: Memory that a format may take, beyond that of the vocabulary, and each answer beyond its format.
+#: Memory that compiling a format may take beside the vocabulary, and each answer beside its format.
 MEMORY_BYTES: Final = 512 << 20
 
-#: A reply that is longer does not come from our own code.
+#: No reply is longer.
 MAX_REPLY_BYTES: Final = 64 << 20
 
 _encoder = msgspec.msgpack.Encoder()
@@ -33,25 +33,24 @@ _encoder = msgspec.msgpack.Encoder()
 
 @dataclass(frozen=True)
 class Task:
-    """What an answer must be like, without what differs between requests and does not matter for it."""
+    """The form that answers must have, without details of the request that do not affect it."""
 
     format: Format | None
     reading: Reading | None
 
     @classmethod
     def of(cls, format: Format | None, reading: Reading | None) -> Task | None:
-        """None where an answer may be anything."""
+        """Return None where an answer may be any text."""
         if reading is None:
             return None if format is None else cls(format, None)
-        tags = reading.thinking
-        begun = tags is not None and reading.prompt.rstrip().endswith(tags.opening)
-        prompt = tags.opening if tags is not None and begun else ""
         if reading.forces_calls:
-            return cls(None, replace(reading, prompt=prompt))
-        return None if format is None else cls(format, Reading(reading.family, tags, prompt))
+            return cls(None, replace(reading, prompt="", begins_thinking=reading.begun, streams_calls=False))
+        if format is None:
+            return None
+        return cls(format, Reading(reading.family, reading.thinking, begins_thinking=reading.begun))
 
     def pickled(self) -> bytes:
-        """For the other side, which trusts this one; equal for equal tasks. Raises `RequestError`."""
+        """Serialise it for the other side, which trusts this one. Raises `RequestError`."""
         try:
             return pickle.dumps(self)
         except RecursionError:
@@ -63,19 +62,19 @@ class _Message(msgspec.Struct, tag=True, frozen=True):
 
 
 class Open(_Message, frozen=True):
-    """The first message to the first process: where the model's vocabulary is."""
+    """Read the vocabulary of the model at `path`: the first message to the root process."""
 
     path: str
 
 
 class Fork(_Message, frozen=True):
-    """Become two. The new process answers on the socket that comes with this message. Not answered."""
+    """Fork. The new process uses the socket that comes with this message. Not answered."""
 
     number: int
 
 
 class End(_Message, frozen=True):
-    """End the fork of that number. Not answered."""
+    """Kill the fork with that number. Not answered."""
 
     number: int
 
@@ -87,28 +86,30 @@ class Compile(_Message, frozen=True):
 
 
 class Begin(_Message, frozen=True):
-    """An answer begins. Answered by `Followed` and `Masks`."""
+    """Begin an answer. Answered by `Followed` and `Masks`."""
 
 
 class Follow(_Message, frozen=True):
-    """A token was drawn. Answered by `Followed`, and by `Masks` if wanted and more is to come."""
+    """Follow a token that was drawn. Answered by `Followed`, and by `Masks` if wanted and more can come."""
 
     token: int
     mask: bool
 
 
 class Look(_Message, frozen=True):
-    """Say what may come after each of these tokens. Answered by `Masks`."""
+    """Compute the masks after each of these tokens. Answered by `Masks`."""
 
     drafts: list[int]
 
 
 class Ready(_Message, frozen=True):
-    """The first process has read the vocabulary."""
+    """The root process has read the vocabulary."""
 
 
 class Compiled(_Message, frozen=True):
-    pass
+    """The format is compiled, and takes that much memory."""
+
+    size_bytes: int
 
 
 class Followed(_Message, frozen=True):
@@ -121,7 +122,7 @@ class Followed(_Message, frozen=True):
 
 
 class Masks(_Message, frozen=True):
-    """The tokens that may come next, or after each drafted token as far as these can stand: [rows, words]."""
+    """Masks [rows, words] of the next token, or of those after each drafted token that can stand."""
 
     rows: bytes
     seconds: float
@@ -135,7 +136,7 @@ class Failed(_Message, frozen=True):
 
 
 class Ended(_Message, frozen=True):
-    """The process has ended; it is said by the one that it was a fork of. A signal's number is negative."""
+    """The process has ended, its parent reports. A signal's number is negative."""
 
     status: int
 
