@@ -114,3 +114,32 @@ def test_work_that_raises_is_given_up_and_holds_nobody_up(world: World) -> None:
     world.turns.add(1, b"broken", work, lambda: world.done.put("gave up 1"))
     world.add(2, b"good")
     assert world.order(2) == ["gave up 1", 2]
+
+
+def test_turns_on_several_threads_wait_for_no_slow_one() -> None:
+    done: SimpleQueue[int] = SimpleQueue()
+    go_on = threading.Event()
+    turns = Turns([].append, threads=2)
+    turns.add(1, b"slow", lambda: done.put(int(go_on.wait(PATIENCE_S))), lambda: None)
+    for number in (2, 3):
+        turns.add(number, b"quick", lambda number=number: done.put(number), lambda: None)  # type: ignore[misc]
+    assert [done.get(timeout=PATIENCE_S) for _ in range(2)] == [2, 3]
+    go_on.set()
+    assert done.get(timeout=PATIENCE_S) == 1
+    turns.close()
+
+
+def test_a_turn_that_can_be_stopped_is_and_cancelled_afterwards() -> None:
+    began, stopped, cancelled = threading.Event(), threading.Event(), threading.Event()
+    turns = Turns(lambda _: cancelled.set(), stop=lambda _: stopped.set())
+
+    def work() -> None:
+        began.set()
+        assert stopped.wait(PATIENCE_S)
+        assert not cancelled.is_set()
+
+    turns.add(1, b"", work, lambda: None)
+    assert began.wait(PATIENCE_S)
+    turns.cancel(1)
+    assert cancelled.wait(PATIENCE_S)
+    turns.close()

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from puna.engine.events import Chunk, Done, Failed
-from puna.grammar.constraint import Constraint
+from puna.grammar.compiler.client import RemoteConstraint
 from puna.grammar.format import Format
 from puna.model.load import LoadedModel
 from tests.engine.drafting import guess_always
@@ -180,8 +180,8 @@ def test_what_takes_too_much_while_answering_fails_alone(
     run.submit(1, "hello", format=Format.choice(["ab"]), seed=1, **HOT)
     run.engine.step()
     (victim,) = [sequence for sequence in run.engine.scheduler if sequence.id == 0]
-    constraint: Constraint = victim.constraint  # type: ignore[attr-defined]
-    constraint.matcher.consume_token(tiny.tokenizer.encode("~", add_special=False)[0])  # breaks it
+    constraint: RemoteConstraint = victim.constraint  # type: ignore[attr-defined]
+    constraint.offer(tiny.tokenizer.encode("~", add_special=False)[0])  # breaks it
     run.finish()
     failed = run.events[0][-1]
     assert isinstance(failed, Failed)

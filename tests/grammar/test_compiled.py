@@ -13,7 +13,6 @@ import jsonschema
 import pytest
 
 from puna.errors import RequestError
-from puna.grammar import compiled
 from puna.grammar.compiled import Grammars
 from puna.grammar.format import Format
 from puna.model.tokenizer import Tokenizer
@@ -218,24 +217,3 @@ def test_references_that_come_to_an_end_are_followed(grammars: Grammars, schema:
 def test_what_is_wrong_with_a_grammar_is_said(grammars: Grammars, format: Format, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         grammars.matcher(format)
-
-
-def test_a_format_is_compiled_once_and_not_kept_for_ever(
-    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[str] = []
-    compile_one = Grammars._compiled
-    monkeypatch.setattr(
-        Grammars, "_compiled", lambda self, format: made.append(format.text) or compile_one(self, format)
-    )
-    monkeypatch.setattr(compiled, "_MOST_KEPT", 2)
-    for pattern in ("x1", "x2", "x1", "x1", "x3", "x1", "x2"):
-        grammars.matcher(Format.regex(pattern))
-    assert made == ["x1", "x2", "x3", "x2"]
-
-
-def test_answers_with_one_format_do_not_disturb_each_other(grammars: Grammars, tokenizer: Tokenizer) -> None:
-    (letter,) = tokenizer.encode("a", add_special=False)
-    one, other = (grammars.matcher(Format.regex("ab")) for _ in range(2))
-    assert one.consume_token(letter)
-    assert other.consume_token(letter)

@@ -16,7 +16,6 @@ from puna.gguf import open_gguf
 from puna.grammar.compiled import Grammars
 from puna.grammar.constraint import Constraint
 from puna.grammar.format import Format
-from puna.grammar.masks import Masks
 from puna.markup.family import Reading
 from puna.markup.parts import Tags
 from puna.markup.registry import PARSERS, PLAIN
@@ -152,31 +151,24 @@ def test_forced_texts_of_any_length_take_no_time(grammars: Grammars, tokenizer: 
     assert say(constraint, tokenizer, json.dumps(text[:2000])[:-1])
 
 
-def test_masks_beside_a_pass_are_those_computed_alone(grammars: Grammars, tokenizer: Tokenizer) -> None:
-    drafts = tokenizer.encode("[42]", add_special=False)
-    texts = ["", "[", "[4"]
-    formats = [FORMAT, Format.regex("\\[[0-9]{1,3}(a|b|\\])")]
-    masks = Masks()
-    prepared = [grammars.constraint(format) for format in formats for _ in texts]
-    alone = [grammars.constraint(format) for format in formats for _ in texts]
-    for one, other, text in zip(prepared, alone, texts * 2, strict=True):
-        assert say(one, tokenizer, text)
-        assert say(other, tokenizer, text)
-    for one in prepared:
-        one.mask_s = 1.0  # slow enough to be worth a thread
-    guesses = [drafts[len(text) :] * (number % 2) for number, text in enumerate(texts * 2)]
-    with masks.beside(list(zip(prepared, guesses, strict=True))):
-        pass
-    assert all(one.mask_s < 1.0 for one in prepared)
-    for one, other, guess in zip(prepared, alone, guesses, strict=True):
-        for token in [*guess, None]:
-            if one.finished:
-                break
-            assert np.array_equal(one.allowed(), other.allowed())
-            if token is not None:
-                assert one.accept(token)
-                assert other.accept(token)
-    masks.close()
+@pytest.mark.parametrize("said", ["", "[", "[4"])
+def test_looking_ahead_of_drafts_changes_nothing(grammars: Grammars, tokenizer: Tokenizer, said: str) -> None:
+    format = Format.regex("\\[[0-9]{1,3}(a|b|\\])")
+    looking, following = grammars.constraint(format), grammars.constraint(format)
+    assert say(looking, tokenizer, said)
+    assert say(following, tokenizer, said)
+    drafts = tokenizer.encode("[42]", add_special=False)[len(said) :]
+    ahead = looking.after([*drafts, *drafts])
+    assert np.array_equal(looking.allowed(), following.allowed())
+    assert len(ahead) == len(drafts)
+    for draft, mask in zip(drafts, ahead, strict=True):
+        assert following.accept(draft)
+        assert np.array_equal(mask, following.allowed())
+
+
+def test_nothing_is_drafted_of_thinking(grammars: Grammars, tokenizer: Tokenizer) -> None:
+    thinking = grammars.constraint(FORMAT, TAGS, begun=True)
+    assert thinking.after(tokenizer.encode("hm", add_special=False)) == []
 
 
 def test_a_model_without_an_end_token_ends_with_its_format(tmp_path: Path) -> None:

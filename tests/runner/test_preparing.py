@@ -49,14 +49,6 @@ def test_a_long_request_holds_up_no_short_one(bench: Bench) -> None:
     assert bench.next() == "long"
 
 
-def test_a_format_that_takes_long_holds_up_no_other_request(bench: Bench) -> None:
-    bench.preparing.add(1, bench.hold, "format")
-    bench.preparing.add(2, bench.say("text"), "long")
-    assert bench.next() == "text"
-    bench.preparing.add(3, bench.say("short"), "short")
-    assert bench.next() == "short"
-
-
 def test_what_is_cancelled_before_its_turn_is_not_prepared(bench: Bench) -> None:
     bench.preparing.add(1, bench.hold, "long")
     bench.preparing.add(2, bench.say("never"), "long")

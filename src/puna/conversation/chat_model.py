@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from puna.engine.input_stream import read_text
 from puna.engine.requests import FittedPrompt, check_size, checked, most_text, text_size, tokenised
 from puna.engine.sequence import Sink
 from puna.errors import OutOfMemoryError, PunaError, RequestError, RunnerError, UnavailableError
+from puna.grammar.compiler.protocol import Task
 from puna.machine import is_out_of_memory
 from puna.prompt.choose import ChatTemplate, chat_template
 from puna.prompt.fit import fit_chat
@@ -33,6 +35,9 @@ log = logging.getLogger("puna.conversation")
 
 #: The request that is none: asking what the model's own template is like.
 _NOBODY = -1
+
+#: Formats that are compiled at the same time, each in a process of its own.
+_MOST_COMPILED = 4
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,10 @@ class ChatModel:
         self._tokenizer = engine.loaded.tokenizer
         self._facts = facts
         self._renderer = renderer
-        self._turns = Turns(engine.cancel)
+        self._formats = Turns(
+            engine.cancel, name="puna-formats", threads=_MOST_COMPILED, stop=engine.compiler.cancel
+        )
+        self._turns = Turns(self._formats.cancel)
         self._pictures = None if engine.images is None else Pictures(engine.images, self._turns.cancel)
         self._closing = False
         self._process = os.getpid()
@@ -80,7 +88,7 @@ class ChatModel:
     def submit(self, request: Generate | Embed, sink: Sink) -> None:
         """Queue a request; its events go to `sink`, `Prompted` first where text is generated.
 
-        Raises at once when it cannot be served, as far as that is known without running a template:
+        Raises at once when it cannot be served, as far as that is known without a template or a format:
         `RequestError`, `ContextLengthError`, `UnavailableError`, `RunnerError`. Else `sink` gets a `Failed`.
         """
         self.refuse_after_fork()
@@ -90,6 +98,14 @@ class ChatModel:
 
         def start(prompt: FittedPrompt) -> None:
             sink(self._prompted(request, prompt))
+            task = Task.of(request.format, prompt.reading)
+            if task is None:
+                submit(prompt)
+                return
+            kind = hashlib.blake2b(task.pickled(), digest_size=16).digest()
+            self._take_turn(self._formats, request, sink, kind, lambda: submit(prompt))
+
+        def submit(prompt: FittedPrompt) -> None:
             self.engine.submit(request, sink, prompt)
 
         self._prepare(request, sink, start)
@@ -124,6 +140,7 @@ class ChatModel:
             self._pictures.close()
         self._renderer.close()
         self._turns.close()
+        self._formats.close()
         self.engine.close()
 
     def _prepare(self, request: Generate, sink: Sink, use: Callable[[FittedPrompt], None]) -> None:
@@ -155,16 +172,27 @@ class ChatModel:
         """Make the prompt of `request` when it is its turn with the renderer, and `use` it."""
         template = chat_template(self._facts, request.template)
 
-        def work() -> None:
+        def render() -> None:
+            use(self._rendered(request, template, images))
+
+        self._take_turn(self._turns, request, sink, template.digest, render)
+
+    @staticmethod
+    def _take_turn(
+        turns: Turns, request: Generate, sink: Sink, kind: bytes, work: Callable[[], None]
+    ) -> None:
+        """Have `work` done when it is the turn of `request`. Errors go to `sink`."""
+
+        def tried() -> None:
             try:
-                use(self._rendered(request, template, images))
+                work()
             except Exception as error:  # also a defect, which must not end this thread
                 sink(_failure(request, error))
 
         def give_up() -> None:
             sink(Failed.of(request.id, RunnerError("the model was unloaded")))
 
-        self._turns.add(request.id, template.digest, work, give_up)
+        turns.add(request.id, kind, tried, give_up)
 
     def _traits_of(self, request: Generate) -> Traits | None:
         """What the template of a request that is no conversation says; None if the renderer must be asked."""

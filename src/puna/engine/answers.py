@@ -11,6 +11,7 @@ from puna.engine.events import CallDelta, Chunk, Done, Evaluated, Failed, Scored
 from puna.engine.sequence import Generation, Sequence
 from puna.engine.text import Piece, Released
 from puna.errors import GenerationError, OutOfMemoryError, PunaError
+from puna.grammar.compiler.client import RemoteConstraint, wait
 from puna.machine import is_out_of_memory
 from puna.markup.parts import Said, Thought
 from puna.sample import log_probabilities, sample_all
@@ -21,14 +22,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from puna.engine.batching import BatchSlice
     from puna.engine.executor import Rows
     from puna.markup.parts import Part
     from puna.model.tokenizer import Tokenizer
     from puna.ops import Backend
 
 
-#: The next token of a sequence, or why there is none; None where it is not drawn yet, or not wanted.
+#: The next token of a sequence, or why there is none; None while its format has yet to say what may come.
 Drawn = int | Exception | None
 
 
@@ -66,16 +66,12 @@ class Answers:
         if tokens:
             sequence.sink(Scored(id=sequence.id, tokens=tokens, logprobs=found, sample=sequence.sample))
 
-    def decode(self, sequence: Generation, logits: NDArray[np.float32], drawn: Drawn = None) -> int | None:
-        """Sample the next token from `logits` [vocab], unless it was `drawn` already, and show its text.
+    def decode(self, sequence: Generation, logits: NDArray[np.float32], token: int) -> int | None:
+        """Take the `token` that was drawn from `logits` [vocab], and show its text.
 
         Returns the token when the sequence goes on; else it has ended and the client knows. Raises
         `GenerationError`.
         """
-        if sequence.limit == 0:
-            self._finish(sequence, "length")
-            return None
-        token = _next_token(sequence, logits, drawn)
         logprob = None
         if sequence.request.logprobs and sequence.request.sampled_logprobs:
             top = sequence.request.top_logprobs
@@ -100,6 +96,10 @@ class Answers:
         else:
             return token
         return None
+
+    def finish_empty(self, sequence: Generation) -> None:
+        """End an answer that was to have no tokens."""
+        self._finish(sequence, "length")
 
     def _finish(
         self,
@@ -147,40 +147,51 @@ class Answers:
         return TokenLogprob(data.decode(errors="replace"), chosen, list(data), tops)
 
 
-def draw(slices: Items[BatchSlice], results: Items[Rows]) -> list[Drawn]:
-    """The next token of each slice's sequence, all in one call.
+def draw(wanted: Items[tuple[Generation, NDArray[np.float32]]], patience_s: float) -> list[Drawn]:
+    """Draw the next token of each sequence from its logits [vocab], all in one call.
 
-    The row of a slice that comes before its draft is what its token is drawn from.
+    A format that has not said after `patience_s` what may come next, or that the token may, gives None. Drawn
+    again later, with the same logits, the sequence goes on where it was.
     """
-    found: list[Drawn] = [None] * len(slices)
+    found: list[Drawn] = [None] * len(wanted)
+    constraints = {
+        place: sequence.constraint
+        for place, (sequence, _) in enumerate(wanted)
+        if sequence.constraint is not None
+    }
+    deadline = time.monotonic() + patience_s
+    wait(constraints.values(), patience_s)
     places, rows = [], []
-    for place, (batch_slice, logits) in enumerate(zip(slices, results, strict=True)):
-        sequence = batch_slice.sequence
-        if not isinstance(sequence, Generation) or not batch_slice.complete or sequence.limit == 0:
-            continue
-        try:
-            allowed = None if sequence.constraint is None else sequence.constraint.allowed()
-        except GenerationError as error:
-            found[place] = error
-            continue
+    for place, (sequence, logits) in enumerate(wanted):
+        allowed = None
+        if (constraint := constraints.get(place)) is not None:
+            if not constraint.ready or constraint.offered is not None:
+                continue
+            try:
+                allowed = constraint.allowed()
+            except PunaError as error:
+                found[place] = error
+                continue
         places.append(place)
-        rows.append((sequence.sampler, logits[len(logits) - 1 - len(batch_slice.draft.tokens)], allowed))
+        rows.append((sequence.sampler, logits, allowed))
     for place, token in zip(places, sample_all(rows), strict=True):
         found[place] = token
+        if place in constraints and isinstance(token, int):
+            constraints[place].offer(token)
+    wait(constraints.values(), max(deadline - time.monotonic(), 0))
+    for place, constraint in constraints.items():
+        if constraint.offered is not None:
+            found[place] = _settled(constraint)
     return found
 
 
-def _next_token(sequence: Generation, logits: NDArray[np.float32], drawn: Drawn) -> int:
-    """A token that the answer's format, if it has one, can go on with; `drawn`, if that is one."""
-    sampler, constraint = sequence.sampler, sequence.constraint
-    while True:
-        if drawn is None:
-            drawn = sampler.sample(logits, None if constraint is None else constraint.allowed())
-        if isinstance(drawn, Exception):
-            raise drawn
-        if constraint is None or constraint.accept(drawn):
-            return drawn
-        drawn = None
+def _settled(constraint: RemoteConstraint) -> Drawn:
+    """The token that was offered, if it stands; None if that is not known yet, or another must be drawn."""
+    token = constraint.offered
+    try:
+        return token if constraint.ready and token is not None and constraint.accept(token) else None
+    except PunaError as error:
+        return error
 
 
 def _tell_progress(sequence: Generation) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from puna.batch import Batch, ImagePart, Input
 from puna.engine.drafts import Draft
 from puna.engine.sequence import Generation, Sequence
-from puna.grammar.constraint import Constraint
+from puna.grammar.compiler.client import RemoteConstraint
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -133,7 +133,7 @@ def first_group(inputs: Items[Input], begin: int) -> int:
     return min(end, len(inputs)) - begin
 
 
-def constraints(slices: Items[BatchSlice]) -> list[tuple[Constraint, list[int]]]:
+def constraints(slices: Items[BatchSlice]) -> list[tuple[RemoteConstraint, list[int]]]:
     """What the answers that a batch continues must be like, each with the tokens drafted for it."""
     return [
         (batch_slice.sequence.constraint, batch_slice.draft.tokens)

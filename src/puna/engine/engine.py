@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from collections.abc import Sequence as Items
 from concurrent.futures import Future
 from typing import Final, TypeVar
 
@@ -33,8 +34,7 @@ from puna.engine.sequence import Generation, Sequence, Sink
 from puna.engine.sizing import choose_sizes
 from puna.engine.speculation import Speculation
 from puna.errors import GenerationError, RunnerError
-from puna.grammar.compiled import Grammars
-from puna.grammar.masks import Masks
+from puna.grammar.compiler.client import Compiler, RemoteConstraint, wait
 from puna.kvcache.cache import Compacting, Saving
 from puna.kvcache.types import HALVES, KVTypes
 from puna.machine import is_out_of_memory, memory_is_short
@@ -43,6 +43,12 @@ from puna.model.load import LoadedModel
 log = logging.getLogger("puna.engine")
 
 T = TypeVar("T")
+
+#: How long a step waits, after its pass, for formats to say what may come next. Answers whose formats have
+#: not said by then are held: they leave the batch.
+_MASK_PATIENCE_S: Final = 0.01
+#: How long an engine with nothing but held answers waits for one of them before it looks for new requests.
+_HELD_LOOK_S: Final = 0.02
 
 _SAVING_S: Final = 3.0  # how long an engine that is closed waits for prompts to be saved
 
@@ -114,8 +120,7 @@ class Engine:
         self._speculation = Speculation(
             self.cache, self.room.most_context, drafter=self._drafter, default=speculate
         )
-        self._grammars = Grammars(loaded.tokenizer)
-        self._masks = Masks()
+        self.compiler = Compiler(loaded.path)
         self._answers = Answers(loaded.tokenizer, self.room.most_context, loaded.ops)
         self._changed = threading.Condition()
         self._incoming: deque[Sequence] = deque()
@@ -136,7 +141,7 @@ class Engine:
         """
         # The costly parts happen here, on the caller's thread.
         context = self.room.context_of(request)
-        sequences = sequences_of(request, sink, self.loaded, context, self._grammars, prompt)
+        sequences = sequences_of(request, sink, self.loaded, context, self.compiler, prompt)
         self._speculation.enable([each for each in sequences if isinstance(each, Generation)])
         if self._memory is not None:
             self._memory.recall(sequences)
@@ -147,6 +152,7 @@ class Engine:
 
     def cancel(self, request_id: int) -> None:
         """Stop a request before the next step; its sink gets no more events."""
+        self.compiler.cancel(request_id)
         with self._changed:
             self._cancelled.add(request_id)
             self._changed.notify()
@@ -225,7 +231,7 @@ class Engine:
         for sequence in list(self.scheduler):
             self._fail(sequence, RunnerError("the model was unloaded"))
         self._executor.close()
-        self._masks.close()
+        self.compiler.close()
         self._speculation.close()
         if self.images is not None:
             self.images.close()
@@ -276,13 +282,16 @@ class Engine:
     def step(self) -> bool:
         """Schedule, execute, update. False when there was nothing to do."""
         self._take_incoming()
+        self._go_on_with_held()
         slices = self.scheduler.schedule()
         if self.images is not None and self._encode(self.images, slices):
             slices = [each for each in slices if each.sequence.entry is not None]  # others may have failed
             if not slices:
                 return True
         elif not slices:
-            return False
+            waited_for = self._waited_for
+            wait(waited_for, _HELD_LOOK_S)
+            return bool(waited_for)
         self._speculation.propose(slices, self.prefix_cache.room)
         load, self.step_started = StepLoad.of(slices), time.monotonic()
         try:
@@ -326,8 +335,9 @@ class Engine:
     def _run_batch(self, slices: list[BatchSlice]) -> bool:
         """Execute a batch and update its sequences with the results. False when it had to be retried."""
         try:
-            with self._masks.beside(constraints(slices)):
-                results = self._executor.execute(slices)
+            for constraint, drafts in constraints(slices):
+                constraint.prepare(drafts)  # while the pass runs
+            results = self._executor.execute(slices)
         except Exception as error:
             if self._is_fatal(error):
                 raise
@@ -336,9 +346,51 @@ class Engine:
             return False
         self.scheduler.evaluated(slices)
         self._speculation.observe(slices)
-        for outcome in zip(slices, results, draw(slices, results), strict=True):
-            self._update(*outcome)
+        tokens = self._drawn(slices, results)
+        for batch_slice, result in zip(slices, results, strict=True):
+            self._update(batch_slice, result, tokens.get(batch_slice.sequence))
         return True
+
+    def _drawn(self, slices: list[BatchSlice], results: Items[Rows]) -> dict[Sequence, Drawn]:
+        """Draw a token for each sequence whose inputs are all evaluated; the rows of its draft come after."""
+        wanted = [
+            (batch_slice.sequence, logits[len(logits) - 1 - len(batch_slice.draft.tokens)])
+            for batch_slice, logits in zip(slices, results, strict=True)
+            if isinstance(batch_slice.sequence, Generation)
+            and batch_slice.complete
+            and batch_slice.sequence.limit
+        ]
+        return dict(zip((sequence for sequence, _ in wanted), draw(wanted, _MASK_PATIENCE_S), strict=True))
+
+    @property
+    def _waited_for(self) -> list[RemoteConstraint]:
+        """The formats that sequences are held for."""
+        return [
+            sequence.constraint
+            for sequence in self.scheduler.running
+            if isinstance(sequence, Generation)
+            and sequence.held is not None
+            and sequence.constraint is not None
+        ]
+
+    def _go_on_with_held(self) -> None:
+        """Draw for sequences whose formats have said what may come next."""
+        wait(self._waited_for, 0)
+        held = [
+            (sequence, sequence.held)
+            for sequence in self.scheduler.running
+            if isinstance(sequence, Generation)
+            and sequence.held is not None
+            and (sequence.constraint is None or sequence.constraint.ready)
+        ]
+        for (sequence, logits), drawn in zip(held, draw(held, 0), strict=True):
+            if drawn is None:
+                continue
+            sequence.held = None
+            try:
+                self._decode(sequence, Draft(), logits[None], drawn)
+            except Exception as error:  # which concerns no other sequence
+                self._fail_after_pass(sequence, error)
 
     def _retry(self, slices: list[BatchSlice], error: Exception) -> None:
         """Run the slices of a failed batch one at a time, without drafts: only those that must fail do."""
@@ -351,44 +403,63 @@ class Engine:
 
     def _update(self, batch_slice: BatchSlice, result: Rows, drawn: Drawn) -> None:
         """Advance a sequence by the results of its slice: a token (`drawn`), a score, part of a vector."""
-        sequence, token = batch_slice.sequence, None
+        sequence = batch_slice.sequence
         try:
             match sequence:
                 case Embedding():
                     sequence.take(result)
                     if batch_slice.complete:
                         sequence.finish()
+                        self._leave(sequence)
                 case Generation():
                     self._answers.evaluated(sequence, batch_slice.begin, result)
-                    if batch_slice.complete:
-                        token = self._decode(sequence, batch_slice.draft, result, drawn)
+                    if not batch_slice.complete:
+                        return
+                    if sequence.limit:
+                        first = len(result) - 1 - len(batch_slice.draft.tokens)
+                        self._decode(sequence, batch_slice.draft, result[first:], drawn)
+                    else:
+                        self._answers.finish_empty(sequence)
+                        self._leave(sequence)
         except Exception as error:  # which concerns no other sequence
-            if not isinstance(error, GenerationError):
-                log.exception("request %d failed after its pass", sequence.id)
-            self._fail(sequence, error)
-            return
-        if not batch_slice.complete:
-            return
-        if token is None:
-            self._speculation.leave(sequence)
-            self.scheduler.leave(sequence)
-        else:
-            self.scheduler.append(sequence, token)
+            self._fail_after_pass(sequence, error)
 
-    def _decode(self, sequence: Generation, draft: Draft, logits: Rows, drawn: Drawn) -> int | None:
-        """Take the `drawn` token, and sample more while the draft is right; the last, None at the end."""
-        first = len(logits) - 1 - len(draft.tokens)
-        token, accepted = self._answers.decode(sequence, logits[first], drawn), 0
-        if not draft.tokens:
-            return token
-        while token is not None and accepted < len(draft.tokens) and token == draft.tokens[accepted]:
+    def _decode(self, sequence: Generation, draft: Draft, logits: Rows, drawn: Drawn) -> None:
+        """Take the `drawn` token, and draw more while the draft is right.
+
+        `logits` [1 + drafted, vocab] are those after the newest input and each drafted token. A sequence for
+        which there is no token yet is held, without the rest of its draft.
+        """
+        token, accepted = None, 0
+        while drawn is not None:
+            if isinstance(drawn, Exception):
+                raise drawn
+            token = self._answers.decode(sequence, logits[accepted], drawn)
+            if token is None or accepted == len(draft.tokens) or token != draft.tokens[accepted]:
+                break
             self.scheduler.append(sequence, token)
             self.scheduler.accept_draft(sequence)
             accepted += 1
-            token = self._answers.decode(sequence, logits[first + accepted])
-        self.scheduler.roll_back(sequence)
-        self._speculation.record_outcome(sequence, draft, accepted, ended=token is None)
-        return token
+            [drawn] = draw([(sequence, logits[accepted])], _MASK_PATIENCE_S)
+        if draft.tokens:
+            self.scheduler.roll_back(sequence)
+            over = token is None or drawn is None
+            self._speculation.record_outcome(sequence, draft, accepted, ended=over)
+        if drawn is None:
+            sequence.held = logits[accepted].copy()
+        elif token is None:
+            self._leave(sequence)
+        else:
+            self.scheduler.append(sequence, token)
+
+    def _leave(self, sequence: Sequence) -> None:
+        self._speculation.leave(sequence)
+        self.scheduler.leave(sequence)
+
+    def _fail_after_pass(self, sequence: Sequence, error: Exception) -> None:
+        if not isinstance(error, GenerationError):
+            log.exception("request %d failed after its pass", sequence.id)
+        self._fail(sequence, error)
 
     def _fail(self, sequence: Sequence, error: Exception) -> None:
         """End a sequence with an error; what it evaluated is not reused."""

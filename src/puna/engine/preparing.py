@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as Items
 
     from puna.engine.sequence import Sequence, Sink
-    from puna.grammar.compiled import Grammars
+    from puna.grammar.compiler.client import Compiler
     from puna.model.adapters.adapters import Uses
     from puna.model.load import LoadedModel
 
@@ -24,7 +24,7 @@ def sequences_of(
     sink: Sink,
     loaded: LoadedModel,
     context: int,
-    grammars: Grammars,
+    compiler: Compiler,
     prompt: FittedPrompt | None,
 ) -> Items[Sequence]:
     """The sequences of `request`; `prompt` is what its own came to, where that is a chat.
@@ -42,7 +42,7 @@ def sequences_of(
     elif not loaded.generates:
         raise RequestError(f"{loaded.path.name} does not generate text; it embeds texts")
     else:
-        sequences = prepare(request, sink, loaded, context, grammars, prompt)
+        sequences = prepare(request, sink, loaded, context, compiler, prompt)
     for sequence in sequences:
         sequence.adapters = uses
     return sequences

@@ -12,7 +12,7 @@ from puna.engine.fitting import truncate
 from puna.engine.sequence import Generation, Sink
 from puna.engine.text import TextStream
 from puna.errors import ContextLengthError, RequestError, UnavailableError
-from puna.grammar.compiled import Grammars
+from puna.grammar.compiler.client import Compiler
 from puna.markup.family import Reading
 from puna.model.load import LoadedModel
 from puna.model.tokenizer import Tokenizer
@@ -42,7 +42,7 @@ def prepare(
     sink: Sink,
     loaded: LoadedModel,
     context: int,
-    grammars: Grammars,
+    compiler: Compiler,
     prompt: FittedPrompt | None = None,
 ) -> list[Generation]:
     """The sequences of `request`, one for each of its samples; `prompt` is what its own came to.
@@ -96,7 +96,7 @@ def prepare(
                 keep=keep,
                 sampler=sampler,
                 text=TextStream(prompt.stop, prompt.reading),
-                constraint=grammars.constraint_of(request.format, prompt.reading),
+                constraint=compiler.constraint_of(request.format, prompt.reading, request.id),
                 sample=sample,
                 truncated=prompt.dropped + truncated,
             )

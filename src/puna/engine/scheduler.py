@@ -80,8 +80,9 @@ class Scheduler:
             if len(sequence.inputs) > self._longest(sequence):
                 self._shift(sequence)
         self._make_room()
-        prompts = [sequence.ready for sequence in self.running if not sequence.decoding]
-        streams = len(self.running) - len(prompts)
+        streams = sum(sequence.decoding for sequence in self.running)
+        # Without any input there are those that wait for their format.
+        prompts = [each.ready for each in self.running if each.waiting and not each.decoding]
         budget = min(self.pace.budget(streams, len(prompts)), sum(prompts))
         budget = min(budget, self._prefix_cache.room(streams + budget) - streams)
         return plan(self.running, budget if streams else max(budget, 1), self._pauses())
@@ -122,6 +123,7 @@ class Scheduler:
 
     def leave(self, sequence: Sequence, *, forget: bool = False) -> None:
         """Remove a sequence that has ended. Its cache entry can be reused, unless `forget` is set."""
+        sequence.close()
         if sequence.entry is None:
             self.waiting.remove(sequence)
             asked = sequence.request.priority, sequence.request.client
@@ -240,7 +242,10 @@ class Scheduler:
         while len(self.running) > 1:
             needed = sum(sequence.decoding for sequence in self.running)
             if not needed:
-                oldest = min(self.running, key=lambda sequence: sequence.rank)
+                prompts = [sequence for sequence in self.running if sequence.waiting]
+                if not prompts:
+                    return
+                oldest = min(prompts, key=lambda sequence: sequence.rank)
                 needed = first_group(oldest.inputs, oldest.evaluated)
             if self._prefix_cache.room(needed) >= needed:
                 return

@@ -19,7 +19,7 @@ from puna.engine.prefix_cache import PrefixEntry
 from puna.engine.prefix_tree import Key
 from puna.engine.text import TextStream
 from puna.engine.turns import Turn
-from puna.grammar.constraint import Constraint
+from puna.grammar.compiler.client import RemoteConstraint
 from puna.model.adapters.adapters import Uses
 from puna.sample import Sampler
 
@@ -198,6 +198,9 @@ class Sequence:
             self.admitted_ns = time.monotonic_ns()
             self.cached = entry.evaluated
 
+    def close(self) -> None:
+        """Free what only a running or waiting sequence needs."""
+
     def append(self, token: int) -> None:
         """Add a generated token, to be evaluated next."""
         if self.places:
@@ -224,7 +227,8 @@ class Generation(Sequence):
     limit: int  # maximum number of generated tokens
     sampler: Sampler
     text: TextStream
-    constraint: Constraint | None = None  # what the answer must be like
+    constraint: RemoteConstraint | None = None  # what the answer must be like
+    held: NDArray[np.float32] | None = None  # logits [vocab] from which a token will be drawn when it can be
     scored: int = 0  # prompt tokens whose log-probability was sent
     first_ns: int = 0  # when the first token was sampled
     last_ns: int = 0
@@ -232,6 +236,14 @@ class Generation(Sequence):
     @property
     def scoring(self) -> bool:
         return self.request.prompt_logprobs and self.scored < self.prompt_length
+
+    def start(self, entry: PrefixEntry) -> None:
+        self.held = None  # evaluated again
+        super().start(entry)
+
+    def close(self) -> None:
+        if self.constraint is not None:
+            self.constraint.close()
 
     def sampled(self) -> None:
         """Count a sampled token and note the time."""

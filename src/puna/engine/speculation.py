@@ -159,9 +159,11 @@ class Speculation:
         left = min(sequence.context, self._context) - len(sequence.inputs)
         most = min(MAX_DRAFT_TOKENS, self._cache.most_drafts, left)
         most = min(most, sequence.limit - sequence.generated - 1)
-        if sequence.constraint is not None and (forced := sequence.constraint.forced()):
+        if sequence.constraint is not None and sequence.constraint.slow:
+            most = 0
+        elif sequence.constraint is not None and (forced := sequence.constraint.forced()):
             return _Offer(batch_slice, drafting, FORCED, min(len(forced), most), forced)
-        if drafting.mode == "format":
+        if drafting.mode == "format" or most <= 0:
             return _Offer(batch_slice, drafting, FORCED, 0, [])
         if drafting.generated:
             assert self._drafter is not None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
-from collections import OrderedDict
 from functools import cached_property
 from typing import Final
 
@@ -23,21 +21,15 @@ from puna.markup.family import Reading
 from puna.markup.parts import Tags
 from puna.model.tokenizer import Tokenizer
 
-#: Compiled grammars that are kept, and bytes of all their texts.
-_MOST_KEPT: Final = 64
-_MOST_KEPT_BYTES: Final = 4 << 20
-
 #: Brackets within brackets of a grammar: what reads them calls itself for each.
 _DEEPEST: Final = 100
 
 
 class Grammars:
-    """The formats of one model's requests, compiled. Safe to share between threads."""
+    """Compiles the formats of one model's requests. Nothing here bounds what that takes (see `compiler`)."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[Format, LLMatcher] = OrderedDict()
 
     @cached_property
     def vocabulary(self) -> LLTokenizer:
@@ -47,7 +39,7 @@ class Grammars:
 
     def constraint_of(self, format: Format | None, reading: Reading | None) -> Constraint | None:
         """What may follow in an answer that is read so. Raises `RequestError`."""
-        if reading is not None and (reading.choice != "auto" or (reading.strict and reading.tools)):
+        if reading is not None and reading.forces_calls:
             return self._of_calls(reading)
         if format is None:
             return None
@@ -87,24 +79,10 @@ class Grammars:
         return Format("lark", f"start: {json.dumps(tag)}" + (f" | {spelled}" if "<[" in spelled else ""))
 
     def matcher(self, format: Format) -> LLMatcher:
-        """What follows an answer's tokens, at its beginning; the caller's own.
+        """What follows an answer's tokens, at its beginning.
 
         Raises `RequestError` that says what is wrong with the format.
         """
-        with self._lock:
-            found = self._kept.get(format)
-            if found is not None:
-                self._kept.move_to_end(format)
-                return found.deep_copy()
-            _ = self.vocabulary
-        found = self._compiled(format)
-        with self._lock:
-            self._kept[format] = found
-            while len(self._kept) > _MOST_KEPT or sum(_size(key) for key in self._kept) > _MOST_KEPT_BYTES:
-                self._kept.popitem(last=False)
-        return found.deep_copy()
-
-    def _compiled(self, format: Format) -> LLMatcher:
         match format.kind:
             case "json_schema":
                 return self._schema(format.text)
@@ -168,7 +146,3 @@ def _check_depth(text: str) -> None:
         raise RequestError(
             f"format: brackets are nested {deepest} levels deep, and at most {_DEEPEST} are read"
         )
-
-
-def _size(format: Format) -> int:
-    return len(format.text)

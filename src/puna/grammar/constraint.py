@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from enum import Enum, auto
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -53,7 +52,7 @@ class Thinking:
 
 
 class Constraint:
-    """Follows the tokens of one answer, and says which may come next. For one thread at a time."""
+    """Follows the tokens of one answer, and says which may come next."""
 
     def __init__(
         self, matcher: LLMatcher, vocabulary: LLTokenizer, tokenizer: Tokenizer, thinking: Thinking | None
@@ -69,9 +68,6 @@ class Constraint:
         self._begun = False  # a part of the opening tag has come
         self._tail = b""  # of what was thought, which the closing tag may have begun in
         self._rejected: list[int] = []
-        self._prepared: NDArray[np.int32] | None = None  # [rows, words]: of the next tokens
-        self._row = 0
-        self.mask_s = 0.0  # what the newest mask took
 
     @property
     def answering(self) -> bool:
@@ -89,9 +85,17 @@ class Constraint:
             return []
         return self.matcher.compute_ff_tokens()
 
-    def prepare(self, masks: NDArray[np.int32] | None) -> None:
-        """Use `masks` [rows, words] for the next tokens; None: compute them when they are needed."""
-        self._prepared, self._row = masks, 0
+    def after(self, drafts: list[int]) -> list[NDArray[np.int32]]:
+        """The tokens that may come after each of `drafts`, as far as an answer may begin with these."""
+        rows = []
+        for token in drafts if self.answering else []:
+            if not self.matcher.try_consume_tokens([token]):
+                break
+            rows.append(self._of(self.matcher))
+            if self.matcher.is_stopped():
+                break
+        self.matcher.rollback(len(rows))
+        return rows
 
     def allowed(self) -> NDArray[np.int32]:
         """The tokens that may come next: bit i of word w is for token 32 w + i.
@@ -109,17 +113,12 @@ class Constraint:
             self._rejected.append(token)
             return False
         self._rejected.clear()
-        self._row += 1
         return True
 
     def _mask(self) -> NDArray[np.int32]:
         thinking = self._thinking
         match self._phase:
             case _Phase.ANSWER:
-                if self._prepared is not None and self._row < len(self._prepared):
-                    self._check()
-                    row: NDArray[np.int32] = self._prepared[self._row]
-                    return row
                 return self._of(self.matcher)
             case _Phase.OPENING:
                 assert thinking is not None
@@ -173,9 +172,7 @@ class Constraint:
         return True
 
     def _of(self, matcher: LLMatcher) -> NDArray[np.int32]:
-        began = time.perf_counter()
         mask = np.frombuffer(matcher.compute_bitmask(), np.int32)
-        self.mask_s = time.perf_counter() - began
         self._check()
         return mask[: self.words]
 

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 #: Work, in the library's units, that compiling may take (about a second at most), and one step of an answer.
+#: The library does not count all of its work: the grammar process has limits that nothing escapes.
+_MOST_WORK: Final = 200_000
 LIMITS: Final = LLParserLimits(
-    initial_lexer_fuel=200_000,
+    initial_lexer_fuel=_MOST_WORK,
     step_lexer_fuel=200_000,
     step_max_items=50_000,
     max_lexer_states=50_000,
@@ -76,6 +78,11 @@ def schema_grammar(schema: Any) -> str:
 
 
 def short(reason: str) -> str:
-    """The library's message on one line, without the source that it quotes."""
+    """Return the library's message on one line, without the source that it quotes."""
+    if "Unable to determine if regex is empty" in reason:
+        return (
+            f"to find a text that matches all of its patterns takes more than {_MOST_WORK:,} steps, "
+            "the limit for one format; use fewer or simpler patterns"
+        )
     line = re.sub(r" \d+ \| .*", "", " ".join(reason.split()))
     return line.rpartition(" error: ")[2] if "regex parse error: " in line else line

@@ -100,6 +100,11 @@ class Reading:
     strict: bool = False  # calls are valid by construction also where there need be none
 
     @property
+    def forces_calls(self) -> bool:
+        """Whether answers must call tools, or if they do, with valid arguments."""
+        return self.choice != "auto" or (self.strict and bool(self.tools))
+
+    @property
     def begun(self) -> bool:
         """Whether thinking has begun with the prompt."""
         if self.thinking is None:

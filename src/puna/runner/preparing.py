@@ -7,8 +7,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Literal, get_args
 
-#: What takes long about a request: nothing, its text, or the format of its answer.
-Kind = Literal["short", "long", "format"]
+#: Whether the text of a request takes long.
+Kind = Literal["short", "long"]
 
 Prepare = Callable[[], None]
 
@@ -16,8 +16,7 @@ Prepare = Callable[[], None]
 class Preparing:
     """Does what a request takes before the engine has it, in the order of arrival.
 
-    Each kind of request has a thread, so that a text of megabytes, or a schema that takes a second,
-    holds up none of the others.
+    Each kind of request has a thread, so that a text of megabytes holds up none of the others.
     """
 
     def __init__(self, cancel: Callable[[int], None], on_death: Callable[[BaseException], object]) -> None:

@@ -19,7 +19,6 @@ from puna.conversation.chat_model import ChatModel
 from puna.engine.engine import Engine
 from puna.engine.events import Message
 from puna.errors import InsufficientMemoryError, OutOfMemoryError, PunaError, RequestError, RunnerError, shown
-from puna.grammar.format import Format
 from puna.kvcache.cache import Picturing
 from puna.kvcache.picture import Contents
 from puna.kvcache.types import KVTypes
@@ -225,8 +224,6 @@ def _take(frame: Frame[ToRunner], model: ChatModel, preparing: Preparing, channe
         _prepare(frame, model, preparing, channel, "long")
         return
     match frame.message():
-        case Generate(format=Format()):
-            _prepare(frame, model, preparing, channel, "format")
         case Generate() | Embed() | Render():
             _prepare(frame, model, preparing, channel, "short")
         case Cancel(id=request_id):

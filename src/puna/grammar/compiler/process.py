@@ -1,0 +1,218 @@
+"""A grammar process: compiles a format or follows an answer, and dies of what exceeds its limits."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import pickle
+import signal
+import socket
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from puna.confined import LENGTH, bounds, exactly, memory_bytes, private_bytes, settle
+from puna.errors import PunaError, RequestError, RunnerError
+from puna.gguf import open_gguf
+from puna.grammar.compiled import Grammars
+from puna.grammar.compiler.protocol import (
+    COMPILE_S,
+    FOLLOW_S,
+    MEMORY_BYTES,
+    QUICK_S,
+    Begin,
+    Compile,
+    Compiled,
+    End,
+    Ended,
+    Failed,
+    Follow,
+    Followed,
+    Fork,
+    FromProcess,
+    Look,
+    Masks,
+    Open,
+    Ready,
+    Task,
+    ToProcess,
+    packed,
+)
+from puna.grammar.constraint import Constraint
+from puna.model.tokenizer import tokenizer_from_gguf
+
+_CONNECTION: Final = 0  # the first process's file descriptor
+
+T = TypeVar("T")
+
+_decoder: msgspec.msgpack.Decoder[ToProcess] = msgspec.msgpack.Decoder(ToProcess)
+
+
+def main() -> None:
+    """Serve requests until the owner hangs up."""
+    settle()
+    with contextlib.suppress(ConnectionError):  # the owner is gone
+        _Process(socket.socket(fileno=_CONNECTION)).serve()
+    os._exit(0)
+
+
+class _Process:
+    """The root, a format's process or an answer's: each has what its parent has, and more."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._grammars: Grammars | None = None
+        self._constraint: Constraint | None = None
+        self._seconds = FOLLOW_S  # left for an answer
+        self._address_space = 0
+        self._forks: dict[int, tuple[int, socket.socket]] = {}  # by process id
+        signal.signal(signal.SIGCHLD, lambda *_: self._report(os.WNOHANG))
+
+    def serve(self) -> None:
+        while (received := self._receive()) is not None:
+            message, descriptor = received
+            match message:
+                case Fork(number=number):
+                    assert descriptor is not None
+                    self._fork(number, socket.socket(fileno=descriptor))
+                case End(number=number):
+                    for process, (other, _) in [*self._forks.items()]:
+                        if other == number:  # it was not waited for, so the id is still its own
+                            os.kill(process, signal.SIGKILL)
+                case _:
+                    self._answer(message)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+        while self._forks:  # answers that go on
+            self._report()
+
+    # --- forks -----------------------------------------------------------------------------------------
+
+    def _fork(self, number: int, connection: socket.socket) -> None:
+        gc.freeze()  # collecting what both share would copy it
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+        try:
+            process = os.fork()
+            if process:
+                self._forks[process] = number, connection
+                return
+            self._connection.close()
+            for _, other in self._forks.values():
+                other.close()
+            self._connection, self._forks = connection, {}
+            self._address_space = memory_bytes("size") + MEMORY_BYTES
+            with open(os.devnull, "w") as nothing:
+                os.dup2(nothing.fileno(), 2)  # a library that is out of memory says so there
+        except OSError as error:
+            self._tell(connection, Failed(RunnerError.__name__, f"no process for a grammar: {error}"))
+            connection.close()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+
+    def _report(self, options: int = 0) -> None:
+        """Tell the owners of forks that have ended how they ended; without WNOHANG, wait for one."""
+        while self._forks:
+            process, status = os.waitpid(-1, options)
+            if not process:
+                return
+            _, connection = self._forks.pop(process)
+            if code := os.waitstatus_to_exitcode(status):
+                self._tell(connection, Ended(code))
+            connection.close()
+
+    @staticmethod
+    def _tell(connection: socket.socket, message: FromProcess) -> None:
+        with contextlib.suppress(OSError):
+            connection.send(packed(message), socket.MSG_DONTWAIT)
+
+    # --- requests --------------------------------------------------------------------------------------
+
+    def _answer(self, message: ToProcess) -> None:
+        """Reply to `message`. Out of time or memory the process ends, and its parent reports it."""
+        try:
+            for reply in self._replies(message):
+                self._connection.sendall(packed(reply))
+            return
+        except PunaError as error:
+            failed = Failed(error.kind, str(error))
+        except MemoryError:
+            os.abort()
+        except RecursionError:
+            failed = Failed(RequestError.__name__, "format: it is nested too deeply")
+        except ConnectionError:
+            raise
+        except Exception:  # a defect of ours, which fails no other request
+            failed = Failed(RunnerError.__name__, f"internal error: {traceback.format_exc()}")
+        self._connection.sendall(packed(failed))
+
+    def _replies(self, message: ToProcess) -> Iterator[FromProcess]:
+        match message:
+            case Open(path=path):
+                self._read_vocabulary(Path(path))
+                yield Ready()
+            case Compile(task=task):
+                with bounds(COMPILE_S, self._address_space):
+                    before = private_bytes()
+                    self._compile(pickle.loads(task))
+                yield Compiled(max(private_bytes() - before, 0))
+            case Begin():
+                yield self._within(lambda: self._followed(True))
+                yield self._masks(self._of_next)
+            case Follow(token=token, mask=mask):
+                followed = self._within(lambda: self._followed(self._of_answer.accept(token)))
+                yield followed
+                if mask and followed.taken and not followed.finished:
+                    yield self._masks(self._of_next)
+            case Look(drafts=drafts):
+                yield self._masks(lambda: b"".join(row.tobytes() for row in self._of_answer.after(drafts)))
+
+    def _read_vocabulary(self, path: Path) -> None:
+        """Read the vocabulary, without limits: the model's file is trusted. On failure the process ends."""
+        try:
+            self._grammars = Grammars(tokenizer_from_gguf(open_gguf(path)))
+            _ = self._grammars.vocabulary
+        except Exception:
+            traceback.print_exc()
+            os._exit(1)
+
+    @property
+    def _of_answer(self) -> Constraint:
+        assert self._constraint is not None
+        return self._constraint
+
+    def _compile(self, task: Task) -> None:
+        assert self._grammars is not None
+        self._constraint = self._grammars.constraint_of(task.format, task.reading)
+        self._of_answer.allowed()  # so that all answers share it
+
+    def _followed(self, taken: bool) -> Followed:
+        constraint = self._of_answer
+        return Followed(taken, constraint.answering, constraint.finished, constraint.forced())
+
+    def _of_next(self) -> bytes:
+        return self._of_answer.allowed().tobytes()
+
+    def _masks(self, work: Callable[[], bytes]) -> Masks:
+        began = time.perf_counter()
+        return Masks(self._within(work), time.perf_counter() - began)
+
+    def _within(self, work: Callable[[], T]) -> T:
+        """Return the result of `work`, done in the time that is left for this answer."""
+        with bounds(self._seconds, self._address_space) as left:
+            result = work()
+        if self._seconds - left() > QUICK_S:
+            self._seconds = left()
+        return result
+
+    def _receive(self) -> tuple[ToProcess, int | None] | None:
+        header, descriptors, _, _ = socket.recv_fds(self._connection, LENGTH.size, 1)
+        if not header:
+            return None
+        rest = exactly(self._connection.recv, LENGTH.size - len(header)) or b""
+        (length,) = LENGTH.unpack(header + rest)
+        body = exactly(self._connection.recv, length)
+        return None if body is None else (_decoder.decode(body), descriptors[0] if descriptors else None)

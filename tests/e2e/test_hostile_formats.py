@@ -1,0 +1,207 @@
+"""Formats that take too much time or memory, while others want answers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from puna.grammar.compiler.protocol import COMPILE_S, FOLLOW_S, MEMORY_BYTES
+from tests.e2e.canary import canary
+from tests.e2e.servers import Server, add_model, running
+from tests.e2e.tools.calling import TEMPLATE
+from tests.grammar.hostile import AMBIGUOUS, LARK, PATTERNS, patterns
+from tests.tiny import vocabulary
+from tests.waiting import PATIENCE_S, wait_until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+#: The slowest answer to others. Without processes that can be ended, they wait for ever.
+_WITHIN_S = 1.0
+#: A process without a format: Python, the library, and the vocabulary of a tiny model.
+_EMPTY_BYTES = 256 << 20
+_TOO_MUCH = (
+    f"{COMPILE_S:g} s of processor time, the limit",
+    f"{MEMORY_BYTES >> 20} MB of memory, the limit",
+    "200,000 steps, the limit",
+)
+#: For an answer that goes on as long as its grammar lets it.
+_ENDLESS = {str(vocabulary().index(end)): -100 for end in ("<|end|>", "<|im_end|>")}
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory, tiny_file: Path) -> Iterator[Server]:
+    """A server that ends a runner whose steps take more than three seconds."""
+    with running(tmp_path_factory.mktemp("models"), PUNA_STEP_TIMEOUT="3s") as server:
+        add_model(server, "tiny", tiny_file)
+        server.client.create(model="tiny", from_="tiny", template=TEMPLATE)
+        # The first format starts the processes, and reads the vocabulary.
+        assert ask(server, guided_regex="a").status_code == 200
+        yield server
+
+
+def ask(server: Server, **fields: Any) -> httpx.Response:
+    body = {"model": "tiny", "prompt": "hello", "max_tokens": 3, "seed": 1, **fields}
+    return server.http.post("/v1/completions", json=body, timeout=PATIENCE_S)
+
+
+def compilers(server: Server) -> list[psutil.Process]:
+    """All grammar processes of the server's models."""
+    found = []
+    for child in psutil.Process(server.process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it ended meanwhile
+            if any("grammar/compiler" in word for word in child.cmdline()):
+                found.append(child)
+    return found
+
+
+@contextmanager
+def unharmed(server: Server) -> Iterator[None]:
+    """Others are answered in time for the length of the block, by the same runner, in bounded memory."""
+    runner = server.runner()
+    over, most = threading.Event(), {"server": 0, "runner": 0, "compiler": 0}
+
+    def watch() -> None:
+        while not over.wait(0.02):
+            found = [("server", psutil.Process(server.process.pid)), ("runner", runner)]
+            found += [("compiler", process) for process in compilers(server)]
+            for name, process in found:
+                with contextlib.suppress(psutil.Error):  # it ended meanwhile
+                    most[name] = max(most[name], process.memory_info().rss)
+
+    before = runner.memory_info().rss
+    with ThreadPoolExecutor(1) as pool, canary(server, model="tiny") as others:
+        watching = pool.submit(watch)
+        try:
+            yield
+            wait_until(lambda: len(others.took_s) == 2, "an answer beside it")
+        finally:
+            over.set()
+        watching.result()
+    others.check(_WITHIN_S)
+    assert server.runner() == runner
+    assert most["runner"] < before + (256 << 20)
+    assert most["server"] < 1 << 30
+    assert most["compiler"] < MEMORY_BYTES + _EMPTY_BYTES
+
+
+def tool_request(parameters: dict[str, Any]) -> dict[str, Any]:
+    function = {"name": "add", "parameters": parameters}
+    return {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "hello"}],
+        "tools": [{"type": "function", "function": function}],
+        "tool_choice": "required",
+        "max_tokens": 3,
+    }
+
+
+@pytest.mark.parametrize("count", [13, 40, 199])
+def test_a_schema_of_intersected_patterns_is_refused_with_its_limit(attacked: Server, count: int) -> None:
+    with unharmed(attacked):
+        answer = ask(attacked, guided_json=patterns(count))
+    assert answer.status_code == 400
+    assert any(limit in answer.text for limit in _TOO_MUCH), answer.text
+    assert ask(attacked, guided_regex="ab").json()["choices"][0]["text"] == "ab"
+
+
+def test_such_a_schema_is_refused_in_a_grammar_and_in_tools(attacked: Server) -> None:
+    with unharmed(attacked):
+        grammar = ask(attacked, guided_grammar="start: %json " + json.dumps(PATTERNS))
+        tools = attacked.http.post("/v1/chat/completions", json=tool_request(PATTERNS), timeout=PATIENCE_S)
+    for answer in (grammar, tools):
+        assert answer.status_code == 400
+        assert any(limit in answer.text for limit in _TOO_MUCH), answer.text
+
+
+def at_work(server: Server, before: list[psutil.Process]) -> list[psutil.Process]:
+    """Grammar processes that were not there before and have worked for a while."""
+    found = []
+    for process in compilers(server):
+        with contextlib.suppress(psutil.Error):  # it ended meanwhile
+            if process not in before and process.cpu_times().user > 0.2:
+                found.append(process)
+    return found
+
+
+def test_a_client_that_leaves_ends_the_compiling(attacked: Server) -> None:
+    before = compilers(attacked)
+    body = {"model": "tiny", "prompt": "hello", "guided_json": patterns(30), "max_tokens": 3}
+    with attacked.asked("/v1/completions", body):
+        wait_until(lambda: bool(at_work(attacked, before)), "a process that compiles")
+        (process,) = at_work(attacked, before)
+        process.suspend()  # so that it does not end by itself
+    wait_until(lambda: not process.is_running(), "the end of the process")
+    wait_until(lambda: attacked.running_requests() == [], "the end of the request")
+    assert set(compilers(attacked)) <= set(before)
+
+
+@pytest.mark.parametrize(
+    ("grammar", "limits"),
+    [
+        (AMBIGUOUS, (f"{FOLLOW_S:g} s of processor time, the limit",)),
+        (
+            LARK,
+            (
+                f"{FOLLOW_S:g} s of processor time, the limit",
+                f"{MEMORY_BYTES >> 20} MB of memory, the limit",
+            ),
+        ),
+    ],
+    ids=["ambiguous", "patterns after a while"],
+)
+def test_an_answer_whose_masks_are_slow_holds_up_no_other(
+    attacked: Server, grammar: str, limits: tuple[str, ...]
+) -> None:
+    fields = {"guided_grammar": grammar, "max_tokens": 200, "logit_bias": _ENDLESS}
+    with unharmed(attacked), ThreadPoolExecutor(4) as pool:
+        answers = [pool.submit(ask, attacked, **fields) for _ in range(2)]
+        answers += [pool.submit(ask, attacked, guided_regex="[a-z]{30}", max_tokens=50)]
+        *slow, other = [answer.result() for answer in answers]
+    for answer in slow:
+        assert "error" in answer.json(), answer.text
+        assert any(limit in answer.text for limit in limits), answer.text
+    assert other.status_code == 200
+
+
+def test_a_client_that_leaves_ends_the_following(attacked: Server) -> None:
+    before = compilers(attacked)
+    body = {
+        "model": "tiny",
+        "prompt": "hello",
+        "guided_grammar": AMBIGUOUS,
+        "max_tokens": 200,
+        "logit_bias": _ENDLESS,
+    }
+    with attacked.asked("/v1/completions", body):
+        wait_until(lambda: bool(at_work(attacked, before)), "a process that follows the answer")
+        (answer,) = at_work(attacked, before)
+        answer.suspend()  # so that it does not end by itself
+    wait_until(lambda: not answer.is_running(), "the end of the process")
+    wait_until(lambda: attacked.running_requests() == [], "the end of the request")
+
+
+def test_eight_formats_at_once_hold_up_no_request_without_one(attacked: Server) -> None:
+    def schema(number: int) -> dict[str, Any]:
+        names = [f"field_{number}_{place}" for place in range(900)]
+        return {
+            "type": "object",
+            "properties": {name: {"type": "string", "maxLength": 200} for name in names},
+            "required": names,
+        }
+
+    with unharmed(attacked), ThreadPoolExecutor(8) as pool:
+        answers: list[Future[httpx.Response]] = [
+            pool.submit(ask, attacked, guided_json=schema(number)) for number in range(8)
+        ]
+        found = [answer.result() for answer in answers]
+    assert [answer.status_code for answer in found] == [200] * 8

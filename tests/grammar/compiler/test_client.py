@@ -1,0 +1,257 @@
+"""Grammar processes say what the library says, and end with those who need them, or with what is too much."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from puna.errors import FormatError, RequestError, RunnerError
+from puna.gguf import open_gguf
+from puna.grammar.compiled import Grammars
+from puna.grammar.compiler import client
+from puna.grammar.compiler.client import Compiler, RemoteConstraint, wait
+from puna.grammar.format import Format
+from puna.markup.family import Reading
+from puna.markup.parts import Tags
+from puna.markup.registry import FAMILIES, PLAIN
+from puna.markup.tools import tools_of
+from puna.model.tokenizer import Tokenizer, tokenizer_from_gguf
+from tests.grammar.hostile import AMBIGUOUS, PATTERNS
+from tests.schemas import random_schema
+from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.waiting import wait_until
+
+LIMITS = r"it took more than (2 s of processor time|512 MB of memory), the limit for one format"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama_gguf(tmp_path_factory.mktemp("compiler") / "tiny.gguf", TinyLlama(layers=1))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(path: Path) -> Tokenizer:
+    return tokenizer_from_gguf(open_gguf(path))
+
+
+@pytest.fixture
+def compiler(path: Path) -> Iterator[Compiler]:
+    compiler = Compiler(path)
+    yield compiler
+    compiler.close()
+
+
+def processes() -> list[psutil.Process]:
+    """All grammar processes of this one."""
+    return [child for child in psutil.Process().children(recursive=True) if _lives(child)]
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        command = " ".join(process.cmdline())
+        return process.status() != psutil.STATUS_ZOMBIE and "grammar/compiler" in command
+    except psutil.NoSuchProcess:  # it ended meanwhile
+        return False
+
+
+def only(following: RemoteConstraint | None) -> RemoteConstraint:
+    assert following is not None
+    return following
+
+
+def tokens_of(mask: Any, tokenizer: Tokenizer) -> list[int]:
+    bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
+    return [int(token) for token in np.flatnonzero(bits[: tokenizer.vocab_size])]
+
+
+@pytest.mark.parametrize("thinks", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_an_answer_is_followed_as_the_library_follows_it(
+    compiler: Compiler, tokenizer: Tokenizer, seed: int, thinks: bool
+) -> None:
+    """With some tokens drafted, of which some are right."""
+    dice = random.Random(seed)
+    format = Format.json_schema(random_schema(dice))
+    reading = Reading(PLAIN, Tags("<", " t"), "<") if thinks else None
+    following = only(compiler.constraint_of(format, reading))
+    expected = Grammars(tokenizer).constraint_of(format, reading)
+    assert expected is not None
+    for _ in range(60):
+        drafts = following.forced()[:4] or [dice.randrange(tokenizer.vocab_size) for _ in range(2)]
+        following.prepare(drafts if dice.random() < 0.7 else [])
+        for draft in [*drafts, None]:
+            assert np.array_equal(following.allowed(), expected.allowed())
+            allowed = tokens_of(expected.allowed(), tokenizer)
+            token = draft if draft in allowed else dice.choice(allowed)
+            taken = following.accept(token)
+            assert taken == expected.accept(token)
+            assert following.finished == expected.finished
+            if expected.finished or token in tokenizer.eos_ids:
+                return
+            if taken:
+                assert following.forced() == expected.forced()
+            if token != draft:
+                break
+    following.close()
+
+
+def test_calls_of_tools_are_compiled_too(compiler: Compiler) -> None:
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"properties": {"a": {"not": {}}}}}}
+    with pytest.raises(RequestError, match="the parameters of tool 'add': the keyword \"not\" at"):
+        compiler.constraint_of(None, Reading(FAMILIES["hermes"], tools=tools_of([tool]), choice="required"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "format",
+    [
+        Format.json_schema(PATTERNS),
+        Format.grammar("start: %json " + json.dumps(PATTERNS)),
+    ],
+    ids=["schema", "json in lark"],
+)
+def test_a_format_that_takes_too_much_is_stopped_and_the_limit_named(
+    compiler: Compiler, format: Format
+) -> None:
+    before = psutil.Process().memory_info().rss
+    with pytest.raises(RequestError, match=LIMITS):
+        compiler.constraint_of(format, None)
+    assert psutil.Process().memory_info().rss < before + (64 << 20)
+    assert only(compiler.constraint_of(Format.regex("a"), None)).allowed().any()
+    wait_until(lambda: len(processes()) == 2, "the end of all but the vocabulary's and the format's")
+
+
+@pytest.mark.slow
+def test_an_answer_whose_steps_take_too_much_is_stopped_and_the_limit_named(
+    compiler: Compiler, tokenizer: Tokenizer
+) -> None:
+    following = only(compiler.constraint_of(Format.grammar(AMBIGUOUS), None))
+    other = only(compiler.constraint_of(Format.grammar(AMBIGUOUS), None))
+    (letter,) = tokenizer.encode("a", add_special=False, first=False)
+
+    def say() -> None:
+        while True:
+            following.prepare([])
+            while not following.ready:
+                wait([following], 60)
+            following.allowed()
+            following.offer(letter)
+            while not following.ready:
+                wait([following], 60)
+            following.accept(letter)
+
+    with pytest.raises(FormatError, match=r"more than 10 s of processor time, the limit for one answer"):
+        say()
+    other.allowed()
+    assert other.accept(letter)  # it has its own
+
+
+def test_what_is_compiled_ends_when_nobody_asks_for_it_any_more(compiler: Compiler) -> None:
+    compiler.constraint_of(Format.regex("a"), None)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(compiler.constraint_of, Format.json_schema(PATTERNS), None, 1)
+        wait_until(lambda: any(child.cpu_times().user > 0.05 for child in processes()[2:]), "the work")
+        second = pool.submit(compiler.constraint_of, Format.json_schema(PATTERNS), None, 2)
+        wait_until(lambda: any(len(each.asked_by) == 2 for each in compiler._kept.values()), "the second")
+        compiler.cancel(1)
+        assert len(processes()) == 3  # the second goes on
+        with pytest.raises(RequestError, match=LIMITS):
+            second.result()
+        with pytest.raises(RequestError, match=LIMITS):
+            first.result()
+        alone = pool.submit(compiler.constraint_of, Format.json_schema(PATTERNS), None, 3)
+        wait_until(lambda: len(processes()) == 3, "another try")
+        compiler.cancel(3)
+        with pytest.raises(RunnerError):
+            alone.result()
+    wait_until(lambda: len(processes()) == 2, "the end")
+
+
+def test_an_answer_that_ends_leaves_no_process(compiler: Compiler) -> None:
+    following = only(compiler.constraint_of(Format.regex("a"), None))
+    assert len(processes()) == 2  # one has the vocabulary, one the format
+    following.allowed()
+    assert len(processes()) == 3
+    assert all(process.num_threads() == 1 for process in processes())  # or forks would be unsafe
+    following.close()
+    wait_until(lambda: len(processes()) == 2, "the end of the answer's")
+    compiler.close()
+    wait_until(lambda: not processes(), "the end of all")
+    with pytest.raises(RunnerError, match="unloaded"):
+        compiler.constraint_of(Format.regex("a"), None)
+
+
+def test_formats_are_compiled_once_and_not_kept_for_ever(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_MOST_KEPT", 2)
+    made: list[bytes] = []
+    start = client._Format.__init__
+
+    def counted(self: client._Format, process: Any, task: bytes) -> None:
+        made.append(task)
+        start(self, process, task)
+
+    monkeypatch.setattr(client._Format, "__init__", counted)
+    waiting = only(compiler.constraint_of(Format.regex("x1"), None))
+    started = only(compiler.constraint_of(Format.regex("x1"), None))
+    expected = started.allowed().tolist()
+    for pattern in ("x2", "x1", "x3", "x4"):
+        compiler.constraint_of(Format.regex(pattern), None)
+    assert len(made) == 4
+    wait_until(lambda: len(processes()) == 5, "the end of x2")  # x1 lives as long as its answer
+    assert waiting.allowed().tolist() == expected  # compiled again
+    assert len(made) == 5
+    started.close()
+    del started
+    wait_until(lambda: len(processes()) == 4, "the end of the first x1")
+
+
+def test_processes_that_are_killed_are_replaced(compiler: Compiler) -> None:
+    def killed(index: int) -> None:
+        victim = processes()[index]
+        os.kill(victim.pid, signal.SIGKILL)
+        wait_until(
+            lambda: not victim.is_running() or victim.status() == psutil.STATUS_ZOMBIE, "the end of it"
+        )
+
+    following = only(compiler.constraint_of(Format.regex("ab"), None))
+    following.allowed()
+    killed(2)
+    with pytest.raises(FormatError, match="512 MB"):  # the system does that where memory is short
+        following.accept(0)
+    killed(1)
+    (format,) = compiler._kept.values()
+    wait_until(lambda: format.is_over, "the report of its end")
+    only(compiler.constraint_of(Format.regex("ab"), None)).allowed()
+    killed(0)
+    only(compiler.constraint_of(Format.regex("cd"), None)).allowed()
+
+
+def test_many_threads_compile_at_once(compiler: Compiler) -> None:
+    together = threading.Barrier(6)
+
+    def ask(number: int) -> bool:
+        together.wait(60)
+        return bool(only(compiler.constraint_of(Format.regex(f"x{number % 3}"), None)).allowed().any())
+
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(ask, range(6)))
+
+
+def test_a_model_that_is_gone_is_an_error_in_words(tmp_path: Path) -> None:
+    compiler = Compiler(tmp_path / "none.gguf")
+    with pytest.raises(RunnerError, match="has ended"):
+        compiler.constraint_of(Format.regex("a"), None)
+    compiler.close()

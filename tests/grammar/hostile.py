@@ -1,0 +1,29 @@
+"""Formats of a few kilobytes that take all the time and memory there is, unless somebody stops them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+
+def _terms(count: int) -> list[str]:
+    """Patterns whose intersection has a derivative for each subset of them."""
+    return [f"[a-z]{{2}}{chr(ord('a') + i % 26)}{i}" for i in range(count)]
+
+
+def patterns(count: int) -> dict[str, Any]:
+    """A schema of about 2 KB. The library looks for a text that satisfies all patterns, without bounds."""
+    terms = [{"pattern": term} for term in _terms(count)]
+    return {
+        "type": "object",
+        "properties": {"a": {"type": "string", "allOf": terms}},
+        "required": ["a"],
+    }
+
+
+PATTERNS: Final = patterns(40)
+
+#: The same in Lark, after a text that is allowed for certain: small vocabularies meet it only there.
+LARK: Final = "start: T\nT: /q{40}/ (" + " & ".join(f"/(?s:.*){each}(?s:.*)/" for each in _terms(40)) + ")?\n"
+
+#: Every text of letters in more ways than can be counted, and each letter multiplies them.
+AMBIGUOUS: Final = 'start: s\ns: "" | s s s s s s | /[a-z]/\n'
