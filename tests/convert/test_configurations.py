@@ -292,6 +292,7 @@ FOUND: Sequence[tuple[str, dict[str, Any], str]] = (
     ),
     ("MixtralForCausalLM", {"num_experts_per_tok": ABSENT}, REFUSED),
     ("MiMoV2FlashForCausalLM", {"num_experts_per_tok": 3, "n_group": 3}, REFUSED),
+    ("DeepseekV3ForCausalLM", {"first_k_dense_replace": 3, "n_group": ABSENT}, REFUSED),
     ("NemotronHForCausalLM", {"n_group": 3, "topk_group": ABSENT}, EQUAL),
     ("MambaForCausalLM", {"state_size": ABSENT}, REFUSED),
     ("FalconMambaForCausalLM", {"mixer_rms_eps": 0.1, "layer_norm_epsilon": 0.1}, REFUSED),

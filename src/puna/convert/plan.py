@@ -193,6 +193,8 @@ def check_experts(planned: Sequence[Target], keys: Mapping[str, Any]) -> None:
     if routed and not (keys.get("expert_count") and keys.get("expert_used_count")):
         raise ConversionError("config.json does not say how many experts there are, or how many are used")
     groups, groups_used = keys.get("expert_group_count") or 1, keys.get("expert_group_used_count")
+    if (experts := keys.get("expert_count")) and experts % groups:
+        raise ConversionError(f"config.json: 'n_group' is {groups}, which does not divide {experts} experts")
     if routed and groups > 1:
         if groups_used is None:
             raise ConversionError("config.json lacks 'topk_group', the number of groups that are used")
