@@ -36,7 +36,7 @@ test: .venv/developed ## run all tests
 	$(PYTEST) $(PYTEST_ARGS)
 
 test-fast: .venv/developed ## run the tests that take no time and start no servers
-	$(PYTEST) -m "not slow and not e2e" $(PYTEST_ARGS)
+	$(PYTEST) -m "not slow and not e2e" --ignore tests/e2e --hypothesis-profile fast $(PYTEST_ARGS)
 
 test-thorough: .venv/developed ## run the large matrices that `make test` takes samples of, and property tests with new examples
 	$(PYTEST) -m "thorough or hypothesis" --hypothesis-profile random $(PYTEST_ARGS)

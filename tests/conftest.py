@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -39,8 +40,11 @@ sys.dont_write_bytecode = False
 # In the background a shell has Ctrl-C ignored, and all processes started from here would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Workers side by side have a core each; tests about threads set their number themselves.
-os.environ.setdefault("PUNA_NUM_THREADS", "1" if "PYTEST_XDIST_WORKER" in os.environ else "2")
+# Workers side by side have a core each; tests about threads set their number themselves. A worker inherits
+# what was set here for the process that started it.
+if "PUNA_NUM_THREADS" not in os.environ or "TESTS_CHOSE_THREADS" in os.environ:
+    os.environ["PUNA_NUM_THREADS"] = "1" if "PYTEST_XDIST_WORKER" in os.environ else "2"
+    os.environ["TESTS_CHOSE_THREADS"] = "1"
 # Tiny tensors: a second thread of torch's own would only wait for the first.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -55,6 +59,7 @@ note_unseeded_draws(_unseeded.name)
 # A busy machine is no failure.
 settings.register_profile("puna", deadline=None, derandomize=True)
 settings.register_profile("random", deadline=None)
+settings.register_profile("fast", deadline=None, derandomize=True, max_examples=20)
 settings.load_profile("puna")
 
 
@@ -83,6 +88,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not any(map(item.get_closest_marker, unasked))]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Spares the garbage collector what lives as long as the process: all tests, and all that they import."""
+    gc.collect()
+    gc.freeze()
 
 
 def _seed(name: str) -> None:

@@ -55,6 +55,7 @@ STEPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("step", STEPS.values(), ids=range(len(STEPS)))
 def test_every_step_of_every_pre_tokenizer(step: str | Digits, every: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import PIL.Image
@@ -13,9 +13,12 @@ import torch
 from puna.batch import Image, ImagePart, Input
 from puna.engine.input_stream import read_text
 from puna.model.load import LoadedModel
+from puna.model.vision.preparer.client import Preparer
 from tests.engine.runs import Run
 from tests.model.models.parity import check_close
 from tests.tiny_vision.common import PART, SHOWN
+
+AnyRun = TypeVar("AnyRun", bound=Run)
 
 
 def picture(seed: int, width: int = 80, height: int = 60) -> PIL.Image.Image:
@@ -38,8 +41,15 @@ class Pair:
     theirs: Any
     config: Any  # of both
 
-    def run(self, **settings: Any) -> Run:
-        return Run(self.ours, **{"context": 256, "batch_size": 32, **settings})
+    def __post_init__(self) -> None:
+        self._preparer = Preparer(self.ours.vision) if self.ours.vision else None
+
+    def run(self, kind: type[AnyRun] = Run, **settings: Any) -> AnyRun:
+        """Return an engine to run by hand. Those of a pair share the process that decodes images."""
+        run = kind(self.ours, **{"context": 256, "batch_size": 32, **settings})
+        if run.engine.images is not None and self._preparer is not None:
+            run.engine.images.preparer = self._preparer
+        return run
 
     def inputs(self, run: Run, text: str, *pictures: PIL.Image.Image) -> list[Input]:
         """What a text with `[img-N]` becomes."""
