@@ -129,8 +129,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     try:
         return (yield)
     finally:
-        draws = os.fstat(_unseeded.fileno()).st_size
-        os.truncate(_unseeded.fileno(), 0)
+        if draws := os.fstat(_unseeded.fileno()).st_size:
+            os.truncate(_unseeded.fileno(), 0)
         if draws and not item.get_closest_marker("samples"):
             pytest.fail("an answer was sampled: give `seed` or temperature 0, or mark the test `samples`")
 

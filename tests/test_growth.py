@@ -212,6 +212,7 @@ READERS: dict[str, Callable[[int], Callable[[], Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 def test_every_reader(read: Callable[[int], Callable[[], Any]]) -> None:
     assert proportional(lambda size: _ignoring_errors(read(size)))

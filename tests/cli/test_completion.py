@@ -40,6 +40,7 @@ def completed(folder: Path, line: str, host: str = "127.0.0.1:9") -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
     assert completed(tmp_path, "puna sh") == ["show"]

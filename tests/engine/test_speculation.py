@@ -166,6 +166,7 @@ def test_a_guess_that_makes_the_batch_fail_fails_nobody(
     assert run.leaked() == 0
 
 
+@pytest.mark.slow
 def test_the_distribution_is_that_of_the_logits(tiny: LoadedModel, oracle: Oracle) -> None:
     """Of a token after which a guess is made, and of one after a guess that came true; over many seeds."""
     prompt = tiny.tokenizer.encode(PROMPTS[0])

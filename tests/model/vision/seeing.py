@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -27,6 +28,23 @@ def picture(seed: int, width: int = 80, height: int = 60) -> PIL.Image.Image:
     return PIL.Image.fromarray(noise).resize((width, height), PIL.Image.Resampling.BICUBIC)
 
 
+def share_preparer(run: Run) -> None:
+    """Let `run` decode images in the process of the run before it, if their towers read them the same way.
+
+    To start one takes longer than what a test does with it.
+    """
+    if (images := run.engine.images) is not None:
+        reads_alike = pickle.dumps((type(images.tower), images.tower.options))
+        if reads_alike not in _preparers:
+            _preparers.clear()
+            _preparers[reads_alike] = images.preparer
+        images.preparer = _preparers[reads_alike]
+
+
+#: The process that was started last, by what it reads images for.
+_preparers: dict[bytes, Preparer] = {}
+
+
 def file_of(image: PIL.Image.Image, format: str = "PNG", **options: Any) -> bytes:
     written = io.BytesIO()
     image.save(written, format, **options)
@@ -41,14 +59,10 @@ class Pair:
     theirs: Any
     config: Any  # of both
 
-    def __post_init__(self) -> None:
-        self._preparer = Preparer(self.ours.vision) if self.ours.vision else None
-
     def run(self, kind: type[AnyRun] = Run, **settings: Any) -> AnyRun:
-        """Return an engine to run by hand. Those of a pair share the process that decodes images."""
+        """Return an engine to run by hand."""
         run = kind(self.ours, **{"context": 256, "batch_size": 32, **settings})
-        if run.engine.images is not None and self._preparer is not None:
-            run.engine.images.preparer = self._preparer
+        share_preparer(run)
         return run
 
     def inputs(self, run: Run, text: str, *pictures: PIL.Image.Image) -> list[Input]:
