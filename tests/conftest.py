@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
+import locale
 import os
 import random
 import signal
 import sys
 import tempfile
+import time
 import zlib
 from collections.abc import Generator
 from pathlib import Path
@@ -23,19 +26,36 @@ from tests.processors import missing_levels
 #: Settings that choose what is tested; any other would change what tests see.
 _CHOICES = ("PUNA_OPS", "PUNA_CPU", "PUNA_NUM_THREADS", "PUNA_TEST_DATA", "PUNA_DRAWS")
 
-for name in [name for name in os.environ if name.startswith(("PUNA_", "OLLAMA_"))]:
-    if name not in _CHOICES:
+#: How other names begin that the libraries here and clients of servers read.
+_READ = (
+    "PUNA_", "OLLAMA_", "OPENAI_", "ANTHROPIC_", "HF_", "HUGGING_FACE_", "SSL_CERT_", "XDG_", "LC_",
+    "UVICORN_",
+)  # fmt: skip
+#: Terminals that tests open are of a known kind and size, and processes that they start write UTF-8 and keep
+#: what they have compiled: hundreds are started, and each would compile all it imports.
+_SHELL = (
+    "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "PY_COLORS",
+    "GITHUB_ACTIONS", "LANGUAGE", "EDITOR", "VISUAL", "PAGER", "PYTHONDONTWRITEBYTECODE", "PYTHONIOENCODING",
+    "PYTHONUTF8", "PYTHONWARNINGS", "WEB_CONCURRENCY", "FORWARDED_ALLOW_IPS",
+)  # fmt: skip
+
+for name in list(os.environ):
+    # Requests to servers of the tests' own must not go through a proxy.
+    foreign = name.startswith(_READ) or name in _SHELL or name.lower().endswith("_proxy")
+    if foreign and name not in _CHOICES:
         del os.environ[name]
-# Requests to servers of the tests' own must not take a way round.
-for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
-    del os.environ[name]
-# Terminals that tests open are of a known kind and size, whatever the tests are started from.
-for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE"):
-    os.environ.pop(name, None)
-os.environ["TERM"] = "xterm-256color"
-os.environ["HF_HUB_OFFLINE"] = "1"
-# Hundreds of processes are started from here, and each would compile all it imports.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Nothing is read from the developer's own files, and nothing is written there.
+_home = tempfile.TemporaryDirectory(prefix="home-")
+atexit.register(_home.cleanup)
+os.environ |= {
+    "HOME": _home.name,
+    "TERM": "xterm-256color",
+    "LANG": "C.UTF-8",
+    "TZ": "UTC",
+    "HF_HUB_OFFLINE": "1",
+}
+locale.setlocale(locale.LC_ALL, "")
+time.tzset()
 sys.dont_write_bytecode = False
 # In the background a shell has Ctrl-C ignored, and all processes started from here would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

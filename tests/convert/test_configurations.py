@@ -313,6 +313,7 @@ FOUND: Sequence[tuple[str, dict[str, Any], str]] = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("architecture", "changes", "expected"), FOUND)
 def test_a_configuration_that_was_wrong_once_is_mended(
     architecture: str, changes: dict[str, Any], expected: str
