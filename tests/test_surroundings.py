@@ -15,7 +15,8 @@ import json, os, time
 from pathlib import Path
 import tests.conftest
 Path("text").write_text(chr(233))
-print(json.dumps([sorted(os.environ), time.strftime("%Z"), str(Path.home()), Path("text").read_bytes().hex()]))
+written = Path("text").read_bytes().hex()
+print(json.dumps([sorted(os.environ), time.strftime("%Z"), str(Path.home()), written]))
 """
 
 

@@ -32,7 +32,6 @@ from tests.waiting import PATIENCE_S, wait_until
 pytestmark = pytest.mark.e2e
 
 COLUMNS = 60
-PATIENCE_S = 60.0
 READY = "(/? for help)"  # end of the placeholder in the empty line
 
 

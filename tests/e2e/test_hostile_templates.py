@@ -17,7 +17,7 @@ import pytest
 from puna.prompt.limits import MAX_TEMPLATE_CHARACTERS, PATIENCE_S
 from tests.e2e.servers import Server
 from tests.prompt.hostile import HOSTILE, TIME
-from tests.waiting import PATIENCE_S, wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -67,7 +67,7 @@ class Canary:
             self.wait_for_more(3)
         finally:
             self._ended.set()
-            thread.join(PATIENCE_S)
+            thread.join(60)
 
     def wait_for_more(self, count: int) -> None:
         before = self.pieces
