@@ -11,6 +11,11 @@ try:
 except ImportError:  # not built: then there is only the reference
     _native = None
 
+#: Why tests of the kernels are skipped.
+NOT_BUILT = (
+    "the C++ kernels are not built: install a C++ compiler, then PUNA_BUILD_KERNELS=1 pip install -e ."
+)
+
 _ALL = (
     ("portable", "neon", "dotprod")
     if platform.machine() in ("aarch64", "arm64")

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from puna.gguf import GGMLType
 from puna.ops import Experts, ExpertWeights, Weight
+from tests.processors import NOT_BUILT
 from tests.torch_ops import TorchOps, cpu, weight_of
 
 from .block_bytes import FLOAT_TYPES, multiplied_as_integers, random_bytes, reference_values
 
-_native = pytest.importorskip("puna._native")
+_native = pytest.importorskip("puna._native", reason=NOT_BUILT)
 
 pytestmark = pytest.mark.kernels_of("experts")
 

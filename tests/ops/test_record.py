@@ -13,7 +13,7 @@ from puna.ops import Experts, ExpertWeights, Rope, Routing, Weight, backend_name
 from puna.ops.host import HostStorage
 from puna.ops.recording import Recorded
 
-_native = pytest.importorskip("puna._native", exc_type=ImportError)
+_native = pytest.importorskip("puna._native", reason=NOT_BUILT, exc_type=ImportError)
 
 from puna.ops.cpu.recorder import Recorder  # noqa: E402
 from puna.ops.cpu.traced import Traced  # noqa: E402
