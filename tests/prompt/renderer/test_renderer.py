@@ -35,7 +35,8 @@ CHAT = Chat(messages=[Message(role="user", content="hello")])
 
 
 @pytest.fixture
-def renderer() -> Iterator[Renderer]:
+def renderer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Renderer]:
+    monkeypatch.setattr(limits, "PATIENCE_S", PATIENCE_S)  # two seconds of a processor may take minutes
     renderer = Renderer()
     yield renderer
     renderer.close()
