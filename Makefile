@@ -35,8 +35,8 @@ test: .venv/developed ## run all tests
 	@$(BIN)/python tools/debian.py docker-registry
 	$(PYTEST) $(PYTEST_ARGS)
 
-test-fast: .venv/developed ## run the tests that take no time and start no servers
-	$(PYTEST) -m "not slow and not e2e" $(PYTEST_ARGS)
+test-fast: .venv/developed ## run what takes little time and starts no servers: samples of what `make test` runs
+	$(PYTEST) -m "not slow and not e2e" --ignore tests/e2e --hypothesis-profile fast $(PYTEST_ARGS)
 
 test-thorough: .venv/developed ## run the large matrices that `make test` takes samples of, and property tests with new examples
 	$(PYTEST) -m "thorough or hypothesis" --hypothesis-profile random $(PYTEST_ARGS)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
+import locale
 import os
 import random
 import signal
 import sys
 import tempfile
+import time
 import zlib
 from collections.abc import Generator
 from pathlib import Path
@@ -22,25 +26,45 @@ from tests.processors import missing_levels
 #: Settings that choose what is tested; any other would change what tests see.
 _CHOICES = ("PUNA_OPS", "PUNA_CPU", "PUNA_NUM_THREADS", "PUNA_TEST_DATA", "PUNA_DRAWS")
 
-for name in [name for name in os.environ if name.startswith(("PUNA_", "OLLAMA_"))]:
-    if name not in _CHOICES:
+#: How other names begin that the libraries here and clients of servers read.
+_READ = (
+    "PUNA_", "OLLAMA_", "OPENAI_", "ANTHROPIC_", "HF_", "HUGGING_FACE_", "SSL_CERT_", "XDG_", "LC_",
+    "UVICORN_",
+)  # fmt: skip
+#: Terminals that tests open are of a known kind and size, and processes that they start write UTF-8 and keep
+#: what they have compiled: hundreds are started, and each would compile all it imports.
+_SHELL = (
+    "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "PY_COLORS",
+    "GITHUB_ACTIONS", "LANGUAGE", "EDITOR", "VISUAL", "PAGER", "PYTHONDONTWRITEBYTECODE", "PYTHONIOENCODING",
+    "PYTHONUTF8", "PYTHONWARNINGS", "WEB_CONCURRENCY", "FORWARDED_ALLOW_IPS",
+)  # fmt: skip
+
+for name in list(os.environ):
+    # Requests to servers of the tests' own must not go through a proxy.
+    foreign = name.startswith(_READ) or name in _SHELL or name.lower().endswith("_proxy")
+    if foreign and name not in _CHOICES:
         del os.environ[name]
-# Requests to servers of the tests' own must not take a way round.
-for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
-    del os.environ[name]
-# Terminals that tests open are of a known kind and size, whatever the tests are started from.
-for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE"):
-    os.environ.pop(name, None)
-os.environ["TERM"] = "xterm-256color"
-os.environ["HF_HUB_OFFLINE"] = "1"
-# Hundreds of processes are started from here, and each would compile all it imports.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Nothing is read from the developer's own files, and nothing is written there.
+_home = tempfile.TemporaryDirectory(prefix="home-")
+atexit.register(_home.cleanup)
+os.environ |= {
+    "HOME": _home.name,
+    "TERM": "xterm-256color",
+    "LANG": "C.UTF-8",
+    "TZ": "UTC",
+    "HF_HUB_OFFLINE": "1",
+}
+locale.setlocale(locale.LC_ALL, "")
+time.tzset()
 sys.dont_write_bytecode = False
 # In the background a shell has Ctrl-C ignored, and all processes started from here would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Workers side by side have a core each; tests about threads set their number themselves.
-os.environ.setdefault("PUNA_NUM_THREADS", "1" if "PYTEST_XDIST_WORKER" in os.environ else "2")
+# Workers side by side have a core each; tests about threads set their number themselves. A worker inherits
+# what was set here for the process that started it.
+if "PUNA_NUM_THREADS" not in os.environ or "TESTS_CHOSE_THREADS" in os.environ:
+    os.environ["PUNA_NUM_THREADS"] = "1" if "PYTEST_XDIST_WORKER" in os.environ else "2"
+    os.environ["TESTS_CHOSE_THREADS"] = "1"
 # Tiny tensors: a second thread of torch's own would only wait for the first.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -55,6 +79,7 @@ note_unseeded_draws(_unseeded.name)
 # A busy machine is no failure.
 settings.register_profile("puna", deadline=None, derandomize=True)
 settings.register_profile("random", deadline=None)
+settings.register_profile("fast", deadline=None, derandomize=True, max_examples=20)
 settings.load_profile("puna")
 
 
@@ -83,6 +108,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not any(map(item.get_closest_marker, unasked))]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Spares the garbage collector what lives as long as the process: all tests, and all that they import."""
+    gc.collect()
+    gc.freeze()
 
 
 def _seed(name: str) -> None:
@@ -117,8 +149,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     try:
         return (yield)
     finally:
-        draws = os.fstat(_unseeded.fileno()).st_size
-        os.truncate(_unseeded.fileno(), 0)
+        if draws := os.fstat(_unseeded.fileno()).st_size:
+            os.truncate(_unseeded.fileno(), 0)
         if draws and not item.get_closest_marker("samples"):
             pytest.fail("an answer was sampled: give `seed` or temperature 0, or mark the test `samples`")
 

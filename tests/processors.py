@@ -11,6 +11,9 @@ try:
 except ImportError:  # not built: then there is only the reference
     _native = None
 
+#: Why tests of the kernels are skipped.
+NOT_BUILT = "the C++ kernels are not built: install a C++ compiler and run PUNA_BUILD_KERNELS=1 make venv"
+
 _ALL = (
     ("portable", "neon", "dotprod")
     if platform.machine() in ("aarch64", "arm64")

@@ -55,6 +55,7 @@ STEPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("step", STEPS.values(), ids=range(len(STEPS)))
 def test_every_step_of_every_pre_tokenizer(step: str | Digits, every: bool) -> None:
@@ -211,6 +212,7 @@ READERS: dict[str, Callable[[int], Callable[[], Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 def test_every_reader(read: Callable[[int], Callable[[], Any]]) -> None:
     assert proportional(lambda size: _ignoring_errors(read(size)))

@@ -39,6 +39,7 @@ def imports() -> Iterator[tuple[str, Path]]:
                 yield node.module.partition(".")[0], path
 
 
+@pytest.mark.slow
 def test_every_package_that_is_imported_is_declared_and_every_declared_one_imported() -> None:
     brought_by = metadata.packages_distributions()
     used: dict[str, Path] = {}

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parent
 DOCUMENT = TESTS.parent / "docs" / "scenarios.md"
 SECTIONS = ("Promised", "Not needed")
@@ -111,6 +113,7 @@ def module_name(path: Path) -> str:
     return ".".join(path.relative_to(TESTS.parent).with_suffix("").parts)
 
 
+@pytest.mark.slow
 def test_every_promise_is_kept_by_a_test_that_asserts() -> None:
     files = [path for path in TESTS.rglob("*.py") if path != Path(__file__)]
     kept, wrong = Sources({module_name(path): ast.parse(path.read_text()) for path in files}).kept()

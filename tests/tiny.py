@@ -58,7 +58,7 @@ class TinyLlama:
         import torch
         from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
 
-        torch.manual_seed(self.seed)
+        torch.default_generator.manual_seed(self.seed)
         sizes = {
             "vocab_size": len(vocabulary(self.words)),
             "hidden_size": self.hidden,

@@ -35,7 +35,7 @@ class TinyAdapter:
 
     def halves(self, model: Any) -> Halves:
         """(A, B) by the names of the modules they change."""
-        torch.manual_seed(self.seed)
+        torch.default_generator.manual_seed(self.seed)
         found: Halves = {}
         for name, module in model.named_modules():
             if self.modules and name.endswith(self.modules):
@@ -44,7 +44,7 @@ class TinyAdapter:
 
     def expert_halves(self, model: Any) -> dict[tuple[str, str], tuple[torch.Tensor, torch.Tensor]]:
         """(A, B), one for each expert, by the module that holds the experts and the linear they change."""
-        torch.manual_seed(self.seed + 100)
+        torch.default_generator.manual_seed(self.seed + 100)
         found = {}
         for name, module in model.named_modules():
             if self.experts and name.endswith(".experts"):

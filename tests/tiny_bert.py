@@ -29,7 +29,7 @@ class TinyBert:
         """The model as transformers runs it, float32, random weights."""
         from transformers import BertConfig, BertModel
 
-        torch.manual_seed(self.seed)
+        torch.default_generator.manual_seed(self.seed)
         config = BertConfig(
             vocab_size=len(VOCABULARY),
             hidden_size=self.hidden,

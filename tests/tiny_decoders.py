@@ -44,7 +44,7 @@ class TinyDecoder:
 
     def build(self) -> Any:
         """The model as transformers runs it, float32, random weights."""
-        torch.manual_seed(self.seed)
+        torch.default_generator.manual_seed(self.seed)
         model = self.untrained().float().eval()
         with torch.no_grad():
             for name, parameter in model.named_parameters():

@@ -52,7 +52,7 @@ class TinyNomicBert(TinyEncoder):
     def build(self) -> Any:
         from transformers import NomicBertConfig, NomicBertModel
 
-        torch.manual_seed(self.seed)
+        torch.default_generator.manual_seed(self.seed)
         return randomised(NomicBertModel(NomicBertConfig(**SIZES)).float().eval())
 
     def save(self, folder: Path, model: Any) -> Path:
@@ -66,7 +66,7 @@ class TinyJinaBertV3(TinyEncoder):
     def build(self) -> Any:
         from transformers import JinaEmbeddingsV3Config, JinaEmbeddingsV3Model
 
-        torch.manual_seed(self.seed)
+        torch.default_generator.manual_seed(self.seed)
         sizes = SIZES | {"vocab_size": self.vocabulary}
         config = JinaEmbeddingsV3Config(**sizes, layer_norm_eps=1e-12)
         return randomised(JinaEmbeddingsV3Model(config, add_pooling_layer=False).float().eval())
@@ -83,7 +83,7 @@ class TinyModernBert(TinyEncoder):
     def build(self) -> Any:
         from transformers import ModernBertConfig, ModernBertModel
 
-        torch.manual_seed(self.seed)
+        torch.default_generator.manual_seed(self.seed)
         sizes = SIZES | {"vocab_size": self.vocabulary}
         config = ModernBertConfig(
             **sizes, local_attention=self.window, hidden_activation=self.activation, norm_eps=1e-12
@@ -130,7 +130,7 @@ class TinyNomicBertMoe(TinyEncoder):
     def build(self) -> Any:
         from transformers import JinaEmbeddingsV3Config, JinaEmbeddingsV3Model
 
-        torch.manual_seed(self.seed)
+        torch.default_generator.manual_seed(self.seed)
         rope = {"rope_type": "default", "rope_theta": 10000.0}
         config = JinaEmbeddingsV3Config(**SIZES, layer_norm_eps=1e-12, rope_parameters=rope)
         model = JinaEmbeddingsV3Model(config, add_pooling_layer=False).float().eval()

@@ -56,7 +56,7 @@ class TinyGemma3:
         """The model as transformers runs it, float32, random weights."""
         from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
-        torch.manual_seed(self.seed)
+        torch.default_generator.manual_seed(self.seed)
         config = Gemma3TextConfig(
             vocab_size=len(vocabulary()),
             hidden_size=self.hidden,

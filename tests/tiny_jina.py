@@ -125,7 +125,7 @@ class TinyJinaBertV2(TinyEncoder):
     layout: str = ""
 
     def build(self) -> Any:
-        torch.manual_seed(self.seed)
+        torch.default_generator.manual_seed(self.seed)
         return randomised(Jina(self.kind).float().eval())
 
     def save(self, folder: Path, model: Any) -> Path:

@@ -46,7 +46,7 @@ class TinyLfm2:
         """The model as transformers runs it, float32, random weights."""
         from transformers import Lfm2Config, Lfm2ForCausalLM, Lfm2MoeConfig, Lfm2MoeForCausalLM
 
-        torch.manual_seed(self.seed)
+        torch.default_generator.manual_seed(self.seed)
         sizes = {
             "vocab_size": len(vocabulary()),
             "hidden_size": self.hidden,

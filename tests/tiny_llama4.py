@@ -47,7 +47,7 @@ class TinyLlama4:
         """The model as transformers runs it, float32, random weights."""
         from transformers import Llama4ForCausalLM, Llama4TextConfig
 
-        torch.manual_seed(self.seed)
+        torch.default_generator.manual_seed(self.seed)
         only = {"no_rope_layers": [1] * self.layers, "layer_types": ["full_attention"] * self.layers}
         config = Llama4TextConfig(
             vocab_size=len(vocabulary()),

@@ -30,7 +30,7 @@ class TinyMllama(TinyLlama):
         from transformers import MllamaForCausalLM
         from transformers.models.mllama.configuration_mllama import MllamaTextConfig
 
-        torch.manual_seed(self.seed)
+        torch.default_generator.manual_seed(self.seed)
         config = MllamaTextConfig(
             vocab_size=len(vocabulary()),
             hidden_size=self.hidden,

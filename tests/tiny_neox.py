@@ -33,7 +33,7 @@ class TinyNeoX:
         """The model as transformers runs it, float32, random weights."""
         from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
-        torch.manual_seed(self.seed)
+        torch.default_generator.manual_seed(self.seed)
         config = GPTNeoXConfig(
             vocab_size=len(vocabulary()),
             hidden_size=self.hidden,

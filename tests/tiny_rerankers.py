@@ -37,7 +37,7 @@ def tiny_bge(vocabulary: int = SIZES["vocab_size"]) -> Any:
     """XLM-RoBERTa with a classifier."""
     from transformers import XLMRobertaConfig, XLMRobertaForSequenceClassification
 
-    torch.manual_seed(3)
+    torch.default_generator.manual_seed(3)
     sizes = SIZES | {"num_hidden_layers": 2, "max_position_embeddings": 129, "vocab_size": vocabulary}
     config = XLMRobertaConfig(**sizes, type_vocab_size=1, num_labels=1, layer_norm_eps=1e-12)
     return randomised(XLMRobertaForSequenceClassification(config).float().eval())
@@ -47,7 +47,7 @@ def tiny_bert_reranker() -> Any:
     """BERT with a pooler and a classifier, which tells documents from queries."""
     from transformers import BertConfig, BertForSequenceClassification
 
-    torch.manual_seed(6)
+    torch.default_generator.manual_seed(6)
     config = BertConfig(**SIZES, num_labels=1)
     return randomised(BertForSequenceClassification(config).float().eval())
 
@@ -56,7 +56,7 @@ def tiny_gte(pooling: str, vocabulary: int = SIZES["vocab_size"]) -> Any:
     """ModernBERT with a classifier."""
     from transformers import ModernBertConfig, ModernBertForSequenceClassification
 
-    torch.manual_seed(4)
+    torch.default_generator.manual_seed(4)
     config = ModernBertConfig(
         **SIZES | {"vocab_size": vocabulary},
         local_attention=12,
@@ -69,7 +69,7 @@ def tiny_gte(pooling: str, vocabulary: int = SIZES["vocab_size"]) -> Any:
 
 def tiny_jina() -> Any:
     """The first Jina reranker."""
-    torch.manual_seed(5)
+    torch.default_generator.manual_seed(5)
     return randomised(JinaRanker().float().eval())
 
 

@@ -35,7 +35,7 @@ class TinyT5:
         """The model as transformers runs it, float32, random weights."""
         import transformers
 
-        torch.manual_seed(self.seed)
+        torch.default_generator.manual_seed(self.seed)
         family = "UMT5" if self.every_layer else "T5"
         config = getattr(transformers, f"{family}Config")(
             vocab_size=len(vocabulary()),

@@ -24,6 +24,7 @@ from tests.model.test_load import rewritten
 from tests.ports import free_port
 from tests.registry.receiving import Receiving
 from tests.registry.registries import Published, Registry, serving
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.e2e
 
@@ -206,7 +207,7 @@ def test_non_ascii_answers_and_prompts_survive_an_ascii_terminal(shell: Shell, t
     for arguments in (("show", "accent", "--system"), ("run", "accent", "été", *GREEDY)):
         done = subprocess.run(
             [sys.executable, "-m", "puna", *arguments], env=plain, stdin=subprocess.DEVNULL,
-            capture_output=True, timeout=60, check=False,
+            capture_output=True, timeout=PATIENCE_S, check=False,
         )  # fmt: skip
         assert (done.returncode, done.stderr) == (0, b"")
         assert done.stdout.isascii()
@@ -383,8 +384,8 @@ def test_ctrl_c_stops_an_answer_and_is_not_an_error(shell: Shell) -> None:
         assert process.stdout is not None
         first = process.stdout.read(1)
         process.send_signal(signal.SIGINT)
-        rest, errors = process.communicate(timeout=60)
-        assert server.abandoned.acquire(timeout=60), "the server works on"
+        rest, errors = process.communicate(timeout=PATIENCE_S)
+        assert server.abandoned.acquire(timeout=PATIENCE_S), "the server works on"
     assert (process.returncode, errors) == (0, b"")
     assert re.fullmatch(rb"(word )+\n\n", first + rest)
 
@@ -392,7 +393,11 @@ def test_ctrl_c_stops_an_answer_and_is_not_an_error(shell: Shell) -> None:
 def test_a_closed_pipe_prints_no_error(shell: Shell) -> None:
     command = f"'{sys.executable}' -m puna run tiny hello --seed 1 --num-predict 200 | head -c 1"
     done = subprocess.run(
-        ["bash", "-c", command], env=shell.env, capture_output=True, stdin=subprocess.DEVNULL, timeout=60
+        ["bash", "-c", command],
+        env=shell.env,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        timeout=PATIENCE_S,
     )
     assert done.stderr == b""
 

@@ -40,14 +40,15 @@ def completed(folder: Path, line: str, host: str = "127.0.0.1:9") -> list[str]:
     return done.stdout.split()
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed (apt install bash)")
 def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
     assert completed(tmp_path, "puna sh") == ["show"]
     assert set(completed(tmp_path, "puna doctor --")) >= {"--json", "--store", "--heal"}
     assert completed(tmp_path, "puna completion ") == ["bash", "zsh", "fish"]
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed (apt install bash)")
 def test_bash_completes_names_although_a_colon_ends_a_word(tmp_path: Path) -> None:
     def told(handler: BaseHTTPRequestHandler) -> bool:
         reply(
@@ -60,7 +61,7 @@ def test_bash_completes_names_although_a_colon_ends_a_word(tmp_path: Path) -> No
         assert completed(tmp_path, "puna run llama3.2:", server.address) == ["1b", "3b"]
 
 
-@pytest.mark.skipif(shutil.which("fish") is None, reason="there is no fish")
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed (apt install fish)")
 def test_fish_completes_names(tmp_path: Path) -> None:
     def told(handler: BaseHTTPRequestHandler) -> bool:
         reply(handler, 200, b'{"models": [{"name": "llama3.2:1b"}, {"name": "q:4b"}]}')

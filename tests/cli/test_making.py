@@ -21,6 +21,7 @@ from tests.tiny import CHATML, SPECIALS, WORDS, TinyLlama, vocabulary
 from tests.tiny_encoders import TinyJinaBertV3
 from tests.tiny_vision.llava import TinyLlava
 from tests.tiny_words import save_words
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.e2e
 
@@ -60,7 +61,9 @@ def test_a_published_model_is_created_and_answers_alike(shell: Shell, published:
             "model": "published", "prompt": text, "raw": True, "stream": False, "logprobs": True,
             "top_logprobs": 20, "options": {"temperature": 0, "num_predict": 1},
         }  # fmt: skip
-        answer = httpx.post(f"http://127.0.0.1:{shell.port}/api/generate", json=request, timeout=60).json()
+        answer = httpx.post(
+            f"http://127.0.0.1:{shell.port}/api/generate", json=request, timeout=PATIENCE_S
+        ).json()
         found = torch.tensor([top["logprob"] for top in answer["logprobs"][0]["top_logprobs"]])
         torch.testing.assert_close(found, expected, atol=2e-2, rtol=0)
     finally:

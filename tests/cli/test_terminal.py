@@ -27,12 +27,11 @@ from tests.held import HeldRunners, wait_until_stopped
 from tests.model.models.parity import original
 from tests.ports import free_port
 from tests.tiny import TinyLlama
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.e2e
 
 COLUMNS = 60
-PATIENCE_S = 60.0
 READY = "(/? for help)"  # end of the placeholder in the empty line
 
 
@@ -93,7 +92,7 @@ class Terminal:
         return self.shown
 
     def leave(self) -> int:
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=PATIENCE_S)
 
     def close(self) -> None:
         self.process.kill()

@@ -18,6 +18,7 @@ from puna.prompt.messages import Chat, Message
 from tests.markup.reading import TOOLS, Read
 from tests.markup.vectors import VECTORS, Vector
 from tests.scripted import MOST_SCRIPTS, pieces_of, random_sizes, trigger, write_scripted
+from tests.waiting import PATIENCE_S
 
 #: Those whose prompts end in the middle of a turn's header need templates of their own.
 SPOKEN = [vector for vector in VECTORS if "prompt" not in vector.options][:MOST_SCRIPTS]
@@ -134,7 +135,7 @@ def test_a_call_that_is_cut_short_is_text(model: puna.Model) -> None:
         options = Options(temperature=0, num_predict=500, stop=[vector.answer[length : length + 4]])
         model._chat.submit(msgspec.structs.replace(request, options=options), events.put)
         chunks = []
-        while not isinstance(event := events.get(timeout=60), Done):
+        while not isinstance(event := events.get(timeout=PATIENCE_S), Done):
             assert not isinstance(event, Failed), event
             chunks += [event] if isinstance(event, Chunk) else []
         assert bool([delta for chunk in chunks for delta in chunk.calls]) == (length == whole)
@@ -162,7 +163,7 @@ def test_a_tool_that_must_be_called_is_called(model: puna.Model, choice: str, fa
         model._chat.submit(msgspec.structs.replace(request, prompt=chat, options=options), events.put)
         calls, done = [], None
         while done is None:
-            event = events.get(timeout=60)
+            event = events.get(timeout=PATIENCE_S)
             assert not isinstance(event, Failed), event
             calls += event.calls if isinstance(event, Chunk) else []
             done = event if isinstance(event, Done) else None

@@ -47,7 +47,7 @@ ENCODERS: dict[str, Any] = {
 
 def of_transformers(name: str) -> Any:
     """A model of few layers of `name`, with random weights."""
-    torch.manual_seed(9)
+    torch.default_generator.manual_seed(9)
     kind = getattr(transformers, name)
     sizes = DISTILLED if name.startswith("Distil") else SIZES
     return randomised(kind(kind.config_class(**sizes)).float().eval())

@@ -41,7 +41,7 @@ def vocabulary() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def model(vocabulary: Tokenizer) -> DemoModel:
-    torch.manual_seed(4)
+    torch.default_generator.manual_seed(4)
     made = DemoModel(Shape(**{**SHAPE.__dict__, "vocabulary": vocabulary.get_vocab_size()}))
     for parameter in made.parameters():
         torch.nn.init.normal_(parameter, std=0.3)

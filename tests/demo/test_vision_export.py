@@ -39,7 +39,7 @@ def vocabulary() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def model() -> VisionModel:
-    torch.manual_seed(4)
+    torch.default_generator.manual_seed(4)
     made = VisionModel(SHAPE)
     with torch.no_grad():
         for name, parameter in made.named_parameters():

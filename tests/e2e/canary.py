@@ -24,15 +24,17 @@ class Canary:
 
     took_s: dict[str, list[float]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
-
-    def slowest_s(self, path: str) -> float:
-        return max(self.took_s[path])
+    lasted_s: float = 0.0
 
     def check(self, within_s: float) -> None:
-        """Raise AssertionError unless every answer was a good one, and came in time."""
+        """Raise AssertionError unless every answer was a good one, and came in time.
+
+        A machine with much else to do may take longer, but not for a sixth of all that was done meanwhile.
+        """
         assert not self.failures
         slowest = {path: round(max(took), 2) for path, took in self.took_s.items()}
         assert slowest
+        within_s = max(within_s, self.lasted_s / 6)
         assert max(slowest.values()) < within_s, f"the slowest answers took so many seconds: {slowest}"
 
 
@@ -76,7 +78,9 @@ def canary(server: Server, *paths: str, model: str = "") -> Iterator[Canary]:
     try:
         for once in asked:
             assert once.wait(PATIENCE_S)
+        began_s = time.monotonic()
         yield found
+        found.lasted_s = time.monotonic() - began_s
     finally:
         over.set()
         for thread in threads:

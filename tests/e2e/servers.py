@@ -26,7 +26,7 @@ from tests.scripted import randomly_cut, write_scripted
 from tests.tiny import SPECIALS, TinyLlama, vocabulary
 from tests.tiny_gemma3 import TinyGemma3
 from tests.tiny_lfm2 import TinyLfm2
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 #: Clients of servers without TLS are made by the thousand, and each would read a file of whom to trust.
 _TRUSTING_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -79,7 +79,7 @@ class Server:
     def stop(self, number: int = signal.SIGTERM) -> int:
         """End the server and return its exit status."""
         self.process.send_signal(number)
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=PATIENCE_S)
 
     def running_requests(self) -> list[dict[str, Any]]:
         """What the server says of the requests it serves."""

@@ -109,7 +109,7 @@ def test_an_evaluation_harness_gets_the_likelihood_of_each_continuation(
 
 def test_an_end_token_is_counted_where_it_is_generated(client: openai.OpenAI, reference: Any) -> None:
     """A harness leaves out the last token as the generated one, whether or not that has a text."""
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     prompts = torch.randint(0, 256, (600, 4))
     with torch.no_grad():
         ends = torch.isin(reference(prompts).logits[:, -1].argmax(-1), torch.tensor(ENDS))

@@ -19,7 +19,7 @@ import pytest
 
 from puna.runner.client import MOST_UNREAD
 from tests.e2e.servers import Server, add_model, running
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -35,7 +35,7 @@ def crowd(server: Server, count: int, data: bytes) -> Iterator[list[socket.socke
     with contextlib.ExitStack() as stack:
         clients = []
         for _ in range(count):
-            client = socket.create_connection((address.hostname, address.port), timeout=60)
+            client = socket.create_connection((address.hostname, address.port), timeout=PATIENCE_S)
             clients.append(stack.enter_context(client))
             with contextlib.suppress(OSError):  # it has been closed already
                 client.sendall(data)
@@ -80,7 +80,7 @@ def test_a_server_without_descriptors_goes_on_and_says_so_in_few_lines(tmp_path:
             assert re.search(r"Too many open files \(\d{2,} failures", lines[0])
             assert len(server.log.read_bytes()) < 10_000
             resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (1024, hard))
-        assert httpx.get(server.url + "/api/version", timeout=60).status_code == 200
+        assert httpx.get(server.url + "/api/version", timeout=PATIENCE_S).status_code == 200
 
 
 @pytest.mark.slow

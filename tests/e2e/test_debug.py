@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.e2e.servers import Server
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.e2e
 
@@ -63,7 +64,7 @@ def test_a_model_that_goes_while_it_is_looked_at_is_left_out(
         time.sleep(0.5)  # whether the question is asked by then or not, the answer is the same
         assert not look.done()
         runner.kill()
-        assert look.result(timeout=30).json() == expected
+        assert look.result(timeout=PATIENCE_S).json() == expected
 
 
 def test_a_model_at_work_is_shown_between_its_steps(fresh: Server) -> None:

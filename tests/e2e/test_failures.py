@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.e2e.servers import Server, add_model, command, environment, running
 from tests.held import HeldRunners, wait_until_stopped
 from tests.tiny import TinyLlama, tiny_llama_gguf
-from tests.waiting import wait_until, wait_until_asleep
+from tests.waiting import PATIENCE_S, wait_until, wait_until_asleep
 
 pytestmark = pytest.mark.e2e
 
@@ -207,7 +207,7 @@ def test_a_port_in_use_is_one_clear_line_and_status_1(one_at_a_time: Server) -> 
         env=environment(one_at_a_time.models, PUNA_HOST=host),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert ended.returncode == 1
     (line,) = ended.stderr.strip().splitlines()
@@ -222,7 +222,7 @@ def test_a_host_that_does_not_exist_is_one_clear_line_and_status_1(tmp_path: Pat
         env=environment(tmp_path, PUNA_HOST="no-such-host.invalid:1234"),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert ended.returncode == 1
     (line,) = ended.stderr.strip().splitlines()
@@ -326,7 +326,7 @@ def test_connections_may_be_more_than_the_limit_of_open_files_a_shell_gives(tmp_
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         host, port = started.url.removeprefix("http://").split(":")
         for _ in range(300):
-            connection = stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
+            connection = stack.enter_context(socket.create_connection((host, int(port)), timeout=PATIENCE_S))
             connection.sendall(b"HEAD /api/version HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert connection.recv(12) == b"HTTP/1.1 200"
 

@@ -20,7 +20,7 @@ import trustme
 
 from tests import commands
 from tests.e2e.servers import Server, add_model, command, environment, running
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -44,7 +44,7 @@ def half_sent(server: Server, headers: dict[str, str] | None = None) -> Iterator
     address = urlsplit(server.url)
     lines = ["POST /api/generate HTTP/1.1", "Host: localhost", "Content-Length: 1000"]
     lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
-    with socket.create_connection((address.hostname, address.port), timeout=60) as client:
+    with socket.create_connection((address.hostname, address.port), timeout=PATIENCE_S) as client:
         client.sendall("\r\n".join([*lines, "", ""]).encode())
         yield client
 
@@ -167,7 +167,7 @@ def test_a_revoked_key_is_refused_at_once(closed: Server) -> None:
 def test_a_key_of_a_revoked_ones_name_has_nothing_of_its_conversations(closed: Server) -> None:
     def named() -> httpx.Client:
         return httpx.Client(
-            base_url=closed.url, headers=bearer(new_key(closed, "--name", "reused")), timeout=60
+            base_url=closed.url, headers=bearer(new_key(closed, "--name", "reused")), timeout=PATIENCE_S
         )
 
     asked = {"model": "tiny", "input": "hello", "temperature": 0, "max_output_tokens": 1}
@@ -251,6 +251,6 @@ def test_a_server_does_not_start_open_when_it_was_to_be_closed(
     tmp_path: Path, settings: dict[str, str], words: str
 ) -> None:
     started = subprocess.run(
-        command(), env=environment(tmp_path, **settings), capture_output=True, text=True, timeout=60
+        command(), env=environment(tmp_path, **settings), capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert (started.returncode, words in started.stderr) == (1, True), started.stderr

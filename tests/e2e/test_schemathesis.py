@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from tests.e2e.servers import Server, add_model, running
 from tests.tiny import TinyLlama, tiny_llama_gguf
 
-schemathesis = pytest.importorskip("schemathesis")
+schemathesis = pytest.importorskip(
+    "schemathesis", reason="schemathesis is not installed: run make test-schemathesis"
+)
 pytestmark = [pytest.mark.e2e, pytest.mark.thorough, pytest.mark.samples]
 
 EXAMPLES = int(os.environ.get("EXAMPLES", "50"))

@@ -17,7 +17,7 @@ from puna.images import ImageLimits
 from puna.model.load import LoadedModel, load_model
 from tests.engine.runs import Run, Watched
 from tests.model.models.parity import original
-from tests.model.vision.seeing import file_of, picture
+from tests.model.vision.seeing import file_of, picture, share_preparer
 from tests.tiny_vision.common import Layout
 from tests.tiny_vision.models import SEEING
 
@@ -34,7 +34,9 @@ def seeing(layout: Layout) -> LoadedModel:
 
 
 def watched(seeing: LoadedModel, **settings: Any) -> Watched:
-    return Watched(seeing, **{"context": 128, **settings})
+    run = Watched(seeing, **{"context": 128, **settings})
+    share_preparer(run)
+    return run
 
 
 def inputs(run: Run, text: str, *seeds: int) -> list[Input]:

@@ -17,10 +17,11 @@ from puna.ops import default_backend
 from tests.engine.drafting import PROMPTS, compare, guess_always
 from tests.engine.runs import Run
 from tests.heads_reference import Reference
+from tests.processors import NOT_BUILT
 from tests.tiny_decoders import tiny_decoder_gguf
 from tests.tiny_heads import MODELS, mimo2_with
 
-pytestmark = pytest.mark.skipif(default_backend().name != "cpu", reason="numpy rounds by batch size")
+pytestmark = pytest.mark.skipif(default_backend().name != "cpu", reason=NOT_BUILT)
 
 #: One whose cells are all of a kind, one with recurrent layers, and one with windows and two heads.
 KINDS = ("glm4moe", "qwen35", "mimo2")

@@ -16,6 +16,7 @@ from puna.kvcache.cache import Cache
 from puna.kvcache.types import KVTypes
 from puna.model.load import LoadedModel, load_model
 from puna.ops import default_backend
+from tests.processors import NOT_BUILT
 from tests.tiny import TinyLlama, tiny_llama_gguf
 from tests.tiny_decoders import TinyDecoder, tiny_decoder_gguf
 from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
@@ -26,7 +27,7 @@ from tests.tiny_llama4 import TinyLlama4, tiny_llama4_gguf
 from tests.tiny_mamba import FALCON_H1, GRANITE_HYBRID, MAMBA2, NEMOTRON_H_LATENT
 from tests.tiny_rwkv import RWKV7
 
-pytestmark = pytest.mark.skipif(default_backend().name != "cpu", reason="the C++ extension is not built")
+pytestmark = pytest.mark.skipif(default_backend().name != "cpu", reason=NOT_BUILT)
 
 STREAMS = 9
 

@@ -20,10 +20,11 @@ from puna.ops import default_backend
 from tests.engine.drafting import PROMPTS, Oracle, answers, compare, guess_always
 from tests.engine.runs import Run
 from tests.forward import logits_of
+from tests.processors import NOT_BUILT
 from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
 from tests.tiny_llama4 import TinyLlama4, tiny_llama4_gguf
 
-pytestmark = pytest.mark.skipif(default_backend().name != "cpu", reason="numpy rounds by batch size")
+pytestmark = pytest.mark.skipif(default_backend().name != "cpu", reason=NOT_BUILT)
 
 
 @pytest.fixture
@@ -166,6 +167,7 @@ def test_a_guess_that_makes_the_batch_fail_fails_nobody(
     assert run.leaked() == 0
 
 
+@pytest.mark.slow
 def test_the_distribution_is_that_of_the_logits(tiny: LoadedModel, oracle: Oracle) -> None:
     """Of a token after which a guess is made, and of one after a guess that came true; over many seeds."""
     prompt = tiny.tokenizer.encode(PROMPTS[0])

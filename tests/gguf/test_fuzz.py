@@ -67,6 +67,7 @@ def test_files_with_changed_bytes(tmp_path: Path, edits: list[tuple[int, int]]) 
     read_or_refuse(tmp_path, bytes(content))
 
 
+@pytest.mark.slow
 @settings(max_examples=400, **LIMITS)  # type: ignore[arg-type]
 @given(position=st.integers(0, len(VALID) - 8), word=WORDS, size=st.sampled_from([4, 8]))
 def test_files_with_extreme_numbers(tmp_path: Path, position: int, word: int, size: int) -> None:
@@ -74,6 +75,7 @@ def test_files_with_extreme_numbers(tmp_path: Path, position: int, word: int, si
     read_or_refuse(tmp_path, VALID[:position] + number + VALID[position + size :])
 
 
+@pytest.mark.slow
 @settings(max_examples=200, **LIMITS)  # type: ignore[arg-type]
 @given(data=st.data())
 def test_files_with_pieces_removed_repeated_and_inserted(tmp_path: Path, data: st.DataObject) -> None:

@@ -162,6 +162,7 @@ def test_string_arrays_are_sequences(tmp_path: Path) -> None:
                 array[index]
 
 
+@pytest.mark.slow
 def test_a_large_vocabulary_is_read_when_it_is_asked_for(tmp_path: Path) -> None:
     tokens = [f"token{i}é" for i in range(128_256)]
     merges = [f"tok{i} en{i}" for i in range(280_147)]

@@ -24,7 +24,7 @@ from puna.errors import (
     RequestError,
 )
 from tests.tiny import TinyLlama, tiny_llama_gguf
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 GREEDY = {"temperature": 0, "num_predict": 8}
 
@@ -110,7 +110,7 @@ def test_an_interactive_request_takes_the_place_of_a_batch_one(model: puna.Model
             task.cancel()
         await asyncio.gather(*endless, return_exceptions=True)
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
 
 
 def test_threads_share_one_engine(model: puna.Model) -> None:
@@ -124,7 +124,7 @@ def test_threads_share_one_engine(model: puna.Model) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_S)
     assert found == [expected] * 6
 
 

@@ -11,7 +11,7 @@ import puna
 from puna.errors import (
     RequestError,
 )
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 GREEDY = {"temperature": 0, "num_predict": 8}
 
@@ -36,7 +36,7 @@ def test_asyncio(model: puna.Model) -> None:
         assert len(both[1].tokens) <= 3
         assert np.array_equal(await model.aembed(["hello", "world"]), model.embed(["hello", "world"]))
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
 
 
 def test_a_loop_that_closes_during_a_generation_does_no_harm(model: puna.Model) -> None:
@@ -126,5 +126,5 @@ def test_asyncio_streams(model: puna.Model) -> None:
         dropped = model.achat(CHAT, stream=True, temperature=0, num_predict=-2)
         await anext(dropped)
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
     engine_empties(model)

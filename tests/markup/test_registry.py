@@ -65,7 +65,7 @@ PUBLISHED = {
 DATA = find_test_data()
 
 
-@pytest.mark.skipif(DATA is None, reason="needs published templates")
+@pytest.mark.skipif(DATA is None, reason="no test data: set PUNA_TEST_DATA to a folder with templates/")
 @pytest.mark.parametrize(("name", "family"), PUBLISHED.items())
 def test_a_published_template_is_of_its_family(name: str, family: str) -> None:
     assert DATA is not None
@@ -73,7 +73,7 @@ def test_a_published_template_is_of_its_family(name: str, family: str) -> None:
     assert family_of(text).name == family
 
 
-@pytest.mark.skipif(DATA is None, reason="needs published templates")
+@pytest.mark.skipif(DATA is None, reason="no test data: set PUNA_TEST_DATA to a folder with templates/")
 def test_every_published_template_is_known() -> None:
     assert DATA is not None
     assert {path.stem for path in (DATA / "templates").glob("*.jinja")} <= PUBLISHED.keys()

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from puna.ops import Backend, backend_named
+from tests.processors import NOT_BUILT
 
 
 @pytest.fixture(scope="module", params=["reference", "cpu"])
 def ops(request: pytest.FixtureRequest) -> Backend:
     """Each backend in turn."""
     if request.param == "cpu":
-        pytest.importorskip("puna._native", reason="the C++ kernels are not built")
+        pytest.importorskip("puna._native", reason=NOT_BUILT)
     return backend_named(request.param)
 
 

@@ -15,13 +15,19 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
+#: Debian's packages with the programs that are needed.
+_PACKAGES = {
+    "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu", "qemu-aarch64": "qemu-user", "c++": "g++",
+    "nm": "binutils", "cmake": "cmake", "ninja": "ninja-build",
+}  # fmt: skip
+
 
 def need(*names: str) -> str:
     """Path of the first of these programs that is installed; skips if none is."""
     for name in names:
         if path := shutil.which(name):
             return path
-    pytest.skip(f"{' or '.join(names)} is not installed")
+    pytest.skip(f"{' or '.join(names)} is not installed (apt install {_PACKAGES[names[0]]})")
 
 
 def succeed(*command: str | Path) -> str:

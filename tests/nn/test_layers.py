@@ -82,7 +82,7 @@ class Tensors:
 
 @pytest.fixture(autouse=True)
 def _same_numbers() -> None:
-    torch.manual_seed(3)
+    torch.default_generator.manual_seed(3)
 
 
 @pytest.mark.parametrize("kind", [GGMLType.F32, GGMLType.Q8_0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -14,10 +15,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Gives `ops` and `kernels` what differs in the operations that the module is about.
 
     Which these are says `pytest.mark.kernels_of`; without it, those whose kernels differ with the vectors.
+    All but the best of the kernels are `slow`.
     """
     mark = metafunc.definition.get_closest_marker("kernels_of")
     operations = mark.args if mark else ("attention", "rms_norm", "rope", "store_rows")
-    found = [f"cpu-{name}" for name in levels(*operations)]
+    *others, best = [f"cpu-{name}" for name in levels(*operations)] or [None]
+    found: list[Any] = [pytest.param(name, marks=pytest.mark.slow) for name in others]
+    found += [best] if best else []
     if "ops" in metafunc.fixturenames:
         metafunc.parametrize("ops", ["reference", *found], indirect=True)
     if "kernels" in metafunc.fixturenames:

@@ -16,7 +16,7 @@ SHAPES = [(0, 8), (1, 1), (1, 8191), (3, 77), (17, 2048), (2, 3, 64), (40, 1024)
 
 @pytest.fixture(autouse=True)
 def _same_numbers() -> None:
-    torch.manual_seed(1234)
+    torch.default_generator.manual_seed(1234)
 
 
 def close(got: Tensor, exact: Tensor, tolerance: float = 3e-7) -> None:

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from puna.ops import Backend, backend_named
+from tests.processors import NOT_BUILT
 
 ABSTRACT = sorted(Backend.__abstractmethods__)
 
@@ -32,7 +33,7 @@ def test_all_backends_have_what_is_declared(name: str) -> None:
     declared = getattr(Backend, name)
     assert declared.__doc__, "the declaration says what it does"
     assert parameters(getattr(backend_named("reference"), name)) == parameters(declared)
-    pytest.importorskip("puna._native", exc_type=ImportError)
+    pytest.importorskip("puna._native", reason=NOT_BUILT, exc_type=ImportError)
     found = getattr(backend_named("cpu"), name)
     if type(found).__module__ == "nanobind":  # a function of the extension
         described = found.__doc__.split(" -> ")[0]
@@ -67,7 +68,7 @@ def test_an_unknown_backend_is_refused() -> None:
 
 @pytest.mark.parametrize(("level", "status"), [("avx1024", 1), ("portable", 0), ("", 0)])
 def test_kernels_that_do_not_exist_are_refused_by_name(level: str, status: int) -> None:
-    pytest.importorskip("puna._native")
+    pytest.importorskip("puna._native", reason=NOT_BUILT)
     run = in_new_process(CHOSEN, PUNA_CPU=level)
     assert run.returncode == status, run.stderr
     if status:

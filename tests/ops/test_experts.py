@@ -11,11 +11,12 @@ from torch import Tensor
 
 from puna.gguf import GGMLType
 from puna.ops import Experts, ExpertWeights, Weight
+from tests.processors import NOT_BUILT
 from tests.torch_ops import TorchOps, cpu, weight_of
 
 from .block_bytes import FLOAT_TYPES, multiplied_as_integers, random_bytes, reference_values
 
-_native = pytest.importorskip("puna._native")
+_native = pytest.importorskip("puna._native", reason=NOT_BUILT)
 
 pytestmark = pytest.mark.kernels_of("experts")
 
@@ -33,6 +34,8 @@ ODDER_SIZES = {"odder": (5, 37, 301, 19, 5)}  # for plain numbers
 TOKENS = (0, 1, 2, 5, 40)
 #: A sample of the kinds: what many experts change is where they are found.
 MANY = ("Q4_K", "F32")
+#: The sizes that `make test-fast` takes.
+FAST = ("few", "odd", "odder")
 
 
 def sizes(kind: GGMLType) -> dict[str, tuple[int, int, int, int, int]]:
@@ -40,10 +43,14 @@ def sizes(kind: GGMLType) -> dict[str, tuple[int, int, int, int, int]]:
     return SIZES | odd | (ODDER_SIZES if kind in FLOAT_TYPES else {})
 
 
+def _marks(kind: str, size: str) -> list[pytest.MarkDecorator]:
+    if size == "many" and kind not in MANY:
+        return [pytest.mark.thorough]
+    return [] if size in FAST else [pytest.mark.slow]
+
+
 CASES = [
-    pytest.param(name, size, marks=[pytest.mark.thorough] if size == "many" and name not in MANY else [])
-    for name in KINDS
-    for size in sizes(GGMLType[name])
+    pytest.param(name, size, marks=_marks(name, size)) for name in KINDS for size in sizes(GGMLType[name])
 ]
 
 
@@ -72,7 +79,7 @@ class Layer:
             self.values.append(values.view(self.count, rows, columns))
             weight = Weight("exps", data, kind, (self.count * rows, columns))
             weights.append(ExpertWeights(weight, self.count))
-        torch.manual_seed(int(kind))
+        torch.default_generator.manual_seed(int(kind))
         self.biases: list[Tensor] = []
         if biases:
             self.biases = [torch.randn(self.count, weight.shape[1]) for weight in weights]

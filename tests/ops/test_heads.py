@@ -23,7 +23,7 @@ def matrices(heads: int, rows: int, columns: int) -> list[Weight]:
 
 @pytest.mark.parametrize(("count", "heads", "columns", "rows"), SIZES)
 def test_a_head_has_its_own_matrix(ops: TorchOps, count: int, heads: int, columns: int, rows: int) -> None:
-    torch.manual_seed(columns)
+    torch.default_generator.manual_seed(columns)
     x, weights = torch.randn(count, heads, columns), matrices(heads, rows, columns)
     values = torch.stack([torch.from_numpy(each.values()) for each in weights]).double()
     exact = torch.einsum("thi,hoi->tho", x.double(), values)
@@ -35,7 +35,7 @@ def test_a_head_has_its_own_matrix(ops: TorchOps, count: int, heads: int, column
 @pytest.mark.parametrize("kind", ALL_TYPES, ids=lambda kind: kind.name)
 def test_a_head_is_multiplied_as_if_it_were_alone(kernels: TorchOps, kind: GGMLType) -> None:
     """To the bit, of every type, also in the last rows, which fill no group, and for any number of tokens."""
-    torch.manual_seed(1)
+    torch.default_generator.manual_seed(1)
     columns = max(kind.block_size, 64)
     data = [random_bytes(kind, 49, columns, np.random.default_rng(h)) for h in range(3)]
     weights = [Weight("w", each, kind, (49, columns)) for each in data]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from puna.gguf import GGMLType
+from tests.processors import NOT_BUILT
 
-_native = pytest.importorskip("puna._native", reason="the C++ extension is not built", exc_type=ImportError)
+_native = pytest.importorskip("puna._native", reason=NOT_BUILT, exc_type=ImportError)
 
 VECTORS = {"avx_vnni": "avx2", "amx": "avx512", "dotprod": "neon"}
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from puna.gguf import GGMLType
 from puna.ops import Weight
+from tests.processors import NOT_BUILT
 from tests.torch_ops import TorchOps, cpu, weight_of
 
 from .block_bytes import (
@@ -28,7 +29,7 @@ from .block_bytes import (
     reference_values,
 )
 
-_native = pytest.importorskip("puna._native")
+_native = pytest.importorskip("puna._native", reason=NOT_BUILT)
 
 pytestmark = pytest.mark.kernels_of("linear")
 

@@ -45,7 +45,7 @@ class Problem:
         tiled: bool = False,
         removes: bool = False,
     ) -> Problem:
-        torch.manual_seed(key_dim * 100 + value_dim + len(lengths))
+        torch.default_generator.manual_seed(key_dim * 100 + value_dim + len(lengths))
         rows = sum(lengths)
         keys = torch.nn.functional.normalize(torch.randn(rows, key_heads, key_dim), dim=-1)
         probes = torch.nn.functional.normalize(torch.randn(rows, key_heads, key_dim), dim=-1)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 def test_any_bytes_are_unpacked_within_their_memory(tmp_path: Path) -> None:
     fuzzer = program()
     if isinstance(fuzzer, str):
-        pytest.skip(fuzzer)
+        pytest.skip(f"{fuzzer} (apt install clang libclang-rt-dev)")
     done = subprocess.run(
         [fuzzer, "-runs=2000", "-seed=1", "-max_len=2048", f"-artifact_prefix={tmp_path}/"],
         capture_output=True, text=True, check=False,

@@ -7,8 +7,9 @@ import re
 import pytest
 
 from tests.native.builds import build_folder, build_kernel_tests, need, succeed
+from tests.processors import NOT_BUILT
 
-_native = pytest.importorskip("puna._native", reason="not built: there are no kernels")
+_native = pytest.importorskip("puna._native", reason=NOT_BUILT)
 
 #: What a processor must have for a level, of what the kernels look for.
 _NEEDS = {

@@ -15,10 +15,11 @@ import pytest
 import torch
 
 from puna.ops import Weight
+from tests.processors import NOT_BUILT
 from tests.torch_ops import cpu, weight_of
-from tests.waiting import wait_until_asleep
+from tests.waiting import PATIENCE_S, wait_until_asleep
 
-_native = pytest.importorskip("puna._native")
+_native = pytest.importorskip("puna._native", reason=NOT_BUILT)
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +48,7 @@ def test_calls_from_several_python_threads_are_right() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_S)
     assert not any(thread.is_alive() for thread in threads)
     assert not wrong
 
@@ -68,7 +69,7 @@ def test_threads_can_change_while_others_compute() -> None:
         assert _native.threads() == count
         assert torch.equal(cpu().linear(x, weight), expected)
     stop.set()
-    thread.join(60)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
     assert not wrong
 
@@ -84,8 +85,8 @@ def test_a_forked_child_computes() -> None:
     queue = context.Queue()
     child = context.Process(target=_in_child, args=(queue,))
     child.start()
-    assert queue.get(timeout=60)
-    child.join(60)
+    assert queue.get(timeout=PATIENCE_S)
+    child.join(PATIENCE_S)
     assert child.exitcode == 0
     work()  # and the parent still does
 
@@ -105,6 +106,7 @@ def printed(script: str, **variables: str) -> str:
     return run.stdout.strip()
 
 
+@pytest.mark.slow
 def test_a_process_is_idle_after_a_request() -> None:
     script = (
         "import puna\n"

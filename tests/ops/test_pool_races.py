@@ -21,7 +21,7 @@ def compiler() -> str:
     for name in (os.environ.get("CXX"), "c++", "g++", "clang++"):
         if name and (path := shutil.which(name)):
             return path
-    pytest.skip("the pool is not tested for races: no C++ compiler")
+    pytest.skip("the pool is not tested for races: no C++ compiler (apt install g++)")
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def program() -> Path:
     sources = [ROOT / "tests" / "native" / "pool" / "races.cpp", CORE / "pool.cpp", CORE / "cpu.cpp"]
     with build_folder("pool_races", compiler(), *flags) as folder:
         if reason := link_error(compiler(), *flags, folder=folder):
-            pytest.skip(f"the pool is not tested for races: no ThreadSanitizer: {reason}")
+            pytest.skip(f"the pool is not tested for races: no ThreadSanitizer (apt install g++): {reason}")
         program = folder / "races"
         if not is_newer(program, [*sources, *CORE.glob("*.h")]):
             subprocess.run([compiler(), *flags, *sources, "-o", program], check=True, timeout=240)

@@ -12,8 +12,9 @@ from puna.gguf import GGMLType
 from puna.ops import Experts, ExpertWeights, Rope, Routing, Weight, backend_named
 from puna.ops.host import HostStorage
 from puna.ops.recording import Recorded
+from tests.processors import NOT_BUILT
 
-_native = pytest.importorskip("puna._native", exc_type=ImportError)
+_native = pytest.importorskip("puna._native", reason=NOT_BUILT, exc_type=ImportError)
 
 from puna.ops.cpu.recorder import Recorder  # noqa: E402
 from puna.ops.cpu.traced import Traced  # noqa: E402

@@ -27,7 +27,9 @@ def test_yarn_bounds_of_published_models(
 
 
 def transformers_frequencies(kind: str, head_dim: int, **parameters: Any) -> tuple[torch.Tensor, float]:
-    transformers = pytest.importorskip("transformers")
+    transformers = pytest.importorskip(
+        "transformers", reason="transformers is not installed: pip install '.[test]'"
+    )
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     config = transformers.LlamaConfig(
@@ -95,7 +97,7 @@ def test_yarn_magnitude() -> None:
     ],
 )
 def test_several_axes_are_as_in_transformers(model: str, sections: list[int], interleaved: bool) -> None:
-    pytest.importorskip("transformers")
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install '.[test]'")
     module = importlib.import_module(f"transformers.models.{model}.modeling_{model}")
     name = {"qwen2_vl": "Qwen2VL", "qwen3_vl": "Qwen3VLText"}[model]
     parameters = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": sections}

@@ -46,7 +46,7 @@ def exact(logits: Tensor, routing: Routing, bias: Tensor | None) -> tuple[list[l
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize(("count", "used"), SIZES)
 def test_route(ops: TorchOps, count: int, used: int, settings: dict[str, float], with_bias: bool) -> None:
-    torch.manual_seed(count)
+    torch.default_generator.manual_seed(count)
     routing = Routing(used, **settings)  # type: ignore[arg-type]
     bias = torch.randn(count) if with_bias else None
     logits = torch.randn(40, count) * 3
@@ -70,7 +70,7 @@ def test_route(ops: TorchOps, count: int, used: int, settings: dict[str, float],
 def test_experts_of_the_best_groups(
     ops: TorchOps, count: int, used: int, groups: int, used_groups: int, settings: Any, with_bias: bool
 ) -> None:
-    torch.manual_seed(count)
+    torch.default_generator.manual_seed(count)
     routing = Routing(used, **settings, groups=groups, used_groups=used_groups)
     bias = torch.randn(count) if with_bias else None
     logits = torch.randn(40, count) * 3
@@ -102,7 +102,7 @@ def test_equal_groups_are_taken_by_number_and_nan_is_the_best(ops: TorchOps) -> 
 
 def test_the_softmax_of_the_chosen_alone_is_that_of_all_normalised(ops: TorchOps) -> None:
     """The weights of gpt-oss."""
-    torch.manual_seed(9)
+    torch.default_generator.manual_seed(9)
     logits = torch.randn(40, 32) * 5
     expected = logits.double().topk(4, dim=1)
     chosen, shares = ops.route(logits, Routing(4))
@@ -180,7 +180,7 @@ def check_router(theirs: Any, hidden: Tensor, routing: Routing, ops: TorchOps, b
 def test_deepseeks_router(ops: TorchOps) -> None:
     from transformers import DeepseekV3Config
 
-    torch.manual_seed(5)
+    torch.default_generator.manual_seed(5)
     config = DeepseekV3Config(
         hidden_size=16, n_routed_experts=32, num_experts_per_tok=6, n_group=8, topk_group=3,
         routed_scaling_factor=2.5, norm_topk_prob=True,
@@ -193,7 +193,7 @@ def test_deepseeks_router(ops: TorchOps) -> None:
 def test_deepseek_v2s_router(ops: TorchOps) -> None:
     from transformers import DeepseekV2Config
 
-    torch.manual_seed(7)
+    torch.default_generator.manual_seed(7)
     config = DeepseekV2Config(
         hidden_size=16, n_routed_experts=32, num_experts_per_tok=6, n_group=8, topk_group=3,
         routed_scaling_factor=16.0, topk_method="group_limited_greedy", num_attention_heads=4,
@@ -206,7 +206,7 @@ def test_deepseek_v2s_router(ops: TorchOps) -> None:
 def test_gpt_osss_router(ops: TorchOps) -> None:
     from transformers import GptOssConfig
 
-    torch.manual_seed(6)
+    torch.default_generator.manual_seed(6)
     config = GptOssConfig(hidden_size=16, num_local_experts=32, num_experts_per_tok=4)
     theirs = router(config, "gpt_oss.modeling_gpt_oss", "GptOssTopKRouter")
     check_router(theirs, torch.randn(60, 16), Routing(4), ops, None)

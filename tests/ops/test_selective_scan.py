@@ -30,7 +30,7 @@ class Problem:
 
     @classmethod
     def random(cls, lengths: list[int], *, entries: int = 12, channels: int = 40) -> Problem:
-        torch.manual_seed(entries * 100 + channels + len(lengths))
+        torch.default_generator.manual_seed(entries * 100 + channels + len(lengths))
         rows = sum(lengths)
         return cls(
             torch.randn(rows, channels),

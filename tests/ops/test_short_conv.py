@@ -29,7 +29,7 @@ class Problem:
 
     @classmethod
     def random(cls, taps: int, channels: int, lengths: list[int], *, bias: bool = False) -> Problem:
-        torch.manual_seed(taps * 1000 + channels + len(lengths))
+        torch.default_generator.manual_seed(taps * 1000 + channels + len(lengths))
         return cls(
             torch.randn(sum(lengths), 3 * channels),
             torch.randn(taps, channels),

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import puna
+from tests.processors import NOT_BUILT
 
-_native = pytest.importorskip("puna._native", exc_type=ImportError)
+_native = pytest.importorskip("puna._native", reason=NOT_BUILT, exc_type=ImportError)
 
 
 def test_stub_and_extension_have_the_same_names() -> None:

@@ -10,10 +10,11 @@ import pytest
 
 from puna.gguf import GGMLType
 from puna.ops import Weight, backend_named
+from tests.processors import NOT_BUILT
 
 from .block_bytes import ALL_TYPES, random_bytes, reference_values
 
-_native = pytest.importorskip("puna._native")
+_native = pytest.importorskip("puna._native", reason=NOT_BUILT)
 
 pytestmark = pytest.mark.kernels_of("linear")
 

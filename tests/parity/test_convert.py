@@ -62,7 +62,8 @@ SOURCE = Path(os.environ.get("LLAMA_CPP", ".venv-peers/llama.cpp"))
 pytestmark = [
     pytest.mark.peers,
     pytest.mark.skipif(
-        not (SOURCE / "convert_hf_to_gguf.py").is_file(), reason="there is no source of llama.cpp"
+        not (SOURCE / "convert_hf_to_gguf.py").is_file(),
+        reason="there is no source of llama.cpp: run make test-peers",
     ),
 ]
 

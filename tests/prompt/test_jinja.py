@@ -68,7 +68,7 @@ def templates(folder: Path) -> list[Path]:
 
 @pytest.mark.slow
 def test_every_published_template_renders_as_in_transformers(test_data: Path) -> None:
-    pytest.importorskip("transformers")
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install '.[test]'")
     compared: set[str] = set()
     refused: set[str] = set()
     for path in templates(test_data):
@@ -121,7 +121,7 @@ def test_every_published_template_renders_as_in_transformers(test_data: Path) ->
     ],
 )  # fmt: skip
 def test_each_feature_and_mistake_gives_what_transformers_gives(template: str) -> None:
-    pytest.importorskip("transformers")
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install '.[test]'")
     values = {"add_generation_prompt": True}
     try:
         expected = reference(template, CHATS["turns"], TOOLS, values)

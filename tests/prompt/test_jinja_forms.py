@@ -58,7 +58,12 @@ def test_templates_that_name_types_take_those_they_do_not_know(test_data: Path, 
 
 
 @pytest.mark.parametrize(
-    "bare", [{"name": "look"}, {"name": "look", "parameters": {}}, {"name": "look", "description": "d"}]
+    "bare",
+    [
+        {"name": "look"},
+        pytest.param({"name": "look", "parameters": {}}, marks=pytest.mark.slow),
+        pytest.param({"name": "look", "description": "d"}, marks=pytest.mark.slow),
+    ],
 )
 def test_a_function_need_not_say_more_than_its_name(test_data: Path, bare: dict[str, Any]) -> None:
     for path in sorted((test_data / "templates").glob("*.jinja")):
@@ -156,7 +161,9 @@ SENT_BACK: dict[str, list[dict[str, Any]]] = {
 CALLS_NOTHING = ("google-gemma-2-2b-it",)
 
 
-@pytest.mark.parametrize("tools", [None, TOOLS], ids=["no tools", "tools"])
+@pytest.mark.parametrize(
+    "tools", [pytest.param(None, marks=pytest.mark.slow), TOOLS], ids=["no tools", "tools"]
+)
 def test_every_template_renders_what_agents_send_back(test_data: Path, tools: Any) -> None:
     rendered = 0
     for path in sorted((test_data / "templates").glob("*.jinja")):

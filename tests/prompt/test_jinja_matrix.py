@@ -60,7 +60,7 @@ THINKS: list[tuple[Any, dict[str, Any]]] = [
 
 
 def test_every_chat_is_rendered_as_in_transformers(test_data: Path) -> None:
-    pytest.importorskip("transformers")
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install '.[test]'")
     compared = 0
     for path in templates(test_data):
         text = path.read_text()

@@ -20,7 +20,7 @@ import pytest
 
 from puna.store.manifest import CONFIG, MANIFEST, MODEL, TEMPLATE
 from tests.ports import free_port
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 
 def digest_of(data: bytes) -> str:
@@ -181,7 +181,7 @@ def docker_registry(folder: Path) -> Iterator[str]:
         yield address
     finally:
         process.terminate()
-        process.wait(timeout=10)
+        process.wait(timeout=PATIENCE_S)
 
 
 def _answers(address: str) -> bool:

@@ -11,6 +11,7 @@ import pytest
 from puna.runner.protocol import Load
 from tests.runner.running import Use, WithRunner, idle, started
 from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +28,8 @@ def with_shared_runner(model: Path) -> Iterator[WithRunner]:
         runner = loop.run(started(Load(path=str(model), num_ctx=2048, parallel=4)))
 
         def with_it(use: Use) -> None:
-            loop.run(asyncio.wait_for(use(runner), 60))
-            loop.run(asyncio.wait_for(idle(runner), 60))
+            loop.run(asyncio.wait_for(use(runner), PATIENCE_S))
+            loop.run(asyncio.wait_for(idle(runner), PATIENCE_S))
 
         yield with_it
         loop.run(runner.close())

@@ -11,6 +11,7 @@ import psutil
 from puna.options import Options
 from puna.runner.client import LocalRunner
 from puna.runner.protocol import Chunk, Done, Generate, Load
+from tests.waiting import PATIENCE_S
 
 GREEDY = Options(temperature=0, num_predict=8)
 LONG = Options(temperature=0, num_predict=-1)
@@ -42,7 +43,7 @@ def with_runner(model: Path, use: Use, **load: int | str) -> None:
         runner = await started(Load(path=str(model), **{"num_ctx": 2048, "parallel": 4, **load}))
         pid = runner.pid
         try:
-            await asyncio.wait_for(use(runner), 60)
+            await asyncio.wait_for(use(runner), PATIENCE_S)
         finally:
             await runner.close()
         assert not psutil.pid_exists(pid)

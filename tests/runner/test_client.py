@@ -35,6 +35,7 @@ from puna.runner.frames import Unpacker, pack
 from puna.runner.protocol import Chunk, Embed, FromRunner, Generate, Load, Loaded, Prompted  # fmt: skip
 from tests.runner.running import GREEDY, LONG, WithRunner, collect, idle, started, with_runner
 from tests.tiny import TinyLlama, add_tokenizer, tiny_llama_gguf
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.e2e
 
@@ -371,7 +372,7 @@ def test_the_runner_leaves_when_the_server_is_killed(model: Path, tmp_path: Path
         assert server.stdout is not None
         runner = psutil.Process(int(server.stdout.readline()))
         server.kill()
-    runner.wait(timeout=60)
+    runner.wait(timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize("during", ["load", "generation"])
@@ -393,7 +394,7 @@ def test_a_server_that_is_gone_is_no_defect_of_what_it_leaves_undone(model: Path
                 loaded = any(isinstance(frame.message(), Loaded) for frame in frames)
             server.shutdown(socket.SHUT_RD)
             server.sendall(pack(Generate(id=1, prompt="hello", options=LONG)))
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, said
     assert "the connection broke" in said
     assert "Traceback" not in said

@@ -74,6 +74,7 @@ def test_what_msgpack_cannot_say_is_the_requests_error(prompt: str | list[int]) 
         pack(Generate(prompt=prompt))
 
 
+@pytest.mark.slow
 def test_a_message_that_is_too_long_for_a_frame_is_its_senders_error() -> None:
     with pytest.raises(
         RequestError, match=rf"\(Generate\) cannot be passed .*; {MAX_FRAME_BYTES} are allowed"

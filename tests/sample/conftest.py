@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from puna.ops import Backend, backend_named
+from tests.processors import NOT_BUILT
 
 
 @pytest.fixture(params=["reference", "cpu"])
 def ops(request: pytest.FixtureRequest) -> Backend:
     """Each backend in turn."""
     if request.param == "cpu":
-        pytest.importorskip("puna._native", reason="the C++ extension is not built", exc_type=ImportError)
+        pytest.importorskip("puna._native", reason=NOT_BUILT, exc_type=ImportError)
     return backend_named(request.param)

@@ -12,7 +12,7 @@ import torch
 from puna.ops import Backend, backend_named, sampling
 from puna.options import Options
 from puna.sample import Sampler
-from tests.processors import levels
+from tests.processors import NOT_BUILT, levels
 
 OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0}
 
@@ -80,9 +80,7 @@ def test_frequencies_are_the_distribution(ops: Backend, changes: dict[str, Any])
 
 @pytest.mark.parametrize("level", levels("choose"))
 def test_the_kernels_draw_what_numpy_draws(level: str) -> None:
-    native = pytest.importorskip(
-        "puna._native", reason="the C++ extension is not built", exc_type=ImportError
-    )
+    native = pytest.importorskip("puna._native", reason=NOT_BUILT, exc_type=ImportError)
     before = native.cpu_level()
     native.set_cpu_level(level)
     random = np.random.default_rng(11)
@@ -119,7 +117,7 @@ def test_the_kernels_draw_what_numpy_draws(level: str) -> None:
 
 @pytest.mark.parametrize("kind", ["peaked", "flat", "equal", "ascending"])
 def test_a_large_vocabulary_draws_what_numpy_draws(kind: str) -> None:
-    pytest.importorskip("puna._native", reason="the C++ extension is not built", exc_type=ImportError)
+    pytest.importorskip("puna._native", reason=NOT_BUILT, exc_type=ImportError)
     size = 128256
     random = np.random.default_rng(5)
     logits = {

@@ -57,7 +57,7 @@ def test_a_failed_write_says_where_and_what_to_do(
     assert blob_names(store) == set()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere: run it as another user")
 def test_an_unwritable_directory_is_named(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     store = Store(tmp_path / "models")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from puna.store import Store
 from tests.store.store_files import minimal_gguf, sha256
+from tests.waiting import PATIENCE_S
 
 _WORKER = """
 import random, sys
@@ -49,7 +50,7 @@ def test_concurrent_creation_and_deletion_leave_only_complete_models(tmp_path: P
         for seed in range(3)
     ]
     for worker in workers:
-        _, errors = worker.communicate(timeout=60)
+        _, errors = worker.communicate(timeout=PATIENCE_S)
         assert worker.returncode == 0, errors
     store = Store(root)
     named: set[str] = set()

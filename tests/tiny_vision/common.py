@@ -44,7 +44,7 @@ class Layout:
 
 def randomise(model: Any, seed: int) -> Any:
     """Random weights of about the size that trained ones have; norms near 1, or near 0 where 1 is added."""
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
     model = model.float().eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -185,16 +185,18 @@ def test_windowed_layers_hold_no_more_than_their_window_and_a_batch(tmp_path: Pa
     [
         (TinyGemma3(layers=26, seed=30), {"final_logit_softcapping": 2.0}),
         (TinyGemma3(layers=34, rope_scaling={**LINEAR, "factor": 8.0}, base=2000.0, seed=31), {}),
-        (
+        pytest.param(
             TinyGemma3(layers=48, rope_scaling={**LINEAR, "factor": 8.0}, base=2000.0, seed=32),
             {"rope.scaling.type": "linear", "rope.scaling.factor": 1.0},
+            marks=pytest.mark.slow,
         ),
-        (
+        pytest.param(
             TinyGemma3(
                 layers=62, rope_scaling={**LINEAR, "factor": 8.0}, base=2000.0, query_divisor=16,
                 head_dim=32, seed=33,
             ),
             {},
+            marks=pytest.mark.slow,
         ),
     ],
     ids=["1b", "4b", "12b", "27b"],

@@ -121,9 +121,8 @@ def test_sequences_in_the_same_batches_do_not_touch_each_other(small: tuple[Load
         check_agree(torch.cat(found[sequence]), theirs, text)
 
 
-def test_bits_do_not_depend_on_cuts_and_neighbours(pairs: Any, ops: Backend) -> None:
-    if ops.name != "cpu":
-        pytest.skip("only the kernels promise this")
+@pytest.mark.parametrize("ops", ["cpu"], indirect=True)
+def test_bits_do_not_depend_on_cuts_and_neighbours(pairs: Any) -> None:
     ours, _ = pairs("four taps, attention last")
     tokens = random_tokens(ours, 50, seed=30)
 

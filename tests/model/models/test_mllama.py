@@ -25,6 +25,7 @@ from tests.model.models.images import (
 )
 from tests.model.models.parity import FLOATS, check_close, check_greedy, original
 from tests.model.test_load import rewritten
+from tests.processors import NOT_BUILT
 from tests.tiny import LLAMA3_ROPE
 from tests.tiny_mllama import IMAGE, TinyMllama, tiny_mllama_gguf
 
@@ -224,7 +225,7 @@ def test_more_images_than_there_is_room_for_are_refused(plain: LoadedModel) -> N
 
 
 def test_neighbours_in_the_batch_change_no_bit(tmp_path: Path) -> None:
-    pytest.importorskip("puna._native", reason="the C++ kernels are not built")
+    pytest.importorskip("puna._native", reason=NOT_BUILT)
     ours = load_model(tiny_mllama_gguf(tmp_path / "model.gguf", TinyMllama()), ops=backend_named("cpu"))
     given = texts(ours)
     together = read(ours, new_cache(ours), [Part(n, text, 0, 40) for n, text in enumerate(given)])

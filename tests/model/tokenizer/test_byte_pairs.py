@@ -25,7 +25,12 @@ from tests.model.tokenizer.vocabularies import (
     rewritten,
 )
 
-PRES = ("llama-bpe", "qwen2", "gpt-4o", "deepseek-v3", "starcoder", "gpt-2", "tekken")
+PRES = (
+    "llama-bpe",
+    "qwen2",
+    *(pytest.param(pre, marks=pytest.mark.slow) for pre in ("gpt-4o", "deepseek-v3", "starcoder", "gpt-2")),
+    pytest.param("tekken", marks=pytest.mark.slow),
+)
 
 WORDS = ["the", "quick", "Fox's", "12345", "\n\n", "don't===", "naïve", "漢字", "🦙", "...", "x_y", ""]
 

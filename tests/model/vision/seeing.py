@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import pickle
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import PIL.Image
@@ -13,15 +14,35 @@ import torch
 from puna.batch import Image, ImagePart, Input
 from puna.engine.input_stream import read_text
 from puna.model.load import LoadedModel
+from puna.model.vision.preparer.client import Preparer
 from tests.engine.runs import Run
 from tests.model.models.parity import check_close
 from tests.tiny_vision.common import PART, SHOWN
+
+AnyRun = TypeVar("AnyRun", bound=Run)
 
 
 def picture(seed: int, width: int = 80, height: int = 60) -> PIL.Image.Image:
     """Blurred noise in colour, which no two seeds have in common."""
     noise = np.random.default_rng(seed).integers(0, 256, (6, 8, 3)).astype(np.uint8)
     return PIL.Image.fromarray(noise).resize((width, height), PIL.Image.Resampling.BICUBIC)
+
+
+def share_preparer(run: Run) -> None:
+    """Let `run` decode images in the process of the run before it, if their towers read them the same way.
+
+    To start one takes longer than what a test does with it.
+    """
+    if (images := run.engine.images) is not None:
+        reads_alike = pickle.dumps((type(images.tower), images.tower.options))
+        if reads_alike not in _preparers:
+            _preparers.clear()
+            _preparers[reads_alike] = images.preparer
+        images.preparer = _preparers[reads_alike]
+
+
+#: The process that was started last, by what it reads images for.
+_preparers: dict[bytes, Preparer] = {}
 
 
 def file_of(image: PIL.Image.Image, format: str = "PNG", **options: Any) -> bytes:
@@ -38,8 +59,11 @@ class Pair:
     theirs: Any
     config: Any  # of both
 
-    def run(self, **settings: Any) -> Run:
-        return Run(self.ours, **{"context": 256, "batch_size": 32, **settings})
+    def run(self, kind: type[AnyRun] = Run, **settings: Any) -> AnyRun:
+        """Return an engine to run by hand."""
+        run = kind(self.ours, **{"context": 256, "batch_size": 32, **settings})
+        share_preparer(run)
+        return run
 
     def inputs(self, run: Run, text: str, *pictures: PIL.Image.Image) -> list[Input]:
         """What a text with `[img-N]` becomes."""

@@ -10,7 +10,9 @@ from tests.tiny_vision.mobilenet import STAGES, STEM, MobileNetV5
 
 
 def test_the_reference_is_what_timm_computes() -> None:
-    mobilenetv5 = pytest.importorskip("timm.models.mobilenetv5", reason="timm is not installed")
+    mobilenetv5 = pytest.importorskip(
+        "timm.models.mobilenetv5", reason="timm is not installed: pip install timm"
+    )
     from timm.models._efficientnet_builder import decode_arch_def
 
     ours = randomise(MobileNetV5(2, out=2048), 0)  # which timm's has always

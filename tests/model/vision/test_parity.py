@@ -44,12 +44,20 @@ def test_projected_embeddings_agree(pair: Pair) -> None:
     check_close(pair.ours, found, pair.embedded(inputs))
 
 
-@pytest.mark.parametrize("text", TEXTS.values(), ids=[name.replace(" ", "-") for name in TEXTS])
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(text, marks=[] if name == "two, text between" else pytest.mark.slow)
+        for name, text in TEXTS.items()
+    ],
+    ids=[name.replace(" ", "-") for name in TEXTS],
+)
 def test_every_position_agrees(pair: Pair, text: str) -> None:
     run = pair.run()
     check_scores(pair, run, 0, pair.inputs(run, text, picture(1), picture(2, 50, 90)))
 
 
+@pytest.mark.slow
 def test_a_second_turn_takes_up_the_first_and_reads_its_own_image(pair: Pair) -> None:
     run = pair.run()
     first = pair.inputs(run, "once upon a time there was one [img-0] is", picture(1))
@@ -66,6 +74,7 @@ def test_a_second_turn_takes_up_the_first_and_reads_its_own_image(pair: Pair) ->
     assert run.engine.images.encoded == 2
 
 
+@pytest.mark.slow
 def test_the_same_text_with_another_image_shares_what_comes_before(pair: Pair) -> None:
     run = pair.run()
     for number, seed in enumerate((1, 2, 3)):  # states of recurrent layers are kept where two texts part
@@ -77,8 +86,9 @@ def test_the_same_text_with_another_image_shares_what_comes_before(pair: Pair) -
     assert 0 < run.done(2).cached <= begin
 
 
+@pytest.mark.slow
 def test_an_image_beside_streams_and_in_small_batches(pair: Pair) -> None:
-    run = Watched(pair.ours, context=256, batch_size=8)
+    run = pair.run(Watched, batch_size=8)
     run.submit(0, "hello world", num_predict=24, logprobs=True)
     run.engine.step()
     inputs = pair.inputs(run, "look at [img-0] and at [img-1]!", picture(4), picture(5, 90, 40))
@@ -91,6 +101,7 @@ def test_an_image_beside_streams_and_in_small_batches(pair: Pair) -> None:
     assert run.tokens(0) == alone.tokens(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["2.5", "2.6", "4.5", "2.6 that hears", "4.5 that hears"])
 def test_the_other_versions_of_minicpmv_agree(version: str, tmp_path: Path) -> None:
     number, _, hears = version.partition(" ")
@@ -101,6 +112,7 @@ def test_the_other_versions_of_minicpmv_agree(version: str, tmp_path: Path) -> N
     check_scores(pair, pair.run(), 0, pair.inputs(pair.run(), "hello [img-0] world", picture(6, 70, 40)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SEEING)
 def test_a_tower_beside_the_text_model_agrees_too(kind: str, tmp_path: Path) -> None:
     config = SEEING[kind]()

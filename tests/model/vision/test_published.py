@@ -83,6 +83,7 @@ ERAS: dict[str, tuple[int, int, int, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS, ids=lambda name: name.replace(" ", "-"))
 def test_llava_takes_the_layer_that_its_converter_meant(era: str, tmp_path: Path) -> None:
     layers, feature, kept, more = ERAS[era]
@@ -93,7 +94,9 @@ def test_llava_takes_the_layer_that_its_converter_meant(era: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("layers", [4, 5])
-@pytest.mark.parametrize("feature", [-3, -2, -1, 2])
+@pytest.mark.parametrize(
+    "feature", [-2, *(pytest.param(layer, marks=pytest.mark.slow) for layer in (-3, -1, 2))]
+)
 def test_a_llava_of_ours_says_which_layer_is_projected(layers: int, feature: int, tmp_path: Path) -> None:
     config = TinyLlava(TinyLlama(), layers=layers, feature_layer=feature, seed=3)
     theirs = original(config)
@@ -149,6 +152,7 @@ def test_llava_next_as_the_first_converter_laid_it_out(tmp_path: Path) -> None:
 MINICPM = {"2.5": 2, "2.6": 3, "4.0": 5, "4.5": 6}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", MINICPM)
 def test_minicpmv_as_its_converter_laid_it_out(version: str, tmp_path: Path) -> None:
     config = TinyMiniCPMV(TinyLlama(hidden=256), version=version)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
+import pytest
+
 from puna.gguf import open_gguf
 from puna.model.vision import registry
 from puna.model.vision.deepseek_ocr import DeepSeekOcrVision
@@ -30,6 +32,7 @@ def towers() -> set[type]:
     return {getattr(importlib.import_module(f"puna.model.vision.{module}"), name) for module, name in known}
 
 
+@pytest.mark.slow
 def test_every_tower_has_a_tiny_model(tmp_path: Path) -> None:
     found = set()
     for name, make in SEEING.items():

@@ -35,7 +35,8 @@ CHAT = Chat(messages=[Message(role="user", content="hello")])
 
 
 @pytest.fixture
-def renderer() -> Iterator[Renderer]:
+def renderer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Renderer]:
+    monkeypatch.setattr(limits, "PATIENCE_S", PATIENCE_S)  # two seconds of a processor may take minutes
     # A process inherits what is ignored, and `nohup pytest` ignores SIGHUP.
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     renderer = Renderer()
@@ -94,12 +95,14 @@ def test_all_renderings_of_a_request_share_its_limits(renderer: Renderer) -> Non
                 rendering.text()
 
 
+@pytest.mark.slow
 def test_long_messages_do_not_count_as_memory(renderer: Renderer) -> None:
     chat = Chat(messages=[Message(role="user", content="x" * (100 << 20))])
     counting = ChatTemplate(text="{% for m in messages %}{{ m.content | length }}{% endfor %}", is_go=False)
     assert text(renderer, counting, chat) == str(100 << 20)
 
 
+@pytest.mark.slow
 def test_a_process_that_has_grown_is_replaced_between_requests(renderer: Renderer) -> None:
     first = process(renderer)
     chat = Chat(messages=[Message(role="user", content=f"{i}") for i in range(300_000)])
@@ -175,7 +178,13 @@ def test_a_process_that_dies_fails_the_request_and_not_the_next(renderer: Render
     assert text(renderer, HELLO) == "hello"
 
 
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        signal.SIGKILL,
+        *(pytest.param(sent, marks=pytest.mark.slow) for sent in (signal.SIGTERM, signal.SIGHUP)),
+    ],
+)
 def test_a_renderer_that_was_ended_from_outside_is_asked_once_more(
     renderer: Renderer, sent: signal.Signals
 ) -> None:

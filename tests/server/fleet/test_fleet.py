@@ -22,6 +22,7 @@ from puna.server.fleet.runner import Launcher
 from puna.server.metrics import Metrics
 from puna.server.settings import Settings
 from puna.store import StoredModel
+from tests.waiting import PATIENCE_S
 
 PLAN = LoadPlan(num_ctx=64)
 #: Tokens of context that the models were trained for.
@@ -105,7 +106,7 @@ def with_fleet(use: Callable[[Fleet, FakeLauncher], Awaitable[None]], **settings
             await fleet.close()
         assert launcher.living == []
 
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
 
 
 async def ask(

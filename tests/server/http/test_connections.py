@@ -17,6 +17,7 @@ from uvicorn.server import ServerState
 
 from puna.server.http.accept_errors import AcceptErrors
 from puna.server.http.connections import Connection, ConnectionLimits, Connections
+from tests.waiting import PATIENCE_S
 
 HEAD = b"POST /api/generate HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n"
 UPLOAD = HEAD.replace(b"/api/generate", b"/api/blobs/sha256:0")
@@ -113,7 +114,7 @@ async def world(app: Any = echo, **limits: Any) -> AsyncIterator[World]:
 async def reply(client: socket.socket) -> bytes:
     """What comes next; empty at the end."""
     try:
-        return await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 1 << 16), 60)
+        return await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 1 << 16), PATIENCE_S)
     except ConnectionResetError:
         return b""
 
@@ -265,7 +266,7 @@ def test_a_client_that_does_not_read_holds_little_memory_and_only_for_a_while() 
             began_s = time.monotonic()
             here.connections.sweep(began_s)
             here.connections.sweep(began_s + 61)
-            await asyncio.wait_for(app.left.wait(), 60)
+            await asyncio.wait_for(app.left.wait(), PATIENCE_S)
             assert len(here.connections) == 0
 
     play(scene)
@@ -324,7 +325,7 @@ def test_no_request_in_progress_makes_room_for_another() -> None:
             assert b"PUNA_MAX_CONNECTIONS" in answer
             assert await reply(busy)
             busy.close()
-            await asyncio.wait_for(app.left.wait(), 60)
+            await asyncio.wait_for(app.left.wait(), PATIENCE_S)
             assert len(here.connections) == 0
 
     play(scene)

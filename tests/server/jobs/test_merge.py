@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable
 import pytest
 
 from puna.server.jobs.merge import merged
+from tests.waiting import PATIENCE_S
 
 
 class Source:
@@ -31,7 +32,7 @@ class Source:
 
 def run(scenario: Awaitable[None]) -> None:
     async def limited() -> None:
-        await asyncio.wait_for(scenario, 60)
+        await asyncio.wait_for(scenario, PATIENCE_S)
 
     asyncio.run(limited())
 

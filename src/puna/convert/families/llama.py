@@ -90,7 +90,7 @@ GRANITE: Final = Family(
 )  # fmt: skip
 SMOLLM3: Final = Family(
     hf=("SmolLM3ForCausalLM",), architecture="smollm3", keys=KEYS, extra=llama3_factors, pre="llama-bpe",
-    tied=True, ropes=ROPES, defaults={"no_rope_layer_interval": 4, **NO_BIASES},
+    tied=True, ropes=ROPES, defaults={"no_rope_layer_interval": 4, "rope_theta": 2e6, **NO_BIASES},
     assumed={
         "no_rope_layers": _rotated,
         "no_rope_layer_interval": lambda config: (

@@ -1,0 +1,36 @@
+"""Tests see the same surroundings whoever starts them, and from wherever (tests/conftest.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+SEEN = """
+import json, os, time
+from pathlib import Path
+import tests.conftest
+Path("text").write_text(chr(233))
+written = Path("text").read_bytes().hex()
+print(json.dumps([sorted(os.environ), time.strftime("%Z"), str(Path.home()), written]))
+"""
+
+
+def test_tests_do_not_depend_on_the_shell_they_are_started_from(tmp_path: Path) -> None:
+    shell = {
+        "PUNA_HOST": "192.0.2.1:1", "OLLAMA_MODELS": "/nowhere", "https_proxy": "http://192.0.2.1:1",
+        "SSL_CERT_FILE": "/nowhere", "HF_TOKEN": "secret", "OPENAI_BASE_URL": "http://192.0.2.1:1",
+        "COLUMNS": "20", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "TZ": "Asia/Kathmandu",
+        "GITHUB_ACTIONS": "true",
+    }  # fmt: skip
+    env = os.environ | shell | {"HOME": "/nowhere", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", SEEN]
+    said = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    names, zone, home, written = json.loads(said)
+    assert set(names) & shell.keys() == {"PYTHONCOERCECLOCALE", "TZ"}
+    assert (zone, written) == ("UTC", "é".encode().hex())
+    assert home not in ("/nowhere", os.environ["HOME"])
