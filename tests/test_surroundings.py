@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 SEEN = """
@@ -34,3 +36,20 @@ def test_tests_do_not_depend_on_the_shell_they_are_started_from(tmp_path: Path) 
     assert set(names) & shell.keys() == {"PYTHONCOERCECLOCALE", "TZ"}
     assert (zone, written) == ("UTC", "é".encode().hex())
     assert home not in ("/nowhere", os.environ["HOME"])
+
+
+@pytest.mark.parametrize(
+    ("chosen_by_tests", "worker", "threads"), [(True, True, "1"), (True, False, "2"), (False, True, "7")]
+)
+def test_workers_side_by_side_have_one_thread_each(chosen_by_tests: bool, worker: bool, threads: str) -> None:
+    """A worker inherits the environment that tests/conftest.py left to the process that started it."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTEST_XDIST_WORKER"}
+    env |= {"PYTHONPATH": str(ROOT), "PUNA_NUM_THREADS": "7"}
+    env.pop("TESTS_CHOSE_THREADS", None)
+    if chosen_by_tests:
+        env["TESTS_CHOSE_THREADS"] = "1"
+    if worker:
+        env["PYTEST_XDIST_WORKER"] = "gw0"
+    command = [sys.executable, "-c", "import os, tests.conftest; print(os.environ['PUNA_NUM_THREADS'])"]
+    said = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+    assert said.strip() == threads
