@@ -60,7 +60,7 @@ settings.load_profile("puna")
 
 def find_test_data() -> Path | None:
     """The folder of downloaded test data (`PUNA_TEST_DATA`, or `../shared/data`), if it is there."""
-    given = os.environ.get("PUNA_TEST_DATA", "PUNA_DRAWS")
+    given = os.environ.get("PUNA_TEST_DATA")
     beside = Path(__file__).resolve().parents[2] / "shared" / "data"
     for folder in (Path(given) if given else None, beside):
         if folder is not None and folder.is_dir():

@@ -70,7 +70,7 @@ def save(folder: Path, model: Any) -> Path:
     text = json.loads((folder / "config.json").read_text())
     settings = {
         "architectures": ["MllamaForConditionalGeneration"], "vision_config": seeing,
-        "text_config": {**text, "cross_attention_layers": text["cross_attention_layers"] or None},
+        "text_config": text,
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(settings))
     save_tokenizer(folder, markers=["<|image|>"])

@@ -184,7 +184,15 @@ class TemplateLimitError(RequestError):
 
 
 class RendererError(PunaError):
-    """The process that renders chat templates cannot be started, or broke its protocol."""
+    """The process that renders chat templates cannot be started, was ended, or broke its protocol."""
+
+    status = 503
+
+
+class PreparerError(PunaError):
+    """The process that decodes images cannot be started, was ended, or broke its protocol."""
+
+    status = 503
 
 
 class CacheFullError(PunaError):
@@ -219,7 +227,7 @@ class GenerationError(PunaError):
 
 
 class FormatError(GenerationError):
-    """RemoteConstraint an answer's format takes more work than is allowed."""
+    """Following an answer's format takes more work than is allowed."""
 
     status = 400
 

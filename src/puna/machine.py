@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import resource
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,8 @@ import psutil
 _SHORTAGE = ("bad_alloc", "allocate memory", "not enough memory", "out of memory")
 #: A process that cannot allocate this much cannot continue.
 _PROBE_BYTES = 16 << 20
+#: Half of what processors with addresses of 48 bits leave to a process.
+_ADDRESS_SPACE = 1 << 46
 
 
 _log = logging.getLogger(__name__)
@@ -34,7 +37,11 @@ def _say_once(text: str) -> None:
 
 
 def available_memory() -> int:
-    """Bytes this process may still allocate: available memory, or less if its control group limits it."""
+    """Return how many bytes this process may still allocate.
+
+    That is the available memory, or less where the control group or a limit of address space (`ulimit -v`)
+    says so.
+    """
     available = int(psutil.virtual_memory().available)
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
@@ -43,7 +50,15 @@ def available_memory() -> int:
             available = min(available, max(0, int(limit) - used))
     except (OSError, ValueError):
         pass  # no control group, or not readable
-    return available
+    return min(available, available_address_space())
+
+
+def available_address_space() -> int:
+    """Return how many bytes this process may still map, whether or not memory is behind them."""
+    limit_bytes = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit_bytes == resource.RLIM_INFINITY:
+        return _ADDRESS_SPACE
+    return max(0, limit_bytes - int(psutil.Process().memory_info().vms))
 
 
 def process_memory(pid: int | None = None) -> int:

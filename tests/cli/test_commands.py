@@ -22,6 +22,8 @@ from tests.cli.shell import Shell, end_process
 from tests.fuzz.invented import invented
 from tests.model.test_load import rewritten
 from tests.ports import free_port
+from tests.registry.receiving import Receiving
+from tests.registry.registries import Published, Registry, serving
 
 pytestmark = pytest.mark.e2e
 
@@ -414,3 +416,38 @@ def test_commands_at_the_same_moment_start_one_server(tmp_path: Path) -> None:
         end_process(int(pid))
     assert [command.returncode for command in done] == [0, 0, 0], errors
     assert len(pids) == 1
+
+
+def documented(program: str, port: str) -> list[list[str]]:
+    """The words of commands in docs/cli.md for a registry on this machine, whose only model is team/model."""
+    text = (Path(__file__).parents[2] / "docs/cli.md").read_text("utf-8")
+    lines = re.findall(rf"^puna ({program} .*localhost:5000/\S+)", text, re.MULTILINE)
+    return [line.replace("5000", port).replace("team/mine", "team/model").split() for line in lines]
+
+
+def test_models_go_to_a_registry_on_this_machine_and_come_back_as_documented(
+    tiny_gguf: Path, tmp_path: Path
+) -> None:
+    fresh = Shell(tmp_path, free_port())
+    private = {"PUNA_PRIVATE_REGISTRIES": "localhost"}  # the documented `export`
+    try:
+        fresh.out("create", "mine", "-f", "-", stdin=f"FROM {tiny_gguf}")  # starts a server without it
+        with serving(Receiving()) as target:
+            port = target.address.rpartition(":")[2]
+            (copy,), (push,) = documented("cp mine", port), documented("push --insecure", port)
+            assert fresh.run(*copy).returncode == 0
+            refused = fresh.run(*push)
+            assert refused.returncode == 1
+            assert "PUNA_PRIVATE_REGISTRIES=localhost" in refused.stderr
+            assert "'puna serve --stop'" in refused.stderr
+            fresh.out("serve", "--stop")
+            done = fresh.run(*push, **private)
+            assert done.returncode == 0, done.stderr
+            assert target.manifests
+        with serving(Registry(Published.of(tiny_gguf.read_bytes()))) as source:
+            (pull,) = documented("pull --insecure", source.address.rpartition(":")[2])
+            done = fresh.run(*pull, **private)
+            assert done.returncode == 0, done.stderr
+            assert done.stderr.splitlines()[-1] == "success"
+    finally:
+        fresh.run("serve", "--stop")

@@ -76,7 +76,7 @@ def test_debug_memory_adds_up_the_parts_of_a_model(capsys: pytest.CaptureFixture
     assert main(["debug", "memory", str(demo.path()), "--parallel", "2", "--json"]) == 0
     table = json.loads(capsys.readouterr().out)
     assert (table["parallel"], table["context"], len(table["parts"])) == (2, 1024, 8)
-    beside = table["activations"] + table["tokenizer"] + table["process"]
+    beside = table["activations"] + table["tokenizer"] + table["process"] + table["bookkeeping"]
     assert table["totals"] == {"CPU": beside + sum(one["weights"] + one["cache"] for one in table["parts"])}
     assert main(["debug", "memory"]) == 1
     assert "Usage: puna debug memory MODEL" in capsys.readouterr().err

@@ -82,3 +82,5 @@ def test_a_model_without_vision_that_is_shown_a_picture_says_so(
     assert "model 'blind' takes no images" in " ".join(capsys.readouterr().err.split())
     assert take_images("rename a.png", "blind", {}) == ("rename a.png", [])
     assert capsys.readouterr().err == "", "what names no file is only a word"
+    take_images("what is in ./gone.png", "blind", {})
+    assert "there is no file './gone.png'" in capsys.readouterr().err

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -76,6 +78,44 @@ def test_a_folder_that_cannot_be_converted_is_refused_before_it_is_copied(
     assert "copying" not in made.stderr
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"hidden_act": "relu"}, "'hidden_act' is 'relu', but a file of architecture llama can only have"),
+        ({"num_hidden_layers": 9}, "layers"),
+        ({"attention_multiplier": 2.0}, "'attention_multiplier' is 2.0, which a file"),
+    ],
+)
+def test_settings_that_cannot_be_converted_are_refused_before_the_folder_is_copied(
+    shell: Shell, published: Path, tmp_path: Path, settings: dict[str, Any], words: str
+) -> None:
+    folder = copied(published, tmp_path, settings)
+    made = shell.run("create", "published", "-f", "-", stdin=f"FROM {folder}")
+    assert made.returncode == 1
+    assert words in made.stderr
+    assert "gathering" not in made.stderr
+
+
+def test_a_tower_that_cannot_be_converted_is_refused_before_the_folder_is_copied(
+    shell: Shell, tmp_path: Path
+) -> None:
+    config = TinyLlava(TinyLlama())
+    folder = config.save(tmp_path / "seeing", original(config))
+    folder = copied(folder, tmp_path, {"projector_hidden_act": "relu"})
+    made = shell.run("create", "seeing", "-f", "-", stdin=f"FROM {folder}")
+    assert made.returncode == 1
+    assert "'projector_hidden_act' is 'relu'" in made.stderr
+    assert "gathering" not in made.stderr
+
+
+def copied(folder: Path, parent: Path, settings: dict[str, Any]) -> Path:
+    """A copy of a published model's folder with other settings."""
+    copy = Path(shutil.copytree(folder, parent / "copy"))
+    path = copy / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    return copy
+
+
 def test_convert_and_quantize_write_files(shell: Shell, published: Path, tmp_path: Path) -> None:
     whole, small = tmp_path / "whole.gguf", tmp_path / "small.gguf"
     shell.out("convert", str(published), str(whole), "--type", "F32")
@@ -143,6 +183,23 @@ def test_convert_ignores_settings_that_are_named(shell: Shell, tmp_path: Path) -
     done = shell.run("convert", str(folder), str(tmp_path / "m.gguf"), "--ignore", "attention_sharpness")
     assert done.returncode == 0, done.stderr
     assert "unknown settings, which the file does not have: colour" in done.stderr
+    assert (tmp_path / "m.gguf").is_file()
+
+
+def test_a_folder_that_is_not_run_as_it_is_says_what_to_type(shell: Shell, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "Tiny", original(TinyLlama()))
+    path = folder / "config.json"
+    path.write_text(
+        json.dumps(json.loads(path.read_text()) | {"attention_sharpness": 2.0, "rope_twist": 3.0})
+    )
+    refused = shell.run("run", str(folder), "hello")
+    for _ in range(2):  # one setting each time, and none is forgotten
+        assert refused.returncode == 1
+        command = re.search(r"`puna (convert .*)`", refused.stderr)
+        assert command is not None, refused.stderr
+        words = command[1].replace("FOLDER", str(folder)).replace("OUT", str(tmp_path / "m")).split()
+        refused = shell.run(*words)
+    assert refused.returncode == 0, refused.stderr
     assert (tmp_path / "m.gguf").is_file()
 
 

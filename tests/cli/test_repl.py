@@ -189,12 +189,13 @@ def test_a_system_message_changes_the_answer_and_survives_clear(talk: Talk) -> N
 def test_load_and_save(talk: Talk, shell: Shell) -> None:
     output = talk(
         "/set system Be brief.", "hello", "/save saved", "/save not/a/good/name/at-all", "/load saved",
-        "/load nix", "/load", "/save a b", "/show system",
+        "/load nix", "/load tinny", "/load", "/save a b", "/show system",
     )  # fmt: skip
     lines = output.splitlines()
     assert "Created new model 'saved'" in lines
     assert "error: The model name 'not/a/good/name/at-all' is invalid" in lines
     assert "Couldn't find model 'nix'" in lines
+    assert "Couldn't find model 'tinny' (did you mean \"tiny\"?)" in lines
     assert "Usage:\n  /load <modelname>\n" in output
     assert "Usage:\n  /save <modelname>\n" in output
     assert output.endswith("Be brief.\n\n")

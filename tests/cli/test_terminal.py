@@ -22,8 +22,11 @@ from tests import commands
 from tests.cli.endless import EndlessServer, endless_server
 from tests.cli.screen import screen_lines
 from tests.cli.shell import Shell, end_process
+from tests.convert.checkpoints import saved
 from tests.held import HeldRunners, wait_until_stopped
+from tests.model.models.parity import original
 from tests.ports import free_port
+from tests.tiny import TinyLlama
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
@@ -288,6 +291,30 @@ def test_the_loading_spinner_is_shown_and_erased(tiny_gguf: Path, tmp_path: Path
     assert answer.endswith("\r\n\r\n")
     assert "loading" not in answer
     assert len(answer) > 6
+
+
+@pytest.mark.parametrize(("answer", "written"), [("y", True), ("n", False), ("", False), ("\x03", False)])
+def test_files_are_written_over_after_a_yes_at_the_terminal(
+    shell: Shell, tiny_gguf: Path, tmp_path: Path, answer: str, written: bool
+) -> None:
+    target = tmp_path / "small.gguf"
+    target.write_bytes(b"precious")
+    with terminal(shell, "quantize", str(tiny_gguf), str(target), "--type", "q8_0") as screen:
+        screen.wait_for("Write over it? [y/N]:")
+        screen.type(answer + "\r")
+        assert (screen.leave() == 0) is written
+    assert (target.read_bytes() == b"precious") is not written
+
+
+def test_a_folder_is_converted_over_a_file_after_a_yes_at_the_terminal(shell: Shell, tmp_path: Path) -> None:
+    folder, target = saved(tmp_path / "Tiny", original(TinyLlama())), tmp_path / "whole.gguf"
+    for answer, begins in (("n", b"precious"), ("y", b"GGUF")):
+        target.write_bytes(b"precious")
+        with terminal(shell, "convert", str(folder), str(target)) as screen:
+            screen.wait_for("Write over it? [y/N]:")
+            screen.type(answer + "\r")
+            assert screen.leave() == (0 if answer == "y" else 1)
+        assert target.read_bytes().startswith(begins)
 
 
 def test_words_are_wrapped_only_at_a_terminal(shell: Shell) -> None:

@@ -27,6 +27,8 @@ class Absent:
 
 
 ABSENT: Final = Absent()
+#: How changes of settings outside `text_config` begin.
+OUTSIDE: Final = "outside."
 
 SIZES: Final[dict[str, Any]] = {
     "vocab_size": len(vocabulary()), "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": LAYERS,
@@ -94,11 +96,12 @@ VALUES: Final[dict[str, Sequence[Any]]] = {
     "norm_topk_prob": _YES_NO, "moe_renormalize": _YES_NO, "moe_norm_min": (0.3, ABSENT),
     "num_experts_per_tok": (1, 3), "num_experts_per_token": (1, 3), "top_k_experts": (1, 3), "moe_k": (1, 3),
     "decoder_sparse_step": (1, 2, 3, ABSENT), "mlp_only_layers": ([], [0], [1], [0, 1, 2], ABSENT),
-    "first_k_dense_replace": (0, 1, 2, LAYERS, ABSENT), "num_dense_layers": (0, 1, 2, LAYERS),
+    "first_k_dense_replace": (0, 1, 2, LAYERS, ABSENT), "num_dense_layers": (0, 1, 2, LAYERS, ABSENT),
     "mlp_layer_types": layers("dense", "sparse"), "interleave_moe_layer_step": (1, 2, 3, ABSENT),
     "moe_layers": ([0], [0, 2], [], ABSENT), "moe_layer_start_index": (0, 1, 2, ABSENT),
     "moe_layer_end_index": (1, 2, -1, ABSENT), "moe_layer_interval": (1, 2, ABSENT),
-    "n_shared_experts": (1, 2, 0, None), "num_shared_experts": (1, 2, 0), "moe_num_shared_experts": (0, 1, 2),
+    "n_shared_experts": (1, 2, 0, None, ABSENT), "num_shared_experts": (1, 2, 0, ABSENT),
+    "moe_num_shared_experts": (0, 1, 2, ABSENT),
     "shared_expert_intermediate_size": (16, 32), "shared_intermediate_size": (16, 32),
     "moe_shared_expert_intermediate_size": (16, 32), "moe_latent_size": (16, None, ABSENT),
     "routed_scaling_factor": (0.5, 1.0, 2.5, ABSENT), "n_group": (1, 2, 3, ABSENT),
@@ -186,9 +189,11 @@ class Drawn:
         found = copy.deepcopy(base_of(self.architecture))
         inner = found.get("text_config", found)
         for name, value in self.changes.items():
-            inner.pop(name, None)
+            place = found if name.startswith(OUTSIDE) else inner
+            name = name.removeprefix(OUTSIDE)
+            place.pop(name, None)
             if value is not ABSENT:
-                inner[name] = copy.deepcopy(value)
+                place[name] = copy.deepcopy(value)
         return {**found, "architectures": [self.architecture], "model_type": config_class(self).model_type}
 
     def without(self, name: str) -> Drawn:
@@ -285,7 +290,10 @@ def draw(architecture: str, seed: int) -> Drawn:
         else:
             name = list(values)[at - len(groups)]
             changes[name] = rng.choice(list(values[name]))
-    return Drawn(architecture, seed, changes, saved=rng.random() < 0.5)
+    saved = rng.random() < 0.5
+    if seed and FAMILIES[architecture].whole and rng.random() < 0.1:
+        changes[f"{OUTSIDE}tie_word_embeddings"] = rng.random() < 0.5
+    return Drawn(architecture, seed, changes, saved)
 
 
 def rotation(rng: random.Random, architecture: str) -> dict[str, Any]:
@@ -293,14 +301,17 @@ def rotation(rng: random.Random, architecture: str) -> dict[str, Any]:
     family = FAMILIES[architecture]
     base = text_base_of(architecture).get("rope_parameters") or {}
     neither = {"rope_scaling": ABSENT, "rope_theta": ABSENT}
+    if rng.random() < 0.05:
+        return {"rope_parameters": ABSENT, **neither}
     if family.kinds and rng.random() < 0.8:
-        each = {kind: _rotation(rng, family, base.get(kind) or {}) for kind in family.kinds}
+        given = [kind for kind in family.kinds if rng.random() < 0.95]
+        each = {kind: _rotation(rng, family, base.get(kind) or {}) for kind in given}
         return {"rope_parameters": each, **neither}
     found = _rotation(rng, family, base)
     form = rng.random()
-    if form < 0.5:
+    if form < 0.5 and not family.kinds:
         return {"rope_parameters": found, **neither}
-    theta, kind = found.pop("rope_theta"), found.pop("rope_type")
+    theta, kind = found.pop("rope_theta", ABSENT), found.pop("rope_type")
     more = {"rope_parameters": ABSENT, "rope_theta": theta}
     if (share := found.pop("partial_rotary_factor", None)) is not None:
         more["partial_rotary_factor"] = share
@@ -312,7 +323,8 @@ def rotation(rng: random.Random, architecture: str) -> dict[str, Any]:
 def _rotation(rng: random.Random, family: Family, base: Mapping[str, Any]) -> dict[str, Any]:
     kept = ("mrope_section", "mrope_interleaved", "partial_rotary_factor", "llama_4_scaling_beta")
     found = {name: base[name] for name in kept if name in base}
-    found["rope_theta"] = rng.choice((50.0, 1e4, 5e5))
+    if rng.random() < 0.9:
+        found["rope_theta"] = rng.choice((50.0, 1e4, 5e5))
     rotated = family.rotated
     if rng.random() < (0.3 if "partial_rotary_factor" in base else 0.03):
         found["partial_rotary_factor"] = rng.choice((0.25, 0.5, 0.75, 1.0))
@@ -400,7 +412,8 @@ _GRANITE_HYBRID: Final[dict[str, Any]] = {
 _NEMOTRON: Final[dict[str, Any]] = {
     "layers_block_type": ["linear_attention", "moe", _FULL, "moe"], "num_hidden_layers": 4,
     "mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 12,
-    "moe_shared_expert_intermediate_size": 48, "time_step_min": 1e-30,
+    "moe_shared_expert_intermediate_size": 48,
+    "time_step_min": 1e-30,  # transformers takes it for a limit, the authors' code does not
 }  # fmt: skip
 _GEMMA: Final[dict[str, Any]] = {"query_pre_attn_scalar": 16}
 _GEMMA4: Final[dict[str, Any]] = {
@@ -439,7 +452,7 @@ _YARN: Final[dict[str, Any]] = {
     "rope_theta": 1e4, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16,
     "beta_fast": 32.0, "beta_slow": 1.0,
 }  # fmt: skip
-_MISTRAL_YARN: Final[dict[str, Any]] = {
+MISTRAL_YARN: Final[dict[str, Any]] = {
     **_YARN,
     "mscale": 1.0,
     "mscale_all_dim": 1.0,
@@ -487,14 +500,15 @@ FAMILIES: Final[dict[str, Family]] = {
                 [_WINDOW, _FULL, _FULL], [_FULL] * LAYERS, [_FULL, _WINDOW, _FULL], [_FULL, _FULL, _WINDOW],
                 ABSENT,
             ),
-            "num_experts": (6,), "enable_moe_block": (), "top_k_experts": (),
+            "num_experts": (6,), "enable_moe_block": (), "top_k_experts": (), "sliding_window": (5, 12),
+            "use_bidirectional_attention": ("all", "vision", None),
         },
         groups=(_experts_of_gemma4,), kinds=_PER_KIND),
     # Latents.
     "DeepseekV2ForCausalLM": Family({**_OWN_HEADS, **_GROUPS, "num_experts_per_tok": 2}, _LATENT),
     "DeepseekV3ForCausalLM": Family(_OWN_HEADS, _LATENT),
     "Glm4MoeLiteForCausalLM": Family({**_OWN_HEADS, "first_k_dense_replace": 1}, _LATENT),
-    "Mistral4ForCausalLM": Family({**_OWN_HEADS, "rope_parameters": _MISTRAL_YARN}, _LATENT),
+    "Mistral4ForCausalLM": Family({**_OWN_HEADS, "rope_parameters": MISTRAL_YARN}, _LATENT),
     "KimiLinearForCausalLM": Family(
         {
             "layer_types": ["linear_attention", _FULL, "linear_attention"], "linear_head_dim": 8,
@@ -513,7 +527,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "Ernie4_5ForCausalLM": Family(),
     "Ernie4_5_MoeForCausalLM": Family({"moe_num_experts": 6, "moe_k": 2, "moe_layer_end_index": -1}),
     "HunYuanDenseV1ForCausalLM": Family({"head_dim": 16}),
-    "Ministral3ForCausalLM": Family({"sliding_window": None, "rope_parameters": _MISTRAL_YARN}),
+    "Ministral3ForCausalLM": Family({"sliding_window": None, "rope_parameters": MISTRAL_YARN}),
     "MiniMaxM2ForCausalLM": Family(
         {
             "intermediate_size": 32, "rotary_dim": 8,
@@ -545,6 +559,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "NemotronHForCausalLM": Family(
         _NEMOTRON,
         {
+            "time_step_min": (),
             "layers_block_type": (
                 ["linear_attention", "mlp", _FULL, "mlp"], ["linear_attention", "moe", _FULL, "mlp"],
                 ["linear_attention"] * 4, [_FULL, "moe", _FULL, "mlp"],
@@ -583,8 +598,10 @@ FAMILIES: Final[dict[str, Family]] = {
     "NomicBertModel": Family(_WORDS, _WORD_VALUES, by="states"),
     "JinaEmbeddingsV3Model": Family(_WORDS, _WORD_VALUES, by="states"),
 }  # fmt: skip
-_QWEN_VL: Final = Family({"rope_parameters": _by_axes(4, 2, 2)})
-_GLM_VL: Final = Family({"rope_parameters": _by_axes(2, 1, 1, partial_rotary_factor=0.5)}, rotated=8)
+#: Their axes share the pairs of a head.
+_AXES: Final[dict[str, Sequence[Any]]] = {"num_attention_heads": (), "hidden_size": ()}
+_QWEN_VL: Final = Family({"rope_parameters": _by_axes(4, 2, 2)}, _AXES)
+_GLM_VL: Final = Family({"rope_parameters": _by_axes(2, 1, 1, partial_rotary_factor=0.5)}, _AXES, rotated=8)
 _DEEP: Final[dict[str, Any]] = {
     "out_hidden_size": 64,
     "num_position_embeddings": 16,
@@ -619,13 +636,15 @@ FAMILIES.update({
     "Glm4vForConditionalGeneration": _within(_GLM_VL, vision={"out_hidden_size": 64}),
     "Glm4vMoeForConditionalGeneration": _within(_GLM_VL, vision={"out_hidden_size": 64}),
     "GlmOcrForConditionalGeneration": _within(
-        Family({"rope_parameters": _by_axes(4, 2, 2)}), vision={"out_hidden_size": 64}
+        _QWEN_VL, vision={"out_hidden_size": 64}
     ),
     "Qwen2VLForConditionalGeneration": _within(_QWEN_VL, vision={"hidden_size": 64, "embed_dim": 16}),
     "Qwen2VLModel": _within(replace(_QWEN_VL, by="states"), vision={"hidden_size": 64, "embed_dim": 16}),
     "Qwen2_5_VLForConditionalGeneration": _within(_QWEN_VL, vision={"out_hidden_size": 64}),
     "Qwen3VLForConditionalGeneration": _within(_QWEN_VL, vision=_DEEP),
-    "Qwen3VLMoeForConditionalGeneration": _within(_QWEN_VL, vision=_DEEP),
+    "Qwen3VLMoeForConditionalGeneration": _within(
+        replace(_QWEN_VL, base={**_QWEN_VL.base, "tie_word_embeddings": False}), vision=_DEEP
+    ),
     "Qwen3_5ForConditionalGeneration": _within(
         replace(
             FAMILIES["Qwen3_5ForCausalLM"],
@@ -652,5 +671,6 @@ ELSEWHERE: Final = frozenset({
     "DeepseekOCRForCausalLM", "Ernie4_5_ForCausalLM", "Gemma3nForConditionalGeneration",
     "JinaBertForMaskedLM", "JinaBertForSequenceClassification", "JinaBertModel", "MambaLMHeadModel",
     "MiMoV2ForCausalLM", "MiniCPMO", "MiniCPMV", "RWKV7ForCausalLM", "Rwkv7ForCausalLM",
-    "RwkvHybridForCausalLM", "T5WithLMHeadModel",
+    "RwkvHybridForCausalLM",
+    "T5WithLMHeadModel",
 })  # fmt: skip

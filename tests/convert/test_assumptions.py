@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from puna.convert import convert
 from puna.convert.assumptions import check_settings
@@ -19,7 +21,7 @@ from puna.convert.registry import families_called
 from puna.errors import ConversionError
 from puna.gguf import FileType, open_gguf
 from puna.model.load import load_model
-from tests.convert.checkpoints import saved
+from tests.convert.checkpoints import save_modules, saved
 from tests.model.models.parity import (
     check_close,
     our_log_probabilities,
@@ -131,6 +133,9 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "mamba2, steps": (
         MODELS["mamba2"], {"time_step_limit": [0.0, 0.5]}, "'time_step_limit' is .*0.5.*, but .* mamba2"
     ),
+    "llama, scaled by nothing": (
+        LLAMA, {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4}}, "rotation lacks 'factor'"
+    ),
     "llama, part of a head": (
         LLAMA, {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "can only have 1.0"
     ),
@@ -193,10 +198,21 @@ def test_a_published_configuration_is_carried(name: str) -> None:
     assert check(json.loads(PUBLISHED.read_text())[name]) == []
 
 
+def settings_of(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    return found
+
+
 def changed(folder: Path, **settings: Any) -> Path:
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    (folder / "config.json").write_text(json.dumps(settings_of(folder) | settings))
     return folder
+
+
+def rewritten(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path)
 
 
 @pytest.fixture
@@ -227,9 +243,73 @@ def test_other_unknown_settings_are_listed_once(
     assert message.endswith(": colour, layers_of_paint, expert_mode")
 
 
+def test_a_missing_output_is_not_taken_for_the_table_of_the_input(folder: Path, tmp_path: Path) -> None:
+    rewritten(folder, lambda tensors: tensors.pop("lm_head.weight"))
+    with pytest.raises(ConversionError, match=r"has no output \('lm_head.weight'\).*'tie_word_embeddings'"):
+        convert(folder, tmp_path / "m.gguf")
+    changed(folder, tie_word_embeddings=True)
+    convert(folder, tmp_path / "m.gguf")
+
+
+def test_a_checkpoint_with_fewer_layers_than_settings_say_is_refused(folder: Path, tmp_path: Path) -> None:
+    layers = settings_of(folder)["num_hidden_layers"]
+    changed(folder, num_hidden_layers=layers + 1)
+    with pytest.raises(
+        ConversionError, match=rf"there are {layers + 1} layers, but the checkpoint has {layers}"
+    ):
+        convert(folder, tmp_path / "m.gguf")
+
+
+def test_vectors_need_no_output(folder: Path, tmp_path: Path) -> None:
+    rewritten(folder, lambda tensors: tensors.pop("lm_head.weight"))
+    save_modules(folder)
+    convert(folder, tmp_path / "m.gguf")
+
+
+@pytest.mark.parametrize(
+    ("setting", "module"),
+    [("attention_bias", "self_attn.o_proj"), ("mlp_bias", "mlp.down_proj")],
+)
+def test_biases_that_transformers_would_leave_out_are_refused_unless_the_setting_is_ignored(
+    setting: str, module: str, folder: Path, tmp_path: Path
+) -> None:
+    name = f"model.layers.1.{module}.bias"
+    rewritten(folder, lambda tensors: tensors.update({name: torch.ones(64)}))
+    with pytest.raises(
+        ConversionError, match=rf"'{setting}' is False, but there is 'blk\.1\..*_[a-z]*\.bias'"
+    ):
+        convert(folder, tmp_path / "m.gguf")
+    unsaid = {key: value for key, value in settings_of(folder).items() if key != setting}
+    (folder / "config.json").write_text(json.dumps(unsaid))
+    with pytest.raises(ConversionError, match=f"'{setting}' is False, but there is"):
+        convert(folder, tmp_path / "m.gguf")
+    convert(folder, tmp_path / "m.gguf", ignore=[setting])
+    changed(folder, **{setting: True})
+    convert(folder, tmp_path / "m.gguf")
+
+
 def test_a_setting_to_ignore_must_exist(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConversionError, match=r"config\.json has no setting 'hidden_akt' to ignore"):
         convert(folder, tmp_path / "m.gguf", ignore=["hidden_akt"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("llama", (4096, 32, 32, 11008, None)), ("mistral", (4096, 32, 32, 14336, 8))],
+)
+def test_sizes_that_llava_leaves_out_are_those_of_the_first_models(
+    kind: str, expected: tuple[int | None, ...]
+) -> None:
+    text = {"model_type": kind, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "vocab_size": 32064}
+    config = Config({"architectures": ["LlavaForConditionalGeneration"], "text_config": text})
+    (family,) = families_called(f"{kind.capitalize()}ForCausalLM")
+    config.complete(family.defaults)
+    found = metadata(config, family)
+    names = (
+        "embedding_length", "block_count", "attention.head_count", "feed_forward_length",
+        "attention.head_count_kv",
+    )  # fmt: skip
+    assert tuple(found.get(name) for name in names) == expected
 
 
 @pytest.mark.parametrize(

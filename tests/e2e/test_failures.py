@@ -303,6 +303,19 @@ def test_a_model_too_large_for_the_memory_says_how_much_it_needs(
     answers(one_at_a_time)
 
 
+def test_a_server_told_to_give_any_context_says_which_would_fit(tmp_path: Path) -> None:
+    path = tiny_llama_gguf(tmp_path / "endless.gguf", TinyLlama(context=2**31 - 1))
+    with running(tmp_path / "models", PUNA_CONTEXT_LENGTH=str(2**31 - 1)) as server:
+        add_model(server, "endless", path)
+        body = {"model": "endless", "prompt": "x", "stream": False, "options": {"seed": 0, "num_predict": 1}}
+        refused = server.http.post("/api/generate", json=body)
+        assert refused.status_code == 500
+        fitting = re.search(r"num_ctx (\d+) would fit", refused.json()["error"])
+        assert fitting, refused.text
+        body["options"]["num_ctx"] = int(fitting[1]) // 2  # others take memory meanwhile
+        assert server.http.post("/api/generate", json=body).status_code == 200
+
+
 def test_connections_may_be_more_than_the_limit_of_open_files_a_shell_gives(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.ExitStack() as stack:

@@ -164,6 +164,32 @@ def test_a_revoked_key_is_refused_at_once(closed: Server) -> None:
     assert "lost" not in listed
 
 
+def test_a_key_of_a_revoked_ones_name_has_nothing_of_its_conversations(closed: Server) -> None:
+    def named() -> httpx.Client:
+        return httpx.Client(
+            base_url=closed.url, headers=bearer(new_key(closed, "--name", "reused")), timeout=60
+        )
+
+    asked = {"model": "tiny", "input": "hello", "temperature": 0, "max_output_tokens": 1}
+    with named() as former:
+        first = former.post("/v1/responses", json=asked).json()["id"]
+        reads = (f"/v1/responses/{first}", f"/v1/responses/{first}/input_items")
+        continued = asked | {"previous_response_id": first}
+        referred = asked | {
+            "input": [{"type": "item_reference", "id": former.get(reads[0]).json()["output"][0]["id"]}]
+        }
+        assert former.post("/v1/responses", json=continued).status_code == 200
+        assert former.post("/v1/responses", json=referred).status_code == 200
+        assert puna(closed.models, "key", "revoke", "reused").returncode == 0
+    with named() as later:
+        assert [later.get(path).status_code for path in reads] == [404, 404]
+        assert later.delete(reads[0]).status_code == 404
+        for body in (continued, referred):
+            refused = later.post("/v1/responses", json=body)
+            assert (refused.status_code, "not found" in refused.text) == (400, True)
+            assert later.post("/v1/responses/input_tokens", json=body).status_code == 400
+
+
 def test_keys_are_in_no_log_and_in_no_runners_environment(tmp_path: Path, tiny_file: Path) -> None:
     key = "a-key-of-the-environment"
     with running(tmp_path, PUNA_API_KEYS=key, PUNA_DEBUG="1") as server:

@@ -33,6 +33,12 @@ def test_as_many_tokens_as_asked_for(tiny: LoadedModel, count: int) -> None:
     assert run.rows == [len(PROMPT)] + [1] * (count - 1)  # no more is computed than that
 
 
+@pytest.mark.parametrize("wanted", [-1, -2, 100_000])
+def test_an_answer_has_at_most_ten_contexts_of_tokens(tiny: LoadedModel, wanted: int) -> None:
+    tokens, done = Run(tiny, context=16).one(PROMPT, num_predict=wanted)
+    assert (len(tokens), done.reason) == (160, "length")
+
+
 @pytest.mark.scenario(149)
 def test_an_end_token_on_the_limit_is_an_end(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     let_it_say(monkeypatch, tiny, [*ids(tiny, "hello", " world"), end_of(tiny)], len(PROMPT))

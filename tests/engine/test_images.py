@@ -247,6 +247,16 @@ def test_what_is_kept_is_bounded(seeing: LoadedModel) -> None:
     assert 0 < sum(taken) <= 3 * size
 
 
+def test_images_of_requests_that_left_before_they_were_encoded_are_bounded_too(seeing: LoadedModel) -> None:
+    images = Images(seeing.vision, 32, kept_bytes=3 * 56 * 56 * 3)
+    for seed in range(6):
+        images.read([file_of(picture(seed))])
+    (found,) = images.read([file_of(picture(3))])
+    assert len(images._known) == 3
+    assert found.digest in images._known
+    images.close()
+
+
 def test_what_a_running_text_has_read_is_let_go_and_encoded_again_if_need_be(seeing: LoadedModel) -> None:
     run = watched(seeing)
     images = run.engine.images = Images(seeing.vision, 32, kept_bytes=0)

@@ -8,7 +8,8 @@ import pytest
 
 from puna.engine import sizing
 from puna.engine.sizing import build_cache, choose_sizes
-from puna.errors import InsufficientMemoryError
+from puna.errors import InsufficientMemoryError, RequestError
+from puna.kvcache.cells import CELL_BYTES, table_bytes
 from puna.kvcache.recurrent import RecurrentCache
 from puna.kvcache.types import HALVES
 from puna.model.load import LoadedModel
@@ -16,12 +17,14 @@ from tests.engine.runs import Run
 from tests.kvcache.probe import OPS
 
 #: Two layers, two heads of 16 for keys and as many for values, two bytes each.
-CELL_BYTES = 2 * 2 * 16 * 2 * 2
+KEY_AND_VALUE_BYTES = 2 * 2 * 16 * 2 * 2
 
 
 def sizes(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, cells: int, **asked) -> tuple[int, int]:
-    """With memory of which six tenths are `cells` cells."""
-    monkeypatch.setattr(sizing, "available_memory", lambda: (cells * CELL_BYTES + 10) / 0.6)
+    """With memory of which six tenths are `cells` cells and what is noted of them, for four sequences."""
+    longest = min(tiny.trained_context, cells)
+    needed = cells * (KEY_AND_VALUE_BYTES + CELL_BYTES) + table_bytes(4, longest)
+    monkeypatch.setattr(sizing, "available_memory", lambda: (needed + 10) / 0.6)
     return choose_sizes(
         tiny, **{"context": None, "capacity": None, "parallel": 4, "batch": 64, "types": HALVES, **asked}
     )
@@ -90,3 +93,42 @@ def test_cells_are_remembered_whatever_memory_there_is(tiny: LoadedModel, monkey
         build_cache(tiny, parallel=4, remembered=64, context=64, capacity=256, batch=64, types=HALVES)[1]
         == 68
     )
+
+
+def test_a_cache_has_no_more_cells_than_can_be_counted(tiny: LoadedModel, monkeypatch) -> None:
+    """Indices are 32 bits wide, and a model of windows alone may have memory for more."""
+    small = tiny.model.sample_cache(HALVES)
+    monkeypatch.setattr(sizing, "available_memory", lambda: 1 << 60)
+    monkeypatch.setattr(sizing, "available_address_space", lambda: 1 << 60)
+    endless = replace(tiny, trained_context=2**31 - 1)
+    asked = {"parallel": 4, "batch": 64, "types": HALVES}
+    context, capacity = choose_sizes(endless, context=None, capacity=None, **asked)
+    assert (context, capacity) == (2**29 - 512, 2**29 - 512)
+    assert small.is_countable(sequences=4, longest=context, capacity=capacity)
+    assert not small.is_countable(sequences=4, longest=context + 512, capacity=capacity)
+    with pytest.raises(
+        RequestError, match="4 x 2147483647 tokens of context are more than the 2147483647 that"
+    ):
+        build_cache(endless, remembered=0, context=2**31 - 1, capacity=2**31 - 1, **asked)
+
+
+def test_fewer_are_remembered_where_their_lists_are_long(tiny: LoadedModel, monkeypatch) -> None:
+    longest = 1 << 20
+    books = table_bytes(1, longest)
+    monkeypatch.setattr(
+        sizing, "available_memory", lambda: (20 * books + longest * CELL_BYTES) / sizing._SHARE_OF_BOOKKEEPING
+    )
+    sizes = {"context": longest, "capacity": longest, "batch": 64, "types": HALVES}
+    cache, rows = build_cache(tiny, parallel=4, remembered=64, **sizes)
+    assert rows == 20
+    assert cache.provided_bytes == 0
+
+
+def test_a_cache_that_cannot_be_mapped_is_refused(tiny: LoadedModel, monkeypatch) -> None:
+    monkeypatch.setattr(sizing, "available_address_space", lambda: 100 << 20)
+    with pytest.raises(
+        InsufficientMemoryError, match=r"100000 tokens .* 80\.0 MiB can be used; .*\(ulimit -v\)"
+    ):
+        build_cache(
+            tiny, parallel=4, remembered=0, context=100_000, capacity=400_000, batch=64, types=HALVES
+        )  # fmt: skip

@@ -46,6 +46,14 @@ _TIME_MIX = {
     "wkv.head_size": 16, "attention.decay_lora_rank": 8, "attention.iclr_lora_rank": 8,
     "attention.value_residual_mix_lora_rank": 8, "attention.head_count": 0, "attention.head_count_kv": 0,
 }  # fmt: skip
+_LINEAR = {
+    "ssm.conv_kernel": 4, "ssm.state_size": 16, "ssm.group_count": 2, "ssm.time_step_rank": 4,
+    "ssm.inner_size": 64, "full_attention_interval": 2, "rope.dimension_sections": [2, 3, 3],
+}  # fmt: skip
+_GRANITE = {"residual_scale": 0.2, "embedding_scale": 12.0, "logit_scale": 8.0, "attention.scale": 0.1}
+_OCR = {**_EXPERTS, "leading_dense_block_count": 1, "attention.head_count_kv": 4}
+_PLACES = {"rope.dimension_sections": [2, 3, 3]}
+_ALTERNATING = {**_WINDOW, "attention.sliding_window_pattern": [True, False]}
 #: What architectures have beside what all have; the layers of `mllama` are one of each kind.
 OWN: dict[str, dict[str, Any]] = {
     "arwkv7": _TIME_MIX,
@@ -53,45 +61,89 @@ OWN: dict[str, dict[str, Any]] = {
     "cohere2": {**_WINDOW, "logit_scale": 0.25},
     "command-r": {},
     "deepseek2": {**_LATENTS, "expert_group_count": 2, "expert_group_used_count": 1},
+    "deepseek2-ocr": _OCR,
+    "deepseekocr": _OCR,
+    "ernie4_5": {},
+    "ernie4_5-moe": {**_EXPERTS, "leading_dense_block_count": 1, "expert_shared_feed_forward_length": 32},
+    "exaone4": _WINDOW,
     "falcon-h1": _MAMBA,
+    "gemma": {},
+    "gemma-embedding": _ALTERNATING,
     "gemma2": _WINDOW,
-    "gemma3": {**_WINDOW, "attention.sliding_window_pattern": [True, False]},
+    "gemma3": _ALTERNATING,
+    "gemma3n": {**_ALTERNATING, "embedding_length_per_layer_input": 16, "altup.num_inputs": 2},
+    "gemma4": {**_ALTERNATING, "attention.key_length_swa": 16, "attention.value_length_swa": 16},
+    "glm4": {},
+    "glm4moe": {
+        **_EXPERTS,
+        "leading_dense_block_count": 1,
+        "expert_gating_func": 2,
+        "expert_shared_count": 1,
+    },
     "glm4moelite": {**_LATENTS, "attention.key_length": 20, "attention.value_length": 12},
-    "granite": {"residual_scale": 0.2, "embedding_scale": 12.0, "logit_scale": 8.0, "attention.scale": 0.1},
+    "glmocr": _PLACES,
+    "gpt-oss": {**_EXPERTS, **_WINDOW},
+    "gptoss": {**_EXPERTS, **_WINDOW},
+    "granite": _GRANITE,
     "granitehybrid": {**_MAMBA, "attention.head_count_kv": [0, 2]},
+    "granitemoe": {**_GRANITE, **_EXPERTS},
+    "hunyuan-dense": {},
     "jina-bert-v2": {},
     "jina-bert-v3": {},
+    "kimi-linear": {
+        **_LATENTS,
+        "kda.head_dim": 16,
+        "ssm.conv_kernel": 4,
+        "attention.head_count_kv": [0, 2],
+        "expert_gating_func": 2,
+    },
     "lfm2": _CONVOLUTION,
     "lfm2moe": {**_CONVOLUTION, **_EXPERTS, "leading_dense_block_count": 1, "expert_gating_func": 2},
     "llama": {},
     "llama4": {**_EXPERTS, "interleave_moe_layer_step": 2, "attention.chunk_size": 32},
-    "modern-bert": {**_WINDOW, "attention.sliding_window_pattern": 2},
-    "mistral4": {**_LATENTS, **_YARN, "attention.temperature_scale": 0.1},
+    "mamba": {**_MAMBA, "attention.head_count": 0, "attention.head_count_kv": 0, "feed_forward_length": 0},
     "mamba2": {
         **_MAMBA,
         "attention.head_count": 0,
         "attention.head_count_kv": 0,
         "feed_forward_length": 0,
     },
+    "mimo2": {**_ALTERNATING, **_EXPERTS, "expert_gating_func": 2, "leading_dense_block_count": 1},
+    "minimax-m2": {**_EXPERTS, "expert_gating_func": 2},
+    "mistral3": {},
+    "mistral4": {**_LATENTS, **_YARN, "attention.temperature_scale": 0.1},
     "mllama": {"attention.cross_attention_layers": [1], "vision.max_num_tiles": 1, "vision.image_size": 56},
+    "modern-bert": {**_WINDOW, "attention.sliding_window_pattern": 2},
     "nemotron_h": _HALVES,
     "nemotron_h_moe": {**_HALVES, **_EXPERTS, "expert_shared_feed_forward_length": 64},
     "nomic-bert": {},
     "nomic-bert-moe": {**_EXPERTS, "moe_every_n_layers": 2},
     "olmo2": _YARN,
     "olmo3": {**_WINDOW, **_YARN},
+    "olmoe": _EXPERTS,
     "phi3": {"rope.scaling.attn_factor": 1.2},
     "qwen2": {},
+    "qwen25vl": _PLACES,
     "qwen2moe": {**_EXPERTS, "expert_shared_feed_forward_length": 64},
+    "qwen2vl": _PLACES,
     "qwen3": _YARN,
+    "qwen35": _LINEAR,
+    "qwen35moe": {**_LINEAR, **_EXPERTS, "expert_shared_feed_forward_length": 64},
     "qwen3moe": {**_EXPERTS, "expert_group_count": 2, "expert_group_used_count": 1},
+    "qwen3next": {**_LINEAR, **_EXPERTS, "expert_shared_feed_forward_length": 64},
+    "qwen3vl": _PLACES,
+    "qwen3vlmoe": {**_PLACES, **_EXPERTS},
     "rwkv7": {**_TIME_MIX, "attention.gate_lora_rank": 8},
+    "seed_oss": {},
+    "smollm3": {},
+    "starcoder2": {},
     "t5": {**_DISTANCES, "decoder_block_count": 1},
     "t5encoder": _DISTANCES,
 }
 #: The architectures among these that embed.
 ENCODERS = (
     "bert",
+    "gemma-embedding",
     "jina-bert-v2",
     "jina-bert-v3",
     "modern-bert",
@@ -167,7 +219,11 @@ def invented(architecture: str, kind: GGMLType = GGMLType.F32, tokenizer: str = 
     model.tensors["token_embd.weight"] = numbers.matrix((rows, HIDDEN))
     if architecture == "bert":
         model.tensors["position_embd.weight"] = numbers.matrix((CONTEXT, HIDDEN))
-    if architecture in ENCODERS and architecture != "t5encoder":
+    if architecture == "gemma-embedding":
+        model.tensors["dense_2.weight"] = numbers.matrix((96, HIDDEN))
+    if architecture == "gemma3n":
+        model.tensors["blk.0.laurel_l.weight"] = numbers.matrix((8, HIDDEN))
+    if "bert" in architecture:
         model.tensors["token_types.weight"] = numbers.matrix((2, HIDDEN))
     if architecture == "mllama":
         model.tensors["output.weight"] = numbers.matrix((rows - 1, HIDDEN))

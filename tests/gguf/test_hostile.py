@@ -34,6 +34,18 @@ CASES: dict[str, tuple[bytes, str]] = {
     "version 4": (raw.gguf(version=4), NAME + "at byte 4: GGUF version 4 is not supported"),
     "only the magic": (b"GGUF", NAME + "at byte 4: the version needs 4 bytes, but only 0 are left"),
     "no counts": (b"GGUF\3\0\0\0\1", NAME + "at byte 8: the number of tensors needs 8 bytes"),
+    "more keys than are allowed": (
+        raw.gguf(key_count=65_537),
+        NAME + r"at byte 24: the file claims to have 65537 keys \(at most 65536 are allowed\)",
+    ),
+    "more tensors than are allowed": (
+        raw.gguf(tensor_count=262_145),
+        NAME + r"at byte 24: the file claims to have 262145 tensors \(at most 262144 are allowed\)",
+    ),
+    "a longer text than is allowed": (
+        raw.gguf([raw.key("name", raw.STRING, struct.pack("<Q", (64 << 20) + 1))]),
+        NAME + r"at byte 40: the value of key 'name' claims to have 67108865 bytes \(at most 67108864 are",
+    ),
     "key count beyond the file": (
         raw.gguf(key_count=60_000),
         NAME + "at byte 24: a list of 60000 keys needs 780000 bytes, but only 8 are left",

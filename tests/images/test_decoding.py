@@ -148,7 +148,9 @@ def test_limits_are_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PUNA_MAX_IMAGES", "3")
     monkeypatch.setenv("PUNA_MAX_IMAGE_MB", "2")
     monkeypatch.setenv("PUNA_MAX_IMAGE_MEGAPIXELS", "300")
-    assert Limits.from_env() == Limits(3, 2 << 20, 300_000_000, 300_000_000)
+    assert Limits.from_env() == Limits(
+        3, 2 << 20, 300_000_000, 300_000_000, memory_bytes=(256 << 20) + 32 * 300_000_000
+    )
 
 
 @settings(max_examples=150, deadline=None)

@@ -78,7 +78,15 @@ PROCESSORS: dict[str, tuple[Any, dict[str, Any], Callable[[PIL.Image.Image], Any
     ),
     "llava-next": (
         LlavaNextVision,
-        {**TILE, "mean": CLIP_MEAN, "std": CLIP_STD, "grids": GRIDS, "side": 4, "patches": 16},
+        {
+            **TILE,
+            "mean": CLIP_MEAN,
+            "std": CLIP_STD,
+            "grids": GRIDS,
+            "side": 4,
+            "patches": 16,
+            "ends_lines": False,
+        },
         _llava_next,
     ),
 }
@@ -89,7 +97,7 @@ PROCESSORS: dict[str, tuple[Any, dict[str, Any], Callable[[PIL.Image.Image], Any
 def test_tiles_are_those_of_the_reference_processor(name: str, size: tuple[int, int]) -> None:
     tower, options, reference = PROCESSORS[name]
     image = picture(5, *size)
-    prepared = tower.prepare(SimpleNamespace(options=SimpleNamespace(**options), newline=None), image)
+    prepared = tower.prepare(SimpleNamespace(options=SimpleNamespace(**options)), image)
     found = prepared.pixels.transpose(0, 3, 1, 2)
     found = normalised(
         np.ascontiguousarray(found).reshape(len(found), -1), options["mean"], options["std"]

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from numpy.typing import NDArray
 
 from puna.errors import CacheFullError
-from puna.kvcache.cells import Cells, table_shape
+from puna.kvcache.cells import CELL_BYTES, Cells, table_bytes, table_shape
 from puna.kvcache.compaction import move, plan_moves
 from puna.kvcache.free import FreeCells
 
@@ -169,3 +169,13 @@ def test_check_finds_a_leak() -> None:
     with pytest.raises(AssertionError, match="reference counts"):
         cells.check()
     assert np.array_equal(cells.cells(0), [])
+
+
+def test_the_books_take_what_is_said_of_them() -> None:
+    cells = made(100_000, 3, 60_000)
+    free = cells.free_cells
+    assert cells.table.nbytes == table_bytes(3, 60_000)
+    each = cells.references.nbytes + free.is_free().nbytes
+    assert each == CELL_BYTES * 100_000
+    counts = [value for value in vars(free).values() if isinstance(value, np.ndarray)]
+    assert sum(value.nbytes for value in counts) < 1.01 * free.is_free().nbytes

@@ -124,6 +124,17 @@ def test_a_size_is_compared_with_the_tensors(
 
 
 @pytest.mark.parametrize(
+    ("layers", "words"), [(40_000, "there are no tensors of layer 2"), (900_000_000, "at most 65536 layers")]
+)
+def test_a_tensor_of_a_late_layer_makes_no_layers_before_it(layers: int, words: str, tmp_path: Path) -> None:
+    model = invented("llama")
+    model.keys["llama.block_count"] = layers
+    model.tensors[f"blk.{layers - 1}.attn_norm.weight"] = model.tensors["blk.0.attn_norm.weight"]
+    with pytest.raises(ModelError, match=f"'llama.block_count' is {layers}, .*{words}"):
+        load_model(raw.save(tmp_path, model.encode()))
+
+
+@pytest.mark.parametrize(
     ("tokenizer", "keys", "complaint"),
     [
         ("llama", {"scores": Raw(raw.ARRAY, struct.pack("<IQ", 12, 275) + struct.pack("<d", 1e300) * 275)},

@@ -14,6 +14,7 @@ import pytest
 from puna import demo
 from puna.errors import InsufficientMemoryError
 from puna.gguf import GGMLType, open_gguf
+from puna.kvcache.cells import CELL_BYTES, table_bytes
 from puna.kvcache.types import HALVES, KVTypes
 from puna.model.load import load_model
 from puna.model.memory import Forecast, MemoryTable, largest
@@ -138,7 +139,10 @@ def test_what_would_fit_is_said_and_does(tmp_path: Path) -> None:
     fitting = int(words[words.index("num_ctx") + 1])
     assert forecast.table(context=fitting, parallel=4, batch=512).total <= available
     assert forecast.table(context=fitting + 1, parallel=4, batch=512).total > available
-    assert "4 x 100000 tokens of context 97.7 MiB" in str(refusal.value)
+    assert wanted.bookkeeping == table_bytes(4, 100_000) + 4 * 100_000 * CELL_BYTES
+    assert f"4 x 100000 tokens of context {(wanted.cache + wanted.bookkeeping) / MIB:.1f} MiB" in str(
+        refusal.value
+    )
     assert "with one request at a time" in str(refusal.value)
     with pytest.raises(InsufficientMemoryError, match="use a smaller model"):
         forecast.check(wanted, MIB)

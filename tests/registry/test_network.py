@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
 import httpx
 import pytest
 
@@ -54,3 +58,38 @@ def test_a_name_that_does_not_exist() -> None:
         pytest.raises(httpx.ConnectError, match="cannot find nowhere"),
     ):
         http.get("https://nowhere.invalid/")
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What a proxy that the environment names was asked for; `direct.example` is not for it."""
+    asked: list[str] = []
+
+    class Proxy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+
+    server = HTTPServer(("127.0.0.1", 0), Proxy)
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("no_proxy", "direct.example")
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield asked
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_proxy_of_the_environment_finds_names_and_decides(proxy: list[str]) -> None:
+    looked: list[str] = []
+
+    def resolve(host: str, port: int) -> list[str]:
+        looked.append(host)
+        return ["10.0.0.1"]
+
+    with httpx.Client(transport=GuardedTransport(insecure=True, resolve=resolve)) as http:
+        assert http.get("http://registry.example/v2/").status_code == 200
+        assert (proxy, looked) == (["http://registry.example/v2/"], [])
+        with pytest.raises(RegistryError, match="not a public address"):
+            http.get("http://direct.example/")
+    assert (len(proxy), looked) == (1, ["direct.example"])

@@ -97,8 +97,14 @@ def test_from_is_a_file_a_directory_or_a_model(tmp_path: Path) -> None:
     for missing in ("./nothing", "missing.gguf", "/no/such/file", "~/no-such-file-here"):
         with pytest.raises(ModelNotFoundError, match="does not exist"):
             resolve(missing, tmp_path)
-    with pytest.raises(RequestError, match="no Modelfile or safetensors files found"):
-        resolve("empty", tmp_path)
+    assert resolve("empty", tmp_path) == Source(model="empty")  # as `demo` where Puna's sources are
+    for path, folder in (
+        ("./empty", tmp_path),
+        (str(tmp_path / "empty"), tmp_path),
+        (".", tmp_path / "empty"),
+    ):
+        with pytest.raises(RequestError, match="no Modelfile or safetensors files found"):
+            resolve(path, folder)
 
 
 def test_of_a_directorys_weights_the_first_kind_there_is_counts(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tests.model.models.images import Text, reference_log_probabilities
 from tests.tiny import vocabulary
 from tests.tiny_mllama import TinyMllama
 from tests.tiny_vision.common import (
+    CLIPS,
     PART,
     Layout,
     WithLlama,
@@ -37,6 +38,10 @@ class TinyMllamaVision(WithLlama):
 
     architecture = "mllama"
     markers: ClassVar[tuple[str, ...]] = ("<|image|>",)
+
+    @property
+    def pictures(self) -> dict[str, Any]:
+        return CLIPS
 
     def build(self) -> Any:
         from transformers import MllamaConfig, MllamaForConditionalGeneration

@@ -13,8 +13,7 @@ from puna.cli.files import check_model, file_digest, upload
 from puna.cli.local_models import existing_file
 from puna.cli.progress import StatusLines
 from puna.cli.server_process import connect
-from puna.convert import family_of
-from puna.convert.checkpoint import Checkpoint
+from puna.convert import check_convertible
 from puna.errors import ConversionError
 from puna.quantize.kinds import file_type_of
 from puna.store.modelfile import Modelfile, parse
@@ -54,8 +53,7 @@ def _check(files: Mapping[str, Path]) -> None:
         settings = files.get("config.json")
         if settings is None:
             raise ConversionError(f"there is no config.json beside {next(iter(files))}")
-        with Checkpoint(settings.parent) as checkpoint:
-            family_of(checkpoint)
+        check_convertible(settings.parent)
         return
     for path in files.values():
         check_model(path)

@@ -28,7 +28,8 @@ def take_images(text: str, model: str, shown: Mapping[str, Any]) -> tuple[str, l
     """Return `text` without the paths of images that exist, and those images as base64, in order.
 
     They are named on standard error. A path of no file stays in the text, with a warning, and so does every
-    path if `shown`, the reply of `/api/show` about `model`, says that it takes no images.
+    path if `shown`, the reply of `/api/show` about `model`, says that it takes no images. To such a model,
+    a mere name of no file is a word like any other.
     Raises `ImageError` for a file that is there and cannot be read.
     """
     images: list[str] = []
@@ -40,7 +41,7 @@ def take_images(text: str, model: str, shown: Mapping[str, Any]) -> tuple[str, l
         name = found["quoted"] or re.sub(r"\\(.)", r"\1", found["plain"])
         path = path_of(name.removeprefix("file://"))
         if not _is_file(path):
-            if sees and "://" not in name.removeprefix("file://"):
+            if (sees or "/" in name) and "://" not in name.removeprefix("file://"):
                 missing.append(name)
             return found[0]
         if not sees:

@@ -57,6 +57,7 @@ def describe(table: MemoryTable, available: int) -> str:
     ]
     ends = [
         f"Activations for {table.batch} tokens: {humanize.size(table.activations)}",
+        f"Bookkeeping: {humanize.size(table.bookkeeping)}",
         f"Tokenizer: {humanize.size(table.tokenizer)}",
         f"Process: {humanize.size(table.process)}",
         *(f"Total on {device}: {humanize.size(table.on(device))}" for device in table.devices),

@@ -12,6 +12,7 @@ import msgspec
 
 from puna.batch import Image, Input
 from puna.conversation.newest import newest, size
+from puna.conversation.pictures import Pictures
 from puna.conversation.reading import reading_of
 from puna.conversation.turns import Turns
 from puna.engine.engine import Engine
@@ -70,6 +71,7 @@ class ChatModel:
             engine.cancel, name="puna-formats", threads=_MOST_COMPILED, stop=engine.compiler.cancel
         )
         self._turns = Turns(self._formats.cancel)
+        self._pictures = None if engine.images is None else Pictures(engine.images, self._turns.cancel)
         self._closing = False
         self._process = os.getpid()
         self._own = chat_template(facts)
@@ -115,7 +117,7 @@ class ChatModel:
 
     def cancel(self, request_id: int) -> None:
         """Stop a request, wherever it is."""
-        self._turns.cancel(request_id)
+        (self._pictures or self._turns).cancel(request_id)
 
     def refuse_after_fork(self) -> None:
         """Raise UnavailableError in a process that was forked from the one which loaded the model.
@@ -134,17 +136,40 @@ class ChatModel:
         if os.getpid() != self._process:
             return  # its threads and processes are those of the process that loaded it
         self._closing = True
+        if self._pictures is not None:
+            self._pictures.close()
         self._renderer.close()
         self._turns.close()
         self._formats.close()
         self.engine.close()
 
     def _prepare(self, request: Generate, sink: Sink, use: Callable[[FittedPrompt], None]) -> None:
-        """Make the prompt of `request` and `use` it: at once, or when it is its turn with the renderer."""
-        request, images = self._images_of(request)
-        if (traits := self._traits_of(request)) is not None:
-            use(self._plain(request, traits, images))
-            return
+        """Make the prompt of `request` and `use` it: at once, or when its images and its text have had turns.
+
+        `sink` gets the errors of later.
+        """
+        request, files = _tagged(request)
+        if files:
+            if self._pictures is None:
+                raise RequestError(
+                    f"{self.engine.loaded.path.name} cannot see: it has no vision tower; send it no images, "
+                    "or use a model that has vision"
+                )
+            self._pictures.add(
+                request,
+                files,
+                lambda images: self._queue(request, sink, use, images),
+                lambda error: sink(_failure(request, error)),
+            )
+        elif (traits := self._traits_of(request)) is not None:
+            use(self._plain(request, traits, []))
+        else:
+            self._queue(request, sink, use, [])
+
+    def _queue(
+        self, request: Generate, sink: Sink, use: Callable[[FittedPrompt], None], images: list[Image]
+    ) -> None:
+        """Make the prompt of `request` when it is its turn with the renderer, and `use` it."""
         template = chat_template(self._facts, request.template)
 
         def render() -> None:
@@ -161,41 +186,13 @@ class ChatModel:
         def tried() -> None:
             try:
                 work()
-            except PunaError as error:
-                sink(Failed.of(request.id, error))
-            except Exception as error:  # a defect, which must not end this thread
-                log.exception("a request could not be prepared")
-                reason = f"internal error in the model runner: {type(error).__name__}: {error}"
-                sink(
-                    Failed.of(
-                        request.id, OutOfMemoryError() if is_out_of_memory(error) else RunnerError(reason)
-                    )
-                )
+            except Exception as error:  # also a defect, which must not end this thread
+                sink(_failure(request, error))
 
         def give_up() -> None:
             sink(Failed.of(request.id, RunnerError("the model was unloaded")))
 
         turns.add(request.id, kind, tried, give_up)
-
-    def _images_of(self, request: Generate) -> tuple[Generate, list[Image]]:
-        """The request with tags in place of its images, and what these are.
-
-        Raises `ImageError`, and `RequestError` for a model that cannot see.
-        """
-        files: list[bytes] = request.images
-        if isinstance(chat := request.prompt, Chat):
-            messages, files = tagged(chat.messages)
-            request = msgspec.structs.replace(
-                request, prompt=msgspec.structs.replace(chat, messages=messages)
-            )
-        if not files:
-            return request, []
-        if self.engine.images is None:
-            raise RequestError(
-                f"{self.engine.loaded.path.name} cannot see: it has no vision tower; send it no images, "
-                "or use a model that has vision"
-            )
-        return request, self.engine.images.read(files)
 
     def _traits_of(self, request: Generate) -> Traits | None:
         """What the template of a request that is no conversation says; None if the renderer must be asked."""
@@ -222,6 +219,8 @@ class ChatModel:
                 with self._renderer.rendering(template, gap, request.think) as rendering:
                     text = rendering.text()
                 return self._text(request, rendering.traits, text, [])
+        if (traits := self._traits_of(request)) is not None:
+            return self._plain(request, traits, images)
         with self._renderer.rendering(template) as rendering:
             return self._plain(request, rendering.traits, images)
 
@@ -310,3 +309,21 @@ class ChatModel:
             if begin == 0:
                 first = self._tokenizer.decode(prompt.tokens[:1])
         return Prompted(id=request.id, text=prompt.text, tokens=prompt.tokens, begin=begin, first=first)
+
+
+def _tagged(request: Generate) -> tuple[Generate, list[bytes]]:
+    """Return the request with tags in place of its images, and the files of these."""
+    if not isinstance(chat := request.prompt, Chat):
+        return request, request.images
+    messages, files = tagged(chat.messages)
+    return msgspec.structs.replace(request, prompt=msgspec.structs.replace(chat, messages=messages)), files
+
+
+def _failure(request: Generate, error: Exception) -> Failed:
+    if isinstance(error, PunaError):
+        return Failed.of(request.id, error)
+    log.error("a request could not be prepared", exc_info=error)
+    if is_out_of_memory(error):
+        return Failed.of(request.id, OutOfMemoryError())
+    reason = f"internal error in the model runner: {type(error).__name__}: {error}"
+    return Failed.of(request.id, RunnerError(reason))

@@ -86,29 +86,44 @@ _FULL_ROTATION: Final = re.compile(r"^(rope_scaling|rope_parameters)\.(full_atte
 _DEEPEST: Final = 8
 
 
-def check_settings(config: Config, family: Family, ignore: Collection[str] = ()) -> list[str]:
-    """The names of settings that nobody knows, after the family's tables were read.
+def check_settings(
+    config: Config, family: Family, ignore: Collection[str] = (), within: str = ""
+) -> list[str]:
+    """Return the names of settings that nobody knows, after the family's tables were read.
 
     Raises ConversionError for a setting with another value than files of the architecture can have, and for
     an unknown one that seems to change what the model computes. Settings that `ignore` names may be anything.
+    `within` is what config.json has the settings in, as "vision_config.": names begin with it.
     """
+    ignore = {name.removeprefix(within) for name in ignore if name.startswith(within)}
     if strange := next((name for name in ignore if config.peek(name) is None), None):
         raise ConversionError(f"config.json has no setting {shown(strange)} to ignore")
+    for name in sorted(config.outside - {"tie_word_embeddings", *ignore}):
+        if config.peek(name) is not None and not _HARMLESS.fullmatch(name):
+            raise ConversionError(
+                f"config.json: '{name}' is outside 'text_config', where transformers does not look for it"
+            )
     unknown = []
-    for name, value in _leaves({**family.defaults, **config.own}):
+    for name, value in _leaves({**config.own, **config.defaults}):
         if any(part in ignore for part in _outer(name)):
             continue
         if (assumption := _assumption(name, config, family)) is not None:
-            _check(name, value, assumption, config, family)
+            _check(within + name, value, assumption, config, family)
         elif not _is_accounted_for(name, config, family):
             if _NEAR.search(name.lower()) and _is_numerical(value):
                 raise ConversionError(
-                    f"config.json: '{name}' is {shown(value)}, which a file of architecture "
-                    f"{family.architecture} is not known to carry; if it does not matter, convert the folder "
-                    f"with `puna convert --ignore {name}`"
+                    f"config.json: '{within}{name}' is {shown(value)}, which a file of architecture "
+                    f"{family.architecture} is not known to carry; if it does not matter, "
+                    f"{how_to_ignore(within + name, ignore)}"
                 )
-            unknown.append(name)
+            unknown.append(within + name)
     return unknown
+
+
+def how_to_ignore(name: str, ignored: Collection[str]) -> str:
+    """Say for an error how to convert a folder whatever a setting says, beside those `ignored` already."""
+    options = " ".join(f"--ignore {each}" for each in (*ignored, name))
+    return f"`puna convert {options} FOLDER OUT.gguf` writes a file to use instead of the folder"
 
 
 def one_of(values: Collection[Any]) -> str:

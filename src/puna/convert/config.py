@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import Any, Final, Self
 
 from puna.convert.added import added_tokens
@@ -14,16 +15,25 @@ _MOST: Final = 1 << 12
 _LARGEST_HEAD: Final = 1 << 14
 
 
+def _pictures_of(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return what the checkpoint says of how pictures are prepared."""
+    found: dict[str, Any] = {}
+    for name in ("preprocessor_config.json", "processor_config.json"):
+        given = checkpoint.json(name)
+        inner = given.get("image_processor")
+        found |= given | (inner if isinstance(inner, dict) else {})
+    return found
+
+
 class _Rotation(Mapping[str, Any]):
     """Settings of a rotation, each with the names in config.json that give it; reads are reported."""
 
-    def __init__(self, found: Mapping[str, tuple[Any, list[str]]], note: Callable[[str], None]) -> None:
+    def __init__(self, found: Mapping[str, tuple[Any, list[str]]], note: Callable[..., None]) -> None:
         self._found, self._note = found, note
 
     def __getitem__(self, key: str) -> Any:
         value, names = self._found[key]
-        for name in names:
-            self._note(name)
+        self._note(*names)
         return value
 
     def __contains__(self, key: object) -> bool:
@@ -52,8 +62,9 @@ class Config:
         self.own: Mapping[str, Any] = nested[0] if nested else raw
         self.raw: dict[str, Any] = {**raw, **self.own}
         self.read: set[str] = set()  # names of settings; those within others have dots
+        self.outside: set[str] = set()  # those read that the text model's own settings lack
+        self.defaults: dict[str, Any] = {}  # settings that config.json does not mention
         self.whole: Mapping[str, Any] = raw
-        self._pictures: dict[str, Any] = {}
         self._added: dict[str, int] = {}
 
     @classmethod
@@ -64,12 +75,13 @@ class Config:
             raise ConversionError("config.json lacks 'vision_config'")
         config = cls(checkpoint.config)
         config.raw = own
-        for name in ("preprocessor_config.json", "processor_config.json"):
-            given = checkpoint.json(name)
-            inner = given.get("image_processor")
-            config._pictures |= given | (inner if isinstance(inner, dict) else {})
+        config._pictures = _pictures_of(checkpoint)
         config._added = {text: id for id, (text, _) in added_tokens(checkpoint).items()}
         return config
+
+    @cached_property
+    def _pictures(self) -> dict[str, Any]:
+        return {} if self._checkpoint is None else _pictures_of(self._checkpoint)
 
     @property
     def text(self) -> Config:
@@ -106,16 +118,33 @@ class Config:
         return id
 
     def complete(self, defaults: Mapping[str, Any]) -> None:
-        """Use `defaults` for settings that config.json does not mention, as transformers does."""
-        self.raw = {**defaults, **self.raw}
+        """Use `defaults` for settings that config.json does not mention, as transformers does.
+
+        A default rotation counts only where nothing is said of rotation, under either name.
+        """
+        rotates = any(self.raw.get(name) for name in ("rope_parameters", "rope_scaling"))
+        for name, value in defaults.items():
+            if name not in self.raw or (name == "rope_parameters" and not rotates):
+                self.defaults[name] = value
+        if rotates:
+            self.defaults.pop("rope_parameters", None)
+        self.raw = {**self.raw, **self.defaults}
 
     def get(self, *names: str) -> Any:
         """The first of the settings that is there and not null, or None.
 
         All of the names count as read. A dot leads to a setting within another.
         """
+        found = [name for name in names if self.peek(name) is not None]
+        self._note(*found[:1], *names)
+        return self.peek(found[0]) if found else None
+
+    def _note(self, *names: str) -> None:
+        """Mark settings as read, of which the first one counts."""
         self.read.update(names)
-        return next((value for name in names if (value := self.peek(name)) is not None), None)
+        first = names[0].partition(".")[0]
+        if self.own is self.whole.get("text_config") and first in self.whole and first not in self.own:
+            self.outside.add(names[0])
 
     def peek(self, name: str) -> Any:
         """A setting or None, without marking it as read. A dot leads to a setting within another."""
@@ -168,7 +197,7 @@ class Config:
     @property
     def rope(self) -> Mapping[str, Any]:
         """The rotation in layers that see everything: `rope_type`, `rope_theta`, factors."""
-        return _Rotation(self._rotations(), self.read.add)
+        return _Rotation(self._rotations(), self._note)
 
     @property
     def local_rope_theta(self) -> float | None:

@@ -6,8 +6,9 @@ import contextlib
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +22,15 @@ from puna.convert.config import Config
 from puna.convert.family import Family
 from puna.convert.keys import metadata, plain_metadata, tower_metadata
 from puna.convert.modules import module_metadata
-from puna.convert.plan import Target, check_heads, targets
+from puna.convert.plan import (
+    Target,
+    check_biases,
+    check_experts,
+    check_heads,
+    check_layers,
+    check_output,
+    targets,
+)
 from puna.convert.registry import family_of, tower_of
 from puna.convert.towers.assumed import check_tower
 from puna.convert.vocabulary import vocabulary
@@ -58,23 +67,12 @@ def convert(
     file cannot be written.
     """
     with Checkpoint(folder) as checkpoint:
-        config, family = Config(checkpoint.config, checkpoint), family_of(checkpoint)
-        kind = _checked_type(checkpoint, file_type)
-        config.complete(family.defaults)
-        with _named(folder):
-            planned = targets(checkpoint, config, family, _TYPES[kind])
-            keys = {**metadata(config, family), **module_metadata(checkpoint)}
-            check_heads(planned, keys)
-            keys |= vocabulary(checkpoint, config, family)
-            unknown = check_settings(config, family, ignore)
-            writer = _writer(target, family, "model", name or folder.resolve().name, kind)
-            for key, value in keys.items():
-                writer.add(key, value, _KINDS.get(key))
-        if unknown:
+        draft = _model(checkpoint, target, file_type, name, ignore)
+        if draft.unknown:
             logger.warning(
-                "config.json: unknown settings, which the file does not have: %s", ", ".join(unknown)
+                "config.json: unknown settings, which the file does not have: %s", ", ".join(draft.unknown)
             )
-        _write(writer, planned, checkpoint, config, report)
+        _write(draft, checkpoint, report)
 
 
 def convert_tower(
@@ -90,19 +88,10 @@ def convert_tower(
     Whether there is such a part that can be converted. As `convert` otherwise.
     """
     with Checkpoint(folder) as checkpoint:
-        family = tower_of(checkpoint.config)
-        if family is None or not isinstance(checkpoint.config.get("vision_config"), dict):
+        draft = _tower(checkpoint, target, file_type, name)
+        if draft is None:
             return False
-        kind = _checked_type(checkpoint, file_type)
-        with _named(folder):
-            config = Config.of_tower(checkpoint)
-            planned = targets(checkpoint, config, family, _TYPES[kind])
-            writer = _writer(target, family, "mmproj", name or folder.resolve().name, kind)
-            keys = tower_metadata(config, family)
-            check_tower(config, keys)
-            for key, value in keys.items():
-                writer.add(key, value)
-        _write(writer, planned, checkpoint, config, report)
+        _write(draft, checkpoint, report)
     return True
 
 
@@ -115,16 +104,78 @@ def convert_adapters(
     """
     made: dict[str, Path] = {}
     with Checkpoint(folder) as checkpoint:
-        config = Config(checkpoint.config)
-        for name, family in family_of(checkpoint).adapters(config).items():
-            made[name] = target(name)
-            with _named(folder):
-                planned = targets(checkpoint, config, family, GGMLType.F32)
-                writer = _writer(made[name], family, "adapter", name)
-                for key, value in plain_metadata(config, family).items():
-                    writer.add(key, value)
-            _write(writer, planned, checkpoint, config, report)
+        for name, draft in _adapters(checkpoint, target):
+            made[name] = draft.writer.path
+            _write(draft, checkpoint, report)
     return made
+
+
+def check_convertible(folder: Path) -> None:
+    """Raise what `convert`, `convert_tower` and `convert_adapters` would, before numbers are read."""
+    nowhere = folder / "nowhere.gguf"  # which is not written
+    with Checkpoint(folder) as checkpoint:
+        _model(checkpoint, nowhere, None, "", ())
+        _tower(checkpoint, nowhere, None, "")
+        list(_adapters(checkpoint, lambda name: nowhere))
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A file that is about to be written: its keys are in the writer; settings nobody knows are `unknown`."""
+
+    writer: GGUFWriter
+    planned: list[Target]
+    config: Config
+    unknown: Sequence[str] = ()
+
+
+def _model(
+    checkpoint: Checkpoint, target: Path, file_type: FileType | None, name: str, ignore: Collection[str]
+) -> _Draft:
+    config, family = Config(checkpoint.config, checkpoint), family_of(checkpoint)
+    kind = _checked_type(checkpoint, file_type)
+    config.complete(family.defaults)
+    with _named(checkpoint.folder):
+        planned = targets(checkpoint, config, family, _TYPES[kind])
+        keys = {**metadata(config, family), **module_metadata(checkpoint)}
+        check_output(planned, checkpoint, config, family)
+        check_layers(planned, keys)
+        check_heads(planned, keys)
+        check_experts(planned, keys)
+        check_biases(planned, config, ignore)
+        keys |= vocabulary(checkpoint, config, family)
+        unknown = [*check_settings(config, family, ignore), *family.check_others(config, ignore)]
+        writer = _writer(target, family, "model", name or checkpoint.folder.resolve().name, kind)
+        for key, value in keys.items():
+            writer.add(key, value, ValueType.INT32 if value == [] else _KINDS.get(key))
+    return _Draft(writer, planned, config, unknown)
+
+
+def _tower(checkpoint: Checkpoint, target: Path, file_type: FileType | None, name: str) -> _Draft | None:
+    family = tower_of(checkpoint.config)
+    if family is None or not isinstance(checkpoint.config.get("vision_config"), dict):
+        return None
+    kind = _checked_type(checkpoint, file_type)
+    with _named(checkpoint.folder):
+        config = Config.of_tower(checkpoint)
+        planned = targets(checkpoint, config, family, _TYPES[kind])
+        writer = _writer(target, family, "mmproj", name or checkpoint.folder.resolve().name, kind)
+        keys = tower_metadata(config, family)
+        check_tower(config, keys)
+        for key, value in keys.items():
+            writer.add(key, value)
+    return _Draft(writer, planned, config)
+
+
+def _adapters(checkpoint: Checkpoint, target: Callable[[str], Path]) -> Iterator[tuple[str, _Draft]]:
+    config = Config(checkpoint.config)
+    for name, family in family_of(checkpoint).adapters(config).items():
+        with _named(checkpoint.folder):
+            planned = targets(checkpoint, config, family, GGMLType.F32)
+            writer = _writer(target(name), family, "adapter", name)
+            for key, value in plain_metadata(config, family).items():
+                writer.add(key, value)
+        yield name, _Draft(writer, planned, config)
 
 
 @contextlib.contextmanager
@@ -160,9 +211,8 @@ def _as_published(checkpoint: Checkpoint) -> FileType:
     return FileType.BF16 if sizes.get("BF16", 0) > sizes.get("F16", 0) + sizes.get("F32", 0) else FileType.F16
 
 
-def _write(
-    writer: GGUFWriter, planned: list[Target], checkpoint: Checkpoint, config: Config, report: Report
-) -> None:
+def _write(draft: _Draft, checkpoint: Checkpoint, report: Report) -> None:
+    writer, planned, config = draft.writer, draft.planned, draft.config
     total = sum(tensor.end - tensor.begin for tensor in checkpoint.tensors.values())
     whole = sum(target.type.nbytes(int(np.prod(target.shape))) for target in planned)
     done = 0

@@ -7,7 +7,7 @@ A family is a table. Names of tensors are those of a checkpoint with `{}` for nu
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -77,6 +77,8 @@ class Family:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     #: Values of settings that no key carries; see `assumptions.py`.
     assumed: Mapping[str, Assumption] = field(default_factory=dict)
+    #: Checks settings that are not the text model's own, as `check_settings` does those.
+    check_others: Callable[[Config, Collection[str]], list[str]] = lambda config, ignore: []
     harmless: tuple[str, ...] = ()  # settings that change nothing, beside the usual; `*` is anything
     ropes: tuple[str, ...] = SCALED  # kinds of rotation that readers compute
 

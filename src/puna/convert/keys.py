@@ -51,6 +51,12 @@ _OF_TOWERS: Final[dict[str, Key]] = {
     "vision.image_std": lambda config: _normalised(config, "image_std", 1.0),
 }
 
+#: How keys begin that no reader does without.
+_NEEDED: Final = (
+    "embedding_length", "attention.relative_buckets_count", "attention.cross_attention_layers", "ssm.",
+    "shortconv.",
+)  # fmt: skip
+
 #: In GGUF numbers with a fraction, even where config.json says 10000.
 _FLOATS: Final = (
     "epsilon",
@@ -73,10 +79,33 @@ _LISTS: Final = (
 
 def metadata(config: Config, family: Family) -> dict[str, Any]:
     """The architecture's keys, without its name before them; a value None leaves a key out."""
-    found = {key: _value(config, given) for key, given in {**_USUAL, **family.keys}.items()}
-    return checked(
-        {**rope_scaling(config, family), **{key: value for key, value in found.items() if value is not None}}
-    )
+    keys = {**_USUAL, **family.keys}
+    found = {key: _value(config, given) for key, given in keys.items()}
+    for key, given in keys.items():
+        if found[key] is None and key.startswith(_NEEDED) and isinstance(given, str | tuple):
+            raise ConversionError(f"config.json lacks '{given if isinstance(given, str) else given[0]}'")
+    found = {
+        **rope_scaling(config, family),
+        **{key: value for key, value in found.items() if value is not None},
+    }
+    _check_rotated(found, config)
+    return checked(found)
+
+
+def _check_rotated(found: Mapping[str, Any], config: Config) -> None:
+    """Raise ConversionError unless pairs of a head rotate, and the axes of a rotation share all of them."""
+    if (rotated := found.get("rope.dimension_count")) is not None and rotated % 2:
+        raise ConversionError(
+            f"config.json: {rotated} numbers of a head rotate, which are no pairs: 'partial_rotary_factor' "
+            "or 'head_dim' is missing or wrong"
+        )
+    if (sections := found.get("rope.dimension_sections")) is None:
+        return
+    size = found.get("rope.dimension_count") or found.get("attention.key_length") or config.head_size
+    if sum(sections) != size // 2:
+        raise ConversionError(
+            f"config.json: 'mrope_section' divides {sum(sections)} pairs, but {size // 2} of a head rotate"
+        )
 
 
 def tower_metadata(config: Config, family: Family) -> dict[str, Any]:
@@ -127,11 +156,11 @@ def rope_scaling(config: Config, family: Family) -> dict[str, Any]:
         )
     match kind:
         case "linear":
-            found |= {"rope.scaling.type": "linear", "rope.scaling.factor": _float(rope["factor"])}
+            found |= {"rope.scaling.type": "linear", "rope.scaling.factor": _scaling_factor(config)}
         case "yarn":
             found |= {
                 "rope.scaling.type": "yarn",
-                "rope.scaling.factor": _float(rope["factor"]),
+                "rope.scaling.factor": _scaling_factor(config),
                 "rope.scaling.original_context_length": rope.get("original_max_position_embeddings"),
                 "rope.scaling.yarn_ext_factor": _float(rope.get("extrapolation_factor")),
                 "rope.scaling.attn_factor": _attention_factor(config),
@@ -143,6 +172,13 @@ def rope_scaling(config: Config, family: Family) -> dict[str, Any]:
         case "dynamic":
             rope.get("factor")  # changes nothing within the context of training
     return found
+
+
+def _scaling_factor(config: Config) -> float:
+    factor = _float(config.rope.get("factor"))
+    if factor is None:
+        raise ConversionError("config.json: the rotation lacks 'factor', by which it is scaled")
+    return factor
 
 
 def yarn_magnitude(factor: float, scale: float = 1.0) -> float:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 
+from puna.convert.assumptions import how_to_ignore
 from puna.convert.checkpoint import Checkpoint
 from puna.convert.config import Config
 from puna.convert.family import Family, Split
@@ -28,8 +29,25 @@ _EXACT: Final = (
 _KERNELS: Final = ("v.patch_embd.weight", "mm.patch_merger.weight")
 
 
+_LAYER: Final = re.compile(r"blk\.(\d+)\.")
+_ROUTER: Final = re.compile(r"blk\.(\d+)\.ffn_gate_inp\.weight")
 #: Tensors whose sizes depend on heads.
 _OF_HEADS: Final = re.compile(r"blk\.(\d+)\.(attn_k|attn_output)\.weight")
+
+
+#: How names of architectures that predict tokens end.
+_PREDICTING: Final = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
+#: Biases in a layer, by the settings that say whether they are there.
+_BIASES: Final = {
+    name: re.compile(rf"(?:{modules})\.bias")
+    for name, modules in {
+        "attention_bias": "attn_(?:q|k|v|qkv|output|q_a|kv_a_mqa)", "attention_out_bias": "attn_output",
+        "qkv_bias": "attn_[qkv]", "mlp_bias": "ffn_(?:gate|up|down)(?:_shexp)?",
+        "use_bias": r"attn_(?:q|k|v|output)|ffn_(?:gate|up|down)(?:_shexp)?|ssm_(?:in|out)",
+        "mamba_proj_bias": "ssm_(?:in|out)", "projectors_bias": "ssm_out", "use_conv_bias": "ssm_conv1d",
+        "mamba_conv_bias": "ssm_conv1d", "conv_bias": r"shortconv\.\w+", "norm_bias": r"\w+_norm",
+    }.items()
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +99,10 @@ def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGML
         name: Target(name, constant=np.ascontiguousarray(values))
         for name, values in family.extra(config).items()
     }
-    said = config.whole.get("tie_word_embeddings", config.get("tie_word_embeddings"))
-    tied = family.tied if said is None else bool(said)
+    tied = _is_tied(config, family)
+    # transformers looks at the setting outside, whose default may differ, or of some models at that inside.
+    said = [bool(each.get("tie_word_embeddings")) for each in (config.whole, config.own)]
+    doubtful = tied and config.own is not config.whole and not all(said)
     for name in checkpoint.tensors:
         if is_of_another_part(name, family):
             continue
@@ -92,6 +112,11 @@ def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGML
             raise ConversionError(
                 f"tensor {shown(name)} has no place in a file of architecture {family.architecture}"
             ) from None
+        if doubtful and place == "output.weight" and not family.tied:
+            raise ConversionError(
+                f"config.json: 'tie_word_embeddings' is true only {'outside' if said[0] else 'in'} "
+                "'text_config', and the checkpoint has an output: say in both places whether it counts"
+            )
         if place is None or (tied and place == "output.weight"):
             continue
         split = place if isinstance(place, Split) else None
@@ -110,6 +135,82 @@ def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGML
     for each in found.values():
         _measure(each, checkpoint, config, mostly)
     return sorted(found.values(), key=_place)
+
+
+def _is_tied(config: Config, family: Family) -> bool:
+    """Return whether the output is the input's table."""
+    said = config.whole.get("tie_word_embeddings", config.get("tie_word_embeddings"))
+    return family.tied if said is None else bool(said)
+
+
+def check_output(planned: Sequence[Target], checkpoint: Checkpoint, config: Config, family: Family) -> None:
+    """Raise ConversionError if a model that predicts tokens lacks its output.
+
+    Readers of the file would take the input's table instead. A folder that sentence-transformers wrote makes
+    vectors, which need no output.
+    """
+    (name, *_) = config.whole.get("architectures") or ("",)
+    predicts = str(name).endswith(_PREDICTING) and not checkpoint.modules
+    # transformers ties a text model within another unless the whole says otherwise.
+    by_whole = config.own is not config.whole and "tie_word_embeddings" not in config.whole
+    tied = _is_tied(config, family) or by_whole or config.get("tie_word_embeddings")
+    if predicts and not tied and not {"output.weight", "cls.output.weight"} & {each.name for each in planned}:
+        raise ConversionError(
+            "the checkpoint has no output ('lm_head.weight'), and config.json does not say that it is the "
+            "input's table ('tie_word_embeddings'): the setting or a file of tensors is missing"
+        )
+
+
+def check_biases(planned: Sequence[Target], config: Config, ignore: Collection[str]) -> None:
+    """Raise ConversionError for biases that a setting denies, unless `ignore` names the setting.
+
+    transformers leaves such biases out; readers of the file would add them.
+    """
+    said = {name: config.peek(name) for name in _BIASES if isinstance(config.peek(name), bool)}
+    for target in planned:
+        module = target.name.rpartition("blk.")[2].partition(".")[2]
+        about = [name for name in said if _BIASES[name].fullmatch(module)]
+        if about and not any(said[name] for name in about) and not {*about} & {*ignore}:
+            raise ConversionError(
+                f"config.json: '{about[0]}' is False, but there is '{target.name}'; to use it all the same, "
+                f"{how_to_ignore(about[0], ignore)}"
+            )
+
+
+def check_layers(planned: Sequence[Target], keys: Mapping[str, Any]) -> None:
+    """Raise ConversionError if the checkpoint has other layers than `keys` say."""
+    found = {int(layer[1]) for target in planned if (layer := _LAYER.match(target.name))}
+    if found and len(found) != keys["block_count"]:
+        raise ConversionError(
+            f"config.json says that there are {keys['block_count']} layers, but the checkpoint has "
+            f"{len(found)}: 'num_hidden_layers' is missing or wrong, or a file of tensors is missing"
+        )
+
+
+def check_experts(planned: Sequence[Target], keys: Mapping[str, Any]) -> None:
+    """Raise ConversionError if `keys` lack the numbers of experts, or the checkpoint contradicts them."""
+    routed = [int(found[1]) for target in planned if (found := _ROUTER.fullmatch(target.name))]
+    if routed and not (keys.get("expert_count") and keys.get("expert_used_count")):
+        raise ConversionError("config.json does not say how many experts there are, or how many are used")
+    groups, groups_used = keys.get("expert_group_count") or 1, keys.get("expert_group_used_count")
+    if routed and groups > 1:
+        if groups_used is None:
+            raise ConversionError("config.json lacks 'topk_group', the number of groups that are used")
+        most = keys["expert_count"] // groups * groups_used
+        if keys["expert_used_count"] > most:
+            raise ConversionError(
+                f"config.json: {keys['expert_used_count']} experts cannot be used, as the groups that are "
+                f"used have {most}: 'n_group' or 'topk_group' is wrong"
+            )
+    dense, layers = keys.get("leading_dense_block_count"), keys["block_count"]
+    if dense is None:
+        return
+    first, every = min(routed, default=layers), keys.get("interleave_moe_layer_step") or 1
+    if not min(dense, layers) <= first < min(dense, layers) + every:
+        raise ConversionError(
+            f"config.json says that layer {dense} is the first with experts, but in the checkpoint it is "
+            f"layer {first}: a setting such as 'first_k_dense_replace' is missing or wrong"
+        )
 
 
 def check_heads(planned: Sequence[Target], keys: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The images of requests: read once, encoded when a text comes to them, a slice at a time between steps.
+"""The images of requests: decoded once, encoded when a text comes to them, a slice at a time between steps.
 
 An image is known by the hash of its bytes, so that one which is sent again, in the next turn of a
 conversation say, is neither decoded nor encoded twice; where the prefix cache has it, it is not even looked
@@ -18,20 +18,71 @@ from typing import TYPE_CHECKING
 
 from puna.batch import Image
 from puna.errors import ImageError
-from puna.images import ImageLimits, decode
+from puna.images import ImageLimits
 from puna.images.limits import image_limits
 from puna.model.memory import IMAGE_STATE_BYTES
+from puna.model.vision.preparer.client import Preparer
 
 if TYPE_CHECKING:
     from puna.engine.sequence import Sequence
-    from puna.model.vision.tower import VisionTower
+    from puna.model.vision.tower import Prepared, VisionTower
     from puna.nn.vision.attention import Slices
     from puna.ops import Array
 
 log = logging.getLogger("puna.engine")
 
-#: Reading a request's images may take this long; who has more to show asks more than once.
-_LONGEST_READING_S = 30.0
+
+class ReadingImages:
+    """The files of a request, of which `images` have been read; those that are known are read already."""
+
+    def __init__(self, known: Images, files: list[bytes], limits: ImageLimits | None = None) -> None:
+        """Raises `ImageError` for more files than a request may have."""
+        self.images: list[Image] = []
+        self._known = known
+        self._files = files
+        self._limits = limits or image_limits()
+        self._pixels = 0
+        self._seconds = 0.0
+        self._limits.check_count(len(files))
+        self._digests = [_digest(data) for data in files]
+        self._take_known()
+
+    @property
+    def done(self) -> bool:
+        return len(self.images) == len(self._files)
+
+    def advance(self) -> None:
+        """Read one file, and those around it that are known.
+
+        Raises `ImageError` that says which one is wrong, and how, and PreparerError.
+        """
+        self._take_known()  # another request may have brought them meanwhile
+        if not self.done:
+            self._decode()
+            self._take_known()
+
+    def _take_known(self) -> None:
+        for digest in self._digests[len(self.images) :]:
+            if (image := self._known.find(digest)) is None:
+                return
+            self.images.append(image)
+
+    def _decode(self) -> None:
+        number, count, limits = len(self.images), len(self._files), self._limits
+        name = "the image" if count == 1 else f"image {number + 1} of {count}"
+        seconds = limits.seconds_together - self._seconds
+        found = self._known.preparer.prepare(self._files[number], name, limits, seconds)
+        self._pixels += found.decoded_pixels
+        self._seconds += found.seconds
+        if self._pixels > limits.pixels_together:
+            most = limits.pixels_together
+            raise ImageError(f"the images have more than {most} pixels together: send them smaller")
+        self.images.append(self._known.add(self._digests[number], found.prepared))
+        if self._seconds >= limits.seconds_together and not self.done:
+            raise ImageError(
+                f"the request's images take too long: after {limits.seconds_together:g} s of processor time "
+                f"{number + 1} of {count} were decoded; send fewer, or smaller ones"
+            )
 
 
 class Images:
@@ -39,6 +90,7 @@ class Images:
 
     def __init__(self, tower: VisionTower, slice_rows: int, *, kept_bytes: int = IMAGE_STATE_BYTES) -> None:
         self.tower = tower
+        self.preparer = Preparer(tower)
         self.encoded = 0  # images so far
         self.failed: Image | None = None  # the last one that could not be encoded
         self._slice_rows = slice_rows
@@ -51,33 +103,35 @@ class Images:
     # --- from any thread ---------------------------------------------------------------
 
     def read(self, files: Iterable[bytes], limits: ImageLimits | None = None) -> list[Image]:
-        """The images in some files, which are those of a request.
+        """Return the images in some files, which are those of a request.
 
-        Raises `ImageError` that says which one is wrong, and how.
+        Raises `ImageError` that says which one is wrong, and how, and PreparerError.
         """
-        files, limits = list(files), limits or image_limits()
-        limits.check_count(len(files))
-        images: list[Image] = []
-        began, pixels = time.monotonic(), 0
-        for number, data in enumerate(files):
-            name = "the image" if len(files) == 1 else f"image {number + 1} of {len(files)}"
-            digest = _digest(data)
-            image = self._find(digest)
-            if image is None:
-                picture = decode(data, limits, name)
-                pixels += picture.width * picture.height
-                if pixels > limits.pixels_together:
-                    most = limits.pixels_together
-                    raise ImageError(f"the images have more than {most} pixels together: send them smaller")
-                prepared = self.tower.prepare(picture)
-                image = self._add(Image(digest, prepared, prepared.rows))
-            images.append(image)
-            if time.monotonic() - began > _LONGEST_READING_S and number + 1 < len(files):
-                raise ImageError(
-                    f"the request's images take too long: after {_LONGEST_READING_S:.0f} s "
-                    f"{number + 1} of {len(files)} were decoded; send fewer, or smaller ones"
-                )
-        return images
+        reading = ReadingImages(self, list(files), limits)
+        while not reading.done:
+            reading.advance()
+        return reading.images
+
+    def find(self, digest: int) -> Image | None:
+        """Return the image whose file has this digest, if it is known."""
+        with self._lock:
+            if digest in self._known:
+                self._known.move_to_end(digest)
+            return self._known.get(digest)
+
+    def add(self, digest: int, prepared: Prepared) -> Image:
+        """Return the image that was prepared, which is known now.
+
+        Others are forgotten, those first that were not used for longest, until what is known is no more than
+        `kept_bytes` again; requests that have them keep them.
+        """
+        with self._lock:
+            image = self._known.setdefault(digest, Image(digest, prepared, prepared.rows))
+            self._known.move_to_end(digest)
+            size = sum(map(_size, self._known.values()))
+            while size > self._kept_bytes and len(self._known) > 1:
+                size -= _size(self._known.popitem(last=False)[1])
+            return image
 
     # --- on the stepping thread --------------------------------------------------------
 
@@ -117,6 +171,7 @@ class Images:
         return True
 
     def close(self) -> None:
+        self.preparer.close()
         self._give_up()
         self.tower.keys.release()
         self._known.clear()
@@ -145,16 +200,6 @@ class Images:
                     size -= _size(image)
                     self._known.pop(image.digest, None)
                     image.states = None
-
-    def _find(self, digest: int) -> Image | None:
-        with self._lock:
-            if digest in self._known:
-                self._known.move_to_end(digest)
-            return self._known.get(digest)
-
-    def _add(self, image: Image) -> Image:
-        with self._lock:  # another request may have come with the same meanwhile
-            return self._known.setdefault(image.digest, image)
 
 
 def _size(image: Image) -> int:

@@ -92,7 +92,8 @@ class Room:
             raise NotSupportedError(f"the context can grow to {self.most_context} tokens, not to {context}")
         capacity = min(max(self._capacity, self._parallel * context), self._most_capacity)
         size = cache_bytes(self._cache, self._rows, capacity, self._batch)
-        needed, available = size - provided, max(available_memory() - reserved, 0)
+        books = self._cache.bookkeeping_bytes(sequences=self._rows, longest=context, capacity=capacity)
+        needed, available = size - provided + books, max(available_memory() - reserved, 0)
         if needed > available:
             raise InsufficientMemoryError(
                 f"a context of {context} tokens can take {needed} bytes more, and {available} are free",

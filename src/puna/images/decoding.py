@@ -29,11 +29,15 @@ _SCAN: Final = b"\xff\xda"
 _WHITE: Final = (255, 255, 255, 255)
 
 
-def decode(data: bytes, limits: ImageLimits, name: str = "the image") -> Picture:
-    """The picture in a JPEG, PNG, WebP, GIF or BMP file, turned as its EXIF data say; holes are white.
+def decode(
+    data: bytes, limits: ImageLimits, name: str = "the image", *, enough: int | None = None
+) -> Picture:
+    """Return the picture in a JPEG, PNG, WebP, GIF or BMP file, turned as its EXIF data say; holes are white.
+
+    A JPEG is decoded at a half, a quarter or an eighth of its size where that leaves `enough` pixels.
 
     Raises `ImageError`, which calls it `name`: for no image, a damaged or animated one, one of another
-    format, and one beyond `limits`.
+    format, and one beyond `limits`. Raises MemoryError.
     """
     if not data:
         raise ImageError(f"{name} is empty: it has no bytes")
@@ -46,6 +50,8 @@ def decode(data: bytes, limits: ImageLimits, name: str = "the image") -> Picture
             warnings.simplefilter("ignore")  # about size, which is checked here, and about odd metadata
             with Image.open(io.BytesIO(data), formats=_FORMATS) as file:
                 _check(file, data, limits, name)
+                if enough is not None:
+                    _scale(file, enough)
                 file.load()
                 return _rgb(_upright(file))
     except UnidentifiedImageError:
@@ -54,7 +60,7 @@ def decode(data: bytes, limits: ImageLimits, name: str = "the image") -> Picture
         ) from None
     except Image.DecompressionBombError:
         raise ImageError(_too_many(name, "more than 178 million", limits)) from None
-    except ImageError:
+    except (ImageError, MemoryError):
         raise
     except Exception as error:
         # Whatever a decoder stumbles over: Pillow promises no class, and does not wrap struct's errors.
@@ -75,6 +81,16 @@ def _check(file: ImageFile.ImageFile, data: bytes, limits: ImageLimits, name: st
         raise ImageError(f"{name} is a JPEG of {scans} scans, and at most {_MOST_SCANS} are decoded")
 
 
+def _scale(file: ImageFile.ImageFile, enough: int) -> None:
+    """Have a JPEG decoded at the smallest size that has `enough` pixels. Other formats have one size."""
+    width, height = file.size
+    for factor in (8, 4, 2):
+        wide, high = width // factor, height // factor
+        if wide and high and wide * high >= enough:
+            file.draft("RGB", (wide, high))
+            return
+
+
 def _too_many(name: str, size: str, limits: ImageLimits) -> str:
     return (
         f"{name} has {size} pixels, and at most {limits.pixels} are decoded: "
@@ -93,8 +109,7 @@ def _upright(image: Image.Image) -> Image.Image:
 def _rgb(image: Image.Image) -> Picture:
     """Of any mode: what is not opaque on white, as people see it."""
     if image.mode.startswith("I"):  # 16 bits of grey, which `convert` would clip to the darkest 8
-        deep = np.asarray(image).astype(np.int64)
-        return Image.fromarray((deep >> 8).clip(0, 255).astype(np.uint8)).convert("RGB")
+        return Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8)).convert("RGB")
     if image.mode in ("LA", "PA", "La", "RGBa") or "transparency" in image.info:
         image = image.convert("RGBA")
     if image.mode != "RGBA":

@@ -231,6 +231,25 @@ class Cache(ABC):
         That is with `sequences` sequences, `capacity` cells and passes of up to `batch` rows.
         """
 
+    def bookkeeping_bytes(self, *, sequences: int, longest: int, capacity: int) -> int:
+        """Return what a cache of this kind can come to take for its bookkeeping, beside `layer_bytes`.
+
+        That is with `capacity` cells and `sequences` sequences of up to `longest` positions.
+        """
+        return 0
+
+    def is_countable(self, *, sequences: int, longest: int, capacity: int) -> bool:
+        """Return whether the indices of a cache of this kind and these sizes are int32, as they must be."""
+        return True
+
+    def reserved_bytes(self, *, sequences: int, longest: int, capacity: int) -> int:
+        """Return the address space of a cache of this kind and these sizes.
+
+        That is at least `layer_bytes` and `bookkeeping_bytes`: a window has cells that are never used.
+        """
+        own = sum(self.layer_bytes(sequences=sequences, capacity=capacity, batch=0).values())
+        return own + self.bookkeeping_bytes(sequences=sequences, longest=longest, capacity=capacity)
+
     @property
     @abstractmethod
     def provided_bytes(self) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from puna.kvcache.cache import Cache
-from puna.kvcache.cells import Cells, table_shape
+from puna.kvcache.cells import CELL_BYTES, Cells, table_bytes, table_shape
 from puna.kvcache.compaction import move, plan_moves
 from puna.kvcache.counts import CellCounts
 from puna.kvcache.picture import Contents, Held
@@ -84,6 +85,16 @@ class CellCache(Cache):
 
     def layer_bytes(self, *, sequences: int, capacity: int, batch: int) -> dict[int, int]:
         return self.storage.layer_bytes(self._max_cells(sequences, capacity, batch))
+
+    def bookkeeping_bytes(self, *, sequences: int, longest: int, capacity: int) -> int:
+        return table_bytes(sequences, longest) + CELL_BYTES * capacity
+
+    def is_countable(self, *, sequences: int, longest: int, capacity: int) -> bool:
+        return max(math.prod(table_shape(sequences, longest)), capacity) < 1 << 31
+
+    def reserved_bytes(self, *, sequences: int, longest: int, capacity: int) -> int:
+        own = sum(self.storage.layer_bytes(capacity).values())
+        return own + self.bookkeeping_bytes(sequences=sequences, longest=longest, capacity=capacity)
 
     def _max_cells(self, sequences: int, capacity: int, batch: int) -> int:
         """How many cells of `capacity` can be in use at once."""

@@ -12,7 +12,8 @@ dropped: where attention cuts a list into chunks depends on positions alone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -24,11 +25,18 @@ if TYPE_CHECKING:
 
 #: Lists begin at multiples of this in the flattened table: then attention rounds the same for every sequence.
 _ROW_ALIGNMENT = 512
+#: Each cell's bookkeeping beside the table: how often it is held, and whether it is free.
+CELL_BYTES: Final = 5
 
 
 def table_shape(sequences: int, longest: int) -> tuple[int, int]:
     """Of the table with the lists of `sequences` sequences of at most `longest` entries."""
     return sequences, -(-longest // _ROW_ALIGNMENT) * _ROW_ALIGNMENT
+
+
+def table_bytes(sequences: int, longest: int) -> int:
+    """Return the size of that table."""
+    return 4 * math.prod(table_shape(sequences, longest))
 
 
 class Cells:

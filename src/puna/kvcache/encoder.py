@@ -50,10 +50,13 @@ class EncoderCache(CellCache):
         longest: int,
         entries: Callable[[Any], int],
         types: KVTypes = HALVES,
+        of_text: bool = False,
     ) -> None:
+        """With `of_text`, `longest` is the context, since payloads are texts, and not images."""
         super().__init__(ops, shapes, sequences=sequences, longest=longest, capacity=None, types=types)
         self._layers = {index: _Layer(self, index, stored) for index, stored in self.storage.layers.items()}
         self._entries = entries
+        self._of_text = of_text
         self._images: list[list[_Image]] = [[] for _ in range(sequences)]
         self._lengths = [0] * sequences
         self._before: dict[int, tuple[int, int]] = {}  # what the last pass changed: length and images before
@@ -68,7 +71,19 @@ class EncoderCache(CellCache):
         pass  # images are counted apart from the text
 
     def _max_cells(self, sequences: int, capacity: int, batch: int) -> int:
-        return sequences * self.cells.longest
+        return capacity if self._of_text else sequences * self.cells.longest
+
+    def bookkeeping_bytes(self, *, sequences: int, longest: int, capacity: int) -> int:
+        longest = longest if self._of_text else self.cells.longest
+        return super().bookkeeping_bytes(sequences=sequences, longest=longest, capacity=sequences * longest)
+
+    def is_countable(self, *, sequences: int, longest: int, capacity: int) -> bool:
+        longest = longest if self._of_text else self.cells.longest
+        return super().is_countable(sequences=sequences, longest=longest, capacity=sequences * longest)
+
+    def reserved_bytes(self, *, sequences: int, longest: int, capacity: int) -> int:
+        longest = longest if self._of_text else self.cells.longest
+        return super().reserved_bytes(sequences=sequences, longest=longest, capacity=sequences * longest)
 
     def images(self, sequence: int) -> list[int]:
         """The positions of a sequence's images."""

@@ -21,9 +21,11 @@ class FreeCells:
         blocks = -(-capacity // _BLOCK)
         self.count = capacity
         self._capacity = capacity
-        self._free = np.zeros(blocks * _BLOCK, dtype=bool)  # [cells], those beyond the capacity never free
-        self._free[:capacity] = True
-        self._in_blocks = self._free.reshape(blocks, _BLOCK).sum(axis=1, dtype=np.int64)  # free ones of each
+        # Zeros take no memory until they are written to: most cells of a large cache are never used.
+        self._used = np.zeros(blocks * _BLOCK, dtype=bool)  # [cells], those beyond the capacity always
+        self._used[capacity:] = True
+        self._in_blocks = np.full(blocks, _BLOCK, dtype=np.int16)  # free ones of each
+        self._in_blocks[-1:] -= blocks * _BLOCK - capacity
         self._lowest = 0  # no block before this has a free cell
 
     def take(self, count: int) -> NDArray[np.int32]:
@@ -34,11 +36,11 @@ class FreeCells:
         sums = self._in_blocks[blocks].cumsum()
         last = int(sums.searchsorted(count))
         blocks = blocks[: last + 1]
-        found = self._free.reshape(-1, _BLOCK)[blocks].ravel().nonzero()[0][:count]
+        found = (~self._used.reshape(-1, _BLOCK)[blocks]).ravel().nonzero()[0][:count]
         cells: NDArray[np.int32] = (blocks[found >> _SHIFT] * _BLOCK + (found & (_BLOCK - 1))).astype(
             np.int32
         )
-        self._free[cells] = False
+        self._used[cells] = True
         self._in_blocks[blocks] = 0
         self._in_blocks[blocks[last]] = sums[last] - count
         self._lowest = int(blocks[last])
@@ -47,7 +49,7 @@ class FreeCells:
 
     def claim(self, cells: NDArray[np.int32]) -> None:
         """Take just these free `cells` (distinct)."""
-        self._free[cells] = False
+        self._used[cells] = True
         np.subtract.at(self._in_blocks, cells >> _SHIFT, 1)
         self.count -= len(cells)
 
@@ -55,7 +57,7 @@ class FreeCells:
         """`cells` (distinct) are free again."""
         if not len(cells):
             return
-        self._free[cells] = True
+        self._used[cells] = False
         blocks = cells >> _SHIFT
         lowest = int(blocks.min())
         counts = np.bincount(blocks - lowest)
@@ -64,8 +66,8 @@ class FreeCells:
         self.count += len(cells)
 
     def is_free(self) -> NDArray[np.bool_]:
-        """Whether each cell is free [capacity]: a view."""
-        return self._free[: self._capacity]
+        """Whether each cell is free [capacity]."""
+        return ~self._used[: self._capacity]
 
     def highest_used(self) -> int:
         """One more than the highest cell in use; 0 when all are free."""
@@ -74,7 +76,7 @@ class FreeCells:
             :-3:-1
         ].tolist():  # the last block may only seem so, being cut off by the capacity
             cells = range(block * _BLOCK, min((block + 1) * _BLOCK, self._capacity))
-            used = (~self._free[cells.start : cells.stop]).nonzero()[0]
+            used = self._used[cells.start : cells.stop].nonzero()[0]
             if len(used):
                 return cells.start + int(used[-1]) + 1
         return 0

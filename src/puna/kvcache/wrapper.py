@@ -138,6 +138,24 @@ class WrapperCache(Cache):
             sizes |= {index: sizes.get(index, 0) + count for index, count in own.items()}
         return sizes
 
+    def bookkeeping_bytes(self, *, sequences: int, longest: int, capacity: int) -> int:
+        return sum(
+            cache.bookkeeping_bytes(sequences=sequences, longest=longest, capacity=capacity)
+            for cache in self.caches
+        )
+
+    def is_countable(self, *, sequences: int, longest: int, capacity: int) -> bool:
+        return all(
+            cache.is_countable(sequences=sequences, longest=longest, capacity=capacity)
+            for cache in self.caches
+        )
+
+    def reserved_bytes(self, *, sequences: int, longest: int, capacity: int) -> int:
+        return sum(
+            cache.reserved_bytes(sequences=sequences, longest=longest, capacity=capacity)
+            for cache in self.caches
+        )
+
     @property
     def provided_bytes(self) -> int:
         return sum(cache.provided_bytes for cache in self.caches)

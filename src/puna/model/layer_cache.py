@@ -93,8 +93,9 @@ class Source:
 
     def build(self, ops: Backend, shapes: Mapping[int, KVShape], sizes: CacheSizes) -> Cache:
         return EncoderCache(
-            ops, shapes, sequences=sizes.sequences, longest=sizes.context, entries=len, types=sizes.types
-        )
+            ops, shapes, sequences=sizes.sequences, longest=sizes.context, entries=len, types=sizes.types,
+            of_text=True,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,7 @@ class MemoryTable:
     activations: int  # the most of them that are alive at once
     tokenizer: int
     process: int = _PROCESS_BYTES
+    bookkeeping: int = 0  # of the cells that sequences hold
 
     @property
     def weights(self) -> int:
@@ -88,7 +89,7 @@ class MemoryTable:
 
     def on(self, device: str) -> int:
         """Bytes of `device`; what belongs to no part is where the first one is."""
-        others = self.activations + self.tokenizer + self.process
+        others = self.activations + self.tokenizer + self.process + self.bookkeeping
         here = others if self.parts[0].device == device else 0
         return here + sum(part.weights + part.cache for part in self.parts if part.device == device)
 
@@ -159,7 +160,7 @@ class MemoryForecast(ABC):
         raise InsufficientMemoryError(
             f"model requires more system memory ({size_text(table.host)}) than is available "
             f"({size_text(available)}{beside}): weights {size_text(table.weights)}, {context} tokens of "
-            f"context {size_text(table.cache)}, activations of {table.batch} tokens "
+            f"context {size_text(table.cache + table.bookkeeping)}, activations of {table.batch} tokens "
             f"{size_text(table.activations)}; {advice} ({self._name})",
             table.host,
             available,
@@ -233,6 +234,9 @@ class Forecast(MemoryForecast):
             parts=tuple(parts),
             activations=_FLOAT_BYTES * (batch * self._row_values + 2 * parallel * self._logits) + reading,
             tokenizer=tokenizer_bytes(self._vocab),
+            bookkeeping=self._cache.bookkeeping_bytes(
+                sequences=parallel, longest=context, capacity=context * parallel
+            ),
         )
 
 

@@ -143,14 +143,20 @@ def table_rows(file: GGUFFile, tensor: str) -> int:
 
 
 def block_count(file: GGUFFile, prefix: str = "blk", *, key: str = "block_count", default: int = 0) -> int:
-    """The number of layers, of which there must be tensors, beginning with `prefix`. Raises `ModelError`."""
+    """Return the number of layers, each of which has tensors named `prefix`. Raises `ModelError`."""
     count = required(file, key, default)
     layer = LAYER if prefix == "blk" else re.compile(rf"{re.escape(prefix)}\.(\d{{1,9}})\.")
-    last = max((int(found[1]) for found in map(layer.match, file.tensors) if found), default=-1)
+    layers = {int(found[1]) for found in map(layer.match, file.tensors) if found}
+    last = max(layers, default=-1)
     if count > last + 1:
         raise invalid(file, key, f"is {count}, but there are only tensors of {last + 1} layers")
     if count <= last:
         raise invalid(file, key, f"is {count}, but there are tensors of layer {last}")
+    if count > _MOST_LAYERS:
+        raise invalid(file, key, f"is {count}, and at most {_MOST_LAYERS} layers are supported")
+    if len(layers) < count:
+        bare = next(index for index in range(count) if index not in layers)
+        raise invalid(file, key, f"is {count}, but there are no tensors of layer {bare}")
     return count
 
 

@@ -38,6 +38,8 @@ _WEIGHTS = (
 )  # fmt: skip
 #: Those that only Python could read, by running what is in them.
 _PICKLED = frozenset({"pytorch_model*.bin", "consolidated*.pth"})
+#: How paths begin, and no name of a model.
+_PATHS = ("./", "../", "/", "~", ".\\")
 
 #: What lies beside weights and says how to use them: settings, chat templates, vocabularies, what
 #: sentence-transformers puts after a model, and what the model is called.
@@ -193,16 +195,20 @@ def _adapter_files(path: Path, value: str, folder: Path) -> dict[str, Path]:
 
 
 def resolve(value: str, folder: Path) -> Source:
-    """Resolve the value of FROM: a file, a directory of files, or else the name of a model."""
+    """Resolve the value of FROM: a file, a directory of files, or else the name of a model.
+
+    A directory without weights counts only if `value` is written as a path: folders may be called as models.
+    """
     path = folder / path_of(value)
+    named = f"{value}/".startswith(_PATHS)
     try:
-        if path.is_dir():
+        if path.is_dir() and (named or any(next(path.glob(each), None) for each in _WEIGHTS)):
             return Source(files=_directory_files(path))
         if path.is_file():
             return Source(files={part.name: part for part in parts_of(path)})
     except OSError as error:  # a name too long, or too many links
         raise RequestError(f"{shown(value)} cannot be looked at: {error.strerror or error}") from None
-    if value.startswith(("./", "../", "/", "~", ".\\")) or value.lower().endswith((".gguf", ".safetensors")):
+    if named or value.lower().endswith((".gguf", ".safetensors")):
         raise ModelNotFoundError(f"{path} does not exist")
     return Source(model=value)
 

@@ -59,7 +59,10 @@ _TOWERS: tuple[tuple[Any, dict[str, Any]], ...] = (
     (LlavaVision, {"image_size": 336, "patches": 576, "mean": CLIP_MEAN}),
     (
         LlavaNextVision,
-        {"image_size": 336, "patches": 576, "side": 24, "grids": ((1, 2), (2, 1), (2, 2), (3, 1), (1, 3))},
+        {
+            "image_size": 336, "patches": 576, "side": 24, "ends_lines": False,
+            "grids": ((1, 2), (2, 1), (2, 2), (3, 1), (1, 3)),
+        },
     ),
     (MiniCPMVision, {"image_size": 448, "unit": 14, "rows": lambda *_: 64}),
     (PixtralVision, {"longest_edge": 1540, "unit": 28}),
@@ -77,7 +80,7 @@ def fuzz(dice: random.Random, folder: Path) -> None:
     assert 0 < picture.width * picture.height <= LIMITS.pixels
     tower, options = dice.choice(_TOWERS)
     one = tower.__new__(tower)  # without weights
-    one.options, one.newline = SimpleNamespace(**options), None
+    one.options = SimpleNamespace(**options)
     prepared = tower.prepare(one, picture)
     assert 0 < prepared.rows <= _MOST_ROWS
     assert prepared.nbytes <= _MOST_BYTES

@@ -85,6 +85,13 @@ def test_a_very_long_name_is_refused(folder: Path, model: GGUFFile) -> None:
         read(folder, model)
 
 
+def test_an_adapter_of_too_many_values_is_refused_unread(folder: Path, model: GGUFFile) -> None:
+    with (folder / "adapter_model.safetensors").open("r+b") as file:
+        file.truncate(2**33 + 1)  # a hole, that takes no space
+    with pytest.raises(ModelError, match=f"an adapter of {2**33 + 1} bytes; at most {2**33}"):
+        read(folder, model)
+
+
 def test_an_adapter_for_which_there_is_no_memory_is_refused(
     folder: Path, model: GGUFFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:

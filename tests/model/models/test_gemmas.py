@@ -13,7 +13,7 @@ from puna.errors import ModelError, UnsupportedModelError
 from puna.model.layer_cache import Everything, KeysOf, Window
 from puna.model.load import LoadedModel, load_model
 from puna.nn.attention import BorrowingAttention
-from tests.converted import Contents
+from tests.converted import Contents, converted
 from tests.forward import logits_of
 from tests.model.models.parity import (
     FLOATS,
@@ -150,6 +150,9 @@ def test_metadata_that_makes_no_sense_is_named(
 
 def test_layer_inputs_beside_experts_are_refused(tmp_path: Path) -> None:
     """No model has both; what the layers would take in is not to be left out."""
-    config = TinyGemma4(settings=EXPERTS, layer_inputs=16)
+    found = converted(original(TinyGemma4(settings=EXPERTS)))
+    inputs = converted(original(TinyGemma4(layer_inputs=16)))
+    found.say({"embedding_length_per_layer_input": 16})
+    found.tensors = inputs.tensors | found.tensors
     with pytest.raises(UnsupportedModelError, match="inp_gate"):
-        load(tmp_path, config)
+        load_model(found.write(tmp_path / "model.gguf"))

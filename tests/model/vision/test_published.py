@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from puna.convert import convert_tower
+from puna.convert import convert, convert_tower
 from puna.errors import ConversionError, ModelError, UnsupportedModelError
 from puna.model.load import load_model
 from tests.converted import Contents, contents_of
@@ -24,6 +24,7 @@ from tests.tiny import TinyLlama
 from tests.tiny_vision.common import CLIPS, Layout
 from tests.tiny_vision.llava import TinyLlava
 from tests.tiny_vision.llava_next import GRIDS, TinyLlavaNext
+from tests.tiny_vision.minicpmv import TinyMiniCPMV
 from tests.tiny_vision.models import SEEING
 
 
@@ -144,6 +145,47 @@ def test_llava_next_as_the_first_converter_laid_it_out(tmp_path: Path) -> None:
     check_agrees(config, layout, theirs)
 
 
+#: Versions of MiniCPM-V and MiniCPM-o by what files call them.
+MINICPM = {"2.5": 2, "2.6": 3, "4.0": 5, "4.5": 6}
+
+
+@pytest.mark.parametrize("version", MINICPM)
+def test_minicpmv_as_its_converter_laid_it_out(version: str, tmp_path: Path) -> None:
+    config = TinyMiniCPMV(TinyLlama(hidden=256), version=version)
+    theirs = original(config)
+
+    def change(found: Contents) -> None:
+        found.keys = {
+            "has_text_encoder": False, "has_vision_encoder": True, "has_minicpmv_projector": True,
+            "general.file_type": 0, "general.description": "image encoder for MiniCPM-V",
+            "projector_type": "resampler", "minicpmv_version": MINICPM[version],
+            "minicpmv_query_num": config.queries, "vision.image_size": config.image_size,
+            "vision.patch_size": config.patch_size, "vision.embedding_length": config.hidden,
+            "vision.feed_forward_length": config.feed_forward, "vision.projection_dim": 0,
+            "vision.attention.head_count": config.heads, "vision.attention.layer_norm_epsilon": 1e-6,
+            "vision.block_count": config.layers, "vision.image_mean": [0.5] * 3,
+            "vision.image_std": [0.5] * 3, "use_gelu": True,
+        }  # fmt: skip
+
+    check_agrees(config, rewritten(config.write(tmp_path, theirs), change), theirs)
+
+
+@pytest.mark.parametrize(
+    ("keys", "complaint"),
+    [
+        ({"minicpmv_version": 7}, "version 7 of MiniCPM-V is not supported"),
+        ({"minicpmv_query_num": 64}, "'clip.minicpmv_query_num' is 64"),
+    ],
+)
+def test_a_minicpmv_that_is_not_what_its_file_says_is_refused(
+    keys: dict[str, Any], complaint: str, tmp_path: Path
+) -> None:
+    config = TinyMiniCPMV(TinyLlama(hidden=256))
+    layout = rewritten(config.write(tmp_path, original(config)), lambda found: found.say(keys))
+    with pytest.raises(ModelError, match=complaint):
+        load_model(layout.model, projector=layout.projector)
+
+
 #: The keys that llama.cpp's converter writes for every tower, in its order.
 ALWAYS = (
     "has_vision_encoder", "vision.projection_dim", "vision.image_size", "vision.patch_size",
@@ -176,6 +218,9 @@ OWN: dict[str, dict[str, Any]] = {
     "minicpmv 4.6": {
         "projector_type": "minicpmv4_6", "vision.projector.scale_factor": 4,
         "vision.wa_layer_indexes": [1], "use_gelu": True,
+    },
+    "minicpmv": {
+        "projector_type": "resampler", "minicpmv_version": 5, "minicpmv_query_num": 6, "use_gelu": True,
     },
     "mistral3": {"projector_type": "pixtral", "use_silu": True, "vision.spatial_merge_size": 2},
     "qwen25vl": {"projector_type": "qwen2.5vl_merger", "use_silu": True, "vision.n_wa_pattern": 2},
@@ -244,6 +289,23 @@ CARRIED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"vision.image_mean": [0.0] * 3, "vision.image_std": [1.0] * 3},
     ),
     "tiles": ("lfm2", {"pictures.max_tiles": 6}, {"vision.max_tiles": 6, "vision.tile_size": None}),
+    "sizes of pictures": (
+        "qwen2vl", {"pictures.min_pixels": 6272, "pictures.max_pixels": 25088},
+        {"vision.image_min_pixels": 6272, "vision.image_max_pixels": 25088},
+    ),
+    "sizes as edges": (
+        "qwen3vl", {"pictures.size": {"shortest_edge": 65536, "longest_edge": 1 << 24}},
+        {"vision.image_min_pixels": 65536, "vision.image_max_pixels": 1 << 24},
+    ),
+    "sizes by both names": (
+        "qwen25vl",
+        {"pictures.max_pixels": 25088, "pictures.size": {"shortest_edge": 6272, "longest_edge": 99999}},
+        {"vision.image_min_pixels": 6272, "vision.image_max_pixels": 25088},
+    ),
+    "sizes of two frames": (
+        "glm4v", {"pictures.size": {"shortest_edge": 12544, "longest_edge": 25088}},
+        {"vision.image_min_pixels": 12544, "vision.image_max_pixels": 25088},
+    ),
     "rows of a picture": ("lfm2", {"max_image_tokens": 128}, {"vision.max_image_tokens": 128}),
 }  # fmt: skip
 
@@ -254,6 +316,28 @@ def test_unusual_settings_are_written(name: str, tmp_path: Path) -> None:
     assert convert_tower(with_settings(SEEING[kind](), tmp_path, settings), tmp_path / "tower.gguf")
     keys = contents_of(tmp_path / "tower.gguf").keys
     assert {key: keys.get(key) for key in expected} == expected
+
+
+@pytest.mark.parametrize("kind", ["qwen2vl", "qwen25vl", "qwen3vl", "qwen35", "glm4v", "glmocr"])
+def test_pictures_have_the_sizes_that_were_published(kind: str, tmp_path: Path) -> None:
+    """As transformers' own image processors make of the same preprocessor_config.json."""
+    from transformers import Glm4vImageProcessorPil, Qwen2VLImageProcessorPil
+
+    config, edges = SEEING[kind](), {"shortest_edge": 12544, "longest_edge": 50176}
+    folder = with_settings(config, tmp_path, {"pictures.size": edges})
+    layout = Layout(tmp_path / "text.gguf", tmp_path / "tower.gguf")
+    assert layout.projector is not None
+    convert(folder, layout.model)
+    assert convert_tower(folder, layout.projector)
+    tower = load_model(layout.model, projector=layout.projector).vision
+    assert tower is not None
+    processor = (Glm4vImageProcessorPil if kind.startswith("glm") else Qwen2VLImageProcessorPil)(
+        size=edges, patch_size=config.patch_size
+    )
+    for width, height in [(400, 300), (30, 40), (120, 90)]:
+        shown = picture(1, width, height)
+        grid = [int(n) // 2 for n in processor(shown, return_tensors="np")["image_grid_thw"][0][1:]]
+        assert list(tower.prepare(shown).grid) == grid, (width, height)
 
 
 #: Settings that no file can have.
@@ -270,6 +354,13 @@ DROPPED: dict[str, tuple[str, dict[str, Any], str]] = {
     "frames": ("qwen3vl", {"vision_config.temporal_patch_size": 1}, "can only have 2"),
     "grey": ("idefics3", {"vision_config.num_channels": 1}, "can only have 3"),
     "rotation": ("gemma4", {"vision_config.rope_parameters.rope_theta": 1e4}, "can only have 100"),
+    "fewer slices": ("minicpmv", {"pictures.max_slice_nums": 4}, "'max_slice_nums' is 4, .* only have 9"),
+    "fewer slices, in config.json": (
+        "minicpmv", {"slice_config.max_slice_nums": 4}, "'slice_config.max_slice_nums' is 4, .* only have 9",
+    ),
+    "no slices": ("minicpmv", {"slice_mode": False}, "'slice_mode' is False, .* only have True"),
+    "larger slices": ("minicpmv", {"pictures.scale_resolution": 448}, "is 448, .* only have 56"),
+    "fewer slices of 4.6": ("minicpmv 4.6", {"pictures.max_slice_nums": 4}, "only have 9"),
 }  # fmt: skip
 
 
@@ -280,9 +371,72 @@ def test_settings_that_no_key_can_say_are_refused(name: str, tmp_path: Path) -> 
         convert_tower(with_settings(SEEING[kind](), tmp_path, settings), tmp_path / "tower.gguf")
 
 
+#: Settings of Llama 3.2 Vision that its one file cannot have.
+MLLAMA_DROPPED: dict[str, tuple[dict[str, Any], str]] = {
+    "silu": ({"vision_config.hidden_act": "silu"}, "'vision_config.hidden_act' is 'silu'"),
+    "quick gelu": ({"vision_config.hidden_act": "quick_gelu"}, "only have 'gelu'"),
+    "grey": ({"vision_config.num_channels": 1}, "only have 3"),
+    "a width of its own": ({"vision_config.vision_output_dim": 64}, "output_dim' is 64, .* only have 144"),
+    "columns first": (
+        {"vision_config.supported_aspect_ratios": [[1, 1], [2, 1], [1, 2], [2, 2]]},
+        "'vision_config.supported_aspect_ratios' is ",
+    ),
+    "fewer grids": (
+        {"vision_config.supported_aspect_ratios": [[1, 1], [1, 2]]},
+        "'vision_config.supported_aspect_ratios' is ",
+    ),
+    "wider heads": ({"vision_config.head_dim": 24}, "'vision_config.head_dim' is 24, .* only have 12"),
+    "fewer keys": ({"vision_config.num_key_value_heads": 2}, "only have 4"),
+    "a rotation": ({"vision_config.rope_theta": 500.0}, "'vision_config.rope_theta' is 500.0, which"),
+    "a factor": ({"vision_config.attention_multiplier": 0.5}, "attention_multiplier' is 0.5, which"),
+    "other tiles": ({"pictures.max_image_tiles": 2}, "'max_image_tiles' is 2, .* only have 4"),
+    "another side": ({"pictures.size": {"height": 28, "width": 28}}, "'size.height' is 28, .* only have 56"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MLLAMA_DROPPED, ids=lambda name: name.replace(" ", "-"))
+def test_vision_settings_of_llama_that_no_key_can_say_are_refused(name: str, tmp_path: Path) -> None:
+    settings, complaint = MLLAMA_DROPPED[name]
+    folder = with_settings(SEEING["mllama"](), tmp_path, settings)
+    with pytest.raises(ConversionError, match=complaint):
+        convert(folder, tmp_path / "model.gguf")
+
+
+def test_an_unknown_vision_setting_of_llama_can_be_ignored(tmp_path: Path) -> None:
+    settings = {"vision_config.rope_theta": 500.0, "vision_config.depths": "many"}
+    folder = with_settings(SEEING["mllama"](), tmp_path, settings)
+    convert(folder, tmp_path / "model.gguf", ignore=["vision_config.rope_theta"])
+    assert load_model(tmp_path / "model.gguf").vision is not None
+
+
+def test_published_vision_settings_of_llama_are_known(tmp_path: Path) -> None:
+    config = SEEING["mllama"]()
+    usual = {
+        "hidden_act": "gelu", "num_channels": 3, "initializer_range": 0.02, "norm_eps": 1e-5,
+        "model_type": "mllama_vision_model", "torch_dtype": "bfloat16", "top_k": 50, "pruned_heads": {},
+        "supported_aspect_ratios": [[1, 1], [1, 2], [1, 3], [1, 4], [2, 1], [2, 2], [3, 1], [4, 1]],
+        "vision_output_dim": 3 * config.hidden, "use_bfloat16": False, "length_penalty": 1.0,
+        "is_decoder": False, "is_encoder_decoder": False, "add_cross_attention": False, "top_p": 1.0,
+        "tie_word_embeddings": True, "output_scores": False, "num_beam_groups": 1, "prefix": None,
+    }  # fmt: skip
+    shown = {
+        "do_convert_rgb": True, "do_normalize": True, "do_pad": True, "do_rescale": True, "do_resize": True,
+        "image_processor_type": "MllamaImageProcessor", "max_image_tiles": config.tiles, "resample": 2,
+        "rescale_factor": 1 / 255, "size": {"height": config.image_size, "width": config.image_size},
+        "image_mean": [0.1, 0.2, 0.3], "image_std": [0.5] * 3,
+    }  # fmt: skip
+    settings = {f"vision_config.{name}": value for name, value in usual.items()}
+    settings |= {f"pictures.{name}": value for name, value in shown.items()}
+    convert(with_settings(config, tmp_path, settings), tmp_path / "model.gguf")
+    tower = load_model(tmp_path / "model.gguf").vision
+    assert tower is not None
+    assert tower.options.mean == pytest.approx((0.1, 0.2, 0.3))
+    assert tower.options.std == (0.5, 0.5, 0.5)
+
+
 def test_every_kind_of_projector_has_its_published_keys_listed() -> None:
     assert set(SEEING) - set(OWN) == {
-        "gemma4, small", "glm4v, experts", "internvl-6b", "llava", "llava-next", "minicpmv", "mllama",
+        "gemma4, small", "glm4v, experts", "internvl-6b", "llava", "llava-next", "mllama",
         "qwen3vlmoe",
     }  # fmt: skip
 

@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
+from puna import confined
 from puna.errors import (
     NotSupportedError,
     RendererError,
@@ -20,6 +21,7 @@ from puna.errors import (
     TemplateLimitError,
     TemplateRefusalError,
 )
+from puna.prompt import limits
 from puna.prompt.choose import ChatTemplate, is_jinja
 from puna.prompt.format import SpecialTokens
 from puna.prompt.messages import Chat, Insert, Message
@@ -34,9 +36,12 @@ CHAT = Chat(messages=[Message(role="user", content="hello")])
 
 @pytest.fixture
 def renderer() -> Iterator[Renderer]:
+    # A process inherits what is ignored, and `nohup pytest` ignores SIGHUP.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     renderer = Renderer()
     yield renderer
     renderer.close()
+    signal.signal(signal.SIGHUP, before)
 
 
 def text(renderer: Renderer, template: str | ChatTemplate, prompt: Chat | Insert = CHAT) -> str:
@@ -168,6 +173,50 @@ def test_a_process_that_dies_fails_the_request_and_not_the_next(renderer: Render
         with pytest.raises(TemplateLimitError, match=f"signal {int(signal.SIGSEGV)}"):
             rendering.text()
     assert text(renderer, HELLO) == "hello"
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_a_renderer_that_was_ended_from_outside_is_asked_once_more(
+    renderer: Renderer, sent: signal.Signals
+) -> None:
+    process(renderer).send_signal(sent)
+    with renderer.rendering(HELLO, CHAT) as rendering:
+        assert rendering.text() == "hello"
+    with renderer.rendering(HELLO, CHAT) as rendering:
+        process(renderer).send_signal(sent)
+        assert rendering.text() == "hello"
+        process(renderer).send_signal(sent)
+        with pytest.raises(RendererError, match=f"ended by signal {int(sent)}.*try again") as caught:
+            rendering.text()
+        assert (type(caught.value), caught.value.status) == (RendererError, 503)
+    assert text(renderer, HELLO) == "hello"
+
+
+def test_a_renderer_that_is_stopped_is_replaced(renderer: Renderer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only it is hurried: the one that takes its place has the time it needs."""
+    stopped, start = process(renderer), confined.start
+
+    def start_patiently(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        return start(*arguments)
+
+    with renderer.rendering(HELLO, CHAT) as rendering:
+        stopped.suspend()
+        wait_until(lambda: stopped.status() == psutil.STATUS_STOPPED, "the process to stop")
+        monkeypatch.setattr(limits, "PATIENCE_S", 0.1)
+        monkeypatch.setattr(confined, "start", start_patiently)
+        assert rendering.text() == "hello"
+    assert not stopped.is_running()
+
+
+def test_a_machine_without_time_to_render_is_not_the_templates_fault(
+    renderer: Renderer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless, _ = HOSTILE["jinja: loops"]
+    with renderer.rendering(ChatTemplate(text=endless, is_go=False), CHAT) as rendering:
+        monkeypatch.setattr(limits, "PATIENCE_S", 0.1)
+        with pytest.raises(RendererError, match=r"within 0\.1 s: the machine has too much else to do"):
+            rendering.text()
 
 
 def test_closing_ends_the_process(renderer: Renderer) -> None:

@@ -14,6 +14,7 @@ from puna.cli.repl.session import Session
 from puna.cli.settings import parse_values
 from puna.errors import PunaError, RequestError, ServerError
 from puna.options import THINK_LEVELS
+from puna.unknown import did_you_mean
 
 #: A line that starts with the path of such a file is a message, not a command.
 _MEDIA = re.compile(r"^/\S+\.(jpe?g|png|webp|wav)\b", re.IGNORECASE)
@@ -53,7 +54,10 @@ def _load(session: Session, line: str, _history: History) -> None:
     try:
         session.switch(name)
     except ServerError as error:
-        print(f"Couldn't find model '{name}'" if error.status_code == 404 else f"error: {error}")
+        if error.status_code == 404:
+            print(f"Couldn't find model '{name}'{did_you_mean(name, session.client.model_names())}")
+        else:
+            print(f"error: {error}")
     except RequestError as error:
         print(f"error: {error}")
 

@@ -86,7 +86,7 @@ _DISTILLED_LAYER: Final = {
 _DISTILLED: Final = Family(
     hf=("DistilBertModel", "DistilBertForMaskedLM"), architecture="bert", rename=inner("distilbert."),
     keys={
-        **KEYS, "embedding_length": "dim", "feed_forward_length": "hidden_dim",
+        **KEYS, "embedding_length": "dim", "feed_forward_length": lambda config: config["hidden_dim"],
         "attention.head_count": "n_heads", "attention.layer_norm_epsilon": lambda config: 1e-12,
     },
     names={
@@ -222,12 +222,13 @@ _MODERN_LAYER: Final = {
 }  # fmt: skip
 
 
-def _whole_every(config: Config) -> int | None:
-    """Every how many layers one sees all."""
-    if (given := config.get("global_attn_every_n_layers")) is not None:
-        return int(given)
-    windowed = config.windows() or []
-    return windowed.index(False, 1) if False in windowed[1:] else len(windowed) or None
+def _windows(config: Config) -> int | list[bool]:
+    """Every how many layers one sees everything, from the first on; or of each whether it has a window."""
+    every, windowed = config.count("global_attn_every_n_layers"), config.windows()
+    if not windowed:
+        return every
+    period = windowed.index(False, 1) if False in windowed[1:] else len(windowed)
+    return period if windowed == [layer % period > 0 for layer in range(len(windowed))] else windowed
 
 
 def _classifier_pooling(config: Config) -> int | None:
@@ -237,7 +238,7 @@ def _classifier_pooling(config: Config) -> int | None:
 
 _MODERN_KEYS: Final[dict[str, Key]] = {
     **KEYS, "vocab_size": "vocab_size", "attention.sliding_window": "local_attention",
-    "attention.sliding_window_pattern": _whole_every, "rope.scaling.type": lambda config: "none",
+    "attention.sliding_window_pattern": _windows, "rope.scaling.type": lambda config: "none",
     "hidden_activation": "hidden_activation", "classifier.pooling_type": _classifier_pooling,
     "attention.layer_norm_epsilon": ("norm_eps", "layer_norm_eps"),
 }  # fmt: skip
@@ -246,26 +247,32 @@ _MODERN_NAMES: Final[dict[str, Place]] = {
     "final_norm": "output_norm",
     **{f"layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _MODERN_LAYER.items()},
 }  # fmt: skip
+_GLOBAL_THETA: Final = 160000.0
 _MODERN_ASSUMED: Final[dict[str, Assumption]] = {
     "is_decoder": False, "position_embedding_type": ("absolute", "rope", "sans_pos"),
-    "classifier_activation": "gelu",
+    "classifier_activation": "gelu", "hidden_activation": ("gelu", "silu"),
+    "rope_theta": lambda config: (  # which transformers does not read
+        config.peek("rope_theta")
+        if config.peek("global_rope_theta") or config.peek("rope_parameters.full_attention.rope_theta")
+        else _GLOBAL_THETA
+    ),
 }  # fmt: skip
+_MODERN_DEFAULTS: Final = {"local_attention": 128, "global_attn_every_n_layers": 3, "norm_eps": 1e-5}
 _MODERN_HARMLESS: Final = (
     *HARMLESS, "deterministic_*", "reference_compile", "repad_logits_with_grad", "layer_norm_eps",
     "hidden_act",
-    "global_attn_every_n_layers",
 )  # fmt: skip
 #: What the head of a masked model is called is a classifier's otherwise.
 _MODERN: Final = Family(
     hf=("ModernBertModel", "ModernBertForMaskedLM"), architecture="modern-bert", keys=_MODERN_KEYS,
     names=_MODERN_NAMES, rename=inner("model."), dropped=("head.", "decoder."), pre="modern-bert",
-    ropes=PLAIN, assumed=_MODERN_ASSUMED, harmless=_MODERN_HARMLESS,
+    ropes=PLAIN, assumed=_MODERN_ASSUMED, harmless=_MODERN_HARMLESS, defaults=_MODERN_DEFAULTS,
 )  # fmt: skip
 _MODERN_RANKING: Final = Family(
     hf=("ModernBertForSequenceClassification",), architecture="modern-bert", keys=_MODERN_KEYS,
     names={**_MODERN_NAMES, **_CLASSIFIER}, rename=inner("model."), pre="modern-bert",
     when=lambda config: config.get("classifier_activation") in (None, "gelu"),
-    ropes=PLAIN, assumed=_MODERN_ASSUMED, harmless=_MODERN_HARMLESS,
+    ropes=PLAIN, assumed=_MODERN_ASSUMED, harmless=_MODERN_HARMLESS, defaults=_MODERN_DEFAULTS,
 )  # fmt: skip
 
 FAMILIES: Final = (_BERT, _DISTILLED, _ROBERTA, _NOMIC, _NOMIC_MOE, _MODERN, _MODERN_RANKING)

@@ -81,6 +81,6 @@ FAMILIES: Final = (
             "norm_top_k_prob": lambda config: False if config.get("norm_topk_prob") is False else None,
         },
         names=_NAMES, changes={"shortconv.conv.weight": convolution}, pre="lfm2", tied=True,
-        assumed=_ASSUMED, harmless=_HARMLESS,
+        assumed=_ASSUMED, harmless=_HARMLESS, defaults={"num_dense_layers": 2},
     ),
 )  # fmt: skip

@@ -107,18 +107,21 @@ _HARMLESS: Final = ("mtp_*",)
 FAMILIES: Final = (
     Family(
         hf=("Qwen3NextForCausalLM",), architecture="qwen3next", keys={**KEYS, **NOT_SUMMED}, names=_LAYER,
-        changes=_PLAIN, defaults={**_DEFAULTS, "norm_topk_prob": True}, assumed=_ASSUMED,
+        changes=_PLAIN, assumed=_ASSUMED,
+        defaults={**_DEFAULTS, "norm_topk_prob": True, "num_key_value_heads": 2,
+            "shared_expert_intermediate_size": 512},
         norm_offset=1.0, plain_norms=("ssm_norm.weight",), pre="qwen2",
     ),
     Family(
         hf=("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"), architecture="qwen35", keys=KEYS,
-        ropes=_ROPES, assumed=_ASSUMED, harmless=_HARMLESS, defaults=_DEFAULTS,
+        ropes=_ROPES, assumed=_ASSUMED, harmless=_HARMLESS,
+        defaults={**_DEFAULTS, "num_key_value_heads": 4},
         names=_LAYER, changes=_TILED, norm_offset=1.0, plain_norms=("ssm_norm.weight",), pre="qwen35",
     ),
     Family(
         hf=("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"), architecture="qwen35moe",
         keys=KEYS, names=_LAYER, changes=_TILED, norm_offset=1.0, plain_norms=("ssm_norm.weight",),
         pre="qwen35", ropes=_ROPES, assumed={**_ASSUMED, "norm_topk_prob": True}, harmless=_HARMLESS,
-        defaults=_DEFAULTS,
+        defaults={**_DEFAULTS, "num_key_value_heads": 2, "shared_expert_intermediate_size": 512},
     ),
 )  # fmt: skip

@@ -28,6 +28,10 @@ ASSUMED: Final[dict[str, Assumption]] = {
     "hidden_activation": _TANH,
     "use_bidirectional_attention": False,
 }
+#: Where kinds of layers have rotations of their own, transformers does not read the old name of `rope_type`.
+OLD_ROTATION: Final[dict[str, Assumption]] = {
+    "rope_scaling.type": lambda config: config.peek("rope_scaling.rope_type") or "default",
+}
 #: Layers of the largest Gemma 2 and 3, whose queries readers divide otherwise.
 _LARGEST: Final = {"gemma2": 46, "gemma3": 62}
 
@@ -65,7 +69,9 @@ def _base(config: Config) -> float:
 
 
 def _cap(config: Config) -> Any:
-    return () if config.layers == _SMALLEST else config.get("final_logit_softcapping")
+    """Return the cap of predictions, which transformers leaves out of models with a vision tower."""
+    within = config.own is not config.whole
+    return () if within or config.layers == _SMALLEST else config.get("final_logit_softcapping")
 
 
 #: A file without them means those of the first models.
@@ -133,7 +139,8 @@ FAMILIES: Final = (
         keys={**GEMMA3, "attention.sliding_window_pattern": _windowed, "rope.freq_base": _base},
         names=POST_NORMS, tied=True, norm_offset=1.0, vocabulary="gemma", defaults=_DEFAULTS,
         assumed={
-            **ASSUMED, "query_pre_attn_scalar": _divisor("gemma3"), "attn_logit_softcapping": (),
+            **ASSUMED, **OLD_ROTATION, "query_pre_attn_scalar": _divisor("gemma3"),
+            "attn_logit_softcapping": (),
             "final_logit_softcapping": _cap,
         },
     ),
@@ -144,7 +151,8 @@ FAMILIES: Final = (
         tied=True, norm_offset=1.0, vocabulary="gemma", prefix="model.",
         when=lambda config: bool(config.get("use_bidirectional_attention")), defaults=_DEFAULTS,
         assumed={
-            **ASSUMED, "query_pre_attn_scalar": _divisor("gemma3"), "attn_logit_softcapping": (),
+            **ASSUMED, **OLD_ROTATION, "query_pre_attn_scalar": _divisor("gemma3"),
+            "attn_logit_softcapping": (),
             "final_logit_softcapping": _cap,
             "use_bidirectional_attention": True,
         },

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from puna.convert.config import Config
-from puna.convert.families.gemma import ASSUMED, GEMMA3
+from puna.convert.families.gemma import ASSUMED, GEMMA3, OLD_ROTATION
 from puna.convert.family import Family, Key, Member, Place
 from puna.convert.names import POST_NORMS
 from puna.convert.numbers import Values
@@ -69,7 +69,9 @@ GEMMA3N: Final = Family(
         **{f"model.layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _ALTUP.items()},
     },
     changes={"token_embd.weight": _padded, "per_layer_token_embd.weight": _padded}, vocabulary="gemma",
-    tied=True, defaults={"final_logit_softcapping": 30.0}, assumed=ASSUMED,
+    tied=True,
+    defaults={"final_logit_softcapping": 30.0, "hidden_size_per_layer_input": 256},
+    assumed={**ASSUMED, **OLD_ROTATION},
     harmless=("altup_coef_clip", "laurel_rank"),
 )  # fmt: skip
 
@@ -135,6 +137,11 @@ def _share(config: Config) -> float:
     return share if config.rope.get("rope_type") == "proportional" else 1.0
 
 
+_GEMMA4_ROTATION: Final = {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+    "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
+}
+
 GEMMA4: Final = Family(
     hf=("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"), architecture="gemma4",
     keys={
@@ -153,11 +160,19 @@ GEMMA4: Final = Family(
     names={
         **_INPUTS, **{f"model.layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _ROUTED.items()}
     },
-    extra=_rotated, vocabulary="gemma4", tied=True, ropes=("default", "none", "proportional"),
+    changes={"per_layer_token_embd.weight": _padded}, extra=_rotated,
+    vocabulary="gemma4", tied=True, ropes=("default", "none", "proportional"),
+    defaults={"rope_parameters": _GEMMA4_ROTATION, "hidden_size_per_layer_input": 256},
     assumed={
         **ASSUMED,
         "rope_parameters.partial_rotary_factor": _share,
+        # transformers takes the last layer for one, whatever is said of it.
+        "layer_types": lambda config: [*config["layer_types"][:-1], "full_attention"],
         "use_bidirectional_attention": (False, "vision"),
+        # Readers know inputs of layers only where there are no experts.
+        "hidden_size_per_layer_input": lambda config: (
+            0 if config.get("enable_moe_block") else config.get("hidden_size_per_layer_input")
+        ),
     },
     harmless=("attention_k_eq_v", "enable_moe_block"),
 )  # fmt: skip

@@ -13,6 +13,7 @@ from puna.convert.families.llama import KEYS as LLAMA_KEYS
 from puna.convert.families.llama import SCALE_DEFAULTS, SCALES
 from puna.convert.families.mamba import BACKBONE, SHARED_BESIDE, STATE, STATE_ASSUMED, grouped, mixer
 from puna.convert.family import PERMUTED, Assumption, Change, Family, Key, Place, Split
+from puna.errors import ConversionError
 
 #: What a layer is, in letters or words.
 _ATTENDS: Final = ("*", "attention", "full_attention")
@@ -129,8 +130,10 @@ NEMOTRON_H_MOE: Final = Family(
     names={
         **_NEMOTRON_NAMES, "backbone.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm",
     },
-    changes=_NEMOTRON_CHANGES, rename=_head_as_layer, when=_has_experts, pre="pixtral",
-    assumed=_NEMOTRON_ASSUMED, harmless=_NEMOTRON_HARMLESS, defaults={"norm_topk_prob": True},
+    changes=_NEMOTRON_CHANGES, rename=_head_as_layer, pre="pixtral",
+    when=lambda config: _has_experts(config) and not {"-", "mlp"} & set(_kinds(config)),
+    assumed=_NEMOTRON_ASSUMED, harmless=_NEMOTRON_HARMLESS,
+    defaults={"norm_topk_prob": True, "moe_shared_expert_intermediate_size": 7688, "topk_group": 1},
 )  # fmt: skip
 
 
@@ -145,7 +148,8 @@ def _granite_kinds(config: Config) -> list[bool]:
 
 def _kind(*, mixes: bool, routes: bool) -> Callable[[Config], bool]:
     def when(config: Config) -> bool:
-        return (not all(_granite_kinds(config)), bool(config.get("num_local_experts"))) == (mixes, routes)
+        found = not all(_granite_kinds(config)), bool(config.get("num_local_experts"))
+        return found == (mixes, routes) and (mixes or _is_rotated(config))
 
     return when
 
@@ -173,14 +177,19 @@ def _is_rotated(config: Config) -> bool:
     return bool(config.get("position_embedding_type") == "rope")
 
 
+def _granite_kv_heads(config: Config) -> list[int]:
+    kinds = _granite_kinds(config)
+    if not any(kinds):
+        raise ConversionError("config.json: 'layer_types' lacks 'attention', which one layer must be")
+    return [config.kv_heads * attends for attends in kinds]
+
+
 _HYBRID_KEYS: Final[dict[str, Key]] = {
     **LLAMA_KEYS,
     **SCALES,
     "expert_shared_feed_forward_length": "shared_intermediate_size",
     "context_length": lambda config: config["max_position_embeddings"] if _is_rotated(config) else 1 << 20,
-    "attention.head_count_kv": lambda config: [
-        config.kv_heads * attends for attends in _granite_kinds(config)
-    ],
+    "attention.head_count_kv": _granite_kv_heads,
     "rope.scaling.finetuned": _is_rotated,
     "ssm.conv_kernel": "mamba_d_conv",
     "ssm.state_size": "mamba_d_state",
@@ -198,7 +207,8 @@ _ATTENDING: Final[dict[str, Assumption]] = {
     "normalization_function": "rmsnorm", "position_embedding_type": "rope",
     "layer_types": lambda config: config.get("layer_types"),
 }  # fmt: skip
-_ATTENDING_DEFAULTS: Final = {**SCALE_DEFAULTS, "position_embedding_type": "nope"}
+_HYBRID_DEFAULTS: Final = {**SCALE_DEFAULTS, "shared_intermediate_size": 1024}
+_ATTENDING_DEFAULTS: Final = {**_HYBRID_DEFAULTS, "position_embedding_type": "nope"}
 
 FAMILIES: Final = (
     NEMOTRON_H,
@@ -207,14 +217,14 @@ FAMILIES: Final = (
         hf=_GRANITE4, architecture="granitehybrid", keys=_HYBRID_KEYS, names={**SHARED_BESIDE, **_MIXER},
         changes=_MIXER_CHANGES, when=_kind(mixes=True, routes=True), pre="refact",
         assumed=_GRANITE_ASSUMED, harmless=("mamba_chunk_size", "max_position_embeddings"),
-        defaults=SCALE_DEFAULTS,
+        defaults=_HYBRID_DEFAULTS,
     ),
     Family(
         hf=_GRANITE4, architecture="granitehybrid", keys={**_HYBRID_KEYS, **_DENSE_KEYS},
         names={**_DENSE, **_MIXER}, changes=_MIXER_CHANGES, when=_kind(mixes=True, routes=False),
         pre="refact", assumed=_GRANITE_ASSUMED, harmless=("mamba_chunk_size", "max_position_embeddings",
         "num_experts_per_tok"),
-        defaults=SCALE_DEFAULTS,
+        defaults=_HYBRID_DEFAULTS,
     ),
     Family(
         hf=_GRANITE4, architecture="granite", keys={**LLAMA_KEYS, **SCALES, **_DENSE_KEYS}, names=_DENSE,

@@ -17,7 +17,15 @@ from puna.errors import ConversionError
 
 def _linear(config: Config, name: str, own: str) -> Any:
     """A setting of delta networks, which are said together or each."""
-    return config.get(f"linear_attn_config.{name}", own)
+    if (found := config.get(f"linear_attn_config.{name}", own)) is None:
+        raise ConversionError(f"config.json lacks 'linear_attn_config.{name}'")
+    return found
+
+
+def _delta_head(config: Config) -> Any:
+    """Return the size of a delta network's heads, which are as many as those of attention."""
+    _linear(config, "num_heads", "linear_num_heads")
+    return _linear(config, "head_dim", "linear_head_dim")
 
 
 def _kv_heads(config: Config) -> list[int]:
@@ -35,7 +43,7 @@ def _kv_heads(config: Config) -> list[int]:
 _KEYS: Final[dict[str, Key]] = {
     **LATENT_KEYS, "attention.head_count_kv": _kv_heads, "attention.value_length": "head_dim",
     "ssm.conv_kernel": lambda config: _linear(config, "short_conv_kernel_size", "linear_conv_kernel_dim"),
-    "kda.head_dim": lambda config: _linear(config, "head_dim", "linear_head_dim"),
+    "kda.head_dim": _delta_head,
     "expert_shared_count": "num_shared_experts", "expert_gating_func": lambda config: 2,
     "expert_group_count": lambda config: None, "expert_weights_norm": "moe_renormalize",
 }  # fmt: skip

@@ -56,13 +56,14 @@ KEYS: Final[dict[str, Key]] = {
 }
 
 
-def _dense(config: Config) -> int:
+def _dense(config: Config, otherwise: int = 0) -> int:
+    """Return how many layers come before those with experts, or `otherwise` if config.json lacks it."""
     kinds = config.get("mlp_layer_types")
-    if isinstance(kinds, list) and "sparse" in kinds:
-        return kinds.index("sparse")
+    if isinstance(kinds, list) and kinds:
+        return kinds.index("sparse") if "sparse" in kinds else len(kinds)
     given = config.get("first_k_dense_replace")
     if given is None:
-        return 0 if config.get("n_routed_experts", "num_experts") else config.layers
+        return otherwise if config.get("n_routed_experts", "num_experts") else config.layers
     return int(given)
 
 
@@ -108,6 +109,12 @@ def _gating(number: int) -> dict[str, Key]:
     return {"expert_gating_func": lambda config: number}
 
 
+#: What transformers takes for the newer models of Mistral where config.json says nothing of rotation.
+MISTRAL_ROTATION: Final[dict[str, Any]] = {
+    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 128.0, "original_max_position_embeddings": 8192,
+    "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
+}  # fmt: skip
+
 FAMILIES: Final = (
     Family(
         hf=("DeepseekV2ForCausalLM",), architecture="deepseek2",
@@ -119,6 +126,7 @@ FAMILIES: Final = (
             ),
         },
         names=NAMES, pre="deepseek-llm", harmless=(*_HARMLESS, "n_group", "topk_group"),
+        defaults={"q_lora_rank": 1536, "n_shared_experts": 2},
         assumed={
             **ASSUMED, "norm_topk_prob": False, "scoring_func": "softmax",
             "topk_method": ("greedy", "group_limited_greedy"),
@@ -127,18 +135,29 @@ FAMILIES: Final = (
     Family(
         hf=("DeepseekV3ForCausalLM",), architecture="deepseek2", keys={**KEYS, **_gating(2)}, names=NAMES,
         pre="deepseek-v3", assumed=ASSUMED, harmless=_HARMLESS,
-        defaults={"norm_topk_prob": True, "routed_scaling_factor": 2.5},
+        defaults={
+            "norm_topk_prob": True, "routed_scaling_factor": 2.5, "q_lora_rank": 1536,
+            "first_k_dense_replace": 3, "n_group": 8, "topk_group": 4, "n_shared_experts": 1,
+        },
     ),
     Family(
-        hf=("Glm4MoeLiteForCausalLM",), architecture="deepseek2", keys={**KEYS, **_gating(2)}, names=NAMES,
-        pre="glm4", assumed=ASSUMED, harmless=_HARMLESS,
-        defaults={"norm_topk_prob": True, "routed_scaling_factor": 1.8, "rms_norm_eps": 1e-5},
+        hf=("Glm4MoeLiteForCausalLM",), architecture="deepseek2",
+        keys={**KEYS, **_gating(2), "leading_dense_block_count": lambda config: _dense(config, 1)},
+        names=NAMES, pre="glm4", assumed=ASSUMED, harmless=_HARMLESS,
+        defaults={
+            "norm_topk_prob": True, "routed_scaling_factor": 1.8, "rms_norm_eps": 1e-5,
+            "q_lora_rank": 768, "n_shared_experts": 1,
+        },
     ),
     Family(
         hf=("Mistral4ForCausalLM", "Mistral3ForConditionalGeneration"), architecture="mistral4",
         keys={**KEYS, "attention.temperature_scale": lambda config: config.rope.get("llama_4_scaling_beta")},
         names={**NAMES, "model.layers.{}.mlp.experts.gate_up_proj": "blk.{}.ffn_gate_up_exps.weight"},
         when=lambda config: config.get("model_type") == "mistral4", pre="tekken",
-        assumed=ASSUMED, harmless=_HARMLESS, defaults={"norm_topk_prob": True},
+        assumed={**ASSUMED, "scoring_func": "softmax"}, harmless=_HARMLESS,
+        defaults={
+            "norm_topk_prob": True, "rope_parameters": MISTRAL_ROTATION, "rope_theta": 10000.0,
+            "q_lora_rank": 1024, "n_shared_experts": 1,
+        },
     ),
 )  # fmt: skip

@@ -23,6 +23,12 @@ KEYS: Final[dict[str, Key]] = {
     "rope.dimension_count": lambda config: config.head_size,
 }
 
+#: Of the first models, which LLaVA's settings leave out.
+_SIZES: Final = {
+    "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
+}  # fmt: skip
+#: Without such settings there are none.
+NO_BIASES: Final = {"attention_bias": False, "mlp_bias": False}
 #: Of MiniCPM 4.
 _LONG_ROPE: Final[dict[str, Key]] = {
     "rope.scaling.original_context_length": lambda config: (
@@ -47,15 +53,21 @@ def _window(config: Config) -> int | None:
 
 
 LLAMA: Final = Family(
-    hf=("LlamaForCausalLM", "MistralForCausalLM"),
+    hf=("LlamaForCausalLM",),
     architecture="llama",
     keys={**KEYS, **_LONG_ROPE, "attention.sliding_window": _window},
     extra=_factors, pre="llama-bpe", ropes=(*ROPES, "longrope", "su"), assumed=LONG_ROPE,
-    defaults={"rms_norm_eps": 1e-6, "sliding_window": 4096},
+    defaults={**_SIZES, "rms_norm_eps": 1e-6, **NO_BIASES},
+)  # fmt: skip
+MISTRAL: Final = replace(
+    LLAMA, hf=("MistralForCausalLM",),
+    defaults={
+        **LLAMA.defaults, "intermediate_size": 14336, "num_key_value_heads": 8, "sliding_window": 4096,
+    },
 )  # fmt: skip
 LLAMA_BODY: Final = replace(LLAMA, hf=("LlamaModel",), prefix="model.")
 MIXTRAL: Final = replace(
-    LLAMA, hf=("MixtralForCausalLM",), defaults={"rms_norm_eps": 1e-5, "rope_theta": 1e6}
+    LLAMA, hf=("MixtralForCausalLM",), defaults={"rms_norm_eps": 1e-5, "rope_theta": 1e6, **NO_BIASES}
 )
 SCALES: Final[dict[str, Key]] = {
     "attention.scale": "attention_multiplier",
@@ -64,7 +76,7 @@ SCALES: Final[dict[str, Key]] = {
     "logit_scale": "logits_scaling",
 }
 #: What transformers takes for Granite where config.json does not say it.
-SCALE_DEFAULTS: Final = {"attention_multiplier": 1.0, "rms_norm_eps": 1e-6}
+SCALE_DEFAULTS: Final = {"attention_multiplier": 1.0, "rms_norm_eps": 1e-6, **NO_BIASES}
 
 
 def _rotated(config: Config) -> list[int]:
@@ -78,7 +90,7 @@ GRANITE: Final = Family(
 )  # fmt: skip
 SMOLLM3: Final = Family(
     hf=("SmolLM3ForCausalLM",), architecture="smollm3", keys=KEYS, extra=llama3_factors, pre="llama-bpe",
-    tied=True, ropes=ROPES, defaults={"no_rope_layer_interval": 4},
+    tied=True, ropes=ROPES, defaults={"no_rope_layer_interval": 4, **NO_BIASES},
     assumed={
         "no_rope_layers": _rotated,
         "no_rope_layer_interval": lambda config: (
@@ -104,9 +116,15 @@ def _exaone_windows(config: Config) -> list[bool]:
 def _exaone_kinds(config: Config) -> Any:
     """Of each layer, what it sees: with a window not all of them everything, as then none would rotate."""
     given = config.get("layer_types")
-    if not config.get("sliding_window") or any(config.windows() or []):
+    if not config.get("sliding_window") or any(_exaone_windows(config)):
         return given
     return ["sliding_attention" if (layer + 1) % 4 else "full_attention" for layer in range(config.layers)]
+
+
+def _exaone_pattern(config: Config) -> Any:
+    """Return the period of layers that see everything, which cannot be all, for the same reason."""
+    unused = not config.get("sliding_window") or any(_exaone_windows(config))
+    return config.peek("sliding_window_pattern") if unused else 4
 
 
 EXAONE4: Final = Family(
@@ -118,7 +136,7 @@ EXAONE4: Final = Family(
         ),
     },
     names=POST_NORMS, extra=llama3_factors, pre="exaone4", ropes=ROPES,
-    defaults={"rope_theta": 10000.0, "sliding_window": 4096}, assumed={"layer_types": _exaone_kinds},
-    harmless=("sliding_window_pattern",),
+    defaults={"rope_theta": 10000.0, "sliding_window": 4096},
+    assumed={"layer_types": _exaone_kinds, "sliding_window_pattern": _exaone_pattern},
 )  # fmt: skip
-FAMILIES: Final = (LLAMA, LLAMA_BODY, MIXTRAL, GRANITE, SMOLLM3, SEED_OSS, EXAONE4)
+FAMILIES: Final = (LLAMA, LLAMA_BODY, MISTRAL, MIXTRAL, GRANITE, SMOLLM3, SEED_OSS, EXAONE4)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 
+from puna.convert.assumptions import check_settings
 from puna.convert.config import Config
 from puna.convert.families.llama import KEYS as LLAMA_KEYS
 from puna.convert.families.llama import ROPES
 from puna.convert.family import Change, Family, Key, Parting, Place, Split, permuted
 from puna.convert.numbers import Values
 from puna.convert.rotation import llama3_factors
+from puna.errors import ConversionError, shown
 
 
 def _turned_halves(values: Values, config: Config) -> Sequence[Values]:
@@ -46,9 +48,9 @@ _KEYS: Final[dict[str, Key]] = {
 
 def _sees_and_rotates_all(config: Config) -> bool:
     """Whether every layer does both, which files say in one."""
-    return set(config.get("layer_types") or ()) == {"full_attention"} and 0 not in (
-        config.get("no_rope_layers") or ()
-    )
+    every = config.get("no_rope_layer_interval") or 4
+    rotated = config.get("no_rope_layers") or [(layer + 1) % every for layer in range(config.layers)]
+    return set(config.get("layer_types") or ()) == {"full_attention"} and 0 not in rotated
 
 
 def _unless(value: object, usual: object) -> object:
@@ -96,7 +98,7 @@ LLAMA4: Final = Family(
             ("blk.{}.ffn_down_exps.weight",), lambda values, config: (values.swapaxes(-1, -2),)
         ),
     },
-    extra=llama3_factors, pre="llama4", ropes=ROPES,
+    extra=lambda config: {} if _interval(config) == 1 else llama3_factors(config), pre="llama4", ropes=ROPES,
     assumed={"no_rope_layers": _rotated, "layer_types": _kinds, "moe_layers": _with_experts},
     harmless=("for_llm_compressor",),
 )  # fmt: skip
@@ -161,10 +163,22 @@ _MLLAMA_NAMES: Final[dict[str, Place]] = {
 }  # fmt: skip
 
 
+def _seeing(config: Config) -> Mapping[str, Any]:
+    given = config.whole.get("vision_config")
+    return given if isinstance(given, dict) else {}
+
+
 def _of_vision(*names: str) -> Key:
-    def key(config: Config) -> object:
-        given = config.whole.get("vision_config") or {}
-        return next((given[name] for name in names if given.get(name) is not None), None)
+    return lambda config: next(
+        (_seeing(config)[name] for name in names if _seeing(config).get(name) is not None), None
+    )
+
+
+def _of_pictures(name: str, otherwise: float) -> Key:
+    """Return a key for the mean or the deviation of pixels, which readers know the usual numbers of."""
+
+    def key(config: Config) -> Any:
+        return (config.picture(name, 0) or None) if config.picture("do_normalize", True) else [otherwise] * 3
 
     return key
 
@@ -181,6 +195,58 @@ def _mllama_name(name: str, config: Config) -> str:
     )
 
 
+def _mllama_factors(config: Config) -> Mapping[str, Values]:
+    """Return the factors of the rotation. Raises ConversionError for a model without an output of its own."""
+    if config.whole.get("tie_word_embeddings"):
+        raise ConversionError(
+            "config.json: 'tie_word_embeddings' is True, but a file of architecture mllama can only have "
+            "False"
+        )
+    return llama3_factors(config)
+
+
+_MLLAMA_SEES: Final = Family(
+    hf=(), architecture="mllama",
+    assumed={
+        "hidden_act": "gelu", "num_channels": 3, "tie_word_embeddings": (True, False),
+        "supported_aspect_ratios": lambda config: _grids(config.get("max_num_tiles") or 4),
+        "vision_output_dim": lambda config: config["hidden_size"] * (
+            1 + len(config["intermediate_layers_indices"])
+        ),
+        "head_dim": lambda config: config["hidden_size"] // config.heads,
+        "num_key_value_heads": lambda config: config.heads,
+    },
+)  # fmt: skip
+_MLLAMA_READ: Final = (
+    "num_hidden_layers", "num_global_layers", "hidden_size", "intermediate_size", "attention_heads",
+    "num_attention_heads", "norm_eps", "image_size", "patch_size", "max_num_tiles",
+    "intermediate_layers_indices",
+)  # fmt: skip
+
+
+def _grids(most: int) -> list[list[int]]:
+    """Rows and columns of tiles, in the order in which readers number them."""
+    return [[rows, columns] for rows in range(1, most + 1) for columns in range(1, most // rows + 1)]
+
+
+def _check_seeing(config: Config, ignore: Collection[str]) -> list[str]:
+    """Check what sees, as `check_settings` does, and how pictures are prepared for it."""
+    given = _seeing(config)
+    seeing = Config({"num_attention_heads": given.get("attention_heads"), **given})
+    seeing.read.update(_MLLAMA_READ)
+    unknown = check_settings(seeing, _MLLAMA_SEES, ignore, "vision_config.")
+    size, side = config.picture("size", {}), given.get("image_size")
+    sides = [(f"size.{name}", size.get(name), side) for name in ("height", "width")]
+    tiles = ("max_image_tiles", config.picture("max_image_tiles", 0) or None, given.get("max_num_tiles"))
+    for name, value, right in (*sides, tiles):
+        if None not in (value, right) and value != right:
+            raise ConversionError(
+                f"preprocessor_config.json: '{name}' is {shown(value)}, but a file of architecture mllama "
+                f"can only have {right}, as 'vision_config' says"
+            )
+    return unknown
+
+
 MLLAMA: Final = Family(
     hf=("MllamaForConditionalGeneration",), architecture="mllama",
     keys={
@@ -195,12 +261,15 @@ MLLAMA: Final = Family(
         "vision.max_num_tiles": _of_vision("max_num_tiles"),
         "vision.num_channels": _of_vision("num_channels"),
         "vision.intermediate_layers_indices": _kept,
+        "vision.image_mean": _of_pictures("image_mean", 0.0),
+        "vision.image_std": _of_pictures("image_std", 1.0),
     },
     names=_MLLAMA_NAMES, kept=("",), rename=_mllama_name,
     changes=dict.fromkeys(
         ("v.pre_tile_position_embd.gate", "v.post_tile_position_embd.gate", "attn_gate", "ffn_gate"),
         lambda values, config: np.tanh(values),
     ),
-    extra=llama3_factors, pre="llama-bpe", ropes=ROPES,
+    extra=_mllama_factors, check_others=_check_seeing, pre="llama-bpe", ropes=ROPES,
+    defaults={"rope_theta": 500000.0},
 )  # fmt: skip
 FAMILIES: Final = (LLAMA4, MLLAMA)

@@ -100,7 +100,7 @@ MAMBA: Final = Family(
     },
     changes={"ssm_conv1d.weight": convolution, "ssm_a": decay}, pre="olmo", tied=True,
     assumed={
-        **STATE_ASSUMED, "mixer_rms_eps": lambda config: (1e-6, config.get("layer_norm_epsilon")),
+        **STATE_ASSUMED, "mixer_rms_eps": 1e-6,
         "expand": lambda config: _inner(config) / config.count("hidden_size", "d_model"),
     },
     harmless=(*NO_ATTENTION, "d_inner", "d_model", "n_layer"),

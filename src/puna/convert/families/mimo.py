@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from puna.convert.config import Config
@@ -57,10 +58,20 @@ _HARMLESS: Final = (
     "n_shared_experts", "num_nextn_predict_layers", "attention_projection_layout", "sliding_window",
     "swa_rope_theta",
 )  # fmt: skip
+_DEFAULTS: Final = {"norm_topk_prob": True, "attention_value_scale": 0.707}
+_ROTATION: Final = {
+    kind: {"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": 0.334}
+    for kind, theta in (("full_attention", 5e6), ("sliding_attention", 1e4))
+}
+#: As the authors publish it.
+_MIMO: Final = Family(
+    hf=("MiMoV2FlashForCausalLM", "MiMoV2ForCausalLM"), architecture="mimo2", keys=_KEYS, names=_NAMES,
+    pre="qwen2", ropes=PLAIN, assumed=_ASSUMED, harmless=_HARMLESS, defaults=_DEFAULTS,
+    when=lambda config: config.get("hybrid_layer_pattern") is not None,
+)  # fmt: skip
 FAMILIES: Final = (
-    Family(
-        hf=("MiMoV2FlashForCausalLM", "MiMoV2ForCausalLM"), architecture="mimo2", keys=_KEYS, names=_NAMES,
-        pre="qwen2", ropes=PLAIN, assumed=_ASSUMED, harmless=_HARMLESS, defaults={"norm_topk_prob": True,
-        "attention_value_scale": 0.707},
+    _MIMO,
+    replace(  # as transformers writes it
+        _MIMO, when=lambda config: True, defaults={**_DEFAULTS, "rope_parameters": _ROTATION}
     ),
 )  # fmt: skip

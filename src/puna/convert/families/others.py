@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from puna.convert.config import Config
-from puna.convert.families.gemma import every_second_windowed
-from puna.convert.families.latent import SAME_SCALES
+from puna.convert.families.gemma import OLD_ROTATION, every_second_windowed
+from puna.convert.families.latent import MISTRAL_ROTATION, SAME_SCALES
 from puna.convert.family import PLAIN, Assumption, Change, Family, Key, Place, Split
 from puna.convert.names import POST_NORMS
 from puna.convert.numbers import Values
@@ -125,6 +126,9 @@ _OLMO: Final[dict[str, Assumption]] = {
 }
 
 
+_OLMO3_THETA: Final = 500000.0
+
+
 def _three_of_four(config: Config) -> list[str]:
     """Of each layer of a Cohere 2, what it sees, as readers assume it."""
     return ["sliding_attention" if (layer + 1) % 4 else "full_attention" for layer in range(config.layers)]
@@ -187,6 +191,23 @@ _MINISTRAL: Final[dict[str, Assumption]] = {
     **SAME_SCALES,
 }
 
+_MINISTRAL3: Final = Family(
+    hf=("Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"), architecture="mistral3",
+    keys={
+        "vocab_size": "vocab_size", "rope.dimension_count": lambda config: config.head_size,
+        "attention.temperature_scale": lambda config: config.rope.get("llama_4_scaling_beta") or 0.0,
+        "rope.scaling.yarn_log_multiplier": lambda config: config.rope.get("mscale_all_dim"),
+    },
+    pre="tekken", assumed=_MINISTRAL, harmless=("rope_parameters.max_position_embeddings",),
+    when=lambda config: config.get("model_type") != "mistral",
+    defaults={
+        "rope_parameters": {
+            **MISTRAL_ROTATION, "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 16384,
+        },
+        "rope_theta": 10000.0,  # of a rotation that lacks it
+    },
+)  # fmt: skip
+
 FAMILIES: Final = (
     Family(
         hf=("CohereForCausalLM",), architecture="command-r",
@@ -213,7 +234,14 @@ FAMILIES: Final = (
     ),
     Family(
         hf=("Olmo3ForCausalLM",), architecture="olmo2", keys=_WINDOWS, names=POST_NORMS, pre="dbrx",
-        assumed=_OLMO, defaults={"sliding_window": 4096, "rms_norm_eps": 1e-5},
+        assumed={
+            **_OLMO, **OLD_ROTATION,
+            # transformers takes another for one kind of layer only.
+            "rope_theta": lambda config: (
+                config.peek("rope_theta") if config.peek("rope_parameters") else _OLMO3_THETA
+            ),
+        },
+        defaults={"sliding_window": 4096, "rms_norm_eps": 1e-5, "rope_theta": _OLMO3_THETA},
     ),
     Family(
         hf=("OlmoeForCausalLM",), architecture="olmoe",
@@ -231,7 +259,11 @@ FAMILIES: Final = (
     ),
     Family(
         hf=("Glm4ForCausalLM", "Glm4vForConditionalGeneration", "GlmOcrForConditionalGeneration"),
-        architecture="glm4", keys={"rope.dimension_count": _share_rotated}, names=_GLM4_NAMES,
+        architecture="glm4", names=_GLM4_NAMES,
+        keys={
+            "rope.dimension_count": _share_rotated,
+            "attention.layer_norm_rms_epsilon": lambda config: config["rms_norm_eps"],
+        },
         changes=_HALVED, pre="glm4",
     ),
     Family(
@@ -243,7 +275,9 @@ FAMILIES: Final = (
             "expert_weights_norm": "norm_topk_prob",
         },
         names={"model.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm"}, pre="glm4",
-        defaults={"rope_theta": 10000.0, "norm_topk_prob": True, "first_k_dense_replace": 1},
+        defaults={
+            "rope_theta": 10000.0, "norm_topk_prob": True, "first_k_dense_replace": 1, "n_shared_experts": 1,
+        },
         assumed={"scoring_func": "sigmoid", "topk_method": "noaux_tc"},
         harmless=("use_qk_norm", "num_nextn_predict_layers"),
     ),
@@ -274,20 +308,18 @@ FAMILIES: Final = (
             "moe_layer_end_index": lambda config: (config.layers - 1, -1), "moe_norm_min": 1e-12,
             "moe_gate": "topk", "compression_ratio": 1.0, "use_bias": False,
         },
+        defaults={"moe_layer_start_index": 1, "moe_num_shared_experts": 2},
         harmless=("moe_use_aux_free",),
     ),
     Family(
         hf=("HunYuanDenseV1ForCausalLM",), architecture="hunyuan-dense", keys=_HUNYUAN, pre="hunyuan-dense",
         assumed=_HUNYUAN_ASSUMED, harmless=_HUNYUAN_HARMLESS,
     ),
-    Family(
-        hf=("Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"), architecture="mistral3",
-        keys={
-            "vocab_size": "vocab_size", "rope.dimension_count": lambda config: config.head_size,
-            "attention.temperature_scale": lambda config: config.rope.get("llama_4_scaling_beta"),
-            "rope.scaling.yarn_log_multiplier": lambda config: config.rope.get("mscale_all_dim"),
-        },
-        pre="tekken", assumed=_MINISTRAL, harmless=("rope_parameters.max_position_embeddings",),
+    _MINISTRAL3,
+    replace(
+        _MINISTRAL3, hf=("Mistral3ForConditionalGeneration",),
+        when=lambda config: config.get("model_type") == "mistral",
+        defaults={"rope_theta": 10000.0, "rms_norm_eps": 1e-6},
     ),
     Family(
         hf=("MiniMaxM2ForCausalLM",), architecture="minimax-m2",

@@ -24,7 +24,12 @@ PHI3: Final = Family(
         "attention.sliding_window": lambda config: config.get("sliding_window") or 0,
     },
     extra=long_rope_factors, vocabulary="phi3", pre="gpt-4o", ropes=(*PLAIN, "longrope", "su"),
-    defaults={"original_max_position_embeddings": 4096}, assumed={**LONG_ROPE, "full_attn_mod": 1,
-    "interpolate_factor": 1},
+    defaults={"original_max_position_embeddings": 4096}, assumed={
+        **LONG_ROPE, "full_attn_mod": 1, "interpolate_factor": 1,
+        # Of two, transformers takes that outside.
+        "rope_parameters.original_max_position_embeddings": lambda config: config.peek(
+            "original_max_position_embeddings"
+        ),
+    },
 )  # fmt: skip
 FAMILIES: Final = (PHI3,)

@@ -25,6 +25,7 @@ NOT_SUMMED: Final[dict[str, Key]] = {
 WINDOWS: Final = ("sliding_window", "max_window_layers")
 #: What transformers takes where config.json does not say it.
 _DEFAULTS: Final = {"rope_theta": 10000.0}
+_QWEN3_DEFAULTS: Final = {**_DEFAULTS, "attention_bias": False}
 _VISION_ROPES: Final = (*SCALED, "mrope")
 #: How many layers of what sees speak to the first layers of the text.
 _SPEAKING: Final[dict[str, Key]] = {
@@ -32,6 +33,11 @@ _SPEAKING: Final[dict[str, Key]] = {
         (config.get("vision_config") or {}).get("deepstack_visual_indexes") or ()
     ),
 }
+#: How transformers shares the pairs of a head between the axes where config.json does not say it.
+_SECTIONS: Final[dict[str, Key]] = {
+    "rope.dimension_sections": lambda config: [*(config.rope.get("mrope_section") or (24, 20, 20)), 0],
+}
+_VISION_DEFAULTS: Final = {"rope_theta": 500000.0}
 
 
 def _upright(values: Values, config: Config) -> Values:
@@ -76,7 +82,7 @@ def _ranks(*, tied: bool) -> Callable[[Config], bool]:
 
 _RANKING: Final = Family(
     hf=("Qwen3ForCausalLM",), architecture="qwen3", pre="qwen2", when=_ranks(tied=False), harmless=WINDOWS,
-    defaults=_DEFAULTS,
+    defaults=_QWEN3_DEFAULTS,
     keys={
         "pooling_type": lambda config: 4, "classifier.output_labels": lambda config: list(_LABELS),
         "tokenizer.chat_template.rerank": lambda config: _QUESTION,
@@ -95,7 +101,7 @@ _RANKING_TIED: Final = replace(
 
 _QWEN2VL: Final = Family(
     hf=("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"), architecture="qwen2vl",
-    pre="qwen2", ropes=_VISION_ROPES, harmless=WINDOWS, defaults={"rope_theta": 1e6},
+    pre="qwen2", ropes=_VISION_ROPES, harmless=WINDOWS, defaults={"rope_theta": 1e6, "rms_norm_eps": 1e-5},
     assumed={"rope_parameters.mrope_interleaved": False},
 )  # fmt: skip
 
@@ -104,25 +110,30 @@ FAMILIES: Final = (
     Family(hf=("Qwen2ForCausalLM",), architecture="qwen2", pre="qwen2", harmless=WINDOWS, defaults=_DEFAULTS),
     Family(
         hf=("Qwen2MoeForCausalLM",), architecture="qwen2moe", keys={**EXPERTS, **_SUMMED}, pre="qwen2",
-        harmless=WINDOWS, defaults=_DEFAULTS,
+        harmless=WINDOWS, defaults={**_DEFAULTS, "shared_expert_intermediate_size": 5632},
     ),
-    Family(hf=("Qwen3ForCausalLM",), architecture="qwen3", pre="qwen2", harmless=WINDOWS, defaults=_DEFAULTS),
+    Family(
+        hf=("Qwen3ForCausalLM",), architecture="qwen3", pre="qwen2", harmless=WINDOWS,
+        defaults=_QWEN3_DEFAULTS,
+    ),
     Family(
         hf=("Qwen3MoeForCausalLM",), architecture="qwen3moe", keys={**EXPERTS, **NOT_SUMMED}, pre="qwen2",
-        defaults={**_DEFAULTS, "norm_topk_prob": False}, harmless=WINDOWS,
+        defaults={**_QWEN3_DEFAULTS, "norm_topk_prob": False}, harmless=WINDOWS,
     ),
     _QWEN2VL, replace(_QWEN2VL, hf=("Qwen2VLModel",), prefix="model."),
     Family(
-        hf=("Qwen3VLForConditionalGeneration",), architecture="qwen3vl", pre="qwen2", keys=_SPEAKING,
-        ropes=_VISION_ROPES, assumed={"rope_parameters.mrope_interleaved": True},
+        hf=("Qwen3VLForConditionalGeneration",), architecture="qwen3vl", pre="qwen2",
+        keys={**_SPEAKING, **_SECTIONS}, ropes=_VISION_ROPES,
+        assumed={"rope_parameters.mrope_interleaved": True}, defaults=_VISION_DEFAULTS,
     ),
     Family(
         hf=("Qwen3VLMoeForConditionalGeneration",), architecture="qwen3vlmoe", pre="qwen2",
-        keys={**EXPERTS, **NOT_SUMMED, **_SPEAKING}, names=_PERHAPS_TURNED,
-        ropes=_VISION_ROPES, assumed={"rope_parameters.mrope_interleaved": True, "norm_topk_prob": True},
+        keys={**EXPERTS, **NOT_SUMMED, **_SPEAKING, **_SECTIONS}, names=_PERHAPS_TURNED,
+        defaults=_VISION_DEFAULTS, ropes=_VISION_ROPES,
+        assumed={"rope_parameters.mrope_interleaved": True, "norm_topk_prob": True},
     ),
     Family(hf=("Qwen3Model",), architecture="qwen3", pre="qwen2", prefix="model.", harmless=WINDOWS,
-    defaults=_DEFAULTS),
+    defaults=_QWEN3_DEFAULTS),
     Family(hf=("Qwen2Model",), architecture="qwen2", pre="qwen2", prefix="model.", harmless=WINDOWS,
     defaults=_DEFAULTS),
 )  # fmt: skip

@@ -50,7 +50,8 @@ def _norm(config: Config) -> Any:
 
 _KEYS: Final[dict[str, Key]] = {
     "context_length": lambda config: config.get("n_positions") or 512, "feed_forward_length": "d_ff",
-    "attention.head_count": "num_heads", "attention.key_length": "d_kv", "attention.value_length": "d_kv",
+    "attention.head_count": lambda config: config["num_heads"],
+    "attention.key_length": "d_kv", "attention.value_length": "d_kv",
     "attention.layer_norm_epsilon": _norm, "attention.layer_norm_rms_epsilon": _norm,
     "attention.relative_buckets_count": "relative_attention_num_buckets",
 }  # fmt: skip
@@ -73,10 +74,12 @@ FAMILIES: Final = (
             "decoder_start_token_id": lambda config: config.get("decoder_start_token_id") or 0,
         },
         names=_NAMES, rename=_numbered, tied=True, assumed=_ASSUMED, harmless=_HARMLESS,
+        defaults={"d_kv": 64},
     ),
     Family(  # without a decoder, whose outputs would be scaled
         hf=("T5EncoderModel", "UMT5EncoderModel"), architecture="t5encoder", keys=_KEYS, names=_NAMES,
         rename=_numbered, harmless=(*_HARMLESS, "num_decoder_layers", "scale_decoder_outputs"),
+        defaults={"d_kv": 64},
         assumed={key: value for key, value in _ASSUMED.items() if key != "scale_decoder_outputs"},
     ),
 )  # fmt: skip

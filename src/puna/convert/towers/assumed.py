@@ -39,14 +39,17 @@ _ASSUMED: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
     "llama4": {
         "vision_config.hidden_act": ("gelu",), "vision_config.vision_feature_select_strategy": ("default",),
     },
-    "minicpmv4_6": _SIGLIP,
+    "minicpmv4_6": {**_SIGLIP, "slice_mode": (True,), "slice_config.max_slice_nums": (9,)},
     "mlp": {"vision_config.hidden_act": ("quick_gelu", "gelu"), **_PROJECTED},
     "pixtral": {**_SILU, **_PROJECTED, **_LAST_LAYER},
     "qwen2vl_merger": {"vision_config.hidden_act": ("quick_gelu",), **_FRAMES},
     "qwen2.5vl_merger": {**_SILU, **_FRAMES},
     "qwen3vl_merger": {**_SIGLIP, **_FRAMES},
-    "resampler": _SIGLIP,
+    "resampler": {**_SIGLIP, "slice_mode": (True,), "slice_config.max_slice_nums": (9,)},
 }  # fmt: skip
+_SLICES: Final = {"max_slice_nums": (9,), "slice_mode": (True,), "downsample_mode": ("16x",)}
+#: Of how pictures are prepared (`preprocessor_config.json`), for those with a projector of a type.
+_PICTURES: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {"minicpmv4_6": _SLICES, "resampler": _SLICES}
 
 
 def check_tower(config: Config, keys: Mapping[str, Any]) -> None:
@@ -60,6 +63,15 @@ def check_tower(config: Config, keys: Mapping[str, Any]) -> None:
             raise ConversionError(
                 f"config.json: '{name}' is {shown(value)}, and a tower of type {kind} can only have "
                 f"{' or '.join(shown(each) for each in allowed)} in a file"
+            )
+    pictures = dict(_PICTURES.get(kind, {}))
+    if kind == "resampler":
+        pictures["scale_resolution"] = (keys.get("vision.image_size"),)
+    for name, allowed in pictures.items():
+        if (value := config.picture(name, allowed[0])) not in allowed:
+            raise ConversionError(
+                f"preprocessor_config.json: '{name}' is {shown(value)}, and a tower of type {kind} can only "
+                f"have {' or '.join(shown(each) for each in allowed)} in a file"
             )
     heads, hidden = keys.get("vision.attention.head_count"), keys.get("vision.embedding_length")
     if type(heads) is not int or type(hidden) is not int or heads < 1 or kind == "gemma3nv":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from puna.convert.config import Config
 from puna.convert.family import Family, Key, Place, Split
@@ -40,6 +40,20 @@ _PARTED: Final[dict[str, Place]] = {
 _GATED: Final = {f"mlp.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")}
 
 
+def _edge(config: Config, name: str, own: str = "") -> Any:
+    """Return how many pixels of a picture are read: the setting `own` says it, or `name` in `size`."""
+    size = config.picture("size", {})
+    edge = size.get(name) if isinstance(size, dict) else None
+    return (config.picture(own, 0) if own else None) or edge
+
+
+#: Between which sizes pictures are read; readers have sizes of their own for files without these.
+_SIZES: Final[dict[str, Key]] = {
+    "vision.image_min_pixels": lambda config: _edge(config, "shortest_edge", "min_pixels"),
+    "vision.image_max_pixels": lambda config: _edge(config, "longest_edge", "max_pixels"),
+}
+
+
 def _keys(kind: str, **more: Key) -> dict[str, Key]:
     return {
         "projector_type": lambda config: kind,
@@ -47,6 +61,7 @@ def _keys(kind: str, **more: Key) -> dict[str, Key]:
         # Of the models' code: the text's is another one.
         "vision.attention.layer_norm_epsilon": lambda config: 1e-6,
         "vision.spatial_merge_size": unless(2, "spatial_merge_size"),
+        **_SIZES,
         **more,
     }
 
@@ -139,6 +154,9 @@ GLM: Final = Family(
         ),
         "vision.attention.layer_norm_epsilon": lambda config: config.get("rms_norm_eps") or 1e-5,
         "vision.spatial_merge_size": unless(2, "spatial_merge_size"),
+        # Of the two frames that a picture is taken for.
+        "vision.image_min_pixels": lambda config: _edge(config, "shortest_edge"),
+        "vision.image_max_pixels": lambda config: _edge(config, "longest_edge"),
         "use_gelu": lambda config: activation(config).get("use_gelu"),
         "use_silu": lambda config: activation(config).get("use_silu"),
     },

@@ -166,6 +166,10 @@ class DeepSeekOcrVision(VisionTower):
         return kept_together(rows_of(image), one_batch=False)
 
     @property
+    def most_pixels(self) -> int:
+        return self.options.most_tiles * self.options.tile_size**2 + self.options.whole_size**2
+
+    @property
     def most_patches(self) -> int:
         return self.options.sam.side**2
 

@@ -163,6 +163,10 @@ class Gemma3nVision(VisionTower):
         return kept_together([*self._begin, *rows_of(image), *self._end], one_batch=False)
 
     @property
+    def most_pixels(self) -> int:
+        return self.options.image_size**2
+
+    @property
     def most_patches(self) -> int:
         return self.options.sides[0] ** 2
 

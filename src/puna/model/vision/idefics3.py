@@ -89,6 +89,10 @@ class Idefics3Vision(VisionTower):
         cut = np.concatenate([tiles(refined, o.image_size), whole[None]])
         return Prepared(cut, len(cut) * o.tile_rows, (rows, columns))
 
+    @property
+    def most_pixels(self) -> int:
+        return (self.options.most_tiles**2 + 1) * self.options.image_size**2
+
     def encode(self, prepared: Prepared, slice_rows: int) -> Slices[Array]:
         o = self.options
         rows = []

@@ -166,5 +166,9 @@ class InternVision(VisionTower):
         return kept_together([self._begin, *rows_of(image), self._end], one_batch=False)
 
     @property
+    def most_pixels(self) -> int:
+        return (self.options.most_tiles + 1) * self.options.image_size**2
+
+    @property
     def most_patches(self) -> int:
         return self.options.positions

@@ -176,6 +176,10 @@ class Lfm2Vision(VisionTower):
         return kept_together([*inputs, self._end], one_batch=False)
 
     @property
+    def most_pixels(self) -> int:
+        return self.options.most_tiles * self.options.tile_size**2 + self.options.most_pixels
+
+    @property
     def most_patches(self) -> int:
         o = self.options
         return max(o.most_pixels, o.tile_size**2 if o.most_tiles > 1 else 0) // o.patch_size**2

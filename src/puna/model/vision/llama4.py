@@ -122,6 +122,10 @@ class Llama4Vision(VisionTower):
         return kept_together(inputs, one_batch=False)
 
     @property
+    def most_pixels(self) -> int:
+        return (_MOST_TILES + 1) * self.options.image_size**2
+
+    @property
     def most_patches(self) -> int:
         return self.options.positions
 

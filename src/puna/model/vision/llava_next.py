@@ -39,6 +39,7 @@ _MOST_TILES: Final = 64
 @dataclass(frozen=True, kw_only=True)
 class LlavaNextVisionOptions(LlavaVisionOptions):
     grids: tuple[tuple[int, int], ...]  # columns and rows of tiles
+    ends_lines: bool  # whether a row of its own follows each line of patches
 
     @property
     def newline_size(self) -> int:
@@ -58,7 +59,11 @@ class LlavaNextVision(LlavaVision):
                     f"{file.path}: '{file.architecture}.{key}' is {shown(value)}, and only {shown(known)} is "
                     "supported"
                 )
-        return LlavaNextVisionOptions(**vars(options), grids=_grids(file, options.image_size))
+        return LlavaNextVisionOptions(
+            **vars(options),
+            grids=_grids(file, options.image_size),
+            ends_lines="model.image_newline" in file.tensors,
+        )
 
     def prepare(self, picture: Picture) -> Prepared:
         o, (width, height), side = self.options, picture.size, self.options.image_size
@@ -75,11 +80,15 @@ class LlavaNextVision(LlavaVision):
         )  # fmt: skip
         pixels = np.concatenate([stretched(picture, side, side, BICUBIC)[None], tiles(canvas, side)])
         lines = unpadded(tile_places(rows, columns, o.side), width, height) + o.patches
-        if self.newline is not None:
+        if o.ends_lines:
             ends = np.full((len(lines), 1), len(pixels) * o.patches)
             lines = np.concatenate([lines, ends], axis=1)
         order = np.concatenate([np.arange(o.patches), lines.reshape(-1)])
         return Prepared(pixels, len(order), (rows, columns), order=order)
+
+    @property
+    def most_pixels(self) -> int:
+        return (max(rows * columns for columns, rows in self.options.grids) + 1) * self.options.image_size**2
 
     def encode(self, prepared: Prepared, slice_rows: int) -> Slices[Array]:
         assert prepared.order is not None

@@ -18,7 +18,7 @@ from puna.errors import UnsupportedModelError
 from puna.images import Picture
 from puna.images.pixels import BICUBIC, Pixels, stretched
 from puna.images.slicing import fitted_size, slice_grid, sliced_size
-from puna.model.metadata import scalar, table_rows
+from puna.model.metadata import invalid, scalar, table_rows
 from puna.model.vision.options import VisionOptions, with_named_layers
 from puna.model.vision.tower import (
     Prepared,
@@ -92,6 +92,10 @@ class SlicingVision(VisionTower):
         count += len(slices) * o.rows(height, width)
         return Prepared(np.ascontiguousarray(slices), count, grid, overview=whole)
 
+    @property
+    def most_pixels(self) -> int:
+        return (_MOST_SLICES + 1) * super().most_pixels
+
     def encode(self, prepared: Prepared, slice_rows: int) -> Slices[Array]:
         whole = [] if prepared.overview is None else [prepared.overview]
         rows = []
@@ -154,10 +158,13 @@ class MiniCPMVision(SlicingVision):
             raise UnsupportedModelError(
                 f"{file.path}: resamplers are supported for multiples of {HEAD_DIM} numbers, not {text_size}"
             )
+        queries = table_rows(file, "resampler.query")
+        if (said := scalar(file, "minicpmv_query_num", queries)) != queries:
+            raise invalid(file, "minicpmv_query_num", f"is {said}, but there are {queries} queries")
         return MiniCPMVisionOptions(
             **with_named_layers(file, options),
             positions=table_rows(file, "v.position_embd.weight"),
-            queries=table_rows(file, "resampler.query"),
+            queries=queries,
             listed=table_rows(file, "resampler.pos_embed_k"),
             nested=version == _VERSION_2_5,
         )

@@ -76,7 +76,7 @@ class VisionTower(Module):
 
     @abstractmethod
     def prepare(self, picture: Picture) -> Prepared:
-        """What of a picture is read, and as how many rows."""
+        """What of a picture is read, and as how many rows. It knows the tower's options, and no weights."""
 
     @abstractmethod
     def encode(self, prepared: Prepared, slice_rows: int) -> Slices[Array]:
@@ -95,6 +95,11 @@ class VisionTower(Module):
     def most_patches(self) -> int:
         """Patches of the largest image."""
         return self.options.patches
+
+    @property
+    def most_pixels(self) -> int:
+        """Pixels that `prepare` makes of the largest picture, of all tiles; more where sides are rounded."""
+        return self.most_patches * self.options.patch_size**2
 
     def memory_bytes(self, slice_rows: int) -> int:
         """What reading the largest image takes beside the weights, as far as it is alive at once."""

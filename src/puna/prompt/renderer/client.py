@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+import psutil
 
 from puna import confined
 from puna.confined import OUT_OF_TIME, START_PATIENCE_S, frame
 from puna.errors import PunaError, RendererError, RequestError
 from puna.prompt import limits
 from puna.prompt.choose import ChatTemplate
-from puna.prompt.format import Think, Traits
+from puna.prompt.format import Think
 from puna.prompt.messages import Chat, Insert
 from puna.prompt.renderer.protocol import (
     MAX_REPLY_BYTES,
@@ -41,6 +42,13 @@ from puna.prompt.renderer.protocol import (
 _decoder: msgspec.msgpack.Decoder[FromRenderer] = msgspec.msgpack.Decoder(FromRenderer)
 
 Reply = TypeVar("Reply", bound=FromRenderer)
+Answer = TypeVar("Answer")
+
+#: Signals that a process gets for what its own code does; others come from the system or its operator.
+_OWN_FAULTS = (
+    signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL,
+    signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS,
+)  # fmt: skip
 
 
 class Renderer:
@@ -89,20 +97,16 @@ class Renderer:
             opening = packed(Open(template, prompt, think))
         except (OverflowError, RecursionError, TypeError, UnicodeError) as error:
             raise RequestError(f"the conversation cannot be rendered: {error}") from error
-        process, opened = self._opened(opening)
+        rendering = Rendering(self, opening)
         try:
-            yield Rendering(self, process, opened.traits)
+            yield rendering
         finally:
-            process.say(Close())
+            rendering.close()
 
-    def _opened(self, opening: bytes) -> tuple[_Process, Opened]:
-        """The reply to `opening`, of a fresh process if this one has grown too large for another request."""
-        try:
-            process = self._running()
-            return process, self.reply(process, opening, Opened)
-        except _RetiredError:
-            process = self._running()
-            return process, self.reply(process, opening, Opened)
+    def open(self, opening: bytes) -> tuple[_Process, Opened]:
+        """Return a process that has begun the request `opening`, and its reply."""
+        process = self._running()
+        return process, self.reply(process, opening, Opened)
 
     def reply(self, process: _Process, message: bytes, kind: type[Reply]) -> Reply:
         """What the process answers to `message`. If that is its end, there is a new one afterwards."""
@@ -129,12 +133,17 @@ class Renderer:
 
 
 class Rendering:
-    """A request that is being rendered. `traits` are those of its template."""
+    """A request that is being rendered. `traits` are those of its template.
 
-    def __init__(self, renderer: Renderer, process: _Process, traits: Traits) -> None:
+    It begins once more, in a fresh process, when its process ends for no fault of the template.
+    """
+
+    def __init__(self, renderer: Renderer, opening: bytes) -> None:
         self._renderer = renderer
-        self._process = process
-        self.traits = traits
+        self._opening = opening
+        self._tries = 2
+        self._open: tuple[_Process, Opened] | None = None
+        self.traits = self._tried(lambda: self._begun()[1].traits)
 
     def text(self, start: int = 0) -> str:
         """The prompt, in which the conversation begins with message `start`.
@@ -142,11 +151,35 @@ class Rendering:
         Raises TemplateError, TemplateLimitError, NotSupportedError where the template has no place for what
         is to be rendered, RequestError for malformed messages, and RendererError.
         """
-        return self._renderer.reply(self._process, packed(Render(start)), Rendered).text
+        return self._tried(
+            lambda: self._renderer.reply(self._begun()[0], packed(Render(start)), Rendered).text
+        )
+
+    def close(self) -> None:
+        """End the request."""
+        if self._open is not None:
+            self._open[0].say(Close())
+
+    def _begun(self) -> tuple[_Process, Opened]:
+        """Return the request's process and what it said of the template."""
+        if self._open is None:
+            self._open = self._renderer.open(self._opening)
+        return self._open
+
+    def _tried(self, ask: Callable[[], Answer]) -> Answer:
+        """Return what `ask` returns, asked again if the process ends and there is a try left."""
+        while True:
+            try:
+                return ask()
+            except _EndedError as error:
+                self._open = None
+                self._tries -= 1
+                if self._tries <= 0:
+                    raise RendererError(str(error)) from None
 
 
-class _RetiredError(RendererError):
-    """The process had no more memory to spare, and ended between two requests."""
+class _EndedError(RendererError):
+    """The process has ended, or was stopped, and not by what it was asked."""
 
 
 class _Process:
@@ -208,7 +241,12 @@ class _Process:
                 f"the renderer of chat templates did not start within {START_PATIENCE_S:g} s: "
                 "the machine has too much else to do"
             )
-        return limits.exceeded(f"{limits.PATIENCE_S:g} s")
+        if psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED:
+            return _EndedError("the renderer of chat templates was stopped by a signal; try again")
+        return RendererError(  # a template that had its processor time would have been ended
+            f"the chat template was not rendered within {limits.PATIENCE_S:g} s: the machine has too much "
+            "else to do; try again"
+        )
 
     def _death(self) -> PunaError:
         """What the end of the process means for the request that it was asked about."""
@@ -216,14 +254,19 @@ class _Process:
             status = self._process.wait(limits.PATIENCE_S)
         except subprocess.TimeoutExpired:
             return RendererError("the renderer of chat templates closed its connection")
+        if status < 0 and -status not in (*OUT_OF_TIME, *_OWN_FAULTS):
+            return _EndedError(
+                f"the renderer of chat templates was ended by signal {-status}, which somebody sent, or the "
+                "system for want of memory; try again"
+            )
         if not self.is_ready:
             return RendererError(
                 f"the renderer of chat templates could not start (exit status {status}); "
                 "what it said is in the log, or on the terminal"
             )
         if status == OVERGROWN:
-            return _RetiredError("the renderer of chat templates has ended")
-        if status == OUT_OF_MEMORY or status == -signal.SIGKILL:
+            return _EndedError("the renderer of chat templates has ended")
+        if status == OUT_OF_MEMORY:
             return limits.too_large()
         if -status in OUT_OF_TIME:
             return limits.too_slow()

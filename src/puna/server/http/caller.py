@@ -16,10 +16,11 @@ SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
 @dataclass(frozen=True)
 class Caller:
-    """`client` tells callers apart where they wait: the name of a key, else the network address."""
+    """`client` tells callers apart where they wait: by the digest of a key, else by the network address."""
 
     client: str = ""
     key: str = ""  # its name
+    digest: str = ""  # of the key, which alone has what was kept for it: a name may be used again
     scopes: tuple[Scope, ...] = SCOPES
 
     def require(self, scope: Scope, what: str) -> None:

@@ -104,8 +104,13 @@ def fold_keys(value: Any, names: Mapping[str, str]) -> Any:
 
 
 def _explained(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+    errors = error.errors(include_url=False)
+    # A field of several kinds has an error for each kind; that it is too long is the one that helps.
+    first = next((one for one in errors if one["type"].endswith("too_long")), errors[0])
+    path = [
+        part for part in first["loc"] if not (isinstance(part, str) and "[" in part)
+    ]  # `list[str]`: a kind
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
     what = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     if first["type"] == "value_error":
         return what

@@ -47,7 +47,7 @@ class KeyCheckMiddleware:
         with contextlib.ExitStack() as stack:
             try:
                 key = self._key(Headers(scope=scope))
-                found = Caller(f"key {key.name}", key.name, key.scopes)
+                found = Caller(f"key {key.sha256}", key.name, key.sha256, key.scopes)
                 found.require(needed, f"{scope['method']} {scope['path']}")
                 stack.enter_context(self._usage.request(key))
             except (AuthenticationError, ScopeError, RateLimitError) as error:

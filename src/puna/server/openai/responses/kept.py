@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class Document(msgspec.Struct, frozen=True):
-    """A response with the input items it answered. `owner` is the name of the key it was asked for with."""
+    """A response with the input items it answered. `owner` is the digest of the key it was asked for with."""
 
     response: dict[str, Any]
     input: list[dict[str, Any]]

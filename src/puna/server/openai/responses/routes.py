@@ -60,18 +60,18 @@ def routes(backend: Backend) -> list[Route]:
         """A response that is kept."""
         if request.query_params.get("stream") == "true":
             raise RequestError("a response that has ended cannot be streamed again: leave out stream")
-        found = await asyncio.to_thread(kept.get, request.path_params["id"], caller().key)
+        found = await asyncio.to_thread(kept.get, request.path_params["id"], caller().digest)
         return json_reply(found.response)
 
     async def delete(request: Request) -> Response:
         """Forget a response."""
         id = request.path_params["id"]
-        await asyncio.to_thread(kept.delete, id, caller().key)
+        await asyncio.to_thread(kept.delete, id, caller().digest)
         return json_reply({"id": id, "object": "response", "deleted": True})
 
     async def items(request: Request) -> Response:
         """What a response answered: its input items."""
-        found = await asyncio.to_thread(kept.get, request.path_params["id"], caller().key)
+        found = await asyncio.to_thread(kept.get, request.path_params["id"], caller().digest)
         before = await asyncio.to_thread(_before, kept, found.previous)
         return json_reply(_listed([*before, *found.input], dict(request.query_params)))
 
@@ -105,7 +105,7 @@ def _conversation(
     def find(item_id: str) -> Item:
         id, number = response_of(item_id)
         try:
-            found: Item = kept.get(id, caller().key).response["output"][number]
+            found: Item = kept.get(id, caller().digest).response["output"][number]
         except (ResponseNotFoundError, IndexError):
             raise RequestError(f"item {shown(item_id)} not found: send the item itself") from None
         return found
@@ -114,7 +114,7 @@ def _conversation(
 
 
 def _before(kept: KeptResponses, previous: str | None) -> list[Item]:
-    documents = kept.chain(previous, caller().key) if previous else []
+    documents = kept.chain(previous, caller().digest) if previous else []
     return [item for document in documents for item in [*document.input, *document.response["output"]]]
 
 
@@ -195,7 +195,7 @@ class _Answering:
         if not self._body.store:
             return self._shape.whole(self._segments.all, end, False)
         response = self._shape.whole(self._segments.all, end, True)
-        document = Document(response, self._new, self._body.previous_response_id or None, caller().key)
+        document = Document(response, self._new, self._body.previous_response_id or None, caller().digest)
         try:
             if await asyncio.to_thread(self._kept.put, document):
                 return response

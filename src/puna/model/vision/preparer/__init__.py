@@ -1,0 +1,1 @@
+"""The process that decodes images for a vision tower, within bounds."""

@@ -1,0 +1,16 @@
+"""`python -I -S .../preparer/__main__.py FOLDER...`: how a preparer is started.
+
+Nothing but the standard library and what lies in the given folders can be imported: neither the working
+directory nor the environment decides what runs.
+"""
+
+import os
+import sys
+
+sys.path += sys.argv[1:]
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy multiplies nothing here
+
+from puna.model.vision.preparer.process import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Contexts as long as a number can say, in files and in requests: planned within memory, or refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from puna.model.registry import supported
+from tests.fuzz.invented import invented
+from tests.gguf import gguf_bytes
+
+LONGEST = 2**31 - 1
+#: The address space of a process that loads a model, and what it may really take beside a small context's.
+MAPPED, TAKEN = 8 << 30, 32 << 20
+
+#: Has each file loaded and used, in a process of its own, and says how that ended and what memory it took.
+LOAD = """
+import json, os, resource, sys
+import psutil, puna, puna.library.loading
+from puna.errors import RequestError
+for path in sys.argv[3:]:
+    reader, writer = os.pipe()
+    if not (child := os.fork()):
+        before = psutil.Process().memory_info().rss
+        resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]),) * 2)
+        try:
+            with puna.load(path, num_ctx=int(sys.argv[2]) or None) as model:
+                try:
+                    model.generate("once upon a time", num_predict=2, temperature=0)
+                except RequestError:
+                    model.embed(["once upon a time"])
+            said = "used"
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        taken = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+        os.write(writer, json.dumps([path, said[:1000], taken]).encode())
+        os._exit(0)
+    os.close(writer)
+    print(os.fdopen(reader).read() or json.dumps([path, f"died, {os.waitpid(child, 0)[1]}", 0]))
+"""
+
+
+@pytest.fixture(scope="module")
+def modest(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A small model of every architecture, with a small context."""
+    return [_written(tmp_path_factory.mktemp(name), name, None) for name in supported()]
+
+
+@pytest.fixture(scope="module")
+def boundless(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A small model of every architecture, which claims the longest context there is."""
+    return [_written(tmp_path_factory.mktemp(name), name, LONGEST) for name in supported()]
+
+
+def _written(folder: Path, architecture: str, context: int | None) -> Path:
+    model = invented(architecture)
+    if context is not None:
+        model.keys[f"{architecture}.context_length"] = context
+    (folder / architecture).mkdir()
+    return gguf_bytes.save(folder / architecture, model.encode())
+
+
+def _ends(paths: list[Path], context: int) -> dict[str, tuple[str, int]]:
+    """How loading and using each architecture ended, and the bytes it took."""
+    command = [sys.executable, "-c", LOAD, str(MAPPED), str(context), *map(str, paths)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=250)
+    return {
+        Path(path).parent.name: (said, taken)
+        for path, said, taken in map(json.loads, done.stdout.splitlines())
+    }
+
+
+@pytest.fixture(scope="module")
+def usual(modest: list[Path]) -> dict[str, int]:
+    """Bytes that each architecture takes with its small context."""
+    ends = _ends(modest, 0)
+    assert {said for said, _ in ends.values()} == {"used"}
+    return {name: taken for name, (_, taken) in ends.items()}
+
+
+#: Architectures with a table that is as long as the context, and what is said of it.
+TABLES = {"bert": "there are only 96 vectors of positions", "jina-bert-v2": "of up to 131072 tokens"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("context", [0, 20_000_000, LONGEST], ids=["its own", "20 million", "the longest"])
+def test_no_model_takes_memory_in_proportion_to_its_context(
+    boundless: list[Path], usual: dict[str, int], context: int
+) -> None:
+    ends = _ends(boundless, context)
+    assert set(ends) == set(supported())
+    wrong = {
+        name: (said, taken)
+        for name, (said, taken) in ends.items()
+        if taken > usual[name] + TAKEN
+        or (TABLES[name] not in said if name in TABLES else not _is_fine(said, asked=context > 0))
+    }
+    assert wrong == {}
+
+
+def _is_fine(said: str, *, asked: bool) -> bool:
+    """Whether a model ran, or was refused because a context that was asked for is too long."""
+    refused = said.startswith(("InsufficientMemoryError: ", "RequestError: ")) and "num_ctx" in said
+    return said == "used" or (asked and refused)

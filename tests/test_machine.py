@@ -1,0 +1,24 @@
+"""The memory of the machine that a process may have."""
+
+from __future__ import annotations
+
+import resource
+
+import psutil
+import pytest
+
+from puna import machine
+
+
+def test_a_limit_of_address_space_is_one_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    mapped = psutil.Process().memory_info().vms
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (mapped + (64 << 20), resource.RLIM_INFINITY))
+    assert 0 < machine.available_memory() < 65 << 20
+    assert 0 < machine.available_address_space() < 65 << 20
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (mapped // 2, resource.RLIM_INFINITY))
+    assert machine.available_memory() == machine.available_address_space() == 0
+
+
+def test_without_a_limit_there_is_more_address_space_than_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
+    assert machine.available_address_space() > machine.available_memory() > 0
