@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -42,20 +42,20 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextmanager
 def silent(patch: pytest.MonkeyPatch) -> Iterator[None]:
     """Stop all grammar processes for the length of the block."""
-    processes = [
-        child
-        for child in psutil.Process().children(recursive=True)
-        if any("grammar/compiler" in word for word in child.cmdline())
-    ]
-    for process in processes:
-        process.suspend()
+    stopped = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it ended meanwhile
+            if any("grammar/compiler" in word for word in child.cmdline()):
+                child.suspend()
+                stopped.append(child)
     with patch.context() as here:
         here.setattr(engine, "_MASK_PATIENCE_S", 0.001)
         try:
             yield
         finally:
-            for process in processes:
-                process.resume()
+            for process in stopped:
+                with suppress(psutil.NoSuchProcess):
+                    process.resume()
 
 
 def sequence_of(run: Run, number: int = 0) -> Generation:
