@@ -227,7 +227,7 @@ class GenerationError(PunaError):
 
 
 class FormatError(GenerationError):
-    """RemoteConstraint an answer's format takes more work than is allowed."""
+    """Following an answer's format takes more work than is allowed."""
 
     status = 400
 

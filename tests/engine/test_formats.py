@@ -9,6 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from puna.engine import engine
 from puna.engine.events import Chunk, Done, Failed
 from puna.grammar.compiler.client import RemoteConstraint
 from puna.grammar.format import Format
@@ -16,6 +17,7 @@ from puna.model.load import LoadedModel
 from tests.engine.drafting import guess_always
 from tests.engine.runs import Run
 from tests.schemas import random_schema
+from tests.waiting import PATIENCE_S
 
 #: A random model says anything; these leave it to the format to come to an end.
 HOT = {"temperature": 1.5, "top_k": 0, "top_p": 1.0, "num_predict": 60}
@@ -25,6 +27,12 @@ POINT: dict[str, Any] = {
     "required": ["name", "x"],
     "additionalProperties": False,
 }
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hold no answer, on a busy machine either: an answer that is held loses the rest of its draft."""
+    monkeypatch.setattr(engine, "_MASK_PATIENCE_S", PATIENCE_S)
 
 
 def schemas(count: int) -> list[Any]:

@@ -178,6 +178,41 @@ def test_what_is_compiled_ends_when_nobody_asks_for_it_any_more(compiler: Compil
     wait_until(lambda: len(processes()) == 2, "the end")
 
 
+def test_what_is_compiled_ends_when_all_who_asked_for_it_have_left(compiler: Compiler) -> None:
+    compiler.constraint_of(Format.regex("a"), None)
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(compiler.constraint_of, Format.json_schema(PATTERNS), None, 1)]
+        wait_until(lambda: len(processes()) == 3, "its process")
+        processes()[2].suspend()  # so that it does not end by itself
+        asked.append(pool.submit(compiler.constraint_of, Format.json_schema(PATTERNS), None, 2))
+        wait_until(lambda: any(len(each.asked_by) == 2 for each in compiler._kept.values()), "both")
+        compiler.cancel(1)
+        compiler.cancel(2)
+        for one in asked:
+            with pytest.raises(RunnerError, match="has ended"):
+                one.result()
+    wait_until(lambda: len(processes()) == 2, "its end")
+
+
+def test_a_format_that_an_answer_waits_for_is_compiled_though_another_request_leaves(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = only(compiler.constraint_of(Format.regex("b"), None))
+    monkeypatch.setattr(client, "_MOST_KEPT", 1)
+    compiler.constraint_of(Format.regex("a"), None)
+    wait_until(lambda: len(processes()) == 2, "the end of the first")
+    root = processes()[0]
+    root.suspend()
+    waiting.prepare([])
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(compiler.constraint_of, Format.regex("b"), None, 1)
+        wait_until(lambda: any(each.asked_by for each in compiler._kept.values()), "the other")
+        compiler.cancel(1)
+        root.resume()
+        assert other.result() is not None
+    assert waiting.allowed().any()
+
+
 def test_an_answer_that_ends_leaves_no_process(compiler: Compiler) -> None:
     following = only(compiler.constraint_of(Format.regex("a"), None))
     assert len(processes()) == 2  # one has the vocabulary, one the format
@@ -216,6 +251,29 @@ def test_formats_are_compiled_once_and_not_kept_for_ever(
     started.close()
     del started
     wait_until(lambda: len(processes()) == 4, "the end of the first x1")
+
+
+def test_formats_are_forgotten_where_they_take_too_much_memory_together(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiled(name: str) -> int:
+        properties = {f"{name}{place}": {"enum": [f"{name}{place}" * 20]} for place in range(300)}
+        schema = {"type": "object", "properties": properties, "required": [*properties]}
+        compiler.constraint_of(Format.json_schema(schema), None)
+        return next(reversed(compiler._kept.values())).size_bytes
+
+    size = compiled("first")
+    assert size > 1 << 16
+    monkeypatch.setattr(client, "_MOST_KEPT_BYTES", 2.5 * size)
+    compiled("second")
+    assert len(compiler._kept) == 2
+    compiled("third")
+    assert len(compiler._kept) == 2
+    wait_until(lambda: len(processes()) == 3, "the end of the first")
+    monkeypatch.setattr(client, "_MOST_KEPT_BYTES", size // 2)
+    compiled("fourth")  # stays, though it is too large by itself
+    assert len(compiler._kept) == 1
+    wait_until(lambda: len(processes()) == 2, "the end of the others")
 
 
 def test_processes_that_are_killed_are_replaced(compiler: Compiler) -> None:

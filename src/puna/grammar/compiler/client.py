@@ -111,11 +111,10 @@ class Compiler:
         return RemoteConstraint(self, pickled)
 
     def cancel(self, request_id: int) -> None:
-        """Stop compiling a format that only this request waits for."""
+        """Stop compiling a format that no other request waits for."""
         with self._lock:
             for compiled in self._kept.values():
-                if compiled.asked_by == {request_id}:
-                    compiled.process.end()
+                compiled.leave(request_id)
 
     def close(self) -> None:
         """End all processes. Whatever they are working on fails."""
@@ -130,6 +129,7 @@ class Compiler:
     def fork(self, task: bytes) -> _Process:
         """Fork a process for one answer, without waiting. A format that was forgotten is compiled again."""
         compiled = self._compiled(task)
+        compiled.has_answers = True
         compiled.start()
         return compiled.process.fork()
 
@@ -263,6 +263,7 @@ class _Format:
         self.process = process
         self.task = task
         self.asked_by: set[int | None] = set()
+        self.has_answers = False  # forks, which may still be waiting for it
         self.size_bytes = 0  # once it is compiled
         self._starting = threading.Lock()
         self._waiting = threading.Lock()
@@ -289,6 +290,13 @@ class _Format:
                 self._done = True
             if self._error is not None:
                 raise self._error
+
+    def leave(self, request_id: int) -> None:
+        """Let a request go that was asking for it. If nothing else needs it, compiling ends."""
+        if request_id in self.asked_by:
+            self.asked_by.discard(request_id)
+            if not (self.asked_by or self.has_answers or self._done):
+                self.process.end()
 
     def _outcome(self) -> PunaError | None:
         try:
