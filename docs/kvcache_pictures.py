@@ -14,11 +14,10 @@ from puna.batch import Batch
 from puna.errors import CacheFullError
 from puna.kvcache.cache import Cache
 from puna.kvcache.causal import CausalCache, KVShape
-from puna.kvcache.chunked import ChunkedCache
+from puna.kvcache.contents import picture
 from puna.kvcache.encoder import EncoderCache
-from puna.kvcache.picture import picture
 from puna.kvcache.recurrent import RecurrentCache
-from puna.kvcache.sliding import SlidingCache
+from puna.kvcache.windows import ChunkedCache, SlidingCache
 from puna.kvcache.wrapper import WrapperCache
 from puna.ops import Array, default_backend
 

@@ -19,8 +19,7 @@ from puna.markup.family import Reading
 from puna.markup.parts import Tags
 from puna.markup.registry import FAMILIES, PLAIN
 from puna.markup.tools import Tool
-from puna.model.tokenizer.patterns import BY_ARCHITECTURE, BY_NAME, DEFAULT, LINES, Digits
-from puna.model.tokenizer.split import splitter
+from puna.model.tokenizer.patterns import BY_ARCHITECTURE, BY_NAME, DEFAULT, LINES, Digits, splitter
 from puna.options import LONGEST_STOPS, MOST_STOPS, Options
 from puna.prompt.go import GoTemplate
 from puna.prompt.go_values import collated

@@ -10,7 +10,7 @@ import pytest
 from puna import demo
 from puna.cli import main
 from puna.cli.debug import describe
-from puna.kvcache.picture import Contents, Held
+from puna.kvcache.contents import Contents, Held
 from tests.cli.shell import Shell
 from tests.waiting import wait_until
 

@@ -6,7 +6,7 @@ import pytest
 
 from puna.engine.prefix_cache import PrefixEntry
 from puna.kvcache.recurrent import RecurrentCache
-from puna.kvcache.sliding import SlidingCache
+from puna.kvcache.windows import SlidingCache
 from tests.engine.prefix_world import SHAPES, World
 from tests.kvcache.probe import OPS
 

@@ -10,9 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from numpy.typing import NDArray
 
 from puna.errors import CacheFullError
-from puna.kvcache.cells import CELL_BYTES, Cells, table_bytes, table_shape
-from puna.kvcache.compaction import move, plan_moves
-from puna.kvcache.free import FreeCells
+from puna.kvcache.cells import CELL_BYTES, Cells, FreeCells, move, plan_moves, table_bytes, table_shape
 
 CAPACITY, SEQUENCES, LONGEST = 24, 3, 20
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from puna.batch import Batch
 from puna.kvcache.causal import CausalCache, KVShape
-from puna.kvcache.compaction import plan_moves
+from puna.kvcache.cells import plan_moves
 from tests.kvcache.probe import OPS, Probe
 
 

@@ -9,9 +9,9 @@ import pytest
 from puna.batch import Batch
 from puna.kvcache.cache import Cache
 from puna.kvcache.causal import CausalCache, KVShape
-from puna.kvcache.counts import CellCounts
+from puna.kvcache.contents import CellCounts
 from puna.kvcache.recurrent import RecurrentCache
-from puna.kvcache.sliding import SlidingCache
+from puna.kvcache.windows import SlidingCache
 from puna.kvcache.wrapper import WrapperCache
 from tests.kvcache.probe import NUMBERS, OPS, Probe, add_shift
 

@@ -8,10 +8,9 @@ import torch
 
 from puna.batch import Batch
 from puna.kvcache.causal import CausalCache, KVShape
-from puna.kvcache.chunked import ChunkedCache
 from puna.kvcache.encoder import EncoderCache
-from puna.kvcache.sliding import SlidingCache
 from puna.kvcache.types import KVTypes
+from puna.kvcache.windows import ChunkedCache, SlidingCache
 from tests.kvcache.probe import OPS, Probe
 from tests.kvcache.sdpa import dense_view, sdpa
 

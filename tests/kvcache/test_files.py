@@ -16,12 +16,11 @@ from puna.batch import Batch
 from puna.errors import CacheFileError, CacheFullError
 from puna.kvcache.cache import Cache
 from puna.kvcache.causal import CausalCache, KVShape
-from puna.kvcache.chunked import ChunkedCache
 from puna.kvcache.encoder import EncoderCache
-from puna.kvcache.files import read_sequence, write_sequence
 from puna.kvcache.recurrent import RecurrentCache
-from puna.kvcache.sliding import SlidingCache
+from puna.kvcache.saved import read_sequence, write_sequence
 from puna.kvcache.types import KVTypes
+from puna.kvcache.windows import ChunkedCache, SlidingCache
 from puna.kvcache.wrapper import WrapperCache
 from puna.model.load import LoadedModel, load_model
 from tests.kvcache.probe import OPS, stretches

@@ -25,10 +25,9 @@ from puna.batch import Batch
 from puna.errors import CacheFullError, NotSupportedError
 from puna.kvcache.cache import Cache
 from puna.kvcache.causal import CausalCache, KVShape
-from puna.kvcache.chunked import ChunkedCache
 from puna.kvcache.encoder import EncoderCache
 from puna.kvcache.recurrent import RecurrentCache
-from puna.kvcache.sliding import SlidingCache
+from puna.kvcache.windows import ChunkedCache, SlidingCache
 from puna.kvcache.wrapper import WrapperCache
 from tests.kvcache.probe import NUMBERS, OPS, add_shift, column, seen_keys, stretches
 

@@ -11,8 +11,7 @@ import pytest
 from puna.batch import Batch
 from puna.errors import CacheFullError, NotSupportedError
 from puna.kvcache.causal import CausalCache, KVShape
-from puna.kvcache.chunked import ChunkedCache
-from puna.kvcache.sliding import SlidingCache
+from puna.kvcache.windows import ChunkedCache, SlidingCache
 from tests.kvcache.probe import NUMBERS, OPS, Probe
 
 

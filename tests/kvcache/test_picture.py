@@ -10,10 +10,10 @@ import pytest
 
 from puna.batch import Batch
 from puna.kvcache.causal import CausalCache, KVShape
+from puna.kvcache.contents import Contents, Held, name, picture
 from puna.kvcache.encoder import EncoderCache
-from puna.kvcache.picture import Contents, Held, name, picture
 from puna.kvcache.recurrent import RecurrentCache
-from puna.kvcache.sliding import SlidingCache
+from puna.kvcache.windows import SlidingCache
 from puna.kvcache.wrapper import WrapperCache
 from tests.kvcache.probe import OPS, Probe
 

@@ -11,8 +11,7 @@ import pytest
 from puna.batch import Batch
 from puna.errors import NotSupportedError
 from puna.kvcache.causal import CausalCache, KVShape
-from puna.kvcache.checkpoints import Checkpoints
-from puna.kvcache.recurrent import RecurrentCache
+from puna.kvcache.recurrent import Checkpoints, RecurrentCache
 from puna.kvcache.wrapper import WrapperCache
 from tests.kvcache.probe import NUMBERS, OPS, add_shift, stretches
 

@@ -11,9 +11,9 @@ import pytest
 from puna.batch import Batch
 from puna.kvcache.causal import CausalCache, KVShape
 from puna.kvcache.recurrent import RecurrentCache
-from puna.kvcache.sliding import SlidingCache
 from puna.kvcache.storage import FIRST_STEP, KVStorage
 from puna.kvcache.types import HALVES
+from puna.kvcache.windows import SlidingCache
 from puna.kvcache.wrapper import WrapperCache
 from puna.ops.host import HostStorage
 from tests.kvcache.probe import OPS, stretches

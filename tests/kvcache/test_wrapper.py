@@ -9,7 +9,7 @@ from puna.errors import CacheFullError, NotSupportedError
 from puna.kvcache.causal import CausalCache, KVShape
 from puna.kvcache.encoder import EncoderCache
 from puna.kvcache.recurrent import RecurrentCache
-from puna.kvcache.sliding import SlidingCache
+from puna.kvcache.windows import SlidingCache
 from puna.kvcache.wrapper import WrapperCache
 from puna.ops import Array
 from tests.kvcache.probe import NUMBERS, OPS, add_shift, column, seen_keys

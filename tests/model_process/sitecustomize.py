@@ -16,7 +16,7 @@ def note_unseeded_draws(path: str) -> None:
     randbits = secrets.randbits
 
     def noted(bits: int) -> int:
-        if sys._getframe(1).f_globals["__name__"] == "puna.sample.random":
+        if sys._getframe(1).f_globals["__name__"] == "puna.sample.sampler":
             with open(path, "ab") as notes:
                 notes.write(b".")
         return randbits(bits)

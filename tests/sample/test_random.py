@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from puna.sample.random import Random
+from puna.sample.sampler import Random
 
 
 def test_bits_are_those_of_go() -> None:

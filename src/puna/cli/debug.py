@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from puna.cli import humanize, terminal
 from puna.errors import RequestError
-from puna.kvcache.picture import Contents, picture
+from puna.kvcache.contents import Contents, picture
 
 _INDENT = "    "
 

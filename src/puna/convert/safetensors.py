@@ -5,7 +5,7 @@ bytes it takes) and the tensors' bytes.
 
 The `safetensors` package reads single tensors only as arrays of a framework. For numpy it fails on BF16 and
 the 8-bit floats, which most checkpoints are made of, and where it returns plain bytes it reads the whole file
-at once. A conversion wants the bytes of one tensor, or of a part of it. `kvcache/files.py` and
+at once. A conversion wants the bytes of one tensor, or of a part of it. `kvcache/saved.py` and
 `model/adapters/peft.py` do use the package.
 """
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from puna.engine.engine import Engine
 from puna.errors import CacheFileError, CacheFullError, ContextLengthError
 from puna.gguf import fingerprint
-from puna.kvcache.files import read_sequence, write_sequence
+from puna.kvcache.saved import read_sequence, write_sequence
 
 
 def save_prompt(engine: Engine, tokens: list[int], path: str | Path) -> None:

@@ -1,6 +1,6 @@
 """A bounded folder of what models remember, which outlives their processes.
 
-A file is what was remembered of one text (`puna.kvcache.files`), with a checksum. Its name begins with a
+A file is what was remembered of one text (`puna.kvcache.saved`), with a checksum. Its name begins with a
 digest of everything that the contents depend on, so a changed model, or other adapters, find nothing. Several
 processes may use a folder: files appear whole, and whoever finds one gone does without it.
 """
@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.errors import CacheFileError
-from puna.kvcache.files import read_sequence, read_tokens, write_sequence
-from puna.kvcache.saved import Saved
+from puna.kvcache.saved import Saved, read_sequence, read_tokens, write_sequence
 
 log = logging.getLogger("puna.engine")
 

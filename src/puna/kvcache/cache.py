@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from puna.batch import Batch
-from puna.kvcache.counts import CellCounts
-from puna.kvcache.picture import Contents
+from puna.kvcache.contents import CellCounts, Contents
 from puna.kvcache.saved import Saved
 from puna.ops import Array, Storage
 

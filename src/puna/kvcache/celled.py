@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from puna.kvcache.cache import Cache
-from puna.kvcache.cells import CELL_BYTES, Cells, table_bytes, table_shape
-from puna.kvcache.compaction import move, plan_moves
-from puna.kvcache.counts import CellCounts
-from puna.kvcache.picture import Contents, Held
+from puna.kvcache.cells import CELL_BYTES, Cells, move, plan_moves, table_bytes, table_shape
+from puna.kvcache.contents import CellCounts, Contents, Held
 from puna.kvcache.storage import KVShape, KVStorage
 from puna.kvcache.types import KVTypes
 from puna.ops import Backend

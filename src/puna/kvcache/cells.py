@@ -1,13 +1,14 @@
-"""Which cell holds what: the bookkeeping of a cache, without any tensors.
+"""The bookkeeping of a cache, without any tensors: which cells are free, and which cell holds what.
 
-A cell is one row of every layer's key and value storage. A sequence is an ordered list of cells, entry i
-holding position i; a cache that forgets what no position can see any more drops entries from the front, and
-`first` says where the list really begins. Cells are placed anywhere; several sequences may hold the same
-cell (`share`), which is then not to be written.
+A cell is one row of every layer's key and value storage. A sequence is an ordered list of cells, entry
+i holding position i; a cache that forgets positions no input can see any more drops entries from the
+front, and `first` says where the list really begins. Cells are placed anywhere; several sequences may
+hold the same cell (`share`), which then must not be written.
 
 The lists are rows of one table, so that "the cells a batch row may see" is a start and a count into the
 flattened table, and no list is ever copied or searched. Entries stay at their positions when others are
-dropped: where attention cuts a list into chunks depends on positions alone.
+dropped: where attention cuts a list into chunks depends on positions alone. Compaction brings the cells
+of each sequence together, a few at a time.
 """
 
 from __future__ import annotations
@@ -18,10 +19,82 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from puna.errors import CacheFullError
-from puna.kvcache.free import FreeCells
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+#: Free cells are counted in blocks of this many: a million cells make 4096 counts to search.
+_BLOCK = 256
+_SHIFT = 8
+
+
+class FreeCells:
+    """The free ones of `capacity` cells; the lowest are handed out first, so that use stays dense."""
+
+    def __init__(self, capacity: int) -> None:
+        blocks = -(-capacity // _BLOCK)
+        self.count = capacity
+        self._capacity = capacity
+        # Zeros take no memory until they are written to: most cells of a large cache are never used.
+        self._used = np.zeros(blocks * _BLOCK, dtype=bool)  # [cells], those beyond the capacity always
+        self._used[capacity:] = True
+        self._in_blocks = np.full(blocks, _BLOCK, dtype=np.int16)  # free ones of each
+        self._in_blocks[-1:] -= blocks * _BLOCK - capacity
+        self._lowest = 0  # no block before this has a free cell
+
+    def take(self, count: int) -> NDArray[np.int32]:
+        """The `count` lowest free cells, ascending. There must be as many."""
+        if not count:
+            return np.empty(0, dtype=np.int32)
+        blocks = self._in_blocks[self._lowest :].nonzero()[0][:count] + self._lowest
+        sums = self._in_blocks[blocks].cumsum()
+        last = int(sums.searchsorted(count))
+        blocks = blocks[: last + 1]
+        found = (~self._used.reshape(-1, _BLOCK)[blocks]).ravel().nonzero()[0][:count]
+        cells: NDArray[np.int32] = (blocks[found >> _SHIFT] * _BLOCK + (found & (_BLOCK - 1))).astype(
+            np.int32
+        )
+        self._used[cells] = True
+        self._in_blocks[blocks] = 0
+        self._in_blocks[blocks[last]] = sums[last] - count
+        self._lowest = int(blocks[last])
+        self.count -= count
+        return cells
+
+    def claim(self, cells: NDArray[np.int32]) -> None:
+        """Take just these free `cells` (distinct)."""
+        self._used[cells] = True
+        np.subtract.at(self._in_blocks, cells >> _SHIFT, 1)
+        self.count -= len(cells)
+
+    def give(self, cells: NDArray[np.int32]) -> None:
+        """`cells` (distinct) are free again."""
+        if not len(cells):
+            return
+        self._used[cells] = False
+        blocks = cells >> _SHIFT
+        lowest = int(blocks.min())
+        counts = np.bincount(blocks - lowest)
+        self._in_blocks[lowest : lowest + len(counts)] += counts
+        self._lowest = min(self._lowest, lowest)
+        self.count += len(cells)
+
+    def is_free(self) -> NDArray[np.bool_]:
+        """Whether each cell is free [capacity]."""
+        return ~self._used[: self._capacity]
+
+    def highest_used(self) -> int:
+        """One more than the highest cell in use; 0 when all are free."""
+        partly = (self._in_blocks < _BLOCK).nonzero()[0]
+        for block in partly[
+            :-3:-1
+        ].tolist():  # the last block may only seem so, being cut off by the capacity
+            cells = range(block * _BLOCK, min((block + 1) * _BLOCK, self._capacity))
+            used = self._used[cells.start : cells.stop].nonzero()[0]
+            if len(used):
+                return cells.start + int(used[-1]) + 1
+        return 0
+
 
 #: Lists begin at multiples of this in the flattened table: then attention rounds the same for every sequence.
 _ROW_ALIGNMENT = 512
@@ -225,3 +298,36 @@ class Cells:
             raise AssertionError("the free list differs from the cells that no sequence holds")
         if self.free != int((counted == 0).sum()):
             raise AssertionError(f"{self.free} cells are said to be free, {int((counted == 0).sum())} are")
+
+
+def plan_moves(cells: Cells, limit: int) -> tuple[NDArray[np.int32], NDArray[np.int32]] | None:
+    """Which cells go where, `limit` of them into their final place; None when all are in theirs.
+
+    The final places are the lowest cells, sequence after sequence, each in order of position; a shared cell
+    goes with the first that holds it. What is in the way goes where those it makes room for come from.
+    """
+    lists = [cells.cells(sequence) for sequence in range(len(cells.length))]
+    order = np.concatenate(lists)
+    rank = np.empty(cells.highest_used, dtype=np.int32)
+    rank[order[::-1]] = np.arange(len(order), dtype=np.int32)[::-1]
+    order = order[rank[order] == np.arange(len(order))]  # each cell once, where it comes first
+    targets = (order != np.arange(len(order))).nonzero()[0][:limit].astype(np.int32)
+    if not len(targets):
+        return None
+    sources = order[targets]
+    in_the_way = np.setdiff1d(targets, sources, assume_unique=True)
+    in_the_way = in_the_way[cells.references[in_the_way] > 0]
+    vacated = np.setdiff1d(sources, targets, assume_unique=True)[: len(in_the_way)]
+    return np.concatenate([sources, in_the_way]), np.concatenate([targets, vacated])
+
+
+def move(cells: Cells, sources: NDArray[np.int32], targets: NDArray[np.int32]) -> None:
+    """Updates the bookkeeping after the contents were copied as `plan_moves` said."""
+    places = np.arange(cells.highest_used, dtype=np.int32)
+    places[sources] = targets
+    cells.moved(places)
+    references = cells.references[sources]
+    cells.references[sources] = 0
+    cells.references[targets] = references
+    cells.free_cells.claim(np.setdiff1d(targets, sources, assume_unique=True))
+    cells.free_cells.give(np.setdiff1d(sources, targets, assume_unique=True))

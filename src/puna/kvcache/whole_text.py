@@ -12,7 +12,7 @@ from puna.batch import Batch
 from puna.errors import NotSupportedError
 from puna.gguf import GGMLType
 from puna.kvcache.cache import Cache, KVView, check_removal
-from puna.kvcache.counts import CellCounts
+from puna.kvcache.contents import CellCounts
 from puna.kvcache.storage import KVShape, Stored
 from puna.kvcache.types import KVTypes
 from puna.ops import Array, Backend

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable
 from puna.batch import Batch
 from puna.errors import CacheFileError, NotSupportedError, shown
 from puna.kvcache.cache import Cache, Compacting, LayerCache, LayerState, Picturing, Saving
-from puna.kvcache.counts import CellCounts
-from puna.kvcache.picture import Contents
+from puna.kvcache.contents import CellCounts, Contents
 from puna.kvcache.recurrent import RecurrentCache
 from puna.kvcache.saved import Saved
 

@@ -8,13 +8,12 @@ from typing import Any
 
 from puna.kvcache.cache import Cache, Shift
 from puna.kvcache.causal import CausalCache
-from puna.kvcache.chunked import ChunkedCache
 from puna.kvcache.encoder import EncoderCache
 from puna.kvcache.recurrent import RecurrentCache
-from puna.kvcache.sliding import SlidingCache
 from puna.kvcache.storage import KVShape
 from puna.kvcache.types import KVTypes
 from puna.kvcache.whole_text import WholeTextCache
+from puna.kvcache.windows import ChunkedCache, SlidingCache
 from puna.kvcache.wrapper import WrapperCache
 from puna.ops import Backend
 

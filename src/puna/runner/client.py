@@ -20,7 +20,7 @@ from puna.errors import (
     RunnerError,
     SlowClientError,
 )
-from puna.kvcache.picture import Contents
+from puna.kvcache.contents import Contents
 from puna.machine import process_memory
 from puna.runner.exits import death
 from puna.runner.frames import Unpacker, pack

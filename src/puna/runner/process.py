@@ -20,7 +20,7 @@ from puna.engine.engine import Engine
 from puna.engine.events import Message
 from puna.errors import InsufficientMemoryError, OutOfMemoryError, PunaError, RequestError, RunnerError, shown
 from puna.kvcache.cache import Picturing
-from puna.kvcache.picture import Contents
+from puna.kvcache.contents import Contents
 from puna.kvcache.types import KVTypes
 from puna.machine import is_out_of_memory, memory_is_short
 from puna.model.load import load_model

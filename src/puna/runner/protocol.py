@@ -25,8 +25,7 @@ from puna.engine.events import (
     TokenLogprob,
     TopLogprob,
 )
-from puna.kvcache.counts import CellCounts
-from puna.kvcache.picture import Contents
+from puna.kvcache.contents import CellCounts, Contents
 from puna.options import AUTO, PUNA, AdapterFile, Placement
 
 __all__ = [

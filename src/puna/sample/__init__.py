@@ -1,6 +1,5 @@
 """From logits to tokens: penalties, options, draws and log-probabilities."""
 
-from puna.sample.log_probabilities import log_probabilities
-from puna.sample.sampler import Sampler, sample_all
+from puna.sample.sampler import Sampler, log_probabilities, sample_all
 
 __all__ = ["Sampler", "log_probabilities", "sample_all"]

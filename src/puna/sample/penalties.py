@@ -1,8 +1,14 @@
-"""Making tokens less likely for having been seen."""
+"""Penalties: tokens become less likely for having been seen, or for repeating a sequence.
+
+DRY follows p-e-w, oobabooga/text-generation-webui#5677, as llama.cpp does it.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,3 +74,82 @@ class Penalties:
     def _count(self, token: int, change: int) -> None:
         if 0 <= token < self._counts.size:
             self._counts[token] += change
+
+
+#: The largest exponent of e that a float32 holds: longer repetitions are not punished harder.
+_LARGEST_LOG: Final = 88.7228391
+_MOST: Final = 1e30
+
+
+class Dry:
+    """Lowers the logit of each token that would continue a repetition of what came before.
+
+    A token that would make the last n tokens and itself appear a second time loses `multiplier * base **
+    (n - allowed_length)`, if n is at least `allowed_length`. Only the last `window` tokens (-1: all) are
+    looked at, and n is at most the number of tokens after the last breaker.
+    """
+
+    def __init__(
+        self,
+        piece: Callable[[int], bytes],
+        *,
+        multiplier: float,
+        base: float,
+        allowed_length: int,
+        window: int,
+        breakers: Sequence[str],
+    ) -> None:
+        self._piece = piece
+        self._multiplier = multiplier
+        self._base = base
+        self._allowed = allowed_length
+        self._window = window
+        self._breakers = [breaker.encode() for breaker in breakers if breaker]
+        self._overlap = max(map(len, self._breakers), default=1) - 1
+        # Beyond this length nothing changes.
+        self._longest = allowed_length + (int(_LARGEST_LOG / math.log(base)) if base > 1 else 0)
+        self._tokens = np.zeros(1024, np.int32)
+        self._count = 0
+        self._since_breaker = 0  # tokens
+        self._tail = b""  # of the text, in which a breaker may have begun
+
+    def accept(self, token: int) -> None:
+        """Add a token to the history."""
+        if self._count == self._tokens.size:
+            self._tokens = np.concatenate([self._tokens, np.zeros_like(self._tokens)])
+        self._tokens[self._count] = token
+        self._count += 1
+        text = self._tail + (self._piece(token) if token >= 0 else b"")
+        broken = any(breaker in text for breaker in self._breakers)
+        self._since_breaker = 0 if broken else self._since_breaker + 1
+        self._tail = b"" if broken else text[max(len(text) - self._overlap, 0) :]
+
+    def apply(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Penalised logits [vocab]: a copy, or the same array when nothing is repeated."""
+        history = self._tokens[: self._count]
+        if self._window >= 0:
+            history = history[max(self._count - self._window, 0) :]
+        most = min(self._since_breaker, self._longest)
+        if len(history) <= self._allowed or most < self._allowed:
+            return logits
+        # Where the last token was before, then the last two, and so on.
+        places = np.arange(len(history) - 1)
+        lengths = np.zeros(len(history) - 1, np.int64)
+        for length in range(most):
+            places = places[places >= length]
+            places = places[history[places - length] == history[-1 - length]]
+            if not places.size:
+                break
+            lengths[places] = length + 1
+        repeating = np.flatnonzero(lengths >= self._allowed)
+        following = history[repeating + 1]
+        known = (following >= 0) & (following < logits.size)
+        if not known.any():
+            return logits
+        longest = np.zeros(logits.size, np.int64)
+        np.maximum.at(longest, following[known], lengths[repeating[known]])
+        tokens = np.unique(following[known])
+        penalised = logits.copy()
+        penalties = self._multiplier * np.power(float(self._base), longest[tokens] - self._allowed)
+        penalised[tokens] -= np.minimum(penalties, _MOST).astype(np.float32)
+        return penalised

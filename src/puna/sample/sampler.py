@@ -1,7 +1,13 @@
-"""One request's way from logits to tokens."""
+"""A request's way from logits to tokens: options, the draw, and log-probabilities.
+
+Mirostat keeps the surprise of a text near a target (Basu et al., arXiv:2007.14966). The stream of
+random numbers behind a seed is the one that Ollama's engine draws from.
+"""
 
 from __future__ import annotations
 
+import math
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,12 +19,110 @@ from numpy.typing import NDArray
 from puna.errors import GenerationError, OptionError
 from puna.model.tokenizer import Tokenizer
 from puna.ops import Backend, sampling
-from puna.ops.sampling import Floats
+from puna.ops.sampling import Floats, Ids
 from puna.options import Options
-from puna.sample.dry import Dry
-from puna.sample.mirostat import Mirostat
-from puna.sample.penalties import Penalties
-from puna.sample.random import Random
+from puna.sample.penalties import Dry, Penalties
+
+_MASK = 2**64 - 1
+_MULTIPLIER = 0x2360ED051FC65DA44385DF649FCCF645
+_INCREMENT = 0x5851F42D4C957F2D14057B7EF767814F
+_OUTPUT_MULTIPLIER = 0xDA942042E4DD58B5
+
+
+class Random:
+    """A 128-bit permuted congruential generator with DXSM output (O'Neill 2014; Go's math/rand/v2)."""
+
+    def __init__(self, high: int, low: int) -> None:
+        self._state = (high & _MASK) << 64 | low & _MASK
+
+    @classmethod
+    def seeded(cls, seed: int) -> Random:
+        """The generator of a request; seed -1 stands for an unpredictable one."""
+        if seed == -1:
+            return cls(secrets.randbits(64), secrets.randbits(64))
+        return cls(seed, (seed & _MASK) ^ 0x9E3779B9)
+
+    def bits(self) -> int:
+        """The next 64 random bits."""
+        self._state = (self._state * _MULTIPLIER + _INCREMENT) % 2**128
+        high, low = self._state >> 64, self._state & _MASK
+        high ^= high >> 32
+        high = high * _OUTPUT_MULTIPLIER & _MASK
+        high ^= high >> 48
+        return high * (low | 1) & _MASK
+
+    def uniform(self) -> float:
+        """A multiple of 2**-24 in [0, 1)."""
+        return (self.bits() >> 32 & 0xFFFFFF) / 2**24
+
+
+def log_probabilities(
+    logits: NDArray[np.float32], token: int, top: int, ops: Backend
+) -> tuple[float, list[tuple[int, float]]]:
+    """The log-probability of `token`, and the `top` likeliest tokens with theirs, descending.
+
+    Natural logarithms of the softmax over the raw logits [vocab]. The chosen token need not be among
+    the likeliest. Raises `GenerationError` when the logits have no finite maximum.
+    """
+    if not 0 <= token < logits.size:
+        raise GenerationError(f"token {token} is not in the vocabulary of {logits.size}")
+    logits = np.ascontiguousarray(logits, np.float32)
+    largest = logits.max()
+    if not np.isfinite(largest):
+        raise GenerationError("log-probabilities: the model computed no finite logits")
+    logarithm = np.float32(np.log(ops.sum_of_exponentials(logits, float(largest))))
+    count = min(max(top, 0), logits.size)
+    ids = ops.top_k(logits, count).tolist() if count else []  # as an option of sampling, 0 would mean all
+    return (
+        float(logits[token] - largest - logarithm),
+        [(i, float(logits[i] - largest - logarithm)) for i in ids],
+    )
+
+
+#: Candidates from which version 1 estimates how fast probabilities fall: llama.cpp's number.
+_LOOKED_AT = 100
+
+
+class Mirostat:
+    """Cuts the candidates off so that a draw's surprise, in bits, is about `tau`; learns with rate `eta`."""
+
+    def __init__(self, version: int, tau: float, eta: float) -> None:
+        self._version = version
+        self._tau = tau
+        self._eta = eta
+        self._limit = 2 * tau  # the paper's mu
+
+    def candidates(self, logits: NDArray[np.float32], ops: Backend) -> Ids:
+        """The tokens that may be drawn, the likeliest first; `logits` [vocab] have a finite maximum."""
+        largest = float(logits.max())
+        logarithm = math.log(ops.sum_of_exponentials(logits, largest))
+        if self._version == 1:
+            best = logits[ops.top_k(logits, min(_LOOKED_AT, logits.size))]
+            count = self._by_exponent(best[best > -np.inf].astype(np.float64), logits.size)
+            ids = ops.top_k(logits, count)
+            return ids[logits[ids] > -np.inf]
+        least = largest + logarithm - self._limit * math.log(2)
+        ids = np.flatnonzero(logits >= np.float32(least))
+        if not ids.size:
+            return ops.top_k(logits, 1)
+        return ids[np.argsort(-logits[ids], kind="stable")]
+
+    def drawn(self, probability: float) -> None:
+        """Learn from a draw that had this probability among the candidates."""
+        self._limit -= self._eta * (-math.log2(probability) - self._tau)
+
+    def _by_exponent(self, best: NDArray[np.float64], size: int) -> int:
+        """The k of the paper: from the exponent of Zipf's law that the likeliest tokens follow."""
+        if best.size < 2:
+            return 1
+        ranks = np.arange(1, best.size)
+        spread = np.log((ranks + 1) / ranks)
+        exponent = float(spread @ (best[:-1] - best[1:]) / (spread @ spread))
+        excess = exponent - 1
+        with np.errstate(all="ignore"):
+            ratio = np.float64(excess * 2**self._limit) / (1 - np.float64(size) ** -excess)
+            count = ratio ** (1 / np.float64(exponent))
+        return min(max(int(count), 1), size) if np.isfinite(count) else size
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puna.model.tokenizer.added import AddedTokens
+from puna.model.tokenizer.tokenizer import AddedTokens
 
 
 def leftmost_longest(text: str, ids: dict[str, int]) -> list[str | int]:

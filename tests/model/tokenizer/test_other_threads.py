@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from puna.gguf import open_gguf
-from puna.model.tokenizer import split, tokenizer_from_gguf
-from puna.model.tokenizer.word_piece import WordPieceEncoder
+from puna.model.tokenizer import patterns, tokenizer_from_gguf
+from puna.model.tokenizer.longest_match import WordPieceEncoder
 from tests.model.tokenizer.vocabularies import BYTE, BYTE_TOKENS, CONTROL, NORMAL, UNKNOWN, build
 from tests.tiny import TinyLlama, tiny_llama_gguf
 from tests.waiting import PATIENCE_S
@@ -54,13 +54,13 @@ def test_python_itself_makes_nobody_stop() -> None:
 
 
 def test_a_long_text_is_split_with_breaks() -> None:
-    assert lets_others_run(lambda: split.splitter(r"[a-c]+")(WORD))
+    assert lets_others_run(lambda: patterns.splitter(r"[a-c]+")(WORD))
 
 
 def test_a_long_word_is_merged_with_breaks_and_as_short_ones_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(split, "LONG_TEXT", 10**9)
+    monkeypatch.setattr(patterns, "LONG_TEXT", 10**9)
     with open_gguf(tiny_llama_gguf(tmp_path / "tiny.gguf", TinyLlama())) as file:
         tokenizer = tokenizer_from_gguf(file)
     assert lets_others_run(lambda: tokenizer.encode(WORD))
@@ -95,4 +95,4 @@ def test_a_long_text_is_normalised_in_slices_and_found_in_with_breaks(tmp_path: 
     text = " ".join(WORD[:100_000])
     assert lets_others_run(lambda: tokenizer.encode(text))
     assert sum(lengths) == len(text)
-    assert max(lengths) <= split.LONG_TEXT
+    assert max(lengths) <= patterns.LONG_TEXT

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, pre_tokenizers
 
-from puna.model.tokenizer.patterns import BY_NAME, DEFAULT, LINES, Digits, PreTokenizer
-from puna.model.tokenizer.split import splitter
+from puna.model.tokenizer.patterns import BY_NAME, DEFAULT, LINES, Digits, PreTokenizer, splitter
 
 # Grouping of digits, as written in the original tokenizers.
 ORIGINALS = {

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from puna.errors import TokenizerError
 from puna.model.tokenizer import Tokenizer
-from puna.model.tokenizer.charsmap import LONGEST_REPLACEMENT
+from puna.model.tokenizer.sentence_piece import LONGEST_REPLACEMENT
 from tests.model.tokenizer.unigrams import WORDS, keys, realigned, trained
 from tests.model.tokenizer.vocabularies import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, build
 

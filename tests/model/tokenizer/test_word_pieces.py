@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as HuggingFace
 from tokenizers import models, normalizers, pre_tokenizers
 
 from puna.gguf import open_gguf
-from puna.model.tokenizer import Tokenizer, word_piece
+from puna.model.tokenizer import Tokenizer, longest_match
 from tests.model.tokenizer.vocabularies import CONTROL, NORMAL, UNKNOWN, build, load
 
 
@@ -40,12 +40,12 @@ def both(test_data: Path) -> tuple[Tokenizer, HuggingFace]:
         st.text(st.characters(max_codepoint=0x250), max_size=80),
         st.text(alphabet="unbelievably, naïve TOKENS-漢字 \u0301x²$", max_size=60),
     ),
-    long=st.sampled_from([word_piece.LONG_TEXT, 5]),
+    long=st.sampled_from([longest_match.LONG_TEXT, 5]),
 )
 def test_ids_match_hugging_face(both: tuple[Tokenizer, HuggingFace], text: str, long: int) -> None:
     ours, theirs = both
     well_formed = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    with mock.patch.object(word_piece, "LONG_TEXT", long):
+    with mock.patch.object(longest_match, "LONG_TEXT", long):
         assert ours.encode(text, add_special=False, parse_special=False) == theirs.encode(well_formed).ids
 
 

@@ -12,7 +12,7 @@ from puna.batch import Batch
 from puna.errors import CacheFullError, GenerationError, NotSupportedError
 from puna.kvcache.cache import Cache, LayerCache, check_removal
 from puna.kvcache.cells import Cells, table_shape
-from puna.kvcache.counts import CellCounts
+from puna.kvcache.contents import CellCounts
 from puna.kvcache.whole_text import WholeTextCache
 
 if TYPE_CHECKING:

@@ -57,7 +57,7 @@ def _id(token: int) -> int | None:
 
 
 class _Encoder:
-    """`puna.model.tokenizer.encoder.Encoder`."""
+    """`puna.model.tokenizer.tokenizer.Encoder`."""
 
     def __init__(self, model: LlamaCppModel) -> None:
         self._c = bindings()

@@ -8,11 +8,9 @@ from collections.abc import Iterable
 from tokenizers import Tokenizer, models
 
 from puna.errors import TokenizerError
-from puna.model.tokenizer.encoder import WordCache
-from puna.model.tokenizer.patterns import PreTokenizer
-from puna.model.tokenizer.pieces import SPACE, byte_characters
-from puna.model.tokenizer.split import splitter
-from puna.model.tokenizer.vocabulary import Vocabulary
+from puna.model.tokenizer.patterns import PreTokenizer, splitter
+from puna.model.tokenizer.tokenizer import WordCache
+from puna.model.tokenizer.vocabulary import SPACE, Vocabulary, byte_characters
 
 logger = logging.getLogger(__name__)
 

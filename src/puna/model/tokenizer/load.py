@@ -8,23 +8,23 @@ from dataclasses import dataclass
 from puna.errors import TokenizerError, UnsupportedModelError, shown
 from puna.gguf import GGUFFile, NumberArray, StringArray
 from puna.model.tokenizer.bpe import BytePairEncoder
-from puna.model.tokenizer.encoder import Encoder
+from puna.model.tokenizer.longest_match import WordPieceEncoder, WorldEncoder, escaped_piece
 from puna.model.tokenizer.patterns import BY_ARCHITECTURE, BY_NAME, DEFAULT, LINES, PreTokenizer
-from puna.model.tokenizer.pieces import Piece, byte_level_piece, spaced_piece
 from puna.model.tokenizer.sentence_piece import SentencePieceEncoder, UnigramEncoder
 from puna.model.tokenizer.special_ids import SpecialIds, read_special_ids
-from puna.model.tokenizer.tokenizer import Tokenizer
+from puna.model.tokenizer.tokenizer import Encoder, Tokenizer
 from puna.model.tokenizer.vocabulary import (
     PREFIX,
+    Piece,
     TokenType,
     Vocabulary,
+    byte_level_piece,
     flag,
     numbers,
     read_vocabulary,
+    spaced_piece,
     strings,
 )
-from puna.model.tokenizer.word_piece import WordPieceEncoder
-from puna.model.tokenizer.world import WorldEncoder, escaped_piece
 
 logger = logging.getLogger(__name__)
 

@@ -1,23 +1,143 @@
 """SentencePiece's two ways of cutting text into pieces, both by the `sentencepiece` library.
 
-BPE merges by the score of the resulting token (spec B5). Unigram finds the pieces whose log-probabilities add
-up to the most (Kudo, arXiv:1804.10959), and replaces characters before that.
+BPE merges by the score of the resulting token (spec B5). Unigram finds the pieces whose
+log-probabilities add up to the most (Kudo, arXiv:1804.10959), and replaces characters before that. The
+vocabulary is given to the library as the serialised model that it reads (sentencepiece_model.proto).
+
+The table of replacements (sentencepiece's normalizer.cc) is the size of a trie in bytes, the trie, and
+the replacements, each ending in a zero byte. The trie is a double array (darts-clone) of 32-bit units.
+From a unit at index i the unit of the next byte b is at `i ^ offset ^ b`, and where a key ends, `i ^
+offset` holds the place of its replacement.
 """
 
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
 from sentencepiece import SentencePieceProcessor
 
 from puna.errors import TokenizerError
-from puna.model.tokenizer.charsmap import checked
-from puna.model.tokenizer.pieces import byte_of
-from puna.model.tokenizer.sentence_piece_model import BPE, UNIGRAM, Rules, serialized
-from puna.model.tokenizer.vocabulary import TokenType, Vocabulary
+from puna.model.tokenizer.vocabulary import TokenType, Vocabulary, byte_of
+
+_SIZE_BYTES = 4
+_IS_VALUE = np.uint32(1 << 31)
+_HAS_VALUE = np.uint32(1 << 8)
+_WIDE = np.uint32(1 << 9)
+#: No character becomes more bytes than this. Unicode's longest compatibility form has 33.
+LONGEST_REPLACEMENT = 128
+
+
+def checked(charsmap: bytes, where: str) -> bytes:
+    """`charsmap`, when nothing that follows it leaves it. Raises TokenizerError otherwise.
+
+    The library that reads it checks nothing on its way, and a stranger has written it.
+    """
+    size = int.from_bytes(charsmap[:_SIZE_BYTES], "little")
+    if len(charsmap) < _SIZE_BYTES + size or size % 4 or not size:
+        raise TokenizerError(f"{where}: the trie has {size} bytes, which do not fit")
+    units = np.frombuffer(charsmap[_SIZE_BYTES : _SIZE_BYTES + size], "<u4")
+    replacements = np.frombuffer(charsmap[_SIZE_BYTES + size :], np.uint8)
+    if not replacements.size or replacements[-1]:
+        raise TokenizerError(f"{where}: the last replacement does not end")
+    inner = np.flatnonzero((units & _IS_VALUE) == 0).astype(np.uint32)
+    found = units[inner]
+    children = inner ^ ((found >> np.uint32(10)) << ((found & _WIDE) >> np.uint32(6)))
+    if children.size and int((children | np.uint32(0xFF)).max()) >= len(units):
+        raise TokenizerError(f"{where}: a step leaves the trie")
+    places = units[children[(found & _HAS_VALUE) != 0]] & ~_IS_VALUE
+    if places.size:
+        if int(places.max()) >= len(replacements):
+            raise TokenizerError(f"{where}: a key has no replacement")
+        ends = np.flatnonzero(replacements == 0)
+        if int((ends[np.searchsorted(ends, places)] - places).max()) > LONGEST_REPLACEMENT:
+            raise TokenizerError(f"{where}: a replacement has more than {LONGEST_REPLACEMENT} bytes")
+    return charsmap
+
+
+UNIGRAM, BPE = 1, 2
+
+# Field numbers of the format.
+_PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
+_PIECE_TEXT, _PIECE_SCORE, _PIECE_TYPE = 1, 2, 3
+_MODEL_TYPE, _BYTE_FALLBACK = 3, 35
+_NAME, _CHARSMAP, _ADD_PREFIX, _REMOVE_SPACES, _ESCAPE_SPACES = 1, 2, 3, 4, 5
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How text is normalised and cut into pieces."""
+
+    kind: int  # UNIGRAM or BPE
+    byte_fallback: bool
+    charsmap: bytes = b""
+    space_prefix: bool = False
+    remove_extra_spaces: bool = False
+
+
+def serialized(
+    vocabulary: Vocabulary, scores: list[float], types: Mapping[int, TokenType], rules: Rules
+) -> tuple[bytes, int]:
+    """The model, and the number of pieces added to it.
+
+    Tokens are pieces of `types`; those that it lacks are control pieces, which no text becomes. The library
+    requires distinct names without NUL, one unknown piece and, to fall back to bytes, all 256 of them.
+    """
+    mark = "\1"
+    while any(text.startswith(mark) for text in vocabulary.plain_ids):
+        mark += "\1"
+    parts: list[bytes] = []
+    bytes_seen: set[str] = set()
+    unknown = False
+    for id, (text, score) in enumerate(zip(vocabulary.texts, scores, strict=True)):
+        kind = types.get(id, TokenType.CONTROL)
+        if kind == TokenType.BYTE:
+            bytes_seen.add(text)
+        unknown |= kind == TokenType.UNKNOWN
+        named = kind not in (TokenType.CONTROL, TokenType.UNKNOWN)
+        parts.append(_piece(text, score, kind) if named else _piece(f"{mark}{id}", 0.0, kind))
+    if rules.byte_fallback:
+        names = (f"<0x{byte:02X}>" for byte in range(256))
+        parts += [_piece(name, 0.0, TokenType.BYTE) for name in names if name not in bytes_seen]
+    if not unknown:
+        parts.append(_piece(mark, 0.0, TokenType.UNKNOWN))
+    extra = len(parts) - len(vocabulary)
+    trainer = _number(_MODEL_TYPE, rules.kind) + _number(_BYTE_FALLBACK, rules.byte_fallback)
+    normalizer = _message(_NAME, b"identity") + _message(_CHARSMAP, rules.charsmap)
+    normalizer += _number(_ADD_PREFIX, rules.space_prefix)
+    normalizer += _number(_REMOVE_SPACES, rules.remove_extra_spaces) + _number(_ESCAPE_SPACES, 1)
+    parts += [_message(_TRAINER, trainer), _message(_NORMALIZER, normalizer)]
+    return b"".join(parts), extra
+
+
+def _piece(text: str, score: float, kind: TokenType) -> bytes:
+    body = _message(_PIECE_TEXT, text.encode())
+    body += bytes((_PIECE_SCORE << 3 | 5,)) + struct.pack("<f", score)
+    return _message(_PIECES, body + _number(_PIECE_TYPE, kind))
+
+
+def _message(number: int, body: bytes) -> bytes:
+    return _varint(number << 3 | 2) + _varint(len(body)) + body
+
+
+def _number(number: int, value: int) -> bytes:
+    return _varint(number << 3) + _varint(value)
+
+
+def _varint(value: int) -> bytes:
+    if value < 0x80:
+        return bytes((value,))
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
 
 #: Text may become these in a Unigram vocabulary; unused tokens are known, and never chosen.
 _OF_UNIGRAM = (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNUSED)

@@ -1,17 +1,114 @@
-"""A model's tokenizer: text to ids and back."""
+"""A model's tokenizer: text to ids and back.
+
+Added tokens, whose spelling is recognised in the text first, cut it into pieces; an `Encoder` turns
+each piece of ordinary text between them into ids.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import Protocol
 
 from puna.errors import RequestError
-from puna.model.tokenizer.added import AddedTokens
-from puna.model.tokenizer.encoder import Encoder
-from puna.model.tokenizer.pieces import Piece
 from puna.model.tokenizer.special_ids import SpecialIds
-from puna.model.tokenizer.vocabulary import TokenType, Vocabulary
+from puna.model.tokenizer.vocabulary import Piece, TokenType, Vocabulary
+
+
+class Encoder(Protocol):
+    def encode(self, text: str, *, first: bool) -> list[int]:
+        """Token ids of `text`, without recognising added tokens.
+
+        `first` is whether `text` is at the start of the input or follows an added token.
+        """
+        ...
+
+
+class WordCache:
+    """Caches the ids of short words, because text repeats its words.
+
+    Safe to share between threads: each operation is a single dictionary access.
+    """
+
+    MAX_WORDS = 1 << 16
+    MAX_LENGTH = 64  # longer words are rarely repeated
+
+    def __init__(self) -> None:
+        self._ids: dict[str, list[int]] = {}
+        self.get = self._ids.get
+
+    def put(self, word: str, ids: list[int]) -> None:
+        if len(word) <= self.MAX_LENGTH:
+            if len(self._ids) >= self.MAX_WORDS:
+                self._ids.clear()
+            self._ids[word] = ids
+
+
+_WHITESPACE = " \t\n\v\f\r"
+
+
+class AddedTokens:
+    """Splits text at the leftmost, longest occurrences of a set of tokens.
+
+    `strip_left` and `strip_right` are ids of tokens that remove the whitespace before or after them.
+    """
+
+    def __init__(
+        self,
+        ids: Mapping[str, int],
+        strip_left: frozenset[int] = frozenset(),
+        strip_right: frozenset[int] = frozenset(),
+    ) -> None:
+        self._ids = dict(ids)
+        self._strip_left = strip_left
+        self._strip_right = strip_right
+        # The regex engine only searches for the first two characters of tokens, which skips nearly all text;
+        # at each match the possible lengths are tried, longest first.
+        by_start: dict[str, set[int]] = {}
+        for text in self._ids:
+            by_start.setdefault(text[:2], set()).add(len(text))
+        self._lengths = {start: sorted(found, reverse=True) for start, found in by_start.items()}
+        starts = sorted(by_start, key=len, reverse=True)
+        self._start = re.compile("|".join(map(re.escape, starts))) if starts else None
+
+    def split(self, text: str) -> Iterator[str | int]:
+        """Yield pieces of text (never empty) and token ids, in order."""
+        if self._start is None:
+            if text:
+                yield text
+            return
+        begin = position = 0
+        while match := self._start.search(text, position):
+            at = match.start()
+            found = self._longest(text, at)
+            if found is None:
+                position = at + 1
+                continue
+            id = self._ids[found]
+            before = text[begin:at]
+            if id in self._strip_left:
+                before = before.rstrip(_WHITESPACE)
+            if before:
+                yield before
+            yield id
+            begin = at + len(found)
+            if id in self._strip_right:
+                while begin < len(text) and text[begin] in _WHITESPACE:
+                    begin += 1
+            position = begin
+        if begin < len(text):
+            yield text[begin:]
+
+    def _longest(self, text: str, at: int) -> str | None:
+        for start in (text[at : at + 2], text[at]):
+            for length in self._lengths.get(start, ()):
+                candidate = text[at : at + length]
+                if candidate in self._ids:
+                    return candidate
+        return None
+
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Protocol
 
 from puna.errors import RunnerError
-from puna.kvcache.picture import Contents
+from puna.kvcache.contents import Contents
 from puna.runner.protocol import (
     Chunk,
     Done,

@@ -1,13 +1,19 @@
-"""Pictures of what is kept where: the cells of a cache, who holds each, and which position it is of.
-
-Plain data and text, without tensors: a picture is drawn where it is looked at, which may be another process
-than the one with the cache.
-"""
+"""The contents of a cache: how full it is, and a picture of its cells, their holders and positions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from string import ascii_uppercase
+
+
+@dataclass(frozen=True)
+class CellCounts:
+    """Cells of one cache. A cell of a recurrent cache is a state."""
+
+    kind: str  # "causal", "sliding", ...
+    capacity: int
+    used: int  # held by at least one sequence
+    shared: int  # held by several, and counted once
 
 
 @dataclass(frozen=True)
