@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from servers import Setting
 
 import puna
-from puna.engine.events import Chunk, Done, Event, Failed, Generate
 from puna.options import Options
+from puna.protocol import Chunk, Done, Event, Failed, Generate
 
 
 class Inside:

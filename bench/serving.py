@@ -28,10 +28,10 @@ from pathlib import Path
 from report import percentile
 
 from puna.engine.engine import Engine
-from puna.engine.events import Chunk, Done, Event, Failed, Generate
 from puna.model.load import load_model
 from puna.ops import default_backend
 from puna.options import Options
+from puna.protocol import Chunk, Done, Event, Failed, Generate
 
 SHARED, OWN, UNRELATED, LONG, STREAMS = 850, 20, 200, 8192, 4
 

@@ -32,13 +32,13 @@ from pages import ROOT
 from report import processor
 from speculation_report import REPORT, Result, Run, line
 
-from puna.engine.draft_model import DraftModel
+from puna.engine.drafting.draft_model import DraftModel
+from puna.engine.drafting.prediction_heads import PredictionHeads
 from puna.engine.engine import Engine
-from puna.engine.events import Done, Event, Generate
-from puna.engine.prediction_heads import PredictionHeads
 from puna.model.load import load_model
 from puna.ops import default_backend
 from puna.options import Options
+from puna.protocol import Done, Event, Generate
 
 Clock = Callable[[], float]
 

@@ -22,7 +22,6 @@ from typing import Any
 from puna.engine import executor as executor_module
 from puna.engine.answers import Answers
 from puna.engine.engine import Engine
-from puna.engine.events import Done, Event, Generate
 from puna.engine.replay import Replay
 from puna.engine.scheduler import Scheduler
 from puna.engine.text import TextStream
@@ -32,6 +31,7 @@ from puna.ops import Backend, default_backend
 from puna.ops.cpu import recorder
 from puna.ops.recording import Program
 from puna.options import Options
+from puna.protocol import Done, Event, Generate
 from puna.sample import Sampler
 
 PROMPT = 16

@@ -30,13 +30,12 @@ from vision_report import REPORT, Result, Run, line, merged
 
 import puna
 from puna.engine.engine import Engine
-from puna.engine.events import Done, Event, Failed, Generate
-from puna.engine.input_stream import read_text
-from puna.engine.requests import FittedPrompt
+from puna.engine.requests import FittedPrompt, read_text
 from puna.gguf import GGMLType
 from puna.model.load import load_model
 from puna.ops import Weight, default_backend
 from puna.options import Options
+from puna.protocol import Done, Event, Failed, Generate
 
 TEXT_TOKENS = 512
 CONTEXT = 2048

@@ -3,7 +3,7 @@
 Each message says what was wrong, where, and what to do about it. `status` is the HTTP status of the
 server's response if the error occurs before the response has started. `kind` is the class name; the
 runner process sends it so that the error is raised as the same class in the server (see
-`puna.runner.protocol`).
+`puna.protocol`).
 """
 
 from __future__ import annotations

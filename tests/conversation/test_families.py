@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 import puna
-from puna.engine.events import Chunk, Done, Event, Failed, Generate
 from puna.markup.registry import _MARKS
 from puna.options import Options
 from puna.prompt.messages import Chat, Message
+from puna.protocol import Chunk, Done, Event, Failed, Generate
 from tests.markup.reading import TOOLS, Read
 from tests.markup.vectors import VECTORS, Vector
 from tests.scripted import MOST_SCRIPTS, pieces_of, random_sizes, trigger, write_scripted

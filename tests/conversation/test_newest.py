@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puna.conversation.newest import newest, size
+from puna.conversation.chat_model import newest, size
 from puna.prompt.messages import Message
 
 MESSAGES = st.lists(

@@ -11,8 +11,8 @@ import pytest
 
 from puna.batch import Image
 from puna.conversation.pictures import Pictures
-from puna.engine.events import Generate
 from puna.errors import ImageError, PreparerError, RunnerError
+from puna.protocol import Generate
 from tests.waiting import PATIENCE_S
 
 

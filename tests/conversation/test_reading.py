@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from puna.conversation.reading import reading_of
-from puna.engine.events import Generate
+from puna.conversation.chat_model import reading_of
 from puna.markup.registry import PARSERS
 from puna.prompt.capabilities import capabilities
 from puna.prompt.format import Think, Traits
 from puna.prompt.messages import Chat, Message
 from puna.prompt.model_facts import ModelFacts
+from puna.protocol import Generate
 from tests.markup.reading import Read, read, tool
 
 TOOLS = [tool("f")]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from puna.engine.payoff import Cost, StepEstimate
-from puna.engine.prompt_lookup import PromptLookup
+from puna.engine.drafting.payoff import Cost, StepEstimate
+from puna.engine.drafts import PromptLookup
 from puna.model.load import LoadedModel
 from tests.engine.runs import Run
 

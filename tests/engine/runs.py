@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from puna.batch import Batch, BatchArrays, Input
 from puna.engine.engine import Engine
-from puna.engine.events import Chunk, Done, Embed, Embedded, Event, Failed, Generate, Scored
 from puna.engine.sequence import Generation
 from puna.engine.text import TextStream
 from puna.kvcache.celled import CellCache
 from puna.kvcache.types import KVTypes
 from puna.model.load import LoadedModel
 from puna.options import Options
+from puna.protocol import Chunk, Done, Embed, Embedded, Event, Failed, Generate, Scored
 from puna.sample import Sampler
 
 REQUEST_FIELDS = (

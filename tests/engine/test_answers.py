@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from puna.batch import Batch
-from puna.engine.events import Chunk, Evaluated, Failed, Scored
 from puna.kvcache.types import KVTypes
 from puna.model.load import LoadedModel
+from puna.protocol import Chunk, Evaluated, Failed, Scored
 from tests.engine.runs import Run
 from tests.forward import logits_of
 

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from puna.batch import Input
 from puna.engine.batching import assemble, first_group, plan, whole_groups
-from puna.engine.events import Generate
 from puna.engine.prefix_cache import PrefixEntry
 from puna.engine.sequence import Generation, Sequence
 from puna.engine.text import TextStream
 from puna.ops import default_backend
 from puna.options import Options
+from puna.protocol import Generate
 from puna.sample import Sampler
 
 

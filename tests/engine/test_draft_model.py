@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from puna import demo
-from puna.engine.draft_model import DraftModel
+from puna.engine.drafting.draft_model import DraftModel
 from puna.errors import RequestError
 from puna.model.load import LoadedModel, load_model
 from puna.ops import default_backend
@@ -93,7 +93,7 @@ def test_few_cells_make_streams_wait_and_change_nothing(tiny: LoadedModel, alway
 def test_a_long_prompt_is_read_by_and_by(
     tiny: LoadedModel, always: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("puna.engine.draft_model._MAX_CATCH_UP", 5)
+    monkeypatch.setattr("puna.engine.drafting.draft_model._MAX_CATCH_UP", 5)
     expected = Run(tiny).one(PROMPTS[2] * 2, num_predict=20)[0]
     tokens, done = Run(tiny, draft=tiny).one(PROMPTS[2] * 2, num_predict=20)
     assert tokens == expected

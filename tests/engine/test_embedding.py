@@ -11,11 +11,11 @@ import torch
 
 from puna.batch import Input
 from puna.engine.embedding import Embedding
-from puna.engine.events import Embed, Embedded, Failed
 from puna.engine.prefix_cache import PrefixEntry
 from puna.errors import ContextLengthError, RequestError, UnavailableError
 from puna.model.load import LoadedModel, load_model
 from puna.model.pooling import Pooling
+from puna.protocol import Embed, Embedded, Failed
 from tests.engine.runs import Run
 from tests.model.models.parity import original
 from tests.model.test_load import rewritten

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from puna.engine.events import Chunk, Event, Generate
 from puna.model.load import LoadedModel
 from puna.options import Options
+from puna.protocol import Chunk, Event, Generate
 from tests.engine.runs import Run, let_it_say
 
 PROMPT = [(7 * i) % 200 for i in range(10)]

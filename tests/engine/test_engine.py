@@ -7,9 +7,9 @@ import threading
 import numpy as np
 import pytest
 
-from puna.engine.events import Chunk, Failed, TokenLogprob
 from puna.errors import ContextLengthError, RequestError, RunnerError
 from puna.model.load import LoadedModel
+from puna.protocol import Chunk, Failed, TokenLogprob
 from tests.engine.runs import Run, Watched
 
 PROMPTS = [f"{'hello world ' * (i % 3)}once upon a time {i}" for i in range(8)]

@@ -10,10 +10,10 @@ import jsonschema
 import pytest
 
 from puna.engine import engine
-from puna.engine.events import Chunk, Done, Failed
 from puna.grammar.compiler.client import RemoteConstraint
 from puna.grammar.format import Format
 from puna.model.load import LoadedModel
+from puna.protocol import Chunk, Done, Failed
 from tests.engine.drafting import guess_always
 from tests.engine.runs import Run
 from tests.schemas import random_schema

@@ -16,7 +16,6 @@ from typing import Any
 import jsonschema
 import pytest
 
-from puna.engine.events import CallDelta, Chunk, Done, Generate
 from puna.engine.requests import FittedPrompt
 from puna.errors import RequestError
 from puna.markup.family import Reading
@@ -24,6 +23,7 @@ from puna.markup.registry import FAMILIES
 from puna.markup.tools import Tool
 from puna.model.load import load_model
 from puna.options import Options
+from puna.protocol import CallDelta, Chunk, Done, Generate
 from tests.engine.runs import Run
 from tests.tiny import WORDS, TinyLlama, tiny_llama_gguf
 

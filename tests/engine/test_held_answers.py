@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from puna.batch import BatchArrays
 from puna.engine import engine
-from puna.engine.events import Generate
 from puna.engine.requests import FittedPrompt
 from puna.engine.sequence import Generation
 from puna.grammar.format import Format
@@ -23,6 +22,7 @@ from puna.markup.parts import Tags
 from puna.markup.registry import PLAIN
 from puna.model.load import LoadedModel
 from puna.options import Options
+from puna.protocol import Generate
 from tests.engine.drafting import guess_always
 from tests.engine.runs import Run
 from tests.waiting import PATIENCE_S

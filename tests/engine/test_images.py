@@ -11,7 +11,7 @@ import pytest
 import puna
 from puna.batch import ImagePart, Input
 from puna.engine.images import Images
-from puna.engine.input_stream import read_text
+from puna.engine.requests import read_text
 from puna.errors import ImageError, RequestError
 from puna.images import ImageLimits
 from puna.model.load import LoadedModel, load_model

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from puna.engine.batching import StepLoad
-from puna.engine.pace import Pace
+from puna.engine.scheduler import Pace
 
 
 class Machine:

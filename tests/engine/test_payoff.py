@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from puna.engine.payoff import Candidate, Cost, StepEstimate
+from puna.engine.drafting.payoff import Candidate, Cost, StepEstimate
 
 
 def rate(counts: list[int], candidates: list[Candidate], streams: int, row: float) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from puna.engine.prediction_heads import PredictionHeads
+from puna.engine.drafting.prediction_heads import PredictionHeads
 from puna.errors import RequestError
 from puna.model.decoder import Decoder
 from puna.model.load import LoadedModel, load_model
@@ -219,8 +219,8 @@ def test_heads_that_fail_are_done_without(
 
 def test_what_drafts_nothing_is_read_together(agreeing: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Heads keep up with a sequence for which drafting does not pay, a few rows at a time."""
-    monkeypatch.setattr("puna.engine.speculation.Speculation.propose", lambda *_: None)
-    monkeypatch.setattr("puna.engine.prediction_heads._READ_TOGETHER", 8)
+    monkeypatch.setattr("puna.engine.drafting.speculation.Speculation.propose", lambda *_: None)
+    monkeypatch.setattr("puna.engine.drafting.prediction_heads._READ_TOGETHER", 8)
     run = Run(agreeing)
     heads = heads_of(run)
     behind: list[int] = []

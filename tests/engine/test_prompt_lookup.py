@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from puna.engine.drafts import MATCH_LENGTHS, PromptLookup
 from puna.engine.prefix_tree import Key
-from puna.engine.prompt_lookup import MATCH_LENGTHS, PromptLookup
 
 
 def search(keys: list[Key], most: int) -> tuple[int, list[Key]]:

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 import puna
-from puna.engine import prompt_folder
+from puna.engine import prompt_memory
 from puna.engine.engine import Engine
-from puna.engine.events import Chunk, Done, Event, Failed, Generate
-from puna.engine.prompt_folder import PromptFolder
+from puna.engine.prompt_memory import PromptFolder
 from puna.kvcache.saved import Saved
 from puna.model.load import LoadedModel, load_model
 from puna.options import AdapterFile, AdapterScale, Options
+from puna.protocol import Chunk, Done, Event, Failed, Generate
 from tests.tiny import TinyLlama, tiny_llama_gguf
 from tests.tiny_adapters import TinyAdapter
 from tests.tiny_lfm2 import TinyLfm2, tiny_lfm2_gguf
@@ -200,7 +200,7 @@ def test_a_full_disk_is_no_error(path: Path, folder: Path, monkeypatch: pytest.M
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(prompt_folder, "write_sequence", full)
+    monkeypatch.setattr(prompt_memory, "write_sequence", full)
     with running(load_model(path)) as ask:
         ask(PROMPT)
         ask([*PROMPT, 5, 6])

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from puna.engine import room
-from puna.engine.events import Done
 from puna.errors import ContextLengthError, InsufficientMemoryError, NotSupportedError
 from puna.model.load import LoadedModel
+from puna.protocol import Done
 from tests.engine.runs import Run
 
 PROMPT = [(7 * i) % 200 for i in range(60)]

@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from puna.engine import engine as engines
-from puna.engine.events import Failed
 from puna.machine import is_out_of_memory
 from puna.model.load import LoadedModel
+from puna.protocol import Failed
 from tests.engine.runs import Run
 
 TORCH = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory"

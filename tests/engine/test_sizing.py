@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from puna.engine import sizing
-from puna.engine.sizing import build_cache, choose_sizes
+from puna.engine import room
+from puna.engine.room import build_cache, choose_sizes
 from puna.errors import InsufficientMemoryError, RequestError
 from puna.kvcache.cells import CELL_BYTES, table_bytes
 from puna.kvcache.recurrent import RecurrentCache
@@ -24,7 +24,7 @@ def sizes(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, cells: int, **aske
     """With memory of which six tenths are `cells` cells and what is noted of them, for four sequences."""
     longest = min(tiny.trained_context, cells)
     needed = cells * (KEY_AND_VALUE_BYTES + CELL_BYTES) + table_bytes(4, longest)
-    monkeypatch.setattr(sizing, "available_memory", lambda: (needed + 10) / 0.6)
+    monkeypatch.setattr(room, "available_memory", lambda: (needed + 10) / 0.6)
     return choose_sizes(
         tiny, **{"context": None, "capacity": None, "parallel": 4, "batch": 64, "types": HALVES, **asked}
     )
@@ -78,7 +78,7 @@ def test_fewer_are_remembered_when_each_needs_memory_of_its_own(
     each = make(sequences=2).allocated_bytes - make(sequences=1).allocated_bytes
     monkeypatch.setattr(tiny.model, "make_cache", make)
     monkeypatch.setattr(
-        sizing, "available_memory", lambda: (make(sequences=4).allocated_bytes + memory * 64 * each + 1) / 0.6
+        room, "available_memory", lambda: (make(sequences=4).allocated_bytes + memory * 64 * each + 1) / 0.6
     )
     cache, found = build_cache(
         tiny, parallel=4, remembered=64, context=64, capacity=256, batch=64, types=HALVES
@@ -88,7 +88,7 @@ def test_fewer_are_remembered_when_each_needs_memory_of_its_own(
 
 
 def test_cells_are_remembered_whatever_memory_there_is(tiny: LoadedModel, monkeypatch) -> None:
-    monkeypatch.setattr(sizing, "available_memory", lambda: 0)
+    monkeypatch.setattr(room, "available_memory", lambda: 0)
     assert (
         build_cache(tiny, parallel=4, remembered=64, context=64, capacity=256, batch=64, types=HALVES)[1]
         == 68
@@ -98,8 +98,8 @@ def test_cells_are_remembered_whatever_memory_there_is(tiny: LoadedModel, monkey
 def test_a_cache_has_no_more_cells_than_can_be_counted(tiny: LoadedModel, monkeypatch) -> None:
     """Indices are 32 bits wide, and a model of windows alone may have memory for more."""
     small = tiny.model.sample_cache(HALVES)
-    monkeypatch.setattr(sizing, "available_memory", lambda: 1 << 60)
-    monkeypatch.setattr(sizing, "available_address_space", lambda: 1 << 60)
+    monkeypatch.setattr(room, "available_memory", lambda: 1 << 60)
+    monkeypatch.setattr(room, "available_address_space", lambda: 1 << 60)
     endless = replace(tiny, trained_context=2**31 - 1)
     asked = {"parallel": 4, "batch": 64, "types": HALVES}
     context, capacity = choose_sizes(endless, context=None, capacity=None, **asked)
@@ -116,7 +116,7 @@ def test_fewer_are_remembered_where_their_lists_are_long(tiny: LoadedModel, monk
     longest = 1 << 20
     books = table_bytes(1, longest)
     monkeypatch.setattr(
-        sizing, "available_memory", lambda: (20 * books + longest * CELL_BYTES) / sizing._SHARE_OF_BOOKKEEPING
+        room, "available_memory", lambda: (20 * books + longest * CELL_BYTES) / room._SHARE_OF_BOOKKEEPING
     )
     sizes = {"context": longest, "capacity": longest, "batch": 64, "types": HALVES}
     cache, rows = build_cache(tiny, parallel=4, remembered=64, **sizes)
@@ -125,7 +125,7 @@ def test_fewer_are_remembered_where_their_lists_are_long(tiny: LoadedModel, monk
 
 
 def test_a_cache_that_cannot_be_mapped_is_refused(tiny: LoadedModel, monkeypatch) -> None:
-    monkeypatch.setattr(sizing, "available_address_space", lambda: 100 << 20)
+    monkeypatch.setattr(room, "available_address_space", lambda: 100 << 20)
     with pytest.raises(
         InsufficientMemoryError, match=r"100000 tokens .* 80\.0 MiB can be used; .*\(ulimit -v\)"
     ):

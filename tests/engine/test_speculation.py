@@ -12,11 +12,11 @@ import pytest
 
 from puna import demo
 from puna.batch import Batch
-from puna.engine.events import Chunk
-from puna.engine.prompt_lookup import PromptLookup
+from puna.engine.drafts import PromptLookup
 from puna.kvcache.types import KVTypes
 from puna.model.load import LoadedModel, load_model
 from puna.ops import default_backend
+from puna.protocol import Chunk
 from tests.engine.drafting import PROMPTS, Oracle, answers, compare, guess_always
 from tests.engine.runs import Run
 from tests.forward import logits_of

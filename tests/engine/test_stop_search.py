@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puna.engine.stop_search import StopSearch, stop_search
+from puna.engine.text import StopSearch, stop_search
 
 TEXT = st.text("abé", max_size=12)
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from puna.engine.answers import _in_order
-from puna.engine.events import CallDelta
 from puna.engine.text import Piece, TextStream, incomplete_tail
 from puna.markup.parts import Said, Thought
+from puna.protocol import CallDelta
 
 
 def run(pieces: list[bytes], stop: list[str]) -> tuple[list[str], list[int], str | None]:

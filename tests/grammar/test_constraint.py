@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from puna.conversation.reading import reading_of
-from puna.engine.events import Generate
+from puna.conversation.chat_model import reading_of
 from puna.gguf import open_gguf
 from puna.grammar.compiled import Grammars
 from puna.grammar.constraint import Constraint
@@ -22,6 +21,7 @@ from puna.markup.registry import PARSERS, PLAIN
 from puna.model.tokenizer import Tokenizer, tokenizer_from_gguf
 from puna.prompt.format import Traits
 from puna.prompt.messages import Chat, Message
+from puna.protocol import Generate
 from tests.markup.reading import read
 from tests.tiny import TinyLlama, tiny_llama_gguf
 

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from puna.images.canvas import grids, on_canvas
-from puna.images.pixels import BILINEAR, CLIP_MEAN, CLIP_STD, normalised, patches, stretched
+from puna.images.pixels import BILINEAR, CLIP_MEAN, CLIP_STD, grids, normalised, on_canvas, patches, stretched
 from puna.model.vision.gemma4 import Gemma4Vision, filling
 from puna.model.vision.glm_ocr import GlmOcrVision
 from puna.model.vision.llama4 import Llama4Vision

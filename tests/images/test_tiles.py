@@ -13,8 +13,17 @@ import PIL.Image
 import pytest
 import torch
 
-from puna.images.pixels import CLIP_MEAN, CLIP_STD, HALVES, IMAGENET_MEAN, IMAGENET_STD, normalised, patches
-from puna.images.tiling import block_order, closest_grid
+from puna.images.pixels import (
+    CLIP_MEAN,
+    CLIP_STD,
+    HALVES,
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    block_order,
+    closest_grid,
+    normalised,
+    patches,
+)
 from puna.model.vision.deepseek_ocr import DeepSeekOcrVision
 from puna.model.vision.idefics3 import Idefics3Vision
 from puna.model.vision.internvl import InternVision

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import puna
-from puna.engine.events import Generate
 from puna.errors import (
     GGUFError,
     ModelNotFoundError,
@@ -19,6 +18,7 @@ from puna.errors import (
 )
 from puna.gguf import GGUFWriter
 from puna.options import Options
+from puna.protocol import Generate
 from tests.waiting import wait_until
 
 CHAT = [{"role": "user", "content": "hello"}]

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from puna.markup.family import Reading
-from puna.markup.marker import tags_around
+from puna.markup.family import Reading, tags_around
 from puna.markup.parts import Tags
 from puna.markup.registry import FAMILIES, PARSERS, PLAIN, TEMPLATE, family_by, family_of
 from puna.prompt.go import GoTemplate

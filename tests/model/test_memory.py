@@ -157,7 +157,7 @@ def test_the_largest_number_that_fits() -> None:
 RUN = """
 import json, sys
 from puna.engine.engine import Engine
-from puna.engine.events import Done, Generate
+from puna.protocol import Done, Generate
 from puna.machine import process_memory
 from puna.model.load import load_model
 from puna.options import Options

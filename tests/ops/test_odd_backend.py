@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from puna.engine.prompt_files import load_prompt, save_prompt
+from puna.engine.prompt_memory import load_prompt, save_prompt
 from puna.model.load import LoadedModel, load_model
 from puna.ops import backend_named
 from tests.engine.runs import Run

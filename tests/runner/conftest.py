@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from puna.runner.protocol import Load
+from puna.protocol import Load
 from tests.runner.running import Use, WithRunner, idle, started
 from tests.tiny import TinyLlama, tiny_llama_gguf
 from tests.waiting import PATIENCE_S

@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 
 from puna.options import Options
+from puna.protocol import Chunk, Done, Generate, Load
 from puna.runner.client import LocalRunner
-from puna.runner.protocol import Chunk, Done, Generate, Load
 from tests.waiting import PATIENCE_S
 
 GREEDY = Options(temperature=0, num_predict=8)

@@ -30,9 +30,18 @@ from puna.errors import (
 from puna.gguf import GGUFWriter
 from puna.options import Options
 from puna.prompt.messages import Chat, Message
+from puna.protocol import (  # fmt: skip
+    Chunk,
+    Embed,
+    FromRunner,
+    Generate,
+    Load,
+    Loaded,
+    Prompted,
+    Unpacker,
+    pack,
+)
 from puna.runner.client import LocalRunner
-from puna.runner.frames import Unpacker, pack
-from puna.runner.protocol import Chunk, Embed, FromRunner, Generate, Load, Loaded, Prompted  # fmt: skip
 from tests.runner.running import GREEDY, LONG, WithRunner, collect, idle, started, with_runner
 from tests.tiny import TinyLlama, add_tokenizer, tiny_llama_gguf
 from tests.waiting import PATIENCE_S
@@ -360,7 +369,7 @@ def test_the_runner_leaves_when_the_server_is_killed(model: Path, tmp_path: Path
     script = (
         "import asyncio, sys, time\n"
         "from puna.runner.client import LocalRunner\n"
-        "from puna.runner.protocol import Load\n"
+        "from puna.protocol import Load\n"
         "async def main():\n"
         "    runner = await LocalRunner.spawn()\n"
         "    await runner.load(Load(path=sys.argv[1], num_ctx=64))\n"

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from puna.errors import RequestError, RunnerError
 from puna.options import Options
-from puna.runner.frames import Unpacker, pack
-from puna.runner.protocol import (
+from puna.protocol import (
     MAX_FRAME_BYTES,
     Chunk,
     FromRunner,
@@ -21,6 +20,8 @@ from puna.runner.protocol import (
     TokenLogprob,
     TopLogprob,
     ToRunner,
+    Unpacker,
+    pack,
 )
 
 MESSAGES = [

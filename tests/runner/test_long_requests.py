@@ -13,8 +13,7 @@ from puna.errors import (
 )
 from puna.options import Options
 from puna.prompt.messages import Chat, Message
-from puna.runner.client import LocalRunner
-from puna.runner.protocol import (
+from puna.protocol import (
     MAX_FRAME_BYTES,
     Done,
     Embed,
@@ -23,6 +22,7 @@ from puna.runner.protocol import (
     Pong,
     Prompted,
 )
+from puna.runner.client import LocalRunner
 from tests.runner.running import GREEDY, LONG, WithRunner, collect, idle
 
 pytestmark = pytest.mark.e2e

@@ -8,7 +8,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from puna.runner.preparing import Preparing
+from puna.runner.process import Preparing
 from tests.waiting import PATIENCE_S
 
 

@@ -11,8 +11,8 @@ import pytest
 from puna.errors import (
     OutOfMemoryError,
 )
+from puna.protocol import Chunk, Generate, Prompted
 from puna.runner.client import LocalRunner
-from puna.runner.protocol import Chunk, Generate, Prompted
 from tests.runner.running import LONG, collect, with_runner
 from tests.tiny import TinyLlama, tiny_llama_gguf
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 
 from puna.batch import Image
-from puna.images.canvas import grids
+from puna.images.pixels import grids
 from puna.model.vision.options import VisionOptions
 from tests.converted import converted
 from tests.model.models.images import Text, reference_log_probabilities

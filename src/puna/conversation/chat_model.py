@@ -5,31 +5,86 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from puna.batch import Image, Input
-from puna.conversation.newest import newest, size
 from puna.conversation.pictures import Pictures
-from puna.conversation.reading import reading_of
 from puna.conversation.turns import Turns
 from puna.engine.engine import Engine
-from puna.engine.events import Embed, Failed, Generate, Prompted
-from puna.engine.input_stream import read_text
-from puna.engine.requests import FittedPrompt, check_size, checked, most_text, text_size, tokenised
+from puna.engine.requests import FittedPrompt, check_size, checked, most_text, read_text, text_size, tokenised
 from puna.engine.sequence import Sink
 from puna.errors import OutOfMemoryError, PunaError, RequestError, RunnerError, UnavailableError
 from puna.grammar.compiler.protocol import Task
 from puna.machine import is_out_of_memory
+from puna.markup.family import Reading
+from puna.markup.registry import PARSERS, family_by
+from puna.markup.tools import tools_of
 from puna.prompt.choose import ChatTemplate, chat_template
-from puna.prompt.fit import fit_chat
+from puna.prompt.fit import fit_chat, remaining
 from puna.prompt.format import Traits
 from puna.prompt.image_tags import tagged
-from puna.prompt.messages import Chat, Insert
+from puna.prompt.messages import Chat, Insert, Message
 from puna.prompt.model_facts import ModelFacts
 from puna.prompt.renderer.client import Renderer
+from puna.protocol import Embed, Failed, Generate, Prompted
+
+
+def newest(messages: Sequence[Message], most_bytes: int) -> tuple[list[Message], int]:
+    """The system messages, and the newest others as long as all have at most `most_bytes` of text together.
+
+    Also returns how many bytes of text were left out. The last message stays, however long.
+    """
+    sizes = [size(message) for message in messages]
+    left_out = sum(sizes) - most_bytes
+    start = dropped = 0
+    while dropped < left_out and start < len(messages) - 1:
+        if messages[start].role != "system":
+            dropped += sizes[start]
+        start += 1
+    return remaining(messages, start), dropped
+
+
+def size(message: Message) -> int:
+    """Bytes of text in a message."""
+    calls = len(msgspec.json.encode(message.tool_calls)) if message.tool_calls else 0
+    return text_size(message.content) + text_size(message.thinking) + calls
+
+
+def reading_of(request: Generate, traits: Traits, architecture: str, prompt: str) -> Reading | None:
+    """How answers to `prompt` are read; None where all of them is what the model says.
+
+    `traits` are those of the template that the request uses. A name of the request itself (`parser`) counts
+    more than they do, and one that nobody knows does not count.
+    """
+    named = PARSERS.get(request.parser)
+    family = family_by(request.parser, traits.family, architecture, traits.call_tags)
+    chat = request.prompt if isinstance(request.prompt, Chat) else None
+    if chat is None and not request.think:
+        return None
+    calls = chat is not None and chat.tool_choice != "none" and (named is None or named.calls)
+    tools = tools_of(chat.tools) if chat is not None and calls else {}
+    thinking = None
+    if family.thinking is not None or request.think or (named is not None and named.always_splits):
+        thinking = family.thinking or (named.thinking if named else None) or traits.thinking_tags
+    if thinking is None and not tools and not family.dropped:
+        return None
+    continues = chat is not None and bool(chat.messages) and chat.messages[-1].role == "assistant"
+    begins = named is not None and not continues and named.begins_thinking(bool(request.think), bool(tools))
+    return Reading(
+        family,
+        thinking=thinking,
+        prompt=prompt,
+        tools=tools,
+        streams_calls=request.stream_calls,
+        begins_thinking=begins,
+        choice=chat.tool_choice if chat and tools else "auto",
+        parallel=chat is None or chat.parallel_tool_calls,
+        strict=chat is not None and chat.strict_tools,
+    )
+
 
 log = logging.getLogger("puna.conversation")
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from puna.batch import Image
-from puna.engine.events import Generate
 from puna.engine.images import Images, ReadingImages
 from puna.engine.turns import Turn, Turns
 from puna.errors import RunnerError
+from puna.protocol import Generate
 
 _log = logging.getLogger(__name__)
 

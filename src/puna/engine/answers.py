@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from puna.engine.events import CallDelta, Chunk, Done, Evaluated, Failed, Scored, TokenLogprob, TopLogprob
 from puna.engine.sequence import Generation, Sequence
 from puna.engine.text import Piece, Released
 from puna.errors import GenerationError, OutOfMemoryError, PunaError
 from puna.grammar.compiler.client import RemoteConstraint, wait
 from puna.machine import is_out_of_memory
 from puna.markup.parts import Said, Thought
+from puna.protocol import CallDelta, Chunk, Done, Evaluated, Failed, Scored, TokenLogprob, TopLogprob
 from puna.sample import log_probabilities, sample_all
 
 if TYPE_CHECKING:

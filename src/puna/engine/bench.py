@@ -11,13 +11,13 @@ import numpy as np
 
 from puna.batch import Batch
 from puna.engine.engine import Engine
-from puna.engine.events import Done, Event, Failed, Generate
 from puna.errors import GenerationError, RequestError
 from puna.kvcache.types import KVTypes
 from puna.model.base import TextModel
 from puna.model.load import load_model
 from puna.ops import default_backend
 from puna.options import Options, engine_from_env
+from puna.protocol import Done, Event, Failed, Generate
 
 _SEED = 7
 #: Tokens in the context before decoding is timed.

@@ -1,16 +1,58 @@
-"""Draft tokens of a sequence, and how many of its earlier ones were accepted."""
+"""Draft tokens of a sequence, how many of its earlier ones were accepted, and drafts from its own text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
 
-from puna.engine.prompt_lookup import PromptLookup
+from puna.engine.prefix_tree import Key
 
-if TYPE_CHECKING:
-    from puna.engine.batching import BatchSlice
-    from puna.engine.sequence import Sequence
+#: Numbers of newest tokens to match, longest first: the longer the match, the likelier its continuation.
+MATCH_LENGTHS = (4, 3, 2)
+
+
+class PromptLookup:
+    """An n-gram index of a growing list of inputs, at a constant cost per input.
+
+    `keys` is the caller's list, which may only grow.
+    """
+
+    def __init__(self, keys: list[Key]) -> None:
+        self._keys = keys
+        self._known = 0  # inputs indexed so far
+        self._ends: dict[
+            int, int
+        ] = {}  # where an n-gram, by its hash, last ended; a collision only costs a rejected draft
+
+    def look_up(self, most: int) -> tuple[int, list[int]]:
+        """The length of the match and the up to `most` tokens that followed it; (0, []) without any.
+
+        Where the continuation reaches the end of the list, it is assumed to repeat.
+        """
+        keys = self._keys
+        end = len(keys)
+        for place in range(
+            max(self._known, MATCH_LENGTHS[-1]), end
+        ):  # the newest n-gram would only find itself
+            for length in MATCH_LENGTHS:
+                if length <= place:
+                    self._ends[hash(tuple(keys[place - length : place]))] = place
+        self._known = max(self._known, end)
+        for length in MATCH_LENGTHS:
+            found = self._ends.get(hash(tuple(keys[end - length : end]))) if length <= end else None
+            if found is not None:
+                return length, self._continuation(found, most)
+        return 0, []
+
+    def _continuation(self, begin: int, most: int) -> list[int]:
+        keys, period = self._keys, len(self._keys) - begin
+        drafts: list[int] = []
+        for step in range(most):
+            key = keys[begin + step % period]
+            if not isinstance(key, int):  # a part of an image
+                break
+            drafts.append(key)
+        return drafts
+
 
 #: The source of a draft: the length of the matched text, or this for what generates drafts.
 GENERATED = 0
@@ -19,41 +61,6 @@ FORCED = -1
 
 #: The share of draft tokens that are accepted, by source.
 AcceptanceRates = dict[int, float]
-
-
-class Drafter(Protocol):
-    """What generates drafts: a draft model, or the model's own prediction heads."""
-
-    context: int  # inputs of a sequence after which it can draft
-
-    @property
-    def mode(self) -> str:
-        """What requests call it in `speculate`."""
-
-    @property
-    def provided_bytes(self) -> int:
-        """Memory it takes beside the model and its cache."""
-
-    def pass_cost(self, step_s: float) -> float:
-        """The cost of drafting one more token, as a fraction of a step of the model that takes `step_s`."""
-
-    def catch_up_cost(self, sequence: Sequence, step_s: float) -> float:
-        """The cost of what must come before the first draft of `sequence`, as such a fraction."""
-
-    def observe(self, slices: Items[BatchSlice], rows: int) -> None:
-        """The model has evaluated `slices`, `rows` rows in all."""
-
-    def leave(self, sequence: Sequence) -> None:
-        """A sequence is about to end."""
-
-    def draft(self, wanted: Items[tuple[Sequence, int]]) -> list[list[int]]:
-        """Up to the given number of tokens after each sequence."""
-
-    def release_finished(self) -> None:
-        """Forget sequences that no longer run."""
-
-    def close(self) -> None:
-        """Give all memory back."""
 
 
 @dataclass(eq=False)

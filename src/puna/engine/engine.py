@@ -17,28 +17,26 @@ from typing import Final, TypeVar
 
 from puna.engine.answers import Answers, Drawn, draw, fail
 from puna.engine.batching import BatchSlice, StepLoad, constraints
-from puna.engine.draft_model import DraftModel
-from puna.engine.drafters import drafter_for
+from puna.engine.drafting.draft_model import DraftModel
+from puna.engine.drafting.speculation import Speculation, drafter_for
 from puna.engine.drafts import Draft
 from puna.engine.embedding import Embedding
-from puna.engine.events import Embed, Generate
 from puna.engine.executor import Executor, Rows
 from puna.engine.images import Images
 from puna.engine.prefix_cache import PrefixCache
 from puna.engine.preparing import sequences_of
 from puna.engine.prompt_memory import PromptMemory, prompt_folder
 from puna.engine.requests import FittedPrompt
-from puna.engine.room import Room
+from puna.engine.room import Room, choose_sizes
 from puna.engine.scheduler import Scheduler
 from puna.engine.sequence import Generation, Sequence, Sink
-from puna.engine.sizing import choose_sizes
-from puna.engine.speculation import Speculation
 from puna.errors import GenerationError, RunnerError
 from puna.grammar.compiler.client import Compiler, RemoteConstraint, wait
 from puna.kvcache.cache import Compacting, Saving
 from puna.kvcache.types import HALVES, KVTypes
 from puna.machine import is_out_of_memory, memory_is_short
 from puna.model.load import LoadedModel
+from puna.protocol import Embed, Generate
 
 log = logging.getLogger("puna.engine")
 

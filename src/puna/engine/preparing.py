@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from puna.engine.embedding import prepare_embeddings
-from puna.engine.events import Embed, Generate
-from puna.engine.ranking import prepare_ranking
+from puna.engine.embedding import prepare_embeddings, prepare_ranking
 from puna.engine.requests import FittedPrompt, prepare
 from puna.errors import RequestError
+from puna.protocol import Embed, Generate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Items

@@ -1,14 +1,15 @@
-"""From a request to sequences: tokenised, checked, cut to the context."""
+"""From a request to sequences: tokenised, checked, cut to the context, with its images in their places."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from puna.batch import Input
-from puna.engine.events import MOST_SAMPLES, Generate
-from puna.engine.fitting import truncate
+from puna.batch import Image, Input
+from puna.engine.room import truncate
 from puna.engine.sequence import Generation, Sink
 from puna.engine.text import TextStream
 from puna.errors import ContextLengthError, RequestError, UnavailableError
@@ -16,7 +17,11 @@ from puna.grammar.compiler.client import Compiler
 from puna.markup.family import Reading
 from puna.model.load import LoadedModel
 from puna.model.tokenizer import Tokenizer
+from puna.protocol import MOST_SAMPLES, Generate
 from puna.sample import Sampler
+
+if TYPE_CHECKING:
+    from puna.model.vision.tower import VisionTower
 
 #: A generation ends after this many contexts, also where the request says no limit, or a higher one.
 _LIMIT_CONTEXTS = 10
@@ -156,3 +161,44 @@ def too_long(count: int, context: int) -> ContextLengthError:
     return ContextLengthError(
         f"the input length exceeds the context length: {count} tokens, and num_ctx is {context}"
     )
+
+
+_TAG = re.compile(r"\[img-(\d{1,9})\]")
+
+
+def read_text(
+    text: str,
+    images: list[Image],
+    tokenizer: Tokenizer,
+    tower: VisionTower | None,
+    *,
+    add_special: bool = True,
+) -> list[Input]:
+    """The inputs of `text`, in which `[img-N]` stands for the image with the number N.
+
+    Without images such a tag is text like any other. Begin and end tokens are added as the model wants them
+    around a whole text: never beside an image in the middle of one. Raises `RequestError` for a number that
+    no image has.
+    """
+    if tower is None or not images:
+        return [Input(token) for token in tokenizer.encode(text, add_special=add_special)]
+    pieces = _TAG.split(text)  # text, number, text, ..., text
+    inputs: list[Input] = []
+    for place in range(0, len(pieces), 2):
+        begins, ends = place == 0, place == len(pieces) - 1
+        ids = tokenizer.encode(pieces[place], add_special=add_special and begins)
+        if add_special and tokenizer.add_eos and tokenizer.eos_id is not None and begins != ends:
+            ids = [*ids, tokenizer.eos_id] if ends else ids[:-1]
+        inputs += map(Input, ids)
+        if not ends:
+            inputs += tower.place(_numbered(images, int(pieces[place + 1])))
+    return inputs
+
+
+def _numbered(images: list[Image], number: int) -> Image:
+    if number >= len(images):
+        numbers = "0" if len(images) == 1 else f"0 to {len(images) - 1}"
+        raise RequestError(
+            f"invalid image index: the prompt has [img-{number}], and images are numbered {numbers}"
+        )
+    return images[number]

@@ -1,9 +1,9 @@
 """Decides which sequences run, which wait, and what goes into the next batch.
 
 Of waiting sequences of the same priority, each client's next one is served before any client's second.
-A sequence waits for a slot, for room in the cache, or for another request that is evaluating a prefix both
-share. Room is made by evicting finished requests, then by preempting the running sequence that is served
-last: what it has generated so far is kept and evaluated again later.
+A sequence waits for a slot, for room in the cache, or for another request that is evaluating a prefix
+both share. Room is made by evicting finished requests, then by preempting the running sequence that is
+served last: what it has generated so far is kept and evaluated again later.
 """
 
 from __future__ import annotations
@@ -13,15 +13,78 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from puna.engine.batching import BatchSlice, first_group, plan
-from puna.engine.fitting import group_begin, shift_count
-from puna.engine.pace import Pace
 from puna.engine.prefix_cache import PrefixCache, PrefixEntry, PrefixMatch
+from puna.engine.room import group_begin, shift_count
 from puna.engine.sequence import Sequence
 from puna.engine.turns import Turns
 from puna.errors import CacheFullError, NotSupportedError
 
 if TYPE_CHECKING:
+    from puna.engine.batching import StepLoad
     from puna.kvcache.cache import Cache
+
+#: Weight of a new measurement in the running average.
+_WEIGHT = 0.25
+#: The share of the prompts' time that is used: measurements scatter, and the bound should hold.
+_CAUTION = 0.8
+#: Limit for a step of prompts alone: requests and cancellations are only seen between steps.
+_LONGEST_S = 1.0
+#: Batches of this many tokens reach full speed; larger ones gain nothing.
+_EFFICIENT = 256
+#: After this many steps with prompts, a step without any is measured again.
+_REMEASURED_AFTER = 32
+
+
+class Pace:
+    """Measured times of steps, and the prompt tokens the next one may have: never more than `most`."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._streams = 0  # decoding sequences when the time was measured
+        self._stream_s = 0.0  # a step of these alone
+        self._token_s = 0.0  # what a prompt token adds
+        self._mixed = 0  # steps since that measurement
+
+    def budget(self, streams: int, prompts: int) -> int:
+        """Prompt tokens for the next step beside `streams` decoding sequences; 0: it must have none."""
+        if not streams:
+            enough = int(_LONGEST_S / self._token_s) if self._token_s else self._most
+            return min(max(enough, _EFFICIENT), self._most)
+        if self._mixed >= _REMEASURED_AFTER or not self._streams / 2 <= streams <= self._streams * 2:
+            return 0
+        if not self._token_s:
+            return min(streams, self._most)  # roughly what the decoding sequences take
+        due = self._stream_s * prompts * _CAUTION
+        return max(1, min(int(due / self._token_s), self._most))
+
+    def patience_s(self, load: StepLoad) -> float:
+        """How long work beside a batch's may hold the next step up.
+
+        Beside decoding sequences that is as long as they take, beside prompts no time at all.
+        """
+        if load.decoding:
+            return self._stream_s * _CAUTION
+        return 0.0 if load.prompt else _LONGEST_S
+
+    def measured(self, load: StepLoad, seconds: float) -> None:
+        """A step took `seconds`. Those with drafts do not count: they depend on more than these two."""
+        streams, tokens = load.decoding, load.prompt
+        if load.drafted:
+            return
+        if streams and not tokens:
+            steady = 0 < self._streams / 2 <= streams <= self._streams * 2 and self._mixed < _REMEASURED_AFTER
+            self._stream_s = _blend(self._stream_s, seconds) if steady else seconds
+            self._streams = streams
+            self._mixed = 0
+        elif tokens:
+            self._mixed += bool(streams)
+            added = max(seconds - self._stream_s, 0.0) if streams else seconds
+            self._token_s = _blend(self._token_s, added / tokens) if self._token_s else added / tokens
+
+
+def _blend(before: float, now: float) -> float:
+    return before + _WEIGHT * (now - before)
+
 
 #: Shared inputs from which it is worth waiting for another request to evaluate them.
 _WORTH_WAITING_FOR = 32

@@ -14,13 +14,13 @@ import numpy as np
 
 from puna.batch import Image, ImagePart, Input
 from puna.engine.drafts import Drafting
-from puna.engine.events import Embed, Event, Generate
 from puna.engine.prefix_cache import PrefixEntry
 from puna.engine.prefix_tree import Key
 from puna.engine.text import TextStream
 from puna.engine.turns import Turn
 from puna.grammar.compiler.client import RemoteConstraint
 from puna.model.adapters.adapters import Uses
+from puna.protocol import Embed, Event, Generate
 from puna.sample import Sampler
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from puna.grammar.keywords import SAYING
 from puna.grammar.schema import checked_schema
 from puna.grammar.text_values import Unwritable, looks_other, text_terminal
 from puna.markup.family import Reading
-from puna.markup.form import Form, ParameterForm
+from puna.markup.parts import Form, ParameterForm
 from puna.markup.tools import Tool, dumps, has_type
 from puna.model.tokenizer import Tokenizer
 

@@ -10,13 +10,13 @@
 Requests made at the same time (from threads, tasks, or as a list of prompts) run in one batch.
 """
 
-from puna.engine.events import Chunk, TokenLogprob, TopLogprob
 from puna.grammar.format import Format
 from puna.library.completion import Call, Completion, Stats
 from puna.library.loading import load
 from puna.library.model import Model
 from puna.library.options import RequestOptions
 from puna.library.streams import AsyncStream, Stream
+from puna.protocol import Chunk, TokenLogprob, TopLogprob
 
 __all__ = [
     "AsyncStream",

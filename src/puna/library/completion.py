@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from puna.engine.events import Chunk, Done, Embedded, Event, TokenLogprob
+from puna.protocol import Chunk, Done, Embedded, Event, TokenLogprob
 
 
 @dataclass(kw_only=True)

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.conversation.chat_model import ChatModel
-from puna.engine.events import Scored, TokenLogprob
-from puna.engine.prompt_files import load_prompt, save_prompt
+from puna.engine.prompt_memory import load_prompt, save_prompt
 from puna.library.checks import Prompt, checked_prompt, checked_prompts, checked_tokens
 from puna.library.completion import Completion, by_sample, stacked
 from puna.library.options import RequestOptions
@@ -21,6 +20,7 @@ from puna.library.requests import Messages, Requests, Tools, is_one
 from puna.library.streams import AsyncEvents, AsyncStream, Events, Stream, rendered
 from puna.prompt.author import Author
 from puna.prompt.format import Think
+from puna.protocol import Scored, TokenLogprob
 
 
 class Model:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TypedDict, get_args
 
-from puna.engine.events import Priority
 from puna.errors import OptionError, shown
 from puna.grammar.format import Format, format_of
 from puna.options import AdapterScale
+from puna.protocol import Priority
 from puna.unknown import did_you_mean
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from puna.engine.events import Embed, Generate
 from puna.errors import RequestError, shown
 from puna.library.checks import (
     Prompt,
@@ -25,6 +24,7 @@ from puna.prompt.author import Author
 from puna.prompt.capabilities import check_capabilities
 from puna.prompt.format import Think
 from puna.prompt.messages import Chat
+from puna.protocol import Embed, Generate
 
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any] | Callable[..., Any]] | None

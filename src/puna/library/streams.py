@@ -14,9 +14,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from puna.conversation.chat_model import ChatModel
-from puna.engine.events import Chunk, Done, Embed, Embedded, Event, Failed, Generate, Prompted
 from puna.errors import PunaError, RequestError
 from puna.library.completion import Call, Completion, Gathered, Stats
+from puna.protocol import Chunk, Done, Embed, Embedded, Event, Failed, Generate, Prompted
 
 
 class Events(Iterator[Event]):

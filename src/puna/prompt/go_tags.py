@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from puna.markup.marker import tags_around
+from puna.markup.family import tags_around
 from puna.markup.parts import Tags
 from puna.prompt.go import GoTemplate, nodes
 from puna.prompt.go.nodes import Action, Block, Branch, Text

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from jinja2 import nodes
 
-from puna.markup.marker import tags_around
+from puna.markup.family import tags_around
 from puna.markup.parts import Tags
 from puna.prompt.jinja import JinjaTemplate
 

@@ -1,4 +1,4 @@
-"""The server's side of a runner process. Torch-free."""
+"""The server's side of a runner process."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 
 import msgspec
 
-from puna.engine.events import Message
 from puna.errors import (
     InsufficientMemoryError,
+    OutOfMemoryError,
     PunaError,
     RunnerError,
     SlowClientError,
 )
 from puna.kvcache.contents import Contents
-from puna.machine import process_memory
-from puna.runner.exits import death
-from puna.runner.frames import Unpacker, pack
-from puna.runner.output import Lines
-from puna.runner.protocol import (
+from puna.machine import process_memory, says_out_of_memory
+from puna.protocol import (
+    IN_DOUBT,
+    OUT_OF_MEMORY,
     Cancel,
     Chunk,
     Done,
@@ -41,6 +41,7 @@ from puna.runner.protocol import (
     Inspected,
     Load,
     Loaded,
+    Message,
     Ping,
     Pong,
     Progress,
@@ -48,8 +49,78 @@ from puna.runner.protocol import (
     Refused,
     Render,
     Scored,
+    Unpacker,
+    pack,
 )
 from puna.runner.tally import Tally
+
+
+def exit_in_words(code: int | None) -> str:
+    """What `code` says: an exit status, minus the number of a signal, or None before the end."""
+    if code is None:
+        return "it has closed its connection"
+    if code == -signal.SIGKILL:
+        return "killed by signal 9, as the system does when memory runs out"
+    if code == -signal.SIGBUS:
+        return "killed by SIGBUS: the model's file changed or the disk failed while it was read"
+    return f"killed by signal {-code}" if code < 0 else f"exit status {code}"
+
+
+def death(code: int | None, lines: Sequence[str], *, loaded: bool) -> RunnerError:
+    """What a runner died of, by its exit status and its last words; `loaded`: once it had a model."""
+    aborted = code == -signal.SIGABRT and any(map(says_out_of_memory, lines))
+    if code == OUT_OF_MEMORY or aborted:
+        return OutOfMemoryError()
+    how = exit_in_words(code)
+    last = next((line for line in reversed(lines) if line.strip()), how)
+    if not loaded:
+        return RunnerError(f"model runner process has terminated: {last} ({how})")
+    if code in (1, IN_DOUBT):  # an exception; its last line says which
+        how += f": {last}"
+    return RunnerError(
+        "model runner has unexpectedly stopped, this may be due to resource limitations or an internal "
+        f"error, check the server logs for details ({how})"
+    )
+
+
+#: Bytes kept of a line. A longer one is cut: it may come from a file, which can say what it likes.
+LONGEST_LINE = 8192
+
+
+class Lines:
+    """Cuts bytes, received in pieces of any size, into lines of text; never holds more than one line."""
+
+    def __init__(self) -> None:
+        self._line = bytearray()
+        self._missing = 0  # bytes of the present line that were not kept
+
+    def feed(self, data: bytes) -> list[str]:
+        """The lines that `data` completes, without their ends; what was cut off one is told."""
+        *parts, rest = data.split(b"\n")
+        lines = []
+        for part in parts:
+            self._add(part)
+            lines.append(self._take())
+        self._add(rest)
+        return lines
+
+    def end(self) -> list[str]:
+        """The last line, if it has no end."""
+        return [self._take()] if self._line else []
+
+    def _add(self, part: bytes) -> None:
+        room = LONGEST_LINE - len(self._line)
+        self._line += part[:room]
+        self._missing += max(len(part) - room, 0)
+
+    def _take(self) -> str:
+        text = self._line.decode(errors="replace").rstrip()
+        if self._missing:
+            text += f" [... {self._missing} more bytes]"
+        self._line.clear()
+        self._missing = 0
+        return text
+
 
 _Receive = Callable[[], Coroutine[None, None, FromRunner]]
 

@@ -1,4 +1,4 @@
-"""The runner process: owns one loaded model and speaks `puna.runner.protocol` with its parent."""
+"""The runner process: owns one loaded model and speaks `puna.protocol` with its parent."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import logging
 import os
 import socket
 import sys
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import NoReturn
+from queue import SimpleQueue
+from typing import Literal, NoReturn, get_args
 
 import msgspec
 
 from puna.conversation.chat_model import ChatModel
 from puna.engine.engine import Engine
-from puna.engine.events import Message
 from puna.errors import InsufficientMemoryError, OutOfMemoryError, PunaError, RequestError, RunnerError, shown
 from puna.kvcache.cache import Picturing
 from puna.kvcache.contents import Contents
@@ -28,14 +29,14 @@ from puna.ops import default_backend, missing_kernels
 from puna.options import PUNA, AdapterFile, drafts_itself
 from puna.prompt.model_facts import ModelFacts, facts_at
 from puna.prompt.renderer.client import Renderer
-from puna.runner.frames import Channel, Frame
-from puna.runner.preparing import Kind, Preparing
-from puna.runner.protocol import (
+from puna.protocol import (
     IN_DOUBT,
     OUT_OF_MEMORY,
     Cancel,
+    Channel,
     Embed,
     Failed,
+    Frame,
     Generate,
     Grow,
     Grown,
@@ -43,6 +44,7 @@ from puna.runner.protocol import (
     Inspected,
     Load,
     Loaded,
+    Message,
     Ping,
     Pong,
     Progress,
@@ -50,6 +52,59 @@ from puna.runner.protocol import (
     Render,
     ToRunner,
 )
+
+#: Whether the text of a request takes long.
+Kind = Literal["short", "long"]
+
+Prepare = Callable[[], None]
+
+
+class Preparing:
+    """Does what a request takes before the engine has it, in the order of arrival.
+
+    Each kind of request has a thread, so that a text of megabytes holds up none of the others.
+    """
+
+    def __init__(self, cancel: Callable[[int], None], on_death: Callable[[BaseException], object]) -> None:
+        """`cancel` stops a request in the engine; `on_death` gets what a request must not survive."""
+        self._cancel = cancel
+        self._on_death = on_death
+        self._lock = threading.Lock()
+        self._cancelled: dict[int, bool] = {}  # of the requests that are here
+        self._queues: dict[Kind, SimpleQueue[tuple[int, Prepare]]] = {}
+        for kind in get_args(Kind):
+            queue = self._queues[kind] = SimpleQueue()
+            thread = threading.Thread(target=self._work, args=(queue,), name=f"puna-{kind}", daemon=True)
+            thread.start()
+
+    def add(self, request_id: int, prepare: Prepare, kind: Kind) -> None:
+        """Have `prepare` called, which hands the request to the engine or answers it."""
+        with self._lock:
+            self._cancelled[request_id] = False
+        self._queues[kind].put((request_id, prepare))
+
+    def cancel(self, request_id: int) -> None:
+        """Stop a request, whether it is still here, or with the engine already."""
+        with self._lock:
+            if request_id in self._cancelled:
+                self._cancelled[request_id] = True  # stopped when it is with the engine, if it began
+                return
+        self._cancel(request_id)
+
+    def _work(self, queue: SimpleQueue[tuple[int, Prepare]]) -> None:
+        try:
+            while True:
+                request_id, prepare = queue.get()
+                if not self._cancelled[request_id]:
+                    prepare()
+                with self._lock:
+                    cancelled = self._cancelled.pop(request_id)
+                if cancelled:
+                    self._cancel(request_id)
+                del prepare  # with the text in it, while this thread waits
+        except BaseException as error:
+            self._on_death(error)
+
 
 log = logging.getLogger("puna.runner")
 

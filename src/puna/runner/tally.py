@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from puna.engine.events import Chunk, Done, Embedded
+from puna.protocol import Chunk, Done, Embedded
 
 #: Window of the speed, in seconds.
 _WINDOW_S = 10.0

@@ -12,8 +12,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from puna.engine.events import Chunk, Done, Embedded
 from puna.errors import PunaError, RequestCancelledError, ServerBusyError
+from puna.protocol import Chunk, Done, Embedded
 from puna.server.http.request_facts import facts
 
 _FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)

@@ -11,12 +11,12 @@ import torch
 
 from puna.batch import Batch
 from puna.engine.engine import Engine
-from puna.engine.events import Chunk, Event, Generate
 from puna.gguf import open_gguf
 from puna.kvcache.cache import Cache
 from puna.kvcache.types import KVTypes
 from puna.model.load import LoadedModel
 from puna.options import Options
+from puna.protocol import Chunk, Event, Generate
 from tests.forward import logits_of
 
 FLOATS = KVTypes.parse("f32")

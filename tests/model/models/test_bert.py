@@ -11,11 +11,11 @@ import torch
 
 from puna.batch import Batch
 from puna.engine.engine import Engine
-from puna.engine.events import Generate
 from puna.errors import ContextLengthError, ModelError, NotSupportedError, RequestError
 from puna.model.load import LoadedModel, load_model
 from puna.ops import Backend
 from puna.options import Options
+from puna.protocol import Generate
 from tests import forward
 from tests.engine.runs import Run
 from tests.model.models.parity import FLOATS, check_close, original, random_tokens

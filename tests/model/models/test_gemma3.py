@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from puna.engine.engine import Engine
-from puna.engine.events import Chunk, Done, Event, Generate
 from puna.errors import ModelError, UnsupportedModelError
 from puna.kvcache.types import KVTypes
 from puna.model.layer_cache import Window
 from puna.model.load import LoadedModel, load_model
 from puna.ops import Backend
 from puna.options import Options
+from puna.protocol import Chunk, Done, Event, Generate
 from tests.model.models.parity import (
     FLOATS,
     check_close,

@@ -10,12 +10,12 @@ import torch
 
 from puna.batch import Batch
 from puna.engine.engine import Engine
-from puna.engine.events import Chunk, Done, Embed, Event, Generate
 from puna.errors import ContextLengthError, ModelError, UnavailableError
 from puna.kvcache.cache import Cache
 from puna.model.load import LoadedModel, load_model
 from puna.ops import Backend
 from puna.options import Options
+from puna.protocol import Chunk, Done, Embed, Event, Generate
 from tests.engine.runs import Run
 from tests.forward import logits_of
 from tests.model.models.parity import FLOATS, check_close, original, random_tokens

@@ -12,7 +12,7 @@ import PIL.Image
 import torch
 
 from puna.batch import Image, ImagePart, Input
-from puna.engine.input_stream import read_text
+from puna.engine.requests import read_text
 from puna.model.load import LoadedModel
 from puna.model.vision.preparer.client import Preparer
 from tests.engine.runs import Run

@@ -17,8 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from puna.batch import Image
-from puna.images.canvas import grids
-from puna.images.pixels import CLIP_MEAN, CLIP_STD
+from puna.images.pixels import CLIP_MEAN, CLIP_STD, grids
 from puna.model.load import load_model
 from tests.converted import Contents, contents_of
 from tests.model.models.parity import check_close, original

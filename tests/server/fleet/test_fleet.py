@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from puna.errors import InsufficientMemoryError, RunnerError
-from puna.runner.protocol import Load, Loaded, Pong
+from puna.protocol import Load, Loaded, Pong
 from puna.runner.tally import Tally
 from puna.server.fleet.fleet import Fleet
 from puna.server.fleet.resident import LoadPlan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from puna.engine.events import CallDelta
+from puna.protocol import CallDelta
 from puna.server.jobs.backend import Piece
 
 #: Thinking, text, calls and text.

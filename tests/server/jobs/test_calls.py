@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puna.engine.events import CallDelta
+from puna.protocol import CallDelta
 from puna.server.jobs.backend import Piece
 from puna.server.jobs.calls import Calls
 from puna.server.jobs.segments import Segments

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from puna.engine.events import CallDelta, TokenLogprob, TopLogprob
+from puna.protocol import CallDelta, TokenLogprob, TopLogprob
 from puna.server.jobs.backend import Echo
 from puna.server.openai.shapes import ChatShape, Choice, Entry, TextShape, echoed
 

@@ -9,7 +9,7 @@ from puna.markup.answer import Answer
 from puna.markup.families.json_calls import arguments_of
 from puna.markup.families.named_json import LONGEST_NAME
 from puna.markup.family import Family, Syntax
-from puna.markup.form import Form
+from puna.markup.parts import Form
 from puna.markup.reader import BrokenError, Steps
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from puna.markup.families.json_calls import call as json_call
 from puna.markup.families.literals import GEMMA, PYTHON, copy_members
 from puna.markup.families.named_json import LONGEST_NAME
 from puna.markup.family import Syntax
-from puna.markup.form import Form, ParameterForm
+from puna.markup.parts import Form, ParameterForm
 from puna.markup.reader import BrokenError, Steps
 
 _NAME: Final = re.compile(r"[A-Za-z_][\w.:/-]*", re.ASCII)

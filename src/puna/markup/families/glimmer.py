@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 from puna.markup.answer import Answer
 from puna.markup.families.parameters import ParameterCalls
 from puna.markup.family import Family, Syntax
-from puna.markup.form import Form
-from puna.markup.parts import Tags
+from puna.markup.parts import Form, Tags
 from puna.markup.reader import BrokenError, Steps, search
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 from puna.markup.answer import Answer
 from puna.markup.families.json_calls import arguments_of, object_text
 from puna.markup.family import Family, Syntax
-from puna.markup.form import Form
-from puna.markup.parts import Tags
+from puna.markup.parts import Form, Tags
 from puna.markup.reader import BrokenError, Steps, search
 
 if TYPE_CHECKING:

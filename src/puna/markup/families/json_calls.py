@@ -8,8 +8,8 @@ from typing import Final
 
 from puna.markup.answer import Answer
 from puna.markup.family import Syntax
-from puna.markup.form import Form
 from puna.markup.json_text import copy_json, parsed, read_string
+from puna.markup.parts import Form
 from puna.markup.reader import BrokenError, Steps
 
 #: Names of the members that models use, whatever their templates say.

@@ -9,7 +9,7 @@ from typing import Final
 from puna.markup.answer import Answer
 from puna.markup.families.json_calls import JsonCalls, arguments_of, calls, skip_closing
 from puna.markup.family import Syntax
-from puna.markup.form import Form
+from puna.markup.parts import Form
 from puna.markup.reader import Steps
 
 #: Characters of a name; what is longer is none.

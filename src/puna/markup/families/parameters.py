@@ -12,8 +12,8 @@ from puna.markup.answer import Answer
 from puna.markup.families.json_calls import JsonCalls, calls, skip_closing
 from puna.markup.families.named_json import LONGEST_NAME
 from puna.markup.family import Syntax
-from puna.markup.form import Form, ParameterForm
 from puna.markup.json_text import parsed
+from puna.markup.parts import Form, ParameterForm
 from puna.markup.reader import BrokenError, Steps, search
 from puna.markup.tools import Tool, dumps
 

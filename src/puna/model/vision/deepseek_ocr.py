@@ -16,8 +16,17 @@ from numpy.typing import NDArray
 from puna.batch import Image, Input
 from puna.errors import ModelError
 from puna.images import Picture
-from puna.images.pixels import BICUBIC, Pixels, normalised, padded, patches, stretched, tiles
-from puna.images.tiling import closest_grid, tile_places
+from puna.images.pixels import (
+    BICUBIC,
+    Pixels,
+    closest_grid,
+    normalised,
+    padded,
+    patches,
+    stretched,
+    tile_places,
+    tiles,
+)
 from puna.model.metadata import block_count, invalid, positive, required, table_rows
 from puna.model.vision.options import VisionOptions
 from puna.model.vision.tower import Prepared, VisionTower, kept_together, rows_of, square_root

@@ -14,8 +14,7 @@ import numpy as np
 
 from puna.batch import Image, Input
 from puna.images import Picture
-from puna.images.pixels import LANCZOS, as_picture, stretched, tiles
-from puna.images.tiling import block_order
+from puna.images.pixels import LANCZOS, as_picture, block_order, stretched, tiles
 from puna.model.metadata import invalid, required
 from puna.model.vision.options import TileOptions, VisionOptions, merge_factor, with_named_layers
 from puna.model.vision.tower import Prepared, VisionTower, kept_together, marker, rows_of, text

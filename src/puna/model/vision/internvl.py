@@ -13,8 +13,15 @@ import numpy as np
 
 from puna.batch import Image, Input
 from puna.images import Picture
-from puna.images.pixels import BICUBIC, IMAGENET_MEAN, IMAGENET_STD, stretched, tiles
-from puna.images.tiling import block_order, closest_grid
+from puna.images.pixels import (
+    BICUBIC,
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    block_order,
+    closest_grid,
+    stretched,
+    tiles,
+)
 from puna.model.metadata import invalid, required, table_rows
 from puna.model.vision.options import TileOptions, VisionOptions, merge_factor
 from puna.model.vision.tower import Prepared, VisionTower, kept_together, marker, rows_of

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from puna.batch import Image, Input
 from puna.images import Picture
-from puna.images.pixels import BILINEAR, Pixels, smart_size, stretched, tiles
-from puna.images.tiling import block_order, closest_grid
+from puna.images.pixels import BILINEAR, Pixels, block_order, closest_grid, smart_size, stretched, tiles
 from puna.model.metadata import flag, invalid, positive, required, table_rows
 from puna.model.vision.options import MergedOptions, VisionOptions
 from puna.model.vision.tower import (

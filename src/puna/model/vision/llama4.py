@@ -13,8 +13,7 @@ import numpy as np
 
 from puna.batch import Image, Input
 from puna.images import Picture
-from puna.images.canvas import grids, on_canvas
-from puna.images.pixels import BILINEAR, stretched
+from puna.images.pixels import BILINEAR, grids, on_canvas, stretched
 from puna.model.metadata import first_of, invalid, number, positive, required, table_rows
 from puna.model.vision.options import TileOptions, VisionOptions
 from puna.model.vision.qwen import patch_places

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from puna.errors import UnsupportedModelError, shown
 from puna.images import Picture
-from puna.images.pixels import BICUBIC, padded, stretched, tiles
-from puna.images.tiling import tile_places
+from puna.images.pixels import BICUBIC, padded, stretched, tile_places, tiles
 from puna.model.metadata import invalid
 from puna.model.vision.llava import LlavaVision, LlavaVisionOptions
 from puna.model.vision.tower import Prepared

@@ -16,8 +16,7 @@ import numpy as np
 from puna.batch import Image, Input
 from puna.errors import UnsupportedModelError
 from puna.images import Picture
-from puna.images.pixels import BICUBIC, Pixels, stretched
-from puna.images.slicing import fitted_size, slice_grid, sliced_size
+from puna.images.pixels import BICUBIC, Pixels, fitted_size, slice_grid, sliced_size, stretched
 from puna.model.metadata import invalid, scalar, table_rows
 from puna.model.vision.options import VisionOptions, with_named_layers
 from puna.model.vision.tower import (

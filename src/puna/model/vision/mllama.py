@@ -15,8 +15,7 @@ import numpy as np
 
 from puna.batch import Image, ImagePart, Input
 from puna.images import Picture
-from puna.images.canvas import grids, on_canvas
-from puna.images.pixels import CLIP_MEAN, CLIP_STD
+from puna.images.pixels import CLIP_MEAN, CLIP_STD, grids, on_canvas
 from puna.model.metadata import block_count, invalid, required
 from puna.model.vision.options import VisionOptions
 from puna.model.vision.tower import Prepared, VisionTower, marker, row_hash

@@ -10,7 +10,7 @@ from typing import Any
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from puna.errors import RunnerError
-from puna.runner.protocol import Pong
+from puna.protocol import Pong
 from puna.server.fleet.resident import ResidentModel
 from puna.server.fleet.runner import Runner
 

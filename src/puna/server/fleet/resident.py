@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from puna.errors import InsufficientMemoryError, NotSupportedError, RunnerError
 from puna.machine import usable_threads
 from puna.options import AUTO, LLAMACPP, PUNA, AdapterFile, Options, Placement
-from puna.runner.protocol import Load
+from puna.protocol import Load
 
 if TYPE_CHECKING:
     from puna.server.fleet.runner import Runner

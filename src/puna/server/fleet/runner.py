@@ -7,7 +7,7 @@ from typing import Protocol
 
 from puna.errors import RunnerError
 from puna.kvcache.contents import Contents
-from puna.runner.protocol import (
+from puna.protocol import (
     Chunk,
     Done,
     Embed,

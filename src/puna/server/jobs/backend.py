@@ -15,7 +15,7 @@ import msgspec.structs
 from puna.errors import ModelNotFoundError, RequestError
 from puna.options import Options
 from puna.prompt.model_facts import projector_for
-from puna.runner.protocol import CallDelta, Chunk, Done, Evaluated, Generate, Prompted, Scored, TokenLogprob
+from puna.protocol import CallDelta, Chunk, Done, Evaluated, Generate, Prompted, Scored, TokenLogprob
 from puna.server.fleet.fleet import Fleet
 from puna.server.fleet.loading import Hear
 from puna.server.fleet.resident import LoadPlan

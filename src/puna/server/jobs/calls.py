@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from puna import gojson
-from puna.engine.events import CallDelta
+from puna.protocol import CallDelta
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import msgspec.structs
 
 from puna.errors import ModelNotFoundError
 from puna.prompt.author import Author
-from puna.runner.protocol import Embed, Embedded
+from puna.protocol import Embed, Embedded
 from puna.server.jobs.backend import Backend, Order, warnings
 from puna.server.jobs.parsing import parsing
 from puna.store import StoredModel

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import msgspec.structs
 
-from puna.engine.events import Generate, Prompt
 from puna.errors import RequestError, shown
 from puna.grammar.format import Format
 from puna.images.limits import image_limits
@@ -19,6 +18,7 @@ from puna.markup.registry import PARSERS
 from puna.prompt.author import Author
 from puna.prompt.capabilities import check_capabilities
 from puna.prompt.messages import Chat
+from puna.protocol import Generate, Prompt
 from puna.server.jobs import checks
 from puna.server.jobs.backend import Backend, Order
 from puna.server.jobs.images import check_remote, fetched

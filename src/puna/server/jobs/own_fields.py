@@ -8,11 +8,11 @@ from typing import Any
 
 from pydantic import Field
 
-from puna.engine.events import Generate, Priority
 from puna.errors import RequestError
 from puna.grammar.format import Format
 from puna.options import AdapterScale
 from puna.prompt.messages import Chat, Message
+from puna.protocol import Generate, Priority
 from puna.server.http.decoding import Body
 from puna.server.http.limits import LONGEST_NAME, Adapters, Documents
 from puna.server.jobs.tools import ToolUse

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from puna.runner.protocol import Evaluated
+from puna.protocol import Evaluated
 from puna.server.fleet.loading import Hear
 from puna.server.fleet.runner import Runner
 from puna.server.running import Running

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from puna.errors import RequestError
-from puna.runner.protocol import Embed
+from puna.protocol import Embed
 from puna.server.http.limits import Name
 from puna.server.jobs import embeddings
 from puna.server.jobs.backend import Backend, Order

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from puna.engine.events import CallDelta
-from puna.runner.protocol import TokenLogprob
+from puna.protocol import CallDelta, TokenLogprob
 from puna.server.jobs.backend import Piece
 from puna.server.jobs.calls import Call
 

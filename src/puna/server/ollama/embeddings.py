@@ -12,7 +12,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from puna.errors import ContextLengthError, EmbeddingError, GenerationError, RequestError, UnavailableError
-from puna.runner.protocol import Embed
+from puna.protocol import Embed
 from puna.server.http.limits import Name
 from puna.server.http.replies import ListReply, json_reply
 from puna.server.http.routing import body_route

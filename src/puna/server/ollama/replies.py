@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import msgspec.structs
 
-from puna.runner.protocol import TokenLogprob
+from puna.protocol import TokenLogprob
 from puna.server.jobs.calls import Call
 from puna.server.jobs.progress import LoadProgress, PromptProgress
 

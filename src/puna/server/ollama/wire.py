@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from pydantic import Field, field_validator
 
-from puna.engine.events import Prompt
 from puna.grammar.format import Format, format_of
 from puna.prompt.messages import Chat, Insert
 from puna.prompt.messages import Message as PromptMessage
+from puna.protocol import Prompt
 from puna.server.http.decoding import Body
 from puna.server.http.limits import Files, Licences, Many, Messages, Name
 from puna.server.jobs.images import from_base64

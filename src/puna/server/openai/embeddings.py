@@ -8,7 +8,7 @@ from typing import Any, Final
 from starlette.routing import Route
 
 from puna.errors import RequestError
-from puna.runner.protocol import Embed
+from puna.protocol import Embed
 from puna.server.http.limits import Name
 from puna.server.http.replies import ListReply
 from puna.server.http.routing import body_route

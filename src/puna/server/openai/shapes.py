@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from puna.runner.protocol import CallDelta, TokenLogprob, TopLogprob
+from puna.protocol import CallDelta, TokenLogprob, TopLogprob
 from puna.server.jobs.backend import Echo, Finished
 from puna.server.jobs.calls import Calls
 from puna.server.jobs.progress import Progress

@@ -7,11 +7,11 @@ from typing import Any
 
 from pydantic import Field
 
-from puna.engine.events import MOST_SAMPLES, Prompt
 from puna.errors import RequestError, shown
 from puna.grammar.format import Format
 from puna.options import THINK_LEVELS
 from puna.prompt.messages import Chat, Insert, Message
+from puna.protocol import MOST_SAMPLES, Prompt
 from puna.server.http.decoding import Body
 from puna.server.http.limits import Many, Messages, Name
 from puna.server.jobs.checks import check_top_logprobs

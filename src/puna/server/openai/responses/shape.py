@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from puna.errors import PunaError
-from puna.runner.protocol import TokenLogprob
+from puna.protocol import TokenLogprob
 from puna.server.http.error_replies import openai_error
 from puna.server.jobs.backend import Finished
 from puna.server.jobs.segments import Segment, Step

@@ -1,12 +1,14 @@
 """Speculative decoding: draft tokens, so that one step can yield several.
 
 A step takes hardly longer with a few rows than with one, because most of its time goes into reading the
-weights. So a sequence may add drafted tokens to its newest one: if they are right, the logits after each of
-them are there. Tokens are still sampled one after another, by the same sampler with the same random numbers;
-a draft only decides whether the next row is of use. So the answer is the same, token for token, whatever is
-drafted. What the format of an answer forces is drafted, too, and always comes true.
+weights. So a sequence may add drafted tokens to its newest one: if they are right, the logits after
+each of them are there. Tokens are still sampled one after another, by the same sampler with the same
+random numbers; a draft only decides whether the next row is of use. So the answer is the same, token
+for token, whatever is drafted. What the format of an answer forces is drafted, too, and always comes
+true.
 
-Whether drafting pays is measured: what one more row adds to a step, and how many draft tokens are accepted.
+Whether drafting pays is measured: what one more row adds to a step, and how many draft tokens are
+accepted.
 """
 
 from __future__ import annotations
@@ -16,17 +18,72 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from puna.engine.drafts import FORCED, GENERATED, AcceptanceRates, Draft, Drafter, Drafting
-from puna.engine.payoff import Candidate, Cost, StepEstimate
-from puna.engine.prompt_lookup import MATCH_LENGTHS, PromptLookup
+from puna.batch import KeptStates
+from puna.engine.drafting.draft_model import DraftModel
+from puna.engine.drafting.payoff import Candidate, Cost, StepEstimate
+from puna.engine.drafting.prediction_heads import PredictionHeads
+from puna.engine.drafts import (
+    FORCED,
+    GENERATED,
+    MATCH_LENGTHS,
+    AcceptanceRates,
+    Draft,
+    Drafting,
+    PromptLookup,
+)
 from puna.engine.sequence import Generation, Sequence
 from puna.errors import RequestError
+from puna.kvcache.cache import Cache
+from puna.kvcache.types import KVTypes
+from puna.model.decoder import Decoder
+from puna.model.load import LoadedModel
+from puna.options import drafts_itself
 
 if TYPE_CHECKING:
     from puna.engine.batching import BatchSlice, StepLoad
-    from puna.kvcache.cache import Cache
+
+
+def drafter_for(
+    loaded: LoadedModel,
+    cache: Cache,
+    *,
+    context: int,
+    capacity: int,
+    parallel: int,
+    remembered: int,
+    batch_size: int,
+    cache_types: KVTypes,
+    speculate: str | None,
+) -> tuple[DraftModel | PredictionHeads | None, KeptStates | None]:
+    """The drafter, and the hidden states that a pass is to keep for it.
+
+    `cache` is the model's own, in which its heads remember too; a draft model has one of its own, for which
+    the other sizes are.
+    """
+    if loaded.draft is not None:
+        return DraftModel(
+            loaded.draft,
+            loaded,
+            context=context,
+            capacity=capacity,
+            parallel=parallel,
+            remembered=remembered,
+            batch=batch_size,
+            cache_types=cache_types,
+        ), None
+    if (
+        not drafts_itself(speculate)
+        or not isinstance(loaded.model, Decoder)
+        or not loaded.model.prediction_heads
+    ):
+        return None, None
+    most = batch_size + parallel * (1 + MAX_DRAFT_TOKENS)
+    kept = KeptStates(loaded.ops, most, loaded.model.options.hidden_size)
+    vocab_size = loaded.tokenizer.vocab_size
+    return PredictionHeads(loaded.model, cache, kept, context=context, vocab_size=vocab_size), kept
+
 
 #: What is missing where a request asks for drafts in vain.
 _MISSING = {
@@ -41,6 +98,41 @@ _FIRST_ACCEPTANCE = 0.5
 _WEIGHT, _GENERAL_WEIGHT = 0.2, 0.02
 #: How much longer a step may take because of drafts if some of its sequences draft nothing.
 _BYSTANDERS = 0.05
+
+
+class Drafter(Protocol):
+    """What generates drafts: a draft model, or the model's own prediction heads."""
+
+    context: int  # inputs of a sequence after which it can draft
+
+    @property
+    def mode(self) -> str:
+        """What requests call it in `speculate`."""
+
+    @property
+    def provided_bytes(self) -> int:
+        """Memory it takes beside the model and its cache."""
+
+    def pass_cost(self, step_s: float) -> float:
+        """The cost of drafting one more token, as a fraction of a step of the model that takes `step_s`."""
+
+    def catch_up_cost(self, sequence: Sequence, step_s: float) -> float:
+        """The cost of what must come before the first draft of `sequence`, as such a fraction."""
+
+    def observe(self, slices: Items[BatchSlice], rows: int) -> None:
+        """The model has evaluated `slices`, `rows` rows in all."""
+
+    def leave(self, sequence: Sequence) -> None:
+        """A sequence is about to end."""
+
+    def draft(self, wanted: Items[tuple[Sequence, int]]) -> list[list[int]]:
+        """Up to the given number of tokens after each sequence."""
+
+    def release_finished(self) -> None:
+        """Forget sequences that no longer run."""
+
+    def close(self) -> None:
+        """Give all memory back."""
 
 
 @dataclass

@@ -1,10 +1,11 @@
 """Drafts by a model's own prediction heads, which go on from what its layers made of each position.
 
-A head is a layer more, whose keys and values lie in the cells of the model's cache: what is reused, shifted,
-saved or evicted of the model's is so of its heads'. A head's row is a token at its position, and reads what
-the layers (the first head), or the head before, made of the position before. Rows of a prompt are computed
-right after it, others when a draft needs them. What the first head says after the newest token is drafted,
-then what the next says after that, and the last head goes on from what it has said itself.
+A head is a layer more, whose keys and values lie in the cells of the model's cache: what is reused,
+shifted, saved or evicted of the model's is so of its heads'. A head's row is a token at its position,
+and reads what the layers (the first head), or the head before, made of the position before. Rows of a
+prompt are computed right after it, others when a draft needs them. What the first head says after the
+newest token is drafted, then what the next says after that, and the last head goes on from what it has
+said itself.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from puna.batch import Batch
-from puna.engine.payoff import Recent
+from puna.engine.drafting.payoff import Recent
 from puna.errors import CacheFullError
 from puna.model.layer_cache import Window
 

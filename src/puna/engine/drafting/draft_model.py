@@ -1,7 +1,8 @@
 """A small model that drafts tokens for a large one.
 
-It has a cache of its own that follows the sequences: rejected draft tokens are removed before the next are
-drafted. Its prefix cache works like the large model's, so the next turn of a conversation finds its entry.
+It has a cache of its own that follows the sequences: rejected draft tokens are removed before the next
+are drafted. Its prefix cache works like the large model's, so the next turn of a conversation finds its
+entry.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from puna.batch import Batch
-from puna.engine.payoff import Recent
+from puna.engine.drafting.payoff import Recent
 from puna.engine.prefix_cache import PrefixCache, PrefixEntry, PrefixMatch
 from puna.engine.prefix_tree import Key, common_length
 from puna.engine.replay import Replay
-from puna.engine.sizing import build_cache, cache_bytes
+from puna.engine.room import build_cache, cache_bytes
 from puna.errors import CacheFullError, RequestError
 from puna.kvcache.types import HALVES, KVTypes
 

@@ -1,0 +1,1 @@
+"""Speculative decoding: sources of drafts, and the decision how many tokens to draft."""
