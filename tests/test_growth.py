@@ -22,13 +22,12 @@ from puna.markup.tools import Tool
 from puna.model.tokenizer.patterns import BY_ARCHITECTURE, BY_NAME, DEFAULT, LINES, Digits, splitter
 from puna.options import LONGEST_STOPS, MOST_STOPS, Options
 from puna.prompt.go import GoTemplate
-from puna.prompt.go_values import collated
+from puna.prompt.go_chat import collated
 from puna.prompt.jinja_forms import _neighbours_merged, _short_ids, _text_with_result, simple_tool
 from puna.prompt.messages import Message
 from puna.server.anthropic.wire import MessagesRequest
-from puna.server.http.cors import parse_origins
-from puna.server.http.decoding import parse
-from puna.server.http.host_check import host_name, is_local_address, is_local_name
+from puna.server.http.bodies import parse
+from puna.server.http.origins import host_name, is_local_address, is_local_name, parse_origins
 from puna.server.ollama.wire import ChatRequest, GenerateRequest
 from puna.server.openai.responses.items import input_items, prompt_messages
 from puna.server.openai.wire import ChatCompletionRequest

@@ -9,7 +9,7 @@ import pytest
 
 from puna import demo
 from puna.cli import main
-from puna.cli.debug import describe
+from puna.cli.local import describe_contents as describe
 from puna.kvcache.contents import Contents, Held
 from tests.cli.shell import Shell
 from tests.waiting import wait_until

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puna.cli import files, local_models
+from puna.cli import create, manage
 from puna.errors import RequestError
 from puna.store.names import ModelName
 from tests.waiting import wait_until
@@ -27,12 +27,12 @@ from tests.waiting import wait_until
     ],
 )
 def test_a_model_is_named_after_its_file(file_name: str, name: str) -> None:
-    assert files.derived_name(file_name) == name
+    assert create.derived_name(file_name) == name
 
 
 @given(st.text(min_size=1, max_size=120).map(lambda stem: stem + ".gguf"))
 def test_every_derived_name_is_valid(file_name: str) -> None:
-    name = files.derived_name(file_name)
+    name = create.derived_name(file_name)
     assert ModelName.parse(f"{name}:0123456789ab").model == name
 
 
@@ -40,16 +40,16 @@ def test_files_and_model_names_are_told_apart(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     Path("m.gguf").touch()
     Path("demo").touch()
-    assert local_models.is_model_file("m.gguf")
-    assert local_models.is_model_file("./demo")
-    assert local_models.is_model_file("./nowhere")
-    assert not local_models.is_model_file("demo")
-    assert not local_models.is_model_file("other.gguf")
-    assert not local_models.is_model_file("library/demo:latest")
-    assert local_models.model_path("./demo") == Path("demo")
+    assert manage.is_model_file("m.gguf")
+    assert manage.is_model_file("./demo")
+    assert manage.is_model_file("./nowhere")
+    assert not manage.is_model_file("demo")
+    assert not manage.is_model_file("other.gguf")
+    assert not manage.is_model_file("library/demo:latest")
+    assert manage.model_path("./demo") == Path("demo")
     for name, error in {"./nowhere": "nowhere does not exist", "./": "is a folder"}.items():
         with pytest.raises(RequestError, match=error):
-            local_models.model_path(name)
+            manage.model_path(name)
 
 
 def test_a_digest_is_cached_until_the_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,10 +57,10 @@ def test_a_digest_is_cached_until_the_file_changes(tmp_path: Path, monkeypatch: 
     path = tmp_path / "m.gguf"
     path.write_bytes(b"first")
     first = "sha256:" + hashlib.sha256(b"first").hexdigest()
-    assert files.file_digest(path) == first
+    assert create.file_digest(path) == first
     cache, before = tmp_path / "home" / "digests.json", path.stat()
     cache.write_text(cache.read_text().replace(first, "sha256:known"))
-    assert files.file_digest(path) == "sha256:known", "it was read again"
+    assert create.file_digest(path) == "sha256:known", "it was read again"
 
     def change() -> bool:
         """Of the same length, and with the same time of its last change, as far as that can be chosen."""
@@ -69,7 +69,7 @@ def test_a_digest_is_cached_until_the_file_changes(tmp_path: Path, monkeypatch: 
         return path.stat().st_ctime_ns > before.st_ctime_ns
 
     wait_until(change, "a later time")
-    assert files.file_digest(path) == "sha256:" + hashlib.sha256(b"again").hexdigest()
+    assert create.file_digest(path) == "sha256:" + hashlib.sha256(b"again").hexdigest()
 
 
 def test_a_damaged_digest_cache_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,4 +77,4 @@ def test_a_damaged_digest_cache_is_ignored(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "digests.json").write_text("{")
     path = tmp_path / "m.gguf"
     path.write_bytes(b"")
-    assert files.file_digest(path) == "sha256:" + hashlib.sha256(b"").hexdigest()
+    assert create.file_digest(path) == "sha256:" + hashlib.sha256(b"").hexdigest()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puna.cli import humanize
+from puna.cli import progress
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from puna.cli import humanize
     ],
 )
 def test_sizes_have_decimal_units(size_bytes: int, text: str) -> None:
-    assert humanize.size(size_bytes) == text
+    assert progress.size(size_bytes) == text
 
 
 @pytest.mark.parametrize(
@@ -55,24 +55,24 @@ def test_sizes_have_decimal_units(size_bytes: int, text: str) -> None:
     ],
 )
 def test_a_span_is_given_in_one_unit(duration: timedelta, text: str) -> None:
-    assert humanize.span(duration) == text
+    assert progress.span(duration) == text
 
 
 def test_a_time_is_given_relative_to_now() -> None:
     now = datetime(2026, 5, 24, 10, tzinfo=UTC)
-    assert humanize.ago(now - timedelta(minutes=2, seconds=10), now) == "2 minutes ago"
-    assert humanize.ago(now + timedelta(minutes=4, seconds=59), now) == "4 minutes from now"
-    assert humanize.ago(now, now) == "Less than a second ago"
-    assert humanize.ago(now + timedelta(days=365 * 19), now) == "19 years from now"
-    assert humanize.ago(now + timedelta(days=365 * 20), now) == "Forever"
-    assert humanize.ago(datetime(2318, 9, 4, tzinfo=UTC), now) == "Forever"
+    assert progress.ago(now - timedelta(minutes=2, seconds=10), now) == "2 minutes ago"
+    assert progress.ago(now + timedelta(minutes=4, seconds=59), now) == "4 minutes from now"
+    assert progress.ago(now, now) == "Less than a second ago"
+    assert progress.ago(now + timedelta(days=365 * 19), now) == "19 years from now"
+    assert progress.ago(now + timedelta(days=365 * 20), now) == "Forever"
+    assert progress.ago(datetime(2318, 9, 4, tzinfo=UTC), now) == "Forever"
 
 
 def test_api_times_are_parsed_with_nanoseconds_and_zone() -> None:
     expected = datetime(2026, 5, 24, 10, 0, 0, 123456, tzinfo=timezone(timedelta(hours=2)))
-    assert humanize.parse_time("2026-05-24T10:00:00.123456789+02:00") == expected
-    assert humanize.parse_time("2026-05-24T08:00:00.123456Z") == expected
-    assert humanize.parse_time("2026-05-24T08:00:00.5Z").microsecond == 500_000
+    assert progress.parse_time("2026-05-24T10:00:00.123456789+02:00") == expected
+    assert progress.parse_time("2026-05-24T08:00:00.123456Z") == expected
+    assert progress.parse_time("2026-05-24T08:00:00.5Z").microsecond == 500_000
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_api_times_are_parsed_with_nanoseconds_and_zone() -> None:
     ],
 )
 def test_durations_print_as_in_go(nanoseconds: int, text: str) -> None:
-    assert humanize.duration(nanoseconds) == text
+    assert progress.duration(nanoseconds) == text
 
 
 _UNITS = {"h": 3600 * 10**9, "m": 60 * 10**9, "s": 10**9, "ms": 10**6, "µs": 10**3, "ns": 1}
@@ -105,5 +105,5 @@ def test_a_printed_duration_loses_nothing(nanoseconds: int) -> None:
     import re
     from fractions import Fraction
 
-    parts = re.findall(r"([\d.]+)(h|ms|µs|ns|m|s)", humanize.duration(nanoseconds))
+    parts = re.findall(r"([\d.]+)(h|ms|µs|ns|m|s)", progress.duration(nanoseconds))
     assert sum(Fraction(number) * _UNITS[unit] for number, unit in parts) == nanoseconds

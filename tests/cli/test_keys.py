@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from puna.cli import main
-from puna.server.keys.file import read_keys
-from puna.server.keys.key import digest
+from puna.server.keys.keyring import digest, read_keys
 
 
 @pytest.fixture(autouse=True)

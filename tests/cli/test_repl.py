@@ -17,8 +17,7 @@ from prompt_toolkit.output import DummyOutput
 
 from puna.cli.client import Client
 from puna.cli.repl.commands import run_command
-from puna.cli.repl.loop import converse
-from puna.cli.repl.prompt import LineHistory
+from puna.cli.repl.loop import LineHistory, converse
 from puna.cli.repl.session import Session
 from puna.cli.settings import RunSettings
 from puna.errors import RequestError

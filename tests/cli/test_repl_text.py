@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puna.cli.repl.text import is_complete, unquoted
+from puna.cli.repl.loop import is_complete, unquoted
 
 
 @pytest.mark.parametrize(

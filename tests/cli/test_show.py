@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from puna.cli import show
+from puna.cli import manage
 
 REPLY: dict[str, Any] = {
     "details": {"family": "llama", "parameter_size": "3.2B", "quantization_level": "Q4_K_M"},
@@ -21,7 +21,7 @@ REPLY: dict[str, Any] = {
 
 
 def test_the_model_section_is_printed_as_specified() -> None:
-    assert show.overview(REPLY) == (
+    assert manage.overview(REPLY) == (
         "  Model\n"
         "    architecture        llama\n"
         "    parameters          3.2B\n"
@@ -48,7 +48,7 @@ def test_other_sections_are_shown_unless_empty() -> None:
         "system": "Be brief.",
         "license": "\nMIT License\n\nCopyright (c) 2026\nPermission is hereby granted\n",
     }
-    first, *others = show.overview(reply).split("\n\n")
+    first, *others = manage.overview(reply).split("\n\n")
     assert first.splitlines()[-1] == "    requires            0.14.0"
     assert others == [
         "  Capabilities\n    completion\n    tools",
@@ -63,7 +63,7 @@ def test_other_sections_are_shown_unless_empty() -> None:
 
 def test_verbose_adds_metadata_in_order_and_tensors() -> None:
     reply = REPLY | {"tensors": [{"name": "token_embd.weight", "type": "Q6_K", "shape": [3072, 128256]}]}
-    text = show.overview(reply, verbose=True)
+    text = manage.overview(reply, verbose=True)
     names = [line.split()[0] for line in text.split("  Metadata\n")[1].split("\n\n")[0].split("\n")]
     assert names == sorted(REPLY["model_info"])
     assert "    tokenizer.ggml.add_bos_token    true\n" in text
@@ -72,11 +72,11 @@ def test_verbose_adds_metadata_in_order_and_tensors() -> None:
 
 
 def test_arrays_are_truncated() -> None:
-    assert show.value_text([1, 2, 3]) == "[1, 2, 3]"
-    assert show.value_text(list(range(100))) == "[0, 1, 2, 3 ...+96 more]"
-    assert show.value_text(["a long piece of text", "b"]) == "[a long piece of text ...+1 more]"
-    assert show.value_text(None) == ""
+    assert manage.value_text([1, 2, 3]) == "[1, 2, 3]"
+    assert manage.value_text(list(range(100))) == "[0, 1, 2, 3 ...+96 more]"
+    assert manage.value_text(["a long piece of text", "b"]) == "[a long piece of text ...+1 more]"
+    assert manage.value_text(None) == ""
 
 
 def test_a_reply_without_a_model_file_shows_nothing() -> None:
-    assert show.overview({"model_info": {}, "details": {}}) == ""
+    assert manage.overview({"model_info": {}, "details": {}}) == ""

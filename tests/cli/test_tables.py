@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from puna.cli import tables
+from puna.cli import manage
 
 NOW = datetime(2026, 5, 24, 10, tzinfo=UTC)
 
@@ -26,7 +26,7 @@ def test_list_has_a_line_for_each_model() -> None:
             "modified_at": "2026-05-17T10:00:00Z",
         },
     ]
-    assert tables.model_table(models, NOW).split("\n") == [
+    assert manage.model_table(models, NOW).split("\n") == [
         "NAME               ID              SIZE      MODIFIED",
         "llama3.2:latest    a80c4f17acd5    2.0 GB    About a minute ago",
         "demo:latest        0a109f422b47    274 MB    7 days ago",
@@ -35,12 +35,12 @@ def test_list_has_a_line_for_each_model() -> None:
 
 def test_a_model_of_the_cloud_has_no_size() -> None:
     stub = {"name": "x:cloud", "digest": "a" * 64, "size": 384, "modified_at": "2026-05-24T10:00:00Z"}
-    _, row = tables.model_table([stub | {"remote_model": "x"}], NOW).split("\n")
+    _, row = manage.model_table([stub | {"remote_model": "x"}], NOW).split("\n")
     assert row == "x:cloud    aaaaaaaaaaaa    -       Less than a second ago"
 
 
 def test_an_empty_list_is_its_header() -> None:
-    assert tables.model_table([], NOW) == "NAME    ID    SIZE    MODIFIED"
+    assert manage.model_table([], NOW) == "NAME    ID    SIZE    MODIFIED"
 
 
 def test_ps_shows_where_a_model_is_loaded_and_until_when() -> None:
@@ -52,14 +52,14 @@ def test_ps_shows_where_a_model_is_loaded_and_until_when() -> None:
         "context_length": 4096,
         "expires_at": "2026-05-24T10:04:59.5Z",
     }
-    assert tables.running_table([model], NOW).split("\n") == [
+    assert manage.running_table([model], NOW).split("\n") == [
         "NAME               ID              SIZE      PROCESSOR    ENGINE    "
         "CONTEXT    MEMORY    TOKENS/S    UNTIL",
         "llama3.2:latest    a80c4f17acd5    3.4 GB    100% CPU     -         "
         "4096       -         -           4 minutes from now",
     ]
     own = {"engine": "puna", "memory": {"process": 2_200_000_000}, "tokens_per_second": 31.449}
-    assert tables.running_table([model | own], NOW).split("\n")[1] == (
+    assert manage.running_table([model | own], NOW).split("\n")[1] == (
         "llama3.2:latest    a80c4f17acd5    3.4 GB    100% CPU     puna      "
         "4096       2.2 GB    31.4        4 minutes from now"
     )
@@ -75,9 +75,9 @@ def test_ps_shows_where_a_model_is_loaded_and_until_when() -> None:
     ],
 )
 def test_processor(size: int, vram: int, text: str) -> None:
-    assert tables.processor(size, vram) == text
+    assert manage.processor(size, vram) == text
 
 
 def test_until() -> None:
-    assert tables.until(NOW - timedelta(seconds=1), NOW) == "Stopping..."
-    assert tables.until(datetime(2318, 1, 1, tzinfo=UTC), NOW) == "Forever"
+    assert manage.until(NOW - timedelta(seconds=1), NOW) == "Stopping..."
+    assert manage.until(datetime(2318, 1, 1, tzinfo=UTC), NOW) == "Forever"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wcwidth import wcswidth
 
-from puna.cli.wrap import WordWrap
+from puna.cli.answer import WordWrap
 from tests.cli.screen import screen_lines
 
 

@@ -14,7 +14,7 @@ import httpx
 import psutil
 import pytest
 
-from puna.prompt.limits import MAX_TEMPLATE_CHARACTERS, PATIENCE_S
+from puna.prompt.jinja import MAX_TEMPLATE_CHARACTERS, PATIENCE_S
 from tests.e2e.servers import Server
 from tests.prompt.hostile import HOSTILE, TIME
 from tests.waiting import wait_until

@@ -11,9 +11,9 @@ from puna.markup.family import Reading, tags_around
 from puna.markup.parts import Tags
 from puna.markup.registry import FAMILIES, PARSERS, PLAIN, TEMPLATE, family_by, family_of
 from puna.prompt.go import GoTemplate
-from puna.prompt.go_tags import call_tags as go_call_tags
+from puna.prompt.go_chat import call_tags as go_call_tags
 from puna.prompt.jinja import JinjaTemplate
-from puna.prompt.jinja_tags import call_tags as jinja_call_tags
+from puna.prompt.jinja_chat import call_tags as jinja_call_tags
 from tests.conftest import find_test_data
 from tests.markup.reading import TOOLS, read, tools_of
 

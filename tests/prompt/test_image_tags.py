@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from puna.prompt.image_tags import tagged
-from puna.prompt.messages import Message
+from puna.prompt.messages import Message, tagged
 
 
 def test_images_stand_before_their_text_or_where_it_says() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from puna.prompt.jinja_messages import Wording
+from puna.prompt.jinja_chat import Wording
 from puna.prompt.messages import Message
 
 CALLS = [{"id": id, "function": {"name": name, "arguments": {}}} for id, name in (("1", "f"), ("2", "g"))]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from puna.registry import partial, upload
+from puna.registry import download, upload
 from puna.registry.pull import pull
 from puna.registry.push import push
 from puna.store import ModelSpec, Store
@@ -23,7 +23,7 @@ _PIECE = 50_000
 
 
 def pulling(root: Path, name: str) -> None:
-    partial.LEAST_PART = _PIECE
+    download.LEAST_PART = _PIECE
     pull(Store(root), name, _silent, insecure=True)
 
 

@@ -16,10 +16,9 @@ import pytest
 
 from puna import __version__
 from puna.errors import RegistryError, UnreachableError
-from puna.registry import network, partial
-from puna.registry.heal import heal
+from puna.registry import download, network
 from puna.registry.network import USER_AGENT, TransferCancelledError
-from puna.registry.pull import pull
+from puna.registry.pull import heal, pull
 from puna.registry.report import Progress
 from puna.store import Store
 from puna.store.verify import verify
@@ -124,7 +123,7 @@ def test_a_broken_pull_is_continued(store: Store, published: Published) -> None:
     ],
 )  # fmt: skip
 def test_a_blob_has_the_parts_that_ollama_gives_it(size: int, parts: list[int]) -> None:
-    found = partial.divided(size)
+    found = download.divided(size)
     assert [part.size for part in found] == parts
     assert [part.n for part in found] == list(range(len(parts)))
     assert [part.offset for part in found] == [sum(parts[:n]) for n in range(len(parts))]
@@ -133,7 +132,7 @@ def test_a_blob_has_the_parts_that_ollama_gives_it(size: int, parts: list[int]) 
 def test_parts_are_fetched_side_by_side(
     store: Store, published: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partial, "LEAST_PART", 30_000)
+    monkeypatch.setattr(download, "LEAST_PART", 30_000)
     size = len(published.blobs[published.model_digest])
     with serving(Registry(published)) as registry:
         pulled(store, registry.name)
@@ -200,19 +199,19 @@ def test_parts_with_a_hole_between_them_are_fetched_anew(store: Store, published
 
 def test_progress_is_noted_while_a_part_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kill leaves no time to note it at the end."""
-    monkeypatch.setattr(partial, "_NOTE_EVERY", 1000)
+    monkeypatch.setattr(download, "_NOTE_EVERY", 1000)
     noted = []
-    with partial.Partial(tmp_path / "sha256-0", 10_000) as file:
+    with download.Partial(tmp_path / "sha256-0", 10_000) as file:
         assert file.lock()
         file.plan()
         for _ in range(9):
             file.write(file.parts[0], bytes(700))
-            noted.append(partial.Partial(tmp_path / "sha256-0", 10_000).noted_bytes)
+            noted.append(download.Partial(tmp_path / "sha256-0", 10_000).noted_bytes)
     assert noted == [0, 1400, 1400, 2800, 2800, 4200, 4200, 5600, 5600]
 
 
 def test_a_server_without_ranges(store: Store, published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partial, "LEAST_PART", 30_000)
+    monkeypatch.setattr(download, "LEAST_PART", 30_000)
     with serving(Registry(published, ranges=False)) as registry:
         pulled(store, registry.name)
     assert holds(store, published)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from puna.errors import RegistryError
-from puna.registry.quants import RepositoryFile, choose
+from puna.registry.hub import RepositoryFile, choose
 
 
 def listing(*paths: str) -> list[RepositoryFile]:

@@ -1,13 +1,196 @@
-"""Print an answer as it streams in, and the warnings and timings that follow it."""
+"""An answer on the terminal: spinner, word wrap, warnings and timings."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, TextIO
 
-from puna.cli import humanize, terminal
-from puna.cli.wrap import WordWrap
+from puna.cli import progress, terminal
+from puna.cli.client import Client
+from puna.errors import PunaError
+from puna.hosts import Host
+
+
+class WordWrap:
+    """Wraps text for a terminal so that no word is split at the right edge.
+
+    Text is shown as soon as it arrives, so the current word may turn out too long for its line: it is
+    then erased and written again on the next one. Lines of fenced code blocks are not wrapped, so that
+    code can be copied.
+    """
+
+    def __init__(self, columns: Callable[[], int]) -> None:
+        """`columns` returns the current maximum line width (terminals are resized)."""
+        self._columns = columns
+        self._column = 0  # cells written on this line
+        self._word = ""  # the unfinished word at the end of it
+        self._word_cells = 0
+        self._line = ""  # the logical line so far, to recognise fences
+        self._fenced = False
+
+    def feed(self, text: str) -> str:
+        """The output for the next piece of text, including cursor movements."""
+        return "".join(map(self._put, text))
+
+    def _put(self, character: str) -> str:
+        if character == "\n":
+            if self._line.lstrip().startswith("```"):
+                self._fenced = not self._fenced
+            self._line = ""
+            return self._next_line()
+        self._line += character
+        if self._fenced or self._line.lstrip().startswith("```"):
+            return character
+        cells = _cells(character)
+        if character in " \t":
+            return self._put_space(character, cells)
+        if cells == 2:
+            return self._put_wide(character)
+        return self._put_narrow(character, cells)
+
+    def _put_space(self, character: str, cells: int) -> str:
+        if self._column + cells > self._columns():
+            return self._next_line()  # the line break replaces a space at the edge
+        self._word, self._word_cells = "", 0
+        self._column += cells
+        return character
+
+    def _put_wide(self, character: str) -> str:
+        """Scripts written without spaces may break before any character."""
+        fits = self._column == 0 or self._column + 2 <= self._columns()
+        line_break = "" if fits else self._next_line()
+        self._word, self._word_cells = "", 0
+        self._column += 2
+        return line_break + character
+
+    def _put_narrow(self, character: str, cells: int) -> str:
+        if self._column + cells <= self._columns() or self._column == 0:
+            self._word += character
+            self._word_cells += cells
+            self._column += cells
+            return character
+        if self._word_cells == self._column:  # the word fills the line, so it has to be split
+            line_break, word = self._next_line(), character
+        else:
+            word = self._word + character
+            erase = f"\x1b[{self._word_cells}D\x1b[K" if self._word_cells else ""
+            line_break = erase + self._next_line()
+        self._word = word
+        self._word_cells = self._column = sum(map(_cells, word))
+        return line_break + word
+
+    def _next_line(self) -> str:
+        self._column = self._word_cells = 0
+        self._word = ""
+        return "\n"
+
+
+@cache
+def _cells(character: str) -> int:
+    """Columns a character takes up on a terminal: 0, 1 or 2; a tab counts as 8."""
+    if character == "\t":
+        return 8
+    if character.isascii():
+        return 1
+    from wcwidth import wcwidth
+
+    return max(wcwidth(character), 0)
+
+
+_DELAY_S = 0.15  # so that quick answers cause no flicker
+_POLL_S = 0.2
+
+
+class Waiting:
+    """A spinner on standard error, with a progress bar while the model loads and while it reads the prompt.
+
+    A thread polls the server for the progress of the load; that of the prompt comes with the answer. Does
+    nothing unless standard error is a terminal. `stop` must be called before anything else is written;
+    calling it again does nothing.
+    """
+
+    def __init__(self, host: Host, model: str) -> None:
+        self._host = host
+        self._model = model
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._status: Any = None
+        self._reading = False  # the model is there, and the prompt is being read
+
+    def __enter__(self) -> Waiting:
+        if terminal.stderr_is_terminal():
+            threading.Thread(target=self._run, name="waiting", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        with self._lock:
+            if self._status is not None:
+                self._status.stop()
+                self._status = None
+
+    def shows(self, item: Mapping[str, Any]) -> None:
+        """Show how much of the prompt is read, if a message of the stream is about that."""
+        if (progress := item.get("prompt_progress")) is None:
+            return
+        with self._lock:
+            self._reading = True
+            self._show("reading the prompt", progress["processed"] / max(progress["total"], 1))
+
+    def _run(self) -> None:
+        if self._stopped.wait(_DELAY_S):
+            return
+        console = terminal.stderr_console()
+        with self._lock:
+            if self._stopped.is_set():
+                return
+            self._status = console.status("", spinner=terminal.spinner_name())
+            self._status.start()
+        with Client(self._host) as client:
+            while not self._stopped.wait(_POLL_S):
+                progress = load_progress(client, self._model)
+                with self._lock:
+                    if self._reading:
+                        return
+                    self._show(f"loading {self._model}", progress)
+
+    def _show(self, what: str, progress: float | None) -> None:
+        if self._status is not None:
+            self._status.update("" if progress is None else self._bar(what, progress))
+
+    def _bar(self, what: str, progress: float) -> Any:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        row = Table.grid(padding=(0, 1))
+        bar = ProgressBar(total=1.0, completed=progress, width=30)
+        row.add_row(Text(what), bar, Text(f"{progress:.0%}", style="progress.percentage"))
+        return row
+
+
+def load_progress(client: Client, model: str) -> float | None:
+    """Fraction of `model` that is loaded, from 0 to 1; None when it is not being loaded."""
+    try:
+        running = client.get("/api/ps").get("models") or ()
+    except PunaError:
+        return None
+    for entry in running:
+        if _same(entry.get("name", ""), model) and entry.get("loading") is not None:
+            return float(entry["loading"])
+    return None
+
+
+def _same(name: str, model: str) -> bool:
+    """Whether the server's `name` (always with a tag) is the model the user calls `model`."""
+    return name.lower().removesuffix(":latest") == model.lower().removesuffix(":latest")
+
 
 #: A model's text must not control the terminal: control characters become visible symbols.
 _VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
@@ -100,7 +283,7 @@ def timings(final: Mapping[str, Any]) -> str:
         return f"{final.get(count, 0) / nanoseconds * 1e9:.2f} tokens/s" if nanoseconds else ""
 
     def time(key: str) -> str:
-        return humanize.duration(final[key]) if final.get(key) else ""
+        return progress.duration(final[key]) if final.get(key) else ""
 
     def count(key: str) -> str:
         return f"{final[key]} token(s)" if final.get(key) else ""

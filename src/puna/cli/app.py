@@ -192,7 +192,7 @@ def pull(
     insecure: take.Insecure = False,
 ) -> None:
     """Get a model from a registry."""
-    from puna.cli.pull import pull as pull_from_registry
+    from puna.cli.transfers import pull as pull_from_registry
 
     pull_from_registry(model, insecure=insecure)
 
@@ -200,7 +200,7 @@ def pull(
 @app.command(cls=PunaCommand)
 def push(model: take.Model, insecure: take.Insecure = False) -> None:
     """Put a model into the registry that its name says."""
-    from puna.cli.push import push as push_to_registry
+    from puna.cli.transfers import push as push_to_registry
 
     push_to_registry(model, insecure=insecure)
 

@@ -1,24 +1,33 @@
-"""`puna create`: a model from a Modelfile and the files it names."""
+"""`puna create`: a model from a Modelfile and local files, which are uploaded."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from puna import config
 from puna.cli import terminal
 from puna.cli.client import Client
-from puna.cli.files import check_model, file_digest, upload
-from puna.cli.local_models import existing_file
-from puna.cli.progress import StatusLines
+from puna.cli.manage import existing_file
+from puna.cli.progress import Bar, StatusLines
 from puna.cli.server_process import connect
 from puna.convert import check_convertible
-from puna.errors import ConversionError
+from puna.errors import ConversionError, ServerError, StoreError
 from puna.quantize.kinds import file_type_of
+from puna.store import Store
+from puna.store.blobs import has_changed
 from puna.store.modelfile import Modelfile, parse
 from puna.store.names import ModelName
 from puna.store.recipe import adapter_source, create_request, model_source
+
+if TYPE_CHECKING:
+    from puna.convert import Converted
 
 DEFAULT_FILE = "Modelfile"
 
@@ -79,3 +88,175 @@ def _uploaded(client: Client, files: Mapping[str, Path]) -> dict[str, str]:
         digests[name] = file_digest(path.resolve())
         upload(client, path, digests[name])
     return digests
+
+
+_CHUNK_BYTES = 1 << 20
+_MAX_CACHED = 200
+
+
+def converted_folder(folder: Path) -> Converted:
+    """Return what a published model's folder becomes, showing progress where it has to be made."""
+    from puna.convert import converted
+
+    with StatusLines() as lines:
+        return converted(
+            folder, lambda part, done, total: lines.show(f"converting {folder.name}'s {part}", done, total)
+        )
+
+
+def model_of_folder(client: Client, parts: Converted) -> str:
+    """The name of a model made of a converted folder, as `model_from_file`."""
+    files = [parts.model, *([parts.projector] if parts.projector else ())]
+    return _model_from_files(client, files, parts.adapters)
+
+
+def model_from_file(client: Client, text: str) -> str:
+    """The name of a model made from the GGUF file at `text`, which is created if it does not exist.
+
+    The file is used where it is, if the server can: see `share`. `check_model` is the caller's business.
+    The name is derived from the file's. If another model already has it, the digest becomes the tag.
+    """
+    return _model_from_files(client, [existing_file(text).resolve()], {})
+
+
+def _model_from_files(client: Client, paths: Sequence[Path], adapters: Mapping[str, Path]) -> str:
+    """The name of a model made of `paths`, its own file first; see `model_from_file`."""
+    digests = {path: file_digest(path) for path in (*paths, *adapters.values())}
+    path, digest = paths[0], digests[paths[0]]
+    hexadecimal = digest.removeprefix("sha256:")
+    for name in (derived_name(path.name), f"{derived_name(path.name)}:{hexadecimal[:12]}"):
+        made_of = _modelfile(client, name)
+        if made_of is None:
+            break
+        if hexadecimal in made_of:
+            for each, its_digest in digests.items():
+                _renew_link(client, each, its_digest)
+            return name
+    linked = True
+    for each, its_digest in digests.items():
+        if not share(client, each, its_digest):
+            upload(client, each, its_digest)
+            linked = False
+    body: dict[str, Any] = {"model": name, "files": {each.name: digests[each] for each in paths}}
+    if adapters:
+        body["adapters"] = {each: digests[its_path] for each, its_path in adapters.items()}
+        body["adapter_scales"] = dict.fromkeys(adapters, 0.0)
+    with StatusLines(quiet=True) as lines:
+        lines.follow(client.stream("/api/create", body))
+    kept = "uses the file where it is" if linked else "is a copy of it"
+    terminal.note(f"Added {path.name} as model '{name}', which {kept} ('puna rm {name}' removes it).")
+    return name
+
+
+def derived_name(file_name: str) -> str:
+    """A valid model name from a file's: `Llama 3.2 1B.Q4_K_M.gguf` becomes `llama-3.2-1b.q4_k_m`."""
+    stem = re.sub(r"\.gguf$", "", file_name, flags=re.IGNORECASE).lower()
+    name = re.sub(r"[^a-z0-9_.-]+", "-", stem).strip("-.")
+    return name[:80].rstrip("-.") or "model"
+
+
+def share(client: Client, path: Path, digest: str) -> bool:
+    """Let the server use a file where it is; False if it can only have a copy.
+
+    For that, this process puts a link into the store. A server of another machine or another user has its own
+    store, or may not read the file; none is told of a path, so nobody can make it read files by that.
+    """
+    blobs = Store().blobs
+    if not client.host.is_local or client.has_blob(digest) or blobs.has(digest):
+        return client.host.is_local and blobs.path(digest).is_symlink() and client.has_blob(digest)
+    try:
+        blobs.link(path, digest)
+        if client.has_blob(digest):
+            return True
+        blobs.unlink(digest)
+    except StoreError:
+        pass  # it is told about by the server, if it is its store
+    return False
+
+
+def _renew_link(client: Client, path: Path, digest: str) -> None:
+    """If the store has a link to a file with this digest, but not to it as it is now, have it so."""
+    blobs = Store().blobs
+    link = blobs.path(digest)
+    if client.host.is_local and link.is_symlink() and (not link.is_file() or has_changed(link)):
+        blobs.link(path, digest)
+
+
+def upload(client: Client, path: Path, digest: str) -> None:
+    """Upload a file unless the server has it, showing a progress bar."""
+    if client.has_blob(digest):
+        return
+    size_bytes = path.stat().st_size
+    with Bar(f"copying {path.name}", size_bytes) as bar:
+        client.put_blob(digest, size_bytes, _chunks(path, bar))
+
+
+def file_digest(path: Path) -> str:
+    """`sha256:…` of a file. Digests of unchanged files are cached: hashing gigabytes takes seconds."""
+    status = path.stat()
+    stamp = [status.st_ino, status.st_ctime_ns, status.st_size]
+    known = _read_cache()
+    if known.get(str(path), [None])[:-1] == stamp:
+        return str(known[str(path)][-1])
+    digest = hashlib.sha256()
+    with Bar(f"reading {path.name}", status.st_size) as bar:
+        for chunk in _chunks(path, bar):
+            digest.update(chunk)
+    text = f"sha256:{digest.hexdigest()}"
+    known.pop(str(path), None)
+    _write_cache(known | {str(path): [*stamp, text]})
+    return text
+
+
+def _chunks(path: Path, bar: Bar) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            yield chunk
+            bar.advance(len(chunk))
+
+
+def check_model(path: Path) -> None:
+    """Refuse a file that is no model, is damaged or cannot be run, before gigabytes of it are read.
+
+    Raises GGUFError and ModelError.
+    """
+    from puna.gguf import open_gguf
+    from puna.model.header import engine_for
+    from puna.store.facts import facts_of
+
+    with open_gguf(path) as file:
+        if facts_of(path).kind == "model":
+            engine_for(file)
+
+
+def _modelfile(client: Client, name: str) -> str | None:
+    try:
+        return str(client.post("/api/show", {"model": name}).get("modelfile") or "")
+    except ServerError as error:
+        if error.status_code == 404:
+            return None
+        raise
+
+
+def _cache_path() -> Path:
+    return config.home() / "digests.json"
+
+
+def _read_cache() -> dict[str, Any]:
+    try:
+        known = json.loads(_cache_path().read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def _write_cache(known: dict[str, Any]) -> None:
+    newest = dict(list(known.items())[-_MAX_CACHED:])
+    path = _cache_path()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(f".{os.getpid()}")
+        temporary.write_text(json.dumps(newest), "utf-8")
+        temporary.replace(path)
+    except OSError:
+        return  # without the cache, the next run only hashes the file again

@@ -42,7 +42,7 @@ def tokenize(
     json: take.Json = False,
 ) -> None:
     """Print the tokens of a text, without a server."""
-    from puna.cli.tokenize import tokenize as print_tokens
+    from puna.cli.local import tokenize as print_tokens
 
     if json and jsonl:
         raise RequestError("--jsonl prints JSON lines already: leave out --json")
@@ -68,8 +68,8 @@ def bench(
     json: take.Json = False,
 ) -> None:
     """Measure prompt and decode speed, without a server."""
-    from puna.cli.bench import bench as run_bench
-    from puna.cli.bench import parse_counts
+    from puna.cli.local import bench as run_bench
+    from puna.cli.local import parse_counts
 
     run_bench(model, prompt, generate, parse_counts(parallel), threads, repetitions, as_json=json)
 
@@ -88,7 +88,7 @@ def quantize(
     force: take.Force = False,
 ) -> None:
     """Quantize a model file, without a server."""
-    from puna.cli.making import quantize as quantize_model
+    from puna.cli.local import quantize as quantize_model
 
     quantize_model(source, target, kind, imatrix, again=again, force=force)
 
@@ -107,7 +107,7 @@ def convert(
     force: take.Force = False,
 ) -> None:
     """Make a model file of a published model's folder, without a server."""
-    from puna.cli.making import convert as convert_folder
+    from puna.cli.local import convert as convert_folder
 
     convert_folder(source, target, kind, ignore or (), force=force)
 
@@ -126,7 +126,7 @@ def doctor(
 ) -> None:
     """Show what Puna runs on, what is wrong, and what would make it faster."""
     if store:
-        from puna.cli.doctor_store import doctor_store
+        from puna.cli.doctor import doctor_store
 
         raise typer.Exit(0 if doctor_store(as_json=json, heals=heal, insecure=insecure) else 1)
     if heal or insecure:
@@ -170,10 +170,10 @@ def debug(
     are left out.
     """
     if what is take.Topic.MEMORY:
-        from puna.cli.memory import print_memory
+        from puna.cli.local import print_memory
 
         print_memory(model, num_ctx, parallel, as_json=json)
         return
-    from puna.cli.debug import print_caches
+    from puna.cli.local import print_caches
 
     print_caches(model, as_json=json)

@@ -7,11 +7,10 @@ import re
 import sys
 from collections.abc import Sequence
 
-from puna.cli.tables import table
+from puna.cli.manage import table
 from puna.errors import KeyFileError, RequestError
 from puna.server.http.caller import SCOPES, Scope
-from puna.server.keys.file import change_keys, key_file, read_keys
-from puna.server.keys.key import Key, new_key
+from puna.server.keys.keyring import Key, change_keys, key_file, new_key, read_keys
 
 
 def make_key(name: str, scopes: str, rate: str, concurrency: int) -> None:

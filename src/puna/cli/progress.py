@@ -1,11 +1,94 @@
-"""Progress on standard error: bars on a terminal, plain lines elsewhere."""
+"""Progress on standard error, and sizes, durations and times as people read them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
 from typing import Any
 
 from puna.cli import terminal
+
+_HOURS_PER_YEAR = 24 * 365
+_SIZE_UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "KB"))
+
+
+def size(size_bytes: int) -> str:
+    """A size in decimal units: `512 B`, `4.7 GB`, `2 GB`; truncated to an integer from 10 up: `274 MB`."""
+    for factor, unit in _SIZE_UNITS:
+        if size_bytes >= factor:
+            value = size_bytes / factor
+            if value >= 10 or value == int(value):
+                return f"{int(value)} {unit}"
+            return f"{value:.1f} {unit}"
+    return f"{size_bytes} B"
+
+
+def span(duration: timedelta) -> str:
+    """A length of time in one rough unit: `42 seconds`, `About an hour`, `3 weeks`."""
+    seconds = int(duration.total_seconds())
+    if seconds < 1:
+        return "Less than a second"
+    if seconds == 1:
+        return "1 second"
+    if seconds < 60:
+        return f"{seconds} seconds"
+    minutes = seconds // 60
+    if minutes == 1:
+        return "About a minute"
+    if minutes < 60:
+        return f"{minutes} minutes"
+    hours = int(duration.total_seconds() / 3600 + 0.5)
+    if hours == 1:
+        return "About an hour"
+    if hours < 48:
+        return f"{hours} hours"
+    if hours < 24 * 7 * 2:
+        return f"{hours // 24} days"
+    if hours < 24 * 30 * 2:
+        return f"{hours // 24 // 7} weeks"
+    if hours < _HOURS_PER_YEAR * 2:
+        return f"{hours // 24 // 30} months"
+    return f"{seconds // 3600 // _HOURS_PER_YEAR} years"
+
+
+def ago(moment: datetime, now: datetime) -> str:
+    """`2 minutes ago`, `4 minutes from now`, or `Forever` from 20 years ahead."""
+    delta = now - moment
+    if delta >= timedelta(0):
+        return f"{span(delta)} ago"
+    if -delta >= timedelta(hours=20 * _HOURS_PER_YEAR):
+        return "Forever"
+    return f"{span(-delta)} from now"
+
+
+def parse_time(text: str) -> datetime:
+    """Parse an RFC 3339 time from the API, truncating nanoseconds to microseconds."""
+    return datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text))
+
+
+def duration(nanoseconds: int) -> str:
+    """A duration exactly as Go prints it: `1.5s`, `12.3ms`, `1m30s`, `2h0m0.5s`."""
+    if nanoseconds < 0:
+        return "-" + duration(-nanoseconds)
+    if nanoseconds < 10**9:
+        for factor, unit in ((10**6, "ms"), (10**3, "µs")):
+            if nanoseconds >= factor:
+                return _decimal(nanoseconds, factor) + unit
+        return f"{nanoseconds}ns" if nanoseconds else "0s"
+    minutes, rest = divmod(nanoseconds, 60 * 10**9)
+    text = _decimal(rest, 10**9) + "s"
+    if minutes:
+        hours, minutes = divmod(minutes, 60)
+        text = f"{hours}h{minutes}m{text}" if hours else f"{minutes}m{text}"
+    return text
+
+
+def _decimal(value: int, factor: int) -> str:
+    """All digits of `value / factor`, without trailing zeros; `factor` is a power of ten."""
+    whole, fraction = divmod(value, factor)
+    digits = str(factor + fraction)[1:].rstrip("0")
+    return f"{whole}.{digits}" if digits else str(whole)
 
 
 class Bar:

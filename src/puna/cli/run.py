@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from puna.cli import terminal
-from puna.cli.files import check_model, converted_folder, model_from_file, model_of_folder
-from puna.cli.local_models import existing_file, is_model_file
+from puna.cli.create import check_model, converted_folder, model_from_file, model_of_folder
+from puna.cli.manage import existing_file, is_model_file
 from puna.cli.oneshot import read_prompt, run_once
-from puna.cli.pull import pull_missing
 from puna.cli.server_process import connect
 from puna.cli.settings import RunSettings
+from puna.cli.transfers import pull_missing
 from puna.config import path_of
 
 

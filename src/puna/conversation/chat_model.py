@@ -25,8 +25,7 @@ from puna.markup.tools import tools_of
 from puna.prompt.choose import ChatTemplate, chat_template
 from puna.prompt.fit import fit_chat, remaining
 from puna.prompt.format import Traits
-from puna.prompt.image_tags import tagged
-from puna.prompt.messages import Chat, Insert, Message
+from puna.prompt.messages import Chat, Insert, Message, tagged
 from puna.prompt.model_facts import ModelFacts
 from puna.prompt.renderer.client import Renderer
 from puna.protocol import Embed, Failed, Generate, Prompted

@@ -12,8 +12,8 @@ from puna.engine.engine import Engine
 from puna.errors import ModelNotFoundError, OptionError
 from puna.gguf import open_gguf
 from puna.kvcache.types import KVTypes
-from puna.library.checks import checked_number
 from puna.library.model import Model
+from puna.library.requests import checked_number
 from puna.model.load import load_model
 from puna.model.metadata import scalar
 from puna.ops import default_backend

@@ -13,10 +13,18 @@ from numpy.typing import NDArray
 
 from puna.conversation.chat_model import ChatModel
 from puna.engine.prompt_memory import load_prompt, save_prompt
-from puna.library.checks import Prompt, checked_prompt, checked_prompts, checked_tokens
 from puna.library.completion import Completion, by_sample, stacked
 from puna.library.options import RequestOptions
-from puna.library.requests import Messages, Requests, Tools, is_one
+from puna.library.requests import (
+    Messages,
+    Prompt,
+    Requests,
+    Tools,
+    checked_prompt,
+    checked_prompts,
+    checked_tokens,
+    is_one,
+)
 from puna.library.streams import AsyncEvents, AsyncStream, Events, Stream, rendered
 from puna.prompt.author import Author
 from puna.prompt.format import Think

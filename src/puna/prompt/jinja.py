@@ -2,23 +2,156 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import traceback
-from collections.abc import Callable, Mapping
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import cached_property, lru_cache
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import jinja2
 import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
-from jinja2.utils import Namespace
+from jinja2.utils import Cycler, Joiner, Namespace
 
 from puna.errors import TemplateError, TemplateLimitError, TemplateRefusalError, TemplateRenderError
-from puna.prompt.concealed import GLOBALS, concealed, concealing, listed, revealed
-from puna.prompt.limits import MAX_TEMPLATE_CHARACTERS, joined
+
+_FUNCTIONS = (
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    types.MethodWrapperType,
+    functools.partial,
+)
+
+
+class _Function:
+    """A function whose text is its name."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function  # out of a template's reach, by its name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<function {getattr(self._function, '__name__', '')}>"
+
+
+class _Iterable:
+    """An iterator whose text says no more than that."""
+
+    def __init__(self, iterator: Iterator[Any]) -> None:
+        self._iterator = iterator
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._iterator
+
+    def __repr__(self) -> str:
+        return "<iterator>"
+
+
+_Iterable.__name__ = "generator"  # which is what errors call it
+
+
+class _Cycler(Cycler):
+    def __repr__(self) -> str:
+        return "<cycler>"
+
+
+class _Joiner(Joiner):
+    def __repr__(self) -> str:
+        return "<joiner>"
+
+
+#: Jinja's own, which print their address.
+GLOBALS = {"cycler": _Cycler, "joiner": _Joiner}
+
+
+def concealed(value: Any) -> Any:
+    """`value`, or what stands for it if its text would be an address."""
+    return _Function(value) if isinstance(value, _FUNCTIONS) else value
+
+
+def revealed(value: Any) -> Any:
+    """What `value` stands for: Jinja looks at a function before it calls it."""
+    return value._function if isinstance(value, _Function) else value
+
+
+def concealing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter that gives what `function` gives, concealed if it is an iterator."""
+
+    @functools.wraps(function)  # also what Jinja notes on it: which arguments it wants
+    def filtered(*args: Any, **kwargs: Any) -> Any:
+        found = function(*args, **kwargs)
+        return _Iterable(found) if isinstance(found, Iterator) else found
+
+    return filtered
+
+
+def listed(value: Any) -> list[Any]:
+    """What a filter gives one by one, as JSON has it. Raises TypeError for anything else."""
+    if not isinstance(value, _Iterable):
+        raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+    return list(value)
+
+
+#: Longer templates are refused unread. The longest published ones have some 20,000 characters; this many
+#: take up to a second to parse.
+MAX_TEMPLATE_CHARACTERS: Final = 256_000
+
+#: For one request, however often its template is rendered until the prompt fits the context.
+PROCESSOR_TIME_S: Final = 2.0
+MEMORY_BYTES: Final = 64 << 20  # beyond what the messages take
+OUTPUT_BYTES: Final = 4 << 20
+
+#: How long a rendering may take by the clock, on a machine that is busy with other things.
+PATIENCE_S: Final = 30.0
+
+
+def exceeded(what: str) -> TemplateLimitError:
+    """The error of a request whose template took more than `what`."""
+    return TemplateLimitError(
+        f"the chat template was stopped: it took more than {what}, the limit for one request; "
+        "simplify the template or send less to it"
+    )
+
+
+def too_slow() -> TemplateLimitError:
+    return exceeded(f"{PROCESSOR_TIME_S:g} s of processor time")
+
+
+def too_large() -> TemplateLimitError:
+    return exceeded(f"{MEMORY_BYTES >> 20} MB of memory")
+
+
+def too_long() -> TemplateLimitError:
+    return exceeded(f"{OUTPUT_BYTES >> 20} MB of output")
+
+
+def crashed(signal: int) -> TemplateLimitError:
+    """The error of a request whose template ended its process by `signal`."""
+    return TemplateLimitError(
+        f"the chat template was stopped: it ended the process that renders it (signal {signal}), as one does "
+        "that nests values without end; simplify the template"
+    )
+
+
+def joined(pieces: Iterable[str]) -> str:
+    """The text of `pieces`. Raises TemplateLimitError as soon as it is longer than is allowed."""
+    kept: list[str] = []
+    length = 0
+    for piece in pieces:
+        length += len(piece)
+        if length > OUTPUT_BYTES:
+            raise too_long()
+        kept.append(piece)
+    return "".join(kept)
+
 
 #: Blocks and expressions may nest this deep: far more than in any published template.
 MAX_DEPTH = 100

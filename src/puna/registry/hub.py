@@ -1,25 +1,153 @@
-"""Hugging Face's hub, or another one of its kind (`HF_ENDPOINT`): a repository's files, by its tree API."""
+"""Hugging Face's hub, or another of its kind (`HF_ENDPOINT`): which of a repository's files a name means,
+and pulling them.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
 import httpx
 import msgspec
 
-from puna.errors import RegistryError, UnreachableError
-from puna.registry.download import Fetch
-from puna.registry.network import in_time, open_client, what_failed
-from puna.registry.quants import RepositoryFile
+from puna.errors import GGUFError, RegistryError, UnreachableError
+from puna.gguf.join import join
+from puna.registry.download import BlobPuller, Fetch
+from puna.registry.network import TransferCancelledError, in_time, open_client, what_failed
 from puna.registry.remote import RefusedError
+from puna.registry.report import Progress
 from puna.registry.tokens import beginning
+from puna.store import ModelSpec, StoredModel
+from puna.store.blobs import BlobWriter
+from puna.store.manifest import MODEL, Layer
 from puna.store.names import HUB_HOSTS, ModelName
+
+#: What a name without a tag means, best first.
+_PREFERRED = ("Q4_K_M", "Q4_K_S", "Q4_K_XL", "Q4_0", "MXFP4", "MXFP4_MOE", "Q5_K_M", "Q6_K", "Q8_0", "Q3_K_M")
+_PREFERRED_PROJECTORS = ("F16", "FP16", "BF16", "Q8_0", "F32")
+#: Files beside models that are none: projectors, what quantising used, drafters.
+_NO_MODEL = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
+_PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})")
+_LABEL = re.compile(
+    r"(?:^|[-._])((?:I?Q|TQ)\d[A-Z0-9_]*|BF16|FP?16|FP?32|FP8|MXFP4(?:_MOE)?|NVFP4)$", re.IGNORECASE
+)
+_MOST_NAMED = 12
+
+
+@dataclass(frozen=True)
+class RepositoryFile:
+    """A file of a repository, by its path there, with its size in bytes and its digest."""
+
+    path: str
+    size: int
+    digest: str
+
+    @property
+    def stem(self) -> str:
+        """The name without folders, ending and the number of the part."""
+        name = PurePosixPath(self.path).name.removesuffix(".gguf")
+        part = _PART.fullmatch(name)
+        return part["stem"] if part else name
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """Which part it is, from 1, and of how many."""
+        part = _PART.fullmatch(PurePosixPath(self.path).name.removesuffix(".gguf"))
+        return (int(part["number"]), int(part["count"])) if part else (1, 1)
+
+    @property
+    def label(self) -> str:
+        """How it is quantised, as its name says: `Q4_K_M`; else empty."""
+        found = _LABEL.search(self.stem)
+        return found[1].upper() if found else ""
+
+    @property
+    def folder(self) -> PurePosixPath:
+        return PurePosixPath(self.path).parent
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The files of one model: its parts in their order, and the projector, if there is one."""
+
+    parts: tuple[RepositoryFile, ...]
+    projector: RepositoryFile | None
+
+
+def choose(files: Iterable[RepositoryFile], tag: str, where: str) -> Choice:
+    """What `tag` means among a repository's files: a quantisation, a file's name, or the best (`latest`).
+
+    Raises RegistryError, naming `where`, if there is no such file, or a part of it is missing.
+    """
+    found = [file for file in files if file.path.endswith(".gguf")]
+    models = [file for file in found if not any(word in file.stem.lower() for word in _NO_MODEL)]
+    if not models:
+        raise RegistryError(
+            f"{where} has no GGUF file of a model; look for a repository that has (often -GGUF)"
+        )
+    first = _chosen(models, tag)
+    if first is None:
+        labels = sorted({file.label or file.stem for file in models})
+        named = ", ".join(labels[:_MOST_NAMED]) + (", ..." if len(labels) > _MOST_NAMED else "")
+        raise RegistryError(f"{where} has no '{tag}'; it has {named}")
+    return Choice(_parts(models, first, where), _projector(found, first))
+
+
+def _chosen(models: Sequence[RepositoryFile], tag: str) -> RepositoryFile | None:
+    """The first part of what `tag` means."""
+    order = sorted(models, key=lambda file: (len(PurePosixPath(file.path).parts), file.path))
+    if tag.lower() == "latest":
+        for label in _PREFERRED:
+            if found := next((file for file in order if file.label == label), None):
+                return found
+        return order[0]
+    wanted = tag.lower().removesuffix(".gguf")
+    exact = [
+        file
+        for file in order
+        if wanted in (file.label.lower(), file.stem.lower(), PurePosixPath(file.path).stem.lower())
+    ]
+    within = re.compile(rf"(^|[-._/]){re.escape(wanted)}([-._/]|$)")
+    return next(iter(exact), None) or next((file for file in order if within.search(file.path.lower())), None)
+
+
+def _parts(models: Sequence[RepositoryFile], first: RepositoryFile, where: str) -> tuple[RepositoryFile, ...]:
+    count = first.part[1]
+    same = {
+        file.part[0]: file
+        for file in models
+        if (file.folder, file.stem, file.part[1]) == (first.folder, first.stem, count)
+    }
+    if missing := [number for number in range(1, count + 1) if number not in same]:
+        raise RegistryError(f"{where}: part {missing[0]} of {count} of {first.stem} is missing")
+    return tuple(same[number] for number in range(1, count + 1))
+
+
+def _projector(files: Sequence[RepositoryFile], model: RepositoryFile) -> RepositoryFile | None:
+    """The best projector in the model's folder, or else in one above it."""
+
+    def rank(file: RepositoryFile) -> tuple[int, int, str]:
+        known = file.label in _PREFERRED_PROJECTORS
+        best = _PREFERRED_PROJECTORS.index(file.label) if known else len(_PREFERRED_PROJECTORS)
+        return -len(file.folder.parts), best, file.path
+
+    near = [
+        file
+        for file in files
+        if "mmproj" in file.stem.lower()
+        and (file.folder == model.folder or file.folder in model.folder.parents)
+    ]
+    return min(near, key=rank, default=None)
+
 
 _ENDPOINT = "https://huggingface.co"
 _MOST_LISTED = 32 << 20
@@ -161,3 +289,88 @@ def _token() -> str:
         return (Path(home) / "token").read_text("ascii")[:1000].strip()
     except (OSError, ValueError):
         return ""
+
+
+def pull_files(puller: BlobPuller, hub: Hub, model: ModelName) -> StoredModel:
+    """Make `model` of the files that its tag means, with the template and options beside them.
+
+    A split file becomes one: in the store, parts would not find each other. Raises RegistryError, StoreError
+    and TransferCancelledError.
+    """
+    hub.cancelled = puller.cancelled
+    with hub:
+        large, others = hub.files()
+        choice = choose(large, model.tag, f"{model.host}/{hub.repository}")
+        origin = f"{model.display} of {_fingerprint(choice)}"
+        joined = _known(puller, model, origin) if len(choice.parts) > 1 else choice.parts[0].digest
+        files = [] if joined and len(choice.parts) > 1 else list(choice.parts)
+        files += [choice.projector] if choice.projector else []
+        paths = {file.digest: file.path for file in files}
+        layers = [Layer(media_type=MODEL, digest=file.digest, size=file.size) for file in files]
+        extra = 0 if joined else sum(part.size for part in choice.parts)
+        try:
+            puller.fetch(layers, lambda layer: hub.fetch(paths[layer.digest]), extra)
+        except RefusedError as refusal:
+            raise hub.error(refusal) from None
+        except httpx.HTTPError as error:
+            raise UnreachableError(f"{hub.endpoint}: {what_failed(error)}") from error
+        texts = {name: hub.text(name) for name in ("template", "system", "params") if name in others}
+    digest = joined or _join(puller, choice)
+    named = {f"{choice.parts[0].stem}.gguf": digest}
+    if choice.projector:
+        named[f"{choice.projector.stem}.gguf"] = choice.projector.digest
+    spec = ModelSpec(
+        files=named,
+        origins=dict.fromkeys(list(named)[:1], origin) if len(choice.parts) > 1 else {},
+        template=texts.get("template"),
+        system=texts.get("system"),
+        parameters=_parameters(texts.get("params", "{}"), hub.repository),
+    )
+    created = puller.store.create(
+        model, spec, lambda status: puller.report(Progress(status)) if status != "success" else None
+    )
+    if len(choice.parts) > 1:
+        puller.store.drop_unused({part.digest for part in choice.parts})
+    puller.report(Progress("success"))
+    return created
+
+
+def _fingerprint(choice: Choice) -> str:
+    digests = "\n".join(part.digest for part in choice.parts)
+    return f"sha256:{hashlib.sha256(digests.encode()).hexdigest()}"
+
+
+def _known(puller: BlobPuller, model: ModelName, origin: str) -> str:
+    """The digest of what these parts were joined to by an earlier pull; else empty."""
+    if not puller.store.exists(model):
+        return ""
+    layer = puller.store.get(model).model_layer
+    return layer.digest if layer and layer.origin == origin and puller.store.has_blob(layer.digest) else ""
+
+
+def _join(puller: BlobPuller, choice: Choice) -> str:
+    """Join the parts, which the store has; the digest of the whole."""
+    total, done = sum(part.size for part in choice.parts), 0
+    status = f"joining {len(choice.parts)} parts"
+    with BlobWriter(puller.store.blobs.folder) as writer:
+
+        def write(data: bytes) -> None:
+            nonlocal done
+            if puller.cancelled.is_set():
+                raise TransferCancelledError
+            writer.write(data)
+            done = min(done + len(data), total)
+            puller.report(Progress(status, total=total, completed=done))
+
+        try:
+            join([puller.store.blob_path(part.digest) for part in choice.parts], write)
+        except GGUFError as error:
+            raise RegistryError(f"{choice.parts[0].stem} cannot be joined: {error}") from error
+        return writer.commit()
+
+
+def _parameters(text: str, repository: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RegistryError(f"the file 'params' of {repository} holds no options: {error}") from error

@@ -13,14 +13,13 @@ import httpx
 import msgspec
 
 from puna.errors import RegistryError
-from puna.registry.blob_puller import BlobPuller
-from puna.registry.download import PASSING
+from puna.registry.download import PASSING, BlobPuller
 from puna.registry.network import TransferCancelledError, in_time, open_client, what_failed
 from puna.registry.remote import RefusedError
 from puna.registry.report import Progress, told
 from puna.store import ModelName, ModelSpec, StoredModel
+from puna.store.blobs import move_into_place, read_whole, storage_errors
 from puna.store.facts import MAGIC
-from puna.store.files import move_into_place, read_whole, storage_errors
 
 _CHUNK = 1 << 20
 _RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18})", re.ASCII)

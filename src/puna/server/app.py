@@ -17,12 +17,10 @@ from puna.hosts import Host
 from puna.server import unavailable
 from puna.server.anthropic.routes import routes as anthropic_routes
 from puna.server.fleet.fleet import Fleet
-from puna.server.http.body_limit import BodyLimitMiddleware
-from puna.server.http.cors import CORSMiddleware
-from puna.server.http.disconnect import DisconnectMiddleware
-from puna.server.http.error_replies import error_reply
-from puna.server.http.host_check import HostCheckMiddleware
-from puna.server.http.replies import text_reply
+from puna.server.http.bodies import BodyLimitMiddleware
+from puna.server.http.connections import DisconnectMiddleware
+from puna.server.http.origins import CORSMiddleware, HostCheckMiddleware
+from puna.server.http.replies import error_reply, text_reply
 from puna.server.http.request_log import RequestLogMiddleware
 from puna.server.inspection.routes import routes as inspection_routes
 from puna.server.jobs.backend import Backend

@@ -10,7 +10,7 @@ from typing import Any
 
 from puna.errors import RequestCancelledError
 from puna.server.http.caller import Caller, caller
-from puna.server.http.request_facts import facts
+from puna.server.http.request_log import facts
 
 
 class Running:

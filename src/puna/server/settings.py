@@ -12,7 +12,7 @@ from puna.errors import RequestError
 from puna.kvcache.types import KVTypes
 from puna.options import AUTO, engine_from_env, speculate_from_env
 from puna.server.http.connections import ConnectionLimits
-from puna.server.http.cors import OriginRules, parse_origins
+from puna.server.http.origins import OriginRules, parse_origins
 from puna.server.keys.keyring import Keyring
 
 #: `num_ctx` when neither the request, the model nor the environment says.

@@ -13,11 +13,18 @@ from puna.config import env_bool, models_dir
 from puna.errors import InvalidNameError, ModelNotFoundError, PunaError, RequestError, StoreError
 from puna.store import manifest as media
 from puna.store import prune
-from puna.store.blobs import Blobs, BlobWriter
+from puna.store.blobs import (
+    Blobs,
+    BlobWriter,
+    exclusive,
+    read_whole,
+    storage_errors,
+    sync_directory,
+    write_atomically,
+)
 from puna.store.bundled import bundled_model, bundled_models
 from puna.store.config import ModelConfig
 from puna.store.create import Converter, ModelSpec, build, needs_making, uploads_of
-from puna.store.files import exclusive, read_whole, storage_errors, sync_directory, write_atomically
 from puna.store.held import Held, is_held
 from puna.store.manifest import Manifest
 from puna.store.names import DEFAULT_TAG, ModelName

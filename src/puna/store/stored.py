@@ -14,10 +14,9 @@ import msgspec
 from puna.errors import GGUFError, StoreError, UnsupportedModelError
 from puna.options import AdapterFile
 from puna.store import manifest as media
-from puna.store.blobs import has_changed
+from puna.store.blobs import has_changed, read_whole
 from puna.store.config import ModelConfig
 from puna.store.facts import Facts, facts_of
-from puna.store.files import read_whole
 from puna.store.manifest import Layer, Manifest
 from puna.store.names import ModelName
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from puna.errors import InvalidNameError, StoreError
-from puna.store.blobs import file_digest, has_changed
-from puna.store.files import read_whole
+from puna.store.blobs import file_digest, has_changed, read_whole
 from puna.store.manifest import Layer, Manifest
 from puna.store.names import ModelName
 from puna.store.prune import manifest_files

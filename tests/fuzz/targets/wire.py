@@ -20,8 +20,8 @@ from puna.hosts import Host
 from puna.server.anthropic.wire import CountRequest, MessagesRequest
 from puna.server.app import create_app
 from puna.server.fleet.fleet import Fleet
-from puna.server.fleet.local import LocalLauncher
-from puna.server.http.decoding import Body
+from puna.server.fleet.runner import LocalLauncher
+from puna.server.http.bodies import Body
 from puna.server.metrics import Metrics
 from puna.server.ollama.embeddings import EmbeddingsRequest, EmbedRequest
 from puna.server.ollama.wire import (

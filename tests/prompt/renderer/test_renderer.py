@@ -21,7 +21,7 @@ from puna.errors import (
     TemplateLimitError,
     TemplateRefusalError,
 )
-from puna.prompt import limits
+from puna.prompt import jinja
 from puna.prompt.choose import ChatTemplate, is_jinja
 from puna.prompt.format import SpecialTokens
 from puna.prompt.messages import Chat, Insert, Message
@@ -36,7 +36,7 @@ CHAT = Chat(messages=[Message(role="user", content="hello")])
 
 @pytest.fixture
 def renderer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Renderer]:
-    monkeypatch.setattr(limits, "PATIENCE_S", PATIENCE_S)  # two seconds of a processor may take minutes
+    monkeypatch.setattr(jinja, "PATIENCE_S", PATIENCE_S)  # two seconds of a processor may take minutes
     # A process inherits what is ignored, and `nohup pytest` ignores SIGHUP.
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     renderer = Renderer()
@@ -212,7 +212,7 @@ def test_a_renderer_that_is_stopped_is_replaced(renderer: Renderer, monkeypatch:
     with renderer.rendering(HELLO, CHAT) as rendering:
         stopped.suspend()
         wait_until(lambda: stopped.status() == psutil.STATUS_STOPPED, "the process to stop")
-        monkeypatch.setattr(limits, "PATIENCE_S", 0.1)
+        monkeypatch.setattr(jinja, "PATIENCE_S", 0.1)
         monkeypatch.setattr(confined, "start", start_patiently)
         assert rendering.text() == "hello"
     assert not stopped.is_running()
@@ -223,7 +223,7 @@ def test_a_machine_without_time_to_render_is_not_the_templates_fault(
 ) -> None:
     endless, _ = HOSTILE["jinja: loops"]
     with renderer.rendering(ChatTemplate(text=endless, is_go=False), CHAT) as rendering:
-        monkeypatch.setattr(limits, "PATIENCE_S", 0.1)
+        monkeypatch.setattr(jinja, "PATIENCE_S", 0.1)
         with pytest.raises(RendererError, match=r"within 0\.1 s: the machine has too much else to do"):
             rendering.text()
 

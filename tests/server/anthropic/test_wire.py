@@ -11,7 +11,7 @@ from puna.errors import PunaError
 from puna.grammar.format import Format
 from puna.prompt.messages import Chat, Message
 from puna.server.anthropic.wire import MessagesRequest
-from puna.server.http.decoding import parse
+from puna.server.http.bodies import parse
 from puna.server.jobs.jobs import Asked
 
 TOOL = {"name": "weather", "description": "d", "input_schema": {"type": "object", "properties": {}}}

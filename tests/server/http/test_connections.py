@@ -15,8 +15,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from puna.server.http.accept_errors import AcceptErrors
-from puna.server.http.connections import Connection, ConnectionLimits, Connections
+from puna.server.http.connections import AcceptErrors, Connection, ConnectionLimits, Connections
 from tests.waiting import PATIENCE_S
 
 HEAD = b"POST /api/generate HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n"

@@ -7,7 +7,7 @@ import pytest
 from starlette.responses import Response
 from starlette.testclient import TestClient
 
-from puna.server.http.cors import CORSMiddleware, parse_origins
+from puna.server.http.origins import CORSMiddleware, parse_origins
 
 PAGE = "http://localhost:3000"
 PREFLIGHT = {"access-control-request-method": "POST"}

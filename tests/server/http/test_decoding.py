@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from puna.errors import RequestError
-from puna.server.http.decoding import Body, parse, parse_json
+from puna.server.http.bodies import Body, parse, parse_json
 from puna.server.ollama.wire import ChatRequest, CreateRequest, GenerateRequest
 
 

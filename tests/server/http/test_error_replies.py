@@ -14,7 +14,7 @@ from puna.errors import (
     ScopeError,
     ServerBusyError,
 )
-from puna.server.http.error_replies import error_writer
+from puna.server.http.replies import error_writer
 
 INTERNAL = "internal error; the server's log says more"
 

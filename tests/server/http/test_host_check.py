@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.testclient import TestClient
 
 from puna.hosts import Host
-from puna.server.http.host_check import HostCheckMiddleware, host_name, is_local_address, is_local_name
+from puna.server.http.origins import HostCheckMiddleware, host_name, is_local_address, is_local_name
 
 
 @pytest.mark.parametrize(

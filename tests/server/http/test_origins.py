@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from puna.errors import PunaError
-from puna.server.http.cors import parse_origins
+from puna.server.http.origins import parse_origins
 
 
 @pytest.mark.parametrize(

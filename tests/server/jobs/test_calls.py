@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from puna.protocol import CallDelta
 from puna.server.jobs.backend import Piece
-from puna.server.jobs.calls import Calls
-from puna.server.jobs.segments import Segments
+from puna.server.jobs.calls import Calls, Segments
 from tests.server.jobs.answers import ANSWER, cut
 
 

@@ -11,11 +11,8 @@ import pytest
 from starlette.datastructures import Headers
 
 from puna.errors import KeyFileError, RateLimitError
-from puna.server.keys.check import needed_scope, presented
-from puna.server.keys.file import change_keys, read_keys
-from puna.server.keys.key import Key, digest, new_key
-from puna.server.keys.keyring import Keyring
-from puna.server.keys.usage import Usage
+from puna.server.keys.check import Usage, needed_scope, presented
+from puna.server.keys.keyring import Key, Keyring, change_keys, digest, new_key, read_keys
 
 
 def add(path: Path, name: str, **settings: object) -> str:

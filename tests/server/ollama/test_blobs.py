@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 
 from puna.server.jobs.backend import Backend
 from puna.server.metrics import Metrics
-from puna.server.ollama.blobs import routes
+from puna.server.ollama.create import routes
 from puna.server.settings import Settings
 from puna.store import Store
 from puna.store.blobs import BlobWriter

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from puna.prompt.messages import Chat, Insert, Message
-from puna.server.http.decoding import parse
+from puna.server.http.bodies import parse
 from puna.server.jobs.jobs import Asked
 from puna.server.ollama.wire import ChatRequest, GenerateRequest
 

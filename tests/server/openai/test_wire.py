@@ -9,7 +9,7 @@ from puna.errors import PunaError
 from puna.grammar.format import Format
 from puna.options import Options
 from puna.prompt.messages import Chat, Message
-from puna.server.http.decoding import parse
+from puna.server.http.bodies import parse
 from puna.server.jobs.jobs import Asked
 from puna.server.openai.wire import ChatCompletionRequest, CompletionRequest, SamplingFields
 

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from puna.cli import show, terminal
+from puna.cli import manage, terminal
 from puna.cli.manage import print_models
 from puna.cli.repl import help as texts
 from puna.cli.repl.session import Session
@@ -182,7 +182,7 @@ def _show(session: Session, line: str, _history: History) -> None:
 
 
 def _show_info(session: Session) -> None:
-    print(show.overview(session.shown), end="")
+    print(manage.overview(session.shown), end="")
 
 
 def _show_text(field: str, missing: str) -> Callable[[Session], None]:
@@ -201,7 +201,7 @@ def _show_system(session: Session) -> None:
 
 
 def _show_parameters(session: Session) -> None:
-    model = show.parameter_rows(session.shown.get("parameters") or "")
+    model = manage.parameter_rows(session.shown.get("parameters") or "")
     user = [(name, _shown_value(value)) for name, value in session.settings.options.items()]
     for title, rows in (("Model defined parameters:", model), ("User defined parameters:", user)):
         print(title)

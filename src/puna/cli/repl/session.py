@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from puna.cli import terminal
-from puna.cli.answer import AnswerPrinter
+from puna.cli.answer import AnswerPrinter, Waiting
 from puna.cli.client import Client
-from puna.cli.embed import embeds, no_text
 from puna.cli.image_paths import LOOK, take_images
-from puna.cli.oneshot import apply_model, print_stream, report, show_model, shown_progress
+from puna.cli.oneshot import apply_model, embeds, no_text, print_stream, report, show_model, shown_progress
 from puna.cli.settings import RunSettings
-from puna.cli.waiting import Waiting
 from puna.errors import ConnectionFailedError, ServerError
 
 Message = dict[str, Any]

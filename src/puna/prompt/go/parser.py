@@ -7,8 +7,7 @@ from collections.abc import Collection
 from typing import NoReturn
 
 from puna.prompt.go import nodes
-from puna.prompt.go.lexer import Source, Token, tokens
-from puna.prompt.go.literals import read_char, read_number, read_string
+from puna.prompt.go.lexer import Source, Token, read_char, read_number, read_string, tokens
 from puna.prompt.go.nodes import Block, Branch, Command, Operand, Pipeline, Statement, Tree
 
 #: Blocks and parentheses may nest this deep: far more than any real template, far less than the stack holds.

@@ -19,7 +19,7 @@ import psutil
 from puna import confined
 from puna.confined import OUT_OF_TIME, START_PATIENCE_S, frame
 from puna.errors import PunaError, RendererError, RequestError
-from puna.prompt import limits
+from puna.prompt import jinja
 from puna.prompt.choose import ChatTemplate
 from puna.prompt.format import Think
 from puna.prompt.messages import Chat, Insert
@@ -52,7 +52,7 @@ _OWN_FAULTS = (
 
 
 class Renderer:
-    """Renders chat templates in a process of its own, one request at a time, within `puna.prompt.limits`.
+    """Renders chat templates in a process of its own, one request at a time, within `puna.prompt.jinja`.
 
     The process starts with the first request, or `start`, and again when a template was its end. Nobody
     waits for that but a request, and it ends with this object. `rendering` belongs to one thread at a time,
@@ -219,7 +219,7 @@ class _Process:
             if not self.is_ready:
                 self._connection.settimeout(START_PATIENCE_S)
                 self.is_ready = isinstance(self._receive(), Ready)
-            self._connection.settimeout(limits.PATIENCE_S)
+            self._connection.settimeout(jinja.PATIENCE_S)
             self._connection.sendall(message)
             return self._receive()
         except TimeoutError:
@@ -244,14 +244,14 @@ class _Process:
         if psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED:
             return _EndedError("the renderer of chat templates was stopped by a signal; try again")
         return RendererError(  # a template that had its processor time would have been ended
-            f"the chat template was not rendered within {limits.PATIENCE_S:g} s: the machine has too much "
+            f"the chat template was not rendered within {jinja.PATIENCE_S:g} s: the machine has too much "
             "else to do; try again"
         )
 
     def _death(self) -> PunaError:
         """What the end of the process means for the request that it was asked about."""
         try:
-            status = self._process.wait(limits.PATIENCE_S)
+            status = self._process.wait(jinja.PATIENCE_S)
         except subprocess.TimeoutExpired:
             return RendererError("the renderer of chat templates closed its connection")
         if status < 0 and -status not in (*OUT_OF_TIME, *_OWN_FAULTS):
@@ -267,9 +267,9 @@ class _Process:
         if status == OVERGROWN:
             return _EndedError("the renderer of chat templates has ended")
         if status == OUT_OF_MEMORY:
-            return limits.too_large()
+            return jinja.too_large()
         if -status in OUT_OF_TIME:
-            return limits.too_slow()
+            return jinja.too_slow()
         if status < 0:
-            return limits.crashed(-status)
+            return jinja.crashed(-status)
         return RendererError(f"the renderer of chat templates has ended with exit status {status}")

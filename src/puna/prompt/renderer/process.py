@@ -14,7 +14,7 @@ import msgspec
 import puna.prompt.jinja_chat  # noqa: F401  (now, and not within the first request's bounds)
 from puna.confined import bounds, frame, memory_bytes, settle
 from puna.errors import PunaError, RendererError, TemplateError
-from puna.prompt import limits
+from puna.prompt import jinja
 from puna.prompt.choose import ChatTemplate
 from puna.prompt.fit import remaining
 from puna.prompt.format import ChatFormat
@@ -78,9 +78,9 @@ class _Request:
     def __init__(self, opened: Open, formats: _Formats) -> None:
         self._opened = opened
         self._formats = formats
-        self._seconds = limits.PROCESSOR_TIME_S
-        self._output_bytes = limits.OUTPUT_BYTES
-        self._address_space = memory_bytes("size") + limits.MEMORY_BYTES
+        self._seconds = jinja.PROCESSOR_TIME_S
+        self._output_bytes = jinja.OUTPUT_BYTES
+        self._address_space = memory_bytes("size") + jinja.MEMORY_BYTES
 
     def traits(self) -> FromRenderer:
         return self._answer(lambda: Opened(self._form.traits))
@@ -103,7 +103,7 @@ class _Request:
         encoded = text.encode(errors="replace")
         self._output_bytes -= len(encoded)
         if self._output_bytes < 0:
-            raise limits.too_long()
+            raise jinja.too_long()
         return encoded.decode()
 
     @property

@@ -9,7 +9,7 @@ import msgspec
 from puna import confined
 from puna.prompt.choose import ChatTemplate
 from puna.prompt.format import Think, Traits
-from puna.prompt.limits import OUTPUT_BYTES
+from puna.prompt.jinja import OUTPUT_BYTES
 from puna.prompt.messages import Chat, Insert
 
 _encoder = msgspec.msgpack.Encoder()

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from puna.errors import RequestError, UnavailableError, shown
-from puna.prompt.image_tags import PLACE
-from puna.prompt.messages import Message
-from puna.server.http.decoding import Body
+from puna.prompt.messages import PLACE, Message
+from puna.server.http.bodies import Body
 from puna.server.jobs.images import from_base64, from_url
 from puna.server.jobs.tools import called
 

@@ -13,8 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from puna.errors import RequestError, shown
-from puna.server.http.error_replies import ANTHROPIC_VERSION
-from puna.server.http.replies import json_reply
+from puna.server.http.replies import ANTHROPIC_VERSION, json_reply
 from puna.server.http.routing import route
 from puna.server.jobs.backend import Backend
 from puna.store import StoredModel

@@ -14,12 +14,11 @@ from puna.server.anthropic import models
 from puna.server.anthropic.replies import CountedTokens, MessageEvent, MessageReply
 from puna.server.anthropic.shape import MessageShape
 from puna.server.anthropic.wire import CountRequest, MessagesRequest
-from puna.server.http.error_replies import anthropic_error_event
-from puna.server.http.replies import SSE, StreamReply, json_reply, named_event, started
+from puna.server.http.replies import SSE, StreamReply, anthropic_error_event, json_reply, named_event, started
 from puna.server.http.routing import body_route
 from puna.server.jobs.backend import Backend, Finished, Piece
+from puna.server.jobs.calls import Segments
 from puna.server.jobs.jobs import Job, job, one_job
-from puna.server.jobs.segments import Segments
 
 
 def routes(backend: Backend) -> list[Route]:

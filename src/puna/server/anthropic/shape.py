@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from puna.server.jobs.backend import Finished
-from puna.server.jobs.segments import Segment, Step
+from puna.server.jobs.calls import Segment, Step
 
 #: Clients send thinking back only with a signature. There is nothing to be forged here, so nothing is signed.
 _SIGNATURE: Final = "unsigned"

@@ -11,8 +11,7 @@ from pydantic import Field
 from puna.errors import RequestError, shown
 from puna.grammar.format import Format
 from puna.server.anthropic.blocks import MessageParam, prompt_messages, system_text
-from puna.server.http.decoding import Body
-from puna.server.http.limits import Many, Messages, Name
+from puna.server.http.bodies import Body, Many, Messages, Name
 from puna.server.jobs.jobs import Asked
 from puna.server.jobs.own_fields import ChatFields, OwnFields, SamplingFields, only_one
 from puna.server.jobs.tools import ToolUse, function

@@ -10,13 +10,11 @@ import time
 from collections.abc import AsyncIterator, Iterator
 
 from puna.errors import CrashLoopError, InsufficientMemoryError, RunnerError
-from puna.server.fleet.crashes import Crashes
-from puna.server.fleet.loading import Hear, Loading, Loads
+from puna.server.fleet.failures import Crashes, watch
+from puna.server.fleet.loading import Hear, Loading, Loads, Queue
 from puna.server.fleet.looks import look
-from puna.server.fleet.queue import Queue
 from puna.server.fleet.resident import LoadPlan, ResidentModel, victim, victims
 from puna.server.fleet.runner import Launcher, Runner
-from puna.server.fleet.watchdog import watch
 from puna.server.metrics import Metrics
 from puna.server.settings import DEFAULT_PARALLEL, Settings
 from puna.store import StoredModel

@@ -20,7 +20,15 @@ from puna.protocol import (
     Prompted,
     Scored,
 )
+from puna.runner.client import LocalRunner
 from puna.runner.tally import Tally
+
+
+class LocalLauncher:
+    """Starts a process for each runner; see `puna.server.fleet.runner.Launcher`."""
+
+    async def launch(self) -> LocalRunner:
+        return await LocalRunner.spawn()
 
 
 class Runner(Protocol):

@@ -1,8 +1,14 @@
-"""Connections: how many there may be, and how long each may keep the server waiting."""
+"""Connections: how many there may be, how long each may keep the server waiting, and what happens when one
+ends.
+
+A client that goes away ends its request, whatever the request is doing.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -10,10 +16,98 @@ from http import HTTPStatus
 from typing import Any, Literal
 
 import h11
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from puna.server.http.addresses import is_loopback
+from puna.server.http.caller import is_loopback
 from puna.server.http.replies import JSON, encode
+
+#: asyncio's words for it. It tries again every second, some two thousand times.
+_MESSAGE = "socket.accept() out of system resource"
+_INTERVAL_S = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class AcceptErrors:
+    """The exception handler of an event loop: one line a second, with a count, for failures to accept."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if context.get("message") != _MESSAGE:
+            loop.default_exception_handler(context)
+            return
+        if not self._count:
+            loop.call_later(_INTERVAL_S, self._say, context.get("exception"))
+        self._count += 1
+
+    def _say(self, error: object) -> None:
+        _log.error(
+            "cannot accept connections: %s (%d failures within %g s); allow more open files (ulimit -n), or "
+            "set PUNA_MAX_CONNECTIONS to fewer",
+            error,
+            self._count,
+            _INTERVAL_S,
+        )
+        self._count = 0
+
+
+#: Bodies read as a stream by their handler, which notices a disconnect itself.
+STREAMED = "/api/blobs/"
+
+
+class DisconnectMiddleware:
+    """Reads the whole body, then cancels the handler as soon as the connection is gone.
+
+    Without this, a reply that is still being computed would notice only when it is sent.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"].startswith(STREAMED):
+            await self._app(scope, receive, send)
+            return
+        parts = []
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            parts.append(message.get("body", b""))
+            more = message.get("more_body", False)
+        body: Message = {"type": "http.request", "body": b"".join(parts), "more_body": False}
+        await _run_while_connected(self._app, scope, body, receive, send)
+
+
+async def _run_while_connected(
+    app: ASGIApp, scope: Scope, body: Message, receive: Receive, send: Send
+) -> None:
+    gone = asyncio.ensure_future(receive())  # after the body, the only message to come is the disconnect
+    delivered = False
+
+    async def receive_body() -> Message:
+        nonlocal delivered
+        if not delivered:
+            delivered = True
+            return body
+        return await asyncio.shield(gone)
+
+    handler = asyncio.ensure_future(app(scope, receive_body, send))
+    try:
+        await asyncio.wait([handler, gone], return_when=asyncio.FIRST_COMPLETED)
+        if not handler.done():
+            handler.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await handler
+    finally:
+        for task in (handler, gone):
+            task.cancel()
+        await asyncio.gather(handler, gone, return_exceptions=True)
+
 
 #: Uploads of files: they may take as long as they like, unless they pause.
 _UPLOADS = "/api/blobs/"

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 from puna.config import env, env_bool, path_of
 from puna.errors import PunaError
 from puna.lines import LONGEST_TEXT, LineFormatter, shortened
-from puna.server.http.request_facts import current
+from puna.server.http.request_log import current
 
 LogFormat = Literal["text", "json"]
 

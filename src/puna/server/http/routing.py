@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Scope
 
-from puna.server.http.decoding import Body, read
+from puna.server.http.bodies import Body, read
 from puna.server.http.replies import JSON
 
 Endpoint = Callable[[Request], Awaitable[ASGIApp]]

@@ -11,9 +11,8 @@ from starlette.routing import BaseRoute
 
 from puna import __version__
 from puna.errors import RequestError
-from puna.server.http.decoding import Body
-from puna.server.http.error_replies import error_writer
-from puna.server.http.replies import SSE
+from puna.server.http.bodies import Body
+from puna.server.http.replies import SSE, error_writer
 from puna.server.http.routing import NOTHING, ApiRoute
 from puna.server.keys.check import needed_scope
 

@@ -21,10 +21,9 @@ from puna.server.fleet.loading import Hear
 from puna.server.fleet.resident import LoadPlan
 from puna.server.fleet.runner import Runner
 from puna.server.http.caller import caller
-from puna.server.http.request_facts import facts
+from puna.server.http.request_log import facts
 from puna.server.jobs.checks import template_errors
-from puna.server.jobs.merge import merged
-from puna.server.jobs.progress import Getting, Progress
+from puna.server.jobs.progress import Getting, Progress, merged
 from puna.server.jobs.threads import in_own_thread
 from puna.server.jobs.turns import Turns
 from puna.server.metrics import Metrics, Observation

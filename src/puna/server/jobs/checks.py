@@ -9,7 +9,7 @@ from typing import Any
 from puna.errors import RequestError, TemplateError
 from puna.images.limits import image_limits
 from puna.options import THINK_LEVELS
-from puna.server.http.limits import MOST_INPUTS
+from puna.server.http.bodies import MOST_INPUTS
 
 _THINK_VALUES = ", ".join(f'"{level}"' for level in THINK_LEVELS) + ", true, or false"
 

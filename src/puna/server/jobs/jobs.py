@@ -22,7 +22,7 @@ from puna.protocol import Generate, Prompt
 from puna.server.jobs import checks
 from puna.server.jobs.backend import Backend, Order
 from puna.server.jobs.images import check_remote, fetched
-from puna.server.jobs.parsing import parsing
+from puna.server.jobs.threads import parsing
 from puna.server.settings import keep_alive_s
 from puna.store import StoredModel
 

@@ -13,8 +13,7 @@ from puna.grammar.format import Format
 from puna.options import AdapterScale
 from puna.prompt.messages import Chat, Message
 from puna.protocol import Generate, Priority
-from puna.server.http.decoding import Body
-from puna.server.http.limits import LONGEST_NAME, Adapters, Documents
+from puna.server.http.bodies import LONGEST_NAME, Adapters, Body, Documents
 from puna.server.jobs.tools import ToolUse
 
 

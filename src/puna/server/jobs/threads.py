@@ -1,4 +1,4 @@
-"""Work that takes long, each in a thread of its own, so that short work never waits for one."""
+"""Threads for work that would hold up the event loop: parsing templates, and long jobs of their own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
@@ -36,3 +37,12 @@ def in_own_thread(work: Callable[[], T]) -> asyncio.Future[T]:
 
     threading.Thread(target=run, name="work", daemon=True).start()
     return done
+
+
+#: One thread: the longest templates take a second each, and wait for each other instead of for everybody.
+_parser = ThreadPoolExecutor(1, thread_name_prefix="puna-parser")
+
+
+async def parsing(work: Callable[[], T]) -> T:
+    """What `work` returns, which parses templates."""
+    return await asyncio.get_running_loop().run_in_executor(_parser, work)

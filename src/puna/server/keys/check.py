@@ -1,8 +1,12 @@
-"""Lets in whoever has a key, to what the key is for."""
+"""The key check of each request: is the key known, is it for this, and has it been used too much."""
 
 from __future__ import annotations
 
 import contextlib
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from starlette.datastructures import Headers
@@ -11,12 +15,49 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from puna.errors import AuthenticationError, PunaError, RateLimitError, ScopeError
 from puna.server.http import caller
-from puna.server.http.addresses import network_of
-from puna.server.http.caller import Caller
-from puna.server.http.error_replies import error_reply
-from puna.server.keys.key import Key
-from puna.server.keys.keyring import Keyring
-from puna.server.keys.usage import Usage
+from puna.server.http.caller import Caller, network_of
+from puna.server.http.replies import error_reply
+from puna.server.keys.keyring import Key, Keyring
+
+_MINUTE_S = 60.0
+
+
+class Usage:
+    """Counts requests by key. `clock` is in seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._now: Counter[str] = Counter()  # requests in progress
+        self._used_up_s: dict[str, float] = {}  # until when its requests have used up the key's rate
+
+    @contextlib.contextmanager
+    def request(self, key: Key) -> Iterator[None]:
+        """A request made with `key`, for as long as the block runs. Raises RateLimitError.
+
+        A key that was not used for a while may use a whole minute's requests at once.
+        """
+        if key.concurrency and self._now[key.sha256] >= key.concurrency:
+            raise RateLimitError(
+                f"the key '{key.name}' has {key.concurrency} requests in progress, its limit",
+                retry_after_s=1,
+            )
+        if key.rate:
+            now_s = self._clock()
+            until_s = max(self._used_up_s.get(key.sha256, now_s), now_s) + _MINUTE_S / key.rate
+            if until_s - now_s > _MINUTE_S:
+                raise RateLimitError(
+                    f"the key '{key.name}' has made {key.rate} requests in a minute, its limit",
+                    retry_after_s=math.ceil(until_s - now_s - _MINUTE_S),
+                )
+            self._used_up_s[key.sha256] = until_s
+        self._now[key.sha256] += 1
+        try:
+            yield
+        finally:
+            self._now[key.sha256] -= 1
+            if not self._now[key.sha256]:
+                del self._now[key.sha256]
+
 
 _READ: Final = (
     "/api/tags", "/api/show", "/api/version", "/api/ps", "/metrics", "/v1/models",

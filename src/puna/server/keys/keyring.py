@@ -1,16 +1,124 @@
-"""The keys a server knows."""
+"""API keys, of which only hashes are kept: the file of keys, and the keys a server knows."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import hashlib
 import logging
-from collections.abc import Sequence
+import os
+import re
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from hmac import compare_digest
 from pathlib import Path
+from typing import Final
 
-from puna.config import env
+import msgspec
+
+from puna.config import env, home, path_of
 from puna.errors import KeyFileError, PunaError
-from puna.server.keys.file import key_file, read_keys
-from puna.server.keys.key import Key, digest
+from puna.server.http.caller import SCOPES, Scope
+
+#: Keys begin with this, so that programs which look for leaked secrets know them.
+PREFIX: Final = "puna-"
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+
+
+class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`rate` requests a minute and `concurrency` requests at once; 0 means any number.
+
+    The hash is plain SHA-256. Slow hashes protect words that people choose, which can be guessed; a key has
+    256 random bits, which cannot, and it is hashed anew for every request.
+    """
+
+    name: str
+    sha256: str
+    scopes: tuple[Scope, ...] = SCOPES
+    rate: int = 0
+    concurrency: int = 0
+    created: str = ""  # ISO 8601
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"{self.name!r} is no name: use at most 64 letters, digits and . _ @ -")
+        if not re.fullmatch(r"[0-9a-f]{64}", self.sha256):
+            raise ValueError(f"the key {self.name!r} needs the 64 hex digits of a SHA-256")
+        if self.rate < 0 or self.concurrency < 0:
+            raise ValueError(f"the key {self.name!r} has a negative limit")
+
+
+def new_key(
+    name: str = "", scopes: tuple[Scope, ...] = SCOPES, rate: int = 0, concurrency: int = 0
+) -> tuple[str, Key]:
+    """A random key, and what is kept of it. Raises KeyFileError for an impossible name or limit."""
+    text = PREFIX + secrets.token_urlsafe(32)
+    hashed = digest(text)
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    try:
+        return text, Key(name or hashed[:8], hashed, scopes, rate, concurrency, created)
+    except ValueError as error:
+        raise KeyFileError(str(error)) from error
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class _Keys(msgspec.Struct, forbid_unknown_fields=True):
+    keys: list[Key]
+
+
+def key_file() -> Path:
+    """`PUNA_API_KEYS_FILE`, default `~/.puna/keys.json`."""
+    given = env("API_KEYS_FILE")
+    return path_of(given) if given else home() / "keys.json"
+
+
+def read_keys(path: Path) -> list[Key]:
+    """The keys in `path`. Raises KeyFileError, and FileNotFoundError when there is no such file."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Keys).keys
+    except FileNotFoundError:
+        raise
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise KeyFileError(f"{path}: cannot read the keys: {error}") from error
+
+
+def change_keys(path: Path, change: Callable[[list[Key]], Sequence[Key]]) -> None:
+    """Replace the keys in `path` with what `change` makes of them; a file that is missing has none.
+
+    Readers see the file before or after, and several changes come one after another. Only the owner may read
+    the file. Raises KeyFileError.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(path.with_name(path.name + ".lock")):
+            try:
+                keys = read_keys(path)
+            except FileNotFoundError:
+                keys = []
+            content = msgspec.json.format(msgspec.json.encode(_Keys(list(change(keys)))))
+            draft = path.with_name(f"{path.name}.{os.getpid()}")
+            with open(draft, "wb", opener=_private) as file:
+                file.write(content + b"\n")
+            draft.replace(path)
+    except OSError as error:
+        raise KeyFileError(f"{path}: cannot write the keys: {error}") from error
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
 
 #: A key with fewer characters than this is a word that can be guessed.
 _SHORTEST = 16

@@ -1,4 +1,4 @@
-"""`/api/create`: a model from uploaded files or from another model, with progress."""
+"""`/api/create` and `/api/blobs/:digest`: a model from uploaded files or another model, with progress."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -18,17 +20,38 @@ from puna.prompt.defaults import check_renderer
 from puna.quantize.kinds import file_type_of
 from puna.registry.report import Progress
 from puna.server.http.caller import caller
-from puna.server.http.replies import NDJSON
-from puna.server.http.routing import body_route
+from puna.server.http.replies import NDJSON, empty
+from puna.server.http.routing import NOTHING, body_route, route
 from puna.server.jobs.backend import Backend
-from puna.server.jobs.parsing import parsing
-from puna.server.jobs.threads import in_own_thread
-from puna.server.ollama.progress import progress_reply
-from puna.server.ollama.transfers import pulling
+from puna.server.jobs.threads import in_own_thread, parsing
+from puna.server.ollama.transfers import progress_reply, pulling
 from puna.server.ollama.wire import CreateRequest
-from puna.store import ModelName, ModelSpec
+from puna.store import ModelName, ModelSpec, normalize_digest
 from puna.store.create import needs_process, uploads_of
 from puna.store.creator.client import creating
+
+
+def _blobs(backend: Backend) -> list[Route]:
+    async def blob(request: Request) -> Response:
+        """Upload a file under its digest, or ask whether it is there."""
+        digest = request.path_params["digest"]
+        if request.method == "HEAD":
+            # A client that is told of a damaged file would not send a better one.
+            whole = await backend.in_store(lambda: backend.store.offer_blob(digest))
+            return empty(200 if whole else 404)
+        expected = normalize_digest(digest)
+        existed = backend.store.has_blob(expected)
+        with backend.store.blob_writer() as writer:
+            try:
+                async for chunk in request.stream():
+                    writer.write(chunk)
+            except ClientDisconnect:
+                return empty(499)  # nobody reads it; the part received is thrown away
+            await backend.in_store(lambda: writer.commit(expected))  # which waits for the disk
+        return empty(200 if existed else 201)
+
+    return [route("/api/blobs/{digest}", blob, "HEAD", "POST", content_type=NOTHING)]
+
 
 #: Where clients expect the digest of what is being done, and there is none yet.
 _NO_DIGEST = "0000000000000000000"
@@ -41,7 +64,10 @@ def routes(backend: Backend) -> list[Route]:
         statuses = _create(backend, body.wanted, spec, body.ignored)
         return await progress_reply(statuses, body.stream)
 
-    return [body_route("/api/create", CreateRequest, create, gives=Progress, streams=NDJSON)]
+    return [
+        *_blobs(backend),
+        body_route("/api/create", CreateRequest, create, gives=Progress, streams=NDJSON),
+    ]
 
 
 def _spec(backend: Backend, body: CreateRequest) -> ModelSpec:

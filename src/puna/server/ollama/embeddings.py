@@ -1,4 +1,4 @@
-"""`/api/embed` and `/api/embeddings`: vectors of texts."""
+"""`/api/embed`, `/api/embeddings` and `/api/rerank`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from starlette.types import ASGIApp
 
 from puna.errors import ContextLengthError, EmbeddingError, GenerationError, RequestError, UnavailableError
 from puna.protocol import Embed
-from puna.server.http.limits import Name
+from puna.server.http.bodies import Name
 from puna.server.http.replies import ListReply, json_reply
 from puna.server.http.routing import body_route
 from puna.server.jobs import embeddings
 from puna.server.jobs.backend import Backend, Order
 from puna.server.jobs.checks import check_inputs
-from puna.server.jobs.embeddings import Vectors
+from puna.server.jobs.embeddings import RerankRequest, Vectors, rerank
 from puna.server.jobs.own_fields import AdapterFields
 from puna.server.settings import keep_alive_s
 
@@ -107,6 +107,7 @@ def routes(backend: Backend) -> list[Route]:
         return json_reply({"embedding": vector, **({"warnings": found.warnings} if found.warnings else {})})
 
     return [
+        *_rerank(backend),
         body_route("/api/embed", EmbedRequest, embed, gives=EmbedReply),
         body_route("/api/embeddings", EmbeddingsRequest, old_embeddings),
     ]
@@ -126,3 +127,23 @@ def _facts(name: str, found: Vectors) -> EmbedFacts:
         truncated=sum(vector.truncated for vector in found.vectors),
         warnings=found.warnings,
     )
+
+
+class OllamaRerankRequest(RerankRequest):
+    """`/api/rerank`"""
+
+    options: dict[str, Any] = Field(default_factory=dict)
+    keep_alive: Any = None
+
+
+def _rerank(backend: Backend) -> list[Route]:
+    async def ranked(body: OllamaRerankRequest) -> Response:
+        """Documents in the order of how well they answer a query."""
+        body.request()
+        keep_s = keep_alive_s(body.keep_alive)
+        order = backend.order(embeddings.find(backend, body.model), body.options, keep_s, body.ignored)
+        reply, found = await rerank(backend, order, body)
+        timings = {"total_duration": found.total_duration, "load_duration": found.load_duration}
+        return json_reply(reply | timings | {"prompt_eval_count": found.tokens})
+
+    return [body_route("/api/rerank", OllamaRerankRequest, ranked)]

@@ -9,15 +9,14 @@ from typing import Any, Literal
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from puna.server.http.error_replies import native_error_line
-from puna.server.http.replies import NDJSON, StreamReply, json_lines, json_reply, started
+from puna.server.http.replies import NDJSON, StreamReply, json_lines, json_reply, native_error_line, started
 from puna.server.http.routing import body_route
 from puna.server.jobs.backend import Backend, Finished, Piece
 from puna.server.jobs.calls import Calls
 from puna.server.jobs.jobs import Job, Preload, Unload, job
 from puna.server.jobs.progress import Progress
+from puna.server.ollama.models import utc_now
 from puna.server.ollama.replies import Logprob, Reply, ReplyCall, ReplyMessage, split
-from puna.server.ollama.times import utc_now
 from puna.server.ollama.wire import ChatRequest, GenerateRequest, GenerationBody
 
 Kind = Literal["generate", "chat"]

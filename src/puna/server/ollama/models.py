@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -20,13 +22,36 @@ from puna.server.fleet.looks import Look, look, own_fields
 from puna.server.fleet.resident import ResidentModel
 from puna.server.http.caller import caller
 from puna.server.http.replies import TEXT, empty, json_reply, text_reply
-from puna.server.http.request_facts import facts
+from puna.server.http.request_log import facts
 from puna.server.http.routing import NOTHING, body_route, route
 from puna.server.jobs.backend import Backend
-from puna.server.ollama.times import in_local_time
 from puna.server.ollama.wire import CancelRequest, CopyRequest, ModelRequest, ShowRequest
 from puna.store import ModelName, StoredModel
 from puna.store.show import model_info, modelfile_text, parameters_text, projector_info, tensor_list
+
+
+def utc_now() -> str:
+    """Now, in UTC: `2026-05-24T08:00:00.123456789Z`."""
+    return in_utc(time.time_ns())
+
+
+def in_utc(since_epoch_ns: int) -> str:
+    seconds, fraction = divmod(since_epoch_ns, 10**9)
+    whole = datetime.fromtimestamp(seconds, UTC)
+    return f"{whole:%Y-%m-%dT%H:%M:%S}{_fraction(fraction)}Z"
+
+
+def in_local_time(since_epoch_ns: int) -> str:
+    """With the local zone's offset: `2026-05-24T10:00:00.123456789+02:00`."""
+    seconds, fraction = divmod(since_epoch_ns, 10**9)
+    whole = datetime.fromtimestamp(seconds, UTC).astimezone()
+    offset = whole.isoformat()[19:]
+    return f"{whole:%Y-%m-%dT%H:%M:%S}{_fraction(fraction)}{'Z' if offset == '+00:00' else offset}"
+
+
+def _fraction(nanoseconds: int) -> str:
+    return f".{nanoseconds:09d}".rstrip("0").rstrip(".")
+
 
 #: The Ollama version whose API this server speaks: clients compare it to learn what they may use.
 OLLAMA_VERSION: Final = "0.24.0"

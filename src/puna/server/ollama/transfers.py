@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import AsyncGenerator, Callable
+from typing import Any
 
 from starlette.routing import Route
 from starlette.types import ASGIApp
@@ -16,13 +18,22 @@ from puna.registry.pull import pull
 from puna.registry.push import push
 from puna.registry.report import Progress, Report
 from puna.server.http.caller import caller
-from puna.server.http.replies import NDJSON
+from puna.server.http.replies import NDJSON, StreamReply, json_lines, json_reply, native_error_line, started
 from puna.server.http.routing import body_route
 from puna.server.jobs.backend import Backend
 from puna.server.jobs.threads import in_own_thread
-from puna.server.ollama.progress import progress_reply
 from puna.server.ollama.wire import TransferRequest
 from puna.store import ModelName
+
+
+async def progress_reply(steps: AsyncGenerator[Any, None], stream: bool) -> ASGIApp:
+    """A stream of JSON lines, or once the work is done the last step."""
+    if stream:
+        return StreamReply(await started(json_lines(steps)), NDJSON, native_error_line)
+    async with contextlib.aclosing(steps):
+        heard = [step async for step in steps]
+    return json_reply(heard[-1], content_type="application/json")
+
 
 _log = logging.getLogger(__name__)
 

@@ -15,8 +15,7 @@ from puna.grammar.format import Format, format_of
 from puna.prompt.messages import Chat, Insert
 from puna.prompt.messages import Message as PromptMessage
 from puna.protocol import Prompt
-from puna.server.http.decoding import Body
-from puna.server.http.limits import Files, Licences, Many, Messages, Name
+from puna.server.http.bodies import Body, Files, Licences, Many, Messages, Name
 from puna.server.jobs.images import from_base64
 from puna.server.jobs.jobs import Asked
 from puna.server.jobs.own_fields import ChatFields, OwnFields, ProgressField, only_one

@@ -13,8 +13,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from puna.errors import RequestError
-from puna.server.http.error_replies import openai_error_event
-from puna.server.http.replies import SSE, StreamReply, encode, json_reply, started
+from puna.server.http.replies import SSE, StreamReply, encode, json_reply, openai_error_event, started
 from puna.server.http.routing import body_route, route
 from puna.server.jobs.backend import Backend, Echo, Finished, Piece
 from puna.server.jobs.jobs import Job, Preload, Unload, job

@@ -1,23 +1,24 @@
-"""`/v1/embeddings`: vectors of texts."""
+"""`/v1/embeddings` and `/v1/rerank`."""
 
 from __future__ import annotations
 
 import base64
 from typing import Any, Final
 
+from starlette.responses import Response
 from starlette.routing import Route
 
 from puna.errors import RequestError
 from puna.protocol import Embed
-from puna.server.http.limits import Name
-from puna.server.http.replies import ListReply
+from puna.server.http.bodies import Name
+from puna.server.http.replies import ListReply, json_reply
 from puna.server.http.routing import body_route
 from puna.server.jobs import embeddings
 from puna.server.jobs.backend import Backend
 from puna.server.jobs.checks import check_inputs
-from puna.server.jobs.embeddings import Vectors
+from puna.server.jobs.embeddings import RerankRequest, Vectors, rerank
 from puna.server.jobs.own_fields import AdapterFields, texts_or_tokens
-from puna.server.openai.replies import EmbeddingList
+from puna.server.openai.replies import EmbeddingList, Ranking
 
 _ENCODINGS: Final = ("float", "base64")
 
@@ -65,7 +66,7 @@ def routes(backend: Backend) -> list[Route]:
         found = await embeddings.embed(backend, order, wanted)
         return _reply(body.model, found, encoding)
 
-    return [body_route("/v1/embeddings", EmbeddingRequest, embed, gives=EmbeddingList)]
+    return [*_rerank(backend), body_route("/v1/embeddings", EmbeddingRequest, embed, gives=EmbeddingList)]
 
 
 def _reply(name: str, found: Vectors, encoding: str) -> ListReply:
@@ -81,3 +82,14 @@ def _reply(name: str, found: Vectors, encoding: str) -> ListReply:
 def _encoded(vector: bytes, encoding: str) -> str | tuple[float, ...]:
     """A vector as OpenAI's clients ask for it."""
     return base64.b64encode(vector).decode() if encoding == "base64" else embeddings.floats(vector)
+
+
+def _rerank(backend: Backend) -> list[Route]:
+    async def ranked(body: RerankRequest) -> Response:
+        """Documents in the order of how well they answer a query, as Cohere's and Jina's APIs give them."""
+        body.request()
+        order = backend.order(embeddings.find(backend, body.model), {}, ignored=body.ignored)
+        reply, _ = await rerank(backend, order, body)
+        return json_reply(reply)
+
+    return [body_route("/v1/rerank", RerankRequest, ranked, gives=Ranking)]

@@ -9,10 +9,8 @@ import msgspec.structs
 from pydantic import Field
 
 from puna.errors import RequestError, UnavailableError
-from puna.prompt.image_tags import PLACE
-from puna.prompt.messages import Message
-from puna.server.http.decoding import Body
-from puna.server.http.limits import Many
+from puna.prompt.messages import PLACE, Message
+from puna.server.http.bodies import Body, Many
 from puna.server.jobs.images import from_url
 from puna.server.jobs.tools import called
 

@@ -12,8 +12,7 @@ from puna.grammar.format import Format
 from puna.options import THINK_LEVELS
 from puna.prompt.messages import Chat, Insert, Message
 from puna.protocol import MOST_SAMPLES, Prompt
-from puna.server.http.decoding import Body
-from puna.server.http.limits import Many, Messages, Name
+from puna.server.http.bodies import Body, Many, Messages, Name
 from puna.server.jobs.checks import check_top_logprobs
 from puna.server.jobs.jobs import Asked
 from puna.server.jobs.own_fields import (

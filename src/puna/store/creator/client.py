@@ -19,9 +19,9 @@ from pathlib import Path
 import msgspec
 
 from puna.errors import CreationLimitError, CreatorError, PunaError
+from puna.store.blobs import storage_errors
 from puna.store.create import ModelSpec
 from puna.store.creator.protocol import Created, Failed, Made, Step, Task, message_of
-from puna.store.files import storage_errors
 from puna.store.store import Store
 
 

@@ -10,7 +10,7 @@ import pytest
 from puna.errors import PunaError
 from puna.grammar.format import Format
 from puna.prompt.messages import Chat, Message
-from puna.server.http.decoding import parse
+from puna.server.http.bodies import parse
 from puna.server.jobs.jobs import Asked
 from puna.server.openai.responses.items import input_items, resolved
 from puna.server.openai.responses.wire import ResponsesRequest

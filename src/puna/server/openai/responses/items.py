@@ -10,7 +10,7 @@ import msgspec.structs
 
 from puna.errors import RequestError, UnavailableError, shown
 from puna.prompt.messages import Message
-from puna.server.http.limits import MOST_MESSAGES
+from puna.server.http.bodies import MOST_MESSAGES
 from puna.server.jobs.images import from_url
 from puna.server.jobs.tools import called
 from puna.server.openai.messages import with_images

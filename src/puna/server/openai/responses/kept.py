@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from puna.errors import RequestError, ResponseNotFoundError, StoreError, shown
-from puna.store.files import storage_errors, write_atomically
+from puna.store.blobs import storage_errors, write_atomically
 
 _ID: Final = re.compile(r"resp_[0-9a-f]{32}")
 

@@ -14,12 +14,11 @@ from starlette.types import ASGIApp
 
 from puna.errors import PunaError, RequestError, ResponseNotFoundError, StoreError, shown
 from puna.server.http.caller import caller
-from puna.server.http.error_replies import openai_error_event
-from puna.server.http.replies import SSE, StreamReply, json_reply, named_event, started
+from puna.server.http.replies import SSE, StreamReply, json_reply, named_event, openai_error_event, started
 from puna.server.http.routing import body_route, route
 from puna.server.jobs.backend import Backend, Finished, Piece
+from puna.server.jobs.calls import Segments
 from puna.server.jobs.jobs import Job, job, one_job
-from puna.server.jobs.segments import Segments
 from puna.server.openai.responses.items import Item, input_items, resolved
 from puna.server.openai.responses.kept import Document, KeptResponses
 from puna.server.openai.responses.replies import (

@@ -9,9 +9,9 @@ from typing import Any
 
 from puna.errors import PunaError
 from puna.protocol import TokenLogprob
-from puna.server.http.error_replies import openai_error
+from puna.server.http.replies import openai_error
 from puna.server.jobs.backend import Finished
-from puna.server.jobs.segments import Segment, Step
+from puna.server.jobs.calls import Segment, Step
 from puna.server.openai.responses.items import PREFIXES, Item
 from puna.server.openai.responses.wire import ResponsesRequest
 

@@ -1,12 +1,14 @@
-"""`puna pull`: a model from a registry, with a bar for each of its layers."""
+"""`puna pull` and `puna push`: a bar for each layer."""
 
 from __future__ import annotations
 
+from puna.cli import terminal
 from puna.cli.client import Client
+from puna.cli.manage import check_name
 from puna.cli.progress import StatusLines
 from puna.cli.server_process import connect
 from puna.errors import ServerError
-from puna.store.names import ModelName
+from puna.store.names import DEFAULT_HOST, DEFAULT_TAG, ModelName
 from puna.unknown import did_you_mean
 
 
@@ -39,3 +41,17 @@ def pull_model(client: Client, name: str, *, insecure: bool = False) -> None:
             "'puna list' shows the models on this machine, 'puna run FILE.gguf' runs a file",
             error.status_code,
         ) from error
+
+
+#: Where Ollama's registry shows its models to people.
+_OLLAMAS = "https://ollama.com/"
+
+
+def push(name: str, *, insecure: bool) -> None:
+    """Let the server, which is started if none runs, send the model `name` to the registry of its name."""
+    check_name(name)
+    model = ModelName.parse(name)
+    with connect() as client, StatusLines() as lines:
+        lines.follow(client.stream("/api/push", {"model": name, "insecure": insecure}))
+    shown = model.display.removesuffix(f":{DEFAULT_TAG}")
+    terminal.note(f"You can find your model at {_OLLAMAS if model.host == DEFAULT_HOST else ''}{shown}")

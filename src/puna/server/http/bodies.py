@@ -1,18 +1,99 @@
-"""Request bodies: JSON as Go's decoder takes it, into the types of `wire`."""
+"""Request bodies: their limits, and reading JSON into wire types as Go's decoder would."""
 
 from __future__ import annotations
 
 import codecs
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from starlette.datastructures import Headers
 from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from puna import gojson
-from puna.errors import RequestError, shown
-from puna.options import Options
+from puna.errors import BodyTooLargeError, PunaError, RequestError, shown
+from puna.json_gauge import JsonGauge
+from puna.options import MOST_ADAPTERS, Options
+from puna.server.http.connections import STREAMED
+from puna.server.http.replies import error_reply
 from puna.unknown import unknown_and_ignored
+
+#: Characters: a registry's name, a namespace, a model and a tag have at most 600.
+LONGEST_NAME: Final = 1000
+
+MOST_MESSAGES: Final = 16_384
+
+#: Texts to embed.
+MOST_INPUTS: Final = 8192
+
+#: Documents an answer may rest on.
+MOST_DOCUMENTS: Final = 4096
+
+#: Files and licences of a model to be created.
+MOST_FILES: Final = 1024
+
+T = TypeVar("T")
+K = TypeVar("K")
+
+#: The name of a model.
+Name = Annotated[str, Field(max_length=LONGEST_NAME)]
+
+#: Only the first wrong item of a list is looked for.
+Messages = Annotated[list[T], Field(max_length=MOST_MESSAGES, fail_fast=True)]
+Adapters = Annotated[list[T], Field(max_length=MOST_ADAPTERS, fail_fast=True)]
+Files = Annotated[dict[K, T], Field(max_length=MOST_FILES)]
+Licences = Annotated[list[str], Field(max_length=MOST_FILES, fail_fast=True)]
+Many = Annotated[list[T], Field(fail_fast=True)]
+Documents = Annotated[list[dict[str, Any]], Field(max_length=MOST_DOCUMENTS, fail_fast=True)]
+
+
+class BodyLimitMiddleware:
+    """Answers 413 to a body of more than `most_bytes`, and 400 to JSON that is out of proportion.
+
+    What a Content-Length announces is refused at once, what comes in chunks as soon as it is too much.
+    """
+
+    def __init__(self, app: ASGIApp, most_bytes: int) -> None:
+        self._app = app
+        self._most_bytes = most_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"].startswith(STREAMED):
+            await self._app(scope, receive, send)
+            return
+        gauge = JsonGauge()
+        came = 0
+
+        async def measured() -> Message:
+            nonlocal came
+            message = await receive()
+            body = message.get("body", b"")
+            came += len(body)
+            self._check(came)
+            try:
+                gauge.feed(body)
+            except ValueError as error:
+                raise RequestError(f"the request body: {error}") from error
+            return message
+
+        try:
+            self._check(_announced(scope))
+            await self._app(scope, measured, send)
+        except PunaError as error:
+            await (await error_reply(Request(scope), error))(scope, receive, send)
+
+    def _check(self, size: int) -> None:
+        if size > self._most_bytes:
+            raise BodyTooLargeError(
+                f"the request body is larger than {self._most_bytes / 2**20:g} MB (PUNA_MAX_BODY_MB)"
+            )
+
+
+def _announced(scope: Scope) -> int:
+    """The body's length by its header; 0 without."""
+    text = Headers(scope=scope).get("content-length", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
 
 
 class Body(BaseModel):
@@ -50,20 +131,20 @@ class Body(BaseModel):
         return unknown_and_ignored("field", unknown, [*names.values(), *nested])
 
 
-T = TypeVar("T", bound=Body)
+B = TypeVar("B", bound=Body)
 
 #: Values of Content-Encoding that mean other bytes; some clients name a character set there.
 _COMPRESSIONS = frozenset({"br", "compress", "deflate", "gzip", "x-gzip", "zstd"})
 
 
-async def read(request: Request, kind: type[T]) -> T:
+async def read(request: Request, kind: type[B]) -> B:
     """The body of `request` as `kind`. Raises RequestError naming what is wrong and where."""
     if (encoding := request.headers.get("content-encoding", "").strip().lower()) in _COMPRESSIONS:
         raise RequestError(f"the request body is compressed ({encoding}); send it as it is")
     return parse(await request.body(), kind)
 
 
-def parse(data: bytes, kind: type[T]) -> T:
+def parse(data: bytes, kind: type[B]) -> B:
     value = parse_json(data)
     if not isinstance(value, dict):
         raise RequestError(f"the request body must be a JSON object, not {_described(value)}")

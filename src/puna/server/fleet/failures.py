@@ -1,8 +1,13 @@
-"""Models whose runner dies again and again are left alone for a while. No I/O here."""
+"""Runners that hang are ended, and models whose runners keep dying are left alone for a while."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from puna.errors import RunnerError
+from puna.server.fleet.runner import Runner
 
 #: So many crashes in a row are forgiven: the next request loads the model again at once.
 FORGIVEN = 2
@@ -48,3 +53,32 @@ class Crashes:
             f"the model crashed {row.count} times in a row and is not loaded again for another "
             f"{left_s:.0f} s; the last time: {row.how}"
         )
+
+
+#: A working runner answers at once, except while it reads a very long prompt.
+_SILENCE_S = 60.0
+_MOST_BETWEEN_S = 5.0
+
+
+async def watch(runner: Runner, busy: Callable[[], bool], step_timeout_s: float) -> None:
+    """Look after `runner` as long as it is `busy`; kill it when a step lasts longer than `step_timeout_s`.
+
+    So it is when it does not answer at all, for that long or for a minute.
+    """
+    silence_s = min(_SILENCE_S, step_timeout_s)
+    while True:
+        await asyncio.sleep(min(_MOST_BETWEEN_S, silence_s / 4))
+        if not busy() or not runner.alive:
+            return
+        try:
+            pong = await runner.ping(silence_s)
+        except RunnerError:
+            if runner.alive:
+                runner.kill(f"it did not answer for {silence_s:g} s")
+            return
+        if pong.step_age_s > step_timeout_s:
+            runner.kill(
+                f"a step took longer than {step_timeout_s:g} s; "
+                "PUNA_STEP_TIMEOUT sets how long one may take, a smaller num_batch makes steps shorter"
+            )
+            return

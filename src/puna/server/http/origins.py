@@ -1,17 +1,24 @@
-"""Which web pages may call the server: origin rules, and the middleware that applies them."""
+"""Which web pages may call the server: CORS, and the Host check.
+
+No page may reach the server through a name that it controls (DNS rebinding).
+"""
 
 from __future__ import annotations
 
+import ipaddress
 import re
-from collections.abc import Sequence
+import socket
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import psutil
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from puna.errors import PunaError
-from puna.server.http.replies import empty
+from puna.hosts import Host, is_ipv6
+from puna.server.http.replies import empty, json_reply
 
 _LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "0.0.0.0")
 _APP_SCHEMES: Final = ("app", "file", "tauri", "vscode-webview", "vscode-file")
@@ -122,3 +129,112 @@ class CORSMiddleware:
             await send(message)
 
         return marked
+
+
+#: A host and its port: an IPv6 address in brackets, or anything that could be a name.
+_HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([\w.~-]*))(?::[0-9]{0,5})?")
+
+_LOCAL_SUFFIXES = (".localhost", ".local", ".internal")
+_PRIVATE_SUFFIXES = (".lan", ".home.arpa", ".localdomain")
+
+#: Narrower than `is_private`, which counts documentation and test networks too.
+_PRIVATE_NETWORKS = tuple(
+    map(ipaddress.ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"))
+)
+
+
+class HostCheckMiddleware:
+    """Refuses foreign Host headers with 403, unless keys are asked for, which a page does not have.
+
+    Where the server listens on loopback, all are foreign but local addresses and names, as for Ollama. Where
+    it listens on others, programs may use any name for it, as for Ollama; browsers, whose requests show in
+    their headers, only addresses, names that mean nothing outside of a local network, and those `allowed`.
+    """
+
+    def __init__(
+        self, app: ASGIApp, bound: Host, allowed: Collection[str], needs_key: Callable[[], bool]
+    ) -> None:
+        self._app = app
+        self._local = bound.is_loopback
+        self._allowed = allowed
+        self._needs_key = needs_key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not self._needs_key():
+            headers = Headers(scope=scope)
+            name = host_name(headers.get("host", ""))
+            if name is None:
+                await empty(400)(scope, receive, send)
+                return
+            if "*" in self._allowed or name in self._allowed:
+                pass
+            elif not self._local:
+                if is_from_browser(headers) and not is_private_name(name):
+                    await _foreign(name)(scope, receive, send)
+                    return
+            elif not is_local_address(name):
+                if not is_local_name(name):
+                    await empty(403)(scope, receive, send)
+                    return
+                if scope["method"] == "OPTIONS":
+                    await empty(204)(scope, receive, send)
+                    return
+        await self._app(scope, receive, send)
+
+
+def _foreign(name: str) -> ASGIApp:
+    why = f"web pages may not use this server under the name {name!r:.80}; PUNA_ALLOWED_HOSTS allows names"
+    return json_reply({"error": why}, 403)
+
+
+def is_from_browser(headers: Headers) -> bool:
+    """Whether a page can have sent the request. It cannot keep all of these signs out of one with a body."""
+    signs = ("origin", "referer", "sec-fetch-site")
+    return any(sign in headers for sign in signs) or headers.get("user-agent", "").startswith("Mozilla/")
+
+
+def is_private_name(host: str) -> bool:
+    """Whether no stranger's DNS server is asked for `host`: an address, or a name of local networks only."""
+    return "." not in host or is_local_name(host) or host.endswith(_PRIVATE_SUFFIXES) or _is_address(host)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def host_name(header: str) -> str | None:
+    """The host of a Host header, lower-cased, without port and brackets; None if it is malformed."""
+    header = header.strip().lower()
+    match = _HOST.fullmatch(header)
+    if match is None:
+        return header if is_ipv6(header) else None
+    in_brackets, name = match.groups()
+    if in_brackets is not None:
+        return in_brackets if is_ipv6(in_brackets) else None
+    return name
+
+
+def is_local_address(host: str) -> bool:
+    """Whether `host` is an IP literal: loopback, private, unspecified, or of an interface of this machine."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    if address.is_loopback or address.is_unspecified:
+        return True
+    if any(address in network for network in _PRIVATE_NETWORKS):
+        return True
+    return any(
+        entry.address.partition("%")[0] == str(address)
+        for entries in psutil.net_if_addrs().values()
+        for entry in entries
+    )
+
+
+def is_local_name(host: str) -> bool:
+    """Whether `host` names this machine or a private network."""
+    return host in ("", "localhost", socket.gethostname().lower()) or host.endswith(_LOCAL_SUFFIXES)
