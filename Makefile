@@ -73,7 +73,7 @@ bench: .venv/installed ## measure the bundled model and the kernels
 	$(BIN)/python bench/attention.py
 
 test-peers: .venv-peers/installed .venv-peers/minilm $(LLAMA_CPP)/convert_hf_to_gguf.py ## compare results with llama.cpp (builds it the first time) and transformers
-	$(PEERS)/python -m pytest tests/parity tests/model/tokenizer/test_tokenizer_peers.py -m peers $(PYTEST_ARGS)
+	$(PEERS)/python -m pytest tests/parity tests/tokenizer/test_tokenizer_peers.py -m peers $(PYTEST_ARGS)
 
 bench-peers: .venv-peers/installed .venv-peers/openvino ## compare speed with llama.cpp (builds it the first time) and OpenVINO
 	$(PEERS)/python bench/peers.py

@@ -36,8 +36,8 @@ from puna.demo import path as demo_path
 from puna.gguf import GGMLType, GGUFWriter, open_gguf
 from puna.kvcache.types import KVTypes
 from puna.model.load import load_model
-from puna.model.tokenizer import tokenizer_from_gguf
 from puna.ops import backend_named
+from puna.tokenizer import tokenizer_from_gguf
 from tests.forward import logits_of
 from tests.tiny import TinyLlama, tiny_llama_gguf
 

@@ -2,7 +2,7 @@
 
     make docs-models
 
-The measuring is that of `tests/model/models` and `tests/model/vision`: tiny random models in float32, on all
+The measuring is that of `tests/model/models` and `tests/vision`: tiny random models in float32, on all
 backends, prompts read whole, in parts, token by token, beside others and after a prefix was reused. Here only
 the largest difference of each architecture is kept.
 """

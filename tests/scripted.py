@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.gguf import GGUFWriter
-from puna.model.tokenizer.vocabulary import byte_characters
+from puna.tokenizer.vocabulary import byte_characters
 
 MOST_SCRIPTS = 64
 CODE, HIDDEN, HEAD = 184, 256, 64

@@ -19,7 +19,6 @@ from puna.markup.family import Reading
 from puna.markup.parts import Tags
 from puna.markup.registry import FAMILIES, PLAIN
 from puna.markup.tools import Tool
-from puna.model.tokenizer.patterns import BY_ARCHITECTURE, BY_NAME, DEFAULT, LINES, Digits, splitter
 from puna.options import LONGEST_STOPS, MOST_STOPS, Options
 from puna.prompt.go import GoTemplate
 from puna.prompt.go_chat import collated
@@ -35,6 +34,7 @@ from puna.server.settings import keep_alive_s
 from puna.store import ModelName
 from puna.store.modelfile import parse as parse_modelfile
 from puna.store.modelfile import quoted
+from puna.tokenizer.patterns import BY_ARCHITECTURE, BY_NAME, DEFAULT, LINES, Digits, splitter
 from tests.work import calls, proportional
 
 #: One of each kind of character that patterns tell apart, and pairs they treat in a special way.

@@ -19,8 +19,8 @@ from puna.convert.vocabulary import vocabulary
 from puna.convert.world import WORLD
 from puna.errors import ConversionError
 from puna.gguf import GGUFWriter, ValueType, open_gguf
-from puna.model.tokenizer.load import tokenizer_from_gguf
-from puna.model.tokenizer.vocabulary import TokenType
+from puna.tokenizer.load import tokenizer_from_gguf
+from puna.tokenizer.vocabulary import TokenType
 from tests.convert.checkpoints import save_tokenizer, saved
 from tests.model.models.parity import original
 from tests.tiny import SPECIALS, TinyLlama
@@ -203,7 +203,7 @@ def test_texts_of_deepseek_are_cut_as_its_version_does(model: str, name: str, fo
 def test_what_cuts_texts_is_recognised(
     cuts: list[str], merged: bool, family: str, name: str, folder: Path
 ) -> None:
-    from puna.model.tokenizer.patterns import BY_NAME
+    from puna.tokenizer.patterns import BY_NAME
     from tests.convert.checkpoints import save_tokenizer
 
     save_tokenizer(folder)

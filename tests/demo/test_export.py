@@ -17,10 +17,10 @@ from puna.batch import Batch
 from puna.gguf import GGMLType, open_gguf
 from puna.kvcache.types import KVTypes
 from puna.model.load import load_model
-from puna.model.tokenizer import tokenizer_from_gguf
 from puna.ops import backend_named
 from puna.prompt.choose import chat_format
 from puna.prompt.model_facts import read_facts
+from puna.tokenizer import tokenizer_from_gguf
 from tests.forward import logits_of
 
 SHAPE = Shape(vocabulary=400, hidden=64, layers=2, heads=4, kv_heads=2, feed_forward=96, context=64)

@@ -20,11 +20,11 @@ from demo.vision.vocabulary import BOS_ID, CHAT_TEMPLATE, CONTROL, END_ID, quest
 from puna.batch import ImagePart, Input
 from puna.gguf import GGMLType, open_gguf
 from puna.model.load import load_model
-from puna.model.tokenizer import tokenizer_from_gguf
 from puna.ops import backend_named
 from puna.prompt.choose import chat_format
 from puna.prompt.model_facts import read_facts
-from tests.model.vision.seeing import Pair, check_scores
+from puna.tokenizer import tokenizer_from_gguf
+from tests.vision.seeing import Pair, check_scores
 
 SHAPE = Shape(
     hidden=64, layers=2, heads=2, feed_forward=96, context=256,

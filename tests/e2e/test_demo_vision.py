@@ -19,7 +19,7 @@ from puna.demo import path
 from puna.gguf import open_gguf
 from tests import commands
 from tests.e2e.servers import Server, environment
-from tests.model.vision.seeing import file_of
+from tests.vision.seeing import file_of
 
 pytestmark = pytest.mark.e2e
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from puna.gguf import open_gguf
-from puna.model.tokenizer import Tokenizer, tokenizer_from_gguf
+from puna.tokenizer import Tokenizer, tokenizer_from_gguf
 from tests.e2e.servers import Server, add_model
 from tests.model.test_load import rewritten
 from tests.tiny import TinyLlama

@@ -15,12 +15,12 @@ import PIL.Image
 import psutil
 import pytest
 
-from puna.images import ImageLimits
+from puna.vision.limits import ImageLimits
 from tests.e2e.canary import canary
 from tests.e2e.servers import Server, add_model, running
 from tests.model.models.parity import original
-from tests.model.vision.seeing import file_of, picture
 from tests.tiny_vision.models import SEEING
+from tests.vision.seeing import file_of, picture
 from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]

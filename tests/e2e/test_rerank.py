@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from puna.gguf import open_gguf
-from puna.model.tokenizer import tokenizer_from_gguf
+from puna.tokenizer import tokenizer_from_gguf
 from tests.e2e.servers import Server, add_model
 from tests.tiny_rerankers import framed, tiny_bge, tiny_reranker_gguf
 

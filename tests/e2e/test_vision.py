@@ -13,11 +13,11 @@ import pytest
 
 from tests import commands
 from tests.e2e.servers import Server, add_model, environment
-from tests.images.test_decoding import animated, bomb
 from tests.model.models.parity import original
-from tests.model.vision.seeing import file_of, picture
 from tests.tiny_vision.common import Layout
 from tests.tiny_vision.models import SEEING
+from tests.vision.seeing import file_of, picture
+from tests.vision.test_decoding import animated, bomb
 
 pytestmark = pytest.mark.e2e
 

@@ -13,13 +13,13 @@ from puna.batch import ImagePart, Input
 from puna.engine.images import Images
 from puna.engine.requests import read_text
 from puna.errors import ImageError, RequestError
-from puna.images import ImageLimits
 from puna.model.load import LoadedModel, load_model
+from puna.vision.limits import ImageLimits
 from tests.engine.runs import Run, Watched
 from tests.model.models.parity import original
-from tests.model.vision.seeing import file_of, picture, share_preparer
 from tests.tiny_vision.common import Layout
 from tests.tiny_vision.models import SEEING
+from tests.vision.seeing import file_of, picture, share_preparer
 
 
 @pytest.fixture(scope="module")

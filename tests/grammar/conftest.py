@@ -11,7 +11,7 @@ import pytest
 from puna.gguf import open_gguf
 from puna.grammar.compiled import Grammars
 from puna.grammar.constraint import Constraint
-from puna.model.tokenizer import Tokenizer, tokenizer_from_gguf
+from puna.tokenizer import Tokenizer, tokenizer_from_gguf
 from tests.tiny import TinyLlama, tiny_llama_gguf
 
 

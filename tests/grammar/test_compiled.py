@@ -15,7 +15,7 @@ import pytest
 from puna.errors import RequestError
 from puna.grammar.compiled import Grammars
 from puna.grammar.format import Format
-from puna.model.tokenizer import Tokenizer
+from puna.tokenizer import Tokenizer
 from tests.schemas import random_schema
 
 Spoken = Callable[..., bytes | None]

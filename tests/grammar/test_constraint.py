@@ -18,10 +18,10 @@ from puna.grammar.format import Format
 from puna.markup.family import Reading
 from puna.markup.parts import Tags
 from puna.markup.registry import PARSERS, PLAIN
-from puna.model.tokenizer import Tokenizer, tokenizer_from_gguf
 from puna.prompt.format import Traits
 from puna.prompt.messages import Chat, Message
 from puna.protocol import Generate
+from puna.tokenizer import Tokenizer, tokenizer_from_gguf
 from tests.markup.reading import read
 from tests.tiny import TinyLlama, tiny_llama_gguf
 

@@ -10,9 +10,9 @@ import pytest
 import puna
 from puna.errors import ImageError, RequestError
 from tests.model.models.parity import original
-from tests.model.vision.seeing import file_of, picture
 from tests.tiny import tiny_llama_gguf
 from tests.tiny_vision.models import SEEING
+from tests.vision.seeing import file_of, picture
 
 
 def ask(model: puna.Model, *images: object) -> str:

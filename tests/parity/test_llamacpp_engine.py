@@ -19,8 +19,8 @@ from puna.errors import ContextLengthError, ModelError, OptionError, RequestErro
 from puna.gguf import open_gguf
 from puna.kvcache.types import KVTypes
 from puna.model.load import LoadedModel, load_model
-from puna.model.tokenizer import tokenizer_from_gguf
 from puna.options import LLAMACPP, PUNA, Placement
+from puna.tokenizer import tokenizer_from_gguf
 from tests.e2e.servers import Server, add_model, running
 from tests.engine.runs import Run, Watched
 from tests.forward import logits_of

@@ -14,8 +14,8 @@ import torch
 from puna.batch import Image
 from puna.convert import convert, convert_tower
 from puna.gguf import FileType, GGMLType, GGUFWriter
-from puna.images.pixels import CLIP_MEAN, CLIP_STD, normalised
-from puna.model.vision.options import VisionOptions
+from puna.vision.options import VisionOptions
+from puna.vision.pixels import CLIP_MEAN, CLIP_STD, normalised
 from tests.convert.checkpoints import save_tokenizer, saved
 from tests.converted import contents_of, converted, holds
 from tests.tiny import CHATML, TinyLlama, add_tokenizer, vocabulary

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from puna.batch import Image
-from puna.images.pixels import normalised
-from puna.model.vision.options import VisionOptions
+from puna.vision.options import VisionOptions
+from puna.vision.pixels import normalised
 from tests.tiny_vision.common import PART, Tensors, WithLlama, randomise, renamed
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from puna.batch import Image
-from puna.model.vision.options import VisionOptions
+from puna.vision.options import VisionOptions
 from tests.converted import converted
 from tests.tiny import vocabulary
 from tests.tiny_gemma3 import TinyGemma3, stated

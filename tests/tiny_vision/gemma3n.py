@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from puna.batch import Image
-from puna.model.vision.options import VisionOptions
+from puna.vision.options import VisionOptions
 from tests.tiny import TinyLlama
 from tests.tiny_gemmas import TinyGemma3n
 from tests.tiny_vision.common import HALVES, PART, WithLlama, channels_first, randomise

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from puna.batch import Image
-from puna.model.vision.options import VisionOptions
-from puna.nn.vision.clipped import ClippedLinear
+from puna.vision.layers.layers import ClippedLinear
+from puna.vision.options import VisionOptions
 from tests.tiny import TinyLlama
 from tests.tiny_gemmas import TinyGemma4
 from tests.tiny_vision.common import AS_IS, Tensors, WithLlama, randomise, renamed

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 
 from puna.batch import Image
-from puna.model.vision.options import VisionOptions
+from puna.vision.options import VisionOptions
 from tests.tiny_vision.common import Layout, WithLlama, channels_first, randomise
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from puna.batch import Image
-from puna.images.pixels import normalised, patches
-from puna.model.vision.options import VisionOptions
+from puna.vision.options import VisionOptions
+from puna.vision.pixels import normalised, patches
 from tests.tiny_lfm2 import TinyLfm2
 from tests.tiny_vision.common import Tensors, WithLlama, randomise
 from tests.tiny_vision.siglip import siglip_tensors

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from puna.batch import Image
-from puna.model.vision.options import VisionOptions
+from puna.vision.options import VisionOptions
 from tests.tiny_llama4 import TinyLlama4
 from tests.tiny_vision.common import Tensors, WithLlama, channels_first, randomise, renamed
 

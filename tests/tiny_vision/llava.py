@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from puna.batch import Image
-from puna.model.vision.options import VisionOptions
+from puna.vision.options import VisionOptions
 from tests.tiny_vision.common import CLIPS, Layout, WithLlama, channels_first, randomise
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from puna.batch import Image
-from puna.model.vision.options import VisionOptions
+from puna.vision.options import VisionOptions
 from tests.tiny_vision.common import SHOWN, channels_first, randomise
 from tests.tiny_vision.llava import TinyLlava
 

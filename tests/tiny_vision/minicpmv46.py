@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from puna.batch import Image
-from puna.images.pixels import normalised, patches
-from puna.model.vision.options import VisionOptions
+from puna.vision.options import VisionOptions
+from puna.vision.pixels import normalised, patches
 from tests.tiny_vision.common import randomise
 from tests.tiny_vision.minicpmv import written
 from tests.tiny_vision.qwen3vl import TinyQwen35Vision

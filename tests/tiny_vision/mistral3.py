@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from puna.batch import Image
-from puna.model.vision.options import VisionOptions
+from puna.vision.options import VisionOptions
 from tests.tiny_vision.common import CLIPS, Tensors, WithLlama, channels_first, randomise, renamed
 
 

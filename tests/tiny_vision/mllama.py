@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import torch
 
 from puna.batch import Image
-from puna.images.pixels import grids
-from puna.model.vision.options import VisionOptions
+from puna.vision.options import VisionOptions
+from puna.vision.pixels import grids
 from tests.converted import converted
 from tests.model.models.images import Text, reference_log_probabilities
 from tests.tiny import vocabulary

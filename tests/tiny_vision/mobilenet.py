@@ -1,7 +1,7 @@
 """MobileNet V5 in PyTorch, after timm's definition of its blocks and with timm's names of their weights.
 
 timm itself wants torchvision, which is not installed for the tests; where both are there,
-`tests/model/vision/test_mobilenet.py` compares the two.
+`tests/vision/test_mobilenet.py` compares the two.
 """
 
 from __future__ import annotations

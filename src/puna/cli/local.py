@@ -165,7 +165,7 @@ def tokenize(
     """
     if jsonl and words:
         raise RequestError("--jsonl reads texts from standard input; it cannot be combined with TEXT")
-    from puna.model.tokenizer.command import open_tokenizer, token_lines, token_rows
+    from puna.tokenizer.command import open_tokenizer, token_lines, token_rows
 
     tokenizer = open_tokenizer(model_path(model))
     if jsonl:

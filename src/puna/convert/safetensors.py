@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from puna.errors import ConversionError, GGUFError, shown
-from puna.gguf.source import Source
+from puna.gguf.values import Source
 
 #: Bits of each type of number.
 BITS: Final = {

@@ -14,7 +14,7 @@ from puna.convert.checkpoint import Checkpoint
 from puna.convert.config import Config
 from puna.convert.tokens import Tokens, model_of, size_of
 from puna.errors import ConversionError, shown
-from puna.model.tokenizer.vocabulary import TokenType
+from puna.tokenizer.vocabulary import TokenType
 
 FILES: Final = ("tokenizer.model", "spiece.model")
 _LARGEST: Final = 1 << 26  # bytes

@@ -15,7 +15,7 @@ from puna.convert.added import added_tokens
 from puna.convert.checkpoint import Checkpoint
 from puna.convert.config import Config
 from puna.errors import ConversionError, shown
-from puna.model.tokenizer.vocabulary import TokenType
+from puna.tokenizer.vocabulary import TokenType
 
 #: The largest vocabularies have 260,000 tokens.
 _MOST_TOKENS: Final = 1 << 21

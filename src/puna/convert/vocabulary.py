@@ -13,8 +13,8 @@ from puna.convert.special import chat_templates, special_tokens
 from puna.convert.tokens import Tokens, byte_pairs, merges_of, model_of, ranked_pieces, word_pieces
 from puna.convert.world import WORLD, world_tokens
 from puna.errors import ConversionError, shown
-from puna.model.tokenizer.patterns import BY_NAME
-from puna.model.tokenizer.vocabulary import TokenType
+from puna.tokenizer.patterns import BY_NAME
+from puna.tokenizer.vocabulary import TokenType
 
 _PREFIX: Final = "tokenizer.ggml."
 _NO_SCORE: Final = -1000.0

@@ -8,7 +8,7 @@ from typing import Final
 from puna.convert.config import Config
 from puna.convert.tokens import Tokens
 from puna.errors import ConversionError, shown
-from puna.model.tokenizer.vocabulary import TokenType
+from puna.tokenizer.vocabulary import TokenType
 
 #: The file, which all of them share.
 WORLD: Final = "rwkv_vocab_v20230424.txt"

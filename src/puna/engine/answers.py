@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from puna.engine.executor import Rows
     from puna.markup.parts import Part
-    from puna.model.tokenizer import Tokenizer
     from puna.ops import Backend
+    from puna.tokenizer import Tokenizer
 
 
 #: The next token of a sequence, or why there is none; None while its format has yet to say what may come.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from puna.engine.prefix_cache import PrefixEntry
     from puna.model.load import LoadedModel
-    from puna.model.tokenizer import Tokenizer
+    from puna.tokenizer import Tokenizer
 
 #: A vector shorter than this is not made longer by dividing it by its length.
 _SHORTEST = 1e-12

@@ -18,16 +18,15 @@ from typing import TYPE_CHECKING
 
 from puna.batch import Image
 from puna.errors import ImageError
-from puna.images import ImageLimits
-from puna.images.limits import image_limits
 from puna.model.memory import IMAGE_STATE_BYTES
-from puna.model.vision.preparer.client import Preparer
+from puna.vision.limits import ImageLimits, image_limits
+from puna.vision.preparer.client import Preparer
 
 if TYPE_CHECKING:
     from puna.engine.sequence import Sequence
-    from puna.model.vision.tower import Prepared, VisionTower
-    from puna.nn.vision.attention import Slices
     from puna.ops import Array
+    from puna.vision.layers.attention import Slices
+    from puna.vision.tower import Prepared, VisionTower
 
 log = logging.getLogger("puna.engine")
 

@@ -16,12 +16,12 @@ from puna.errors import ContextLengthError, RequestError, UnavailableError
 from puna.grammar.compiler.client import Compiler
 from puna.markup.family import Reading
 from puna.model.load import LoadedModel
-from puna.model.tokenizer import Tokenizer
 from puna.protocol import MOST_SAMPLES, Generate
 from puna.sample import Sampler
+from puna.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from puna.model.vision.tower import VisionTower
+    from puna.vision.tower import VisionTower
 
 #: A generation ends after this many contexts, also where the request says no limit, or a higher one.
 _LIMIT_CONTEXTS = 10

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from puna.errors import GGUFError, shown
-from puna.gguf.source import Source
 from puna.gguf.types import GGMLType
-from puna.gguf.values import MAX_NAME_BYTES, Cursor, Value
+from puna.gguf.values import MAX_NAME_BYTES, Cursor, Source, Value
 
 MAGIC = b"GGUF"
 DEFAULT_ALIGNMENT = 32

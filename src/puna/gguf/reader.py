@@ -16,10 +16,25 @@ from numpy.typing import NDArray
 
 from puna.errors import GGUFError, shown
 from puna.gguf.blocks import dequantize
-from puna.gguf.keys import full_key, is_common
 from puna.gguf.part import Part, TensorInfo, read_part
 from puna.gguf.types import FileType
 from puna.gguf.values import Value
+
+_COMMON = frozenset(("general", "tokenizer", "adapter", "split", "quantize"))
+
+
+def is_common(key: str) -> bool:
+    """Whether `key` is in a namespace shared by all architectures."""
+    return key.partition(".")[0] in _COMMON
+
+
+def full_key(key: str, architecture: str) -> str:
+    """The key as written in a file: `block_count` becomes `llama.block_count`.
+
+    Common keys (`general.`, `tokenizer.`, ...) and keys that start with the architecture are unchanged.
+    """
+    return key if is_common(key) or key.startswith(architecture + ".") else f"{architecture}.{key}"
+
 
 _PART_NAME = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<suffix>\.gguf)?", re.DOTALL)
 

@@ -1,22 +1,70 @@
 """Metadata values: a reader that does not trust its input, and arrays that stay in the file.
 
-Every length and count is checked against the remaining size of the file before anything is allocated for it,
-so a hostile file costs no more than its own size.
+Every length and count is checked against the remaining size of the file before anything is allocated
+for it, so a hostile file costs no more than its own size.
 """
 
 from __future__ import annotations
 
+import os
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from puna.errors import GGUFError
-from puna.gguf.source import Source
 from puna.gguf.types import ValueType
+
+#: Bytes read at a time while going through a file.
+_BLOCK_BYTES = 1 << 18
+
+
+class Source:
+    """Bytes `[0, size)` of a file, of the size it had when it was opened. Safe to share between threads."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises GGUFError if the file cannot be opened, or is empty."""
+        self.path = path
+        try:
+            if not path.is_file():
+                problem = "is not a regular file" if path.exists() else "does not exist"
+                raise GGUFError(f"{path}: {problem}")
+            self._file = path.open("rb", buffering=0)
+        except (OSError, ValueError) as error:  # ValueError: null byte in the path
+            raise GGUFError(f"{path}: cannot be opened ({error})") from error
+        self.size = os.fstat(self._file.fileno()).st_size
+        if self.size == 0:
+            self.close()
+            raise GGUFError(f"{path.name}: the file is empty")
+
+    def read(self, begin: int, end: int) -> bytes:
+        """The bytes `[begin, end)`. Raises GGUFError if the file has become shorter, or cannot be read."""
+        pieces = []
+        try:
+            while begin < end:
+                piece = os.pread(self._file.fileno(), end - begin, begin)
+                if not piece:
+                    raise GGUFError(f"{self.path.name}: the file became shorter while it was read")
+                pieces.append(piece)
+                begin += len(piece)
+        except (OSError, ValueError) as error:  # ValueError: it is closed
+            raise GGUFError(f"{self.path.name}: cannot be read ({error})") from error
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def block(self, begin: int, least: int) -> bytes:
+        """What follows `begin`: `least` bytes, and as many more as are worth reading at once."""
+        return self.read(begin, max(begin + least, min(begin + _BLOCK_BYTES, self.size)))
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def close(self) -> None:
+        self._file.close()
+
 
 MAX_NAME_BYTES = 512  # keys and tensor names; the longest known have 60
 MAX_STRING_BYTES = 1 << 26  # a value may contain a whole tokenizer.json

@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 from puna.errors import GGUFError
 from puna.gguf.blocks import QUANTIZABLE, quantize
 from puna.gguf.blocks.layout import LAYOUTS
-from puna.gguf.keys import full_key
 from puna.gguf.part import DEFAULT_ALIGNMENT, MAGIC, MAX_DIMENSIONS
-from puna.gguf.reader import GGUFFile
+from puna.gguf.reader import GGUFFile, full_key
 from puna.gguf.types import GGMLType, ValueType
 from puna.gguf.values import MAX_NAME_BYTES, NUMBER_DTYPES, NumberArray, StringArray
 

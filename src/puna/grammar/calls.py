@@ -16,7 +16,7 @@ from puna.grammar.text_values import Unwritable, looks_other, text_terminal
 from puna.markup.family import Reading
 from puna.markup.parts import Form, ParameterForm
 from puna.markup.tools import Tool, dumps, has_type
-from puna.model.tokenizer import Tokenizer
+from puna.tokenizer import Tokenizer
 
 #: Calls of one answer where some are forced.
 MOST_CALLS: Final = 64

@@ -19,7 +19,7 @@ from puna.grammar.schema import checked_schema
 from puna.grammar.vocabulary import TokenBytes
 from puna.markup.family import Reading
 from puna.markup.parts import Tags
-from puna.model.tokenizer import Tokenizer
+from puna.tokenizer import Tokenizer
 
 #: Brackets within brackets of a grammar: what reads them calls itself for each.
 _DEEPEST: Final = 100

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
     from numpy.typing import NDArray
 
-    from puna.model.tokenizer import Tokenizer
+    from puna.tokenizer import Tokenizer
 
 
 #: What models write between thinking and answer, once. It is not part of the answer.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from puna.model.tokenizer import Tokenizer
+from puna.tokenizer import Tokenizer
 
 #: Characters of a text that are tokenised: forced texts may be long, and only their first tokens are of use.
 _MOST = 256

@@ -11,11 +11,11 @@ from puna.conversation.chat_model import ChatModel
 from puna.engine.engine import Engine
 from puna.errors import ModelNotFoundError, OptionError
 from puna.gguf import open_gguf
+from puna.gguf.metadata import scalar
 from puna.kvcache.types import KVTypes
 from puna.library.model import Model
 from puna.library.requests import checked_number
 from puna.model.load import load_model
-from puna.model.metadata import scalar
 from puna.ops import default_backend
 from puna.options import AdapterFile, Options, drafts_itself, engine_from_env, int_range, speculate_from_env
 from puna.prompt.author import Author

@@ -13,8 +13,8 @@ from puna.kvcache.types import KVTypes
 from puna.model.layer_cache import CacheSizes, build_cache
 from puna.model.options import TextOptions
 from puna.model.pooling import Pooling
-from puna.nn.adapters import RowScales
-from puna.nn.classifier import Classifier, classifier_of
+from puna.nn.heads import Classifier, classifier_of
+from puna.nn.low_rank import RowScales
 from puna.nn.module import Module, part
 from puna.ops import Array, Backend
 from puna.options import PUNA

@@ -15,9 +15,9 @@ from puna.batch import BatchArrays
 from puna.errors import ModelError
 from puna.kvcache.cache import Cache, Shift
 from puna.model.base import TextModel
+from puna.nn.heads import PredictionHead
 from puna.nn.layers import Embedding, Linear, RMSNorm
 from puna.nn.module import blocks, weight
-from puna.nn.prediction_head import PredictionHead
 from puna.nn.transformer_layer import Layer
 from puna.ops import Array, Rope
 

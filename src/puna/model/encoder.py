@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from puna.batch import BatchArrays
 from puna.errors import NotSupportedError, UnsupportedModelError
+from puna.gguf.metadata import flag, table_rows
 from puna.kvcache.cache import Cache
 from puna.model.base import TextModel
 from puna.model.layer_cache import WholeText
-from puna.model.metadata import flag, table_rows
 from puna.model.options import TextOptions
 from puna.model.pooling import Pooling
 from puna.nn.layers import Embedding, LayerNorm, Values

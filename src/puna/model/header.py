@@ -9,8 +9,8 @@ from puna.errors import ModelError, UnavailableError, UnsupportedModelError, sho
 from puna.gguf import GGUFFile, StringArray, open_gguf
 from puna.model.options import TextOptions
 from puna.model.registry import model_for
-from puna.model.tokenizer.load import tokenizer_kind
 from puna.options import AUTO, LLAMACPP, PUNA
+from puna.tokenizer.load import tokenizer_kind
 
 #: How to have llama.cpp.
 _INSTALL = "pip install 'puna[llamacpp]'"

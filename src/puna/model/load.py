@@ -35,10 +35,10 @@ from puna.model.memory import (
     is_of_images,
 )
 from puna.model.pooling import Pooling, read_pooling, read_ranking
-from puna.model.tokenizer import Tokenizer, tokenizer_from_gguf
-from puna.model.vision.tower import VisionTower
 from puna.ops import Array, Backend, ExpertWeights, Weight, default_backend
 from puna.options import AUTO, AdapterFile, Placement
+from puna.tokenizer import Tokenizer, tokenizer_from_gguf
+from puna.vision.tower import VisionTower
 
 #: Tensors a text model does without: frequencies that follow from the options, tables as they are stored by
 #: old converters, and what a classifier has on top.

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from puna.gguf.metadata import check_extent, invalid, required
 from puna.model.layer_cache import Remembered, State
-from puna.model.metadata import check_extent, invalid, required
 from puna.model.options import LayerOptions, TextOptions
 from puna.nn.attention import SelfAttention
 from puna.nn.convolution import convolution_states

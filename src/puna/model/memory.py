@@ -17,19 +17,18 @@ from typing import TYPE_CHECKING, Final
 
 from puna.errors import InsufficientMemoryError
 from puna.gguf import StringArray
+from puna.gguf.metadata import scalar
 from puna.kvcache.types import HALVES, KVTypes
 from puna.model.header import engine_for
-from puna.model.metadata import scalar
 from puna.model.registry import model_for
-from puna.model.vision.options import OF_IMAGES, OF_SOUND
-from puna.model.vision.registry import tower_beside, tower_in
-from puna.model.vision.settings import read_checked
 from puna.ops import Backend, default_backend
 from puna.options import AUTO, PUNA, Placement
+from puna.vision.options import OF_IMAGES, OF_SOUND
+from puna.vision.registry import read_checked, tower_beside, tower_in
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile, TensorInfo
-    from puna.model.vision.tower import VisionTower
+    from puna.vision.tower import VisionTower
 
 #: What is kept of images that were encoded, in all (see `puna.engine.images`).
 IMAGE_STATE_BYTES: Final = 128 << 20

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from puna.errors import UnsupportedModelError
-from puna.model.metadata import scalar, table_rows
+from puna.gguf.metadata import scalar, table_rows
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from puna.errors import ModelError, UnsupportedModelError, shown
-from puna.model.metadata import first_of, invalid, missing, number, positive, required, scalar
+from puna.gguf.metadata import first_of, invalid, missing, number, positive, required, scalar
 from puna.ops import Rope, Yarn
 
 if TYPE_CHECKING:

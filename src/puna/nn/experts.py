@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.errors import ModelError
-from puna.nn.adapters import ExpertLowRank
 from puna.nn.feed_forward import FeedForward
 from puna.nn.layers import Linear
+from puna.nn.low_rank import ExpertLowRank
 from puna.nn.module import Module, WeightSource, part, weight
 from puna.ops import Array, Backend, Experts, ExpertWeights, Routing
 

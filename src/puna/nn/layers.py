@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from puna.nn.adapters import LowRank, LowRankRows
+from puna.nn.low_rank import LowRank, LowRankRows
 from puna.nn.module import WeightSource
 from puna.ops import Array, Backend, Weight
 

@@ -11,10 +11,10 @@ from typing import Any
 from puna.errors import GGUFError
 from puna.gguf import GGUFFile, open_gguf
 from puna.model.pooling import is_reranker
-from puna.model.tokenizer.special_ids import adds_bos
-from puna.model.vision.registry import PROJECTOR_ARCHITECTURE, has_tower, is_read_by, projector_type
 from puna.prompt.defaults import TELLING_TOKENS
 from puna.prompt.format import SpecialTokens
+from puna.tokenizer.special_ids import adds_bos
+from puna.vision.registry import PROJECTOR_ARCHITECTURE, has_tower, is_read_by, projector_type
 
 _TEMPLATE = "tokenizer.chat_template"
 

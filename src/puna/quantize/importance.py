@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from puna.errors import GGUFError
 from puna.gguf import GGMLType, GGUFFile, TensorInfo, open_gguf
-from puna.gguf.source import Source
+from puna.gguf.values import Source
 
 _LONGEST_NAME: Final = 512  # bytes
 _MOST_ENTRIES: Final = 1 << 16

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.errors import GenerationError, OptionError
-from puna.model.tokenizer import Tokenizer
 from puna.ops import Backend, sampling
 from puna.ops.sampling import Floats, Ids
 from puna.options import Options
 from puna.sample.penalties import Dry, Penalties
+from puna.tokenizer import Tokenizer
 
 _MASK = 2**64 - 1
 _MULTIPLIER = 0x2360ED051FC65DA44385DF649FCCF645

@@ -12,8 +12,8 @@ import numpy as np
 from tests.fuzz.hostile_bytes import damaged
 from tests.fuzz.targets.tokenizers import BOUNDS as BOUNDS
 from tests.fuzz.targets.tokenizers import text_of
-from tests.model.tokenizer import unigrams
-from tests.model.tokenizer.vocabularies import build
+from tests.tokenizer import unigrams
+from tests.tokenizer.vocabularies import build
 
 
 @functools.cache

@@ -13,8 +13,8 @@ from puna.gguf import open_gguf
 from puna.grammar.compiled import Grammars
 from puna.grammar.constraint import Constraint
 from puna.grammar.format import Format
-from puna.model.tokenizer import tokenizer_from_gguf
 from puna.store.bundled import DEMO_FILE
+from puna.tokenizer import tokenizer_from_gguf
 from tests.fuzz.case import Bounds
 from tests.fuzz.hostile_bytes import damaged
 

@@ -10,18 +10,18 @@ from typing import Any
 
 from PIL import Image
 
-from puna.images import ImageLimits, decode
-from puna.images.pixels import CLIP_MEAN
-from puna.model.vision.deepseek_ocr import DeepSeekOcrVision
-from puna.model.vision.gemma3 import Gemma3Vision
-from puna.model.vision.idefics3 import Idefics3Vision
-from puna.model.vision.internvl import InternVision
-from puna.model.vision.lfm2 import Lfm2Vision
-from puna.model.vision.llava import LlavaVision
-from puna.model.vision.llava_next import LlavaNextVision
-from puna.model.vision.minicpmv import MiniCPMVision
-from puna.model.vision.pixtral import PixtralVision
-from puna.model.vision.qwen25vl import Qwen25Vision
+from puna.vision.decoding import decode
+from puna.vision.limits import ImageLimits
+from puna.vision.pixels import CLIP_MEAN
+from puna.vision.towers.deepseek_ocr import DeepSeekOcrVision
+from puna.vision.towers.gemma3 import Gemma3Vision
+from puna.vision.towers.idefics3 import Idefics3Vision
+from puna.vision.towers.internvl import InternVision
+from puna.vision.towers.lfm2 import Lfm2Vision
+from puna.vision.towers.llava import LlavaNextVision, LlavaVision
+from puna.vision.towers.minicpmv import MiniCPMVision
+from puna.vision.towers.pixtral import PixtralVision
+from puna.vision.towers.qwen import Qwen25Vision
 from tests.fuzz.case import Bounds
 from tests.fuzz.hostile_bytes import damaged
 

@@ -7,10 +7,10 @@ import random
 import tempfile
 from pathlib import Path
 
-from puna.model.tokenizer import Tokenizer
-from puna.model.tokenizer.patterns import BY_NAME, LINES
+from puna.tokenizer import Tokenizer
+from puna.tokenizer.patterns import BY_NAME, LINES
 from tests.fuzz.case import Bounds
-from tests.model.tokenizer.vocabularies import (
+from tests.tokenizer.vocabularies import (
     BYTE,
     BYTE_TOKENS,
     CONTROL,

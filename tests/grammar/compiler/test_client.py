@@ -26,7 +26,7 @@ from puna.markup.family import Reading
 from puna.markup.parts import Tags
 from puna.markup.registry import FAMILIES, PLAIN
 from puna.markup.tools import tools_of
-from puna.model.tokenizer import Tokenizer, tokenizer_from_gguf
+from puna.tokenizer import Tokenizer, tokenizer_from_gguf
 from tests.grammar.hostile import AMBIGUOUS, PATTERNS
 from tests.schemas import random_schema
 from tests.tiny import TinyLlama, tiny_llama_gguf

@@ -11,8 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from puna.errors import InsufficientMemoryError, ModelError
 from puna.gguf import GGUFFile, open_gguf
-from puna.model.adapters.peft import WEIGHTS, read_peft_adapter
-from puna.model.adapters.peft_settings import CONFIG
+from puna.model.adapters.peft import CONFIG, WEIGHTS, read_peft_adapter
 from tests.model.models.parity import original
 from tests.tiny_adapters import TinyAdapter
 from tests.tiny_decoders import QWEN2, tiny_decoder_gguf

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from puna.errors import ModelError, UnsupportedModelError
-from puna.model.adapters.peft_settings import CONFIG, Settings
+from puna.model.adapters.peft import CONFIG, Settings
 
 MODULES = [
     f"{root}model.layers.{layer}.{module}"
@@ -68,7 +68,7 @@ def test_the_rank_counts_by_its_root_where_the_settings_say_so(tmp_path: Path) -
 def test_patterns_that_take_for_ever_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str
 ) -> None:
-    monkeypatch.setattr("puna.model.adapters.peft_settings._MOST_SECONDS", 0.2)
+    monkeypatch.setattr("puna.model.adapters.peft._MOST_SECONDS", 0.2)
     ours = settings(tmp_path, alpha_pattern={pattern: 1})
     with pytest.raises(UnsupportedModelError, match=r"the patterns of 'alpha_pattern' take more than 0\.2 s"):
         ours.factor("a" * 500 + "!", 4)

@@ -44,7 +44,7 @@ from puna.grammar.compiler.protocol import (
     packed,
 )
 from puna.grammar.constraint import Constraint
-from puna.model.tokenizer import tokenizer_from_gguf
+from puna.tokenizer import tokenizer_from_gguf
 
 _CONNECTION: Final = 0  # the first process's file descriptor
 

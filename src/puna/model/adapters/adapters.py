@@ -12,13 +12,12 @@ import numpy as np
 from puna.errors import ModelError, RequestError, UnsupportedModelError, shown
 from puna.gguf import GGUFFile, open_gguf
 from puna.model.adapters.pairs import TABLE, Pair, Pairs, read_gguf_adapter
-from puna.model.adapters.peft import WEIGHTS, read_peft_adapter
-from puna.model.adapters.peft_settings import CONFIG
+from puna.model.adapters.peft import CONFIG, WEIGHTS, read_peft_adapter
 from puna.model.base import TextModel
 from puna.model.encoder import Encoder
-from puna.nn.adapters import ExpertLowRank, LowRank, LowRankRows, RowScales
 from puna.nn.experts import ExpertLinear
 from puna.nn.layers import Embedding, Linear, Rows, StackedLinear
+from puna.nn.low_rank import ExpertLowRank, LowRank, LowRankRows, RowScales
 from puna.nn.module import Module
 from puna.options import LARGEST_SCALE, MOST_ADAPTERS, AdapterFile, AdapterScale, is_scale
 

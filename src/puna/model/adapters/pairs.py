@@ -14,6 +14,7 @@ from puna.errors import InsufficientMemoryError, ModelError, UnsupportedModelErr
 from puna.gguf import GGUFFile, open_gguf
 from puna.machine import available_memory
 from puna.model.memory import is_of_images
+from puna.model.published import ALTERNATING
 
 #: What comes after the names of tensors that an adapter changes.
 A, B = ".lora_a", ".lora_b"
@@ -161,3 +162,84 @@ def _check_kind(file: GGUFFile, architecture: str) -> None:
             f"{file.path}: this adapter is for {shown(file.architecture)}, and the model is "
             f"'{architecture}'; use it with the model it was trained on"
         )
+
+
+#: Experts, their hidden size and their width.
+_Sizes = tuple[int, int, int]
+
+
+def spread(
+    path: Path,
+    fused: Mapping[tuple[int, str], Pair],
+    model: GGUFFile,
+    factor: Factor,
+) -> dict[str, NDArray[np.float32]]:
+    """The matrices of each expert, by tensors with `A` and `B` behind, of flat ones by layer and module.
+
+    `factor(module, rank)` is what their product counts. Raises `ModelError` and `UnsupportedModelError`.
+    """
+    sizes = {place: _sizes(path, model, *place) for place in fused}
+    ways = [
+        swapped
+        for swapped in (False, True)
+        if all(_parameter(pair, sizes[place], swapped) for place, pair in fused.items())
+    ]
+    if not ways:
+        names = ", ".join(
+            f"{shown(module)} {list(p.a.shape)} {list(p.b.shape)}" for (_, module), p in fused.items()
+        )
+        raise ModelError(f"{path}: adapters of experts do not fit the model's: {names[:500]}")
+    if len(ways) > 1:
+        raise UnsupportedModelError(
+            f"{path}: the shapes do not tell which side of the experts' matrices is which; convert the "
+            "adapter to GGUF, with a tensor for each of gate, up and down"
+        )
+    found: dict[str, NDArray[np.float32]] = {}
+    for (layer, module), flat in fused.items():
+        count, _, width = sizes[layer, module]
+        parameter = _parameter(flat, sizes[layer, module], ways[0])
+        pair = _apart(flat, count, ways[0])
+        with np.errstate(over="ignore"):
+            b = pair.b * np.float32(factor(f"{module.removesuffix('.base_layer')}.{parameter}", pair.rank))
+        parts = {"down": b}
+        if parameter == "gate_up_proj":
+            alternating = model.architecture in ALTERNATING
+            parts = {
+                "gate": b[:, ::2] if alternating else b[:, :width],
+                "up": b[:, 1::2] if alternating else b[:, width:],
+            }
+        for name, rows in parts.items():
+            tensor = f"blk.{layer}.ffn_{name}_exps.weight"
+            if tensor + A in found:
+                raise ModelError(f"{path}: {shown(module)} changes '{tensor}' a second time")
+            found[tensor + A], found[tensor + B] = pair.a, rows
+    return found
+
+
+def _sizes(path: Path, model: GGUFFile, layer: int, module: str) -> _Sizes:
+    down = model.tensors.get(f"blk.{layer}.ffn_down_exps.weight")
+    if down is None or len(down.shape) != 3 or 0 in down.shape:
+        raise UnsupportedModelError(
+            f"{path}: {shown(module)} changes experts, which the model does not have there"
+        )
+    count, hidden, width = down.shape
+    return count, hidden, width
+
+
+def _parameter(pair: Pair, sizes: _Sizes, swapped: bool) -> str | None:
+    """Which parameter this changes if it was `swapped`; None: that cannot be."""
+    count, hidden, width = sizes
+    if pair.a.ndim != 2 or pair.b.ndim != 2 or len(pair.a) % count or pair.b.shape[1] != len(pair.a):
+        return None
+    if not pair.a.size or not pair.b.size:
+        return None
+    sides = pair.a.shape[1], pair.b.shape[0]
+    known = {(hidden, 2 * width): "gate_up_proj", (width, hidden): "down_proj"}
+    return known.get(sides[::-1] if swapped else sides)
+
+
+def _apart(pair: Pair, count: int, swapped: bool) -> Pair:
+    """Of each expert."""
+    a = pair.a.reshape(count, -1, pair.a.shape[1])
+    b = pair.b.reshape(len(pair.b), -1, count).transpose(2, 0, 1)
+    return Pair(b.swapaxes(1, 2), a.swapaxes(1, 2)) if swapped else Pair(a, b)

@@ -8,8 +8,8 @@ from puna.model.llamacpp.memory import LlamaCppForecast
 from puna.model.llamacpp.model import LlamaCppModel
 from puna.model.llamacpp.tokenizer import llamacpp_tokenizer
 from puna.model.pooling import read_pooling
-from puna.model.tokenizer import tokenizer_from_gguf
-from puna.model.tokenizer.load import is_known
+from puna.tokenizer import tokenizer_from_gguf
+from puna.tokenizer.load import is_known
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from puna.gguf import GGUFFile
     from puna.model.memory import MemoryForecast
     from puna.model.pooling import Pooling
-    from puna.model.tokenizer import Tokenizer
     from puna.ops import Backend
     from puna.options import Placement
+    from puna.tokenizer import Tokenizer
 
 
 def load(

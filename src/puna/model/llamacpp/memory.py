@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from puna.gguf import GGMLType, StringArray
+from puna.gguf.metadata import flag, invalid, per_layer, required, scalar
 from puna.model.llamacpp.bindings import bindings
 from puna.model.memory import MemoryForecast, MemoryTable, PartMemory, tokenizer_bytes
-from puna.model.metadata import flag, invalid, per_layer, required, scalar
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from puna.errors import TokenizerError
 from puna.model.llamacpp.bindings import bindings
-from puna.model.tokenizer.special_ids import SpecialIds
-from puna.model.tokenizer.tokenizer import Tokenizer
-from puna.model.tokenizer.vocabulary import read_vocabulary
+from puna.tokenizer.special_ids import SpecialIds
+from puna.tokenizer.tokenizer import Tokenizer
+from puna.tokenizer.vocabulary import read_vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +57,7 @@ def _id(token: int) -> int | None:
 
 
 class _Encoder:
-    """`puna.model.tokenizer.tokenizer.Encoder`."""
+    """`puna.tokenizer.tokenizer.Encoder`."""
 
     def __init__(self, model: LlamaCppModel) -> None:
         self._c = bindings()

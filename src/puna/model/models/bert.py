@@ -16,12 +16,12 @@ import numpy as np
 
 from puna.batch import BatchArrays, Input
 from puna.errors import UnsupportedModelError
+from puna.gguf.metadata import invalid, required, table_rows
 from puna.model.encoder import Encoder, EncoderOptions
-from puna.model.metadata import invalid, required, table_rows
 from puna.model.options import LayerOptions
 from puna.nn.attention import FusedSelfAttention, SelfAttention
-from puna.nn.classifier import Classifier
 from puna.nn.feed_forward import PlainFeedForward
+from puna.nn.heads import Classifier
 from puna.nn.layers import Embedding
 from puna.nn.module import WeightSource, blocks, part, weight
 from puna.nn.transformer_layer import ResidualNormLayer

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from puna.gguf.metadata import check_extent, invalid, limit, number, positive, required, scalar
 from puna.kvcache.storage import KVShape
 from puna.model.decoder import Decoder
-from puna.model.metadata import check_extent, invalid, limit, number, positive, required, scalar
 from puna.model.options import LayerOptions, TextOptions
 from puna.model.rope import RopeOptions, read_magnitude, read_yarn
 from puna.nn.experts import SharedAndRouted, dense_or_shared

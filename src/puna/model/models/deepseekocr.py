@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from puna.gguf.metadata import scalar
 from puna.model.decoder import Decoder
-from puna.model.metadata import scalar
 from puna.model.options import TextOptions
 from puna.nn.experts import MixtureOfExperts, dense_or_shared
 from puna.nn.feed_forward import FeedForward

@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from puna.gguf.metadata import required
 from puna.model.decoder import Decoder
-from puna.model.metadata import required
 from puna.model.options import TextOptions
 from puna.nn.feed_forward import GeluFeedForward
 from puna.nn.module import blocks, part

@@ -11,9 +11,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from puna.gguf.metadata import required
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import Everything, Window
-from puna.model.metadata import required
 from puna.model.options import LayerOptions, TextOptions
 from puna.nn.feed_forward import GeluFeedForward
 from puna.nn.module import blocks, part

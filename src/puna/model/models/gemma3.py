@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from puna.errors import UnsupportedModelError
+from puna.gguf.metadata import block_count, first_of, positive, required, scalar
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import Window
-from puna.model.metadata import block_count, first_of, positive, required, scalar
 from puna.model.options import LayerOptions, TextOptions, read_windows
 from puna.model.rope import RopeOptions
 from puna.nn.attention import NormedSelfAttention

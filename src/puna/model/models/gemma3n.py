@@ -17,10 +17,10 @@ import numpy as np
 
 from puna.batch import BatchArrays
 from puna.errors import shown
+from puna.gguf.metadata import block_count, first_of, flag, invalid, positive, required, scalar
 from puna.kvcache.cache import Cache
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import KeysOf, Window
-from puna.model.metadata import block_count, first_of, flag, invalid, positive, required, scalar
 from puna.model.options import LayerOptions, TextOptions, read_windows, share_keys
 from puna.model.rope import RopeOptions
 from puna.nn.attention import AllNormedSelfAttention, BorrowingAttention

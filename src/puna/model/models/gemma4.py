@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from puna.batch import BatchArrays
+from puna.gguf.metadata import block_count, first_of, invalid, positive, required, scalar
 from puna.kvcache.cache import Cache
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import KeysOf, Window
-from puna.model.metadata import block_count, first_of, invalid, positive, required, scalar
 from puna.model.options import LayerOptions, TextOptions, read_windows, share_keys
 from puna.model.rope import RopeOptions
 from puna.nn.attention import AllNormedSelfAttention, BorrowingAttention, KeysAsValues

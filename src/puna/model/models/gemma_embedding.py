@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from puna.batch import BatchArrays
 from puna.errors import ModelError, NotSupportedError
+from puna.gguf.metadata import table_rows
 from puna.kvcache.cache import Cache
 from puna.model.layer_cache import WholeText, Window
-from puna.model.metadata import table_rows
 from puna.model.models.gemma3 import Gemma3
 from puna.model.options import LayerOptions, TextOptions
 from puna.nn.layers import Linear

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from puna.gguf.metadata import required
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import Everything, Window
-from puna.model.metadata import required
 from puna.model.options import LayerOptions, TextOptions
 from puna.model.rope import RopeOptions, read_yarn
 from puna.nn.attention import FusedSelfAttention, SelfAttention

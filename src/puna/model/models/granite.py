@@ -10,8 +10,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from puna.gguf.metadata import scalar
 from puna.model.decoder import Decoder
-from puna.model.metadata import scalar
 from puna.model.options import LayerOptions, TextOptions
 from puna.nn.experts import MixtureOfExperts, SharedAndRouted, dense_or_shared
 from puna.nn.feed_forward import FeedForward

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from puna.gguf.metadata import flag
 from puna.model.mamba import attends_or_state, attention_or_mamba, with_mamba
-from puna.model.metadata import flag
 from puna.model.models import granite
 from puna.model.options import TextOptions
 from puna.nn.attention import SelfAttention

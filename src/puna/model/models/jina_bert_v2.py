@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from puna.batch import BatchArrays
+from puna.gguf.metadata import invalid, required, table_rows
 from puna.kvcache.cache import Cache
 from puna.model.encoder import Encoder, EncoderOptions
-from puna.model.metadata import invalid, required, table_rows
 from puna.model.options import LayerOptions
 from puna.nn.attention import SelfAttention
-from puna.nn.classifier import Classifier, DirectClassifier
 from puna.nn.distance import linear_bias
 from puna.nn.feed_forward import (
     ExactGeluFeedForward,
@@ -25,6 +24,7 @@ from puna.nn.feed_forward import (
     FusedExactGeluFeedForward,
     PlainFeedForward,
 )
+from puna.nn.heads import Classifier, DirectClassifier
 from puna.nn.layers import LayerNorm
 from puna.nn.module import blocks, part, weight
 from puna.nn.transformer_layer import ResidualNormLayer

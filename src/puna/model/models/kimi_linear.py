@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from puna.gguf.metadata import check_extent, invalid, required, scalar
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import State
-from puna.model.metadata import check_extent, invalid, required, scalar
 from puna.model.models.deepseek2 import LatentLayerOptions, check_latents
 from puna.model.options import LayerOptions, TextOptions
 from puna.nn.convolution import convolution_states

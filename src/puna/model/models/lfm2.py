@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from puna.batch import BatchArrays
 from puna.errors import UnsupportedModelError
+from puna.gguf.metadata import check_extent, invalid, required, scalar
 from puna.kvcache.cache import Cache
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import State
-from puna.model.metadata import check_extent, invalid, required, scalar
 from puna.model.options import LayerOptions, TextOptions
 from puna.nn.attention import NormedSelfAttention
 from puna.nn.convolution import GatedConvolution

@@ -11,9 +11,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from puna.gguf.metadata import scalar
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import Window
-from puna.model.metadata import scalar
 from puna.model.options import TextOptions
 from puna.nn.module import blocks
 from puna.nn.transformer_layer import PreNormLayer

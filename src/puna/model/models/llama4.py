@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from puna.gguf.metadata import flag, number, positive, required, scalar
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import Chunk, Everything
-from puna.model.metadata import flag, number, positive, required, scalar
 from puna.model.options import LayerOptions, TextOptions
 from puna.nn.attention import SelfAttention
 from puna.nn.experts import MixtureOfExperts, SharedAndRouted

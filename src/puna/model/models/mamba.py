@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from puna.gguf.metadata import check_extent, flag, invalid, required
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import State
-from puna.model.metadata import check_extent, flag, invalid, required
 from puna.model.options import LayerOptions, TextOptions
 from puna.nn.convolution import convolution_states
 from puna.nn.mamba import Mamba

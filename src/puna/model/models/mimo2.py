@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from puna.batch import BatchArrays
+from puna.gguf.metadata import flags, positive, required
 from puna.kvcache.cache import Cache
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import Window
-from puna.model.metadata import flags, positive, required
 from puna.model.options import LayerOptions, TextOptions
 from puna.nn.attention import FusedSelfAttention, SelfAttention
 from puna.nn.module import blocks, part, weight

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from puna.gguf.metadata import first_of, limit, scalar
 from puna.model.decoder import Decoder
-from puna.model.metadata import first_of, limit, scalar
 from puna.model.options import LayerOptions, TextOptions
 from puna.model.rope import read_magnitude
 from puna.nn.attention import SelfAttention

@@ -18,15 +18,15 @@ import numpy as np
 
 from puna.batch import BatchArrays
 from puna.errors import shown
+from puna.gguf.metadata import invalid, required, table_rows
 from puna.kvcache.cache import Cache, KVView, LayerCache
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import Images
-from puna.model.metadata import invalid, required, table_rows
 from puna.model.options import LayerOptions, TextOptions
-from puna.nn.adapters import RowScales
 from puna.nn.attention import attend
 from puna.nn.feed_forward import FeedForward
 from puna.nn.layers import Linear, RMSNorm, linear_many
+from puna.nn.low_rank import RowScales
 from puna.nn.module import Module, blocks, part, weight
 from puna.nn.transformer_layer import Layer, PreNormLayer
 from puna.ops import Array, Rope

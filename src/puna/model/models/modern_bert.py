@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 from puna.batch import BatchArrays
 from puna.errors import ModelError, UnsupportedModelError, shown
+from puna.gguf.metadata import flags, positive, required, scalar
 from puna.kvcache.cache import Cache
 from puna.model.encoder import Encoder, EncoderOptions
 from puna.model.layer_cache import WholeText
-from puna.model.metadata import flags, positive, required, scalar
 from puna.model.options import LayerOptions
 from puna.model.pooling import Pooling
 from puna.nn.attention import FusedSelfAttention
-from puna.nn.classifier import GeluClassifier
 from puna.nn.feed_forward import FusedExactGeluFeedForward, FusedFeedForward
+from puna.nn.heads import GeluClassifier
 from puna.nn.layers import LayerNorm
 from puna.nn.module import blocks, part, weight
 from puna.nn.transformer_layer import PreNormLayer

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from puna.gguf.metadata import invalid, required
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import Nothing, Remembered
 from puna.model.mamba import MambaLayerOptions, attends_or_state, attention_or_mamba, with_mamba
-from puna.model.metadata import invalid, required
 from puna.model.options import LayerOptions, TextOptions
 from puna.nn.attention import SelfAttention
 from puna.nn.experts import ExpertLinear, SharedAndRouted, SquaredReluExperts

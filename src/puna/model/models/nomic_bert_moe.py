@@ -10,8 +10,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from puna.gguf.metadata import required
 from puna.model.encoder import Encoder, EncoderOptions
-from puna.model.metadata import required
 from puna.model.options import LayerOptions
 from puna.nn.attention import FusedSelfAttention
 from puna.nn.experts import PlainExperts

@@ -10,9 +10,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from puna.gguf.metadata import scalar
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import Everything, Window
-from puna.model.metadata import scalar
 from puna.model.options import TextOptions
 from puna.nn.attention import FusedSelfAttention
 from puna.nn.feed_forward import FusedFeedForward

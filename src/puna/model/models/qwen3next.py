@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from puna.errors import UnsupportedModelError
+from puna.gguf.metadata import flag, flags, invalid, required
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import State
-from puna.model.metadata import flag, flags, invalid, required
 from puna.model.options import LayerOptions, TextOptions, with_axes
 from puna.model.rope import SECTIONS
 from puna.nn.attention import GatedSelfAttention

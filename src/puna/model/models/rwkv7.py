@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from puna.batch import BatchArrays
+from puna.gguf.metadata import invalid, required, scalar
 from puna.kvcache.cache import Cache
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import State
-from puna.model.metadata import invalid, required, scalar
 from puna.model.options import LayerOptions, TextOptions
 from puna.nn.feed_forward import FeedForward
 from puna.nn.layers import LayerNorm, RMSNorm

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from puna.batch import Batch, BatchArrays, Input, SourceText
+from puna.gguf.metadata import block_count, invalid, scalar
 from puna.kvcache.cache import Cache, KVView, LayerCache, Shift
 from puna.kvcache.whole_text import WholeTextCache
 from puna.model.base import TextModel
 from puna.model.layer_cache import Everything, Source
-from puna.model.metadata import block_count, invalid, scalar
 from puna.model.models.t5encoder import (
     DistanceAttention,
     EncoderLayer,

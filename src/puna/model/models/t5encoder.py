@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from puna.batch import BatchArrays
 from puna.errors import ModelError, NotSupportedError
+from puna.gguf.metadata import invalid, required
 from puna.kvcache.cache import Cache
 from puna.model.base import TextModel
 from puna.model.layer_cache import Remembered, WholeText
-from puna.model.metadata import invalid, required
 from puna.model.options import LayerOptions, TextOptions
 from puna.nn.attention import SelfAttention
 from puna.nn.distance import BucketBias

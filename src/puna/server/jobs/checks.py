@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from puna.errors import RequestError, TemplateError
-from puna.images.limits import image_limits
 from puna.options import THINK_LEVELS
 from puna.server.http.bodies import MOST_INPUTS
+from puna.vision.limits import image_limits
 
 _THINK_VALUES = ", ".join(f'"{level}"' for level in THINK_LEVELS) + ", true, or false"
 

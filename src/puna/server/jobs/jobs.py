@@ -13,7 +13,6 @@ import msgspec.structs
 
 from puna.errors import RequestError, shown
 from puna.grammar.format import Format
-from puna.images.limits import image_limits
 from puna.markup.registry import PARSERS
 from puna.prompt.author import Author
 from puna.prompt.capabilities import check_capabilities
@@ -25,6 +24,7 @@ from puna.server.jobs.images import check_remote, fetched
 from puna.server.jobs.threads import parsing
 from puna.server.settings import keep_alive_s
 from puna.store import StoredModel
+from puna.vision.limits import image_limits
 
 
 @dataclass(frozen=True)

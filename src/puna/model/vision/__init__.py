@@ -1,1 +1,0 @@
-"""Vision towers: what makes of images what text models read. One file per architecture."""

@@ -1,0 +1,175 @@
+"""Low-rank adapters: what several fine-tunings add to linears, each row of a pass by its own.
+
+Hu et al., arXiv:2106.09685: y = W x + scale * B (A x). The weights W stay as they are, quantised or
+not, so one model serves requests with any adapters, in one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from puna.ops import Array, Backend, ExpertWeights, Weight
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Rows = NDArray[np.integer]
+
+
+class RowScales:
+    """How strongly each adapter, by its number, changes each row of the pass that is being computed."""
+
+    def __init__(self, ops: Backend) -> None:
+        self._ops = ops
+        self._scales: dict[int, NDArray[np.float32]] = {}  # [rows]
+        self._outputs: Rows | None = None
+        self._others: Rows | None = None
+        self._rows = 0
+        self._columns: dict[tuple[int, int], Array] = {}
+
+    def begin(self, scales: Mapping[int, NDArray[np.float32]], outputs: Rows | None) -> None:
+        """A pass begins: `scales` [rows] of each adapter that takes part, `outputs` the rows wanted of it."""
+        self.end()
+        self._scales, self._outputs = dict(scales), outputs
+        self._rows = len(next(iter(scales.values()))) if scales else 0
+
+    def end(self) -> None:
+        """No adapter takes part until the next pass."""
+        self._scales, self._outputs, self._rows = {}, None, 0
+        self._columns.clear()
+
+    @contextmanager
+    def standing_for(self, rows: Rows) -> Iterator[None]:
+        """Meanwhile linears see other rows: each stands for the one of the pass whose number is given."""
+        before, self._others, self._columns = (self._others, self._columns), rows, {}
+        try:
+            yield
+        finally:
+            self._others, self._columns = before
+
+    @property
+    def active(self) -> bool:
+        return bool(self._scales)
+
+    def each(self, adapter: int, rows: int) -> NDArray[np.float32] | None:
+        """The scales of `rows` rows, [rows], or None where the adapter takes no part.
+
+        A linear sees either all rows of the pass or those whose results are wanted, unless rows stand for
+        others. Raises `ValueError` for another number of rows that do not have one scale in common.
+        """
+        scales = self._scales.get(adapter)
+        return None if scales is None else self._spread(scales, rows)
+
+    def _spread(self, scales: NDArray[np.float32], rows: int) -> NDArray[np.float32]:
+        """The scales of `rows` rows, of those of the pass."""
+        if (scales == scales[0]).all():
+            return np.full(rows, scales[0])
+        if self._others is not None:
+            scales = scales[self._others]
+        elif rows != self._rows and self._outputs is not None:
+            scales = scales[self._outputs]
+        if len(scales) != rows:
+            raise ValueError(f"adapters of {self._rows} rows do not say which {rows} rows these are")
+        return scales
+
+    def of(self, adapter: int, rows: int) -> float | Array | None:
+        """The scale of all `rows` rows, or one for each [rows, 1]; otherwise as `each`."""
+        scales = self._scales.get(adapter)
+        if scales is None:
+            return None
+        if (scales == scales[0]).all():
+            return float(scales[0])
+        if (column := self._columns.get((adapter, rows))) is None:  # every linear of a layer asks
+            column = self._ops.array(self._spread(scales, rows).reshape(-1, 1).copy())
+            self._columns[adapter, rows] = column
+        return column
+
+    def changed(self, adapters: Iterable[int], rows: int) -> Rows:
+        """Which of `rows` rows any of `adapters` changes, ascending."""
+        found = np.zeros(rows, bool)
+        for adapter in adapters:
+            if (scales := self.each(adapter, rows)) is not None:
+                found |= scales != 0
+        return found.nonzero()[0]
+
+
+class LowRank:
+    """What adapters add to one linear."""
+
+    def __init__(self, ops: Backend, scales: RowScales) -> None:
+        self._ops = ops
+        self._scales = scales
+        self._parts: list[tuple[int, Weight, Weight]] = []
+
+    def add(self, adapter: int, name: str, a: NDArray[np.float32], b: NDArray[np.float32]) -> None:
+        """Adapter number `adapter` adds b a x: `a` [rank, in], `b` [out, rank]."""
+        down, up = Weight.from_values(f"{name}.lora_a", a), Weight.from_values(f"{name}.lora_b", b)
+        for each in (down, up):
+            self._ops.pack(each)
+        self._parts.append((adapter, down, up))
+
+    def added(self, x: Array, y: Array) -> Array:
+        """`y` [rows, out] and what adapters make of `x` [rows, in]."""
+        for adapter, down, up in self._parts:
+            if (scale := self._scales.of(adapter, len(x))) is not None:
+                y = y + self._ops.linear(self._ops.linear(x, down) * scale, up)
+        return y
+
+
+class LowRankRows(LowRank):
+    """What adapters add to rows of a table [rows, hidden]."""
+
+    def add(self, adapter: int, name: str, a: NDArray[np.float32], b: NDArray[np.float32]) -> None:
+        """Adapter number `adapter` adds (b a)^T: `a` [rank, rows], `b` [hidden, rank]."""
+        table = Weight.from_values(f"{name}.lora_a", a.T)  # looked up in, so it stays as it is
+        up = Weight.from_values(f"{name}.lora_b", b)
+        self._ops.pack(up)
+        self._parts.append((adapter, table, up))
+
+    def added(self, x: Array, y: Array) -> Array:
+        """`y` [rows, hidden] and what adapters add for the tokens `x`, int32 [rows]."""
+        for adapter, table, up in self._parts:
+            if (scale := self._scales.of(adapter, len(x))) is not None:
+                y = y + self._ops.linear(self._ops.embedding(x, table) * scale, up)
+        return y
+
+
+class ExpertLowRank:
+    """What adapters add to a linear of each expert."""
+
+    def __init__(self, ops: Backend, scales: RowScales) -> None:
+        self._ops = ops
+        self._scales = scales
+        self._parts: list[tuple[int, ExpertWeights, ExpertWeights]] = []
+
+    def add(self, adapter: int, name: str, a: NDArray[np.float32], b: NDArray[np.float32]) -> None:
+        """Adapter number `adapter` adds b a x: `a` [experts, rank, in], `b` [experts, out, rank]."""
+        down, up = (
+            ExpertWeights(
+                Weight.from_values(f"{name}.lora_{half}", each.reshape(-1, each.shape[2])), len(each)
+            )
+            for half, each in (("a", a), ("b", b))
+        )
+        for each in (down, up):
+            self._ops.pack(each.weight)
+        self._parts.append((adapter, down, up))
+
+    def changed(self, rows: int) -> Rows:
+        """Which of `rows` rows it changes, ascending."""
+        return self._scales.changed((adapter for adapter, *_ in self._parts), rows)
+
+    def added(self, x: Array, y: Array, chosen: Array, rows: int, each: Rows) -> Array:
+        """`y` [T, out] and what adapters make of `x` [T, in] at the experts `chosen` [T].
+
+        These are rows `each` [T] of `rows`.
+        """
+        for adapter, down, up in self._parts:
+            if (scales := self._scales.each(adapter, rows)) is not None:
+                scale = self._ops.array(scales[each].reshape(-1, 1))
+                narrow = self._ops.expert_linear(x, chosen, down) * scale
+                y = y + self._ops.expert_linear(narrow, chosen, up)
+        return y

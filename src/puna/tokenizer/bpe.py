@@ -1,0 +1,123 @@
+"""Byte-pair encoding with the ranked merges of the file (spec B3 and B4)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from tokenizers import Tokenizer, models
+
+from puna.errors import TokenizerError
+from puna.tokenizer.patterns import PreTokenizer, splitter
+from puna.tokenizer.tokenizer import WordCache
+from puna.tokenizer.vocabulary import SPACE, Vocabulary, byte_characters
+
+logger = logging.getLogger(__name__)
+
+#: Longer words, in characters, are merged by the library's one call that lets other threads run meanwhile.
+_LONG_WORD = 1024
+
+_BYTE_MAP = str.maketrans(dict(enumerate(byte_characters())))
+
+
+class BytePairEncoder:
+    """BPE within words, over GPT-2's byte alphabet or over characters with U+2581 for spaces."""
+
+    def __init__(
+        self, vocabulary: Vocabulary, merges: list[str], pre: PreTokenizer, *, byte_level: bool
+    ) -> None:
+        ids = dict(vocabulary.plain_ids)
+        self._size = len(vocabulary)
+        # Bytes without a token get ids beyond the vocabulary, which are dropped at the end. This prevents the
+        # characters around them from being merged.
+        alphabet = byte_characters() if byte_level else [f"<0x{byte:02X}>" for byte in range(256)]
+        missing = [symbol for symbol in alphabet if symbol not in ids]
+        ids.update({symbol: self._size + i for i, symbol in enumerate(missing)})
+        self._drop = bool(missing)
+        try:
+            self._model = _model(ids, merges, pre, bytes_apart=not byte_level)
+        except Exception as error:  # the library raises plain Exception
+            raise TokenizerError(f"{vocabulary.where}: the merges do not fit the tokens ({error})") from error
+        self._batch = Tokenizer(self._model)
+        self._byte_level = byte_level
+        self._line_ends = {} if byte_level else {text: id for text, id in ids.items() if not text.strip("\n")}
+        self._splits = [splitter(step) for step in pre.steps]
+        self._caches = [WordCache() for _ in self._splits]
+
+    def encode(self, text: str, *, first: bool) -> list[int]:
+        if not self._byte_level:
+            text = text.replace(" ", SPACE)
+        ids: list[int] = []
+        self._encode(text, 0, ids)
+        return [id for id in ids if id < self._size] if self._drop else ids
+
+    def _encode(self, text: str, depth: int, ids: list[int]) -> None:
+        """Append the ids of `text`, a piece produced by the first `depth` steps of the pre-tokenizer."""
+        while depth < len(self._splits):
+            pieces = self._splits[depth](text)
+            depth += 1
+            if text not in pieces:
+                break
+        else:
+            ids += self._merge(text)
+            return
+        cache = self._caches[depth - 1]
+        last = depth == len(self._splits)
+        for piece in pieces:
+            known = cache.get(piece)
+            if known is None:
+                known = []
+                if last:
+                    known = self._merge(piece) if piece else known
+                else:
+                    self._encode(piece, depth, known)
+                cache.put(piece, known)
+            ids += known
+
+    def _merge(self, word: str) -> list[int]:
+        if self._byte_level:
+            word = word.encode().decode("latin-1").translate(_BYTE_MAP)
+        elif word in self._line_ends:
+            return [self._line_ends[word]]
+        if len(word) > _LONG_WORD:
+            (found,) = self._batch.encode_batch_fast([word], add_special_tokens=False)
+            return list(found.ids)
+        return [token.id for token in self._model.tokenize(word)]
+
+
+def _model(ids: dict[str, int], merges: list[str], pre: PreTokenizer, *, bytes_apart: bool) -> models.BPE:
+    """The library's model. It raises plain Exception if a merge does not fit the tokens."""
+
+    def build(pairs: list[tuple[str, str]]) -> models.BPE:
+        return models.BPE(
+            vocab=ids,
+            merges=pairs,
+            cache_capacity=0,
+            byte_fallback=bytes_apart,
+            ignore_merges=pre.ignore_merges,
+        )
+
+    # Of repeated merges the library would use the last rank, and of one that makes a token longer than all
+    # there are it would panic.
+    if len(set(merges)) == len(merges) and _longest(merges) <= _longest(ids) + len(" "):
+        try:
+            return build([(left, right) for left, _, right in [merge.partition(" ") for merge in merges]])
+        except Exception as error:  # checking 280,000 merges in Python costs more than trying
+            logger.debug("dropping unusable merges: %s", error)
+    return build(_usable(merges, ids))
+
+
+def _longest(texts: Iterable[str]) -> int:
+    """Bytes of the longest text."""
+    return max((len(text.encode()) for text in texts), default=0)
+
+
+def _usable(merges: list[str], ids: dict[str, int]) -> list[tuple[str, str]]:
+    """The merges of two tokens into a token, by rank; the first of repeated ones."""
+    usable: dict[tuple[str, str], None] = {}
+    for merge in merges:
+        left, _, right = merge[1:].partition(" ")  # the left side is never empty, but may be a space
+        left = merge[:1] + left
+        if left in ids and right in ids and left + right in ids:
+            usable[left, right] = None
+    return list(usable)

@@ -1,0 +1,1 @@
+"""Vision: images decoded within limits, prepared as pixels, and read by towers."""

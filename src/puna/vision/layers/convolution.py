@@ -1,0 +1,121 @@
+"""Convolutions over a grid of patches, as products with each place's neighbours.
+
+A grid is an array [height * width, channels], and square. What is beyond its rim counts as zeros, a row
+of which follows the grids that convolutions read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puna.nn.layers import Linear, Values
+from puna.nn.module import WeightSource
+from puna.ops import Array, Backend, Weight
+from puna.vision.layers.attention import pieces
+
+
+def neighbours(side: int, kernel: int, step: int, before: int, after: int) -> NDArray[np.int64]:
+    """The places that a convolution of `kernel` x `kernel` reads: [results, kernel * kernel].
+
+    It begins `before` places outside the grid and may reach `after` places beyond it; all of them have the
+    number `side * side`.
+    """
+    numbers = np.pad(np.arange(side**2).reshape(side, side), (before, after), constant_values=side**2)
+    seen = np.lib.stride_tricks.sliding_window_view(numbers, (kernel, kernel))[::step, ::step]
+    return np.ascontiguousarray(seen).reshape(-1, kernel**2)
+
+
+def evenly(side: int, kernel: int, step: int) -> NDArray[np.int64]:
+    """`neighbours` where each `step` places have a result, and what is read beyond the grid is halved.
+
+    TensorFlow calls that padding SAME: of an odd number of places, the one more is after the grid.
+    """
+    outside = max((results(side, step) - 1) * step + kernel - side, 0)
+    return neighbours(side, kernel, step, outside // 2, outside - outside // 2)
+
+
+def results(side: int, step: int) -> int:
+    """The side of what a convolution makes of a grid, one result for each `step` places."""
+    return -(-side // step)
+
+
+def rimmed(ops: Backend, parts: Sequence[Array]) -> Array:
+    """A grid of which these are the rows, and after it a row of zeros for what is beyond its rim."""
+    return ops.concatenate([*parts, ops.array(np.zeros((1, parts[0].shape[1]), np.float32))])
+
+
+class Convolution:
+    """One whose weights are [out, in, kernel, kernel], perhaps with a bias [1, out, 1, 1]."""
+
+    def __init__(self, linear: Linear, kernel: int) -> None:
+        self.linear = linear
+        self.kernel = kernel
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        linear = _as_linear(source, name, shape)
+        return None if linear is None else cls(linear, shape[-1])
+
+    def parts(
+        self, grid: Array, side: int, step: int, slice_rows: int, rim: int | None = None
+    ) -> Iterator[Array]:
+        """A `rimmed` grid [side² + 1, in] to [results², out], `slice_rows` rows at a time.
+
+        It reads `rim` places beyond each side of the grid, or as `evenly` has it.
+        """
+        ops, kernel = self.linear.ops, self.kernel
+        seen = evenly(side, kernel, step) if rim is None else neighbours(side, kernel, step, rim, rim)
+        for begin, end in pieces(len(seen), slice_rows):
+            read = grid[ops.array(seen[begin:end].reshape(-1))]
+            yield self.linear(read.reshape(end - begin, -1))
+
+
+class DepthwiseConvolution(Values):
+    """One that reads each channel by itself: its weights are [channels, 1, kernel, kernel]."""
+
+    @classmethod
+    def stored_shape(cls, shape: tuple[int, ...]) -> tuple[int, ...]:
+        channels, kernel = shape
+        return channels, 1, kernel, kernel
+
+    @classmethod
+    def arranged(cls, values: NDArray[np.float32], options: Any) -> NDArray[np.float32]:
+        return values.reshape(len(values), -1).T  # [kernel * kernel, channels]
+
+    def parts(self, ops: Backend, grid: Array, side: int, step: int, slice_rows: int) -> Iterator[Array]:
+        """A `rimmed` grid [side² + 1, channels] to [results², channels], `slice_rows` rows at a time."""
+        seen = np.ascontiguousarray(evenly(side, round(len(self.values) ** 0.5), step).T)
+        for begin, end in pieces(seen.shape[1], slice_rows):
+            read = (grid[ops.array(places)] for places in seen[:, begin:end])
+            total = next(read) * self.values[0]
+            for index, each in enumerate(read, 1):
+                total = total + each * self.values[index]
+            yield total
+
+
+class Pointwise(Linear):
+    """A linear stored as a convolution that reads one place: [out, in, 1, 1]."""
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        return super().from_source(source, name, (*shape, 1, 1), options)
+
+
+def _as_linear(source: WeightSource, name: str, shape: tuple[int, ...]) -> Linear | None:
+    """The convolution `name` [out, in, kernel, kernel] as a product with all channels of each place read."""
+    values = source.values(f"{name}.weight", shape)
+    if values is None:
+        return None
+    bias = source.values(f"{name}.bias", (shape[0], 1, 1))
+    turned = np.ascontiguousarray(values.transpose(0, 2, 3, 1)).reshape(shape[0], -1)
+    matrix = Weight.from_values(f"{name}.weight", turned)
+    source.ops.pack(matrix)
+    return Linear(source.ops, matrix, None if bias is None else source.ops.array(bias.reshape(-1).copy()))

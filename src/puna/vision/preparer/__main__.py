@@ -1,0 +1,19 @@
+"""`python -I -S .../preparer/__main__.py FOLDER...`: how a preparer is started.
+
+Nothing but the standard library and what lies in the given folders can be imported: neither the working
+directory nor the environment decides what runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from puna.vision.preparer.process import main
+
+sys.path += sys.argv[1:]
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy multiplies nothing here
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""The preparer process: decodes one image at a time, and dies of one that takes too much."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import traceback
+from ctypes import CDLL
+from typing import Final
+
+import msgspec
+
+from puna.confined import bounds, frame, memory_bytes, settle
+from puna.errors import PreparerError, PunaError
+from puna.vision.decoding import decode
+from puna.vision.preparer.protocol import (
+    OUT_OF_MEMORY,
+    Done,
+    Failed,
+    FromPreparer,
+    Prepare,
+    Ready,
+    packed,
+)
+from puna.vision.tower import VisionTower
+
+_CONNECTION: Final = 0  # the file descriptor
+#: Option of mallopt: larger pieces of memory are mapped, and so given back to the system when they are freed.
+_MMAP_THRESHOLD: Final = -3
+_MAPPED_BYTES: Final = 1 << 20
+
+_decoder = msgspec.msgpack.Decoder(Prepare)
+
+
+def main() -> None:
+    """Prepare images until the owner hangs up."""
+    settle()
+    with contextlib.suppress(OSError, AttributeError):  # not the GNU library
+        CDLL(None).mallopt(_MMAP_THRESHOLD, _MAPPED_BYTES)
+    with contextlib.suppress(ConnectionError):  # it is gone
+        _serve()
+    os._exit(0)
+
+
+def _serve() -> None:
+    opened = frame(_read)
+    if opened is None:
+        return
+    kind, options = pickle.loads(opened)  # of the owner
+    tower: VisionTower = kind(options, None)
+    _send(Ready())
+    while (received := frame(_read)) is not None:
+        _send(_answer(_decoder.decode(received), tower))
+
+
+def _answer(request: Prepare, tower: VisionTower) -> FromPreparer:
+    """The image as the tower reads it, or what is wrong with it.
+
+    Without time or memory the process ends: what went on after that could not be trusted.
+    """
+    address_space = memory_bytes("size") + request.limits.memory_bytes
+    try:
+        with bounds(request.seconds, address_space) as left:
+            picture = decode(request.data, request.limits, request.name, enough=4 * tower.most_pixels)
+            pixels = picture.width * picture.height
+            prepared = tower.prepare(picture)
+        return Done.of(prepared, pixels, request.seconds - left())
+    except PunaError as error:
+        return Failed(error.kind, str(error))
+    except MemoryError:
+        os._exit(OUT_OF_MEMORY)
+    except Exception as error:
+        traceback.print_exc()  # a defect of ours, which fails no other request
+        reason = f"internal error in the process that decodes images: {type(error).__name__}: {error}"
+        return Failed(PreparerError.__name__, reason)
+
+
+def _read(size: int) -> bytes:
+    return os.read(_CONNECTION, size)
+
+
+def _send(message: FromPreparer) -> None:
+    rest = memoryview(packed(message))
+    while rest:
+        rest = rest[os.write(_CONNECTION, rest) :]

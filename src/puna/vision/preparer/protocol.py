@@ -1,0 +1,106 @@
+"""Messages between a preparer and its owner: a pickled tower without weights, then frames of msgpack."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Self
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from puna import confined
+from puna.vision.limits import ImageLimits
+from puna.vision.tower import Prepared
+
+_encoder = msgspec.msgpack.Encoder()
+
+#: Exit status of a preparer whose image took too much memory.
+OUT_OF_MEMORY: Final = 12
+
+#: A reply that is longer does not come from our own code.
+MAX_REPLY_BYTES: Final = 1 << 30
+
+
+class _Message(msgspec.Struct, tag=True, frozen=True):
+    pass
+
+
+class Prepare(_Message, frozen=True):
+    """Decode the image file `data`, which errors call `name`. Answered by `Done` or `Failed`."""
+
+    data: bytes
+    name: str
+    limits: ImageLimits
+    seconds: float  # of processor time
+
+
+class Ready(_Message, frozen=True):
+    """The process has started: its first message."""
+
+
+class Numbers(msgspec.Struct, frozen=True):
+    """An array, in C order."""
+
+    shape: tuple[int, ...]
+    kind: str
+    data: memoryview
+
+    @classmethod
+    def of(cls, array: NDArray[Any] | None) -> Self | None:
+        if array is None:
+            return None
+        array = np.ascontiguousarray(array)
+        return cls(array.shape, array.dtype.str, array.reshape(-1).view(np.uint8).data)
+
+    def array(self, kind: type[np.generic]) -> NDArray[Any]:
+        """Raises ValueError for another kind of numbers, and where they are too few or too many."""
+        if np.dtype(self.kind) != np.dtype(kind):
+            raise ValueError(f"an array of {self.kind} came instead of one of {np.dtype(kind).str}")
+        return np.frombuffer(self.data, kind).reshape(self.shape)
+
+
+class Done(_Message, frozen=True):
+    """The image as the tower reads it; it took `seconds` of processor time to decode `decoded_pixels`."""
+
+    pixels: Numbers
+    rows: int
+    grid: tuple[int, int]
+    overview: Numbers | None
+    order: Numbers | None
+    decoded_pixels: int
+    seconds: float
+
+    @classmethod
+    def of(cls, prepared: Prepared, decoded_pixels: int, seconds: float) -> Done:
+        pixels = Numbers.of(prepared.pixels)
+        assert pixels is not None
+        return cls(
+            pixels, prepared.rows, prepared.grid, Numbers.of(prepared.overview), Numbers.of(prepared.order),
+            decoded_pixels, seconds,
+        )  # fmt: skip
+
+    @property
+    def prepared(self) -> Prepared:
+        """Raises ValueError for arrays that are not what they should be."""
+        overview, order = self.overview, self.order
+        return Prepared(
+            self.pixels.array(np.uint8),
+            self.rows,
+            self.grid,
+            overview=None if overview is None else overview.array(np.uint8),
+            order=None if order is None else order.array(np.int64),
+        )
+
+
+class Failed(_Message, frozen=True):
+    """`kind` is a class of `puna.errors`."""
+
+    kind: str
+    message: str
+
+
+FromPreparer = Ready | Done | Failed
+
+
+def packed(message: Prepare | FromPreparer) -> bytes:
+    return confined.packed(_encoder.encode(message))

@@ -1,0 +1,212 @@
+"""Which vision tower a file has; only the one that is asked for is imported."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from puna.errors import UnsupportedModelError, shown
+from puna.gguf.metadata import flag, invalid
+
+if TYPE_CHECKING:
+    from puna.gguf import GGUFFile
+    from puna.vision.options import VisionOptions
+    from puna.vision.tower import VisionTower
+
+#: The value of each that changes nothing, or what computes it; None: there is no such value.
+_SELDOM: Final[dict[str, Any]] = {
+    "vision.attention.head_count_kv": lambda o: o.heads,
+    "vision.attention.head_dim": lambda o: o.head_dim,
+    "vision.attention.key_length": lambda o: o.head_dim,
+    "vision.feature_layer": lambda o: [len(o.layers)],
+    "vision.fullatt_block_indexes": [],
+    "vision.n_wa_pattern": 0,
+    "vision.wa_layer_indexes": [],
+    "vision.wa_pattern_mode": None,
+    "vision.window_size": None,
+    "vision.is_deepstack_layers": lambda o: [False] * len(o.layers),
+    "vision.deepstack_visual_indexes": [],
+    "vision.projector.scale_factor": 1,
+    "vision.projector.query_side": None,
+    "vision.projector.window_side": None,
+    "vision.projector.spatial_offsets": None,
+    "vision.projector.use_layernorm": None,
+    "vision.pixel_shuffle_ratio": 1,
+    "vision.spatial_merge_size": 1,
+    "vision.temporal_patch_size": 2,
+    "vision.swiglu_clamp": None,
+    "vision.expert_count_per_layer": None,
+    "vision.expert_used_count": 0,
+    "vision.rope.freq_base": None,
+    "vision.preproc_min_tiles": None,
+    "vision.preproc_max_tiles": None,
+    "vision.preproc_image_size": lambda o: o.image_size,
+    "vision.image_min_pixels": None,
+    "vision.image_max_pixels": None,
+    "vision.image_grid_pinpoints": [],
+    "vision.mm_patch_merge_type": "flat",
+    "vision.image_aspect_ratio": "pad",
+    "vision.max_num_tiles": 1,
+    "vision.global.block_count": 0,
+    "vision.intermediate_layers_indices": [],
+    "vision.use_image_special_tokens": True,
+    "mm.projector_hidden_act": "gelu",
+}
+
+
+_MOST_SHOWN: Final = 1 << 12
+
+
+class _Noting:
+    """A file that notes which keys it is asked for."""
+
+    def __init__(self, file: GGUFFile) -> None:
+        self._file = file
+        self.asked: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.asked.add(key)
+        return self._file.get(key, default)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def read_checked(tower: type[VisionTower], file: GGUFFile, text_size: int) -> VisionOptions:
+    """Return the options of the tower in `file`: see `VisionTower.read_options`.
+
+    Raises `UnsupportedModelError` for an activation or another setting that the tower does not compute.
+    """
+    noting = _Noting(file)
+    options = tower.read_options(cast("GGUFFile", noting), text_size)
+    if (activation := _activation(file)) not in ("", *tower.activations):
+        raise UnsupportedModelError(
+            f"{file.path}: the activation {activation} is not supported in a vision tower of this kind, only "
+            f"{' or '.join(tower.activations)}"
+        )
+    for key, neutral in _SELDOM.items():
+        given: Any = file.get(key)
+        if given is None or key in noting.asked or key in tower.without_effect:
+            continue
+        value = neutral(options) if callable(neutral) and options.layers else neutral
+        given = given if isinstance(given, str | int | float) else list(given[:_MOST_SHOWN])
+        if value is None or given != value:
+            instead = "" if value is None else f", only {shown(value)}"
+            raise UnsupportedModelError(
+                f"{file.path}: '{file.architecture}.{key}' is {shown(given)}, which is not supported in a "
+                f"vision tower of this kind{instead}"
+            )
+    return options
+
+
+def _activation(file: GGUFFile) -> str:
+    """Return what the two keys for it say: "gelu", "silu" or "quick gelu"; "" if they say nothing."""
+    gelu, silu = flag(file, "use_gelu", False), flag(file, "use_silu", False)
+    if gelu and silu:
+        raise invalid(file, "use_silu", "is true, and so is 'use_gelu'")
+    if gelu or silu:
+        return "gelu" if gelu else "silu"
+    return "" if file.get("use_gelu") is None else "quick gelu"
+
+
+#: Of files that have text and vision, by `general.architecture`: the file in this folder and the class in it.
+_TOWERS: Final = {
+    "deepseekocr": ("deepseek_ocr", "DeepSeekOcrVision"),
+    "gemma3": ("gemma3", "Gemma3Vision"),
+    "gemma4": ("gemma4", "Gemma4Vision"),
+    "glmocr": ("glm_ocr", "GlmOcrVision"),
+    "llama4": ("llama4", "Llama4Vision"),
+    "lfm2": ("lfm2", "Lfm2Vision"),
+    "lfm2moe": ("lfm2", "Lfm2Vision"),
+    "mistral3": ("pixtral", "PixtralVision"),
+    "mllama": ("mllama", "MllamaVision"),
+    "qwen25vl": ("qwen", "Qwen25Vision"),
+    "qwen35": ("qwen", "Qwen3Vision"),
+    "qwen35moe": ("qwen", "Qwen3Vision"),
+    "qwen3vl": ("qwen", "Qwen3Vision"),
+    "qwen3vlmoe": ("qwen", "Qwen3Vision"),
+}
+
+#: Of files with a tower alone, by `clip.projector_type`; also what models their rows are read by.
+_PROJECTORS: Final = {
+    "deepseekocr": (("deepseek_ocr", "DeepSeekOcrVisionBeside"), ("deepseek2-ocr",)),
+    "gemma3": (("gemma3", "Gemma3Vision"), ("gemma3",)),
+    "gemma3nv": (("gemma3n", "Gemma3nVision"), ("gemma3n",)),
+    "gemma4v": (("gemma4", "Gemma4Vision"), ("gemma4",)),
+    "glm4v": (("glm_ocr", "GlmOcrVision"), ("glm4", "glm4moe")),
+    "llama4": (("llama4", "Llama4Vision"), ("llama4",)),
+    "idefics3": (("idefics3", "Idefics3Vision"), ("llama",)),
+    "internvl": (("internvl", "InternVision"), ("gpt-oss", "llama", "qwen2", "qwen3", "qwen3moe")),
+    "lfm2": (("lfm2", "Lfm2Vision"), ("lfm2", "lfm2moe")),
+    "llava-next": (("llava", "LlavaNextVision"), ("llama", "qwen2")),
+    "minicpmv4_6": (("minicpmv", "MiniCPM46Vision"), ("qwen35",)),
+    "mlp": (("llava", "LlavaVision"), ("llama",)),
+    "pixtral": (("pixtral", "PixtralVision"), ("llama", "mistral3")),
+    "resampler": (("minicpmv", "MiniCPMVision"), ("llama", "qwen2", "qwen3")),
+    "qwen2.5vl_merger": (("qwen", "Qwen25Vision"), ("qwen2vl",)),
+    "qwen2vl_merger": (("qwen", "Qwen2Vision"), ("qwen2vl",)),
+    "qwen3vl_merger": (("qwen", "Qwen3Vision"), ("qwen35", "qwen35moe", "qwen3vl", "qwen3vlmoe")),
+}
+
+PROJECTOR_ARCHITECTURE: Final = "clip"
+#: What LLaVA 1.6 cuts pictures into.
+_GRIDS: Final = "vision.image_grid_pinpoints"
+
+
+def tower_in(file: GGUFFile) -> type[VisionTower] | None:
+    """The tower of a model's own file; None when it has none, or one there is no code for."""
+    if not has_tower(file):
+        return None
+    return _class(*_TOWERS[file.architecture])
+
+
+def has_tower(file: GGUFFile) -> bool:
+    """Whether a model's own file has a tower there is code for."""
+    return (
+        file.architecture in _TOWERS
+        and file.get("vision.block_count") is not None
+        and any(name.startswith("v.") for name in file.tensors)
+    )
+
+
+def projector_type(file: GGUFFile) -> str:
+    """What a file with a tower alone calls its kind."""
+    kinds = (file.get(key) for key in ("vision.projector_type", "projector_type"))
+    # Files of LLaVA did not say it before there were others.
+    kind = next((kind for kind in kinds if isinstance(kind, str)), "mlp")
+    if kind == "mlp" and ("model.image_newline" in file.tensors or file.get(_GRIDS) is not None):
+        return "llava-next"  # which files do not tell from LLaVA 1.5
+    return kind
+
+
+def is_read_by(kind: str, architecture: str) -> bool:
+    """Whether a text model reads what a tower of that kind makes of images, and there is code for it."""
+    return kind in _PROJECTORS and architecture in _PROJECTORS[kind][1]
+
+
+def tower_beside(file: GGUFFile, architecture: str) -> type[VisionTower]:
+    """The tower in a file of its own, for a text model of `architecture`. Raises `UnsupportedModelError`."""
+    from puna.errors import UnsupportedModelError, shown
+
+    if file.architecture != PROJECTOR_ARCHITECTURE:
+        raise UnsupportedModelError(
+            f"{file.path} is no projector: its architecture is {shown(file.architecture)}, not 'clip'"
+        )
+    kind = projector_type(file)
+    if kind not in _PROJECTORS:
+        raise UnsupportedModelError(
+            f"{file.path}: projectors of type {shown(kind)} are not supported; "
+            f"supported: {', '.join(sorted(_PROJECTORS))}"
+        )
+    tower, readers = _PROJECTORS[kind]
+    if architecture not in readers:
+        raise UnsupportedModelError(
+            f"{file.path}: a projector of type {shown(kind)} is for {' or '.join(readers)}, "
+            f"not for {shown(architecture)}"
+        )
+    return _class(*tower)
+
+
+def _class(module: str, name: str) -> type[VisionTower]:
+    tower: type[VisionTower] = getattr(importlib.import_module(f"puna.vision.towers.{module}"), name)
+    return tower

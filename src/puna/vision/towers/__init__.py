@@ -1,0 +1,1 @@
+"""Vision towers, one file for each lineage."""

@@ -1,0 +1,270 @@
+"""The eyes of DeepSeek-OCR: SAM on a picture and on tiles of it, and CLIP on what SAM makes of them.
+
+Wei et al., arXiv:2510.18234, section 3.2. Lines of rows end with a row of their own, and the picture
+with another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puna.batch import Image, Input
+from puna.errors import ModelError
+from puna.gguf.metadata import block_count, invalid, positive, required, table_rows
+from puna.nn.layers import LayerNorm, Linear, StackedLinear
+from puna.nn.module import blocks, part, weight
+from puna.ops import Array
+from puna.vision.decoding import Picture
+from puna.vision.layers.attention import Slices
+from puna.vision.layers.interpolation import resized_positions
+from puna.vision.layers.layers import (
+    JoinedPatchAttention,
+    LayerNormLayer,
+    PatchEmbedding,
+    QuickGeluFeedForward,
+    Table,
+    through,
+)
+from puna.vision.layers.sam import Sam, SamLayerOptions, SamOptions
+from puna.vision.options import VisionOptions
+from puna.vision.pixels import (
+    BICUBIC,
+    Pixels,
+    closest_grid,
+    normalised,
+    padded,
+    patches,
+    stretched,
+    tile_places,
+    tiles,
+)
+from puna.vision.tower import Prepared, VisionTower, kept_together, rows_of, square_root
+
+if TYPE_CHECKING:
+    from puna.gguf import GGUFFile
+
+_LEAST_TILES: Final = 2
+_MOST_TILES: Final = 9
+_ABSURD_TILES: Final = 256
+#: Of the model's code. llama.cpp's converter writes SAM's, which no reader takes for that of CLIP.
+_CLIP_EPS: Final = 1e-5
+_GREY: Final = 127
+#: Patches of a side that become one row.
+_STRIDES: Final = 4
+_LARGEST_SIDE: Final = 256  # of the patches of a picture; published models have 64
+
+
+class OcrAttention(JoinedPatchAttention):
+    inputs: StackedLinear = weight(
+        "self_attn.qkv_proj|attn_qkv", "hidden_size", "hidden_size", "hidden_size", "hidden_size"
+    )
+    output: Linear = weight("self_attn.out_proj|attn_out", "hidden_size", "hidden_size")
+
+
+class OcrLayer(LayerNormLayer):
+    attention: OcrAttention = part()
+    feed_forward: QuickGeluFeedForward = part()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepSeekOcrVisionOptions(VisionOptions):
+    sam: SamOptions
+    least_tiles: int
+    most_tiles: int
+
+    @property
+    def positions(self) -> int:
+        """Those of the patches, and of what stands for all of them."""
+        return self.patches + 1
+
+    @property
+    def joined_size(self) -> int:
+        """What CLIP made of a patch, and SAM."""
+        return 2 * self.hidden_size
+
+    @property
+    def whole_size(self) -> int:
+        """Pixels of the side of the whole picture."""
+        return self.sam.side * self.sam.patch_size
+
+    @property
+    def tile_size(self) -> int:
+        """Pixels of the side of a tile: 640 where the whole has 1024."""
+        return self.whole_size * 5 // 8
+
+
+class DeepSeekOcrVision(VisionTower):
+    options: DeepSeekOcrVisionOptions
+    activations = ("gelu",)  # which is what files call the quick one of its CLIP
+    #: The windows' sizes follow from SAM's tables, and the rows from its strides.
+    without_effect = ("vision.window_size", "vision.projector.scale_factor")
+    sam: Sam = part("s", options="sam")
+    unused: PatchEmbedding | None = weight(
+        "v.patch_embd", "hidden_size", "channels", "patch_size", "patch_size", optional=True
+    )
+    whole: Array = weight("v.class_embd", "hidden_size")
+    positions: Table = weight("v.position_embd", "positions", "hidden_size")
+    first_norm: LayerNorm = weight("v.pre_layrnorm|v.pre_ln", "hidden_size")
+    layers: Sequence[OcrLayer] = blocks("v.blk")
+    projection: Linear = weight("mm.layers|mm.model.fc", "text_size", "joined_size")
+    line_end: Array = weight("mm.image_newline|v.image_newline", "text_size")
+    #: Which is how the models spell it.
+    picture_end: Array = weight("mm.view_seperator|v.view_seperator", "text_size")
+
+    @classmethod
+    def read_options(cls, file: GGUFFile, text_size: int) -> DeepSeekOcrVisionOptions:
+        options = VisionOptions.read(file, text_size, image_size=224)
+        prefix = "s" if file.architecture != "clip" else "v.sam"
+        least = required(file, "vision.preproc_min_tiles", _LEAST_TILES)
+        most = required(file, "vision.preproc_max_tiles", _MOST_TILES)
+        if not least <= most <= _ABSURD_TILES:
+            raise invalid(file, "vision.preproc_max_tiles", f"is {most}, with at least {least}")
+        layers = tuple(replace(layer, norm_eps=_CLIP_EPS) for layer in options.layers)
+        return DeepSeekOcrVisionOptions(
+            **{**vars(options), "norm_eps": _CLIP_EPS, "layers": layers},
+            sam=_read_sam(file, prefix, options.hidden_size),
+            least_tiles=least,
+            most_tiles=most,
+        )
+
+    def loaded(self) -> None:
+        super().loaded()
+        o = self.options
+        table = self.ops.numpy(self.positions.values)
+        self._first = self.ops.array(table[:1]) + self.whole.reshape(1, o.hidden_size)
+        self._table = table[1:].reshape(o.side, o.side, -1)
+
+    def prepare(self, picture: Picture) -> Prepared:
+        o, (width, height) = self.options, picture.size
+        scale, side = o.whole_size / max(width, height), o.whole_size
+        size = max(round(width * scale), 1), max(round(height * scale), 1)
+        whole = padded(
+            stretched(picture, *size, BICUBIC), side, side, left=(side - size[0]) // 2,
+            top=(side - size[1]) // 2, colour=_GREY,
+        )  # fmt: skip
+        rows, columns, cut = 0, 0, whole[:0, :0].reshape(0, 0, 0, 3)
+        if max(width, height) > o.tile_size:
+            rows, columns = closest_grid(width, height, o.tile_size, o.least_tiles, o.most_tiles)
+            cut = tiles(stretched(picture, columns * o.tile_size, rows * o.tile_size, BICUBIC), o.tile_size)
+        order = _order(rows, columns, _rows(o.tile_size // o.sam.patch_size), _rows(o.sam.side))
+        return Prepared(cut, len(order), (rows, columns), overview=whole, order=order)
+
+    def encode(self, prepared: Prepared, slice_rows: int) -> Slices[Array]:
+        assert prepared.overview is not None
+        assert prepared.order is not None
+        found = []
+        for pixels in (*prepared.pixels, prepared.overview):
+            found += [(yield from self._rows(pixels, slice_rows))]
+        ends = [each.reshape(1, self.options.text_size) for each in (self.line_end, self.picture_end)]
+        rows: Array = self.ops.concatenate([*found, *ends])[self.ops.array(prepared.order)]
+        return rows
+
+    def _rows(self, pixels: Pixels, slice_rows: int) -> Slices[Array]:
+        """What becomes of a tile, or of the whole: [rows, text_size]."""
+        o = self.options
+        shown = self.ops.array(normalised(patches(pixels, o.sam.patch_size), o.mean, o.std))
+        seen = yield from self.sam.forward(shown, slice_rows)
+        side = square_root(len(seen))
+        positions = self.ops.array(resized_positions(self._table, side, side, cubic=True))
+        hidden = self.first_norm(self.ops.concatenate([self._first, seen + positions]))
+        yield
+        reading = self.reading([[len(hidden)]] * len(self.layers), slice_rows)
+        hidden = yield from through(self.layers, hidden, reading)
+        return self.projection(self.ops.join([hidden[1:], seen]))
+
+    def place(self, image: Image) -> list[Input]:
+        return kept_together(rows_of(image), one_batch=False)
+
+    @property
+    def most_pixels(self) -> int:
+        return self.options.most_tiles * self.options.tile_size**2 + self.options.whole_size**2
+
+    @property
+    def most_patches(self) -> int:
+        return self.options.sam.side**2
+
+    def memory_bytes(self, slice_rows: int) -> int:
+        """Those of SAM, whose queries and keys also say where patches are, for windows and for the whole."""
+        sam, layer = self.options.sam, self.options.sam.layers[0]
+        numbers = sam.side**2 * (layer.head_dim + 2 * sam.side)  # of the queries of a head
+        for window in {each.window or sam.side for each in sam.layers}:
+            numbers += (-(-sam.side // window) * window) ** 2 * 2 * (layer.head_dim + window)
+        return super().memory_bytes(slice_rows) + 4 * layer.heads * numbers
+
+
+class DeepSeekOcrVisionBeside(DeepSeekOcrVision):
+    """In a file of its own."""
+
+    sam: Sam = part("v.sam", options="sam")
+
+
+def _rows(side: int) -> int:
+    """The side of what becomes of a square of patches."""
+    return -(-side // _STRIDES)
+
+
+def _order(rows: int, columns: int, tile: int, whole: int) -> NDArray[np.int64]:
+    """The rows of tiles line by line, then those of the whole, lines ending with a row, and all with another.
+
+    Of tiles and the whole the sides are given, in rows.
+    """
+    count = rows * columns * tile**2
+    line_end = count + whole**2
+    grids = [count + np.arange(whole**2).reshape(whole, whole)]
+    if count:
+        grids.insert(0, tile_places(rows, columns, tile))
+    lines = [np.pad(grid, ((0, 0), (0, 1)), constant_values=line_end).reshape(-1) for grid in grids]
+    return np.concatenate([*lines, [line_end + 1]])
+
+
+def _read_sam(file: GGUFFile, prefix: str, out_size: int) -> SamOptions:
+    """Of SAM, whose sizes files mostly leave to its tensors."""
+    inner = "sam" if prefix == "s" else "vision.sam"
+    hidden, heads = (required(file, f"{inner}.{key}") for key in ("embedding_length", "head_count"))
+    count = block_count(file, f"{prefix}.blk", key=f"{inner}.block_count")
+    if hidden % heads:
+        raise invalid(file, f"{inner}.head_count", f"is {heads}, which does not divide {hidden}")
+    patch = _shape(file, f"{prefix}.patch_embd.weight")[-1]
+    table = f"{prefix}.position_embd.weight" if prefix == "s" else f"{prefix}.pos_embd.weight"
+    side = _shape(file, table if table in file.tensors else table.removesuffix(".weight"))[-2]
+    if not 0 < side <= _LARGEST_SIDE or side * 5 % 8 or not 0 < patch <= _LARGEST_SIDE:
+        raise ModelError(f"{file.path}: tensor '{table}' is for {side} x {side} patches, which no model has")
+    eps = positive(file, f"{inner}.attention.layer_norm_epsilon", 1e-6)
+    layers = []
+    for index in range(count):
+        block = f"{prefix}.blk.{index}"
+        names = (f"{block}.attn.{name}" for name in ("rel_pos_h", "rel_pos_h.weight", "pos_h.weight"))
+        name = next((name for name in names if name in file.tensors), f"{block}.attn.rel_pos_h")
+        places = _shape(file, name)[0]
+        window = 0 if places == 2 * side - 1 else (places + 1) // 2
+        size = table_rows(file, f"{block}.mlp.lin1.weight")
+        layers.append(
+            SamLayerOptions(
+                hidden_size=hidden, feed_forward_size=size, heads=heads, norm_eps=eps, window=window,
+                places=places,
+            )
+        )  # fmt: skip
+    return SamOptions(
+        patch_size=patch,
+        side=side,
+        channels=3,
+        hidden_size=hidden,
+        neck_size=table_rows(file, f"{prefix}.neck.0.weight"),
+        middle_size=table_rows(file, f"{prefix}.net_2.weight"),
+        out_size=out_size,
+        norm_eps=eps,
+        layers=tuple(layers),
+    )
+
+
+def _shape(file: GGUFFile, tensor: str) -> tuple[int, ...]:
+    """Of a tensor that tells sizes. Raises `ModelError` when it is missing."""
+    found = file.tensors.get(tensor)
+    if found is None or len(found.shape) < 2:
+        raise ModelError(f"{file.path}: tensor '{tensor}' is missing")
+    return found.shape

@@ -1,0 +1,170 @@
+"""Which files have a vision tower, and which of those beside a model it can see with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from puna.errors import ImageError, ModelError, UnsupportedModelError
+from puna.model.load import load_model
+from puna.prompt.capabilities import capabilities
+from puna.prompt.model_facts import facts_at, projector_for
+from puna.vision.pixels import CLIP_MEAN, CLIP_STD, HALVES
+from tests.converted import contents_of
+from tests.model.models.parity import original
+from tests.tiny import tiny_llama_gguf
+from tests.tiny_vision.common import Layout, Tensors
+from tests.tiny_vision.models import SEEING
+from tests.vision.seeing import picture
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    config = SEEING["gemma3"]()
+    return config.write(tmp_path_factory.mktemp("together"), original(config))
+
+
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    config = SEEING["gemma3"]()
+    return config.write(tmp_path_factory.mktemp("apart"), original(config), apart=True)
+
+
+def test_capabilities_say_vision_where_there_is_a_tower(together: Layout, apart: Layout) -> None:
+    assert "vision" in capabilities(facts_at(together.model))
+    assert "vision" not in capabilities(facts_at(apart.model))
+    assert apart.projector is not None
+    assert projector_for([apart.model, apart.projector], apart.model) == apart.projector
+
+
+def test_a_tower_of_another_model_is_none(apart: Layout, tmp_path: Path) -> None:
+    llama = tiny_llama_gguf(tmp_path / "llama.gguf")
+    assert apart.projector is not None
+    assert projector_for([apart.projector], llama) is None
+    with pytest.raises(UnsupportedModelError, match="of type 'gemma3' is for gemma3, not for 'llama'"):
+        load_model(llama, projector=apart.projector)
+    with pytest.raises(UnsupportedModelError, match="is no projector: its architecture is 'llama'"):
+        load_model(llama, projector=llama)
+
+
+DAMAGE = {
+    "no divisor": ({"vision.attention.head_count": 7}, "is 7, which does not divide the 48 numbers"),
+    "many layers": ({"vision.block_count": 2**30}, "only tensors of 2 layers"),
+    "few layers": ({"vision.block_count": 1}, "there are tensors of layer 1"),
+    "large images": ({"vision.image_size": 2**30}, "'gemma3.vision.image_size' is"),
+    "other patches": ({"vision.patch_size": 7}, "'v.patch_embedding.weight' has 48x3x14x14 values"),
+    "no square": ({"mm.tokens_per_image": 5}, "an image becomes 5 tokens, which is no square"),
+    "two channels": ({"vision.num_channels": 2}, "images of 2 channels"),
+    "odd means": ({"vision.image_mean": [1.0]}, "should be three numbers"),
+}
+
+
+def changed(layout: Layout, keys: dict[str, Any], tensors: Tensors | None = None) -> Layout:
+    """With other `keys`, and more `tensors`, in the file that has the tower."""
+    path = layout.projector or layout.model
+    found = contents_of(path)
+    found.say(keys)
+    found.tensors |= tensors or {}
+    found.write(path)
+    return layout
+
+
+@pytest.mark.parametrize("name", DAMAGE, ids=lambda name: name.replace(" ", "-"))
+def test_sizes_that_make_no_sense_are_refused(name: str, tmp_path: Path) -> None:
+    metadata, complaint = DAMAGE[name]
+    config = SEEING["gemma3"]()
+    layout = changed(config.write(tmp_path, original(config)), metadata)
+    with pytest.raises(ModelError, match=complaint):
+        load_model(layout.model)
+
+
+LISTS = {
+    "speaks from nowhere": ("qwen3vl", {"vision.deepstack_visual_indexes": [0, 9]}, "from 0 to 3 in order"),
+    "speaks twice": ("qwen3vl", {"vision.deepstack_visual_indexes": [2, 2]}, "from 0 to 3 in order"),
+    "speaks in words": ("qwen3vl", {"vision.deepstack_visual_indexes": "all"}, "should list layers"),
+    "kept from nowhere": ("mllama", {"vision.intermediate_layers_indices": [7]}, "from 0 to 2 in order"),
+    "a thousand tiles": ("mllama", {"vision.max_num_tiles": 1000}, "more than any model has"),
+    "no global layers": ("mllama", {"vision.global.block_count": 1}, "there are tensors of layer 1"),
+    "odd shuffle": ("llama4", {"vision.pixel_shuffle_ratio": 0.3}, "one over a number of patches"),
+    "shuffle of three": ("llama4", {"vision.projector.scale_factor": 3}, "does not divide the 4 patches"),
+    "too large a block": ("qwen2vl", {"vision.spatial_merge_size": 99}, "more than any model has"),
+    "endless pictures": ("glmocr", {"vision.max_pixels": 2**30}, "'glmocr.vision.max_pixels' is"),
+    "no room for a row": ("gemma4", {"vision.image_max_pixels": 5}, "28 x 28 become a row"),
+    "rows of no square": ("gemma3n", {"mm.tokens_per_image": 9}, "do not become 3 x 3 rows"),
+    "few sections": ("qwen3vl", {"mrope_sections": [4, 2, 1]}, "should divide the 8 pairs"),
+}
+
+
+@pytest.mark.parametrize("name", LISTS, ids=lambda name: name.replace(" ", "-"))
+def test_towers_say_what_of_their_own_makes_no_sense(name: str, tmp_path: Path) -> None:
+    kind, metadata, complaint = LISTS[name]
+    config = SEEING[kind]()
+    layout = changed(config.write(tmp_path, original(config)), metadata)
+    with pytest.raises(ModelError, match=complaint):
+        load_model(layout.model, projector=layout.projector)
+
+
+#: How pictures were normalised when the models were trained, by the settings published with them; files of
+#: Ollama's do not all say it.
+AS_IT_IS = (0.0, 0.0, 0.0)
+STD = {HALVES: HALVES, CLIP_MEAN: CLIP_STD, AS_IT_IS: (1.0, 1.0, 1.0)}
+NORMALISED = {
+    "gemma3": HALVES, "gemma3n": AS_IT_IS, "gemma4": HALVES, "glmocr": CLIP_MEAN, "llama4": HALVES,
+    "llava": CLIP_MEAN, "mistral3": CLIP_MEAN, "mllama": CLIP_MEAN, "qwen25vl": CLIP_MEAN,
+    "qwen2vl": CLIP_MEAN, "qwen35": HALVES, "qwen3vl": HALVES,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["one file", "apart"])
+@pytest.mark.parametrize("kind", NORMALISED)
+def test_pictures_are_normalised_as_when_models_were_trained(kind: str, apart: bool, tmp_path: Path) -> None:
+    config = SEEING[kind]()
+    layout = config.write(tmp_path, original(config), apart=apart)
+    options = load_model(layout.model, projector=layout.projector).vision.options
+    assert options.mean == pytest.approx(NORMALISED[kind])
+    assert options.std == pytest.approx(STD[NORMALISED[kind]])
+
+
+def test_what_listens_is_left_out(tmp_path: Path) -> None:
+    config = SEEING["gemma4, small"]()
+    sound = {"a.blk.0.ln1.weight": np.ones(4, np.float32), "mm.a.fc.weight": np.ones((4, 4), np.float32)}
+    for apart in (False, True):
+        layout = changed(config.write(tmp_path, original(config), apart=apart), {}, sound)
+        assert load_model(layout.model, projector=layout.projector).vision is not None
+
+
+def test_gemma_4_centres_what_the_file_makes_of_pixels(tmp_path: Path) -> None:
+    config = SEEING["gemma4"]()
+    keys = {"vision.image_mean": [0.1, 0.0, 0.5], "vision.image_std": [1.0, 0.5, 0.25]}
+    layout = changed(config.write(tmp_path, original(config), apart=True), keys)
+    options = load_model(layout.model, projector=layout.projector).vision.options
+    pixels = np.array([[0.3, 0.6, 0.9]])
+    expected = 2 * (pixels - keys["vision.image_mean"]) / keys["vision.image_std"] - 1
+    assert (pixels - options.mean) / options.std == pytest.approx(expected)
+
+
+def test_markers_are_found_whatever_their_type(tmp_path: Path) -> None:
+    config = SEEING["gemma4"]()
+    layout = config.write(tmp_path, original(config))
+    control = load_model(layout.model)
+    kinds = contents_of(layout.model).keys["tokenizer.ggml.token_type"]
+    for kind in (1, 4):  # ordinary and user-defined tokens
+        others = [kind if control.tokenizer.token(id) in config.markers else each
+                  for id, each in enumerate(kinds)]  # fmt: skip
+        assert others != kinds
+        found = load_model(changed(layout, {"tokenizer.ggml.token_type": others}).model)
+        assert found.vision._begin == control.vision._begin
+        assert found.vision._end == control.vision._end
+
+
+def test_only_a_picture_beyond_the_table_of_positions_is_refused(tmp_path: Path) -> None:
+    config = SEEING["gemma4"]()  # positions for 32 patches along a side
+    layout = changed(config.write(tmp_path, original(config)), {"vision.image_max_pixels": 40 * 28 * 28})
+    tower = load_model(layout.model).vision
+    assert tower.prepare(picture(1, 80, 60)).grid == (5, 7)
+    assert tower.prepare(picture(1, 80, 20)).grid == (3, 12)
+    with pytest.raises(ImageError, match=r"300 x 10 .* be read as 68 x 2 patches, .* for 32 along a side"):
+        tower.prepare(picture(1, 300, 10))

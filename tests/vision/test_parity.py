@@ -1,0 +1,123 @@
+"""Models that see against Hugging Face transformers, on tiny random weights in float32."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from puna.batch import ImagePart
+from puna.model.load import load_model
+from tests.engine.runs import Watched
+from tests.model.models.parity import check_close, original
+from tests.tiny import TinyLlama
+from tests.tiny_vision.minicpmv import TinyMiniCPMV
+from tests.tiny_vision.models import SEEING
+from tests.vision.seeing import Pair, check_answer, check_scores, images_of, picture
+
+
+@pytest.fixture(scope="module", params=SEEING)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    config = SEEING[request.param]()
+    theirs = original(config)
+    layout = config.write(tmp_path_factory.mktemp(request.param), theirs)
+    return Pair(load_model(layout.model, projector=layout.projector), theirs, config)
+
+
+#: No window of the tiny models is as long, no chunk and no batch.
+LONG = "many words that go on and on about nothing at all "
+TEXTS = {
+    "one": "hello [img-0] world",
+    "two, text between": "a[img-0] the story [img-1]b",
+    "first": "[img-0]what is this",
+    "last": "once upon[img-0]",
+    "the same twice": "a[img-0]b[img-0]c",
+    "text beyond the window": f"{LONG}[img-0]{LONG}",
+}
+
+
+def test_projected_embeddings_agree(pair: Pair) -> None:
+    run = pair.run()
+    inputs = pair.inputs(run, "a [img-0] b [img-1] c", picture(1), picture(2, 50, 90))
+    found = torch.cat([pair.encoded(image, slice_rows=7) for image in images_of(inputs)])
+    check_close(pair.ours, found, pair.embedded(inputs))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(text, marks=[] if name == "two, text between" else pytest.mark.slow)
+        for name, text in TEXTS.items()
+    ],
+    ids=[name.replace(" ", "-") for name in TEXTS],
+)
+def test_every_position_agrees(pair: Pair, text: str) -> None:
+    run = pair.run()
+    check_scores(pair, run, 0, pair.inputs(run, text, picture(1), picture(2, 50, 90)))
+
+
+@pytest.mark.slow
+def test_a_second_turn_takes_up_the_first_and_reads_its_own_image(pair: Pair) -> None:
+    run = pair.run()
+    first = pair.inputs(run, "once upon a time there was one [img-0] is", picture(1))
+    run.submit_inputs(0, first, logprobs=True, num_predict=4)
+    run.finish()
+    check_answer(pair, run, 0, first)
+    assert run.engine.images.encoded == 1
+    text = "once upon a time there was one [img-0] is this, and [img-1]?"
+    both = pair.inputs(run, text, picture(1), picture(3))
+    run.submit_inputs(1, both, logprobs=True, num_predict=4)
+    run.finish()
+    check_answer(pair, run, 1, both)
+    assert run.done(1).cached >= len(first) - 1
+    assert run.engine.images.encoded == 2
+
+
+@pytest.mark.slow
+def test_the_same_text_with_another_image_shares_what_comes_before(pair: Pair) -> None:
+    run = pair.run()
+    for number, seed in enumerate((1, 2, 3)):  # states of recurrent layers are kept where two texts part
+        inputs = pair.inputs(run, "once more the same words [img-0] now", picture(seed))
+        run.submit_inputs(number, inputs, logprobs=True, num_predict=1)
+        run.finish()
+        check_answer(pair, run, number, inputs)
+    begin = next(place for place, item in enumerate(inputs) if isinstance(item.payload, ImagePart))
+    assert 0 < run.done(2).cached <= begin
+
+
+@pytest.mark.slow
+def test_an_image_beside_streams_and_in_small_batches(pair: Pair) -> None:
+    run = pair.run(Watched, batch_size=8)
+    run.submit(0, "hello world", num_predict=24, logprobs=True)
+    run.engine.step()
+    inputs = pair.inputs(run, "look at [img-0] and at [img-1]!", picture(4), picture(5, 90, 40))
+    run.submit_inputs(1, inputs, logprobs=True, num_predict=4)
+    run.finish()
+    check_answer(pair, run, 1, inputs)
+    alone = pair.run()
+    alone.submit(0, "hello world", num_predict=24)
+    alone.finish()
+    assert run.tokens(0) == alone.tokens(0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["2.5", "2.6", "4.5", "2.6 that hears", "4.5 that hears"])
+def test_the_other_versions_of_minicpmv_agree(version: str, tmp_path: Path) -> None:
+    number, _, hears = version.partition(" ")
+    config = TinyMiniCPMV(TinyLlama(hidden=256), version=number, hears=bool(hears))
+    theirs = original(config)
+    layout = config.write(tmp_path, theirs)
+    pair = Pair(load_model(layout.model, projector=layout.projector), theirs, config)
+    check_scores(pair, pair.run(), 0, pair.inputs(pair.run(), "hello [img-0] world", picture(6, 70, 40)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", SEEING)
+def test_a_tower_beside_the_text_model_agrees_too(kind: str, tmp_path: Path) -> None:
+    config = SEEING[kind]()
+    theirs = original(config)
+    layout = config.write(tmp_path, theirs, apart=True)
+    pair = Pair(load_model(layout.model, projector=layout.projector), theirs, config)
+    run = pair.run()
+    check_scores(pair, run, 0, pair.inputs(run, "hello [img-0] world", picture(6, 70, 40)))

@@ -1,0 +1,34 @@
+"""What stands in a text for an image, compared with what the reference's processor writes there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from puna.model.load import load_model
+from tests.model.models.parity import original
+from tests.tiny_vision.models import SEEING
+from tests.vision.seeing import Pair, file_of, picture
+
+#: Stands for one row of an image.
+PART = "<|part|>"
+SIZES = [(80, 60), (20, 90), (300, 40), (56, 56), (120, 110)]
+
+
+@pytest.mark.parametrize("kind", ["idefics3", "internvl", "lfm2", "minicpmv", "minicpmv 4.6"])
+def test_an_image_becomes_what_the_processor_writes(kind: str, tmp_path: Path) -> None:
+    config = SEEING[kind]()
+    theirs = original(config)
+    layout = config.write(tmp_path, theirs)
+    pair = Pair(load_model(layout.model, projector=layout.projector), theirs, config)
+    run, tokenizer = pair.run(), pair.ours.tokenizer
+    (part,) = tokenizer.encode(PART, add_special=False)
+    for number, size in enumerate(SIZES):
+        (image,) = run.engine.images.read([file_of(picture(number, *size))])
+        placed = pair.ours.vision.place(image)
+        expected = tokenizer.encode(config.written(image), add_special=False)
+        assert [part if item.payload is not None else item.token for item in placed] == expected
+        rows = [item.payload.begin for item in placed if item.payload is not None]
+        assert rows == list(range(image.rows))
+        assert placed[0].together == len(placed) - 1

@@ -1,0 +1,248 @@
+"""Pictures cut into tiles, compared with what the processors of transformers make of them."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import pytest
+import torch
+
+from puna.vision.layers.interpolation import resized_positions, resized_row
+from puna.vision.pixels import (
+    CLIP_MEAN,
+    CLIP_STD,
+    HALVES,
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    block_order,
+    closest_grid,
+    normalised,
+    patches,
+)
+from puna.vision.towers.deepseek_ocr import DeepSeekOcrVision
+from puna.vision.towers.idefics3 import Idefics3Vision
+from puna.vision.towers.internvl import InternVision
+from puna.vision.towers.lfm2 import Lfm2Vision
+from puna.vision.towers.llava import LlavaNextVision, best_grid
+from puna.vision.towers.minicpmv import SlicingVision
+from tests.vision.seeing import picture
+
+SIZES = [(80, 60), (33, 200), (500, 111), (56, 56), (31, 17), (260, 250)]
+
+
+def _idefics3(image: PIL.Image.Image) -> Any:
+    from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+
+    processor = Idefics3ImageProcessorPil(size={"longest_edge": 160}, max_image_size={"longest_edge": 56})
+    return processor(image, return_tensors="np")["pixel_values"][0]
+
+
+def _smolvlm(image: PIL.Image.Image) -> Any:
+    """A picture that is not cut, being no larger than a tile."""
+    from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
+
+    processor = SmolVLMImageProcessorPil(size={"longest_edge": 56}, max_image_size={"longest_edge": 56})
+    return processor(image, return_tensors="np")["pixel_values"][0]
+
+
+def _internvl(image: PIL.Image.Image) -> Any:
+    from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+
+    processor = GotOcr2ImageProcessorPil(
+        size={"height": 56, "width": 56}, crop_to_patches=True, max_patches=6,
+        image_mean=IMAGENET_MEAN, image_std=IMAGENET_STD,
+    )  # fmt: skip
+    return processor(image, return_tensors="np")["pixel_values"]
+
+
+def _llava_next(image: PIL.Image.Image) -> Any:
+    from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
+
+    processor = LlavaNextImageProcessorPil(
+        size={"shortest_edge": 56}, crop_size={"height": 56, "width": 56},
+        image_grid_pinpoints=[[56 * rows, 56 * columns] for columns, rows in GRIDS],
+    )  # fmt: skip
+    return processor(image, return_tensors="np")["pixel_values"][0]
+
+
+LFM2 = SimpleNamespace(
+    patch_size=8, unit=16, least_pixels=512, most_pixels=1024, tolerance=2.0, tile_size=32, least_tiles=2,
+    most_tiles=4, thumbnail=True, tile_rows=4,
+)  # fmt: skip
+GRIDS = ((1, 2), (2, 1), (2, 2), (3, 1), (1, 3))  # columns and rows
+TILE = {"patch_size": 14, "image_size": 56, "mean": HALVES, "std": HALVES, "tile_rows": 4}
+PROCESSORS: dict[str, tuple[Any, dict[str, Any], Callable[[PIL.Image.Image], Any]]] = {
+    "idefics3": (Idefics3Vision, {**TILE, "longest_edge": 160}, _idefics3),
+    "smolvlm": (Idefics3Vision, {**TILE, "longest_edge": 56}, _smolvlm),
+    "internvl": (
+        InternVision,
+        {**TILE, "mean": IMAGENET_MEAN, "std": IMAGENET_STD, "least_tiles": 1, "most_tiles": 6},
+        _internvl,
+    ),
+    "llava-next": (
+        LlavaNextVision,
+        {
+            **TILE,
+            "mean": CLIP_MEAN,
+            "std": CLIP_STD,
+            "grids": GRIDS,
+            "side": 4,
+            "patches": 16,
+            "ends_lines": False,
+        },
+        _llava_next,
+    ),
+}
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_tiles_are_those_of_the_reference_processor(name: str, size: tuple[int, int]) -> None:
+    tower, options, reference = PROCESSORS[name]
+    image = picture(5, *size)
+    prepared = tower.prepare(SimpleNamespace(options=SimpleNamespace(**options)), image)
+    found = prepared.pixels.transpose(0, 3, 1, 2)
+    found = normalised(
+        np.ascontiguousarray(found).reshape(len(found), -1), options["mean"], options["std"]
+    ).reshape(found.shape)
+    expected = reference(image)
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).max() < 1e-5
+    if prepared.order is None:
+        assert prepared.rows == 4 * len(expected)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("mode", ["4x", "16x"])
+def test_slices_are_those_of_minicpm(size: tuple[int, int], mode: str) -> None:
+    """The processor of 4.6 is that of 2.6, but for larger units, of which 2 x 7 pixels are as large."""
+    from transformers.models.minicpmv4_6.image_processing_pil_minicpmv4_6 import MiniCPMV4_6ImageProcessorPil
+
+    image = picture(5, *size)
+    processor = MiniCPMV4_6ImageProcessorPil(patch_size=7, downsample_mode=mode, scale_resolution=56)
+    expected = processor(image, return_tensors="np")
+    options = SimpleNamespace(unit=14 if mode == "4x" else 28, image_size=56, rows=lambda *_: 6)
+    prepared = SlicingVision.prepare(SimpleNamespace(options=options), image)
+    assert prepared.grid == tuple(expected["grids"][0])
+    whole = [] if prepared.overview is None else [prepared.overview]
+    shown = [*whole, *prepared.pixels]
+    assert [[each.shape[0] // 7, each.shape[1] // 7] for each in shown] == expected["target_sizes"].tolist()
+    # Patches of 7 x 7 lie beside each other: [3, 7, 7 * patches].
+    flat = [normalised(patches(each, 7), HALVES, HALVES).reshape(-1, 3, 7, 7) for each in shown]
+    found = np.concatenate(flat).transpose(1, 2, 0, 3).reshape(3, 7, -1)
+    assert np.abs(found - expected["pixel_values"][0]).max() < 1e-5
+    assert prepared.rows == 6 * len(shown)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_views_are_those_of_deepseek(size: tuple[int, int]) -> None:
+    """The processor of DeepSeek-OCR 2 is that of the first, but for the sizes."""
+    from transformers.models.deepseek_ocr2.image_processing_pil_deepseek_ocr2 import (
+        DeepseekOcr2ImageProcessorPil,
+    )
+
+    image = picture(5, *size)
+    processor = DeepseekOcr2ImageProcessorPil(
+        size={"height": 64, "width": 64}, tile_size=40, min_patches=2, max_patches=9
+    )
+    expected = processor(image, return_tensors="np")
+    sam = SimpleNamespace(patch_size=4, side=16)
+    options = SimpleNamespace(whole_size=64, tile_size=40, sam=sam, least_tiles=2, most_tiles=9)
+    prepared = DeepSeekOcrVision.prepare(SimpleNamespace(options=options), image)
+    assert len(prepared.pixels) == expected["num_local_patches"][0]
+    views = [(prepared.overview[None], expected["pixel_values"])]
+    if len(prepared.pixels):
+        views.append((prepared.pixels, expected["pixel_values_local"]))
+    for shown, wanted in views:
+        found = np.ascontiguousarray(shown.transpose(0, 3, 1, 2))
+        found = normalised(found.reshape(len(found), -1), HALVES, HALVES).reshape(found.shape)
+        assert np.abs(found - np.asarray(wanted)).max() < 1e-5
+
+
+@pytest.fixture
+def lfm2(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module of LFM2's processor, which is not imported without torchvision; sizes need nothing of it."""
+    importlib.import_module("transformers.image_processing_backends")  # which looks whether it is there
+    for name in ("torchvision", "torchvision.transforms", "torchvision.transforms.v2"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    sys.modules["torchvision.transforms.v2"].functional = None
+    return importlib.import_module("transformers.models.lfm2_vl.image_processing_lfm2_vl")
+
+
+@pytest.mark.parametrize("size", [*SIZES, (12, 40), (40, 40), (2, 300), (1000, 9)], ids=str)
+def test_tiles_of_lfm2_are_as_large_as_those_of_its_processor(lfm2: Any, size: tuple[int, int]) -> None:
+    """Whose pixels take torchvision; they are resized as PyTorch does it."""
+    processor = lfm2.Lfm2VlImageProcessor
+    image = picture(5, *size)
+    width, height = size
+    options = {"encoder_patch_size": 8, "downsample_factor": 2, "max_image_tokens": 4}
+    large = processor._is_image_too_large(None, height, width, **options, max_pixels_tolerance=2.0)
+    small = processor.smart_resize(None, height, width, **options, min_image_tokens=2)
+    tower = SimpleNamespace(options=LFM2, _is_large=lambda *size: Lfm2Vision._is_large(tower, *size))
+    prepared = Lfm2Vision.prepare(tower, image)
+    shown = [(prepared.pixels[0] if prepared.overview is None else prepared.overview, small)]
+    assert (prepared.overview is not None) == large
+    if large:
+        ratios = processor._target_ratios(None, 2, 4)
+        columns, rows = lfm2.find_closest_aspect_ratio(width / height, ratios, width, height, 32)
+        assert prepared.grid == (rows, columns)
+        tiled = prepared.pixels.reshape(rows, columns, 32, 32, 3).swapaxes(1, 2)
+        shown.append((tiled.reshape(rows * 32, columns * 32, 3), (columns * 32, rows * 32)))
+    for found, (wide, high) in shown:
+        assert found.shape == (high, wide, 3)
+        whole = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None].float()
+        resized = torch.nn.functional.interpolate(whole, (high, wide), mode="bilinear", antialias=True)[0]
+        assert np.abs(resized.permute(1, 2, 0).numpy() - found).max() < 1.01  # rounded twice, across and down
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (7, 3), (2, 9), (1, 1)], ids=str)
+@pytest.mark.parametrize("cubic", [False, True], ids=["linear", "cubic"])
+def test_positions_are_resized_as_pytorch_does_it(cubic: bool, shape: tuple[int, int]) -> None:
+    table = np.random.default_rng(0).standard_normal((4, 4, 5)).astype(np.float32)
+    expected = torch.nn.functional.interpolate(
+        torch.from_numpy(table).permute(2, 0, 1)[None], shape, mode="bicubic" if cubic else "bilinear",
+        antialias=True,
+    )  # fmt: skip
+    found = resized_positions(table, *shape, cubic=cubic)
+    assert np.abs(found - expected[0].reshape(5, -1).T.numpy()).max() < 1e-5
+
+
+@pytest.mark.parametrize("count", [3, 7, 20])
+def test_places_of_a_row_are_resized_as_pytorch_does_it(count: int) -> None:
+    table = np.random.default_rng(0).standard_normal((7, 5)).astype(np.float32)
+    expected = torch.nn.functional.interpolate(torch.from_numpy(table).T[None], count, mode="linear")
+    assert np.abs(resized_row(table, count) - expected[0].T.numpy()).max() < 1e-5
+
+
+def test_grids_are_those_of_internvl() -> None:
+    from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
+
+    generator = np.random.default_rng(0)
+    for width, height in generator.integers(1, 3000, (300, 2)).tolist():
+        for least, most in ((1, 12), (2, 10)):
+            columns, rows = get_optimal_tiled_canvas((height, width), (448, 448), least, most)
+            assert closest_grid(width, height, 448, least, most) == (rows, columns), (width, height)
+
+
+def test_grids_are_those_of_llava_next_whatever_order_they_are_listed_in() -> None:
+    """Of grids that show as many pixels, the one with the least padding; of those, the first."""
+    from transformers.image_processing_utils import select_best_resolution
+
+    generator = np.random.default_rng(0)
+    grids = [(columns, rows) for columns in range(1, 5) for rows in range(1, 5)]
+    for width, height in generator.integers(1, 150, (100, 2)).tolist():
+        listed = [grids[index] for index in generator.permutation(len(grids))[:5]]
+        sizes = [(56 * rows, 56 * columns) for columns, rows in listed]
+        high, wide = select_best_resolution((height, width), sizes)
+        assert best_grid(width, height, 56, listed) == (wide // 56, high // 56), (width, height, listed)
+
+
+def test_blocks_are_numbered_as_they_lie() -> None:
+    assert block_order(2, 6, 2).tolist() == [0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11]
+    assert block_order(2, 2, 1).tolist() == [0, 1, 2, 3]

@@ -1,0 +1,53 @@
+"""That no tower is left out: those with a tiny model have every case of test_parity.py."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from puna.gguf import open_gguf
+from puna.vision import registry
+from puna.vision.towers.deepseek_ocr import DeepSeekOcrVision
+from puna.vision.towers.gemma4 import Gemma4Vision
+from puna.vision.towers.lfm2 import Lfm2Vision
+from puna.vision.towers.llama4 import Llama4Vision
+from puna.vision.towers.minicpmv import SlicingVision
+from puna.vision.towers.mllama import MllamaVision
+from tests.model.models.parity import original
+from tests.tiny_vision.models import SEEING
+from tests.vision import test_pixels, test_tiles
+
+#: Whose pixels are compared with those of a reference processor, in tests/vision.
+COMPARED = (
+    *(tower for tower, *_ in (test_pixels.PROCESSORS | test_tiles.PROCESSORS).values()),
+    DeepSeekOcrVision, Gemma4Vision, Lfm2Vision, Llama4Vision, MllamaVision, SlicingVision,
+)  # fmt: skip
+
+
+def towers() -> set[type]:
+    """Every tower there is code for."""
+    known = [*registry._TOWERS.values(), *(tower for tower, _ in registry._PROJECTORS.values())]
+    return {getattr(importlib.import_module(f"puna.vision.towers.{module}"), name) for module, name in known}
+
+
+@pytest.mark.slow
+def test_every_tower_has_a_tiny_model(tmp_path: Path) -> None:
+    found = set()
+    for name, make in SEEING.items():
+        for apart in (False, True):
+            folder = tmp_path / f"{name} {apart}"
+            folder.mkdir()
+            layout = make().write(folder, original(make()), apart=apart)
+            with open_gguf(layout.model) as text:
+                if layout.projector is None:
+                    found.add(registry.tower_in(text))
+                    continue
+                with open_gguf(layout.projector) as file:
+                    found.add(registry.tower_beside(file, text.architecture))
+    assert found == towers()
+
+
+def test_what_every_tower_is_shown_is_compared() -> None:
+    assert {tower.prepare for tower in towers()} == {tower.prepare for tower in COMPARED}
