@@ -6,7 +6,7 @@ import pytest
 
 from bench.convertible import PAGE, with_table
 from puna.convert.family import PERMUTED, Family
-from puna.convert.names import NAMES
+from puna.convert.plan import NAMES
 from puna.convert.registry import text_families
 from puna.model.published import AS_THEY_ARE, LINEARS, REORDERED
 from puna.model.registry import supported

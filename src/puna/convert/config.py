@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final, Self
 
-from puna.convert.added import added_tokens
-from puna.convert.checkpoint import Checkpoint
+from puna.convert.checkpoint import Checkpoint, added_tokens
 from puna.errors import ConversionError, shown
 
 #: Layers, and numbers of a head, beyond which config.json is damaged: many times those of any model.

@@ -20,8 +20,7 @@ from puna.convert.assumptions import check_settings
 from puna.convert.checkpoint import Checkpoint
 from puna.convert.config import Config
 from puna.convert.family import Family
-from puna.convert.keys import metadata, plain_metadata, tower_metadata
-from puna.convert.modules import module_metadata
+from puna.convert.keys import metadata, module_metadata, plain_metadata, tower_metadata
 from puna.convert.plan import (
     Target,
     check_biases,

@@ -1,18 +1,23 @@
 """The tokens of a checkpoint's tokenizer, in a file's terms: texts, types, scores, merges.
 
-Three files may describe them: `tokenizer.model` (SentencePiece's own), `tokenizer.json` and, about tokens
-that were added, `tokenizer_config.json` and `added_tokens.json`.
+Three files may describe them: `tokenizer.model` (SentencePiece's own), `tokenizer.json` and, about
+tokens that were added, `tokenizer_config.json` and `added_tokens.json`.
 """
 
 from __future__ import annotations
 
+import ast
+import base64
+import binascii
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
-from puna.convert.added import added_tokens
-from puna.convert.checkpoint import Checkpoint
+import numpy as np
+
+from puna.convert.checkpoint import Checkpoint, added_tokens
 from puna.convert.config import Config
 from puna.errors import ConversionError, shown
 from puna.tokenizer.vocabulary import TokenType
@@ -183,3 +188,104 @@ def merges_of(model: Mapping[str, Any]) -> list[str]:
         else:
             raise ConversionError(f"tokenizer.json: {shown(merge)} is no merge")
     return merges
+
+
+FILES: Final = ("tokenizer.model", "spiece.model")
+_LARGEST: Final = 1 << 26  # bytes
+
+
+def pieces(checkpoint: Checkpoint, config: Config, path: Path) -> Tokens:
+    """BPE of a `tokenizer.model`."""
+    processor = _processor(path)
+    count = processor.GetPieceSize()
+    tokens = Tokens.empty("llama", size_of(checkpoint, config, count), scored=True)
+    for id in range(count):
+        tokens.put(id, processor.IdToPiece(id), _kind(processor, id), float(processor.GetScore(id)))
+    for id, (text, special) in added_tokens(checkpoint).items():
+        if id >= count or not processor.IsUnknown(id):
+            tokens.add(id, text, special=special)
+    return tokens
+
+
+def _processor(path: Path) -> Any:
+    from sentencepiece import SentencePieceProcessor
+
+    if path.stat().st_size > _LARGEST:
+        raise ConversionError(f"{path.name} has more than {_LARGEST >> 20} MiB")
+    try:
+        return SentencePieceProcessor(model_proto=path.read_bytes())
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConversionError(f"{path.name} cannot be read: {shown(str(error))}") from None
+
+
+def _kind(processor: Any, id: int) -> TokenType:
+    for asks, kind in (
+        (processor.IsUnknown, TokenType.UNKNOWN),
+        (processor.IsControl, TokenType.CONTROL),
+        (processor.IsUnused, TokenType.UNUSED),
+        (processor.IsByte, TokenType.BYTE),
+    ):
+        if asks(id):
+            return kind
+    return TokenType.NORMAL
+
+
+def unigrams(checkpoint: Checkpoint, config: Config) -> Tokens:
+    """The Unigram vocabulary of a `tokenizer.json` (T5, XLM-RoBERTa)."""
+    model = model_of(checkpoint, "Unigram")
+    given = model.get("vocab")
+    if not isinstance(given, list) or not all(isinstance(entry, list) and len(entry) == 2 for entry in given):
+        raise ConversionError("tokenizer.json: 'model.vocab' is no list of texts and scores")
+    tokens = Tokens.empty("t5", size_of(checkpoint, config, len(given)), scored=True)
+    unknown = model.get("unk_id")
+    for id, (text, score) in enumerate(given):
+        tokens.put(id, str(text), TokenType.UNKNOWN if id == unknown else TokenType.NORMAL, float(score))
+    for id, (text, special) in added_tokens(checkpoint).items():
+        if id != unknown:
+            score = float(given[id][1]) if id < len(given) else 0.0
+            tokens.put(id, text, TokenType.CONTROL if special else TokenType.USER_DEFINED, score)
+    steps = checkpoint.json("tokenizer.json").get("normalizer") or {}
+    settings = checkpoint.json("tokenizer_config.json")
+    tokens.more["add_space_prefix"] = bool(settings.get("add_prefix_space", True))
+    tokens.more["remove_extra_whitespaces"] = bool(settings.get("clean_up_tokenization_spaces", True))
+    for step in steps.get("normalizers", [steps]) if isinstance(steps, dict) else ():
+        if isinstance(step, dict) and isinstance(table := step.get("precompiled_charsmap"), str) and table:
+            try:
+                tokens.more["precompiled_charsmap"] = np.frombuffer(base64.b64decode(table), np.uint8)
+            except binascii.Error as error:
+                raise ConversionError(f"tokenizer.json: 'precompiled_charsmap': {error}") from None
+    return tokens
+
+
+#: The file, which all of them share.
+WORLD: Final = "rwkv_vocab_v20230424.txt"
+_MOST_LINE: Final = 1 << 12  # of a token of 128 bytes, all of them escaped
+
+
+def world_tokens(text: str, config: Config) -> Tokens:
+    """The vocabulary of the file `text`. Raises ConversionError that names a line which is none of it."""
+    lines = text.removesuffix("\n").split("\n")
+    tokens = Tokens.empty("rwkv", int(config.get("vocab_size") or len(lines) + 1))
+    tokens.put(0, "<s>", TokenType.CONTROL)
+    for number, line in enumerate(lines, 1):
+        id, token = _token(line, number)
+        tokens.put(id, repr(token)[2:-1], TokenType.NORMAL)
+        if token == b"\n\n":  # between what one says and the other
+            tokens.more["eot_token_id"] = id
+    tokens.more |= {"bos_token_id": 0, "eos_token_id": 0}
+    return tokens
+
+
+def _token(line: str, number: int) -> tuple[int, bytes]:
+    id, _, rest = line.partition(" ")
+    literal, _, length = rest.rpartition(" ")
+    try:
+        found = ast.literal_eval(literal) if len(line) <= _MOST_LINE else None
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        found = None
+    token = found.encode(errors="replace") if isinstance(found, str) else found
+    if not isinstance(token, bytes) or not id.isdecimal() or length != str(len(token)) or len(id) > 9:
+        raise ConversionError(
+            f"{WORLD}: line {number} is {shown(line)}, not a token's number, text and length"
+        )
+    return int(id), token

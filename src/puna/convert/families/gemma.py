@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from puna.convert.config import Config
 from puna.convert.family import Assumption, Family, Key
-from puna.convert.names import POST_NORMS
+from puna.convert.plan import POST_NORMS
 from puna.errors import ConversionError, shown
 
 _THETA: Final = 10000.0

@@ -11,8 +11,8 @@ import numpy as np
 from puna.convert.config import Config
 from puna.convert.families.gemma import ASSUMED, GEMMA3, OLD_ROTATION
 from puna.convert.family import Family, Key, Member, Place
-from puna.convert.names import POST_NORMS
 from puna.convert.numbers import Values
+from puna.convert.plan import POST_NORMS
 from puna.errors import ConversionError
 
 _LARGEST_HEAD: Final = 1 << 14

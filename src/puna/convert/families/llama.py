@@ -8,15 +8,15 @@ from typing import Any, Final
 
 from puna.convert.config import Config
 from puna.convert.family import SCALED, Family, Key
-from puna.convert.names import POST_NORMS
-from puna.convert.numbers import Values
-from puna.convert.rotation import (
+from puna.convert.keys import (
     LONG_ROPE,
     llama3_factors,
     long_rope_attention,
     long_rope_factors,
     original_context,
 )
+from puna.convert.numbers import Values
+from puna.convert.plan import POST_NORMS
 
 KEYS: Final[dict[str, Key]] = {
     "vocab_size": "vocab_size",

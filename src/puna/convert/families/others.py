@@ -11,8 +11,8 @@ from puna.convert.config import Config
 from puna.convert.families.gemma import OLD_ROTATION, every_second_windowed
 from puna.convert.families.latent import MISTRAL_ROTATION, SAME_SCALES
 from puna.convert.family import PLAIN, Assumption, Change, Family, Key, Place, Split
-from puna.convert.names import POST_NORMS
 from puna.convert.numbers import Values
+from puna.convert.plan import POST_NORMS
 from puna.errors import ConversionError
 
 _WINDOW: Final[dict[str, Key]] = {"attention.sliding_window": "sliding_window"}

@@ -6,7 +6,7 @@ from typing import Final
 
 from puna.convert.config import Config
 from puna.convert.family import PLAIN, Family
-from puna.convert.rotation import LONG_ROPE, long_rope_attention, long_rope_factors, original_context
+from puna.convert.keys import LONG_ROPE, long_rope_attention, long_rope_factors, original_context
 
 
 def _rotated(config: Config) -> int:
