@@ -38,8 +38,8 @@ from puna.kvcache.types import KVTypes
 from puna.model.load import load_model
 from puna.ops import backend_named
 from puna.tokenizer import tokenizer_from_gguf
-from tests.forward import logits_of
-from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.tiny.forward import logits_of
+from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 
 SEQUENCES, LENGTH = 16, 120
 MODELS = ("random", "demo")

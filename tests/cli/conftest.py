@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.shell import Shell, end_process
 from tests.ports import free_port
-from tests.tiny import tiny_llama_gguf
+from tests.tiny.llama import tiny_llama_gguf
 
 
 @pytest.fixture(scope="session")

@@ -17,10 +17,10 @@ from tests.cli.shell import Shell
 from tests.convert.checkpoints import saved
 from tests.convert.jina import TASKS, save_jina3
 from tests.model.models.parity import original
-from tests.tiny import CHATML, SPECIALS, WORDS, TinyLlama, vocabulary
-from tests.tiny_encoders import TinyJinaBertV3
-from tests.tiny_vision.llava import TinyLlava
-from tests.tiny_words import save_words
+from tests.tiny.encoders import TinyJinaBertV3
+from tests.tiny.llama import CHATML, SPECIALS, WORDS, TinyLlama, vocabulary
+from tests.tiny.vision.llava import TinyLlava
+from tests.tiny.words import save_words
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.e2e

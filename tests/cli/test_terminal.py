@@ -26,7 +26,7 @@ from tests.convert.checkpoints import saved
 from tests.held import HeldRunners, wait_until_stopped
 from tests.model.models.parity import original
 from tests.ports import free_port
-from tests.tiny import TinyLlama
+from tests.tiny.llama import TinyLlama
 from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.e2e

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.shell import Shell
-from tests.tiny import vocabulary
+from tests.tiny.llama import vocabulary
 
 pytestmark = pytest.mark.e2e
 

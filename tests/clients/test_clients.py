@@ -16,9 +16,9 @@ from tests.clients.clients import CLIENTS, COLUMNS, LM_EVAL, Client
 from tests.clients.expected import ASKED, CALLS, CHAT, TRIP, WEATHER, write_model
 from tests.convert.checkpoints import save_tokenizer
 from tests.e2e.servers import Server, add_model, running
-from tests.tiny import TinyLlama, tiny_llama_gguf
-from tests.tiny_bert import TinyBert, tiny_bert_gguf
-from tests.tiny_words import VOCABULARY
+from tests.tiny.bert import TinyBert, tiny_bert_gguf
+from tests.tiny.llama import TinyLlama, tiny_llama_gguf
+from tests.tiny.words import VOCABULARY
 
 pytestmark = [pytest.mark.clients, pytest.mark.e2e, pytest.mark.slow, pytest.mark.samples]
 

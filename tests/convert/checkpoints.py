@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.tiny import CHATML, SPECIALS, WORDS, merges, vocabulary
-from tests.tiny_words import save_words
+from tests.tiny.llama import CHATML, SPECIALS, WORDS, merges, vocabulary
+from tests.tiny.words import save_words
 
 #: How texts are cut before merges, as Llama 3's tokenizer.json says it.
 LLAMA3_CUT = (

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Final
 
-from tests.tiny import vocabulary
-from tests.tiny_words import VOCABULARY
+from tests.tiny.llama import vocabulary
+from tests.tiny.words import VOCABULARY
 
 LAYERS: Final = 3
 

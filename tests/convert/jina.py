@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.tiny_words import save_words
+from tests.tiny.words import save_words
 
 
 def save_jina2(folder: Path, model: Any, architecture: str = "JinaBertForMaskedLM", prefix: str = "") -> Path:

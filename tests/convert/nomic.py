@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.convert.checkpoints import saved
-from tests.tiny_words import save_words
+from tests.tiny.words import save_words
 
 _SETTINGS: dict[str, Any] = {
     "architectures": ["NomicBertModel"], "model_type": "nomic_bert", "layer_norm_epsilon": 1e-12,

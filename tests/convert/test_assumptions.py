@@ -29,7 +29,7 @@ from tests.model.models.parity import (
     reference_log_probabilities,
 )
 from tests.model.models.test_decoders import EXPERTS, MODELS
-from tests.tiny_decoders import GEMMA2, OLMO2, QWEN2, QWEN3_MOE, TinyDecoder
+from tests.tiny.decoders import GEMMA2, OLMO2, QWEN2, QWEN3_MOE, TinyDecoder
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "rope_theta": 1e4}
 LLAMA = TinyDecoder("llama")

@@ -13,7 +13,7 @@ from puna.convert.cache import converted
 from puna.errors import ConversionError, ModelNotFoundError
 from tests.convert.checkpoints import saved
 from tests.model.models.parity import original
-from tests.tiny import TinyLlama
+from tests.tiny.llama import TinyLlama
 
 
 @pytest.fixture

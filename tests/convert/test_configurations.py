@@ -25,7 +25,6 @@ from puna.convert.registry import convertible
 from puna.errors import ConversionError
 from puna.gguf import FileType
 from puna.model.load import LoadedModel, load_model
-from tests import forward
 from tests.convert.checkpoints import save_tokenizer
 from tests.convert.configurations import (
     ABSENT,
@@ -43,7 +42,8 @@ from tests.convert.configurations import (
     text_base_of,
 )
 from tests.model.models.parity import FLOATS
-from tests.tiny_words import VOCABULARY, save_words
+from tests.tiny import forward
+from tests.tiny.words import VOCABULARY, save_words
 
 #: Of each architecture in `make test-thorough`.
 DRAWS = int(os.environ.get("PUNA_DRAWS", "2000"))

@@ -16,7 +16,6 @@ from puna.errors import ConversionError
 from puna.gguf import FileType, GGMLType, open_gguf
 from puna.model.load import load_model
 from tests.convert.checkpoints import LLAMA3_CUT, save_nemotron_head, save_tokenizer, saved
-from tests.converted import converted
 from tests.model.models.parity import (
     check_close,
     original,
@@ -25,11 +24,12 @@ from tests.model.models.parity import (
     reference_log_probabilities,
 )
 from tests.model.models.test_decoders import MODELS
-from tests.tiny import CHATML, LLAMA3_ROPE, TinyLlama, vocabulary
-from tests.tiny_gemma3 import TinyGemma3
-from tests.tiny_heads import TinyHeads, save_heads
-from tests.tiny_hybrids import EXPERTS, SETTINGS, TinyHybrid
-from tests.tiny_mamba import NEMOTRON_H_LATENT
+from tests.tiny.converted import converted
+from tests.tiny.gemma3 import TinyGemma3
+from tests.tiny.heads import TinyHeads, save_heads
+from tests.tiny.hybrids import EXPERTS, SETTINGS, TinyHybrid
+from tests.tiny.llama import CHATML, LLAMA3_ROPE, TinyLlama, vocabulary
+from tests.tiny.mamba import NEMOTRON_H_LATENT
 
 #: Those whose other tests write their files by hand.
 TINY: dict[str, Any] = {

@@ -17,11 +17,11 @@ from puna.convert import convert
 from puna.errors import ConversionError
 from puna.gguf import FileType, open_gguf
 from puna.model.load import load_model
-from tests import forward
 from tests.convert.checkpoints import save_modules, saved_with_words
 from tests.model.models.parity import FLOATS, check_close, original, random_tokens
-from tests.tiny_bert import TinyBert, randomised, tiny_bert_gguf
-from tests.tiny_encoders import (
+from tests.tiny import forward
+from tests.tiny.bert import TinyBert, randomised, tiny_bert_gguf
+from tests.tiny.encoders import (
     SIZES,
     TinyEncoder,
     TinyJinaBertV3,
@@ -29,8 +29,8 @@ from tests.tiny_encoders import (
     TinyNomicBert,
     TinyNomicBertMoe,
 )
-from tests.tiny_rerankers import tiny_gte
-from tests.tiny_words import VOCABULARY
+from tests.tiny.rerankers import tiny_gte
+from tests.tiny.words import VOCABULARY
 
 DISTILLED = {
     "vocab_size": SIZES["vocab_size"], "dim": 64, "hidden_dim": 96, "n_layers": 3, "n_heads": 4,

@@ -21,7 +21,7 @@ from puna.convert.safetensors import LONGEST_HEADER, SafetensorsFile
 from puna.errors import ConversionError
 from tests.convert.checkpoints import saved
 from tests.model.models.parity import original
-from tests.tiny import TinyLlama
+from tests.tiny.llama import TinyLlama
 
 
 def written(folder: Path, header: Any, data: bytes = b"", *, length: int | None = None) -> Path:

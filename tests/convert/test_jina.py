@@ -16,14 +16,14 @@ from puna.errors import ConversionError, ModelError
 from puna.gguf import FileType, GGMLType, open_gguf
 from puna.model.load import LoadedModel, load_model
 from puna.options import AdapterFile, AdapterScale
-from tests import forward
 from tests.convert.jina import ALPHA, TASKS, merged_jina3, save_jina2, save_jina3
 from tests.engine.runs import Run
 from tests.model.models.parity import FLOATS, check_close, original, random_tokens
-from tests.tiny_adapters import adapter_writer
-from tests.tiny_encoders import TinyJinaBertV3
-from tests.tiny_jina import TinyJinaBertV2
-from tests.tiny_words import save_words
+from tests.tiny import forward
+from tests.tiny.adapters import adapter_writer
+from tests.tiny.encoders import TinyJinaBertV3
+from tests.tiny.jina import TinyJinaBertV2
+from tests.tiny.words import save_words
 
 KINDS = {
     "gated": ("JinaBertModel", ""),

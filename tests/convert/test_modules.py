@@ -16,8 +16,8 @@ from puna.model.load import load_model
 from tests.convert.checkpoints import save_modules, saved, saved_with_words
 from tests.model.models.parity import original
 from tests.model.models.test_gemma_embedding import check_vectors
-from tests.tiny_bert import TinyBert
-from tests.tiny_gemma3 import TinyEmbeddingGemma
+from tests.tiny.bert import TinyBert
+from tests.tiny.gemma3 import TinyEmbeddingGemma
 
 WIDENING = torch.randn(160, 64, generator=torch.Generator().manual_seed(1)) / 8
 NARROWING = torch.randn(64, 160, generator=torch.Generator().manual_seed(2)) / 12

@@ -23,7 +23,7 @@ from tests.model.models.parity import (
     random_tokens,
     reference_log_probabilities,
 )
-from tests.tiny_rwkv import TinyRwkv
+from tests.tiny.rwkv import TinyRwkv
 
 #: Those of the published code, which settings do not say.
 RANKS = {"decay_low_rank_dim": 64, "a_low_rank_dim": 64, "v_low_rank_dim": 32, "gate_low_rank_dim": 128}

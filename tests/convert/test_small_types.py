@@ -16,8 +16,8 @@ from puna.convert.numbers import decoded
 from puna.gguf import FileType, GGMLType, open_gguf
 from tests.convert.checkpoints import saved
 from tests.model.models.parity import original
-from tests.tiny import TinyLlama
-from tests.tiny_decoders import GPT_OSS
+from tests.tiny.decoders import GPT_OSS
+from tests.tiny.llama import TinyLlama
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from puna.tokenizer.load import tokenizer_from_gguf
 from puna.tokenizer.vocabulary import TokenType
 from tests.convert.checkpoints import save_tokenizer, saved
 from tests.model.models.parity import original
-from tests.tiny import SPECIALS, TinyLlama
+from tests.tiny.llama import SPECIALS, TinyLlama
 
 WORDS = "once upon a time there was a cat who told the story of the hello world to all that wanted to hear it"
 CORPUS = [

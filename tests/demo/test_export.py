@@ -21,7 +21,7 @@ from puna.ops import backend_named
 from puna.prompt.choose import chat_format
 from puna.prompt.model_facts import read_facts
 from puna.tokenizer import tokenizer_from_gguf
-from tests.forward import logits_of
+from tests.tiny.forward import logits_of
 
 SHAPE = Shape(vocabulary=400, hidden=64, layers=2, heads=4, kv_heads=2, feed_forward=96, context=64)
 TALK = [

@@ -26,8 +26,8 @@ import pytest
 import puna
 from tests.e2e.servers import Server, add_model, environment, running
 from tests.scripted import pieces_of, trigger, write_scripted
-from tests.tiny import TinyLlama, tiny_llama_gguf
-from tests.tiny_adapters import TinyAdapter
+from tests.tiny.adapters import TinyAdapter
+from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

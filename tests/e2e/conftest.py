@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.servers import Server, add_model, endless, running
 from tests.held import HeldRunners
-from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 
 
 @pytest.fixture(scope="session")

@@ -23,9 +23,9 @@ import torch
 
 from tests import commands
 from tests.scripted import randomly_cut, write_scripted
-from tests.tiny import SPECIALS, TinyLlama, vocabulary
-from tests.tiny_gemma3 import TinyGemma3
-from tests.tiny_lfm2 import TinyLfm2
+from tests.tiny.gemma3 import TinyGemma3
+from tests.tiny.lfm2 import TinyLfm2
+from tests.tiny.llama import SPECIALS, TinyLlama, vocabulary
 from tests.waiting import PATIENCE_S, wait_until
 
 #: Clients of servers without TLS are made by the thousand, and each would read a file of whom to trust.

@@ -15,8 +15,8 @@ from puna.errors import OptionError, RequestError
 from tests import commands
 from tests.e2e.servers import Server, environment
 from tests.model.models.parity import original
-from tests.tiny_adapters import TinyAdapter
-from tests.tiny_decoders import QWEN2, tiny_decoder_gguf
+from tests.tiny.adapters import TinyAdapter
+from tests.tiny.decoders import QWEN2, tiny_decoder_gguf
 
 pytestmark = pytest.mark.e2e
 

@@ -17,7 +17,7 @@ from openai.types.chat import ChatCompletionMessageParam
 from tests.e2e.scores import scores
 from tests.e2e.servers import Server
 from tests.e2e.test_metrics import Samples
-from tests.tiny import SPECIALS, TinyLlama, vocabulary
+from tests.tiny.llama import SPECIALS, TinyLlama, vocabulary
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e

@@ -21,7 +21,7 @@ from puna.gguf import GGUFWriter
 from tests.conftest import find_test_data
 from tests.e2e.servers import Server, add_model, running
 from tests.prompt.conversations import CHATS, TOOLS
-from tests.tiny import TinyLlama, add_tokenizer, llama_tensors, vocabulary
+from tests.tiny.llama import TinyLlama, add_tokenizer, llama_tensors, vocabulary
 
 pytestmark = pytest.mark.e2e
 

@@ -20,7 +20,7 @@ from tests.e2e.canary import canary
 from tests.e2e.servers import Server, add_model, running
 from tests.model.models.parity import original
 from tests.store.store_files import sha256
-from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]

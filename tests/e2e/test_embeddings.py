@@ -20,8 +20,8 @@ from puna.gguf import open_gguf
 from puna.tokenizer import Tokenizer, tokenizer_from_gguf
 from tests.e2e.servers import Server, add_model
 from tests.model.test_load import rewritten
-from tests.tiny import TinyLlama
-from tests.tiny_bert import TinyBert, tiny_bert_gguf
+from tests.tiny.bert import TinyBert, tiny_bert_gguf
+from tests.tiny.llama import TinyLlama
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e

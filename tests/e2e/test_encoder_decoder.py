@@ -13,7 +13,7 @@ from puna.gguf import open_gguf
 from puna.tokenizer import tokenizer_from_gguf
 from tests.e2e.servers import Server, add_model
 from tests.model.models.parity import original
-from tests.tiny_t5 import TinyT5, tiny_t5_gguf
+from tests.tiny.t5 import TinyT5, tiny_t5_gguf
 
 pytestmark = pytest.mark.e2e
 

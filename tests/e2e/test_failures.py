@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.servers import Server, add_model, command, environment, running
 from tests.held import HeldRunners, wait_until_stopped
-from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 from tests.waiting import PATIENCE_S, wait_until, wait_until_asleep
 
 pytestmark = pytest.mark.e2e

@@ -20,7 +20,7 @@ from tests.e2e.canary import canary
 from tests.e2e.servers import Server, add_model, running
 from tests.e2e.tools.calling import TEMPLATE
 from tests.grammar.hostile import AMBIGUOUS, LARK, PATTERNS, patterns
-from tests.tiny import vocabulary
+from tests.tiny.llama import vocabulary
 from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]

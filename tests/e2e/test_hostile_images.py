@@ -19,7 +19,7 @@ from puna.vision.limits import ImageLimits
 from tests.e2e.canary import canary
 from tests.e2e.servers import Server, add_model, running
 from tests.model.models.parity import original
-from tests.tiny_vision.models import SEEING
+from tests.tiny.vision.models import SEEING
 from tests.vision.seeing import file_of, picture
 from tests.waiting import PATIENCE_S, wait_until
 

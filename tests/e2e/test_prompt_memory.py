@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.servers import Server, add_model, running
-from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e

@@ -14,7 +14,7 @@ import torch
 from puna.gguf import open_gguf
 from puna.tokenizer import tokenizer_from_gguf
 from tests.e2e.servers import Server, add_model
-from tests.tiny_rerankers import framed, tiny_bge, tiny_reranker_gguf
+from tests.tiny.rerankers import framed, tiny_bge, tiny_reranker_gguf
 
 pytestmark = pytest.mark.e2e
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.e2e.servers import Server, add_model, running
-from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 
 schemathesis = pytest.importorskip(
     "schemathesis", reason="schemathesis is not installed: run make test-schemathesis"

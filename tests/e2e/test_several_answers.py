@@ -13,7 +13,7 @@ from openai.types.chat import ChatCompletionMessageParam
 from tests.e2e.scores import scores
 from tests.e2e.servers import Server
 from tests.e2e.test_metrics import Samples, request_line
-from tests.tiny import vocabulary
+from tests.tiny.llama import vocabulary
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e

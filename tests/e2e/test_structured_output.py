@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from tests import commands
 from tests.e2e.servers import Server, environment
-from tests.schemas import random_schema
+from tests.grammar.schemas import random_schema
 
 pytestmark = pytest.mark.e2e
 

@@ -14,8 +14,8 @@ import pytest
 from tests import commands
 from tests.e2e.servers import Server, add_model, environment
 from tests.model.models.parity import original
-from tests.tiny_vision.common import Layout
-from tests.tiny_vision.models import SEEING
+from tests.tiny.vision.common import Layout
+from tests.tiny.vision.models import SEEING
 from tests.vision.seeing import file_of, picture
 from tests.vision.test_decoding import animated, bomb
 

@@ -14,7 +14,7 @@ from puna.model.load import LoadedModel
 from puna.options import AdapterFile, AdapterScale
 from tests.engine.runs import Run
 from tests.model.models.parity import reference_log_probabilities
-from tests.tiny_adapters import TinyAdapter
+from tests.tiny.adapters import TinyAdapter
 
 PROMPT = [5, 17, 101, 33, 8, 250, 61, 99, 140, 12, 3]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from puna.model.load import LoadedModel, load_model
-from tests.tiny import TinyLlama, tiny_llama_gguf
-from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
-from tests.tiny_lfm2 import tiny_lfm2_gguf
-from tests.tiny_llama4 import TinyLlama4, tiny_llama4_gguf
+from tests.tiny.gemma3 import TinyGemma3, tiny_gemma3_gguf
+from tests.tiny.lfm2 import tiny_lfm2_gguf
+from tests.tiny.llama import TinyLlama, tiny_llama_gguf
+from tests.tiny.llama4 import TinyLlama4, tiny_llama4_gguf
 
 #: A model for each kind of cache.
 KINDS = {

@@ -28,9 +28,9 @@ from tests.engine.adapted import (
 )
 from tests.engine.runs import Run
 from tests.model.models.parity import original, reference_log_probabilities
-from tests.tiny import TinyLlama, tiny_llama_gguf
-from tests.tiny_adapters import TinyAdapter, adapter_writer
-from tests.tiny_decoders import PHI3, QWEN2, tiny_decoder_gguf
+from tests.tiny.adapters import TinyAdapter, adapter_writer
+from tests.tiny.decoders import PHI3, QWEN2, tiny_decoder_gguf
+from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 
 SPLIT = {**LINEARS, "lm_head": "output"}
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")

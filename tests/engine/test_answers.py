@@ -10,7 +10,7 @@ from puna.kvcache.types import KVTypes
 from puna.model.load import LoadedModel
 from puna.protocol import Chunk, Evaluated, Failed, Scored
 from tests.engine.runs import Run
-from tests.forward import logits_of
+from tests.tiny.forward import logits_of
 
 PROMPT = [(11 * i) % 200 for i in range(40)]
 

@@ -9,7 +9,7 @@ import pytest
 
 from puna.engine.bench import Bench
 from puna.engine.engine import REMEMBERED
-from tests.tiny import tiny_llama_gguf
+from tests.tiny.llama import tiny_llama_gguf
 
 
 @pytest.fixture

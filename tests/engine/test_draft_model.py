@@ -15,9 +15,9 @@ from puna.ops import default_backend
 from tests.engine.drafting import PROMPTS, compare, guess_always
 from tests.engine.runs import Run
 from tests.processors import NOT_BUILT
-from tests.tiny import TinyLlama, tiny_llama_gguf
-from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
-from tests.tiny_lfm2 import tiny_lfm2_gguf
+from tests.tiny.gemma3 import TinyGemma3, tiny_gemma3_gguf
+from tests.tiny.lfm2 import tiny_lfm2_gguf
+from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 
 pytestmark = pytest.mark.skipif(default_backend().name != "cpu", reason=NOT_BUILT)
 

@@ -19,8 +19,8 @@ from puna.protocol import Embed, Embedded, Failed
 from tests.engine.runs import Run
 from tests.model.models.parity import original
 from tests.model.test_load import rewritten
-from tests.tiny import TinyLlama, tiny_llama_gguf
-from tests.tiny_models import ARCHITECTURES
+from tests.tiny.llama import TinyLlama, tiny_llama_gguf
+from tests.tiny.models import ARCHITECTURES
 
 TEXTS = [[(11 * i + j * j) % 250 for j in range(5 + 9 * i)] for i in range(5)]
 POOLINGS = list(Pooling)

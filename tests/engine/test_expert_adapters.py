@@ -19,10 +19,10 @@ from puna.options import AdapterFile
 from tests.engine.adapted import PROMPT, Tuned, check_alone, check_mixed, files_of, merging, scores_of
 from tests.engine.runs import Run
 from tests.model.models.parity import original, reference_log_probabilities
-from tests.tiny import TinyLlama, tiny_llama_gguf
-from tests.tiny_adapters import MIXTRAL as MIXTRAL_NAMES
-from tests.tiny_adapters import TinyAdapter, adapter_writer, expert_weights
-from tests.tiny_decoders import GPT_OSS, QWEN3_MOE, tiny_decoder_gguf
+from tests.tiny.adapters import MIXTRAL as MIXTRAL_NAMES
+from tests.tiny.adapters import TinyAdapter, adapter_writer, expert_weights
+from tests.tiny.decoders import GPT_OSS, QWEN3_MOE, tiny_decoder_gguf
+from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 
 #: Experts whose gates and ups are one parameter, of rows in turn or one after the other.
 DECODERS = {"qwen3moe": QWEN3_MOE, "gpt-oss": GPT_OSS}

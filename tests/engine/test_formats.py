@@ -16,7 +16,7 @@ from puna.model.load import LoadedModel
 from puna.protocol import Chunk, Done, Failed
 from tests.engine.drafting import guess_always
 from tests.engine.runs import Run
-from tests.schemas import random_schema
+from tests.grammar.schemas import random_schema
 from tests.waiting import PATIENCE_S
 
 #: A random model says anything; these leave it to the format to come to an end.

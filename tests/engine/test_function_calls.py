@@ -25,7 +25,7 @@ from puna.model.load import load_model
 from puna.options import Options
 from puna.protocol import CallDelta, Chunk, Done, Generate
 from tests.engine.runs import Run
-from tests.tiny import WORDS, TinyLlama, tiny_llama_gguf
+from tests.tiny.llama import WORDS, TinyLlama, tiny_llama_gguf
 
 #: The data's names of types that are not JSON Schema's.
 TYPES = {

@@ -17,8 +17,8 @@ from puna.model.load import LoadedModel, load_model
 from puna.vision.limits import ImageLimits
 from tests.engine.runs import Run, Watched
 from tests.model.models.parity import original
-from tests.tiny_vision.common import Layout
-from tests.tiny_vision.models import SEEING
+from tests.tiny.vision.common import Layout
+from tests.tiny.vision.models import SEEING
 from tests.vision.seeing import file_of, picture, share_preparer
 
 

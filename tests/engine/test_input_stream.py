@@ -15,7 +15,7 @@ from puna.batch import ImageStates, Input
 from puna.errors import RequestError
 from puna.model.load import LoadedModel, load_model
 from tests.engine.runs import Run, Watched
-from tests.tiny_mllama import IMAGE, TinyMllama, tiny_mllama_gguf
+from tests.tiny.mllama import IMAGE, TinyMllama, tiny_mllama_gguf
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,10 @@ from puna.model.load import LoadedModel, load_model
 from puna.ops import default_backend
 from tests.engine.drafting import PROMPTS, compare, guess_always
 from tests.engine.runs import Run
-from tests.heads_reference import Reference
 from tests.processors import NOT_BUILT
-from tests.tiny_decoders import tiny_decoder_gguf
-from tests.tiny_heads import MODELS, mimo2_with
+from tests.tiny.decoders import tiny_decoder_gguf
+from tests.tiny.heads import MODELS, mimo2_with
+from tests.tiny.heads_reference import Reference
 
 pytestmark = pytest.mark.skipif(default_backend().name != "cpu", reason=NOT_BUILT)
 

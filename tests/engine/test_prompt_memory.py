@@ -21,9 +21,9 @@ from puna.kvcache.saved import Saved
 from puna.model.load import LoadedModel, load_model
 from puna.options import AdapterFile, AdapterScale, Options
 from puna.protocol import Chunk, Done, Event, Failed, Generate
-from tests.tiny import TinyLlama, tiny_llama_gguf
-from tests.tiny_adapters import TinyAdapter
-from tests.tiny_lfm2 import TinyLfm2, tiny_lfm2_gguf
+from tests.tiny.adapters import TinyAdapter
+from tests.tiny.lfm2 import TinyLfm2, tiny_lfm2_gguf
+from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 
 CONFIG = TinyLlama(context=2048)
 PROMPT = [int(token) for token in np.random.default_rng(0).integers(3, 250, 400)]

@@ -19,10 +19,10 @@ from puna.ops import default_backend
 from puna.protocol import Chunk
 from tests.engine.drafting import PROMPTS, Oracle, answers, compare, guess_always
 from tests.engine.runs import Run
-from tests.forward import logits_of
 from tests.processors import NOT_BUILT
-from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
-from tests.tiny_llama4 import TinyLlama4, tiny_llama4_gguf
+from tests.tiny.forward import logits_of
+from tests.tiny.gemma3 import TinyGemma3, tiny_gemma3_gguf
+from tests.tiny.llama4 import TinyLlama4, tiny_llama4_gguf
 
 pytestmark = pytest.mark.skipif(default_backend().name != "cpu", reason=NOT_BUILT)
 

@@ -14,7 +14,7 @@ from puna.gguf import GGMLType, dequantize, open_gguf, quantize
 from puna.model.registry import model_for
 from puna.ops import Backend, ExpertWeights, Weight, backend_named
 from tests.gguf import gguf_bytes as raw
-from tests.tiny import SPECIALS, merges, vocabulary
+from tests.tiny.llama import SPECIALS, merges, vocabulary
 
 HIDDEN, CONTEXT = 64, 96
 

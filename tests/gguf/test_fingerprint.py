@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from puna.gguf import GGMLType, fingerprint
-from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 
 
 def test_copies_and_other_descriptions_have_the_same_fingerprint(tmp_path: Path) -> None:

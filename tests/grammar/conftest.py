@@ -12,7 +12,7 @@ from puna.gguf import open_gguf
 from puna.grammar.compiled import Grammars
 from puna.grammar.constraint import Constraint
 from puna.tokenizer import Tokenizer, tokenizer_from_gguf
-from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from puna.errors import RequestError
 from puna.grammar.compiled import Grammars
 from puna.grammar.format import Format
 from puna.tokenizer import Tokenizer
-from tests.schemas import random_schema
+from tests.grammar.schemas import random_schema
 
 Spoken = Callable[..., bytes | None]
 

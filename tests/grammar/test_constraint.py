@@ -23,7 +23,7 @@ from puna.prompt.messages import Chat, Message
 from puna.protocol import Generate
 from puna.tokenizer import Tokenizer, tokenizer_from_gguf
 from tests.markup.reading import read
-from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 
 TAGS = Tags("<think>", "</think>")
 FORMAT = Format.regex(r"\[[0-9]{1,3}\]")

@@ -24,7 +24,7 @@ from puna.kvcache.windows import ChunkedCache, SlidingCache
 from puna.kvcache.wrapper import WrapperCache
 from puna.model.load import LoadedModel, load_model
 from tests.kvcache.probe import OPS, stretches
-from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 
 SHAPE = KVShape(2, 32, 32)
 
@@ -131,7 +131,7 @@ from tests.kvcache.test_files import PROMPT, read, restore_sequence
 from puna.kvcache.types import KVTypes
 from puna.model.load import load_model
 from tests.kvcache.probe import stretches, OPS
-from tests.forward import logits_of
+from tests.tiny.forward import logits_of
 loaded = load_model(sys.argv[2])
 cache = loaded.make_cache(sequences=3, context=256, types=KVTypes.parse(sys.argv[5]))
 assert restore_sequence(cache, 2, sys.argv[3], model="tiny") == PROMPT

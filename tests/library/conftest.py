@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import puna
-from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 
 
 @pytest.fixture(scope="module")

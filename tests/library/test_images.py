@@ -10,8 +10,8 @@ import pytest
 import puna
 from puna.errors import ImageError, RequestError
 from tests.model.models.parity import original
-from tests.tiny import tiny_llama_gguf
-from tests.tiny_vision.models import SEEING
+from tests.tiny.llama import tiny_llama_gguf
+from tests.tiny.vision.models import SEEING
 from tests.vision.seeing import file_of, picture
 
 

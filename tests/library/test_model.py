@@ -23,7 +23,7 @@ from puna.errors import (
     PunaError,
     RequestError,
 )
-from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 from tests.waiting import PATIENCE_S, wait_until
 
 GREEDY = {"temperature": 0, "num_predict": 8}

@@ -14,8 +14,8 @@ from puna.kvcache.types import KVTypes
 from puna.model.header import engine_for
 from puna.model.memory import MemoryForecast, forecast_for
 from puna.options import Placement
-from tests.tiny import add_tokenizer, tiny_llama_gguf
-from tests.tiny_neox import TinyNeoX, tiny_neox_gguf
+from tests.tiny.llama import add_tokenizer, tiny_llama_gguf
+from tests.tiny.neox import TinyNeoX, tiny_neox_gguf
 
 
 @pytest.fixture(scope="module")

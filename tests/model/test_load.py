@@ -14,7 +14,7 @@ from puna.model import load as loading
 from puna.model.load import load_model
 from puna.model.memory import Forecast
 from puna.model.registry import supported
-from tests.tiny import TinyLlama, add_tokenizer, tiny_llama_gguf
+from tests.tiny.llama import TinyLlama, add_tokenizer, tiny_llama_gguf
 
 
 def rewritten(

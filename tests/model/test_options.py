@@ -16,14 +16,14 @@ from puna.model.layer_cache import Everything, Window
 from puna.model.load import load_model
 from puna.model.options import TextOptions, read_windows
 from puna.ops import Backend, Routing
-from tests.converted import Contents
 from tests.model.models.parity import (
     log_probabilities_after_reuse,
     our_log_probabilities,
     random_tokens,
     reference_log_probabilities,
 )
-from tests.tiny_decoders import TinyDecoder, tiny_decoder_gguf
+from tests.tiny.converted import Contents
+from tests.tiny.decoders import TinyDecoder, tiny_decoder_gguf
 
 PLAIN: dict[str, Any] = {
     "block_count": 4, "embedding_length": 64, "feed_forward_length": 96, "attention.head_count": 4,

@@ -13,7 +13,7 @@ from puna.errors import ModelError
 from puna.gguf import GGMLType, quantize
 from puna.nn.experts import ExpertLinear, SquaredReluExperts
 from puna.ops import Backend, ExpertWeights, Weight, backend_named, default_backend
-from tests.torch_ops import REFERENCE, weight_of
+from tests.ops.torch_ops import REFERENCE, weight_of
 
 SHAPE = (4, 6, 8)  # experts, out, in
 

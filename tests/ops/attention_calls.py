@@ -11,7 +11,7 @@ from torch import Tensor
 
 from puna.gguf import GGMLType
 from puna.ops import KV_TYPES
-from tests.torch_ops import TorchOps, kv_pack, kv_shape, kv_unpack
+from tests.ops.torch_ops import TorchOps, kv_pack, kv_shape, kv_unpack
 
 #: (query heads, key/value heads)
 HEADS = [(8, 2), (3, 3), (9, 3), (20, 1)]

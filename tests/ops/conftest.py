@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.ops.torch_ops import REFERENCE, TorchOps, cpu
 from tests.processors import level, levels
-from tests.torch_ops import REFERENCE, TorchOps, cpu
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

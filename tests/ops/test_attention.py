@@ -27,7 +27,7 @@ from tests.ops.attention_calls import (
     prompt,
     window,
 )
-from tests.torch_ops import TorchOps
+from tests.ops.torch_ops import TorchOps
 
 DIMS = [
     (64, 64), (32, 32), (80, 80), (72, 72), (96, 96), (128, 128), (256, 256), (192, 128), (12, 20), (5, 3),

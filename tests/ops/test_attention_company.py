@@ -12,7 +12,7 @@ import torch
 from puna import _native
 from puna.gguf import GGMLType
 from tests.ops.attention_calls import FLOATS, HEADS, TYPES, WINDOWS, Call, Types, name, prompt, window
-from tests.torch_ops import TorchOps, kv_pack
+from tests.ops.torch_ops import TorchOps, kv_pack
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from puna.ops import Rope
-from tests.torch_ops import TorchOps
+from tests.ops.torch_ops import TorchOps
 
 SHAPES = [(0, 8), (1, 1), (1, 8191), (3, 77), (17, 2048), (2, 3, 64), (40, 1024)]
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from puna.gguf import GGMLType
 from puna.ops import Experts, ExpertWeights, Weight
+from tests.ops.torch_ops import TorchOps, cpu, weight_of
 from tests.processors import NOT_BUILT
-from tests.torch_ops import TorchOps, cpu, weight_of
 
 from .block_bytes import FLOAT_TYPES, multiplied_as_integers, random_bytes, reference_values
 

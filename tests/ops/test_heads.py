@@ -9,7 +9,7 @@ from torch import Tensor
 
 from puna.gguf import GGMLType
 from puna.ops import Weight
-from tests.torch_ops import TorchOps, weight_of
+from tests.ops.torch_ops import TorchOps, weight_of
 
 from .block_bytes import ALL_TYPES, random_bytes
 

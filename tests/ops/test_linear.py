@@ -17,8 +17,8 @@ from torch import Tensor
 
 from puna.gguf import GGMLType
 from puna.ops import Weight
+from tests.ops.torch_ops import TorchOps, cpu, weight_of
 from tests.processors import NOT_BUILT
-from tests.torch_ops import TorchOps, cpu, weight_of
 
 from .block_bytes import (
     ALL_TYPES,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.ops.state_rows import int32, state_rows
-from tests.torch_ops import TorchOps
+from tests.ops.torch_ops import TorchOps
 
 SLOTS = 10
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from puna.ops import Rope
-from tests.torch_ops import TorchOps
+from tests.ops.torch_ops import TorchOps
 
 # What is given is checked before kernels are chosen.
 pytestmark = pytest.mark.kernels_of()

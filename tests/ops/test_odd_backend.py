@@ -29,13 +29,13 @@ from tests.model.models.parity import (
     reference_log_probabilities,
 )
 from tests.ops.odd_backend import OddArray, OddBackend
-from tests.tiny_bert import TinyBert, tiny_bert_gguf
-from tests.tiny_encoders import TinyModernBert, TinyNomicBertMoe, tiny_encoder_gguf
-from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
-from tests.tiny_jina import TinyJinaBertV2
-from tests.tiny_mllama import TinyMllama, tiny_mllama_gguf
-from tests.tiny_models import ARCHITECTURES
-from tests.tiny_t5 import TinyT5, tiny_t5_gguf
+from tests.tiny.bert import TinyBert, tiny_bert_gguf
+from tests.tiny.encoders import TinyModernBert, TinyNomicBertMoe, tiny_encoder_gguf
+from tests.tiny.gemma3 import TinyGemma3, tiny_gemma3_gguf
+from tests.tiny.jina import TinyJinaBertV2
+from tests.tiny.mllama import TinyMllama, tiny_mllama_gguf
+from tests.tiny.models import ARCHITECTURES
+from tests.tiny.t5 import TinyT5, tiny_t5_gguf
 
 ODD = OddBackend()
 PROMPT, KEPT = list(range(30)), list(range(40, 60))

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from puna.ops import Weight
+from tests.ops.torch_ops import cpu, weight_of
 from tests.processors import NOT_BUILT
-from tests.torch_ops import cpu, weight_of
 from tests.waiting import PATIENCE_S, wait_until_asleep
 
 _native = pytest.importorskip("puna._native", reason=NOT_BUILT)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from puna.ops import Rope, Yarn, default_backend
-from tests.torch_ops import TorchOps
+from tests.ops.torch_ops import TorchOps
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from puna.ops import Routing
-from tests.torch_ops import TorchOps
+from tests.ops.torch_ops import TorchOps
 
 pytestmark = pytest.mark.kernels_of("route")
 

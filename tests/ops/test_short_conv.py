@@ -11,7 +11,7 @@ from torch import Tensor
 
 from puna import _native
 from tests.ops.state_rows import int32, state_rows
-from tests.torch_ops import TorchOps
+from tests.ops.torch_ops import TorchOps
 
 SLOTS = 12
 

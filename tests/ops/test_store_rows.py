@@ -11,7 +11,7 @@ from puna.errors import NotSupportedError
 from puna.gguf import GGMLType
 from puna.ops import KV_TYPES, default_backend
 from puna.ops.storage import row_bytes
-from tests.torch_ops import REFERENCE, TorchOps, kv_shape, kv_type, kv_unpack, kv_zeros
+from tests.ops.torch_ops import REFERENCE, TorchOps, kv_shape, kv_type, kv_unpack, kv_zeros
 
 SHAPES = [(0, 8), (1, 1), (1, 8191), (3, 77), (17, 2048), (2, 3, 64), (40, 1024)]
 

@@ -36,16 +36,16 @@ from tests.convert.test_modules import embedding_gemma
 from tests.convert.test_rwkv import ARWKV, save_arwkv
 from tests.model.models.parity import original
 from tests.model.models.test_decoders import MODELS
-from tests.tiny import LLAMA3_ROPE, TinyLlama, vocabulary
-from tests.tiny_decoders import TinyDecoder
-from tests.tiny_encoders import TinyJinaBertV3, TinyModernBert
-from tests.tiny_heads import MODELS as HEADS
-from tests.tiny_heads import TinyHeads, save_heads
-from tests.tiny_jina import TinyJinaBertV2
-from tests.tiny_lfm2 import TinyLfm2
-from tests.tiny_llama4 import TinyLlama4
-from tests.tiny_mamba import NEMOTRON_H_LATENT
-from tests.tiny_rerankers import (
+from tests.tiny.decoders import TinyDecoder
+from tests.tiny.encoders import TinyJinaBertV3, TinyModernBert
+from tests.tiny.heads import MODELS as HEADS
+from tests.tiny.heads import TinyHeads, save_heads
+from tests.tiny.jina import TinyJinaBertV2
+from tests.tiny.lfm2 import TinyLfm2
+from tests.tiny.llama import LLAMA3_ROPE, TinyLlama, vocabulary
+from tests.tiny.llama4 import TinyLlama4
+from tests.tiny.mamba import NEMOTRON_H_LATENT
+from tests.tiny.rerankers import (
     QWEN3,
     QWEN3_TIED,
     save_jina_reranker2,
@@ -54,9 +54,9 @@ from tests.tiny_rerankers import (
     tiny_bge,
     tiny_gte,
 )
-from tests.tiny_t5 import TinyT5
-from tests.tiny_vision.minicpmv import TinyMiniCPMV
-from tests.tiny_vision.models import SEEING
+from tests.tiny.t5 import TinyT5
+from tests.tiny.vision.minicpmv import TinyMiniCPMV
+from tests.tiny.vision.models import SEEING
 
 SOURCE = Path(os.environ.get("LLAMA_CPP", ".venv-peers/llama.cpp"))
 pytestmark = [

@@ -14,8 +14,8 @@ from puna.options import AdapterFile
 from tests.engine.adapted import PROMPT, scores_of
 from tests.engine.runs import Run
 from tests.model.models.parity import original
-from tests.tiny_adapters import TinyAdapter
-from tests.tiny_decoders import QWEN3_MOE, tiny_decoder_gguf
+from tests.tiny.adapters import TinyAdapter
+from tests.tiny.decoders import QWEN3_MOE, tiny_decoder_gguf
 
 llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: run make test-peers")
 

@@ -23,13 +23,13 @@ from puna.options import LLAMACPP, PUNA, Placement
 from puna.tokenizer import tokenizer_from_gguf
 from tests.e2e.servers import Server, add_model, running
 from tests.engine.runs import Run, Watched
-from tests.forward import logits_of
-from tests.tiny import tiny_llama_gguf
-from tests.tiny_bert import TinyBert, tiny_bert_gguf
-from tests.tiny_decoders import GEMMA2, tiny_decoder_gguf
-from tests.tiny_mamba import FALCON_H1, MAMBA2
-from tests.tiny_neox import TinyNeoX, tiny_neox_gguf
-from tests.tiny_rwkv import ARWKV7, RWKV7
+from tests.tiny.bert import TinyBert, tiny_bert_gguf
+from tests.tiny.decoders import GEMMA2, tiny_decoder_gguf
+from tests.tiny.forward import logits_of
+from tests.tiny.llama import tiny_llama_gguf
+from tests.tiny.mamba import FALCON_H1, MAMBA2
+from tests.tiny.neox import TinyNeoX, tiny_neox_gguf
+from tests.tiny.rwkv import ARWKV7, RWKV7
 
 pytestmark = pytest.mark.peers
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: run make test-peers")

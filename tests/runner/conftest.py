@@ -10,7 +10,7 @@ import pytest
 
 from puna.protocol import Load
 from tests.runner.running import Use, WithRunner, idle, started
-from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 from tests.waiting import PATIENCE_S
 
 

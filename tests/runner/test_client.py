@@ -43,7 +43,7 @@ from puna.protocol import (  # fmt: skip
 )
 from puna.runner.client import LocalRunner
 from tests.runner.running import GREEDY, LONG, WithRunner, collect, idle, started, with_runner
-from tests.tiny import TinyLlama, add_tokenizer, tiny_llama_gguf
+from tests.tiny.llama import TinyLlama, add_tokenizer, tiny_llama_gguf
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.e2e

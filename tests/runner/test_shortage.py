@@ -14,7 +14,7 @@ from puna.errors import (
 from puna.protocol import Chunk, Generate, Prompted
 from puna.runner.client import LocalRunner
 from tests.runner.running import LONG, collect, with_runner
-from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 
 pytestmark = pytest.mark.e2e
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.model.test_load import rewritten
 from tests.soak.attacks import Target
-from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 
 #: Metadata that a model cannot have.
 _WRONG: tuple[dict[str, Any], ...] = (

@@ -9,8 +9,8 @@ from typing import Any
 
 from tests.e2e.servers import endless
 from tests.soak.answers import Answer
-from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
-from tests.tiny_lfm2 import TinyLfm2, tiny_lfm2_gguf
+from tests.tiny.gemma3 import TinyGemma3, tiny_gemma3_gguf
+from tests.tiny.lfm2 import TinyLfm2, tiny_lfm2_gguf
 
 #: Default context length in tokens; short, so that some answers exceed it.
 CONTEXT = 256

@@ -17,10 +17,10 @@ from tests.convert.checkpoints import save_tokenizer, saved
 from tests.convert.jina import TASKS, save_jina3
 from tests.model.models.parity import original
 from tests.store.store_files import add, blob_names
-from tests.tiny import TinyLlama, tiny_llama_gguf
-from tests.tiny_encoders import TinyJinaBertV3
-from tests.tiny_vision.idefics3 import TinyIdefics3
-from tests.tiny_words import save_words
+from tests.tiny.encoders import TinyJinaBertV3
+from tests.tiny.llama import TinyLlama, tiny_llama_gguf
+from tests.tiny.vision.idefics3 import TinyIdefics3
+from tests.tiny.words import save_words
 
 
 def test_an_uploaded_model_is_quantised(store: Store, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from puna.gguf import open_gguf
 from puna.tokenizer import patterns, tokenizer_from_gguf
 from puna.tokenizer.longest_match import WordPieceEncoder
-from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 from tests.tokenizer.vocabularies import BYTE, BYTE_TOKENS, CONTROL, NORMAL, UNKNOWN, build
 from tests.waiting import PATIENCE_S
 

@@ -17,7 +17,7 @@ from puna.model.load import LoadedModel
 from puna.vision.preparer.client import Preparer
 from tests.engine.runs import Run
 from tests.model.models.parity import check_close
-from tests.tiny_vision.common import PART, SHOWN
+from tests.tiny.vision.common import PART, SHOWN
 
 AnyRun = TypeVar("AnyRun", bound=Run)
 

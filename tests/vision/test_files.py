@@ -13,11 +13,11 @@ from puna.model.load import load_model
 from puna.prompt.capabilities import capabilities
 from puna.prompt.model_facts import facts_at, projector_for
 from puna.vision.pixels import CLIP_MEAN, CLIP_STD, HALVES
-from tests.converted import contents_of
 from tests.model.models.parity import original
-from tests.tiny import tiny_llama_gguf
-from tests.tiny_vision.common import Layout, Tensors
-from tests.tiny_vision.models import SEEING
+from tests.tiny.converted import contents_of
+from tests.tiny.llama import tiny_llama_gguf
+from tests.tiny.vision.common import Layout, Tensors
+from tests.tiny.vision.models import SEEING
 from tests.vision.seeing import picture
 
 

@@ -19,11 +19,11 @@ import torch.nn.functional as F
 from puna.batch import Image
 from puna.model.load import load_model
 from puna.vision.pixels import CLIP_MEAN, CLIP_STD, grids
-from tests.converted import Contents, contents_of
 from tests.model.models.parity import check_close, original
-from tests.tiny_mllama import TinyMllama
-from tests.tiny_vision.common import state_of
-from tests.tiny_vision.mllama import TinyMllamaVision
+from tests.tiny.converted import Contents, contents_of
+from tests.tiny.mllama import TinyMllama
+from tests.tiny.vision.common import state_of
+from tests.tiny.vision.mllama import TinyMllamaVision
 from tests.vision.seeing import Pair, images_of, picture
 
 _LAYER = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.tiny_vision.common import randomise
-from tests.tiny_vision.mobilenet import STAGES, STEM, MobileNetV5
+from tests.tiny.vision.common import randomise
+from tests.tiny.vision.mobilenet import STAGES, STEM, MobileNetV5
 
 
 def test_the_reference_is_what_timm_computes() -> None:

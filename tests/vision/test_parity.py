@@ -11,9 +11,9 @@ from puna.batch import ImagePart
 from puna.model.load import load_model
 from tests.engine.runs import Watched
 from tests.model.models.parity import check_close, original
-from tests.tiny import TinyLlama
-from tests.tiny_vision.minicpmv import TinyMiniCPMV
-from tests.tiny_vision.models import SEEING
+from tests.tiny.llama import TinyLlama
+from tests.tiny.vision.minicpmv import TinyMiniCPMV
+from tests.tiny.vision.models import SEEING
 from tests.vision.seeing import Pair, check_answer, check_scores, images_of, picture
 
 

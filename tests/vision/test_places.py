@@ -8,7 +8,7 @@ import pytest
 
 from puna.model.load import load_model
 from tests.model.models.parity import original
-from tests.tiny_vision.models import SEEING
+from tests.tiny.vision.models import SEEING
 from tests.vision.seeing import Pair, file_of, picture
 
 #: Stands for one row of an image.

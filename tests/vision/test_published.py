@@ -17,14 +17,14 @@ import pytest
 from puna.convert import convert, convert_tower
 from puna.errors import ConversionError, ModelError, UnsupportedModelError
 from puna.model.load import load_model
-from tests.converted import Contents, contents_of
 from tests.model.models.parity import original
-from tests.tiny import TinyLlama
-from tests.tiny_vision.common import CLIPS, Layout
-from tests.tiny_vision.llava import TinyLlava
-from tests.tiny_vision.llava_next import GRIDS, TinyLlavaNext
-from tests.tiny_vision.minicpmv import TinyMiniCPMV
-from tests.tiny_vision.models import SEEING
+from tests.tiny.converted import Contents, contents_of
+from tests.tiny.llama import TinyLlama
+from tests.tiny.vision.common import CLIPS, Layout
+from tests.tiny.vision.llava import TinyLlava
+from tests.tiny.vision.llava_next import GRIDS, TinyLlavaNext
+from tests.tiny.vision.minicpmv import TinyMiniCPMV
+from tests.tiny.vision.models import SEEING
 from tests.vision.seeing import Pair, check_scores, picture
 
 

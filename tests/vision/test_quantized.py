@@ -14,9 +14,9 @@ from puna.batch import Input
 from puna.gguf import GGMLType
 from puna.gguf.blocks import dequantize, quantize
 from puna.model.load import load_model
-from tests.converted import holds
 from tests.model.models.parity import original
-from tests.tiny_vision.models import SEEING
+from tests.tiny.converted import holds
+from tests.tiny.vision.models import SEEING
 from tests.vision.seeing import Pair, picture
 
 #: Where in a model its text is, whose weights stay in float32; and what is a vector in files.

@@ -16,7 +16,7 @@ from puna.vision.towers.llama4 import Llama4Vision
 from puna.vision.towers.minicpmv import SlicingVision
 from puna.vision.towers.mllama import MllamaVision
 from tests.model.models.parity import original
-from tests.tiny_vision.models import SEEING
+from tests.tiny.vision.models import SEEING
 from tests.vision import test_pixels, test_tiles
 
 #: Whose pixels are compared with those of a reference processor, in tests/vision.

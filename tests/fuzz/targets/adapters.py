@@ -14,8 +14,8 @@ from puna.model.load import load_model
 from puna.options import AdapterFile
 from tests.fuzz.case import Bounds
 from tests.fuzz.hostile_bytes import damaged
-from tests.tiny import TinyLlama, tiny_llama_gguf
-from tests.tiny_adapters import TinyAdapter
+from tests.tiny.adapters import TinyAdapter
+from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 
 BOUNDS = Bounds(seconds=5.0, memory=256 << 20)
 

@@ -17,7 +17,7 @@ from puna.quantize import read_importance
 from tests.convert.checkpoints import save_tokenizer
 from tests.fuzz.case import Bounds
 from tests.fuzz.hostile_bytes import damaged
-from tests.tiny import vocabulary
+from tests.tiny.llama import vocabulary
 
 BOUNDS = Bounds(seconds=4.0, memory=64 << 20)
 

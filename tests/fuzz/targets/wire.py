@@ -39,7 +39,7 @@ from puna.server.settings import Settings
 from puna.store import ModelSpec, Store
 from tests.fuzz.case import Bounds
 from tests.fuzz.hostile_bytes import damaged
-from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 
 BOUNDS = Bounds(seconds=5.0, memory=256 << 20)
 

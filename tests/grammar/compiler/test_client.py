@@ -28,8 +28,8 @@ from puna.markup.registry import FAMILIES, PLAIN
 from puna.markup.tools import tools_of
 from puna.tokenizer import Tokenizer, tokenizer_from_gguf
 from tests.grammar.hostile import AMBIGUOUS, PATTERNS
-from tests.schemas import random_schema
-from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.grammar.schemas import random_schema
+from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 from tests.waiting import wait_until
 
 LIMITS = r"it took more than (2 s of processor time|512 MB of memory), the limit for one format"

@@ -13,8 +13,8 @@ from puna.errors import InsufficientMemoryError, ModelError
 from puna.gguf import GGUFFile, open_gguf
 from puna.model.adapters.peft import CONFIG, WEIGHTS, read_peft_adapter
 from tests.model.models.parity import original
-from tests.tiny_adapters import TinyAdapter
-from tests.tiny_decoders import QWEN2, tiny_decoder_gguf
+from tests.tiny.adapters import TinyAdapter
+from tests.tiny.decoders import QWEN2, tiny_decoder_gguf
 
 Q = "base_model.model.model.layers.0.self_attn.q_proj"
 

@@ -11,8 +11,8 @@ from puna.batch import Batch, ImageStates
 from puna.kvcache.cache import Cache
 from puna.model.load import LoadedModel
 from puna.ops import Backend, default_backend
-from tests.forward import logits_of
-from tests.tiny_mllama import IMAGE
+from tests.tiny.forward import logits_of
+from tests.tiny.mllama import IMAGE
 
 
 @dataclass

@@ -17,7 +17,7 @@ from puna.kvcache.types import KVTypes
 from puna.model.load import LoadedModel
 from puna.options import Options
 from puna.protocol import Chunk, Event, Generate
-from tests.forward import logits_of
+from tests.tiny.forward import logits_of
 
 FLOATS = KVTypes.parse("f32")
 

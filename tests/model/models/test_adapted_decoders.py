@@ -16,7 +16,7 @@ from tests.engine.adapted import PROMPT, scores_of
 from tests.engine.runs import Run
 from tests.model.models.parity import original
 from tests.model.models.test_decoders import MODELS
-from tests.tiny_adapters import adapter_writer
+from tests.tiny.adapters import adapter_writer
 
 #: The others run with `make test-thorough`.
 SAMPLE = ("gemma3n", "gemma4, layer inputs, shared keys", "deepseek2 V3", "qwen35moe", "falcon-h1", "rwkv7")

@@ -16,9 +16,9 @@ from puna.options import AdapterFile
 from tests.model.models.images import Part, Text, batch_of, log_probabilities, reference_log_probabilities
 from tests.model.models.parity import FLOATS, check_close, original, random_tokens
 from tests.model.models.test_t5 import expected, read
-from tests.tiny_adapters import TinyAdapter, adapter_writer
-from tests.tiny_mllama import TinyMllama, tiny_mllama_gguf
-from tests.tiny_t5 import TinyT5, tiny_t5_gguf
+from tests.tiny.adapters import TinyAdapter, adapter_writer
+from tests.tiny.mllama import TinyMllama, tiny_mllama_gguf
+from tests.tiny.t5 import TinyT5, tiny_t5_gguf
 
 #: Linears of T5, by the ends of their modules' names.
 T5 = {

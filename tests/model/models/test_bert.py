@@ -16,11 +16,11 @@ from puna.model.load import LoadedModel, load_model
 from puna.ops import Backend
 from puna.options import Options
 from puna.protocol import Generate
-from tests import forward
 from tests.engine.runs import Run
 from tests.model.models.parity import FLOATS, check_close, original, random_tokens
-from tests.tiny_bert import TinyBert, tiny_bert_gguf
-from tests.tiny_words import VOCABULARY
+from tests.tiny import forward
+from tests.tiny.bert import TinyBert, tiny_bert_gguf
+from tests.tiny.words import VOCABULARY
 
 MODELS = {"mean": TinyBert(), "cls": TinyBert(heads=2, layers=3, feed_forward=80, pooling_type=2, seed=1)}
 TEXTS = [[(11 * i + j * j) % len(VOCABULARY) for j in range(3 + 9 * i)] for i in range(6)]

@@ -12,7 +12,6 @@ import pytest
 
 from puna.model.load import LoadedModel, load_model
 from puna.ops import Backend
-from tests.converted import Contents
 from tests.model.models.parity import (
     check_close,
     check_greedy,
@@ -22,7 +21,8 @@ from tests.model.models.parity import (
     random_tokens,
     reference_log_probabilities,
 )
-from tests.tiny_decoders import (
+from tests.tiny.converted import Contents
+from tests.tiny.decoders import (
     GEMMA2,
     GLM4_MOE,
     GPT_OSS,
@@ -33,12 +33,12 @@ from tests.tiny_decoders import (
     TinyDecoder,
     tiny_decoder_gguf,
 )
-from tests.tiny_gemmas import TinyGemma3n, TinyGemma4
-from tests.tiny_heads import MIMO2
-from tests.tiny_hybrids import EXPERTS as EXPERTS_BESIDE
-from tests.tiny_hybrids import SETTINGS, TinyHybrid
-from tests.tiny_kimi import KIMI_LINEAR
-from tests.tiny_latent import (
+from tests.tiny.gemmas import TinyGemma3n, TinyGemma4
+from tests.tiny.heads import MIMO2
+from tests.tiny.hybrids import EXPERTS as EXPERTS_BESIDE
+from tests.tiny.hybrids import SETTINGS, TinyHybrid
+from tests.tiny.kimi import KIMI_LINEAR
+from tests.tiny.latent import (
     DEEPSEEK_V2,
     DEEPSEEK_V3,
     GLM4_MOE_LITE,
@@ -47,8 +47,8 @@ from tests.tiny_latent import (
     WITHOUT_GROUPS,
     TinyLatent,
 )
-from tests.tiny_latent import SETTINGS as LATENT
-from tests.tiny_mamba import (
+from tests.tiny.latent import SETTINGS as LATENT
+from tests.tiny.mamba import (
     FALCON_H1,
     FALCON_H1_NORMED,
     FALCON_MAMBA,
@@ -60,7 +60,7 @@ from tests.tiny_mamba import (
     NEMOTRON_H_LATENT,
     NEMOTRON_H_MOE,
 )
-from tests.tiny_rwkv import ARWKV7, RWKV7
+from tests.tiny.rwkv import ARWKV7, RWKV7
 
 #: Together they take half a minute.
 pytestmark = pytest.mark.slow

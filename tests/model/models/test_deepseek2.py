@@ -22,8 +22,8 @@ from tests.model.models.parity import (
     read,
     reference_log_probabilities,
 )
-from tests.tiny_decoders import tiny_decoder_gguf
-from tests.tiny_latent import DEEPSEEK_V3, LATENT, ROPE, TinyLatent
+from tests.tiny.decoders import tiny_decoder_gguf
+from tests.tiny.latent import DEEPSEEK_V3, LATENT, ROPE, TinyLatent
 
 
 def loaded(folder: Path, tiny: TinyLatent, **metadata: Any) -> LoadedModel:

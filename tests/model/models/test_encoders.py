@@ -13,10 +13,10 @@ from puna.batch import Batch
 from puna.errors import ModelError
 from puna.model.load import LoadedModel, load_model
 from puna.ops import Backend
-from tests import forward
 from tests.engine.runs import Run
 from tests.model.models.parity import FLOATS, check_close, original, random_tokens
-from tests.tiny_encoders import (
+from tests.tiny import forward
+from tests.tiny.encoders import (
     TinyEncoder,
     TinyJinaBertV3,
     TinyModernBert,
@@ -24,8 +24,8 @@ from tests.tiny_encoders import (
     TinyNomicBertMoe,
     tiny_encoder_gguf,
 )
-from tests.tiny_jina import TinyJinaBertV2
-from tests.tiny_words import VOCABULARY
+from tests.tiny.jina import TinyJinaBertV2
+from tests.tiny.words import VOCABULARY
 
 MODELS: dict[str, TinyEncoder] = {
     "nomic-bert": TinyNomicBert(),

@@ -28,7 +28,7 @@ from tests.model.models.parity import (
     read,
     reference_log_probabilities,
 )
-from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
+from tests.tiny.gemma3 import TinyGemma3, tiny_gemma3_gguf
 
 LINEAR = {"rope_type": "linear", "factor": 4.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}

@@ -13,10 +13,10 @@ import torch
 from puna.errors import ModelError, NotSupportedError
 from puna.model.load import LoadedModel, load_model
 from puna.ops import Backend
-from tests.converted import converted
 from tests.engine.runs import Run
 from tests.model.models.parity import check_close, original
-from tests.tiny_gemma3 import TinyEmbeddingGemma, stated
+from tests.tiny.converted import converted
+from tests.tiny.gemma3 import TinyEmbeddingGemma, stated
 
 TEXTS = [[(11 * i + j * j) % 250 for j in range(3 + 23 * i)] for i in range(4)]
 TINY = TinyEmbeddingGemma()

@@ -13,8 +13,6 @@ from puna.errors import ModelError, UnsupportedModelError
 from puna.model.layer_cache import Everything, KeysOf, Window
 from puna.model.load import LoadedModel, load_model
 from puna.nn.attention import BorrowingAttention
-from tests.converted import Contents, converted
-from tests.forward import logits_of
 from tests.model.models.parity import (
     FLOATS,
     check_close,
@@ -23,8 +21,10 @@ from tests.model.models.parity import (
     read,
     reference_log_probabilities,
 )
-from tests.tiny_decoders import tiny_decoder_gguf
-from tests.tiny_gemmas import TinyGemma3n, TinyGemma4
+from tests.tiny.converted import Contents, converted
+from tests.tiny.decoders import tiny_decoder_gguf
+from tests.tiny.forward import logits_of
+from tests.tiny.gemmas import TinyGemma3n, TinyGemma4
 
 EXPERTS = {
     "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16,

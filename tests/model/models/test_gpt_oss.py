@@ -10,7 +10,6 @@ import numpy as np
 
 from puna.model.load import load_model
 from puna.ops import Backend
-from tests.converted import Contents
 from tests.model.models.parity import (
     check_close,
     original,
@@ -18,7 +17,8 @@ from tests.model.models.parity import (
     random_tokens,
     reference_log_probabilities,
 )
-from tests.tiny_decoders import GPT_OSS, TinyDecoder, tiny_decoder_gguf
+from tests.tiny.converted import Contents
+from tests.tiny.decoders import GPT_OSS, TinyDecoder, tiny_decoder_gguf
 
 
 @dataclass(frozen=True)

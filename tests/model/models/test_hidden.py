@@ -10,9 +10,9 @@ import torch
 from puna.batch import Batch
 from puna.model.load import LoadedModel, load_model
 from puna.ops import Backend
-from tests.forward import states_of
 from tests.model.models.parity import FLOATS, original
-from tests.tiny_models import ARCHITECTURES
+from tests.tiny.forward import states_of
+from tests.tiny.models import ARCHITECTURES
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)

@@ -17,7 +17,6 @@ from puna.model.load import LoadedModel, load_model
 from puna.ops import Backend
 from puna.options import Options
 from puna.protocol import Chunk, Done, Event, Generate
-from tests.forward import logits_of
 from tests.model.models.parity import (
     FLOATS,
     check_close,
@@ -27,7 +26,8 @@ from tests.model.models.parity import (
     random_tokens,
     reference_log_probabilities,
 )
-from tests.tiny_lfm2 import TinyLfm2, tiny_lfm2_gguf
+from tests.tiny.forward import logits_of
+from tests.tiny.lfm2 import TinyLfm2, tiny_lfm2_gguf
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
 MODELS = {

@@ -12,7 +12,6 @@ from puna.batch import Batch
 from puna.kvcache.types import KVTypes
 from puna.model.load import LoadedModel, load_model
 from puna.ops import Backend
-from tests.forward import logits_of
 from tests.model.models.parity import (
     check_close,
     check_greedy,
@@ -22,7 +21,8 @@ from tests.model.models.parity import (
     random_tokens,
     reference_log_probabilities,
 )
-from tests.tiny import LLAMA3_ROPE, TinyLlama, tiny_llama_gguf
+from tests.tiny.forward import logits_of
+from tests.tiny.llama import LLAMA3_ROPE, TinyLlama, tiny_llama_gguf
 
 MODELS = {
     "grouped queries": TinyLlama(),

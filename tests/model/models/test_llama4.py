@@ -17,8 +17,6 @@ from puna.model.layer_cache import Chunk, Everything
 from puna.model.load import LoadedModel, load_model
 from puna.model.models.llama4 import Llama4, Llama4LayerOptions
 from puna.ops import Backend
-from tests.converted import converted
-from tests.forward import logits_of
 from tests.model.models.parity import (
     FLOATS,
     check_close,
@@ -30,8 +28,10 @@ from tests.model.models.parity import (
     read,
     reference_log_probabilities,
 )
-from tests.tiny import LLAMA3_ROPE
-from tests.tiny_llama4 import TinyLlama4, tiny_llama4_gguf
+from tests.tiny.converted import converted
+from tests.tiny.forward import logits_of
+from tests.tiny.llama import LLAMA3_ROPE
+from tests.tiny.llama4 import TinyLlama4, tiny_llama4_gguf
 
 MODELS = {
     "like Scout": TinyLlama4(),

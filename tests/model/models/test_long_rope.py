@@ -16,7 +16,7 @@ from tests.model.models.parity import (
     read,
     reference_log_probabilities,
 )
-from tests.tiny_decoders import TinyDecoder, tiny_decoder_gguf
+from tests.tiny.decoders import TinyDecoder, tiny_decoder_gguf
 
 FIRST, CONTEXT = 32, 256
 

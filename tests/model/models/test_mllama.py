@@ -14,7 +14,6 @@ from puna.errors import CacheFullError, ModelError
 from puna.kvcache.cache import Cache
 from puna.model.load import LoadedModel, load_model
 from puna.ops import Backend, backend_named
-from tests.forward import logits_of
 from tests.model.models.images import (
     Part,
     Text,
@@ -26,8 +25,9 @@ from tests.model.models.images import (
 from tests.model.models.parity import FLOATS, check_close, check_greedy, original
 from tests.model.test_load import rewritten
 from tests.processors import NOT_BUILT
-from tests.tiny import LLAMA3_ROPE
-from tests.tiny_mllama import IMAGE, TinyMllama, tiny_mllama_gguf
+from tests.tiny.forward import logits_of
+from tests.tiny.llama import LLAMA3_ROPE
+from tests.tiny.mllama import IMAGE, TinyMllama, tiny_mllama_gguf
 
 MODELS = {
     "the last layer looks at images": TinyMllama(),

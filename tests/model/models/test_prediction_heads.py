@@ -17,11 +17,11 @@ from puna.model.decoder import Decoder
 from puna.model.load import LoadedModel, load_model
 from puna.model.memory import Forecast
 from puna.ops import Backend
-from tests.converted import Contents
-from tests.heads_reference import Reference
 from tests.model.models.parity import FLOATS, random_tokens
-from tests.tiny_decoders import tiny_decoder_gguf
-from tests.tiny_heads import MODELS, TinyHeads
+from tests.tiny.converted import Contents
+from tests.tiny.decoders import tiny_decoder_gguf
+from tests.tiny.heads import MODELS, TinyHeads
+from tests.tiny.heads_reference import Reference
 
 
 @pytest.fixture(scope="module", params=MODELS)

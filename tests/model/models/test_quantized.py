@@ -15,7 +15,6 @@ import torch
 from puna.gguf import GGMLType
 from puna.gguf.blocks import QUANTIZABLE, dequantize, quantize
 from puna.model.load import load_model
-from tests.converted import holds
 from tests.model.models.parity import (
     original,
     our_log_probabilities,
@@ -23,8 +22,9 @@ from tests.model.models.parity import (
     reference_log_probabilities,
 )
 from tests.ops.block_bytes import multiplied_as_integers
-from tests.tiny_decoders import tiny_decoder_gguf
-from tests.tiny_hybrids import SETTINGS, TinyHybrid
+from tests.tiny.converted import holds
+from tests.tiny.decoders import tiny_decoder_gguf
+from tests.tiny.hybrids import SETTINGS, TinyHybrid
 
 #: Rows of 256, which every type holds.
 HYBRID = TinyHybrid(

@@ -15,7 +15,6 @@ from puna.gguf import GGMLType, open_gguf
 from puna.gguf.blocks import QUANTIZABLE
 from puna.model.load import load_model
 from puna.ops import backend_named, default_backend
-from tests.converted import converted
 from tests.model.models.parity import (
     original,
     our_log_probabilities,
@@ -23,7 +22,8 @@ from tests.model.models.parity import (
     reference_log_probabilities,
 )
 from tests.ops.block_bytes import multiplied_as_integers
-from tests.tiny_decoders import QWEN3_MOE
+from tests.tiny.converted import converted
+from tests.tiny.decoders import QWEN3_MOE
 
 #: Rows that are whole blocks of every type.
 TINY = dataclasses.replace(

@@ -16,12 +16,12 @@ from puna.model.load import LoadedModel, load_model
 from puna.ops import Backend
 from puna.options import AdapterFile
 from tests.convert.checkpoints import saved_with_words
-from tests.converted import converted
 from tests.engine.runs import Run
 from tests.model.models.parity import original
-from tests.tiny_adapters import adapter_writer
-from tests.tiny_bert import tiny_bert_gguf
-from tests.tiny_rerankers import (
+from tests.tiny.adapters import adapter_writer
+from tests.tiny.bert import tiny_bert_gguf
+from tests.tiny.converted import converted
+from tests.tiny.rerankers import (
     NO,
     QWEN3,
     QWEN3_TIED,

@@ -17,9 +17,9 @@ from puna.ops import Backend
 from puna.options import Options
 from puna.protocol import Chunk, Done, Embed, Event, Generate
 from tests.engine.runs import Run
-from tests.forward import logits_of
 from tests.model.models.parity import FLOATS, check_close, original, random_tokens
-from tests.tiny_t5 import TinyT5, tiny_t5_gguf
+from tests.tiny.forward import logits_of
+from tests.tiny.t5 import TinyT5, tiny_t5_gguf
 
 MODELS = {
     "t5": TinyT5(gated=False, tied=True),

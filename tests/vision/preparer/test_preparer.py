@@ -21,7 +21,7 @@ from puna.vision.limits import ImageLimits
 from puna.vision.preparer.client import Preparer
 from puna.vision.tower import VisionTower
 from tests.model.models.parity import original
-from tests.tiny_vision.models import SEEING
+from tests.tiny.vision.models import SEEING
 from tests.vision.seeing import file_of, picture
 from tests.waiting import wait_until
 

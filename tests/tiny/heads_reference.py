@@ -1,0 +1,100 @@
+"""What prediction heads say by the published formula, in torch, with the layers of transformers.
+
+DeepSeek-AI, arXiv:2412.19437, section 2.2. All positions are computed at once, and nothing is kept.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tests.model.models.parity import original
+from tests.tiny.heads import TinyHeads
+
+
+class Reference:
+    """The heads of a tiny model."""
+
+    def __init__(self, tiny: TinyHeads) -> None:
+        self.tiny = tiny
+        self.model = original(tiny)
+        self.config = self.model.config
+        self.count = self.config.num_hidden_layers - tiny.heads
+
+    def main(self, tokens: list[int]) -> torch.Tensor:
+        """Hidden states before the last norm: [tokens, hidden]."""
+        found: list[torch.Tensor] = []
+        hook = self.model.model.layers[self.count].register_forward_pre_hook(
+            lambda _, args, kwargs: found.append(args[0] if args else kwargs["hidden_states"]),
+            with_kwargs=True,
+        )
+        with torch.inference_mode():
+            self.model.model(torch.tensor([tokens]), use_cache=False)
+        hook.remove()
+        return found[0][0]
+
+    def read(self, tokens: list[int]) -> torch.Tensor:
+        """What the first head reads of `tokens`: [tokens, hidden]."""
+        states = self.main(tokens)
+        if self.tiny.reads_normed:
+            states = self.norm(states, self.model.model.norm.weight + self.tiny.decoder.norm_offset)
+        return states.detach()
+
+    def norm(self, x: torch.Tensor, weight: Any) -> torch.Tensor:
+        x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.config.rms_norm_eps)
+        return x * torch.as_tensor(weight, dtype=torch.float32)
+
+    def head(self, number: int, hidden: torch.Tensor, tokens: list[int], first: int) -> Any:
+        """What the next head would read, and logits, of `tokens`, whose positions begin at `first`.
+
+        `hidden` are what this head reads, of the position before each.
+        """
+        layer, parts = self.count + number, self.tiny.parts(self.count + number)
+        norm = self.model.model.norm.weight + self.tiny.decoder.norm_offset
+        output = self.model.lm_head.weight
+        with torch.inference_mode():
+            table = torch.as_tensor(parts.get("nextn.embed_tokens", self.model.model.embed_tokens.weight))
+            embedded = self.norm(table[tokens], parts["nextn.enorm"])
+            joined = torch.cat([embedded, self.norm(hidden, parts["nextn.hnorm"])], dim=-1)
+            joined = (joined @ torch.from_numpy(parts["nextn.eh_proj"]).T)[None]
+            made = self.layer(layer, joined, first)[0]
+            normed = self.norm(made, parts.get(self.tiny.norm, norm))
+            logits = normed @ torch.as_tensor(parts.get("nextn.shared_head_head", output)).T
+        return normed if self.tiny.reads_normed else made, logits
+
+    def layer(self, number: int, x: torch.Tensor, first: int) -> torch.Tensor:
+        count = x.shape[1]
+        positions = torch.arange(first, first + count)[None]
+        kind = getattr(self.config, "layer_types", None)
+        ropes = (x, positions)
+        if isinstance((self.config.rope_parameters or {}).get("full_attention"), dict):
+            ropes = (*ropes, kind[number])
+        ahead = torch.arange(count)[None] - torch.arange(count)[:, None]
+        hidden = ahead > 0
+        if kind and kind[number] == "sliding_attention":
+            hidden |= ahead <= -self.config.sliding_window
+        mask = torch.zeros(count, count).masked_fill(hidden, -torch.inf)[None, None]
+        found = self.model.model.layers[number](
+            x, attention_mask=mask, position_ids=positions, past_key_values=None,
+            position_embeddings=self.model.model.rotary_emb(*ropes),
+        )  # fmt: skip
+        return found[0] if isinstance(found, tuple) else found
+
+    def logits(self, tokens: list[int]) -> list[torch.Tensor]:
+        """Of each head, after each token from the second, third, ... on."""
+        states, found = self.read(tokens), []
+        for number in range(self.tiny.heads):
+            states, logits = self.head(number, states[:-1], tokens[number + 1 :], number + 1)
+            found.append(logits)
+        return found
+
+    def drafts(self, tokens: list[int], count: int) -> list[int]:
+        """The likeliest tokens after `tokens`: what each head says, then what the last says of that."""
+        hidden, found = self.read(tokens[:-1]), list[int]()
+        for depth in range(count):
+            number = min(depth, self.tiny.heads - 1)
+            made, logits = self.head(number, hidden, [*tokens[number + 1 :], *found], number + 1)
+            found.append(int(logits[-1].argmax()))
+            hidden = made if depth + 1 < self.tiny.heads else torch.cat([hidden, made[-1:]])
+        return found

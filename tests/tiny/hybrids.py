@@ -1,0 +1,54 @@
+"""Tiny random models with gated delta networks in some layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tests.tiny.converted import Contents
+from tests.tiny.decoders import TinyDecoder
+
+KEY_HEADS, VALUE_HEADS, DIM = 2, 4, 8
+SETTINGS = {
+    "pad_token_id": 0, "num_hidden_layers": 4, "head_dim": 16, "linear_num_key_heads": KEY_HEADS,
+    "linear_num_value_heads": VALUE_HEADS, "linear_key_head_dim": DIM, "linear_value_head_dim": DIM,
+    "linear_conv_kernel_dim": 4,
+    "rope_parameters": {"rope_theta": 1e6, "rope_type": "default", "partial_rotary_factor": 0.5},
+}  # fmt: skip
+EXPERTS = {
+    "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "mlp_only_layers": [],
+    "shared_expert_intermediate_size": 48, "decoder_sparse_step": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TinyHybrid(TinyDecoder):
+    """`first`: as the first files of Qwen3-Next are, which have one tensor for all that a layer makes of its
+    inputs, as it is published, and say only every how many layers one attends.
+    """
+
+    norm_offset: float = 1
+    first: bool = False
+
+    def build(self) -> Any:
+        model = super().build()
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if "linear_attn.norm" in name:  # to which nothing is added
+                    parameter.add_(self.norm_offset)
+                if "A_log" in name:
+                    parameter.copy_(torch.rand_like(parameter))
+        return model
+
+    def change(self, found: Contents, model: Any) -> None:
+        if not self.first:
+            return
+        found.say({"attention.recurrent_layers": None})
+        for name, tensor in model.state_dict().items():
+            if name.endswith("in_proj_qkvz.weight"):
+                layer = f"blk.{name.split('.')[2]}."
+                for kind in ("attn_qkv", "attn_gate"):
+                    del found.tensors[f"{layer}{kind}.weight"]
+                found.tensors[f"{layer}ssm_in.weight"] = tensor.numpy()

@@ -1,0 +1,95 @@
+"""Tiny random models with latent attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tests.tiny.converted import Contents
+from tests.tiny.decoders import TinyDecoder
+
+HEADS, NOPE, ROPE, VALUE, LATENT = 4, 12, 16, 20, 32
+SETTINGS = {
+    "pad_token_id": 0, "num_hidden_layers": 3, "num_key_value_heads": HEADS, "qk_nope_head_dim": NOPE,
+    "qk_rope_head_dim": ROPE, "v_head_dim": VALUE, "kv_lora_rank": LATENT, "q_lora_rank": 40,
+    "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+}  # fmt: skip
+WITHOUT_GROUPS = {"n_group": 1, "topk_group": 1}
+GROUPS = {"n_group": 4, "topk_group": 2}
+
+
+@dataclass(frozen=True)
+class TinyLatent(TinyDecoder):
+    """`joined`: as in the first files, where what makes keys and what makes values are one tensor."""
+
+    joined: bool = False
+
+    def untrained(self) -> Any:
+        if self.hf != "mistral4":
+            return super().untrained()
+        from transformers import Mistral4ForCausalLM  # which no automatic class finds
+
+        return Mistral4ForCausalLM._from_config(self.config(), attn_implementation="eager")
+
+    def change(self, found: Contents, model: Any) -> None:
+        if not self.joined:
+            return
+        found.say(self.joined_keys())
+        for name, tensor in model.state_dict().items():
+            if name.endswith("kv_b_proj.weight"):
+                layer = f"blk.{name.split('.')[2]}."
+                for kind in "kv":
+                    del found.tensors[f"{layer}attn_{kind}_b.weight"]
+                found.tensors[f"{layer}attn_kv_b.weight"] = tensor.numpy()
+
+    def joined_keys(self) -> dict[str, Any]:
+        """Each head has keys and values of its own; how experts are chosen is not said."""
+        sizes = {"attention.key_length": NOPE + ROPE, "attention.value_length": VALUE}
+        without = ("attention.key_length_mla", "attention.value_length_mla", "expert_gating_func")
+        return {**sizes, "attention.head_count_kv": HEADS, **dict.fromkeys(without)}
+
+
+#: With groups of experts, and extended by YaRN.
+DEEPSEEK_V3 = TinyLatent(
+    "deepseek_v3",
+    {
+        **SETTINGS, **GROUPS,
+        "rope_parameters": {
+            "rope_theta": 1e4, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64,
+            "mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": 16.0,
+        },
+    },
+    seed=46,
+)  # fmt: skip
+#: As Ollama writes it, under a name of its own.
+GLM4_MOE_LITE = TinyLatent(
+    "glm4_moe_lite",
+    {**SETTINGS, **WITHOUT_GROUPS, "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}},
+    {
+        "attention.head_count_kv": HEADS, "attention.key_length": NOPE + ROPE,
+        "attention.value_length": VALUE, "attention.key_length_mla": LATENT + ROPE,
+        "attention.value_length_mla": LATENT,
+    },
+    "glm4moelite", seed=50,
+)  # fmt: skip
+
+#: With groups of experts, each as good as its best one.
+DEEPSEEK_V2 = TinyLatent(
+    "deepseek_v2",
+    {**SETTINGS, **GROUPS, "topk_method": "group_limited_greedy", "routed_scaling_factor": 16.0}, seed=48,
+)  # fmt: skip
+
+#: With queries that sharpen beyond the 32 positions of the original context.
+MISTRAL4 = TinyLatent(
+    "mistral4",
+    {
+        **SETTINGS, **GROUPS,
+        "rope_parameters": {
+            "rope_theta": 1e4, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32,
+            "mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": 32.0, "beta_slow": 1.0,
+            "llama_4_scaling_beta": 0.1,
+        },
+    },
+    seed=51,
+)  # fmt: skip
