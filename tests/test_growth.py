@@ -14,8 +14,7 @@ from puna import gojson
 from puna.engine.text import Piece, TextStream
 from puna.errors import PunaError
 from puna.json_gauge import JsonGauge
-from puna.markup.answer import AnswerParser
-from puna.markup.family import Reading
+from puna.markup.family import AnswerParser, Reading
 from puna.markup.parts import Tags
 from puna.markup.registry import FAMILIES, PLAIN
 from puna.markup.tools import Tool

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from puna.markup.answer import AnswerParser
-from puna.markup.family import Reading
+from puna.markup.family import AnswerParser, Reading
 from puna.markup.parts import CallDelta, Said, Tags, Thought
 from puna.markup.registry import FAMILIES
 from puna.markup.tools import tools_of

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from puna.markup.answer import AnswerParser
+from puna.markup.family import AnswerParser
 from puna.markup.parts import CallDelta
 from puna.markup.registry import FAMILIES
 from tests.markup.reading import THINK, cut, read, reading

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puna.markup.answer import AnswerParser
+from puna.markup.family import AnswerParser
 from puna.markup.parts import Said, Thought
 from tests.markup.reading import THINK, read, reading
 

@@ -12,7 +12,8 @@ from puna.errors import InsufficientMemoryError, ModelError, UnavailableError, U
 from puna.gguf import GGMLType, GGUFWriter, open_gguf
 from puna.kvcache.types import KVTypes
 from puna.model.header import engine_for
-from puna.model.memory import MemoryForecast, forecast_for
+from puna.model.load import forecast_for
+from puna.model.memory import MemoryForecast
 from puna.options import Placement
 from tests.tiny.llama import add_tokenizer, tiny_llama_gguf
 from tests.tiny.neox import TinyNeoX, tiny_neox_gguf

@@ -14,7 +14,6 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from puna.engine.prompt_memory import load_prompt, save_prompt
 from puna.model.load import LoadedModel, load_model
 from puna.ops import backend_named
 from tests.engine.runs import Run
@@ -102,11 +101,11 @@ def test_what_a_conversation_needs_is_what_it_is_on_the_reference(tmp_path: Path
         run.finish()
         run.engine.start()
         files.append(tmp_path / f"{ops.name}.safetensors")
-        save_prompt(run.engine, KEPT, files[-1])
+        run.engine.save_prompt(KEPT, files[-1])
         run.engine.close()
         other = Run(loaded, context=48)
         other.engine.start()
-        assert load_prompt(other.engine, files[0]) == KEPT  # whichever backend has saved it
+        assert other.engine.load_prompt(files[0]) == KEPT  # whichever backend has saved it
         other.engine.close()
         answers.append((run.tokens(0), run.tokens(2)))
     assert answers[0] == answers[1]

@@ -104,7 +104,7 @@ def print_memory(model: str | None, num_ctx: int | None, parallel: int | None, *
         raise RequestError("which model? Usage: puna debug memory MODEL")
     from puna.gguf import open_gguf
     from puna.kvcache.types import KVTypes
-    from puna.model.memory import forecast_for
+    from puna.model.load import forecast_for
     from puna.options import Options, drafts_itself, engine_from_env
     from puna.server.settings import DEFAULT_PARALLEL, Settings
 

@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
 from typing import Final, TypeVar
 
 from puna.engine.answers import Answers, Drawn, draw, fail
@@ -30,9 +32,11 @@ from puna.engine.requests import FittedPrompt
 from puna.engine.room import Room, choose_sizes
 from puna.engine.scheduler import Scheduler
 from puna.engine.sequence import Generation, Sequence, Sink
-from puna.errors import GenerationError, RunnerError
+from puna.errors import CacheFileError, CacheFullError, ContextLengthError, GenerationError, RunnerError
+from puna.gguf import fingerprint
 from puna.grammar.compiler.client import Compiler, RemoteConstraint, wait
 from puna.kvcache.cache import Compacting, Saving
+from puna.kvcache.saved import read_sequence, write_sequence
 from puna.kvcache.types import HALVES, KVTypes
 from puna.machine import is_out_of_memory, memory_is_short
 from puna.model.load import LoadedModel
@@ -193,6 +197,38 @@ class Engine:
         """Sequences that take part in steps."""
         return len(self.scheduler.running)
 
+    def save_prompt(self, tokens: list[int], path: str | Path) -> None:
+        """Write to `path` what a request with the prompt `tokens`, which has just ended, left in the cache.
+
+        Raises `CacheFullError` when it was evicted already, `OSError`.
+        """
+        saved = self.ask(partial(self.prefix_cache.snapshot, tokens)).result()
+        if saved is None:
+            raise CacheFullError("other requests needed the room of this prompt at once; try again later")
+        write_sequence(saved, path, model=fingerprint(self.loaded.path), tokens=tokens)
+
+    def load_prompt(self, path: str | Path) -> list[int]:
+        """Add what `save_prompt` wrote to `path` to the prefix cache, and return its tokens.
+
+        Raises `CacheFileError`, `ContextLengthError`, `CacheFullError`, `FileNotFoundError`.
+        """
+        saved, tokens = read_sequence(path, model=fingerprint(self.loaded.path))
+        vocabulary = self.loaded.tokenizer.vocab_size
+        if not tokens or not all(0 <= token < vocabulary for token in tokens):
+            raise CacheFileError(
+                f"{path}: these are not tokens of a vocabulary of {vocabulary}; the file is damaged"
+            )
+        if len(tokens) > self.context:
+            raise ContextLengthError(
+                f"{path}: this has {len(tokens)} tokens, and num_ctx is {self.context}; "
+                "load the model with a larger one"
+            )
+        try:
+            self.ask(partial(self.prefix_cache.restore, saved, tokens)).result()
+        except CacheFileError as error:
+            raise CacheFileError(f"{path}: {error}") from None
+        return tokens
+
     @property
     def evicted(self) -> int:
         """Cells of finished requests that were evicted so far."""
@@ -207,7 +243,9 @@ class Engine:
         """
         self._on_death = on_death
         if (folder := prompt_folder()) is not None and isinstance(self.cache, Saving):
-            self._memory = PromptMemory(folder, self, self._stored)
+            self._memory = PromptMemory(
+                folder, self.loaded, self.cache, self.prefix_cache, self.ask, settings=self._stored
+            )
             self.scheduler.on_release = self._memory.released
         self._thread = threading.Thread(target=self._run_or_die, name="puna-engine", daemon=True)
         self._thread.start()

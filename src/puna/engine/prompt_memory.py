@@ -11,63 +11,26 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from puna.config import find, home, path_of, setting
+from puna.engine.prefix_cache import PrefixCache
 from puna.engine.sequence import Generation, Sequence, marked
-from puna.errors import CacheFileError, CacheFullError, ContextLengthError, PunaError
+from puna.errors import CacheFileError, PunaError
 from puna.gguf import fingerprint
-from puna.kvcache.cache import Saving
+from puna.kvcache.cache import Cache, Saving
 from puna.kvcache.saved import Saved, read_sequence, read_tokens, write_sequence
+from puna.model.adapters.adapters import Uses
 from puna.model.decoder import Decoder
-
-if TYPE_CHECKING:
-    from puna.engine.engine import Engine
-    from puna.model.adapters.adapters import Uses
-    from puna.model.load import LoadedModel
-
-
-def save_prompt(engine: Engine, tokens: list[int], path: str | Path) -> None:
-    """Write what a request with the prompt `tokens`, which has just ended, has left behind.
-
-    Raises `CacheFullError` when it is forgotten already, `OSError`.
-    """
-    saved = engine.ask(partial(engine.prefix_cache.snapshot, tokens)).result()
-    if saved is None:
-        raise CacheFullError("what was read had to make way for other requests at once; try again later")
-    write_sequence(saved, path, model=fingerprint(engine.loaded.path), tokens=tokens)
-
-
-def load_prompt(engine: Engine, path: str | Path) -> list[int]:
-    """Make the engine remember what was saved at `path`; returns its tokens.
-
-    Raises `CacheFileError`, `ContextLengthError`, `CacheFullError`, `FileNotFoundError`.
-    """
-    saved, tokens = read_sequence(path, model=fingerprint(engine.loaded.path))
-    vocabulary = engine.loaded.tokenizer.vocab_size
-    if not tokens or not all(0 <= token < vocabulary for token in tokens):
-        raise CacheFileError(
-            f"{path}: these are not tokens of a vocabulary of {vocabulary}; the file is damaged"
-        )
-    if len(tokens) > engine.context:
-        raise ContextLengthError(
-            f"{path}: this has {len(tokens)} tokens, and num_ctx is {engine.context}; "
-            "load the model with a larger one"
-        )
-    try:
-        engine.ask(partial(engine.prefix_cache.restore, saved, tokens)).result()
-    except CacheFileError as error:
-        raise CacheFileError(f"{path}: {error}") from None
-    return tokens
-
+from puna.model.load import LoadedModel
 
 log = logging.getLogger("puna.engine")
 
@@ -80,7 +43,21 @@ _AROUND: Final = 1 << 24
 #: Older unfinished files are of processes that were killed.
 _UNFINISHED_S: Final = 3600
 
+#: Shorter texts are evaluated sooner than they are read.
+SHORTEST: Final = 256
+#: Texts that wait to be saved; more are forgotten, the oldest first.
+_MOST_UNSAVED: Final = 16
+#: How long nothing must have ended before the first is saved.
+_QUIET_S: Final = 0.3
+
+#: How long is waited for a step to end. What takes longer (a TimeoutError, which is an OSError) is given up.
+_PATIENCE_S: Final = 30.0
+
+_GB = 10**9
+
 Tokens = NDArray[np.int32]
+
+_T = TypeVar("_T")
 
 
 class PromptFolder:
@@ -211,17 +188,10 @@ def _is_prompt(name: str) -> bool:
     return name.endswith(".prompt")
 
 
-#: Shorter texts are evaluated sooner than they are read.
-SHORTEST: Final = 256
-#: Texts that wait to be saved; more are forgotten, the oldest first.
-_MOST_UNSAVED: Final = 16
-#: How long nothing must have ended before the first is saved.
-_QUIET_S: Final = 0.3
+class Ask(Protocol):
+    """`Engine.ask`: a function called between two steps."""
 
-#: How long is waited for a step to end. What takes longer (a TimeoutError, which is an OSError) is given up.
-_PATIENCE_S: Final = 30.0
-
-_GB = 10**9
+    def __call__(self, function: Callable[[], _T], /) -> Future[_T]: ...
 
 
 @dataclass(eq=False)
@@ -233,12 +203,22 @@ class _Unsaved:
 class PromptMemory:
     """Saves what requests leave behind to a folder, and brings back what is there of a prompt."""
 
-    def __init__(self, folder: PromptFolder, engine: Engine, settings: str) -> None:
-        """`settings` is what the contents of the engine's cache depend on besides the model."""
+    def __init__(
+        self,
+        folder: PromptFolder,
+        loaded: LoadedModel,
+        cache: Cache,
+        prefix_cache: PrefixCache,
+        ask: Ask,
+        *,
+        settings: str,
+    ) -> None:
+        """`settings` is what the contents of `cache` depend on besides the model."""
         self._folder = folder
-        self._loaded, self._cache = loaded, cache = engine.loaded, engine.cache
-        self._prefix_cache = engine.prefix_cache
-        self._ask = engine.ask
+        self._loaded = loaded
+        self._cache = cache
+        self._prefix_cache = prefix_cache
+        self._ask = ask
         self._identity = f"{_identity(loaded, cache.context)} {settings}"
         self._unsaved: list[_Unsaved] = []
         self._changed = threading.Condition()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from puna.markup.answer import AnswerParser
+from puna.markup.family import AnswerParser
 from puna.markup.parts import Said, Thought
 
 if TYPE_CHECKING:

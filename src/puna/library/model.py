@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.conversation.chat_model import ChatModel
-from puna.engine.prompt_memory import load_prompt, save_prompt
 from puna.library.completion import Completion, by_sample, stacked
 from puna.library.options import RequestOptions
 from puna.library.requests import (
@@ -324,7 +323,7 @@ class Model:
         given = checked_prompt(prompt)
         tokens = self.tokenizer.encode(given) if isinstance(given, str) else given
         list(Events(self._chat, self._requests.evaluate(tokens)))
-        save_prompt(self.engine, tokens, path)
+        self.engine.save_prompt(tokens, path)
 
     def load_prompt(self, path: str | Path) -> list[int]:
         """Add what `save_prompt` wrote to `path` to the prefix cache, and return its tokens.
@@ -334,4 +333,4 @@ class Model:
         context, `CacheFullError` when running requests leave no room, `FileNotFoundError`.
         """
         self._chat.refuse_after_fork()
-        return load_prompt(self.engine, path)
+        return self.engine.load_prompt(path)

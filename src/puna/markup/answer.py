@@ -6,14 +6,11 @@ import random
 import re
 import string
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from puna.markup.parts import CallDelta, Part, Said, Thought
 from puna.markup.reader import BrokenError, Reader, Steps, search
 from puna.markup.tools import Tool
-
-if TYPE_CHECKING:
-    from puna.markup.family import Reading
 
 #: How often all of an answer may be read again because it was no call; then none is looked for any more.
 _MOST_REREAD: Final = 4
@@ -33,11 +30,11 @@ class EnoughError(Exception):
 class Answer:
     """What has become certain of one answer, and how a family's parser adds to it."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, tools: Mapping[str, Tool], *, streams_calls: bool, parallel: bool) -> None:
         self.reader = Reader()
-        self.tools: Mapping[str, Tool] = reading.tools
-        self._streams = reading.streams_calls
-        self._parallel = reading.parallel
+        self.tools = tools
+        self._streams = streams_calls
+        self._parallel = parallel
         self._parts: list[Part] = []
         self._space = ""  # that may belong to the markup of a call
         self._bare = True  # nothing was said since the beginning, or since the last call
@@ -165,44 +162,6 @@ class Answer:
     def may_call(self) -> bool:
         """Whether to look for calls any more."""
         return bool(self.tools) and self.reader.reread <= _MOST_REREAD * self.reader.added
-
-
-class AnswerParser:
-    """Tells the parts of one answer, fed in pieces of any size, apart.
-
-    The pieces' borders make no difference to what comes out altogether.
-    """
-
-    def __init__(self, reading: Reading) -> None:
-        self._answer = Answer(reading)
-        self._steps = reading.family.read(self._answer, reading)
-        self.enough = False  # the answer is over, whatever else comes
-        self._ended = False
-        self._advance()
-
-    def feed(self, text: str) -> list[Part]:
-        """What is now certain."""
-        if text:
-            self._answer.reader.add(text)
-            self._advance()
-        return self._answer.taken()
-
-    def flush(self, *, complete: bool = False) -> list[Part]:
-        """What was held back, once the answer has ended: `complete` if it was the model that ended it."""
-        self._answer.reader.ended = True
-        self._answer.reader.complete = complete
-        self._advance()
-        self._answer.end()
-        return self._answer.taken()
-
-    def _advance(self) -> None:
-        if not self._ended:
-            try:
-                next(self._steps)
-            except StopIteration:
-                self._ended = True
-            except EnoughError:
-                self._ended = self.enough = True
 
 
 _SPACE: Final = re.compile(r"\s*")

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from puna.markup.answer import Answer, think
-from puna.markup.parts import Form, Tags
+from puna.markup.answer import Answer, EnoughError, think
+from puna.markup.parts import Form, Part, Tags
 from puna.markup.reader import Steps, search
 from puna.markup.tools import Tool
 
@@ -130,3 +130,41 @@ class Reading:
         if prompt.endswith(self.thinking.closing):
             return False
         return self.begins_thinking or prompt.endswith(self.thinking.opening)
+
+
+class AnswerParser:
+    """Tells the parts of one answer, fed in pieces of any size, apart.
+
+    The pieces' borders make no difference to what comes out altogether.
+    """
+
+    def __init__(self, reading: Reading) -> None:
+        self._answer = Answer(reading.tools, streams_calls=reading.streams_calls, parallel=reading.parallel)
+        self._steps = reading.family.read(self._answer, reading)
+        self.enough = False  # the answer is over, whatever else comes
+        self._ended = False
+        self._advance()
+
+    def feed(self, text: str) -> list[Part]:
+        """What is now certain."""
+        if text:
+            self._answer.reader.add(text)
+            self._advance()
+        return self._answer.taken()
+
+    def flush(self, *, complete: bool = False) -> list[Part]:
+        """What was held back, once the answer has ended: `complete` if it was the model that ended it."""
+        self._answer.reader.ended = True
+        self._answer.reader.complete = complete
+        self._advance()
+        self._answer.end()
+        return self._answer.taken()
+
+    def _advance(self) -> None:
+        if not self._ended:
+            try:
+                next(self._steps)
+            except StopIteration:
+                self._ended = True
+            except EnoughError:
+                self._ended = self.enough = True

@@ -25,18 +25,18 @@ from puna.model.adapters.adapters import (
     read_adapter,
 )
 from puna.model.base import RunnableModel, TextModel
+from puna.model.header import engine_for
 from puna.model.memory import (
     UNSTATED_CONTEXT,
     Forecast,
     MemoryForecast,
     VisionForecast,
-    forecast_for,
     is_loaded,
     is_of_images,
 )
 from puna.model.pooling import Pooling, read_pooling, read_ranking
 from puna.ops import Array, Backend, ExpertWeights, Weight, default_backend
-from puna.options import AUTO, AdapterFile, Placement
+from puna.options import AUTO, PUNA, AdapterFile, Placement
 from puna.tokenizer import Tokenizer, tokenizer_from_gguf
 from puna.vision.tower import VisionTower
 
@@ -90,6 +90,24 @@ class LoadedModel:
         """The model's cache; see `RunnableModel.make_cache`. Without `capacity` all sequences can be full."""
         capacity = sequences * context if capacity is None else capacity
         return self.model.make_cache(sequences=sequences, context=context, capacity=capacity, types=types)
+
+
+def forecast_for(
+    file: GGUFFile,
+    types: KVTypes = HALVES,
+    ops: Backend | None = None,
+    projector: GGUFFile | None = None,
+    *,
+    engine: str = AUTO,
+    placement: Placement = Placement(),  # noqa: B008, frozen
+    prediction_heads: bool = True,
+) -> MemoryForecast:
+    """What the model in an open file takes where it will run; see `engine_for` for what that raises."""
+    if engine_for(file, engine) == PUNA:
+        return Forecast(file, types, ops, projector, prediction_heads=prediction_heads)
+    from puna.model.llamacpp.memory import LlamaCppForecast
+
+    return LlamaCppForecast(file, types, placement)
 
 
 def load_model(

@@ -19,10 +19,8 @@ from puna.errors import InsufficientMemoryError
 from puna.gguf import StringArray
 from puna.gguf.metadata import scalar
 from puna.kvcache.types import HALVES, KVTypes
-from puna.model.header import engine_for
 from puna.model.registry import model_for
 from puna.ops import Backend, default_backend
-from puna.options import AUTO, PUNA, Placement
 from puna.vision.options import OF_IMAGES, OF_SOUND
 from puna.vision.registry import read_checked, tower_beside, tower_in
 
@@ -237,24 +235,6 @@ class Forecast(MemoryForecast):
                 sequences=parallel, longest=context, capacity=context * parallel
             ),
         )
-
-
-def forecast_for(
-    file: GGUFFile,
-    types: KVTypes = HALVES,
-    ops: Backend | None = None,
-    projector: GGUFFile | None = None,
-    *,
-    engine: str = AUTO,
-    placement: Placement = Placement(),  # noqa: B008, frozen
-    prediction_heads: bool = True,
-) -> MemoryForecast:
-    """What the model in an open file takes where it will run; see `engine_for` for what that raises."""
-    if engine_for(file, engine) == PUNA:
-        return Forecast(file, types, ops, projector, prediction_heads=prediction_heads)
-    from puna.model.llamacpp.memory import LlamaCppForecast
-
-    return LlamaCppForecast(file, types, placement)
 
 
 def tokenizer_bytes(tokens: int) -> int:

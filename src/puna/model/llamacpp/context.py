@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from puna.batch import Batch
     from puna.kvcache.types import KVTypes
-    from puna.model.llamacpp.model import LlamaCppModel
 
 Floats = NDArray[np.float32]
 
@@ -36,13 +35,15 @@ class ContextSizes:
 class Context:
     """What llama.cpp keeps of up to `sizes.sequences` sequences of a model.
 
-    Raises `ModelError` when it cannot be made.
+    `pointer` is llama.cpp's to the model, whose `owner` frees it and is therefore kept alive. Raises
+    `ModelError` when the context cannot be made.
     """
 
-    def __init__(self, model: LlamaCppModel, sizes: ContextSizes, types: KVTypes, threads: int) -> None:
+    def __init__(
+        self, pointer: int, owner: object, sizes: ContextSizes, types: KVTypes, threads: int
+    ) -> None:
         self._c = c = bindings()
-        self._model = model  # which must outlive this
-        pointer = model.pointer
+        self._owner = owner
         self.sizes = sizes
         self._vocab = c.llama_vocab_n_tokens(c.llama_model_get_vocab(pointer))
         self._width = c.llama_model_n_embd_out(pointer)

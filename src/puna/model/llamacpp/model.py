@@ -80,7 +80,9 @@ class LlamaCppModel:
     def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:
         rows = min(self._batch_size, capacity) if self.generates else max(self._batch_size, context)
         sizes = ContextSizes(sequences, capacity, rows, whole=not self.generates)
-        return self._cache(Context(self, sizes, types, self.ops.threads()), sequences, context, capacity)
+        return self._cache(
+            Context(self.pointer, self, sizes, types, self.ops.threads()), sequences, context, capacity
+        )
 
     def sample_cache(self, types: KVTypes) -> Cache:
         return self._cache(None, 1, 1, 1)

@@ -4,16 +4,13 @@ Nothing but the standard library and what lies in the given folders can be impor
 directory nor the environment decides what runs.
 """
 
-from __future__ import annotations
-
 import os
 import sys
-
-from puna.vision.preparer.process import main
 
 sys.path += sys.argv[1:]
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy multiplies nothing here
 
+from puna.vision.preparer.process import main
 
 if __name__ == "__main__":
     main()
