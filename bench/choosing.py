@@ -7,7 +7,7 @@ from statistics import median
 
 #: A setting is tried a second time within this fraction of the best, and measured within that.
 TRY_AGAIN, MEASURE = 0.8, 0.95
-MOST_MEASURED = 2
+MAX_MEASURED = 2
 
 
 def tried(rate: Callable[[str], float], settings: Iterable[str]) -> dict[str, list[float]]:
@@ -20,7 +20,7 @@ def tried(rate: Callable[[str], float], settings: Iterable[str]) -> dict[str, li
 
 def contenders(rates: Mapping[str, Sequence[float]]) -> list[str]:
     """The settings to measure, best first."""
-    return near(rates, MEASURE)[:MOST_MEASURED]
+    return near(rates, MEASURE)[:MAX_MEASURED]
 
 
 def best(rates: Mapping[str, Sequence[float]]) -> str:

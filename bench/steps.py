@@ -94,7 +94,7 @@ def watching(engine: Engine, watch: Stopwatch) -> Iterator[None]:
 
     for name in OPERATIONS:
         part(f"kernel {name}", engine.loaded.ops, name)
-    replace(recorder.Program, "run", lambda program: watch.timed_program(program))
+    replace(recorder.CPUProgram, "run", lambda program: watch.timed_program(program))
     part("replay", Replay, "forward")
     part("scheduling", Scheduler, "schedule", "evaluated", "append", "leave")
     part("assemble", executor_module, "assemble")

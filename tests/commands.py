@@ -29,7 +29,7 @@ from typing import Any
 import puna.cli
 
 _TIMEOUT_S = 120
-_MOST_BYTES = 200_000  # of the arguments and the environment
+_MAX_BYTES = 200_000  # of the arguments and the environment
 
 
 class Command:
@@ -127,7 +127,7 @@ def _forking() -> socket.socket:
 def _next_command(asked: socket.socket) -> dict[str, Any] | None:
     """Returns once for every request, each time in a new process; None in the first one, at the end."""
     while True:
-        message, descriptors, _, _ = socket.recv_fds(asked, _MOST_BYTES, 4)
+        message, descriptors, _, _ = socket.recv_fds(asked, _MAX_BYTES, 4)
         if not message:
             return None
         if os.fork() == 0:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from puna.gguf import GGUFWriter
 from puna.tokenizer.vocabulary import byte_characters
 
-MOST_SCRIPTS = 64
+MAX_SCRIPTS = 64
 CODE, HIDDEN, HEAD = 184, 256, 64
 LAST, CONSTANT, MARK = 248, 254, 255  # dimensions
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
@@ -71,8 +71,8 @@ def write_scripted(
     path: Path, scripts: Sequence[Sequence[Piece]], *, template: str | None = None, context: int = 8192
 ) -> Path:
     """Write the model that says `scripts[k]` after trigger k."""
-    if not 1 <= len(scripts) <= MOST_SCRIPTS:
-        raise ValueError(f"1 to {MOST_SCRIPTS} scripts fit, not {len(scripts)}")
+    if not 1 <= len(scripts) <= MAX_SCRIPTS:
+        raise ValueError(f"1 to {MAX_SCRIPTS} scripts fit, not {len(scripts)}")
     spoken = [piece for script in scripts for piece in script]
     controls = list(dict.fromkeys(data.decode() for data, control in spoken if control))
     # Of two tokens with one text the later is what a text is encoded to: prompts have other tokens.
@@ -89,9 +89,9 @@ def write_scripted(
     codes = dice.choice(np.float32([-1, 1]), (len(spoken), CODE))
     asked = dice.choice(np.float32([-1, 1]), CODE)
     orthogonal = np.ones((1, 1), np.float32)
-    while len(orthogonal) < MOST_SCRIPTS:
+    while len(orthogonal) < MAX_SCRIPTS:
         orthogonal = np.block([[orthogonal, orthogonal], [orthogonal, -orthogonal]])
-    script_code = slice(CODE, CODE + MOST_SCRIPTS)
+    script_code = slice(CODE, CODE + MAX_SCRIPTS)
 
     embeddings = np.zeros((len(texts), HIDDEN), np.float32)
     embeddings[:, :CODE] = asked

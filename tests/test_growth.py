@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from puna import gojson
-from puna.engine.text import Piece, TextStream
+from puna.engine.text import TextStream, TokenText
 from puna.errors import PunaError
 from puna.json_gauge import JsonGauge
 from puna.markup.family import AnswerParser, Reading
 from puna.markup.parts import Tags
 from puna.markup.registry import FAMILIES, PLAIN
 from puna.markup.tools import Tool
-from puna.options import LONGEST_STOPS, MOST_STOPS, Options
+from puna.options import LONGEST_STOPS, MAX_STOPS, Options
 from puna.prompt.go import GoTemplate
 from puna.prompt.go_chat import collated
 from puna.prompt.jinja_forms import _neighbours_merged, _short_ids, _text_with_result, simple_tool
@@ -215,13 +215,11 @@ def test_every_reader(read: Callable[[int], Callable[[], Any]]) -> None:
     assert proportional(lambda size: _ignoring_errors(read(size)))
 
 
-@pytest.mark.parametrize(
-    "stop", [["a" * (LONGEST_STOPS - 1) + "b"], [f"a{i:062}" for i in range(MOST_STOPS)]]
-)
+@pytest.mark.parametrize("stop", [["a" * (LONGEST_STOPS - 1) + "b"], [f"a{i:062}" for i in range(MAX_STOPS)]])
 def test_the_work_for_a_token_does_not_depend_on_the_stop_strings(stop: list[str]) -> None:
     def answer(stop: list[str]) -> int:
         stream = TextStream(stop)
-        stream.feed(Piece(0, b"a"))  # what is made only once does not count
-        return calls(lambda: [stream.feed(Piece(i, b"a")) for i in range(5000)]).total()
+        stream.feed(TokenText(0, b"a"))  # what is made only once does not count
+        return calls(lambda: [stream.feed(TokenText(i, b"a")) for i in range(5000)]).total()
 
     assert answer(Options.merge({"stop": stop}).stop or []) < 1.5 * answer(["b"])  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from puna import json_gauge
-from puna.json_gauge import DEEPEST, MOST_MARKS, JsonGauge
+from puna.json_gauge import DEEPEST, MAX_MARKS, JsonGauge
 
 VALUES = st.recursive(
     st.none() | st.integers() | st.text('a"\\,[{\n'),
@@ -41,7 +41,7 @@ def test_depth_and_values_do_not_depend_on_the_pieces(value: Any, size: int) -> 
 
 
 def test_brackets_in_strings_do_not_count() -> None:
-    JsonGauge().feed(json.dumps({"text": '[{",\\' * 3 * MOST_MARKS}).encode())
+    JsonGauge().feed(json.dumps({"text": '[{",\\' * 3 * MAX_MARKS}).encode())
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_brackets_in_strings_do_not_count() -> None:
 def test_too_many_values_are_refused(
     monkeypatch: pytest.MonkeyPatch, begin: bytes, item: bytes, marks: int, end: bytes
 ) -> None:
-    monkeypatch.setattr(json_gauge, "MOST_MARKS", 30_000)
+    monkeypatch.setattr(json_gauge, "MAX_MARKS", 30_000)
     JsonGauge().feed(begin + item * (30_000 // marks - 2) + end)
     with pytest.raises(ValueError, match="more than 30,000 values"):
         JsonGauge().feed(begin + item * (30_000 // marks + 2) + end + b" ")

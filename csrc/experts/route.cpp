@@ -11,7 +11,7 @@ namespace puna {
 namespace {
 
 // A sum of scores counts as at least this, as in the models' reference implementations: all sigmoids may be 0.
-constexpr float least_sum = 1e-20f;
+constexpr float min_sum = 1e-20f;
 
 float sigmoid(float logit) { return 1 / (1 + std::exp(-logit)); }
 
@@ -73,7 +73,7 @@ void route_row(const Routing& routing, const float* logits, float* scores, int32
            chosen);
     float sum = 0, factor = routing.scale;
     for (int64_t j = 0; j < routing.per_token; j++) sum += scores[chosen[j]];
-    if (routing.normalize) factor /= sum > least_sum || std::isnan(sum) ? sum : least_sum;
+    if (routing.normalize) factor /= sum > min_sum || std::isnan(sum) ? sum : min_sum;
     for (int64_t j = 0; j < routing.per_token; j++) shares[j] = scores[chosen[j]] * factor;
 }
 

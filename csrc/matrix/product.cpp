@@ -9,7 +9,7 @@ namespace puna {
 namespace {
 
 // A task is worth at least this many bytes of weights times tokens (about 10 us).
-constexpr int64_t least_work = 128 << 10;
+constexpr int64_t min_work = 128 << 10;
 
 // Tokens that meet a row group one after another while both lie in the second-level cache.
 constexpr int64_t cached_tokens = 64;
@@ -107,7 +107,7 @@ void multiply(const PackedMatrix& m, int64_t first, int64_t groups, const void* 
 
 int64_t groups_per_task(const PackedMatrix& m, int64_t bytes, int64_t tokens) {
     // About eight tasks per thread: enough to even out a busy core, few enough to cost nothing.
-    const int64_t share = std::max(bytes / (8 * thread_count()), least_work / std::clamp<int64_t>(tokens, 1, 32));
+    const int64_t share = std::max(bytes / (8 * thread_count()), min_work / std::clamp<int64_t>(tokens, 1, 32));
     return std::max<int64_t>(4, share / std::max<int64_t>(m.stride(), 1) / 4 * 4);
 }
 

@@ -100,7 +100,7 @@ template <class T>
 Array<T> array(Argument argument, const char* name) {
     auto* found = reinterpret_cast<PyArrayObject*>(argument.object);
     if (!PyArray_Check(argument.object) || !has_type<T>(found) || !readable(found) ||
-        PyArray_NDIM(found) > most_dims) {
+        PyArray_NDIM(found) > max_dims) {
         throw unfit(argument, name, type_name<T>());
     }
     note(argument.object);
@@ -134,7 +134,7 @@ Stored stored(Argument argument, int type, const char* name) {
     }
     const int extra = block_bytes ? 1 : 0;
     if (!PyArray_Check(argument.object) || PyArray_TYPE(found) != number || !readable(found) ||
-        PyArray_NDIM(found) < 1 + extra || PyArray_NDIM(found) > most_dims ||
+        PyArray_NDIM(found) < 1 + extra || PyArray_NDIM(found) > max_dims ||
         (block_bytes && PyArray_DIM(found, PyArray_NDIM(found) - 1) != block_bytes)) {
         throw unfit(argument, name, "storage of type " + std::to_string(type));
     }

@@ -23,14 +23,14 @@ struct OptionalArgument {
     Argument argument() const { return {object}; }
 };
 
-constexpr int most_dims = 5;
+constexpr int max_dims = 5;
 
 // A contiguous array, by value but for its memory, which is valid as long as Python holds the array.
 template <class T>
 struct Array {
     T* data = nullptr;
     int dims = -1;   // -1: there is no array
-    intptr_t shape[most_dims] = {};
+    intptr_t shape[max_dims] = {};
     int64_t size = 0;   // values in all
 
     bool given() const { return dims >= 0; }
@@ -75,7 +75,7 @@ struct Stored {
     void* data;
     int type;   // as `KVType` and GGUF number it
     int dims;
-    int64_t shape[most_dims];   // of the numbers: [rows, ..., last]
+    int64_t shape[max_dims];   // of the numbers: [rows, ..., last]
 };
 
 Stored stored(Argument argument, int type, const char* name);

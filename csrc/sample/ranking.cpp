@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t small = 4096;   // tokens that are looked at one by one from the beginning
 constexpr int64_t few = 1024;   // tokens of a ring worth no further pass
-constexpr int most_passes = 5;   // over rings of equal logits, which no pass makes smaller
+constexpr int max_passes = 5;   // over rings of equal logits, which no pass makes smaller
 
 // Kept from call to call: megabytes when the logits are equal.
 template <class T>
@@ -85,7 +85,7 @@ double Ranking::cut(double mass, bool strictly) {
         while (high > 1 && rungs_[high].count == rungs_[high - 1].count) high--;
         const Rung low = rungs_[high - 1], top = rungs_[high];
         const float begin = std::max(low.reach, 0.0f);
-        if (count_ <= small || top.count - low.count <= few || top.reach <= begin || pass == most_passes) break;
+        if (count_ <= small || top.count - low.count <= few || top.reach <= begin || pass == max_passes) break;
         float reaches[reaches_at_once];
         for (int i = 0; i < reaches_at_once; i++) {
             reaches[i] = top.reach == FLT_MAX ? std::max(begin, step_) * std::ldexp(2.0f, i)

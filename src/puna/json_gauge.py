@@ -9,7 +9,7 @@ from typing import Final
 DEEPEST: Final = 100
 
 #: Commas, brackets and strings: there may be as many numbers as tokens in a hundred long prompts.
-MOST_MARKS: Final = 1_000_000
+MAX_MARKS: Final = 1_000_000
 
 _INSIDE_STRING: Final = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _BRACKET: Final = re.compile(rb"[\[\]{}]")
@@ -47,8 +47,8 @@ class JsonGauge:
     def _measure(self, part: bytes) -> None:
         """Count what stands outside of strings."""
         self._marks += sum(map(part.count, (b",", b"[", b"]", b"{", b"}")))
-        if self._marks > MOST_MARKS:
-            raise ValueError(f"more than {MOST_MARKS:,} values, names and brackets; send it in parts")
+        if self._marks > MAX_MARKS:
+            raise ValueError(f"more than {MAX_MARKS:,} values, names and brackets; send it in parts")
         for bracket in _BRACKET.findall(part):
             self._depth += 1 if bracket in b"[{" else -1
             if self._depth > DEEPEST:

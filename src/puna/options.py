@@ -21,15 +21,15 @@ from puna.unknown import unknown_and_ignored
 THINK_LEVELS = ("high", "medium", "low", "max")
 
 #: Stop strings (or sequence breakers) of one request, and characters of all of them.
-MOST_STOPS = 256
+MAX_STOPS = 256
 LONGEST_STOPS = 16_384
 
 #: Tokens in `logit_bias`.
-MOST_BIASES = 16_384
+MAX_BIASES = 16_384
 
 
 #: GPUs of one machine.
-MOST_GPUS = 16
+MAX_GPUS = 16
 
 #: What may compute a model: Puna's own engine, llama.cpp, or whichever of them can, Puna's first.
 ENGINES = ("auto", "puna", "llamacpp")
@@ -54,7 +54,7 @@ class AdapterFile(msgspec.Struct, frozen=True):
 
 
 #: Adapters of one model.
-MOST_ADAPTERS: Final = 64
+MAX_ADAPTERS: Final = 64
 
 #: Larger scales of adapters are a mistake.
 LARGEST_SCALE: Final = 1e4
@@ -227,7 +227,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "num_ctx": (1, 2**31 - 1),
     "num_batch": (1, 2**20),
     "num_gpu": (-(2**31), 2**31 - 1),
-    "main_gpu": (0, MOST_GPUS - 1),
+    "main_gpu": (0, MAX_GPUS - 1),
     "tensor_split": (0.0, 1e6),
     "num_thread": (0, 4096),
     "num_predict": (-2, 2**31 - 1),
@@ -295,8 +295,8 @@ def _coerce(name: str, value: Any) -> Any:
 
 
 def _checked_texts(name: str, texts: tuple[str, ...]) -> tuple[str, ...]:
-    if len(texts) > MOST_STOPS:
-        raise OptionError(f'option "{name}" must have at most {MOST_STOPS} strings, not {len(texts):,}')
+    if len(texts) > MAX_STOPS:
+        raise OptionError(f'option "{name}" must have at most {MAX_STOPS} strings, not {len(texts):,}')
     if sum(map(len, texts)) > LONGEST_STOPS:
         raise OptionError(
             f'option "{name}" must have at most {LONGEST_STOPS:,} characters in all its strings'
@@ -307,8 +307,8 @@ def _checked_texts(name: str, texts: tuple[str, ...]) -> tuple[str, ...]:
 def _coerce_tokens(name: str, value: Any) -> tuple[int, ...]:
     if not isinstance(value, list | tuple) or not all(type(item) is int and item >= 0 for item in value):
         raise OptionError(f'option "{name}" must be an array of token ids, not {shown(value)}')
-    if len(value) > MOST_BIASES:
-        raise OptionError(f'option "{name}" must have at most {MOST_BIASES:,} tokens, not {len(value):,}')
+    if len(value) > MAX_BIASES:
+        raise OptionError(f'option "{name}" must have at most {MAX_BIASES:,} tokens, not {len(value):,}')
     return tuple(value)
 
 
@@ -321,8 +321,8 @@ def _coerce_shares(name: str, value: Any) -> tuple[float, ...]:
             raise OptionError(f'option "{name}" must be numbers such as 3,1, not {shown(value)}') from None
     if not isinstance(value, list | tuple):
         raise OptionError(f'option "{name}" must be of type array, not {shown(value)}')
-    if len(value) > MOST_GPUS:
-        raise OptionError(f'option "{name}" must have at most {MOST_GPUS} numbers, not {len(value):,}')
+    if len(value) > MAX_GPUS:
+        raise OptionError(f'option "{name}" must have at most {MAX_GPUS} numbers, not {len(value):,}')
     return tuple(_coerce_number(name, "float32", number) for number in value)
 
 
@@ -332,8 +332,8 @@ def _coerce_by_token(name: str, value: Any) -> tuple[tuple[int, float], ...]:
         raise OptionError(
             f'option "{name}" must be of type object (token ids and numbers), not {shown(value)}'
         )
-    if len(value) > MOST_BIASES:
-        raise OptionError(f'option "{name}" must have at most {MOST_BIASES:,} tokens, not {len(value):,}')
+    if len(value) > MAX_BIASES:
+        raise OptionError(f'option "{name}" must have at most {MAX_BIASES:,} tokens, not {len(value):,}')
     by_token: dict[int, float] = {}
     for key, number in value.items():
         if isinstance(key, bool) or not re.fullmatch(r"\d{1,10}", str(key), re.ASCII):

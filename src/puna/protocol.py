@@ -23,13 +23,13 @@ from puna.options import AUTO, PUNA, AdapterFile, AdapterScale, Options, Placeme
 from puna.prompt.messages import Chat, Insert
 
 #: More samples of one prompt are a mistake, or an attack.
-MOST_SAMPLES: Final = 128
+MAX_SAMPLES: Final = 128
 
 #: Batch requests get what the interactive ones leave.
 Priority = Literal["interactive", "batch"]
 
 
-class Message(msgspec.Struct, tag=True, frozen=True, kw_only=True):
+class WireMessage(msgspec.Struct, tag=True, frozen=True, kw_only=True):
     """Base of everything that may cross a process border; `type` on the wire is the class name."""
 
 
@@ -38,7 +38,7 @@ class Message(msgspec.Struct, tag=True, frozen=True, kw_only=True):
 Prompt = str | list[int] | Chat | Insert
 
 
-class Generate(Message, frozen=True):
+class Generate(WireMessage, frozen=True):
     """Generate text: the one form a request has from the wire to the engine.
 
     Answered by `Prompted`, `Chunk`*, then one `Done` or `Failed` with the same `id`, which whoever sends it
@@ -79,7 +79,7 @@ class Generate(Message, frozen=True):
     client: str = ""  # who asks: waiting requests of several clients take turns
 
 
-class Embed(Message, frozen=True):
+class Embed(WireMessage, frozen=True):
     """Make a vector of each of `inputs`. Answered by an `Embedded` or `Failed` for each, in any order.
 
     Inputs are as in `Generate`. A vector is made of the model's hidden states as it was trained for, or as
@@ -121,7 +121,7 @@ class TokenLogprob(msgspec.Struct, frozen=True):
     top: list[TopLogprob] = []
 
 
-class Prompted(Message, frozen=True):
+class Prompted(WireMessage, frozen=True):
     """The prompt a request came to, before anything is made of it.
 
     `tokens` begin with those of the request's `context`. Where the prompt is scored, its text begins at
@@ -135,7 +135,7 @@ class Prompted(Message, frozen=True):
     first: str = ""
 
 
-class Chunk(Message, frozen=True):
+class Chunk(WireMessage, frozen=True):
     """Output that is final: never half a character, never the start of a stop string or of a model's markup.
 
     `thinking` comes before the text, and `calls` come after it. `tokens` and `logprobs` belong to the tokens
@@ -151,7 +151,7 @@ class Chunk(Message, frozen=True):
     sample: int = 0
 
 
-class Scored(Message, frozen=True):
+class Scored(WireMessage, frozen=True):
     """How likely the next tokens of the prompt were, each after all before it.
 
     The first token of a prompt comes after nothing: it has no log-probability and is None.
@@ -163,7 +163,7 @@ class Scored(Message, frozen=True):
     sample: int = 0
 
 
-class Evaluated(Message, frozen=True):
+class Evaluated(WireMessage, frozen=True):
     """`done` of the `total` tokens of the prompt are evaluated, `cached` of them by earlier requests.
 
     The others took `duration` nanoseconds so far.
@@ -176,7 +176,7 @@ class Evaluated(Message, frozen=True):
     duration: int
 
 
-class Done(Message, frozen=True):
+class Done(WireMessage, frozen=True):
     """End of a generation. Counts in tokens, durations in nanoseconds."""
 
     id: int
@@ -197,7 +197,7 @@ class Done(Message, frozen=True):
     sample: int = 0
 
 
-class Embedded(Message, frozen=True):
+class Embedded(WireMessage, frozen=True):
     """The vector of input `sample`. Counts in tokens."""
 
     id: int
@@ -208,7 +208,7 @@ class Embedded(Message, frozen=True):
     sample: int = 0
 
 
-class Failed(Message, frozen=True):
+class Failed(WireMessage, frozen=True):
     """A request failed; `kind` is a class of `puna.errors`."""
 
     id: int
@@ -230,7 +230,7 @@ _encoder = msgspec.msgpack.Encoder()
 T = TypeVar("T")
 
 
-def pack(message: Message) -> bytes:
+def pack(message: WireMessage) -> bytes:
     """`message` as one frame. Raises `RequestError` when it cannot be one."""
     try:
         body = _encoder.encode(message)
@@ -300,7 +300,7 @@ class Channel(Generic[T]):
         self._unpacker: Unpacker[T] = Unpacker(receives)
         self._ready: deque[Frame[T]] = deque()
 
-    def send(self, message: Message) -> None:
+    def send(self, message: WireMessage) -> None:
         """Send one message. Raises `RequestError` as `pack` does, `OSError` when the other side is gone."""
         frame = pack(message)
         with self._sending:
@@ -327,10 +327,10 @@ MAX_FRAME_BYTES = 256 * 1024 * 1024
 # --- server to runner -------------------------------------------------------------
 
 
-class Load(Message, frozen=True):
+class Load(WireMessage, frozen=True):
     """The first message: load this model. After `Refused` there may be another.
 
-    Answered by `Progress`*, then `Loaded`, `Refused` or `Failed(id=0)`.
+    Answered by `LoadingProgress`*, then `Loaded`, `Refused` or `Failed(id=0)`.
     """
 
     path: str
@@ -348,26 +348,26 @@ class Load(Message, frozen=True):
     placement: Placement = Placement()  # for llama.cpp
 
 
-class Cancel(Message, frozen=True):
+class Cancel(WireMessage, frozen=True):
     """Stop generating or embedding `id`. Answered by nothing: a cancelled request is forgotten."""
 
     id: int
 
 
-class Render(Message, frozen=True):
+class Render(WireMessage, frozen=True):
     """What the prompt of `request` comes to. Answered by `Prompted` with the `id` of this message."""
 
     id: int
     request: Generate
 
 
-class Ping(Message, frozen=True):
+class Ping(WireMessage, frozen=True):
     """Answered by `Pong` at once, also while a step is being computed."""
 
     id: int
 
 
-class Grow(Message, frozen=True):
+class Grow(WireMessage, frozen=True):
     """Let requests have `num_ctx` tokens, without loading again. Answered by `Grown`, or `Failed`."""
 
     id: int
@@ -375,7 +375,7 @@ class Grow(Message, frozen=True):
     reserved: int = 0  # as in `Load`
 
 
-class Inspect(Message, frozen=True):
+class Inspect(WireMessage, frozen=True):
     """Answered by `Inspected` after the current step."""
 
     id: int
@@ -384,14 +384,14 @@ class Inspect(Message, frozen=True):
 # --- runner to server -------------------------------------------------------------
 
 
-class Progress(Message, frozen=True):
+class LoadingProgress(WireMessage, frozen=True):
     """Loading: `done` of `total` bytes of weights are in place."""
 
     done: int
     total: int
 
 
-class Loaded(Message, frozen=True):
+class Loaded(WireMessage, frozen=True):
     """The model is ready."""
 
     context_length: int  # tokens per sequence in force, after clamping to what the model was trained for
@@ -401,13 +401,13 @@ class Loaded(Message, frozen=True):
     kernels: str = ""  # what computes: the instruction set of the kernels, numpy or (llama.cpp's) ggml
     engine: str = PUNA  # which runs it
     vram_bytes: int = 0  # of the weights, on GPUs
-    most_context: int = 0  # what `context_length` can grow to
+    max_context: int = 0  # what `context_length` can grow to
     trained_context: int = 0  # more is never given; 0: unknown
     exact_context: bool = False  # whether answers depend on the `num_ctx` it was loaded with
     warnings: tuple[str, ...] = ()  # what whoever uses the model should know
 
 
-class Grown(Message, frozen=True):
+class Grown(WireMessage, frozen=True):
     """What of `Loaded` is another now."""
 
     id: int
@@ -419,7 +419,7 @@ class Grown(Message, frozen=True):
         return replace(loaded, context_length=self.context_length, cache_bytes=self.cache_bytes)
 
 
-class Refused(Message, frozen=True):
+class Refused(WireMessage, frozen=True):
     """The model needs `needed` bytes of memory, and `available` are free (0: unknown)."""
 
     message: str
@@ -427,7 +427,7 @@ class Refused(Message, frozen=True):
     available: int
 
 
-class Pong(Message, frozen=True):
+class Pong(WireMessage, frozen=True):
     """`active` requests run or wait; the current step began `step_age_s` seconds ago (0 when idle)."""
 
     id: int
@@ -439,7 +439,7 @@ class Pong(Message, frozen=True):
     evicted: int  # cells finished requests had to give up for others, since the model was loaded
 
 
-class Inspected(Message, frozen=True):
+class Inspected(WireMessage, frozen=True):
     """What the model's caches hold."""
 
     id: int
@@ -448,7 +448,7 @@ class Inspected(Message, frozen=True):
 
 ToRunner = Load | Generate | Embed | Cancel | Render | Ping | Grow | Inspect
 FromRunner = (
-    Progress
+    LoadingProgress
     | Loaded
     | Refused
     | Prompted

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 #: Names that get a sentence each, and how much of a name is shown.
-_MOST_NAMED: Final = 8
+_MAX_NAMED: Final = 8
 _LONGEST_NAME: Final = 40
 
 #: Options by the names that other programs have for them; some are spelled more like another option.
@@ -25,7 +25,7 @@ def unknown_and_ignored(kind: str, names: Sequence[str], known: Collection[str])
 
     One of `known` may be the name of a place and, after a dot, a name there.
     """
-    said = [_sentence(kind, name[:_LONGEST_NAME], known) for name in names[:_MOST_NAMED]]
+    said = [_sentence(kind, name[:_LONGEST_NAME], known) for name in names[:_MAX_NAMED]]
     rest = len(names) - len(said)
     return said + ([f"{rest} more unknown {kind}s are ignored"] if rest else [])
 

@@ -17,11 +17,11 @@ from puna.prompt.messages import Chat, Message
 from puna.protocol import Chunk, Done, Event, Failed, Generate
 from tests.markup.reading import TOOLS, Read
 from tests.markup.vectors import VECTORS, Vector
-from tests.scripted import MOST_SCRIPTS, pieces_of, random_sizes, trigger, write_scripted
+from tests.scripted import MAX_SCRIPTS, pieces_of, random_sizes, trigger, write_scripted
 from tests.waiting import PATIENCE_S
 
 #: Those whose prompts end in the middle of a turn's header need templates of their own.
-SPOKEN = [vector for vector in VECTORS if "prompt" not in vector.options][:MOST_SCRIPTS]
+SPOKEN = [vector for vector in VECTORS if "prompt" not in vector.options][:MAX_SCRIPTS]
 
 #: Markup that is control tokens in its family's vocabulary.
 CONTROLS = (

@@ -8,7 +8,7 @@ from queue import SimpleQueue
 import pytest
 
 from puna.conversation import turns as module
-from puna.conversation.turns import Turns
+from puna.conversation.turns import RenderQueue
 from puna.errors import RunnerError
 
 PATIENCE_S = 60
@@ -19,7 +19,7 @@ class World:
 
     def __init__(self) -> None:
         self.cancelled: list[int] = []
-        self.turns = Turns(self.cancelled.append)
+        self.turns = RenderQueue(self.cancelled.append)
         self.done: SimpleQueue[int | str] = SimpleQueue()
         self.began = threading.Event()
         self.go_on = threading.Event()
@@ -119,7 +119,7 @@ def test_work_that_raises_is_given_up_and_holds_nobody_up(world: World) -> None:
 def test_turns_on_several_threads_wait_for_no_slow_one() -> None:
     done: SimpleQueue[int] = SimpleQueue()
     go_on = threading.Event()
-    turns = Turns([].append, threads=2)
+    turns = RenderQueue([].append, threads=2)
     turns.add(1, b"slow", lambda: done.put(int(go_on.wait(PATIENCE_S))), lambda: None)
     for number in (2, 3):
         turns.add(number, b"quick", lambda number=number: done.put(number), lambda: None)  # type: ignore[misc]
@@ -131,7 +131,7 @@ def test_turns_on_several_threads_wait_for_no_slow_one() -> None:
 
 def test_a_turn_that_can_be_stopped_is_and_cancelled_afterwards() -> None:
     began, stopped, cancelled = threading.Event(), threading.Event(), threading.Event()
-    turns = Turns(lambda _: cancelled.set(), stop=lambda _: stopped.set())
+    turns = RenderQueue(lambda _: cancelled.set(), stop=lambda _: stopped.set())
 
     def work() -> None:
         began.set()

@@ -55,7 +55,7 @@ _SPECIAL = 3
 MEMORY = next((path for path in ("/dev/shm",) if os.access(path, os.W_OK)), None)
 EQUAL, REFUSED, LEFT_OUT, ROUNDING = "equal", "refused", "left out", "rounding"
 #: How far results may be off; and how far by rounding, but in few rows.
-_CLOSE, _MOST_ROUNDING = 1e-3, 0.02
+_CLOSE, _MAX_ROUNDING = 1e-3, 0.02
 
 
 class WrongError(AssertionError):
@@ -152,7 +152,7 @@ def is_rounding(off: torch.Tensor, moved: torch.Tensor) -> bool:
     the last bit grows to thousandths. A router may rate two experts equally: then a few rows are off, by any
     amount.
     """
-    few = int((off > _MOST_ROUNDING).sum()) <= len(off) // 4
+    few = int((off > _MAX_ROUNDING).sum()) <= len(off) // 4
     return few and bool((off < (4 * moved).clamp(min=_CLOSE)).all())
 
 

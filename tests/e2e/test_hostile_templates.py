@@ -32,7 +32,7 @@ ONE_OF_EACH = ("jinja: powers in one call of C", "go: a text that doubles", "jin
 HUGE = "{% if true %}{{ 'x' | center(2000000000) | length }}{% endif %}"
 
 
-def most_memory(pid: int) -> int:
+def max_memory(pid: int) -> int:
     """The most bytes that a process has had."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) << 10
@@ -114,7 +114,7 @@ def test_a_template_that_takes_too_much_is_stopped_and_the_others_go_on(endless_
     server.unload()
     with canary.singing(server):
         runner = server.runner()
-        before = {pid: most_memory(pid) for pid in (server.process.pid, runner.pid)}
+        before = {pid: max_memory(pid) for pid in (server.process.pid, runner.pid)}
         for name in ONE_OF_EACH:
             template, limit = HOSTILE[name]
             heard = canary.pieces
@@ -124,7 +124,7 @@ def test_a_template_that_takes_too_much_is_stopped_and_the_others_go_on(endless_
             assert any(f"it took more than {bound}, " in error for bound in stopped), (name, error)
             assert limit != TIME or canary.pieces > heard + 10, name
             assert len(renderers(server)) == 1, name
-        assert all(most_memory(pid) < size + (64 << 20) for pid, size in before.items())
+        assert all(max_memory(pid) < size + (64 << 20) for pid, size in before.items())
         assert [other.pid for other in server.runners()] == [runner.pid]
 
 
@@ -170,11 +170,11 @@ def test_who_waits_behind_slow_templates_is_served_first(endless_server: Server)
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the most memory is read from /proc")
 def test_the_server_computes_nothing_of_a_template(server: Server) -> None:
-    before = most_memory(server.process.pid)
+    before = max_memory(server.process.pid)
     server.client.create(model="huge", from_="tiny", template=HUGE)
     assert server.client.show("huge").capabilities == ["completion"]
     assert server.http.get("/api/tags").status_code == 200
-    assert most_memory(server.process.pid) - before < 200 << 20
+    assert max_memory(server.process.pid) - before < 200 << 20
     server.client.delete("huge")
 
 

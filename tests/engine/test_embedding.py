@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from puna.batch import Input
-from puna.engine.embedding import Embedding
+from puna.engine.embedding import EmbeddingInput
 from puna.engine.prefix_cache import PrefixEntry
 from puna.errors import ContextLengthError, RequestError, UnavailableError
 from puna.model.load import LoadedModel, load_model
@@ -66,7 +66,7 @@ def test_vectors_are_those_pooled_from_the_reference(pair: tuple[LoadedModel, An
 )
 def test_pooling_two_rows(pooling: str, expected: range) -> None:
     events: list[Any] = []
-    sequence = Embedding(
+    sequence = EmbeddingInput(
         request=Embed(id=1, inputs=[], normalize=False),
         sink=events.append,
         inputs=[Input(0), Input(1)],

@@ -30,7 +30,7 @@ def said(run: Run, prompt: list[int], **settings: Any) -> tuple[list[int], Done]
 def test_a_grown_context_answers_as_one_that_was_as_long_from_the_start(tiny: LoadedModel) -> None:
     run = Run(tiny, context=32, parallel=2, growable=True)
     most = tiny.trained_context
-    assert (run.engine.context, run.engine.room.most_context) == (32, most)
+    assert (run.engine.context, run.engine.room.max_context) == (32, most)
     assert [counts.capacity for counts in run.engine.cache.counts()] == [64]
     before = run.engine.cache_bytes
     with pytest.raises(ContextLengthError, match="60 tokens, and num_ctx is 32"):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from puna.engine.answers import _in_order
-from puna.engine.text import Piece, TextStream, incomplete_tail
+from puna.engine.text import TextStream, TokenText, incomplete_tail
 from puna.markup.parts import Said, Thought
 from puna.protocol import CallDelta
 
@@ -21,7 +21,7 @@ def run(pieces: list[bytes], stop: list[str]) -> tuple[list[str], list[int], str
     """Chunks shown, numbers of the pieces shown with them, and the stop string found."""
     stream, shown, tokens = TextStream(stop), [], []
     for number, piece in enumerate(pieces):
-        released = stream.feed(Piece(number, piece))
+        released = stream.feed(TokenText(number, piece))
         shown.append(released.text)
         tokens += [piece.token for piece in released.pieces]
         if released.stop is not None:

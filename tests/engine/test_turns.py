@@ -8,7 +8,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from puna.engine.turns import Turn, Turns
+from puna.engine.turns import ClientRotation, Turn
 
 #: A client's sequence, whether the client gives up what is waiting first, and how many are served after it.
 ARRIVALS = st.lists(
@@ -23,7 +23,7 @@ ARRIVALS = st.lists(
 def test_a_clients_next_comes_after_at_most_one_of_each_other_client(
     arrivals: list[tuple[str, bool, int]],
 ) -> None:
-    turns = Turns()
+    turns = ClientRotation()
     waiting: list[tuple[Turn, int, str]] = []
     served: list[int] = []
     ahead: dict[int, dict[int, str]] = {}  # of a client's only waiting sequence: what waited before it
@@ -51,7 +51,7 @@ def test_a_clients_next_comes_after_at_most_one_of_each_other_client(
 
 
 def test_one_client_alone_is_served_in_the_order_of_arrival() -> None:
-    turns = Turns()
+    turns = ClientRotation()
     taken = [turns.take("") for _ in range(5)]
     for turn in taken[:3]:
         turns.served("", turn)
@@ -60,7 +60,7 @@ def test_one_client_alone_is_served_in_the_order_of_arrival() -> None:
 
 
 def test_clients_that_are_gone_are_forgotten() -> None:
-    turns = Turns()
+    turns = ClientRotation()
     for number in range(1000):
         turns.served(f"{number}", turns.take(f"{number}"))
         turns.served("always", turns.take("always"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from puna.errors import RequestError
-from puna.grammar.format import LONGEST, MOST_CHOICES, Format, format_of
+from puna.grammar.format import LONGEST, MAX_CHOICES, Format, format_of
 
 
 @pytest.mark.scenario(235)
@@ -60,7 +60,7 @@ def test_any_other_format_is_refused(value: Any) -> None:
         (lambda: Format.choice("ab"), "a list of strings, not 'ab'"),
         (lambda: Format.choice([]), "at least one string"),
         (lambda: Format.choice(["a", 1]), "at least one string"),
-        (lambda: Format.choice(["a"] * (MOST_CHOICES + 1)), "at most 10,000 choices"),
+        (lambda: Format.choice(["a"] * (MAX_CHOICES + 1)), "at most 10,000 choices"),
     ],
 )
 def test_what_is_no_format_is_refused_in_words(make: Any, message: str) -> None:

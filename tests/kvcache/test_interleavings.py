@@ -32,7 +32,7 @@ from puna.kvcache.wrapper import WrapperCache
 from tests.kvcache.probe import NUMBERS, OPS, add_shift, column, seen_keys, stretches
 
 SEQUENCES, CONTEXT, WINDOW, CHUNK = 3, 24, 4, 5
-MOST_DRAFTS = 4
+MAX_DRAFTS = 4
 ONE = KVShape(1, 1, 1)
 HOW = {"sequences": SEQUENCES, "context": CONTEXT, "types": NUMBERS, "shift": add_shift}
 FIRST_SEEN = {0: lambda p: 0, 1: lambda p: max(0, p - WINDOW + 1), 2: lambda p: p - p % CHUNK}
@@ -78,7 +78,7 @@ class Interleavings(RuleBasedStateMachine):
             batch.payloads = [
                 (data.draw(st.integers(0, len(owners) - 1)), [self.next + 0.5, self.next + 0.25])
             ]
-        several = [(s, count) for s, count in shares if 1 < count <= 1 + MOST_DRAFTS]
+        several = [(s, count) for s, count in shares if 1 < count <= 1 + MAX_DRAFTS]
         batch.drafts = {s: count - 1 for s, count in several if data.draw(st.booleans())}
         before = self.snapshot()
         try:

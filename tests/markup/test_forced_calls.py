@@ -12,7 +12,7 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from puna.errors import RequestError
-from puna.grammar.calls import MOST_CALLS, calls_grammar
+from puna.grammar.calls import MAX_CALLS, calls_grammar
 from puna.grammar.compiled import Grammars
 from puna.markup.family import Reading
 from puna.markup.registry import FAMILIES
@@ -182,7 +182,7 @@ def test_an_answer_has_so_many_forced_calls_and_no_more() -> None:
     grammar = calls_grammar(forced("hermes", tools=tools_of([tool("f")])), json.dumps)
     matcher = LLMatcher(BYTES, LLMatcher.grammar_from_lark(grammar), log_level=0)
     one = BYTES.tokenize_str('<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>')
-    for _ in range(MOST_CALLS):
+    for _ in range(MAX_CALLS):
         assert matcher.try_consume_tokens(one) == len(one)
         if not matcher.is_stopped():
             matcher.try_consume_tokens(BYTES.tokenize_str("\n"))

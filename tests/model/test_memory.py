@@ -21,7 +21,7 @@ from puna.model.memory import Forecast, MemoryTable, largest
 from puna.nn.latent_attention import HeadLinear
 from puna.nn.layers import StackedLinear
 from puna.nn.module import Module
-from puna.ops import Experts, Weight
+from puna.ops import ExpertNetworks, Weight
 from tests.tiny.decoders import PHI3, QWEN3_MOE, tiny_decoder_gguf
 from tests.tiny.gemma3 import TinyGemma3, tiny_gemma3_gguf
 from tests.tiny.gemmas import TinyGemma3n
@@ -70,7 +70,7 @@ def held_weights(module: Any) -> Iterator[Weight]:
                 yield from (linear.weight for linear in each.linears)
             elif isinstance(each, HeadLinear):
                 yield from each.weights
-            elif isinstance(each, Experts):
+            elif isinstance(each, ExpertNetworks):
                 parts = (each.gate, each.up, each.down)
                 yield from (part.weight for part in parts if part is not None)
             elif isinstance(getattr(each, "weight", None), Weight):

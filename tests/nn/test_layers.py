@@ -17,7 +17,16 @@ from puna.gguf import GGMLType, quantize
 from puna.kvcache.cache import Cache
 from puna.kvcache.storage import KVShape
 from puna.kvcache.types import KVTypes
-from puna.model.layer_cache import CacheSizes, Chunk, Everything, KeysOf, Nothing, State, Window, build_cache
+from puna.model.layer_cache import (
+    CacheSizes,
+    ChunkedKeys,
+    Everything,
+    KeysOf,
+    Nothing,
+    State,
+    Window,
+    build_cache,
+)
 from puna.nn.attention import GatedSelfAttention, SelfAttention, attend
 from puna.nn.experts import GatedSharedExpert
 from puna.nn.feed_forward import FeedForward
@@ -327,7 +336,7 @@ def test_a_layer_may_attend_to_the_keys_of_another() -> None:
 def test_the_cache_is_built_of_what_layers_remember() -> None:
     shapes = [KVShape(KV_HEADS, DIM, DIM)] * 8
     state = State((("conv", (2, 4)),))
-    remembered = [Window(4), Everything(), state, Window(4), Chunk(8), Nothing(), KeysOf(1), Window(6)]
+    remembered = [Window(4), Everything(), state, Window(4), ChunkedKeys(8), Nothing(), KeysOf(1), Window(6)]
     cache: Any = build_cache(OPS, remembered, shapes, sizes())
     assert [(each.kind, list(each.layers)) for each in cache.caches] == [
         ("recurrent", [2]), ("sliding", [0, 3]), ("causal", [1]), ("chunked", [4]), ("sliding", [7]),

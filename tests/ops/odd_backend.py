@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.gguf import GGMLType
-from puna.ops import Backend, Experts, ExpertWeights, Storage, Weight, backend_named
+from puna.ops import Backend, ExpertNetworks, ExpertWeights, Storage, Weight, backend_named
 from puna.ops.host import HostStorage
 
 _reference = backend_named("reference")
@@ -128,11 +128,11 @@ def _given(value: Any) -> Any:
             return value.packed or value
         case ExpertWeights():
             return ExpertWeights(_given(value.weight), value.shape[0])
-        case Experts():
+        case ExpertNetworks():
             parts = (value.gate, value.up, value.down)
             weights = [part and _given(part) for part in parts]
             biases = [_given(bias) for bias in (value.gate_bias, value.up_bias, value.down_bias)]
-            return Experts(*weights, *biases, value.activation, value.scale_inputs)
+            return ExpertNetworks(*weights, *biases, value.activation, value.scale_inputs)
         case np.ndarray() | Storage():
             raise TypeError(f"{type(value).__name__} is not of this backend")
         case list() | tuple():

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from puna.gguf import GGMLType
-from puna.ops import Experts, ExpertWeights, Weight
+from puna.ops import ExpertNetworks, ExpertWeights, Weight
 from tests.ops.torch_ops import TorchOps, cpu, weight_of
 from tests.processors import NOT_BUILT
 
@@ -86,7 +86,7 @@ class Layer:
         given = [*weights, *self.biases]
         if settings.get("activation") in ("gelu", "squared_relu"):  # without gates
             given[::3] = [None] * len(given[::3])
-        self.experts = Experts(*given, **settings)  # type: ignore[arg-type]
+        self.experts = ExpertNetworks(*given, **settings)  # type: ignore[arg-type]
 
     def inputs(self, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
         """x, chosen and shares; half of the tokens share their experts: some have many and some none."""
@@ -291,8 +291,8 @@ def weights(*shape: int) -> ExpertWeights:
 
 def test_weights_that_do_not_fit_together_are_refused() -> None:
     good = weights(2, 3, 4), weights(2, 3, 4), weights(2, 5, 3)
-    Experts(*good, torch.zeros(2, 3), torch.zeros(2, 3), torch.zeros(2, 5))
-    Experts(None, *good[1:], activation="squared_relu")
+    ExpertNetworks(*good, torch.zeros(2, 3), torch.zeros(2, 3), torch.zeros(2, 5))
+    ExpertNetworks(None, *good[1:], activation="squared_relu")
     for bad in (
         (good[0], weights(2, 4, 4), good[2]),
         (good[0], good[1], weights(2, 5, 4)),
@@ -305,7 +305,7 @@ def test_weights_that_do_not_fit_together_are_refused() -> None:
         (None, *good[1:], torch.zeros(2, 3), None, None, "gelu"),
     ):
         with pytest.raises(ValueError, match="experts"):
-            Experts(*bad)  # type: ignore[arg-type]
+            ExpertNetworks(*bad)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="7 rows are not those of 2 experts"):
         ExpertWeights(weight_of("w", torch.randn(7, 4)), 2)
 

@@ -9,14 +9,14 @@ import pytest
 from numpy.typing import NDArray
 
 from puna.gguf import GGMLType
-from puna.ops import Experts, ExpertWeights, Rope, Routing, Weight, backend_named
+from puna.ops import ExpertNetworks, ExpertWeights, Rope, Routing, Weight, backend_named
 from puna.ops.host import HostStorage
 from puna.ops.recording import Recorded
 from tests.processors import NOT_BUILT
 
 _native = pytest.importorskip("puna._native", reason=NOT_BUILT, exc_type=ImportError)
 
-from puna.ops.cpu.recorder import Recorder  # noqa: E402
+from puna.ops.cpu.recorder import CPURecorder  # noqa: E402
 from puna.ops.cpu.traced import Traced  # noqa: E402
 
 ops = backend_named("cpu")
@@ -26,7 +26,7 @@ ROWS, WIDTH = 3, 64
 
 
 def record(compute: Callable[[], Tensor]) -> Recorded:
-    return Recorder().record(compute)
+    return CPURecorder().record(compute)
 
 
 def random(*shape: int) -> Tensor:
@@ -60,7 +60,7 @@ class Inputs:
         self.weight = weight(40, WIDTH)
         self.heads = [weight(24, 16) for _ in range(4)]
         self.norm = random(WIDTH)
-        self.layer = Experts(
+        self.layer = ExpertNetworks(
             *(ExpertWeights(weight(*shape), 4) for shape in ((4 * 16, WIDTH), (4 * 16, WIDTH), (4 * 24, 16)))
         )
         self.router = weight(4, WIDTH)
@@ -320,7 +320,7 @@ def test_the_memory_of_what_is_not_needed_any_more_is_used_again(inputs: Inputs)
             values = ops.rms_norm(values, inputs.norm, 1e-5)
         return values
 
-    recorder = Recorder()
+    recorder = CPURecorder()
     sizes = []
     for length in (3, 100):
         program = recorder.record(lambda: chain(length)).program  # noqa: B023  called at once
@@ -333,7 +333,7 @@ def test_the_memory_of_what_is_not_needed_any_more_is_used_again(inputs: Inputs)
 
 
 def test_a_sum_that_no_kernel_does_takes_no_memory(inputs: Inputs) -> None:
-    recorder = Recorder()
+    recorder = CPURecorder()
     assert recorder.record(lambda: inputs.x + inputs.norm).program is None
     assert recorder.memory.nbytes == 0
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from puna.gguf import GGMLType
-from puna.ops import Backend, Experts, Weight, backend_named, quantized
+from puna.ops import Backend, ExpertNetworks, Weight, backend_named, quantized
 from puna.ops.host import HostStorage
 from puna.ops.storage import stored_form
 
@@ -114,7 +114,7 @@ def _given(value: Any) -> Any:
         return value.view(torch.uint16).numpy() if value.dtype is torch.bfloat16 else value.numpy()
     if isinstance(value, (list, tuple)):
         return type(value)(map(_given, value))
-    if isinstance(value, Experts):
+    if isinstance(value, ExpertNetworks):
         names = ("gate_bias", "up_bias", "down_bias")
         return dataclasses.replace(value, **{name: _given(getattr(value, name)) for name in names})
     return value

@@ -23,7 +23,7 @@ _PIECE = 50_000
 
 
 def pulling(root: Path, name: str) -> None:
-    download.LEAST_PART = _PIECE
+    download.MIN_PART = _PIECE
     pull(Store(root), name, _silent, insecure=True)
 
 

@@ -6,16 +6,16 @@ from typing import Any
 
 from puna.registry.download import Patience
 from puna.registry.pull import pull
-from puna.registry.report import Progress
+from puna.registry.report import TransferProgress
 from puna.store import Store
 from tests.registry.registries import Published
 
 HASTY = Patience(tries=3, first_wait_s=0.0, report_s=0.01)
 
 
-def pulled(store: Store, name: str, **more: Any) -> list[Progress]:
+def pulled(store: Store, name: str, **more: Any) -> list[TransferProgress]:
     """The steps of a pull from a registry without TLS."""
-    steps: list[Progress] = []
+    steps: list[TransferProgress] = []
     pull(store, name, steps.append, insecure=True, patience=HASTY, **more)
     return steps
 

@@ -16,7 +16,7 @@ import pytest
 
 from puna.errors import PunaError, RegistryError
 from puna.registry.pull import pull
-from puna.registry.report import Progress
+from puna.registry.report import TransferProgress
 from puna.store import Store
 from tests.registry.hub import StandIn
 from tests.registry.pulling import HASTY, holds
@@ -48,8 +48,8 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "models")
 
 
-def pulled(store: Store, name: str) -> list[Progress]:
-    steps: list[Progress] = []
+def pulled(store: Store, name: str) -> list[TransferProgress]:
+    steps: list[TransferProgress] = []
     pull(store, name, steps.append, patience=HASTY)
     return steps
 

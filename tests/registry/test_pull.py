@@ -19,7 +19,7 @@ from puna.errors import RegistryError, UnreachableError
 from puna.registry import download, network
 from puna.registry.network import USER_AGENT, TransferCancelledError
 from puna.registry.pull import heal, pull
-from puna.registry.report import Progress
+from puna.registry.report import TransferProgress
 from puna.store import Store
 from puna.store.verify import verify
 from tests.registry.pulling import HASTY, holds, is_empty, pulled
@@ -132,7 +132,7 @@ def test_a_blob_has_the_parts_that_ollama_gives_it(size: int, parts: list[int]) 
 def test_parts_are_fetched_side_by_side(
     store: Store, published: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(download, "LEAST_PART", 30_000)
+    monkeypatch.setattr(download, "MIN_PART", 30_000)
     size = len(published.blobs[published.model_digest])
     with serving(Registry(published)) as registry:
         pulled(store, registry.name)
@@ -211,7 +211,7 @@ def test_progress_is_noted_while_a_part_is_fetched(tmp_path: Path, monkeypatch: 
 
 
 def test_a_server_without_ranges(store: Store, published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "LEAST_PART", 30_000)
+    monkeypatch.setattr(download, "MIN_PART", 30_000)
     with serving(Registry(published, ranges=False)) as registry:
         pulled(store, registry.name)
     assert holds(store, published)
@@ -251,9 +251,9 @@ def test_two_pulls_fetch_once(store: Store, published: Published) -> None:
         first.start()
         assert entered.wait(30)
         waits = threading.Event()
-        steps: list[Progress] = []
+        steps: list[TransferProgress] = []
 
-        def hear(step: Progress) -> None:
+        def hear(step: TransferProgress) -> None:
             steps.append(step)
             if step.digest == published.model_digest:
                 waits.set()

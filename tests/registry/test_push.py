@@ -16,7 +16,7 @@ from puna.errors import ModelNotFoundError, RegistryError, StoreError
 from puna.registry import upload
 from puna.registry.network import TransferCancelledError
 from puna.registry.push import push
-from puna.registry.report import Progress
+from puna.registry.report import TransferProgress
 from puna.store import ModelSpec, Store
 from puna.store.manifest import MANIFEST
 from puna.store.names import ModelName
@@ -25,9 +25,9 @@ from tests.registry.receiving import Receiving
 from tests.registry.registries import Published, Registry, docker_registry, serving
 
 
-def pushed(store: Store, name: str, **more: Any) -> list[Progress]:
+def pushed(store: Store, name: str, **more: Any) -> list[TransferProgress]:
     """The steps of a push to a registry without TLS."""
-    steps: list[Progress] = []
+    steps: list[TransferProgress] = []
     push(store, name, steps.append, insecure=True, patience=HASTY, **more)
     return steps
 
@@ -186,7 +186,7 @@ def test_connections_that_break_and_errors_that_pass(
 def test_what_cannot_be_pushed(store: Store, mine: Published, published: Published) -> None:
     with pytest.raises(RegistryError, match="puna cp model YOU/model"):
         pushed(store, "model")
-    steps: list[Progress] = []
+    steps: list[TransferProgress] = []
     with pytest.raises(ModelNotFoundError):
         push(store, "127.0.0.1:1/team/other", steps.append)
     assert [step.status for step in steps] == ["retrieving manifest", "couldn't retrieve manifest"]

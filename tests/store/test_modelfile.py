@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puna.store.modelfile import NAMES, ROLES, Command, Modelfile, ModelfileError, parse, quoted
+from puna.store.modelfile import NAMES, ROLES, Instruction, Modelfile, ModelfileError, parse, quoted
 
 
 def commands(text: str | bytes) -> list[tuple[str, ...]]:
@@ -147,16 +147,18 @@ def test_values_are_quoted_only_if_necessary(value: str, text: str) -> None:
 
 
 _VALUE = st.text(st.sampled_from(list("a \"\n\r\t'#é\u00a0\u2028\\")), max_size=12) | st.text(max_size=20)
-_NAMED = st.builds(Command, st.sampled_from([n for n in NAMES if n not in ("parameter", "message")]), _VALUE)
-_PARAMETER = st.builds(
-    lambda key, value: Command("parameter", value, key), st.sampled_from(["stop", "top_k", "x1"]), _VALUE
+_NAMED = st.builds(
+    Instruction, st.sampled_from([n for n in NAMES if n not in ("parameter", "message")]), _VALUE
 )
-_MESSAGE = st.builds(lambda role, value: Command("message", value, role), st.sampled_from(ROLES), _VALUE)
+_PARAMETER = st.builds(
+    lambda key, value: Instruction("parameter", value, key), st.sampled_from(["stop", "top_k", "x1"]), _VALUE
+)
+_MESSAGE = st.builds(lambda role, value: Instruction("message", value, role), st.sampled_from(ROLES), _VALUE)
 
 
 @given(st.lists(_NAMED | _PARAMETER | _MESSAGE, max_size=6))
-def test_a_written_modelfile_parses_to_the_same_commands(items: list[Command]) -> None:
-    modelfile = Modelfile((Command("from", "base:7b"), *items))
+def test_a_written_modelfile_parses_to_the_same_commands(items: list[Instruction]) -> None:
+    modelfile = Modelfile((Instruction("from", "base:7b"), *items))
     try:
         text = str(modelfile)
     except ModelfileError:

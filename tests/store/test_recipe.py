@@ -10,7 +10,7 @@ from puna.convert.tokens import WORLD
 from puna.errors import GGUFError, ModelNotFoundError, RequestError
 from puna.store.modelfile import parse
 from puna.store.recipe import (
-    Source,
+    ModelSource,
     adapter_source,
     create_request,
     model_source,
@@ -88,16 +88,16 @@ def test_from_is_a_file_a_directory_or_a_model(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(minimal_gguf())
     write_gguf(tmp_path / "dir/c.gguf", "clip", clip__vision__block_count=2)
-    assert resolve("./a.gguf", tmp_path) == Source(files={"a.gguf": tmp_path / "a.gguf"})
-    assert resolve(str(tmp_path / "a.gguf"), Path("/")) == Source(files={"a.gguf": tmp_path / "a.gguf"})
-    assert resolve("dir", tmp_path) == Source(
+    assert resolve("./a.gguf", tmp_path) == ModelSource(files={"a.gguf": tmp_path / "a.gguf"})
+    assert resolve(str(tmp_path / "a.gguf"), Path("/")) == ModelSource(files={"a.gguf": tmp_path / "a.gguf"})
+    assert resolve("dir", tmp_path) == ModelSource(
         files={"b.gguf": tmp_path / "dir/b.gguf", "c.gguf": tmp_path / "dir/c.gguf"}
     )
-    assert resolve("llama3:8b", tmp_path) == Source(model="llama3:8b")
+    assert resolve("llama3:8b", tmp_path) == ModelSource(model="llama3:8b")
     for missing in ("./nothing", "missing.gguf", "/no/such/file", "~/no-such-file-here"):
         with pytest.raises(ModelNotFoundError, match="does not exist"):
             resolve(missing, tmp_path)
-    assert resolve("empty", tmp_path) == Source(model="empty")  # as `demo` where Puna's sources are
+    assert resolve("empty", tmp_path) == ModelSource(model="empty")  # as `demo` where Puna's sources are
     for path, folder in (
         ("./empty", tmp_path),
         (str(tmp_path / "empty"), tmp_path),

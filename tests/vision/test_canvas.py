@@ -75,7 +75,7 @@ def test_patches_are_those_of_gemma_4(size: tuple[int, int]) -> None:
 
     image = picture(5, *size)
     expected = Gemma4ImageProcessorPil(max_soft_tokens=70, patch_size=14)(image, return_tensors="np")
-    prepared = tower(Gemma4Vision, unit=42, merge=3, most_rows=70, table_size=210).prepare(image)
+    prepared = tower(Gemma4Vision, unit=42, merge=3, max_rows=70, table_size=210).prepare(image)
     assert prepared.rows == expected["num_soft_tokens_per_image"][0]
     count = 9 * prepared.rows
     width = 3 * prepared.grid[1]
@@ -94,7 +94,7 @@ def test_long_and_narrow_pictures_have_a_row_at_least() -> None:
 def test_sizes_are_those_of_glm() -> None:
     from transformers.models.glm4v.image_processing_pil_glm4v import smart_resize
 
-    seeing = tower(GlmOcrVision, unit=28, least_pixels=112**2 // 2, most_pixels=1 << 20)
+    seeing = tower(GlmOcrVision, unit=28, min_pixels=112**2 // 2, max_pixels=1 << 20)
     generator = np.random.default_rng(0)
     for width, height in generator.integers(8, 3000, (300, 2)).tolist():
         if max(width, height) / min(width, height) > 200:

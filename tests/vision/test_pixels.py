@@ -76,11 +76,11 @@ PROCESSORS: dict[str, tuple[Any, dict[str, Any], Callable[[PIL.Image.Image], Any
     "gemma3n": (
         Gemma3nVision, {**COMMON, "mean": (0.0,) * 3, "std": (1.0,) * 3, "row_side": 2}, _gemma3n
     ),
-    "glm": (GlmOcrVision, {**COMMON, "unit": 28, "least_pixels": 3136, "most_pixels": 12544}, _glm),
+    "glm": (GlmOcrVision, {**COMMON, "unit": 28, "min_pixels": 3136, "max_pixels": 12544}, _glm),
     "llava": (LlavaVision, COMMON, _llava),
     "pixtral": (PixtralVision, {**COMMON, "longest_edge": 112, "unit": 28}, _pixtral),
     "qwen25vl": (
-        Qwen25Vision, {**COMMON, "unit": 28, "least_pixels": 3136, "most_pixels": 12544}, _qwen
+        Qwen25Vision, {**COMMON, "unit": 28, "min_pixels": 3136, "max_pixels": 12544}, _qwen
     ),
 }  # fmt: skip
 

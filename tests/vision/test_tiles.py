@@ -72,8 +72,8 @@ def _llava_next(image: PIL.Image.Image) -> Any:
 
 
 LFM2 = SimpleNamespace(
-    patch_size=8, unit=16, least_pixels=512, most_pixels=1024, tolerance=2.0, tile_size=32, least_tiles=2,
-    most_tiles=4, thumbnail=True, tile_rows=4,
+    patch_size=8, unit=16, min_pixels=512, max_pixels=1024, tolerance=2.0, tile_size=32, min_tiles=2,
+    max_tiles=4, thumbnail=True, tile_rows=4,
 )  # fmt: skip
 GRIDS = ((1, 2), (2, 1), (2, 2), (3, 1), (1, 3))  # columns and rows
 TILE = {"patch_size": 14, "image_size": 56, "mean": HALVES, "std": HALVES, "tile_rows": 4}
@@ -82,7 +82,7 @@ PROCESSORS: dict[str, tuple[Any, dict[str, Any], Callable[[PIL.Image.Image], Any
     "smolvlm": (Idefics3Vision, {**TILE, "longest_edge": 56}, _smolvlm),
     "internvl": (
         InternVision,
-        {**TILE, "mean": IMAGENET_MEAN, "std": IMAGENET_STD, "least_tiles": 1, "most_tiles": 6},
+        {**TILE, "mean": IMAGENET_MEAN, "std": IMAGENET_STD, "min_tiles": 1, "max_tiles": 6},
         _internvl,
     ),
     "llava-next": (
@@ -153,7 +153,7 @@ def test_views_are_those_of_deepseek(size: tuple[int, int]) -> None:
     )
     expected = processor(image, return_tensors="np")
     sam = SimpleNamespace(patch_size=4, side=16)
-    options = SimpleNamespace(whole_size=64, tile_size=40, sam=sam, least_tiles=2, most_tiles=9)
+    options = SimpleNamespace(whole_size=64, tile_size=40, sam=sam, min_tiles=2, max_tiles=9)
     prepared = DeepSeekOcrVision.prepare(SimpleNamespace(options=options), image)
     assert len(prepared.pixels) == expected["num_local_patches"][0]
     views = [(prepared.overview[None], expected["pixel_values"])]

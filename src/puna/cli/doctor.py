@@ -29,7 +29,7 @@ from puna.errors import PunaError
 from puna.hosts import Host, host_from_env
 from puna.machine import available_memory
 from puna.registry.pull import heal
-from puna.registry.report import Progress
+from puna.registry.report import TransferProgress
 from puna.store import Store
 from puna.store.verify import Damage, Findings, verify
 
@@ -44,7 +44,7 @@ def doctor_store(*, as_json: bool, heals: bool, insecure: bool) -> bool:
         left = []
         with StatusLines(quiet=as_json) as lines:
 
-            def report(step: Progress) -> None:
+            def report(step: TransferProgress) -> None:
                 lines.show(step.status, step.completed, step.total)
 
             for damage in found.damages:

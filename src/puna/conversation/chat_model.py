@@ -12,12 +12,12 @@ import msgspec
 
 from puna.batch import Image, Input
 from puna.conversation.pictures import Pictures
-from puna.conversation.turns import Turns
+from puna.conversation.turns import RenderQueue
 from puna.engine.engine import Engine
-from puna.engine.requests import FittedPrompt, check_size, checked, most_text, read_text, text_size, tokenised
+from puna.engine.requests import FittedPrompt, check_size, checked, max_text, read_text, text_size, tokenised
 from puna.engine.sequence import Sink
 from puna.errors import OutOfMemoryError, PunaError, RequestError, RunnerError, UnavailableError
-from puna.grammar.compiler.protocol import Task
+from puna.grammar.compiler.protocol import FormatTask
 from puna.machine import is_out_of_memory
 from puna.markup.family import Reading
 from puna.markup.registry import PARSERS, family_by
@@ -31,13 +31,13 @@ from puna.prompt.renderer.client import Renderer
 from puna.protocol import Embed, Failed, Generate, Prompted
 
 
-def newest(messages: Sequence[Message], most_bytes: int) -> tuple[list[Message], int]:
-    """The system messages, and the newest others as long as all have at most `most_bytes` of text together.
+def newest(messages: Sequence[Message], max_bytes: int) -> tuple[list[Message], int]:
+    """The system messages, and the newest others as long as all have at most `max_bytes` of text together.
 
     Also returns how many bytes of text were left out. The last message stays, however long.
     """
     sizes = [size(message) for message in messages]
-    left_out = sum(sizes) - most_bytes
+    left_out = sum(sizes) - max_bytes
     start = dropped = 0
     while dropped < left_out and start < len(messages) - 1:
         if messages[start].role != "system":
@@ -91,7 +91,7 @@ log = logging.getLogger("puna.conversation")
 _NOBODY = -1
 
 #: Formats that are compiled at the same time, each in a process of its own.
-_MOST_COMPILED = 4
+_MAX_COMPILED = 4
 
 
 @dataclass(frozen=True)
@@ -121,10 +121,10 @@ class ChatModel:
         self._tokenizer = engine.loaded.tokenizer
         self._facts = facts
         self._renderer = renderer
-        self._formats = Turns(
-            engine.cancel, name="puna-formats", threads=_MOST_COMPILED, stop=engine.compiler.cancel
+        self._formats = RenderQueue(
+            engine.cancel, name="puna-formats", threads=_MAX_COMPILED, stop=engine.compiler.cancel
         )
-        self._turns = Turns(self._formats.cancel)
+        self._turns = RenderQueue(self._formats.cancel)
         self._pictures = None if engine.images is None else Pictures(engine.images, self._turns.cancel)
         self._closing = False
         self._process = os.getpid()
@@ -152,7 +152,7 @@ class ChatModel:
 
         def start(prompt: FittedPrompt) -> None:
             sink(self._prompted(request, prompt))
-            task = Task.of(request.format, prompt.reading)
+            task = FormatTask.of(request.format, prompt.reading)
             if task is None:
                 submit(prompt)
                 return
@@ -233,7 +233,7 @@ class ChatModel:
 
     @staticmethod
     def _take_turn(
-        turns: Turns, request: Generate, sink: Sink, kind: bytes, work: Callable[[], None]
+        turns: RenderQueue, request: Generate, sink: Sink, kind: bytes, work: Callable[[], None]
     ) -> None:
         """Have `work` done when it is the turn of `request`. Errors go to `sink`."""
 
@@ -288,7 +288,7 @@ class ChatModel:
         shorten = chat.shorten and request.truncate
         if shorten:
             messages, missing_bytes = newest(
-                messages, most_text(self._tokenizer, self.engine.room.context_of(request))
+                messages, max_text(self._tokenizer, self.engine.room.context_of(request))
             )
         check_size(sum(map(size, messages)), self._tokenizer, self.engine.room.context_of(request))
 

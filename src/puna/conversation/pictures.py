@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from puna.batch import Image
 from puna.engine.images import Images, ReadingImages
-from puna.engine.turns import Turn, Turns
+from puna.engine.turns import ClientRotation, Turn
 from puna.errors import RunnerError
 from puna.protocol import Generate
 
@@ -43,7 +43,7 @@ class Pictures:
         self._cancel = cancel
         self._changed = threading.Condition()
         self._waiting: list[_Waiting] = []  # those that wait longer come first
-        self._turns = Turns()
+        self._turns = ClientRotation()
         self._at_work: _Waiting | None = None
         self._closed = False
         self._thread: threading.Thread | None = None

@@ -32,7 +32,7 @@ class _Waiting:
     give_up: Callable[[], None] = field(compare=False)
 
 
-class Turns:
+class RenderQueue:
     """Does pieces of work on threads of its own, one after the other on each; they start with the first.
 
     So a template or format that is slow time after time holds up only those that are no better or not yet
@@ -50,7 +50,7 @@ class Turns:
         """`cancel` stops a request whose turn is over, `stop` one that is at work, if that is possible."""
         self._name = name
         self._cancel = cancel
-        self._most_threads = threads
+        self._max_threads = threads
         self._stop = stop
         self._changed = threading.Condition()
         self._waiting: list[_Waiting] = []
@@ -75,7 +75,7 @@ class Turns:
             turn = _Waiting(expected_s, next(self._numbers), request_id, kind, work, give_up)
             heapq.heappush(self._waiting, turn)
             busy = len(self._at_work) + len(self._waiting) > len(self._threads)
-            if busy and len(self._threads) < self._most_threads:
+            if busy and len(self._threads) < self._max_threads:
                 thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 thread.start()
                 self._threads.append(thread)

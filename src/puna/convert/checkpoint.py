@@ -39,9 +39,9 @@ def added_tokens(checkpoint: Checkpoint) -> dict[int, tuple[str, bool]]:
 _INDEX: Final = "model.safetensors.index.json"
 _WEIGHTS: Final = ("model*.safetensors", "consolidated*.safetensors", "*.safetensors")
 _LARGEST_TEXT: Final = 1 << 26  # bytes; a tokenizer.json has 10 to 30 million
-_MOST_MARKS: Final = 8_000_000  # also in strings; a tokenizer.json has up to two million
+_MAX_MARKS: Final = 8_000_000  # also in strings; a tokenizer.json has up to two million
 _LONGEST_ABOUT: Final = 1 << 20  # bytes
-_MOST_FILES: Final = 2000
+_MAX_FILES: Final = 2000
 _SCALES: Final = ("_scale_inv", "_scale")
 _CODES, _EXPONENTS = "_blocks", "_scales"  # of MXFP4
 _UNUSED: Final = (".input_scale", ".activation_scale", "_activation_scale", ".k_scale", ".v_scale")
@@ -84,8 +84,8 @@ class Checkpoint:
         try:
             self._check_size(path)
             text = path.read_bytes()
-            if sum(map(text.count, (b",", b"[", b"{"))) > _MOST_MARKS:
-                raise ConversionError(f"{name} has more than {_MOST_MARKS:,} commas and opening brackets")
+            if sum(map(text.count, (b",", b"[", b"{"))) > _MAX_MARKS:
+                raise ConversionError(f"{name} has more than {_MAX_MARKS:,} commas and opening brackets")
             found = json.loads(text)
         except RecursionError:
             raise ConversionError(f"{name} is nested too deeply") from None
@@ -196,9 +196,9 @@ class Checkpoint:
             names = [path.name for path in next(filter(None, found), [])]
         if not names:
             raise ConversionError(f"{self.folder.name} has no safetensors files")
-        if len(names) > _MOST_FILES:
+        if len(names) > _MAX_FILES:
             raise ConversionError(
-                f"{self.folder.name} has {len(names)} files of tensors, at most {_MOST_FILES}"
+                f"{self.folder.name} has {len(names)} files of tensors, at most {_MAX_FILES}"
             )
         yield from names
 

@@ -149,7 +149,7 @@ _BIASES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TensorPart:
     """A tensor of a checkpoint, or which of those it is taken apart to, changed to be one of a file."""
 
     source: str
@@ -174,7 +174,7 @@ class Target:
     """A tensor of the file: its parts are experts, of which it is a stack, or the only one is the tensor."""
 
     name: str
-    parts: dict[int, Part] = field(default_factory=dict)
+    parts: dict[int, TensorPart] = field(default_factory=dict)
     stacked: bool = False
     shape: tuple[int, ...] = ()
     type: GGMLType = GGMLType.F32
@@ -225,7 +225,7 @@ def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGML
                 raise ConversionError(
                     f"tensors {shown(there.parts[number].source)} and {shown(name)} are both '{target}'"
                 )
-            there.parts[number] = Part(name, family, target, split, index)
+            there.parts[number] = TensorPart(name, family, target, split, index)
     for name, other in family.only_with.items():
         if other not in found:
             found.pop(name, None)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from puna.errors import ConversionError, GGUFError, shown
-from puna.gguf.values import Source
+from puna.gguf.values import FileSource
 
 #: Bits of each type of number.
 BITS: Final = {
@@ -28,7 +28,7 @@ BITS: Final = {
 }  # fmt: skip
 #: Bytes, enough for 100,000 tensors: more than the largest models have in all of their files.
 LONGEST_HEADER: Final = 16_000_000
-_MOST_DIMENSIONS: Final = 8
+_MAX_DIMENSIONS: Final = 8
 _LONGEST_NAME: Final = 512
 
 
@@ -57,7 +57,7 @@ class SafetensorsFile:
     def __init__(self, path: Path) -> None:
         """Raises ConversionError unless the file is whole and consistent."""
         try:
-            self.source = Source(path)
+            self.source = FileSource(path)
         except GGUFError as error:
             raise ConversionError(str(error)) from error
         try:
@@ -106,7 +106,7 @@ class SafetensorsFile:
         offsets: Any = entry.get("data_offsets")
         if not isinstance(dtype, str) or dtype not in BITS:
             raise ConversionError(f"{where}: {shown(dtype)} is not a type that can be read")
-        if not _are_counts(shape) or len(shape) > _MOST_DIMENSIONS:
+        if not _are_counts(shape) or len(shape) > _MAX_DIMENSIONS:
             raise ConversionError(f"{where}: {shown(shape)} is not a shape")
         if not _are_counts(offsets) or len(offsets) != 2:
             raise ConversionError(f"{where}: {shown(offsets)} are not the bytes it begins and ends at")

@@ -23,7 +23,7 @@ from puna.errors import ConversionError, shown
 from puna.tokenizer.vocabulary import TokenType
 
 #: The largest vocabularies have 260,000 tokens.
-_MOST_TOKENS: Final = 1 << 21
+_MAX_TOKENS: Final = 1 << 21
 _SPACE: Final = "\u2581"  # in pieces of SentencePiece
 _CONTROL: Final = ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
 _BYTE: Final = re.compile(r"<0x[0-9A-Fa-f]{2}>")
@@ -32,7 +32,7 @@ _UNUSED_SCORE: Final = -10000.0
 
 
 @dataclass
-class Tokens:
+class TokenTable:
     """`tokenizer.ggml.*`: `model`, and by id each token's text, type, and score if the model has scores."""
 
     model: str
@@ -44,10 +44,10 @@ class Tokens:
     more: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def empty(cls, model: str, size: int, *, scored: bool = False) -> Tokens:
+    def empty(cls, model: str, size: int, *, scored: bool = False) -> TokenTable:
         """`size` tokens that stand for nothing."""
-        if not 0 < size <= _MOST_TOKENS:
-            raise ConversionError(f"a vocabulary of {size} tokens cannot be written (at most {_MOST_TOKENS})")
+        if not 0 < size <= _MAX_TOKENS:
+            raise ConversionError(f"a vocabulary of {size} tokens cannot be written (at most {_MAX_TOKENS})")
         texts = [f"[PAD{i}]" for i in range(size)]
         return cls(model, texts, [TokenType.UNUSED] * size, [_UNUSED_SCORE] * size if scored else None)
 
@@ -100,12 +100,12 @@ def size_of(checkpoint: Checkpoint, config: Config, least: int) -> int:
     return max(int(config.get("vocab_size") or embedding or least), *read, 0)
 
 
-def byte_pairs(checkpoint: Checkpoint, config: Config) -> Tokens:
+def byte_pairs(checkpoint: Checkpoint, config: Config) -> TokenTable:
     """Byte-level BPE of `tokenizer.json`."""
     model = model_of(checkpoint, "BPE")
     vocabulary = _vocabulary(model)
     added = added_tokens(checkpoint)
-    tokens = Tokens.empty(
+    tokens = TokenTable.empty(
         "gpt2", size_of(checkpoint, config, max([*vocabulary.values(), *added], default=0) + 1)
     )
     for text, id in vocabulary.items():
@@ -116,13 +116,13 @@ def byte_pairs(checkpoint: Checkpoint, config: Config) -> Tokens:
     return tokens
 
 
-def ranked_pieces(checkpoint: Checkpoint, config: Config) -> Tokens:
+def ranked_pieces(checkpoint: Checkpoint, config: Config) -> TokenTable:
     """SentencePiece's BPE as `tokenizer.json` has it: pieces whose scores are the ranks of their merges."""
     model = model_of(checkpoint, "BPE")
     vocabulary = _vocabulary(model)
     added = added_tokens(checkpoint)
     size = size_of(checkpoint, config, max([*vocabulary.values(), *added], default=0) + 1)
-    tokens = Tokens.empty("llama", size, scored=True)
+    tokens = TokenTable.empty("llama", size, scored=True)
     ranks: dict[str, int] = {}
     for rank, merge in enumerate(merges_of(model)):
         ranks.setdefault(merge.replace(" ", ""), rank)
@@ -137,13 +137,13 @@ def ranked_pieces(checkpoint: Checkpoint, config: Config) -> Tokens:
     return tokens
 
 
-def word_pieces(checkpoint: Checkpoint, config: Config) -> Tokens:
+def word_pieces(checkpoint: Checkpoint, config: Config) -> TokenTable:
     """BERT's WordPiece: what begins a word is marked in files, not what goes on."""
     model = model_of(checkpoint, "WordPiece")
     vocabulary = _vocabulary(model)
     added = added_tokens(checkpoint)
     size = size_of(checkpoint, config, max([*vocabulary.values(), *added], default=0) + 1)
-    tokens = Tokens.empty("bert", size)
+    tokens = TokenTable.empty("bert", size)
     going_on = str(model.get("continuing_subword_prefix") or "##")
     for text, id in vocabulary.items():
         inside = text.startswith(going_on)
@@ -168,7 +168,7 @@ def model_of(checkpoint: Checkpoint, kind: str) -> dict[str, Any]:
 def _vocabulary(model: Mapping[str, Any]) -> dict[str, int]:
     found = model.get("vocab")
     if not isinstance(found, dict) or not all(
-        type(id) is int and 0 <= id < _MOST_TOKENS for id in found.values()
+        type(id) is int and 0 <= id < _MAX_TOKENS for id in found.values()
     ):
         raise ConversionError("tokenizer.json: 'model.vocab' does not give each token its number")
     return found
@@ -194,11 +194,11 @@ FILES: Final = ("tokenizer.model", "spiece.model")
 _LARGEST: Final = 1 << 26  # bytes
 
 
-def pieces(checkpoint: Checkpoint, config: Config, path: Path) -> Tokens:
+def pieces(checkpoint: Checkpoint, config: Config, path: Path) -> TokenTable:
     """BPE of a `tokenizer.model`."""
     processor = _processor(path)
     count = processor.GetPieceSize()
-    tokens = Tokens.empty("llama", size_of(checkpoint, config, count), scored=True)
+    tokens = TokenTable.empty("llama", size_of(checkpoint, config, count), scored=True)
     for id in range(count):
         tokens.put(id, processor.IdToPiece(id), _kind(processor, id), float(processor.GetScore(id)))
     for id, (text, special) in added_tokens(checkpoint).items():
@@ -230,13 +230,13 @@ def _kind(processor: Any, id: int) -> TokenType:
     return TokenType.NORMAL
 
 
-def unigrams(checkpoint: Checkpoint, config: Config) -> Tokens:
+def unigrams(checkpoint: Checkpoint, config: Config) -> TokenTable:
     """The Unigram vocabulary of a `tokenizer.json` (T5, XLM-RoBERTa)."""
     model = model_of(checkpoint, "Unigram")
     given = model.get("vocab")
     if not isinstance(given, list) or not all(isinstance(entry, list) and len(entry) == 2 for entry in given):
         raise ConversionError("tokenizer.json: 'model.vocab' is no list of texts and scores")
-    tokens = Tokens.empty("t5", size_of(checkpoint, config, len(given)), scored=True)
+    tokens = TokenTable.empty("t5", size_of(checkpoint, config, len(given)), scored=True)
     unknown = model.get("unk_id")
     for id, (text, score) in enumerate(given):
         tokens.put(id, str(text), TokenType.UNKNOWN if id == unknown else TokenType.NORMAL, float(score))
@@ -259,13 +259,13 @@ def unigrams(checkpoint: Checkpoint, config: Config) -> Tokens:
 
 #: The file, which all of them share.
 WORLD: Final = "rwkv_vocab_v20230424.txt"
-_MOST_LINE: Final = 1 << 12  # of a token of 128 bytes, all of them escaped
+_MAX_LINE: Final = 1 << 12  # of a token of 128 bytes, all of them escaped
 
 
-def world_tokens(text: str, config: Config) -> Tokens:
+def world_tokens(text: str, config: Config) -> TokenTable:
     """The vocabulary of the file `text`. Raises ConversionError that names a line which is none of it."""
     lines = text.removesuffix("\n").split("\n")
-    tokens = Tokens.empty("rwkv", int(config.get("vocab_size") or len(lines) + 1))
+    tokens = TokenTable.empty("rwkv", int(config.get("vocab_size") or len(lines) + 1))
     tokens.put(0, "<s>", TokenType.CONTROL)
     for number, line in enumerate(lines, 1):
         id, token = _token(line, number)
@@ -280,7 +280,7 @@ def _token(line: str, number: int) -> tuple[int, bytes]:
     id, _, rest = line.partition(" ")
     literal, _, length = rest.rpartition(" ")
     try:
-        found = ast.literal_eval(literal) if len(line) <= _MOST_LINE else None
+        found = ast.literal_eval(literal) if len(line) <= _MAX_LINE else None
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         found = None
     token = found.encode(errors="replace") if isinstance(found, str) else found

@@ -12,7 +12,7 @@ from puna.convert.family import Family
 from puna.convert.tokens import (
     FILES,
     WORLD,
-    Tokens,
+    TokenTable,
     byte_pairs,
     merges_of,
     model_of,
@@ -33,7 +33,7 @@ _KEYS: Final = {
 }  # fmt: skip
 
 
-def special_tokens(checkpoint: Checkpoint, config: Config, tokens: Tokens) -> dict[str, Any]:
+def special_tokens(checkpoint: Checkpoint, config: Config, tokens: TokenTable) -> dict[str, Any]:
     """Keys of `tokenizer.ggml`: ids of special tokens, and which are put around texts."""
     settings = dict(checkpoint.json("tokenizer_config.json"))
     around = _added_around(checkpoint, settings)
@@ -175,7 +175,7 @@ def vocabulary(checkpoint: Checkpoint, config: Config, family: Family) -> dict[s
     return keys | {f"tokenizer.{key}": text for key, text in chat_templates(checkpoint).items()}
 
 
-def _tokens(checkpoint: Checkpoint, config: Config) -> Tokens:
+def _tokens(checkpoint: Checkpoint, config: Config) -> TokenTable:
     if (world := checkpoint.text(WORLD)) is not None:
         return world_tokens(world, config)
     for name in FILES:
@@ -200,7 +200,7 @@ def _tokens(checkpoint: Checkpoint, config: Config) -> Tokens:
     raise ConversionError(f"tokenizer.json: a vocabulary of type {shown(kind)} is not supported")
 
 
-def _merge_as_gemma4(checkpoint: Checkpoint, tokens: Tokens) -> None:
+def _merge_as_gemma4(checkpoint: Checkpoint, tokens: TokenTable) -> None:
     """Say merges instead of scores; what marks channels and tools is text that answers are read by."""
     tokens.model, tokens.merges = "gemma4", merges_of(model_of(checkpoint, "BPE"))
     tokens.scores = [_NO_SCORE] * len(tokens.texts)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from puna.engine.sequence import Generation, Sequence
-from puna.engine.text import Piece, Released
+from puna.engine.text import Released, TokenText
 from puna.errors import GenerationError, OutOfMemoryError, PunaError
 from puna.grammar.compiler.client import RemoteConstraint, wait
 from puna.machine import is_out_of_memory
@@ -84,7 +84,7 @@ class Answers:
         if token in self._tokenizer.eos_ids and (constraint is not None or not sequence.request.ignore_eos):
             self._finish(sequence, "stop", ending=[logprob], complete=True)
             return None
-        released = sequence.text.feed(Piece(token, self._tokenizer.piece(token), logprob))
+        released = sequence.text.feed(TokenText(token, self._tokenizer.piece(token), logprob))
         _show(sequence, released)
         full = len(sequence.inputs) >= min(sequence.context, self._context) and not sequence.request.shift
         if released.stop is not None:

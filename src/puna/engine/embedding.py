@@ -30,7 +30,7 @@ _SHORTEST = 1e-12
 
 
 @dataclass(eq=False, kw_only=True)
-class Embedding(Sequence):
+class EmbeddingInput(Sequence):
     """One input of a request to embed. Its hidden states come batch by batch, and are not kept."""
 
     request: Embed
@@ -95,7 +95,7 @@ class Embedding(Sequence):
 
 def prepare_embeddings(
     request: Embed, sink: Sink, tokenizer: Tokenizer, context: int, pooling: Pooling | None, *, whole: bool
-) -> list[Embedding]:
+) -> list[EmbeddingInput]:
     """A sequence for each input of `request`; `pooling` is the model's, `whole` if it reads a text at once.
 
     Raises `RequestError`, `UnavailableError` for a model that cannot embed, and `ContextLengthError` when an
@@ -118,7 +118,7 @@ def prepare_embeddings(
                 raise too_long(len(tokens), context)
             tokens = _cut(tokens, context, tokenizer if isinstance(text, str) else None)
         sequences.append(
-            Embedding(
+            EmbeddingInput(
                 request=request,
                 sink=sink,
                 inputs=[Input(token) for token in tokens],
@@ -144,7 +144,7 @@ def _cut(tokens: list[int], context: int, tokenizer: Tokenizer | None) -> list[i
 Pair = tuple[list[int], list[int]]
 
 
-def prepare_ranking(request: Embed, sink: Sink, loaded: LoadedModel, context: int) -> list[Embedding]:
+def prepare_ranking(request: Embed, sink: Sink, loaded: LoadedModel, context: int) -> list[EmbeddingInput]:
     """A sequence for each document of `request`.
 
     Raises `RequestError`, `UnavailableError` for a model that is no reranker, and `ContextLengthError` when a
@@ -158,7 +158,7 @@ def prepare_ranking(request: Embed, sink: Sink, loaded: LoadedModel, context: in
             raise RequestError("documents to rank must be texts, not tokens")
         pair, excess = _fitted(request, document, loaded, context)
         sequences.append(
-            Embedding(
+            EmbeddingInput(
                 request=request,
                 sink=sink,
                 inputs=loaded.model.classifier.inputs(*pair),

@@ -22,7 +22,7 @@ from puna.engine.batching import BatchSlice, StepLoad, constraints
 from puna.engine.drafting.draft_model import DraftModel
 from puna.engine.drafting.speculation import Speculation, drafter_for
 from puna.engine.drafts import Draft
-from puna.engine.embedding import Embedding
+from puna.engine.embedding import EmbeddingInput
 from puna.engine.executor import Executor, Rows
 from puna.engine.images import Images
 from puna.engine.prefix_cache import PrefixCache
@@ -99,7 +99,7 @@ class Engine:
         self.scheduler = Scheduler(
             self.cache,
             self.prefix_cache,
-            context=self.room.most_context,
+            context=self.room.max_context,
             parallel=parallel,
             prompt_only_slots=(rows - parallel) // 2,  # the other half is for conversations
             batch_size=batch_size,
@@ -107,7 +107,7 @@ class Engine:
         self._drafter, kept = drafter_for(
             loaded,
             self.cache,
-            context=self.room.most_context,
+            context=self.room.max_context,
             capacity=capacity,
             parallel=parallel,
             remembered=remembered,
@@ -120,10 +120,10 @@ class Engine:
             self.cache_bytes += self._drafter.cache_bytes
         self._executor = Executor(loaded, self.cache, kept)
         self._speculation = Speculation(
-            self.cache, self.room.most_context, drafter=self._drafter, default=speculate
+            self.cache, self.room.max_context, drafter=self._drafter, default=speculate
         )
         self.compiler = Compiler(loaded.path)
-        self._answers = Answers(loaded.tokenizer, self.room.most_context, loaded.ops)
+        self._answers = Answers(loaded.tokenizer, self.room.max_context, loaded.ops)
         self._changed = threading.Condition()
         self._incoming: deque[Sequence] = deque()
         self._cancelled: set[int] = set()
@@ -442,7 +442,7 @@ class Engine:
         sequence = batch_slice.sequence
         try:
             match sequence:
-                case Embedding():
+                case EmbeddingInput():
                     sequence.take(result)
                     if batch_slice.complete:
                         sequence.finish()

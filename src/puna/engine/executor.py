@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from puna.engine.batching import assemble
-from puna.engine.embedding import Embedding
+from puna.engine.embedding import EmbeddingInput
 from puna.engine.replay import Replay
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Executor:
 
     def _forward(self, batch: Batch, slices: list[BatchSlice]) -> list[Rows]:
         counts = [len(batch_slice.outputs) for batch_slice in slices]
-        embeds = [isinstance(batch_slice.sequence, Embedding) for batch_slice in slices]
+        embeds = [isinstance(batch_slice.sequence, EmbeddingInput) for batch_slice in slices]
         # Some files pad the output beyond the vocabulary; those rows are no tokens.
         vocab, ops, model = self._loaded.tokenizer.vocab_size, self._loaded.ops, self._loaded.model
         if not any(embeds):

@@ -19,16 +19,16 @@ H = TypeVar("H")
 _COMPARED_TOGETHER = 256
 
 
-class Node(Generic[H]):
+class PrefixNode(Generic[H]):
     """The end of an edge, `end` inputs from the root; `edge` are the inputs since its parent."""
 
     __slots__ = ("children", "edge", "end", "holders", "parent")
 
-    def __init__(self, edge: list[Key], end: int, parent: Node[H] | None) -> None:
+    def __init__(self, edge: list[Key], end: int, parent: PrefixNode[H] | None) -> None:
         self.edge = edge
         self.end = end
         self.parent = parent
-        self.children: dict[Key, Node[H]] = {}
+        self.children: dict[Key, PrefixNode[H]] = {}
         self.holders: dict[H, None] = {}  # those that end here, oldest first
 
     def below(self) -> Iterator[H]:
@@ -44,8 +44,8 @@ class PrefixTree(Generic[H]):
     """Holders (hashable) by the keys of their inputs."""
 
     def __init__(self) -> None:
-        self._root: Node[H] = Node([], 0, None)
-        self._ends: dict[H, Node[H]] = {}
+        self._root: PrefixNode[H] = PrefixNode([], 0, None)
+        self._ends: dict[H, PrefixNode[H]] = {}
 
     def __contains__(self, holder: H) -> bool:
         return holder in self._ends
@@ -114,7 +114,7 @@ class PrefixTree(Generic[H]):
         if found != self._ends:
             raise AssertionError("the holders in the tree differ from the index of holders")
 
-    def _walk(self, keys: list[Key]) -> tuple[list[Node[H]], int]:
+    def _walk(self, keys: list[Key]) -> tuple[list[PrefixNode[H]], int]:
         """The nodes from the root to where `keys` leave the tree, and how many of them are in it."""
         node, depth = self._root, 0
         path = [node]
@@ -127,14 +127,14 @@ class PrefixTree(Generic[H]):
             node = child
         return path, depth
 
-    def _place(self, holder: H, node: Node[H], keys: list[Key]) -> None:
+    def _place(self, holder: H, node: PrefixNode[H], keys: list[Key]) -> None:
         """Let `holder` end `keys` after `node`, creating nodes as needed."""
         depth = 0
         while depth < len(keys):
             child = node.children.get(keys[depth])
             if child is None:
                 rest = list(keys[depth:])
-                child = node.children[keys[depth]] = Node(rest, node.end + len(rest), node)
+                child = node.children[keys[depth]] = PrefixNode(rest, node.end + len(rest), node)
             common = common_length(child.edge, keys, depth)
             if common < len(child.edge):
                 child = self._split(child, common)
@@ -142,18 +142,18 @@ class PrefixTree(Generic[H]):
         node.holders[holder] = None
         self._ends[holder] = node
 
-    def _split(self, node: Node[H], count: int) -> Node[H]:
+    def _split(self, node: PrefixNode[H], count: int) -> PrefixNode[H]:
         """A new node after the first `count` inputs of the edge to `node`."""
         parent = node.parent
         assert parent is not None, "the root has no edge"
-        upper = Node(node.edge[:count], parent.end + count, parent)
+        upper = PrefixNode(node.edge[:count], parent.end + count, parent)
         parent.children[node.edge[0]] = upper
         del node.edge[:count]
         node.parent = upper
         upper.children[node.edge[0]] = node
         return upper
 
-    def _tidy(self, node: Node[H]) -> None:
+    def _tidy(self, node: PrefixNode[H]) -> None:
         """Remove nodes where no holder ends and no paths diverge, from `node` towards the root."""
         while node.parent is not None and not node.holders and len(node.children) < 2:
             parent = node.parent

@@ -35,7 +35,7 @@ from puna.model.load import LoadedModel
 log = logging.getLogger("puna.engine")
 
 #: Files of all models together: looking for a prompt takes time for each of its model's.
-MOST_FILES: Final = 1024
+MAX_FILES: Final = 1024
 #: What is left free on the disk, at least.
 _LEFT_FREE: Final = 1 << 30
 #: What a file may have beside its arrays.
@@ -46,7 +46,7 @@ _UNFINISHED_S: Final = 3600
 #: Shorter texts are evaluated sooner than they are read.
 SHORTEST: Final = 256
 #: Texts that wait to be saved; more are forgotten, the oldest first.
-_MOST_UNSAVED: Final = 16
+_MAX_UNSAVED: Final = 16
 #: How long nothing must have ended before the first is saved.
 _QUIET_S: Final = 0.3
 
@@ -144,7 +144,7 @@ class PromptFolder:
                 log.warning("%s; deleting it", error)
                 self._delete(name)
                 return found
-            if len(self._known) >= 2 * MOST_FILES:
+            if len(self._known) >= 2 * MAX_FILES:
                 self._known.clear()
             self._known[name] = found
         return found
@@ -155,7 +155,7 @@ class PromptFolder:
         kept = size
         for number, (name, _, taken) in enumerate(files, 1):
             kept += taken
-            if kept > self._limit or number >= MOST_FILES:
+            if kept > self._limit or number >= MAX_FILES:
                 self._delete(name)
 
     def _files(self) -> Iterator[tuple[str, float, int]]:
@@ -236,7 +236,7 @@ class PromptMemory:
         left = _Unsaved(tokens, sequence.adapters)
         with self._changed:
             others = (each for each in self._unsaved if not _continues(left, each))
-            self._unsaved = [*others, left][-_MOST_UNSAVED:]
+            self._unsaved = [*others, left][-_MAX_UNSAVED:]
             self._changed.notify()
 
     def _snapshot(self, left: _Unsaved) -> tuple[Saved, list[int]] | None:

@@ -16,7 +16,7 @@ from puna.errors import ContextLengthError, RequestError, UnavailableError
 from puna.grammar.compiler.client import Compiler
 from puna.markup.family import Reading
 from puna.model.load import LoadedModel
-from puna.protocol import MOST_SAMPLES, Generate
+from puna.protocol import MAX_SAMPLES, Generate
 from puna.sample import Sampler
 from puna.tokenizer import Tokenizer
 
@@ -54,8 +54,8 @@ def prepare(
 
     Raises `RequestError`, and `ContextLengthError` when the prompt is too long and must not be cut.
     """
-    if not 1 <= request.samples <= MOST_SAMPLES:
-        raise RequestError(f"{request.samples} samples of one prompt: it must be 1 to {MOST_SAMPLES}")
+    if not 1 <= request.samples <= MAX_SAMPLES:
+        raise RequestError(f"{request.samples} samples of one prompt: it must be 1 to {MAX_SAMPLES}")
     options, tokenizer = request.options, loaded.tokenizer
     if request.prompt_logprobs and loaded.model.encodes_prompts:
         raise UnavailableError("this model's encoder reads the prompt: its tokens have no log-probabilities")
@@ -120,7 +120,7 @@ def _plain(request: Generate, tokenizer: Tokenizer, context: int) -> FittedPromp
 def tokenised(
     prompt: str | list[int], tokenizer: Tokenizer, context: int, *, add_special: bool = True
 ) -> list[int]:
-    """The tokens of `prompt`. Raises `RequestError`, and `ContextLengthError` for more than `most_text`."""
+    """The tokens of `prompt`. Raises `RequestError`, and `ContextLengthError` for more than `max_text`."""
     check_size(text_size(prompt), tokenizer, context)
     if isinstance(prompt, str):
         return tokenizer.encode(prompt, add_special=add_special)
@@ -142,14 +142,14 @@ def text_size(prompt: str | list[int]) -> int:
     return len(prompt.encode(errors="surrogatepass"))
 
 
-def most_text(tokenizer: Tokenizer, context: int) -> int:
+def max_text(tokenizer: Tokenizer, context: int) -> int:
     """Bytes of text that are tokenised for one prompt: all that could ever fit, and at least 1 MiB."""
     return max(context * tokenizer.longest_bytes, _ALWAYS_BYTES)
 
 
 def check_size(size_bytes: int, tokenizer: Tokenizer, context: int) -> None:
-    """Raises `ContextLengthError` for more than `most_text`."""
-    if size_bytes > (most := most_text(tokenizer, context)):
+    """Raises `ContextLengthError` for more than `max_text`."""
+    if size_bytes > (most := max_text(tokenizer, context)):
         raise ContextLengthError(
             f"the prompt has {size_bytes} bytes of text, and at most {most} are read with a context of "
             f"{context} tokens: send less text, or set a larger num_ctx"

@@ -45,7 +45,7 @@ class Room:
         self._parallel = parallel
         self._batch = batch
         self._types = types
-        self.most_context, self._most_capacity = context, capacity
+        self.max_context, self._max_capacity = context, capacity
         if growable and _can_grow(loaded):
             self._plan()
 
@@ -61,8 +61,8 @@ class Room:
             )
         except InsufficientMemoryError:
             return
-        self.most_context = max(self.context, context)
-        self._most_capacity = max(self._capacity, capacity)
+        self.max_context = max(self.context, context)
+        self._max_capacity = max(self._capacity, capacity)
 
     def context_of(self, request: Generate | Embed) -> int:
         """Tokens that a sequence of `request` may have: what it wants, and no more than there are."""
@@ -79,7 +79,7 @@ class Room:
             capacity=self._capacity,
             batch=self._batch,
             types=self._types,
-            most=(self.most_context, self._most_capacity),
+            most=(self.max_context, self._max_capacity),
         )
         self.cache_bytes = cache_bytes(self._cache, self._rows, self._capacity, self._batch)
         return self._cache, self._rows
@@ -93,9 +93,9 @@ class Room:
         context = min(context, self._loaded.trained_context or context)
         if context <= self.context:
             return 0
-        if context > self.most_context:
-            raise NotSupportedError(f"the context can grow to {self.most_context} tokens, not to {context}")
-        capacity = min(max(self._capacity, self._parallel * context), self._most_capacity)
+        if context > self.max_context:
+            raise NotSupportedError(f"the context can grow to {self.max_context} tokens, not to {context}")
+        capacity = min(max(self._capacity, self._parallel * context), self._max_capacity)
         size = cache_bytes(self._cache, self._rows, capacity, self._batch)
         books = self._cache.bookkeeping_bytes(sequences=self._rows, longest=context, capacity=capacity)
         needed, available = size - provided + books, max(available_memory() - reserved, 0)
@@ -126,7 +126,7 @@ _SHARE_OF_BOOKKEEPING = 0.2
 #: Bookkeeping that takes less than this is no reason to remember fewer sequences, in bytes.
 _LITTLE_BOOKKEEPING = 64 << 20
 #: With less than this, a context is of no use.
-_LEAST_CONTEXT = 256
+_MIN_CONTEXT = 256
 
 
 class _Sizes(NamedTuple):
@@ -177,9 +177,9 @@ def choose_sizes(
             return taken <= allowed and sizes.reserved(small) <= mappable and sizes.are_countable(small)
 
         capacity = largest(fits, most)
-        if capacity < min(_LEAST_CONTEXT, most):
+        if capacity < min(_MIN_CONTEXT, most):
             raise InsufficientMemoryError(
-                f"there is memory for {capacity} tokens of context, and {_LEAST_CONTEXT} are needed; free "
+                f"there is memory for {capacity} tokens of context, and {_MIN_CONTEXT} are needed; free "
                 f"some memory, or use a smaller model ({loaded.path.name})"
             )
     context = min(loaded.usual_context, capacity)
@@ -205,7 +205,7 @@ def build_cache(
     the states of recurrent layers, what it keeps of a window and the list of its cells, comes with every
     sequence: there are fewer where memory is short.
     """
-    allowed_rows = loaded.model.most_sequences
+    allowed_rows = loaded.model.max_sequences
     if allowed_rows is not None:
         if parallel > allowed_rows:
             raise RequestError(
@@ -222,10 +222,10 @@ def build_cache(
 
     def fits(more: int) -> bool:
         sizes = _Sizes(parallel + more, longest, cells)
-        most_books = max(available * _SHARE_OF_BOOKKEEPING, _LITTLE_BOOKKEEPING)
+        max_books = max(available * _SHARE_OF_BOOKKEEPING, _LITTLE_BOOKKEEPING)
         return (
             cache_bytes(small, parallel + more, capacity, batch) <= allowed
-            and sizes.bookkeeping(small) <= most_books
+            and sizes.bookkeeping(small) <= max_books
             and sizes.reserved(small) <= mappable
             and sizes.are_countable(small)
         )

@@ -16,7 +16,7 @@ from puna.engine.batching import BatchSlice, first_group, plan
 from puna.engine.prefix_cache import PrefixCache, PrefixEntry, PrefixMatch
 from puna.engine.room import group_begin, shift_count
 from puna.engine.sequence import Sequence
-from puna.engine.turns import Turns
+from puna.engine.turns import ClientRotation
 from puna.errors import CacheFullError, NotSupportedError
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Scheduler:
         self._parallel = parallel
         self._prompt_only_slots = prompt_only_slots
         self._arrived = 0
-        self._turns = {"interactive": Turns(), "batch": Turns()}
+        self._turns = {"interactive": ClientRotation(), "batch": ClientRotation()}
         self.pace = Pace(batch_size)
         self.waiting: list[Sequence] = []  # in the order they will be served
         self.running: list[Sequence] = []

@@ -83,7 +83,7 @@ _utf8_decoder = codecs.getincrementaldecoder("utf-8")
 
 
 @dataclass
-class Piece:
+class TokenText:
     """A generated token and what belongs to it."""
 
     token: int
@@ -96,9 +96,9 @@ class Released:
     """Output that is final, with the pieces whose first byte is in it."""
 
     parts: list[Part] = field(default_factory=list)
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[TokenText] = field(default_factory=list)
     stop: str | None = None  # the stop string that was found; nothing follows
-    cut: list[Piece] = field(default_factory=list)  # those of which nothing is shown, because of it
+    cut: list[TokenText] = field(default_factory=list)  # those of which nothing is shown, because of it
 
     def __bool__(self) -> bool:
         return bool(self.parts or self.pieces or self.stop)
@@ -126,14 +126,14 @@ class TextStream:
         self._parser = AnswerParser(reading) if reading is not None else None
         self._held = bytearray()
         self._begin = 0  # bytes released before those held
-        self._pieces: deque[tuple[int, Piece]] = deque()  # (place of its first byte in all bytes, piece)
+        self._pieces: deque[tuple[int, TokenText]] = deque()  # (place of its first byte in all bytes, piece)
 
     @property
     def enough(self) -> bool:
         """Whether the answer is over, whatever else comes: it has the one call that is wanted."""
         return self._parser is not None and self._parser.enough
 
-    def feed(self, piece: Piece) -> Released:
+    def feed(self, piece: TokenText) -> Released:
         """Add a token's bytes; returns what can be shown now."""
         end = self._begin + len(self._held)
         self._pieces.append((end, piece))
@@ -175,7 +175,7 @@ class TextStream:
         if self._parser is not None:
             parts = self._parser.feed(text)
         self._begin += size
-        pieces: list[Piece] = []
+        pieces: list[TokenText] = []
         while self._pieces:
             begin, piece = self._pieces[0]
             # A piece without text of its own goes with what comes before it.
@@ -183,7 +183,7 @@ class TextStream:
                 break
             pieces.append(piece)
             self._pieces.popleft()
-        cut: list[Piece] = []
+        cut: list[TokenText] = []
         if stop is not None:
             cut = [piece for _, piece in self._pieces]
             self._held.clear()

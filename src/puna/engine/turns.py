@@ -6,7 +6,7 @@ from __future__ import annotations
 Turn = tuple[int, int]
 
 
-class Turns:
+class ClientRotation:
     """Gives waiting sequences turns: in every round one to each client, always in the same order of clients.
 
     A sequence takes the round after its client's previous one, but none that is over. So what is waiting is

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from puna.errors import GGUFError
-from puna.gguf.part import DEFAULT_ALIGNMENT, MAGIC, Part, TensorInfo, read_part
+from puna.gguf.part import DEFAULT_ALIGNMENT, MAGIC, GGUFPart, TensorInfo, read_part
 from puna.gguf.values import MAX_NAME_BYTES, Cursor
 
 _CHUNK_BYTES = 8 << 20
@@ -44,7 +44,7 @@ def join(paths: Sequence[Path], write: Callable[[bytes], object]) -> None:
             write(bytes(-tensor.nbytes % alignment))
 
 
-def _check(parts: Sequence[Part]) -> None:
+def _check(parts: Sequence[GGUFPart]) -> None:
     """Raise GGUFError unless these are all the parts of one model, in their order."""
     names: set[str] = set()
     for index, part in enumerate(parts):
@@ -62,7 +62,7 @@ def _check(parts: Sequence[Part]) -> None:
         raise GGUFError(f"the parts hold {len(names)} tensors, but 'split.tensors.count' says {total}")
 
 
-def _keys(part: Part) -> Iterator[bytes]:
+def _keys(part: GGUFPart) -> Iterator[bytes]:
     """Each key with its value as they lie in the file, without those about splitting."""
     cursor = Cursor(part.source)
     cursor.bytes(4 + 4 + 8 + 8, "the header")

@@ -17,7 +17,7 @@ _ABSURD = 2**31
 #: Where floats lie that make sense: what is computed of some of them is still a float32.
 _TINY, _HUGE = 1e-30, 1e30
 #: No file has values for more layers.
-_MOST_LAYERS = 1 << 16
+_MAX_LAYERS = 1 << 16
 #: How the name of a layer's tensor begins.
 LAYER = re.compile(r"blk\.(\d{1,9})\.")
 
@@ -56,9 +56,9 @@ def scalar(file: GGUFFile, key: str, default: int) -> int:
     if value is None:
         return default
     if not isinstance(value, int | float | str):
-        values = set(value[:_MOST_LAYERS])
-        if len(values) != 1 or len(value) > _MOST_LAYERS:
-            raise invalid(file, key, f"is not to differ between layers, but is {shown(value[:_MOST_LAYERS])}")
+        values = set(value[:_MAX_LAYERS])
+        if len(values) != 1 or len(value) > _MAX_LAYERS:
+            raise invalid(file, key, f"is not to differ between layers, but is {shown(value[:_MAX_LAYERS])}")
         value = values.pop()
     if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value < _ABSURD:
         raise invalid(file, key, f"should be a size, but is {shown(value)}")
@@ -152,8 +152,8 @@ def block_count(file: GGUFFile, prefix: str = "blk", *, key: str = "block_count"
         raise invalid(file, key, f"is {count}, but there are only tensors of {last + 1} layers")
     if count <= last:
         raise invalid(file, key, f"is {count}, but there are tensors of layer {last}")
-    if count > _MOST_LAYERS:
-        raise invalid(file, key, f"is {count}, and at most {_MOST_LAYERS} layers are supported")
+    if count > _MAX_LAYERS:
+        raise invalid(file, key, f"is {count}, and at most {_MAX_LAYERS} layers are supported")
     if len(layers) < count:
         bare = next(index for index in range(count) if index not in layers)
         raise invalid(file, key, f"is {count}, but there are no tensors of layer {bare}")

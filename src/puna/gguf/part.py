@@ -12,7 +12,7 @@ from pathlib import Path
 
 from puna.errors import GGUFError, shown
 from puna.gguf.types import GGMLType
-from puna.gguf.values import MAX_NAME_BYTES, Cursor, Source, Value
+from puna.gguf.values import MAX_NAME_BYTES, Cursor, FileSource, Value
 
 MAGIC = b"GGUF"
 DEFAULT_ALIGNMENT = 32
@@ -56,7 +56,7 @@ class TensorInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class GGUFPart:
     """One parsed file. Arrays in `metadata` are read from `source` on access.
 
     `spans` are the bytes in which it says what type each value of `metadata` has, and the value.
@@ -67,12 +67,12 @@ class Part:
     metadata: dict[str, Value]
     spans: dict[str, tuple[int, int]]
     tensors: dict[str, TensorInfo]
-    source: Source
+    source: FileSource
 
 
-def read_part(path: Path, index: int = 0) -> Part:
+def read_part(path: Path, index: int = 0) -> GGUFPart:
     """Open and validate one file, which is part `index` of a split model (0-based). Raises GGUFError."""
-    source = Source(path)
+    source = FileSource(path)
     try:
         cursor = Cursor(source)
         version = _read_version(cursor)
@@ -85,7 +85,7 @@ def read_part(path: Path, index: int = 0) -> Part:
     except BaseException:
         source.close()
         raise
-    return Part(path, version, metadata, spans, tensors, source)
+    return GGUFPart(path, version, metadata, spans, tensors, source)
 
 
 def _read_version(cursor: Cursor) -> int:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from puna.errors import GGUFError, shown
 from puna.gguf.blocks import dequantize
-from puna.gguf.part import Part, TensorInfo, read_part
+from puna.gguf.part import GGUFPart, TensorInfo, read_part
 from puna.gguf.types import FileType
 from puna.gguf.values import Value
 
@@ -51,7 +51,7 @@ class GGUFFile:
     `data` keep the map alive.
     """
 
-    def __init__(self, parts: list[Part]) -> None:
+    def __init__(self, parts: list[GGUFPart]) -> None:
         self._parts = parts
         self._maps: dict[int, mmap.mmap] = {}  # by part
         self.path: Path = parts[0].path
@@ -171,7 +171,7 @@ def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
         raise
 
 
-def _split_number(part: Part, key: str, default: int | None = None) -> int:
+def _split_number(part: GGUFPart, key: str, default: int | None = None) -> int:
     value = part.metadata.get(key, default)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise GGUFError(
@@ -180,7 +180,7 @@ def _split_number(part: Part, key: str, default: int | None = None) -> int:
     return value
 
 
-def _other_parts(opened: Part, count: int) -> list[Part]:
+def _other_parts(opened: GGUFPart, count: int) -> list[GGUFPart]:
     """All parts in order, given any of them. Closes `opened`."""
     name = _PART_NAME.fullmatch(opened.path.name)
     if name is None or int(name["count"]) != count:
@@ -198,7 +198,7 @@ def _other_parts(opened: Part, count: int) -> list[Part]:
         raise GGUFError(
             f"{opened.path.name}: {len(missing)} of {count} parts of the split model are missing ({listed})"
         )
-    parts: list[Part] = []
+    parts: list[GGUFPart] = []
     try:
         for i, path in enumerate(paths):
             parts.append(read_part(path, i))
@@ -216,7 +216,7 @@ def _other_parts(opened: Part, count: int) -> list[Part]:
     return parts
 
 
-def _check_tensor_total(parts: list[Part]) -> None:
+def _check_tensor_total(parts: list[GGUFPart]) -> None:
     found = sum(len(part.tensors) for part in parts)
     said = _split_number(parts[0], "split.tensors.count", found)
     if said != found:

@@ -23,7 +23,7 @@ from puna.gguf.types import ValueType
 _BLOCK_BYTES = 1 << 18
 
 
-class Source:
+class FileSource:
     """Bytes `[0, size)` of a file, of the size it had when it was opened. Safe to share between threads."""
 
     def __init__(self, path: Path) -> None:
@@ -91,7 +91,7 @@ _U64 = struct.Struct("<Q")
 class NumberArray(Sequence[Any]):
     """A metadata array of numbers or booleans, read from the file on access."""
 
-    def __init__(self, source: Source, position: int, count: int, kind: ValueType) -> None:
+    def __init__(self, source: FileSource, position: int, count: int, kind: ValueType) -> None:
         self._source = source
         self._position = position
         self._count = count
@@ -138,7 +138,7 @@ class StringArray(Sequence[str]):
 
     kind = ValueType.STRING
 
-    def __init__(self, source: Source, offsets: array[int], where: str) -> None:
+    def __init__(self, source: FileSource, offsets: array[int], where: str) -> None:
         # offsets[i] is the position of string i's length field; the last entry is the end of the array.
         self._source = source
         self._offsets = offsets
@@ -190,7 +190,7 @@ Value = int | float | bool | str | NumberArray | StringArray
 class Cursor:
     """Reads consecutive little-endian values. Raises GGUFError instead of reading past the end."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: FileSource) -> None:
         self.source = source
         self.file_name = source.path.name
         self.size = source.size

@@ -19,7 +19,7 @@ from puna.markup.tools import Tool, dumps, has_type
 from puna.tokenizer import Tokenizer
 
 #: Calls of one answer where some are forced.
-MOST_CALLS: Final = 64
+MAX_CALLS: Final = 64
 
 #: What an object's schema may say where each parameter has markup of its own.
 _OF_PARAMETERS: Final = frozenset(("type", "properties", "required", "additionalProperties"))
@@ -81,7 +81,7 @@ class _Writer:
             self._tool(number, tool)
         self.rules.append("call: " + " | ".join(f"tool_{number}" for number in range(len(tools))))
         several = reading.parallel and form.most != 1
-        more = f" ({self._spelled(form.between)} call){{0,{MOST_CALLS - 1}}}" if several else ""
+        more = f" ({self._spelled(form.between)} call){{0,{MAX_CALLS - 1}}}" if several else ""
         lead = f"({self._spelled(form.lead)})? " if form.lead else ""
         self.rules.append(f"calls: {lead}{self._spelled(form.begin)} call{more} {self._spelled(form.end)}")
         self.start = "calls"
@@ -116,7 +116,7 @@ class _Writer:
 
     def _rest(self, first: str, form: Form, several: bool, rest: str) -> None:
         """Calls after the first text of their markup."""
-        more = f" ({self._spelled(form.between)} call){{0,{MOST_CALLS - 1}}}" if several else ""
+        more = f" ({self._spelled(form.between)} call){{0,{MAX_CALLS - 1}}}" if several else ""
         if form.begin:
             self.rules.append(f"rest: {rest} {first}{more} {self._spelled(form.end)}")
             return

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 #: Work, in the library's units, that compiling may take (about a second at most), and one step of an answer.
 #: The library does not count all of its work: the grammar process has limits that nothing escapes.
-_MOST_WORK: Final = 200_000
+_MAX_WORK: Final = 200_000
 LIMITS: Final = LLParserLimits(
-    initial_lexer_fuel=_MOST_WORK,
+    initial_lexer_fuel=_MAX_WORK,
     step_lexer_fuel=200_000,
     step_max_items=50_000,
     max_lexer_states=50_000,
@@ -29,7 +29,7 @@ LIMITS: Final = LLParserLimits(
 )
 
 #: Parts that are looked at, each of which takes a tenth of a millisecond.
-_MOST_PARTS: Final = 2000
+_MAX_PARTS: Final = 2000
 
 #: How JSON is written: between its tokens is what people and models write, but not white space for ever.
 GUIDANCE: Final[JsonCompileOptions] = {"whitespace_pattern": r"[ ]|\n[ \t]{0,20}", "lenient": False}
@@ -44,7 +44,7 @@ def check_patterns(patterns: Iterable[tuple[str, str]]) -> None:
 
 def check_parts(parts: Iterable[tuple[str, Any]]) -> None:
     """Raises `RequestError` for the first of `parts`, each a schema with its place, that cannot be used."""
-    for place, schema in islice(parts, _MOST_PARTS):
+    for place, schema in islice(parts, _MAX_PARTS):
         if reason := LLMatcher.validate_grammar(schema_grammar(schema)):
             if "coerce_one_of" in reason:
                 reason = "only schemas that obviously exclude each other are supported; anyOf takes any"
@@ -81,7 +81,7 @@ def short(reason: str) -> str:
     """Return the library's message on one line, without the source that it quotes."""
     if "Unable to determine if regex is empty" in reason:
         return (
-            f"to find a text that matches all of its patterns takes more than {_MOST_WORK:,} steps, "
+            f"to find a text that matches all of its patterns takes more than {_MAX_WORK:,} steps, "
             "the limit for one format; use fewer or simpler patterns"
         )
     line = re.sub(r" \d+ \| .*", "", " ".join(reason.split()))

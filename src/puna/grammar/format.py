@@ -22,7 +22,7 @@ LONGEST: Final = {
 }
 
 #: Strings to choose from.
-MOST_CHOICES: Final = 10_000
+MAX_CHOICES: Final = 10_000
 
 Kind = Literal["json_schema", "regex", "choice", "lark", "gbnf", "calls"]
 
@@ -68,8 +68,8 @@ class Format(msgspec.Struct, frozen=True):
         listed = list(choices)
         if not listed or not all(isinstance(one, str) for one in listed):
             raise RequestError(f"choices are a list of at least one string, not {shown(listed)}")
-        if len(listed) > MOST_CHOICES:
-            raise RequestError(f"at most {MOST_CHOICES:,} choices can be given, not {len(listed):,}")
+        if len(listed) > MAX_CHOICES:
+            raise RequestError(f"at most {MAX_CHOICES:,} choices can be given, not {len(listed):,}")
         return checked(cls("choice", json.dumps(listed, ensure_ascii=False)))
 
     @classmethod

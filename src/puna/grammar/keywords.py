@@ -34,9 +34,9 @@ FORMATS: Final = frozenset(
 )
 
 #: What one schema may have in all: the work of compiling grows with it.
-MOST_PROPERTIES: Final = 1000
-MOST_VALUES: Final = 5000
-MOST_PATTERNS: Final = 500
+MAX_PROPERTIES: Final = 1000
+MAX_VALUES: Final = 5000
+MAX_PATTERNS: Final = 500
 #: Objects and lists within each other: what reads them calls itself for each.
 DEEPEST: Final = 100
 

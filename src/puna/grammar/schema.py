@@ -12,9 +12,9 @@ from typing import Any
 
 from puna.errors import RequestError, shown
 from puna.grammar.keywords import (
-    MOST_PATTERNS,
-    MOST_PROPERTIES,
-    MOST_VALUES,
+    MAX_PATTERNS,
+    MAX_PROPERTIES,
+    MAX_VALUES,
     check_depth,
     check_keywords,
     escaped,
@@ -31,7 +31,7 @@ _SINGLE = ("additionalProperties", "additionalItems", "items")
 _OF_OTHERS = (*_MAPS, *_LISTS, *_SINGLE, "$ref", "$defs", "definitions", "$id", "$anchor")
 
 #: Looks at subschemas when searching for endless ones; a larger schema is left to its own fate.
-_MOST_LOOKS = 200_000
+_MAX_LOOKS = 200_000
 
 
 @dataclass(eq=False)
@@ -86,19 +86,19 @@ def checked_schema(schema: Any) -> CheckedSchema:
         reason = f": {endless.place}/$ref leads to itself without end" if endless else ""
         raise RequestError(f"format: no value satisfies the schema{reason}")
     patterns = [found for node in nodes for found in _patterns(node)]
-    if len(patterns) > MOST_PATTERNS:
-        place = patterns[MOST_PATTERNS][1]
+    if len(patterns) > MAX_PATTERNS:
+        place = patterns[MAX_PATTERNS][1]
         raise RequestError(
-            f"format: the pattern at {place} is one more than the {MOST_PATTERNS} that are read"
+            f"format: the pattern at {place} is one more than the {MAX_PATTERNS} that are read"
         )
     return CheckedSchema(_narrowed(schema, _closed(nodes)), patterns, nodes)
 
 
 def _check_size(nodes: list[_Node]) -> None:
     for keyword, most, what in (
-        ("properties", MOST_PROPERTIES, "properties"),
-        ("required", MOST_PROPERTIES, "required names"),
-        ("enum", MOST_VALUES, "values of enums"),
+        ("properties", MAX_PROPERTIES, "properties"),
+        ("required", MAX_PROPERTIES, "required names"),
+        ("enum", MAX_VALUES, "values of enums"),
     ):
         total = 0
         for node in nodes:
@@ -192,7 +192,7 @@ def _is_finite(nodes: list[_Node]) -> bool:
     looks = 0
     for node in waiting:  # which grows
         looks += 1 + len(node.parts)
-        if looks > _MOST_LOOKS:
+        if looks > _MAX_LOOKS:
             return True
         if not node.finite and _may_end(node):
             node.finite = True

@@ -136,7 +136,7 @@ class Cache(ABC):
         self.plan_removal(sequence, begin, end)()
 
     @property
-    def most_drafts(self) -> int:
+    def max_drafts(self) -> int:
         """How many of the newest inputs of a sequence can be removed again after a pass (`Batch.drafts`)."""
         return sys.maxsize
 

@@ -13,7 +13,7 @@ from puna.errors import CacheFileError, CacheFullError, NotSupportedError, shown
 from puna.kvcache.cache import KVView, Shift, check_removal
 from puna.kvcache.celled import CellCache
 from puna.kvcache.saved import Saved
-from puna.kvcache.storage import KVShape, Stored
+from puna.kvcache.storage import KVShape, LayerStorage
 from puna.kvcache.types import HALVES, KVTypes
 from puna.ops import Array, Backend
 
@@ -298,7 +298,7 @@ class CausalCache(CellCache):
 class _Layer:
     """One layer during a pass."""
 
-    def __init__(self, cache: CausalCache, index: int, stored: Stored) -> None:
+    def __init__(self, cache: CausalCache, index: int, stored: LayerStorage) -> None:
         self._cache = cache
         self._index = index
         self._put_in_pass = 0

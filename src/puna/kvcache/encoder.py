@@ -14,7 +14,7 @@ from puna.errors import CacheFileError, CacheFullError
 from puna.kvcache.cache import KVView, check_removal
 from puna.kvcache.celled import CellCache
 from puna.kvcache.saved import Saved
-from puna.kvcache.storage import KVShape, Stored
+from puna.kvcache.storage import KVShape, LayerStorage
 from puna.kvcache.types import HALVES, KVTypes
 from puna.ops import Array, Backend
 
@@ -240,7 +240,7 @@ class EncoderCache(CellCache):
 class _Layer:
     """One cross-attention layer during a pass."""
 
-    def __init__(self, cache: EncoderCache, index: int, stored: Stored) -> None:
+    def __init__(self, cache: EncoderCache, index: int, stored: LayerStorage) -> None:
         self._cache = cache
         self._index = index
         self._put_in_pass = 0

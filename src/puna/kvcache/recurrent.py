@@ -83,7 +83,7 @@ class Checkpoints:
 #: The slot of the initial state: all zeros, never written.
 _INITIAL = 0
 #: Draft tokens a sequence may have in a pass: after each, and before them, a state is kept.
-_MOST_DRAFTS = 4
+_MAX_DRAFTS = 4
 
 
 class RecurrentCache(Cache):
@@ -130,7 +130,7 @@ class RecurrentCache(Cache):
 
     def _slots_for(self, sequences: int) -> int:
         """The initial one; of each sequence checkpoints, the last two before a pass, and those after it."""
-        return 1 + sequences * (self._max_checkpoints + 3 + _MOST_DRAFTS)
+        return 1 + sequences * (self._max_checkpoints + 3 + _MAX_DRAFTS)
 
     def _make_states(self, index: int, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Storage]:
         states = {}
@@ -147,8 +147,8 @@ class RecurrentCache(Cache):
         return self._generation
 
     @property
-    def most_drafts(self) -> int:
-        return _MOST_DRAFTS
+    def max_drafts(self) -> int:
+        return _MAX_DRAFTS
 
     @property
     def layers(self) -> Iterable[int]:
@@ -177,8 +177,8 @@ class RecurrentCache(Cache):
                 )
         for sequence, begin, end in runs:
             drafts = batch.drafts.get(sequence, 0)
-            if drafts and not drafts == end - begin - 1 <= _MOST_DRAFTS:
-                most = f"1 other and {_MOST_DRAFTS} drafts at most"
+            if drafts and not drafts == end - begin - 1 <= _MAX_DRAFTS:
+                most = f"1 other and {_MAX_DRAFTS} drafts at most"
                 raise ValueError(f"sequence {sequence} has {end - begin} rows, {drafts} drafts: {most}")
         return partial(self._begin, runs, batch.drafts)
 

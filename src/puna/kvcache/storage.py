@@ -41,7 +41,7 @@ class KVShape:
 
 
 @dataclass(frozen=True)
-class Stored:
+class LayerStorage:
     """One layer's keys [cells, kv_heads, key_dim] and values [cells, kv_heads, value_dim].
 
     Of values that are the last numbers of keys it says how many these are.
@@ -86,7 +86,9 @@ class KVStorage:
         self._cell_bytes_of = {index: shape.cell_bytes(types) for index, shape in shapes.items()}
         self._cell_bytes = sum(self._cell_bytes_of.values())
         self.provided = 0  # cells
-        self.layers = {index: Stored.make(ops, shape, capacity, types) for index, shape in shapes.items()}
+        self.layers = {
+            index: LayerStorage.make(ops, shape, capacity, types) for index, shape in shapes.items()
+        }
 
     def provide(self, cells: int) -> None:
         """Cells below `cells` will be used."""

@@ -13,7 +13,7 @@ from puna.errors import NotSupportedError
 from puna.gguf import GGMLType
 from puna.kvcache.cache import Cache, KVView, check_removal
 from puna.kvcache.contents import CellCounts
-from puna.kvcache.storage import KVShape, Stored
+from puna.kvcache.storage import KVShape, LayerStorage
 from puna.kvcache.types import KVTypes
 from puna.ops import Array, Backend
 
@@ -40,7 +40,7 @@ class WholeTextCache(Cache):
         self._layers = {index: _Layer(self, shape) for index, shape in shapes.items()}
         self._lengths = [0] * sequences
         self._before: dict[int, int] = {}
-        self._stored: dict[KVShape, Stored] = {}
+        self._stored: dict[KVShape, LayerStorage] = {}
         self._room = 0  # rows that the storage is for
         self.batch_cells = self.row_cells = ops.array(np.empty(0, np.int32))
         self.row_starts = self.row_counts = self.row_places = self.batch_cells
@@ -54,7 +54,7 @@ class WholeTextCache(Cache):
         return None  # what a row sees depends on how long its text is
 
     @property
-    def most_drafts(self) -> int:
+    def max_drafts(self) -> int:
         return 0
 
     def plan_forward(self, batch: Batch) -> Callable[[], None]:
@@ -98,9 +98,9 @@ class WholeTextCache(Cache):
             stored.close()
         self._room = 1 << (rows - 1).bit_length()
         for shape in {layer.shape for layer in self._layers.values()}:
-            self._stored[shape] = Stored.make(self.ops, shape, self._room, _TYPES)
+            self._stored[shape] = LayerStorage.make(self.ops, shape, self._room, _TYPES)
 
-    def stored(self, shape: KVShape) -> Stored:
+    def stored(self, shape: KVShape) -> LayerStorage:
         """Where a layer of `shape` has its keys and values while it attends."""
         return self._stored[shape]
 

@@ -39,8 +39,8 @@ class WrapperCache(Cache):
         return None if None in generations else sum(number or 0 for number in generations)
 
     @property
-    def most_drafts(self) -> int:
-        return min(cache.most_drafts for cache in self.caches)
+    def max_drafts(self) -> int:
+        return min(cache.max_drafts for cache in self.caches)
 
     def start_side_pass(self, layer: int, batch: Batch, *, first: int) -> None:
         self._layers[layer].start_side_pass(layer, batch, first=first)

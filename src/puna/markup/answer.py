@@ -13,7 +13,7 @@ from puna.markup.reader import BrokenError, Reader, Steps, search
 from puna.markup.tools import Tool
 
 #: How often all of an answer may be read again because it was no call; then none is looked for any more.
-_MOST_REREAD: Final = 4
+_MAX_REREAD: Final = 4
 
 _ID_CHARACTERS: Final = string.ascii_lowercase + string.digits
 
@@ -161,7 +161,7 @@ class Answer:
     @property
     def may_call(self) -> bool:
         """Whether to look for calls any more."""
-        return bool(self.tools) and self.reader.reread <= _MOST_REREAD * self.reader.added
+        return bool(self.tools) and self.reader.reread <= _MAX_REREAD * self.reader.added
 
 
 _SPACE: Final = re.compile(r"\s*")

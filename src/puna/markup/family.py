@@ -60,7 +60,7 @@ class Syntax(ABC):
 
 
 @dataclass(frozen=True)
-class Family:
+class AnswerFamily:
     """How one family's answers are read."""
 
     name: str
@@ -106,7 +106,7 @@ class Family:
 class Reading:
     """How one request's answers are read."""
 
-    family: Family
+    family: AnswerFamily
     thinking: Tags | None = None  # None: thinking is not told from what is said
     prompt: str = ""  # what the answers follow
     tools: Mapping[str, Tool] = field(default_factory=dict)  # none: calls are text

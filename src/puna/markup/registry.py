@@ -13,14 +13,14 @@ from puna.markup.families.harmony import Harmony
 from puna.markup.families.json_calls import JsonCalls, KeyedCalls
 from puna.markup.families.named_json import DeepSeekCalls, KimiCalls, MistralCalls, NamedJson
 from puna.markup.families.parameters import CODER, GLM, ParameterCalls, TaggedCalls
-from puna.markup.family import Family
+from puna.markup.family import AnswerFamily
 from puna.markup.parts import Tags
 
 #: A model about which nothing is known: it may think between tags, and calls nothing.
-PLAIN: Final = Family("plain")
+PLAIN: Final = AnswerFamily("plain")
 
 #: A model whose template alone says how it writes calls: as JSON objects after some tag, or at once.
-TEMPLATE: Final = Family("template", JsonCalls(""))
+TEMPLATE: Final = AnswerFamily("template", JsonCalls(""))
 
 
 def _deepseek(*, fenced: bool = False) -> DeepSeekCalls:
@@ -61,19 +61,19 @@ FAMILIES: Final = {
         TEMPLATE,
         Harmony("harmony"),
         Glimmer("glimmer", GlimmerCalls()),
-        Family("hermes", TaggedCalls()),
-        Family("qwen3", TaggedCalls(), calls_end_thinking=True),
-        Family("qwen3-coder", TaggedCalls(CODER)),
-        Family("glm", TaggedCalls(GLM)),
-        Family("llama3", LlamaCalls()),
-        Family("llama4", LlamaCalls(pythonic=True)),
-        Family("mistral", MistralCalls()),
-        Family("mistral-old", MistralCalls(listed=True)),
-        Family("deepseek-v3", _deepseek(fenced=True)),
-        Family("deepseek-v3.1", _deepseek()),
-        Family("deepseek-v3.2", _xml("function_calls", _DSML, breaks=False, attribute=True)),
-        Family("deepseek-v4", _xml("tool_calls", _DSML, breaks=False, attribute=True)),
-        Family(
+        AnswerFamily("hermes", TaggedCalls()),
+        AnswerFamily("qwen3", TaggedCalls(), calls_end_thinking=True),
+        AnswerFamily("qwen3-coder", TaggedCalls(CODER)),
+        AnswerFamily("glm", TaggedCalls(GLM)),
+        AnswerFamily("llama3", LlamaCalls()),
+        AnswerFamily("llama4", LlamaCalls(pythonic=True)),
+        AnswerFamily("mistral", MistralCalls()),
+        AnswerFamily("mistral-old", MistralCalls(listed=True)),
+        AnswerFamily("deepseek-v3", _deepseek(fenced=True)),
+        AnswerFamily("deepseek-v3.1", _deepseek()),
+        AnswerFamily("deepseek-v3.2", _xml("function_calls", _DSML, breaks=False, attribute=True)),
+        AnswerFamily("deepseek-v4", _xml("tool_calls", _DSML, breaks=False, attribute=True)),
+        AnswerFamily(
             "kimi",
             KimiCalls(
                 opening="<|tool_call_begin|>",
@@ -83,8 +83,8 @@ FAMILIES: Final = {
                 section_end="<|tool_calls_section_end|>",
             ),
         ),
-        Family("minimax", _xml("minimax:tool_call", breaks=False)),
-        Family(
+        AnswerFamily("minimax", _xml("minimax:tool_call", breaks=False)),
+        AnswerFamily(
             "seed",
             ParameterCalls(
                 section="<seed:tool_call>",
@@ -97,15 +97,15 @@ FAMILIES: Final = {
                 broken_lines=False,
             ),
         ),
-        Family("gemma4", GemmaCalls("<|tool_call>", "<tool_call|>", '<|"|>')),
-        Family("functiongemma", GemmaCalls("<start_function_call>", "<end_function_call>", "<escape>")),
-        Family("granite", JsonCalls("<|tool_call|>", listed=True), ("<response>", "</response>")),
-        Family("phi4", JsonCalls("<|tool_call|>", "<|/tool_call|>", listed=True)),
-        Family(
+        AnswerFamily("gemma4", GemmaCalls("<|tool_call>", "<tool_call|>", '<|"|>')),
+        AnswerFamily("functiongemma", GemmaCalls("<start_function_call>", "<end_function_call>", "<escape>")),
+        AnswerFamily("granite", JsonCalls("<|tool_call|>", listed=True), ("<response>", "</response>")),
+        AnswerFamily("phi4", JsonCalls("<|tool_call|>", "<|/tool_call|>", listed=True)),
+        AnswerFamily(
             "command-r",
             JsonCalls("Action: ```json", "```", listed=True, name="tool_name", arguments="parameters"),
         ),
-        Family(
+        AnswerFamily(
             "command-r7b",
             JsonCalls(
                 "<|START_ACTION|>", "<|END_ACTION|>", listed=True, name="tool_name", arguments="parameters"
@@ -113,14 +113,14 @@ FAMILIES: Final = {
             _COHERE_MARKS,
         ),
         Functionary("functionary", FunctionaryCalls()),
-        Family("functionary-v3.1", NamedJson("<function=", ">", "</function>")),
-        Family("lfm2", PythonicCalls("<|tool_call_start|>", "<|tool_call_end|>")),
-        Family("olmo3", PythonicCalls("<function_calls>", "</function_calls>", listed=False)),
-        Family("apertus", KeyedCalls("<|tools_prefix|>", "<|tools_suffix|>")),
-        Family("apriel", JsonCalls("<tool_calls>", "</tool_calls>", listed=True)),
-        Family("nemotron", JsonCalls("<TOOLCALL>", "</TOOLCALL>", listed=True)),
-        Family("gigachat", JsonCalls("function call<|role_sep|>", "<|message_sep|>")),
-        Family(
+        AnswerFamily("functionary-v3.1", NamedJson("<function=", ">", "</function>")),
+        AnswerFamily("lfm2", PythonicCalls("<|tool_call_start|>", "<|tool_call_end|>")),
+        AnswerFamily("olmo3", PythonicCalls("<function_calls>", "</function_calls>", listed=False)),
+        AnswerFamily("apertus", KeyedCalls("<|tools_prefix|>", "<|tools_suffix|>")),
+        AnswerFamily("apriel", JsonCalls("<tool_calls>", "</tool_calls>", listed=True)),
+        AnswerFamily("nemotron", JsonCalls("<TOOLCALL>", "</TOOLCALL>", listed=True)),
+        AnswerFamily("gigachat", JsonCalls("function call<|role_sep|>", "<|message_sep|>")),
+        AnswerFamily(
             "mcp",
             NamedJson(
                 "<use_mcp_tool>",
@@ -252,7 +252,7 @@ def check_parser(parser: str) -> None:
         )
 
 
-def family_of(template: str, *, calls: bool = False) -> Family:
+def family_of(template: str, *, calls: bool = False) -> AnswerFamily:
     """The family whose markup the text of a template has.
 
     A template that is of none of them and knows `calls` says itself how they are written.
@@ -263,7 +263,7 @@ def family_of(template: str, *, calls: bool = False) -> Family:
     return TEMPLATE if calls else PLAIN
 
 
-def family_by(parser: str, name: str, architecture: str = "", call_tags: Tags | None = None) -> Family:
+def family_by(parser: str, name: str, architecture: str = "", call_tags: Tags | None = None) -> AnswerFamily:
     """The family of a model: by the `parser` its author names, if there is such a one.
 
     Else the one called `name`, as `family_of` has found it, if the architecture does not know better.
@@ -271,7 +271,7 @@ def family_by(parser: str, name: str, architecture: str = "", call_tags: Tags | 
     if parser in PARSERS:
         return FAMILIES[PARSERS[parser].family]
     if name == TEMPLATE.name and call_tags is not None:
-        return Family(name, JsonCalls(call_tags.opening, call_tags.closing))
+        return AnswerFamily(name, JsonCalls(call_tags.opening, call_tags.closing))
     if name in ("", PLAIN.name, TEMPLATE.name):
         name = _ARCHITECTURES.get(architecture, name)
     return FAMILIES.get(name, PLAIN)

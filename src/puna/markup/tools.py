@@ -11,7 +11,7 @@ from typing import Any, Final
 from puna.markup.json_text import is_number, parsed
 
 #: References that are followed from one schema; more lead in circles.
-_MOST_REFERENCES: Final = 16
+_MAX_REFERENCES: Final = 16
 
 #: Types as JSON Schema names them, in the order in which a text is tried as a value of one.
 _ORDER: Final = ("boolean", "integer", "number", "array", "object", "string")
@@ -68,7 +68,7 @@ class Tool:
 
     def resolved(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
         """The schema that references within the parameters lead to."""
-        for _ in range(_MOST_REFERENCES):
+        for _ in range(_MAX_REFERENCES):
             reference = schema.get("$ref")
             if not isinstance(reference, str) or not reference.startswith("#"):
                 break

@@ -61,7 +61,7 @@ class RunnableModel(Protocol):
         """Whether what it computes depends on how long a context its cache was made for."""
 
     @property
-    def most_sequences(self) -> int | None:
+    def max_sequences(self) -> int | None:
         """Of a cache; None: as many as there is memory for."""
 
     def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:
@@ -96,7 +96,7 @@ class TextModel(Module):
     generates: ClassVar[bool] = True
     grows: ClassVar[bool] = True
     exact_context: bool = False
-    most_sequences: ClassVar[int | None] = None
+    max_sequences: ClassVar[int | None] = None
 
     encodes_prompts: ClassVar[bool] = False
 

@@ -18,14 +18,14 @@ from puna.model.base import TextModel
 from puna.nn.heads import PredictionHead
 from puna.nn.layers import Embedding, Linear, RMSNorm
 from puna.nn.module import blocks, weight
-from puna.nn.transformer_layer import Layer
+from puna.nn.transformer_layer import TransformerLayer
 from puna.ops import Array, Rope
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 #: No frequency is divided by less, or it might become infinite.
-_LEAST_FACTOR = 1e-6
+_MIN_FACTOR = 1e-6
 
 
 class Decoder(TextModel):
@@ -35,7 +35,7 @@ class Decoder(TextModel):
     heads_read_normed: ClassVar[bool] = True
 
     token_embedding: Embedding = weight("token_embd", "vocab_size", "hidden_size")
-    layers: Sequence[Layer]
+    layers: Sequence[TransformerLayer]
     prediction_heads: Sequence[PredictionHead] = blocks("blk", options="heads", begin="block_count")
     output_norm: RMSNorm = weight("output_norm", "hidden_size")
     output: Linear = weight("output", "vocab_size", "hidden_size", tied_to="token_embd")
@@ -152,5 +152,5 @@ class Decoder(TextModel):
 def _check_factors(*tables: NDArray[Any] | None) -> None:
     """Frequencies are divided by these. Raises `ModelError`."""
     for factors in tables:
-        if factors is not None and not (np.abs(factors) >= _LEAST_FACTOR).all():
+        if factors is not None and not (np.abs(factors) >= _MIN_FACTOR).all():
             raise ModelError("the factors in tensor 'rope_freqs' or 'rope_factors' must not be 0 or NaN")

@@ -24,7 +24,7 @@ from puna.model.options import TextOptions
 from puna.model.pooling import Pooling
 from puna.nn.layers import Embedding, LayerNorm, Values
 from puna.nn.module import weight
-from puna.nn.transformer_layer import Layer
+from puna.nn.transformer_layer import TransformerLayer
 from puna.ops import Array, Routing
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Encoder(TextModel):
     token_embedding: Embedding = weight("token_embd", "vocab_size", "hidden_size")
     token_type: FirstRow | None = weight("token_types", "token_types", "hidden_size", optional=True)
     embedding_norm: LayerNorm = weight("token_embd_norm", "hidden_size")
-    layers: Sequence[Layer]
+    layers: Sequence[TransformerLayer]
 
     def loaded(self) -> None:
         used = {layer.rope for layer in self.options.layers if layer.rope}

@@ -59,7 +59,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Chunk:
+class ChunkedKeys:
     """Keys and values of the newest chunk of `size` positions."""
 
     size: int
@@ -69,7 +69,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Images:
+class ImageKeys:
     """Keys and values of images, whose payloads say with `len` how many they have.
 
     A sequence has room for `count` images of `entries` entries each, the largest there are, or for more that
@@ -87,7 +87,7 @@ class Images:
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceKeys:
     """Keys and values of the text that an encoder has read for a sequence, at most as long as its context."""
 
     def build(self, ops: Backend, shapes: Mapping[int, KVShape], sizes: CacheSizes) -> Cache:
@@ -129,7 +129,7 @@ class Nothing:
     """Nothing at all: the layer does not mix tokens."""
 
 
-Attended = Everything | Window | Chunk | Images | Source | WholeText
+Attended = Everything | Window | ChunkedKeys | ImageKeys | SourceKeys | WholeText
 
 
 @dataclass(frozen=True)

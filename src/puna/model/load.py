@@ -44,7 +44,7 @@ from puna.vision.tower import VisionTower
 #: old converters, and what a classifier has on top.
 _HARMLESS = re.compile(r"rope_freqs\b|(blk\.\d+\.)?(attn_rot_embd|rope\.freqs)\b|cls\b")
 
-Progress = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 
 
 @dataclass
@@ -125,7 +125,7 @@ def load_model(
     ops: Backend | None = None,
     engine: str = AUTO,
     placement: Placement = Placement(),  # noqa: B008, frozen
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> LoadedModel:
     """Open, check and load the model at `path`, and the one at `draft` that guesses for it.
 
@@ -181,7 +181,7 @@ def load_model(
     return loaded
 
 
-def _load(file: GGUFFile, forecast: Forecast, ops: Backend, progress: Progress | None) -> LoadedModel:
+def _load(file: GGUFFile, forecast: Forecast, ops: Backend, progress: ProgressCallback | None) -> LoadedModel:
     tokenizer = tokenizer_from_gguf(file)
     source = _FileSource(file, ops, forecast.weight_bytes, progress)
     try:
@@ -208,7 +208,7 @@ def _load_elsewhere(
     ops: Backend,
     batch_size: int,
     placement: Placement,
-    progress: Progress | None,
+    progress: ProgressCallback | None,
 ) -> LoadedModel:
     from puna.model.llamacpp.load import load  # who has no such model needs no llama.cpp
 
@@ -251,7 +251,7 @@ def _refuse_unknown(file: GGUFFile, unknown: list[str]) -> None:
 class _FileSource:
     """Tensors of a file, by name, for `Module.load`."""
 
-    def __init__(self, file: GGUFFile, ops: Backend, total: int, progress: Progress | None) -> None:
+    def __init__(self, file: GGUFFile, ops: Backend, total: int, progress: ProgressCallback | None) -> None:
         self.ops = ops
         self._file = file
         self._progress = progress

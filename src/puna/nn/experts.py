@@ -12,10 +12,10 @@ from puna.nn.feed_forward import FeedForward
 from puna.nn.layers import Linear
 from puna.nn.low_rank import ExpertLowRank
 from puna.nn.module import Module, WeightSource, part, weight
-from puna.ops import Array, Backend, Experts, ExpertWeights, Routing
+from puna.ops import Array, Backend, ExpertNetworks, ExpertWeights, Routing
 
 
-class ExpertOptions(Protocol):
+class RoutingOptions(Protocol):
     """What the options of an architecture with experts say about them."""
 
     @property
@@ -141,7 +141,7 @@ class SelectionBias:
 class MixtureOfExperts(Module):
     """The feed-forward half of a layer with experts; `options.routing` says how they are chosen."""
 
-    options: ExpertOptions
+    options: RoutingOptions
     activation: ClassVar[str] = "swiglu"
     scale_inputs: ClassVar[bool] = False
 
@@ -155,7 +155,7 @@ class MixtureOfExperts(Module):
 
     def loaded(self) -> None:
         gate = (None, None) if self.gate is None else (self.gate.weights, self.gate.bias)
-        self.experts = Experts(
+        self.experts = ExpertNetworks(
             gate[0],
             self.up.weights,
             self.down.weights,
@@ -268,13 +268,13 @@ class GatedSharedAndRouted(SharedAndRouted):
     shared: GatedSharedExpert = part()
 
 
-def dense_or_shared(options: ExpertOptions) -> type[FeedForward | MixtureOfExperts | SharedAndRouted]:
+def dense_or_shared(options: RoutingOptions) -> type[FeedForward | MixtureOfExperts | SharedAndRouted]:
     """The feed-forward half of a layer: experts, if it has any, with a shared one, if it has that."""
     if options.expert_count and options.shared_feed_forward_size:
         return SharedAndRouted
     return dense_or_experts(options)
 
 
-def dense_or_experts(options: ExpertOptions) -> type[FeedForward | MixtureOfExperts]:
+def dense_or_experts(options: RoutingOptions) -> type[FeedForward | MixtureOfExperts]:
     """The feed-forward half of a layer: experts, if it has any."""
     return MixtureOfExperts if options.expert_count else FeedForward

@@ -11,7 +11,7 @@ from puna.batch import BatchArrays, Input
 from puna.kvcache.cache import Cache
 from puna.nn.layers import Embedding, LayerNorm, Linear, RMSNorm
 from puna.nn.module import Module, weight
-from puna.nn.transformer_layer import Layer
+from puna.nn.transformer_layer import TransformerLayer
 from puna.ops import Array, Rope
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class PredictionHead(Module):
     after it, and goes through a layer like the model's own. What a head lacks it shares with the model.
     """
 
-    layer: Layer  # of the same number; the model's cache has its keys and values
+    layer: TransformerLayer  # of the same number; the model's cache has its keys and values
     joint: Linear = weight("nextn.eh_proj", "hidden_size", "joined_size")
     embedding_norm: RMSNorm = weight("nextn.enorm", "hidden_size")
     hidden_norm: RMSNorm = weight("nextn.hnorm", "hidden_size")
@@ -96,7 +96,7 @@ class PredictionHead(Module):
     norm: RMSNorm = weight("nextn.shared_head_norm|layer_output_norm", "hidden_size", optional=True)
     output: Linear = weight("nextn.shared_head_head", "vocab_size", "hidden_size", optional=True)
 
-    def share(self, layer: Layer, embedding: Embedding, norm: RMSNorm, output: Linear) -> None:
+    def share(self, layer: TransformerLayer, embedding: Embedding, norm: RMSNorm, output: Linear) -> None:
         """Use the model's own for what the file has none of."""
         self.layer = layer
         self.embedding = self.embedding or embedding

@@ -30,17 +30,17 @@ class TokenWise(Protocol):
         """[rows, hidden] to the same."""
 
 
-class LayerOptions(Protocol):
+class ResidualOptions(Protocol):
     """What the options of a layer say about the sum of its halves."""
 
     @property
     def residual_scale(self) -> float: ...
 
 
-class Layer(Module):
+class TransformerLayer(Module):
     """A layer of any kind; it says what its halves are."""
 
-    options: LayerOptions
+    options: ResidualOptions
     mixer: Mixer
     feed_forward: TokenWise
 
@@ -57,7 +57,7 @@ class Layer(Module):
         return scaled
 
 
-class PreNormLayer(Layer):
+class PreNormLayer(TransformerLayer):
     """Norms before both halves: nearly all current decoders."""
 
     mixer_norm: RMSNorm = weight("attn_norm", "hidden_size")
@@ -95,7 +95,7 @@ class SandwichNormLayer(PreNormLayer):
         return self.feed_forward.forward(normed)
 
 
-class PostNormLayer(Layer):
+class PostNormLayer(TransformerLayer):
     """Norms of what comes out of both halves, and none before them (OLMo 2 and 3)."""
 
     mixer: SelfAttention = part()
@@ -112,7 +112,7 @@ class PostNormLayer(Layer):
         return total
 
 
-class ParallelLayer(Layer):
+class ParallelLayer(TransformerLayer):
     """Both halves read the layer's input, and their outputs are added to it together (Command R, Phi-2).
 
     They read it after the same norm, unless the second half has its own (GPT-NeoX).
@@ -136,7 +136,7 @@ class ParallelLayer(Layer):
         return total
 
 
-class ResidualNormLayer(Layer):
+class ResidualNormLayer(TransformerLayer):
     """Norms of the sums: the layer of the first transformers and of encoders (arXiv:1706.03762)."""
 
     mixer: SelfAttention = part()
@@ -152,7 +152,7 @@ class ResidualNormLayer(Layer):
         return self.feed_forward_norm(hidden + self.feed_forward.forward(hidden))
 
 
-class MixerLayer(Layer):
+class MixerLayer(TransformerLayer):
     """The half in which tokens see each other, alone."""
 
     mixer_norm: RMSNorm = weight("attn_norm", "hidden_size")
@@ -165,7 +165,7 @@ class MixerLayer(Layer):
         return total
 
 
-class FeedForwardLayer(Layer):
+class FeedForwardLayer(TransformerLayer):
     """The half in which every token is on its own, alone."""
 
     feed_forward_norm: RMSNorm = weight("attn_norm", "hidden_size")

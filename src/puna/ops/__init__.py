@@ -9,7 +9,7 @@ from puna.config import env
 from puna.errors import OptionError
 from puna.ops.array import Array, IndexBuffer
 from puna.ops.backend import Backend
-from puna.ops.experts import Experts, ExpertWeights, Routing
+from puna.ops.experts import ExpertNetworks, ExpertWeights, Routing
 from puna.ops.rope import Rope, Yarn
 from puna.ops.storage import KV_TYPES, Storage
 from puna.ops.weight import Weight
@@ -18,8 +18,8 @@ __all__ = [
     "KV_TYPES",
     "Array",
     "Backend",
+    "ExpertNetworks",
     "ExpertWeights",
-    "Experts",
     "IndexBuffer",
     "Rope",
     "Routing",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from puna.gguf import GGMLType
     from puna.ops.array import Array, IndexBuffer
-    from puna.ops.experts import Experts, ExpertWeights, Routing
+    from puna.ops.experts import ExpertNetworks, ExpertWeights, Routing
     from puna.ops.recording import Recorder
     from puna.ops.rope import Rope
     from puna.ops.storage import Storage
@@ -132,7 +132,7 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def experts(self, x: Array, chosen: Array, weights: Array, layer: Experts) -> Array:
+    def experts(self, x: Array, chosen: Array, weights: Array, layer: ExpertNetworks) -> Array:
         """Every token through its chosen experts: x [T, in], chosen and weights [T, used], result [T, out].
 
         The sum over a token's experts of `weight * down(activation(gate(x), up(x)))`, or of

@@ -81,7 +81,7 @@ class ExpertWeights:
 
 
 @dataclass(frozen=True)
-class Experts:
+class ExpertNetworks:
     """The feed-forward networks of a layer (see `Backend.experts`). Raises `ValueError` unless they fit."""
 
     gate: ExpertWeights | None  # [experts, width, in]; None: experts have no gates

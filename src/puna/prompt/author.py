@@ -29,7 +29,7 @@ class _Config(Protocol):
     def renderer(self) -> str: ...
 
 
-class Stored(Protocol):
+class AuthoredModel(Protocol):
     """What is asked of a model of the store (`puna.store.StoredModel` has it all)."""
 
     @property
@@ -66,7 +66,7 @@ class Author:
     is_parsed: Callable[[], bool] = lambda: False  # what the capabilities take is known: they take no time
 
     @classmethod
-    def of(cls, model: Stored, template: str = "") -> Author:
+    def of(cls, model: AuthoredModel, template: str = "") -> Author:
         """That of a model of the store, with `template` instead of its own if that is given.
 
         A renderer counts more than a template of the store, and the file's own template more than a renderer,

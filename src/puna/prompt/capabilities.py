@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from puna.errors import RequestError
-from puna.markup.family import Family
+from puna.markup.family import AnswerFamily
 from puna.markup.registry import PARSERS, family_by
 from puna.prompt.choose import chat_template, traits
 from puna.prompt.format import Traits
@@ -61,5 +61,5 @@ def answer_family(facts: ModelFacts | None, template: str = "", parser: str = ""
     return _family(facts, traits(chat_template(facts or ModelFacts(), template)), parser).name
 
 
-def _family(facts: ModelFacts | None, form: Traits, parser: str) -> Family:
+def _family(facts: ModelFacts | None, form: Traits, parser: str) -> AnswerFamily:
     return family_by(parser, form.family, facts.architecture if facts else "", form.call_tags)

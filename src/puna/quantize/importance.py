@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from puna.errors import GGUFError
 from puna.gguf import GGMLType, GGUFFile, TensorInfo, open_gguf
-from puna.gguf.values import Source
+from puna.gguf.values import FileSource
 
 _LONGEST_NAME: Final = 512  # bytes
-_MOST_ENTRIES: Final = 1 << 16
+_MAX_ENTRIES: Final = 1 << 16
 _SUMS, _COUNTS = ".in_sum2", ".counts"
 #: A column that was never used still counts this much of the mean one, or it would be lost altogether.
-_LEAST_SHARE: Final = np.float32(1e-4)
+_MIN_SHARE: Final = np.float32(1e-4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,13 @@ class Importance:
                 f"{matrices} x {tensor.shape[-1]} columns; the importance matrix is of another model"
             )
         rows = found.reshape(matrices, -1)
-        least: NDArray[np.float32] = _LEAST_SHARE * rows.mean(axis=1, keepdims=True)
+        least: NDArray[np.float32] = _MIN_SHARE * rows.mean(axis=1, keepdims=True)
         return np.maximum(rows, least)
 
 
 def read_importance(path: Path) -> Importance:
     """Read an importance matrix in either format. Raises GGUFError if it is damaged."""
-    source = Source(path)
+    source = FileSource(path)
     try:
         is_gguf = source.size >= 4 and source.read(0, 4) == b"GGUF"
         found = None if is_gguf else _read_old(source)
@@ -96,7 +96,7 @@ def _read_gguf(file: GGUFFile) -> Importance:
     return Importance(file.path, chunks if isinstance(chunks, int) else 0, found)
 
 
-def _read_old(source: Source) -> Importance:
+def _read_old(source: FileSource) -> Importance:
     """Number of entries; of each the length of its name, the name, calls, number of values, values."""
     name = source.path.name
     at = 0
@@ -115,7 +115,7 @@ def _read_old(source: Source) -> Importance:
         return int(struct.unpack("<i", taken(4, what))[0])
 
     entries = number("the number of entries")
-    if not 0 < entries <= _MOST_ENTRIES:
+    if not 0 < entries <= _MAX_ENTRIES:
         raise GGUFError(f"{name}: this is no importance matrix: it would have {entries} entries")
     found: dict[str, NDArray[np.float32]] = {}
     for index in range(entries):

@@ -25,19 +25,19 @@ import msgspec
 from puna.errors import RegistryError, StoreError
 from puna.registry.network import TransferCancelledError, what_failed
 from puna.registry.remote import RefusedError
-from puna.registry.report import Progress, Report
+from puna.registry.report import Report, TransferProgress
 from puna.store import Store
 from puna.store.blobs import move_into_place, read_whole, storage_errors
-from puna.store.manifest import Layer
+from puna.store.manifest import ManifestLayer
 
-MOST_PARTS = 16
-LEAST_PART = 100_000_000  # bytes
-MOST_PART = 1_000_000_000
+MAX_PARTS = 16
+MIN_PART = 100_000_000  # bytes
+MAX_PART = 1_000_000_000
 #: Bytes of a part after which it is noted how far it is.
 _NOTE_EVERY = 8 << 20
 
 
-class Part(msgspec.Struct, rename="pascal"):
+class BlobRange(msgspec.Struct, rename="pascal"):
     """A range of a blob, in bytes."""
 
     n: int
@@ -58,7 +58,7 @@ class Partial:
         self.blob = blob
         self.size = size
         self.path = blob.with_name(f"{blob.name}-partial")
-        self.parts: list[Part] = []
+        self.parts: list[BlobRange] = []
         self._descriptor = -1
         self._noted: dict[int, int] = {}
 
@@ -91,12 +91,12 @@ class Partial:
         for part in parts:
             self._note(part)
 
-    def noted(self) -> list[Part]:
+    def noted(self) -> list[BlobRange]:
         """The parts as their files tell; without those that cannot be read."""
         parts = []
         for path in self._sidecars():
             with contextlib.suppress(OSError, msgspec.DecodeError):
-                parts.append(msgspec.json.decode(read_whole(path), type=Part))
+                parts.append(msgspec.json.decode(read_whole(path), type=BlobRange))
         return sorted(parts, key=lambda part: part.offset)
 
     @property
@@ -104,7 +104,7 @@ class Partial:
         """How many bytes there are, as far as it was noted."""
         return sum(part.completed for part in self.noted())
 
-    def write(self, part: Part, data: bytes) -> None:
+    def write(self, part: BlobRange, data: bytes) -> None:
         """Add `data` to a part. Raises StoreError."""
         with storage_errors("write", self.path):
             view, at = memoryview(data), part.offset + part.completed
@@ -143,7 +143,7 @@ class Partial:
         os.close(self._descriptor)
         self._descriptor = -1
 
-    def _note(self, part: Part) -> None:
+    def _note(self, part: BlobRange) -> None:
         target = self.path.with_name(f"{self.path.name}-{part.n}")
         temporary = target.with_name(f"{target.name}.tmp")
         with storage_errors("write", target):
@@ -162,14 +162,14 @@ class Partial:
         return [path for path in self.path.parent.glob(f"{self.path.name}-*") if name.fullmatch(path.name)]
 
 
-def divided(size: int) -> list[Part]:
+def divided(size: int) -> list[BlobRange]:
     """The parts of a blob of `size` bytes."""
-    each = min(max(-(-size // MOST_PARTS), LEAST_PART), MOST_PART)
+    each = min(max(-(-size // MAX_PARTS), MIN_PART), MAX_PART)
     starts = range(0, size, each)
-    return [Part(n, start, min(each, size - start)) for n, start in enumerate(starts)]
+    return [BlobRange(n, start, min(each, size - start)) for n, start in enumerate(starts)]
 
 
-def _covers(parts: list[Part], size: int) -> bool:
+def _covers(parts: list[BlobRange], size: int) -> bool:
     """Whether the parts are one behind the other, from the first byte to the last."""
     end = 0
     for n, part in enumerate(sorted(parts, key=lambda part: part.offset)):
@@ -239,7 +239,7 @@ class Download:
                     failed.set()
                     pool.shutdown(wait=True, cancel_futures=True)
 
-    def _part(self, part: Part, failed: threading.Event) -> None:
+    def _part(self, part: BlobRange, failed: threading.Event) -> None:
         tries = 0
         while not part.done:
             before = part.completed
@@ -260,7 +260,7 @@ class Download:
             if self._cancelled.wait(wait_s) or failed.is_set():
                 raise TransferCancelledError
 
-    def _some(self, part: Part, failed: threading.Event) -> None:
+    def _some(self, part: BlobRange, failed: threading.Event) -> None:
         """What one request brings of a part."""
         start, end = part.offset + part.completed, part.offset + part.size
         with self._fetch(start, end) as answer:
@@ -319,7 +319,9 @@ class BlobPuller:
         self.cancelled = cancelled
         self.patience = patience
 
-    def fetch(self, layers: Sequence[Layer], source: Callable[[Layer], Fetch], extra_bytes: int = 0) -> None:
+    def fetch(
+        self, layers: Sequence[ManifestLayer], source: Callable[[ManifestLayer], Fetch], extra_bytes: int = 0
+    ) -> None:
         """All of `layers`, each checked before it appears in the store.
 
         One at a time: two pulls that share some never wait for each other in a circle. `extra_bytes` are
@@ -337,14 +339,14 @@ class BlobPuller:
                 self._tell(layer, download.completed)
                 for completed in download.run():
                     self._tell(layer, completed)
-                self.report(Progress("verifying sha256 digest"))
+                self.report(TransferProgress("verifying sha256 digest"))
                 check(file, layer.digest, self.cancelled)
                 file.finish()
 
-    def _tell(self, layer: Layer, completed: int) -> None:
-        self.report(Progress.of_blob("pulling", layer.digest, layer.size, completed))
+    def _tell(self, layer: ManifestLayer, completed: int) -> None:
+        self.report(TransferProgress.of_blob("pulling", layer.digest, layer.size, completed))
 
-    def _claimed(self, layer: Layer, held: ExitStack) -> Partial | None:
+    def _claimed(self, layer: ManifestLayer, held: ExitStack) -> Partial | None:
         """The layer's file to download into; None once the store has the layer, if another pull brings it."""
         while not (self.store.blobs.touch(layer.digest) and self._has(layer)):
             file = Partial(self.store.blob_path(layer.digest), layer.size)
@@ -360,7 +362,7 @@ class BlobPuller:
                 raise TransferCancelledError
         return None
 
-    def _has(self, layer: Layer) -> bool:
+    def _has(self, layer: ManifestLayer) -> bool:
         """Whether the store has the layer, undamaged as far as can be seen at once."""
         path = self.store.blob_path(layer.digest)
         with storage_errors("look at", path):
@@ -368,7 +370,7 @@ class BlobPuller:
                 return False
         return self.store.blob_seems_whole(layer.digest)
 
-    def _check_layers(self, layers: Sequence[Layer], extra_bytes: int) -> None:
+    def _check_layers(self, layers: Sequence[ManifestLayer], extra_bytes: int) -> None:
         """Raise StoreError if what is missing cannot fit."""
         missing = {layer.digest: layer for layer in layers if not self._has(layer)}.values()
         there = sum(Partial(self.store.blob_path(layer.digest), layer.size).noted_bytes for layer in missing)

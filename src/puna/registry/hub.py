@@ -24,11 +24,11 @@ from puna.gguf.join import join
 from puna.registry.download import BlobPuller, Fetch
 from puna.registry.network import TransferCancelledError, in_time, open_client, what_failed
 from puna.registry.remote import RefusedError
-from puna.registry.report import Progress
+from puna.registry.report import TransferProgress
 from puna.registry.tokens import beginning
 from puna.store import ModelSpec, StoredModel
 from puna.store.blobs import BlobWriter
-from puna.store.manifest import MODEL, Layer
+from puna.store.manifest import MODEL, ManifestLayer
 from puna.store.names import HUB_HOSTS, ModelName
 
 #: What a name without a tag means, best first.
@@ -40,7 +40,7 @@ _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})")
 _LABEL = re.compile(
     r"(?:^|[-._])((?:I?Q|TQ)\d[A-Z0-9_]*|BF16|FP?16|FP?32|FP8|MXFP4(?:_MOE)?|NVFP4)$", re.IGNORECASE
 )
-_MOST_NAMED = 12
+_MAX_NAMED = 12
 
 
 @dataclass(frozen=True)
@@ -76,14 +76,14 @@ class RepositoryFile:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ModelFiles:
     """The files of one model: its parts in their order, and the projector, if there is one."""
 
     parts: tuple[RepositoryFile, ...]
     projector: RepositoryFile | None
 
 
-def choose(files: Iterable[RepositoryFile], tag: str, where: str) -> Choice:
+def choose(files: Iterable[RepositoryFile], tag: str, where: str) -> ModelFiles:
     """What `tag` means among a repository's files: a quantisation, a file's name, or the best (`latest`).
 
     Raises RegistryError, naming `where`, if there is no such file, or a part of it is missing.
@@ -97,9 +97,9 @@ def choose(files: Iterable[RepositoryFile], tag: str, where: str) -> Choice:
     first = _chosen(models, tag)
     if first is None:
         labels = sorted({file.label or file.stem for file in models})
-        named = ", ".join(labels[:_MOST_NAMED]) + (", ..." if len(labels) > _MOST_NAMED else "")
+        named = ", ".join(labels[:_MAX_NAMED]) + (", ..." if len(labels) > _MAX_NAMED else "")
         raise RegistryError(f"{where} has no '{tag}'; it has {named}")
-    return Choice(_parts(models, first, where), _projector(found, first))
+    return ModelFiles(_parts(models, first, where), _projector(found, first))
 
 
 def _chosen(models: Sequence[RepositoryFile], tag: str) -> RepositoryFile | None:
@@ -150,9 +150,9 @@ def _projector(files: Sequence[RepositoryFile], model: RepositoryFile) -> Reposi
 
 
 _ENDPOINT = "https://huggingface.co"
-_MOST_LISTED = 32 << 20
-_MOST_PAGES = 20
-_MOST_TEXT = 1 << 20
+_MAX_LISTED = 32 << 20
+_MAX_PAGES = 20
+_MAX_TEXT = 1 << 20
 
 
 class _Lfs(msgspec.Struct):
@@ -187,7 +187,7 @@ class Hub:
         large: list[RepositoryFile] = []
         others: set[str] = set()
         url = f"{self.endpoint}/api/models/{self.repository}/tree/main?recursive=true"
-        for _ in range(_MOST_PAGES):
+        for _ in range(_MAX_PAGES):
             entries, url = self._page(url)
             for entry in entries:
                 if entry.type == "file" and entry.lfs is None:
@@ -201,9 +201,9 @@ class Hub:
     def text(self, path: str) -> str:
         """A small file. Raises RegistryError."""
         with self._told(), in_time(path), self._get(self._file_url(path), {}) as answer:
-            data = beginning(answer, _MOST_TEXT + 1)
-        if len(data) > _MOST_TEXT:
-            raise RegistryError(f"{path} of {self.repository} has more than {_MOST_TEXT >> 20} MB")
+            data = beginning(answer, _MAX_TEXT + 1)
+        if len(data) > _MAX_TEXT:
+            raise RegistryError(f"{path} of {self.repository} has more than {_MAX_TEXT >> 20} MB")
         return data.decode("utf-8", "replace")
 
     def fetch(self, path: str) -> Fetch:
@@ -221,7 +221,7 @@ class Hub:
     def _page(self, url: str) -> tuple[list[_Entry], str]:
         """A page of the tree, and the address of the next one; empty after the last."""
         with self._told(), in_time("the list of files"), self._get(url, {}) as answer:
-            data = beginning(answer, _MOST_LISTED)
+            data = beginning(answer, _MAX_LISTED)
             following = answer.links.get("next", {}).get("url", "")
         try:
             entries = msgspec.json.decode(data, type=list[_Entry])
@@ -306,7 +306,7 @@ def pull_files(puller: BlobPuller, hub: Hub, model: ModelName) -> StoredModel:
         files = [] if joined and len(choice.parts) > 1 else list(choice.parts)
         files += [choice.projector] if choice.projector else []
         paths = {file.digest: file.path for file in files}
-        layers = [Layer(media_type=MODEL, digest=file.digest, size=file.size) for file in files]
+        layers = [ManifestLayer(media_type=MODEL, digest=file.digest, size=file.size) for file in files]
         extra = 0 if joined else sum(part.size for part in choice.parts)
         try:
             puller.fetch(layers, lambda layer: hub.fetch(paths[layer.digest]), extra)
@@ -327,15 +327,15 @@ def pull_files(puller: BlobPuller, hub: Hub, model: ModelName) -> StoredModel:
         parameters=_parameters(texts.get("params", "{}"), hub.repository),
     )
     created = puller.store.create(
-        model, spec, lambda status: puller.report(Progress(status)) if status != "success" else None
+        model, spec, lambda status: puller.report(TransferProgress(status)) if status != "success" else None
     )
     if len(choice.parts) > 1:
         puller.store.drop_unused({part.digest for part in choice.parts})
-    puller.report(Progress("success"))
+    puller.report(TransferProgress("success"))
     return created
 
 
-def _fingerprint(choice: Choice) -> str:
+def _fingerprint(choice: ModelFiles) -> str:
     digests = "\n".join(part.digest for part in choice.parts)
     return f"sha256:{hashlib.sha256(digests.encode()).hexdigest()}"
 
@@ -348,7 +348,7 @@ def _known(puller: BlobPuller, model: ModelName, origin: str) -> str:
     return layer.digest if layer and layer.origin == origin and puller.store.has_blob(layer.digest) else ""
 
 
-def _join(puller: BlobPuller, choice: Choice) -> str:
+def _join(puller: BlobPuller, choice: ModelFiles) -> str:
     """Join the parts, which the store has; the digest of the whole."""
     total, done = sum(part.size for part in choice.parts), 0
     status = f"joining {len(choice.parts)} parts"
@@ -360,7 +360,7 @@ def _join(puller: BlobPuller, choice: Choice) -> str:
                 raise TransferCancelledError
             writer.write(data)
             done = min(done + len(data), total)
-            puller.report(Progress(status, total=total, completed=done))
+            puller.report(TransferProgress(status, total=total, completed=done))
 
         try:
             join([puller.store.blob_path(part.digest) for part in choice.parts], write)

@@ -25,7 +25,7 @@ from puna.hosts import SCHEME_PORTS, is_public
 Resolve = Callable[[str, int], list[str]]
 
 _MAX_REDIRECTS = 10
-_MOST_ADDRESSES = 8  # of a host, to be tried one after the other
+_MAX_ADDRESSES = 8  # of a host, to be tried one after the other
 _CONNECT_S = 10.0
 #: Seconds between two looks at whether the transfer is still wanted.
 _LOOK_S = 0.25
@@ -138,7 +138,7 @@ class GuardedTransport(httpx.BaseTransport):
             return self._transport(("proxy", proxy, 0), proxy).handle_request(request)
         transport = self._transport((url.scheme, url.host, port))
         failure: Exception | None = None
-        for address in self._addresses(url.host, port)[:_MOST_ADDRESSES]:
+        for address in self._addresses(url.host, port)[:_MAX_ADDRESSES]:
             # Another request: redirects are relative to this one's name.
             try:
                 return transport.handle_request(

@@ -10,7 +10,7 @@ from puna.errors import PunaError, RegistryError
 from puna.registry.download import BlobPuller, Patience
 from puna.registry.hub import hub_of, pull_files
 from puna.registry.remote import RefusedError, Registry
-from puna.registry.report import Progress, Report, told, without_tls
+from puna.registry.report import Report, TransferProgress, told, without_tls
 from puna.registry.web_file import pull_file
 from puna.store import ModelName, Store, StoredModel
 from puna.store.manifest import Manifest
@@ -60,7 +60,7 @@ def heal(
     return "; ".join(dict.fromkeys(reasons))
 
 
-_MOST_LAYERS = 1000
+_MAX_LAYERS = 1000
 
 
 def pull(
@@ -82,7 +82,7 @@ def pull(
     puller = BlobPuller(store, report, cancelled or threading.Event(), patience or Patience())
     model = ModelName.parse(name.strip())
     plain = without_tls(name, insecure)
-    report(Progress("pulling manifest"))
+    report(TransferProgress("pulling manifest"))
     hub = hub_of(model)
     if hub is None and is_file_address(name):
         return pull_file(puller, name.strip(), model, insecure=insecure)
@@ -107,18 +107,18 @@ def pull(
             puller.fetch(
                 (*manifest.layers, manifest.config), lambda layer: partial(registry.blob, layer.digest)
             )
-    report(Progress("writing manifest"))
+    report(TransferProgress("writing manifest"))
     if store.put_manifest(model, data):
-        report(Progress("removing unused layers"))
-    report(Progress("success"))
+        report(TransferProgress("removing unused layers"))
+    report(TransferProgress("success"))
     return store.get(model)
 
 
 def _checked(manifest: Manifest) -> Manifest:
     """The manifest, if its sizes can be. Raises RegistryError."""
     layers = (manifest.config, *manifest.layers)
-    if len(layers) > _MOST_LAYERS:
-        raise RegistryError(f"the manifest names {len(layers)} blobs; at most {_MOST_LAYERS} can be pulled")
+    if len(layers) > _MAX_LAYERS:
+        raise RegistryError(f"the manifest names {len(layers)} blobs; at most {_MAX_LAYERS} can be pulled")
     if wrong := next((layer for layer in layers if not 0 <= layer.size < 1 << 50), None):
         raise RegistryError(f"the manifest says that {wrong.digest} has {wrong.size} bytes")
     return manifest

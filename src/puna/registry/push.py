@@ -9,11 +9,11 @@ from contextlib import closing, contextmanager, suppress
 from puna.errors import InvalidNameError, ModelNotFoundError, RegistryError, StoreError
 from puna.registry.download import Patience
 from puna.registry.remote import Registry
-from puna.registry.report import Progress, Report, told, without_tls
+from puna.registry.report import Report, TransferProgress, told, without_tls
 from puna.registry.upload import Upload
 from puna.store import ModelName, Store, StoredModel
 from puna.store.blobs import has_changed
-from puna.store.manifest import Layer
+from puna.store.manifest import ManifestLayer
 from puna.store.names import DEFAULT_HOST, DEFAULT_NAMESPACE
 
 #: How long a registry may be silent: it takes a while to look at a large blob.
@@ -35,7 +35,7 @@ def push(
     on where it was. Raises InvalidNameError, ModelNotFoundError, RegistryError, StoreError, and
     TransferCancelledError after `cancelled` is set.
     """
-    report(Progress("retrieving manifest"))
+    report(TransferProgress("retrieving manifest"))
     given = ModelName.parse(name.strip())
     plain = without_tls(name, insecure)
     if (given.host, given.namespace) == (DEFAULT_HOST, DEFAULT_NAMESPACE):
@@ -48,7 +48,7 @@ def push(
         model = store.get(given)
         data = store.manifest_bytes(given)
     except (ModelNotFoundError, StoreError):
-        report(Progress("couldn't retrieve manifest"))
+        report(TransferProgress("couldn't retrieve manifest"))
         raise
     pusher = _Pusher(store, model, report, cancelled or threading.Event(), patience or Patience())
     pusher.check()
@@ -60,9 +60,9 @@ def push(
     ):
         registry.reach()
         pusher.send(registry)
-        report(Progress("pushing manifest"))
+        report(TransferProgress("pushing manifest"))
         registry.put_manifest(data)
-    report(Progress("success"))
+    report(TransferProgress("success"))
 
 
 @contextmanager
@@ -128,10 +128,10 @@ class _Pusher:
                     self._tell(layer, completed)
             self._tell(layer, layer.size)
 
-    def _tell(self, layer: Layer, completed: int) -> None:
-        self._report(Progress.of_blob("pushing", layer.digest, layer.size, completed))
+    def _tell(self, layer: ManifestLayer, completed: int) -> None:
+        self._report(TransferProgress.of_blob("pushing", layer.digest, layer.size, completed))
 
-    def _elsewhere(self, layer: Layer) -> str:
+    def _elsewhere(self, layer: ManifestLayer) -> str:
         """Another repository of the same registry that may have the blob: `namespace/model`; else empty.
 
         That is the one the layer came from, or one of which the store has a model with it.

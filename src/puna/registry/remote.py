@@ -11,14 +11,14 @@ import httpx
 
 from puna.errors import RegistryError
 from puna.registry.network import in_time, open_client
-from puna.registry.tokens import Tokens, beginning
+from puna.registry.tokens import RegistryTokens, beginning
 from puna.store.manifest import MANIFEST
 from puna.store.names import ModelName
 
 #: Bytes of a manifest; those of real models have a few thousand.
-_MOST_MANIFEST = 4 << 20
+_MAX_MANIFEST = 4 << 20
 #: Bytes of a registry's error that are worth repeating.
-_MOST_QUOTED = 300
+_MAX_QUOTED = 300
 
 
 class RefusedError(Exception):
@@ -33,7 +33,7 @@ class RefusedError(Exception):
     def of(cls, answer: httpx.Response) -> RefusedError:
         """The error that an answer is."""
         with in_time(f"what {answer.url.host} refuses"):
-            data = beginning(answer, _MOST_QUOTED)
+            data = beginning(answer, _MAX_QUOTED)
         text = " ".join(data.decode(errors="replace").split())
         return cls(answer.status_code, text, answer.headers.get("x-error-code", ""))
 
@@ -64,7 +64,7 @@ class Registry:
         self._client = open_client(insecure=insecure, stall_s=stall_s, endpoint=endpoint, cancelled=cancelled)
         self._base = endpoint or f"{'http' if plain else 'https'}://{name.host}"
         self._may_fall_back = insecure and not plain and not endpoint
-        self._tokens = Tokens(self._client, token, may_create_key=writes)
+        self._tokens = RegistryTokens(self._client, token, may_create_key=writes)
 
     @property
     def public_key(self) -> str:
@@ -97,9 +97,9 @@ class Registry:
     def _manifest(self) -> bytes:
         url, headers = self.url(f"manifests/{self.name.tag}"), {"accept": MANIFEST}
         with in_time(f"the manifest of {self.name}"), self.stream("GET", url, headers=headers) as answer:
-            data = beginning(answer, _MOST_MANIFEST + 1)
-        if len(data) > _MOST_MANIFEST:
-            raise RegistryError(f"the manifest of {self.name} has more than {_MOST_MANIFEST >> 20} MB")
+            data = beginning(answer, _MAX_MANIFEST + 1)
+        if len(data) > _MAX_MANIFEST:
+            raise RegistryError(f"the manifest of {self.name} has more than {_MAX_MANIFEST >> 20} MB")
         return data
 
     @contextmanager

@@ -13,7 +13,7 @@ from puna.registry.network import what_failed
 from puna.registry.remote import RefusedError
 
 
-class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
+class TransferProgress(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a pull or push is at; `total` and `completed` count the bytes of the blob `digest`."""
 
     status: str
@@ -22,12 +22,12 @@ class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
     completed: int = 0
 
     @classmethod
-    def of_blob(cls, verb: str, digest: str, total: int, completed: int) -> Progress:
+    def of_blob(cls, verb: str, digest: str, total: int, completed: int) -> TransferProgress:
         """How far the blob is: `pulling 8eeb52dfb3bb`."""
         return cls(f"{verb} {digest.removeprefix('sha256:')[:12]}", digest, total, completed)
 
 
-Report = Callable[[Progress], None]
+Report = Callable[[TransferProgress], None]
 
 
 def without_tls(name: str, insecure: bool) -> bool:

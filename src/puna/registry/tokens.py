@@ -96,11 +96,11 @@ def _created(path: Path) -> Identity | None:
     return made
 
 
-_MOST_TOKEN = 64 << 10
+_MAX_TOKEN = 64 << 10
 _PARAMETER = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
-class Tokens:
+class RegistryTokens:
     """The newest token for one repository, and the way to another one."""
 
     def __init__(self, client: httpx.Client, token: str = "", *, may_create_key: bool = False) -> None:
@@ -144,7 +144,7 @@ class Tokens:
     def _asked(self, place: str, headers: dict[str, str]) -> str:
         asked = self._client.stream("GET", place, headers=headers)
         with in_time(f"a token of {urlsplit(place).hostname}"), asked as answer:
-            data = b"" if answer.is_error else beginning(answer, _MOST_TOKEN)
+            data = b"" if answer.is_error else beginning(answer, _MAX_TOKEN)
         try:
             reply = msgspec.json.decode(data, type=dict[str, Any])
         except msgspec.DecodeError:

@@ -20,7 +20,7 @@ from puna.registry.download import PASSING, Patience
 from puna.registry.network import TransferCancelledError, what_failed
 from puna.registry.remote import RefusedError, Registry
 from puna.store.blobs import storage_errors
-from puna.store.manifest import Layer
+from puna.store.manifest import ManifestLayer
 
 #: Addresses of sessions carry the registry's own state; longer ones are no addresses.
 _MOST = 16 << 10
@@ -92,7 +92,7 @@ class Upload:
     def __init__(
         self,
         registry: Registry,
-        layer: Layer,
+        layer: ManifestLayer,
         path: Path,
         cancelled: threading.Event,
         patience: Patience,

@@ -16,7 +16,7 @@ from puna.errors import RegistryError
 from puna.registry.download import PASSING, BlobPuller
 from puna.registry.network import TransferCancelledError, in_time, open_client, what_failed
 from puna.registry.remote import RefusedError
-from puna.registry.report import Progress, told
+from puna.registry.report import TransferProgress, told
 from puna.store import ModelName, ModelSpec, StoredModel
 from puna.store.blobs import move_into_place, read_whole, storage_errors
 from puna.store.facts import MAGIC
@@ -24,7 +24,7 @@ from puna.store.facts import MAGIC
 _CHUNK = 1 << 20
 _RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18})", re.ASCII)
 #: A file without a length is given up after that many bytes, or where less than that is left on the disk.
-_MOST_BYTES = 1 << 50
+_MAX_BYTES = 1 << 50
 _LEFT_FREE = 1 << 30
 
 
@@ -44,7 +44,7 @@ def pull_file(puller: BlobPuller, url: str, model: ModelName, *, insecure: bool 
             digest = coming.finish()
     name = f"{model.model}.gguf"
     spec = ModelSpec(files={name: digest}, origins={name: origin} if version else {})
-    return puller.store.create(model, spec, lambda status: puller.report(Progress(status)))
+    return puller.store.create(model, spec, lambda status: puller.report(TransferProgress(status)))
 
 
 def _known(puller: BlobPuller, model: ModelName, origin: str) -> str:
@@ -177,7 +177,7 @@ class _Coming:
     def _write(self, data: bytes) -> None:
         if self._have < len(MAGIC) and (begin := data[: len(MAGIC)]) != MAGIC and self._have == 0:
             raise RegistryError(f"{_shown(self._url)} is no GGUF file: it begins with {begin!r}")
-        if self._have + len(data) > (self._note.size or _MOST_BYTES):
+        if self._have + len(data) > (self._note.size or _MAX_BYTES):
             raise RegistryError(f"{_shown(self._url)} has more bytes than it should")
         with storage_errors("write", self._path):
             view, at = memoryview(data), self._have
@@ -215,7 +215,7 @@ class _Coming:
 
     def _tell(self) -> None:
         total = max(self._note.size, self._have)
-        self._puller.report(Progress(f"pulling {Path(self._url).name[:60]}", "", total, self._have))
+        self._puller.report(TransferProgress(f"pulling {Path(self._url).name[:60]}", "", total, self._have))
 
     def _wait(self, seconds: float) -> None:
         if self._puller.cancelled.wait(seconds):

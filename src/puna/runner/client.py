@@ -41,15 +41,15 @@ from puna.protocol import (
     Inspected,
     Load,
     Loaded,
-    Message,
+    LoadingProgress,
     Ping,
     Pong,
-    Progress,
     Prompted,
     Refused,
     Render,
     Scored,
     Unpacker,
+    WireMessage,
     pack,
 )
 from puna.runner.tally import Tally
@@ -126,7 +126,7 @@ _Receive = Callable[[], Coroutine[None, None, FromRunner]]
 
 #: Pieces of an answer that may wait to be read. The engine does not wait for a client: its place in the batch
 #: and its cells are free for others the sooner.
-MOST_UNREAD = 1024
+MAX_UNREAD = 1024
 #: Lines of the process's error output kept for the message when it dies.
 _KEPT_LINES = 20
 _CLOSE_TIMEOUT_S = 5.0
@@ -233,7 +233,7 @@ class LocalRunner:
                     + (f" - {self._last_lines[-1]}" if self._last_lines else "")
                 ) from None
             match message:
-                case Progress():
+                case LoadingProgress():
                     done, total = message.done, message.total
                     if on_progress is not None:
                         on_progress(done, total)
@@ -386,7 +386,7 @@ class LocalRunner:
             raise PunaError.of_kind(message.kind, message.message)
         return message
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: WireMessage) -> None:
         if not self._writer.is_closing():
             self._writer.write(pack(message))
 
@@ -423,10 +423,10 @@ class LocalRunner:
     def _pass_on(self, request_id: int, message: FromRunner) -> None:
         """Let who asked have `message`, unless too much waits for them already."""
         replies = self._replies[request_id]
-        if isinstance(message, Chunk) and replies.qsize() >= MOST_UNREAD:
+        if isinstance(message, Chunk) and replies.qsize() >= MAX_UNREAD:
             self._overrun.add(request_id)
             self._send(Cancel(id=request_id))
-            text = f"{MOST_UNREAD} pieces of the answer wait to be read: the client reads too slowly"
+            text = f"{MAX_UNREAD} pieces of the answer wait to be read: the client reads too slowly"
             message = Failed(id=request_id, message=text, kind=SlowClientError.__name__)
         replies.put_nowait(message)
 

@@ -44,13 +44,13 @@ from puna.protocol import (
     Inspected,
     Load,
     Loaded,
-    Message,
+    LoadingProgress,
     Ping,
     Pong,
-    Progress,
     Refused,
     Render,
     ToRunner,
+    WireMessage,
 )
 
 #: Whether the text of a request takes long.
@@ -153,7 +153,7 @@ class _Parent(Channel[ToRunner]):
     That can happen in any thread: the engine's may send before the main one notices.
     """
 
-    def send(self, message: Message) -> None:
+    def send(self, message: WireMessage) -> None:
         try:
             super().send(message)
         except OSError as error:
@@ -222,7 +222,7 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
         now = time.monotonic()
         if done == total or now - last > _PROGRESS_INTERVAL_S:
             last = now
-            channel.send(Progress(done=done, total=total))
+            channel.send(LoadingProgress(done=done, total=total))
 
     facts = facts_at(Path(request.path)) or ModelFacts()
     renderer = Renderer()
@@ -264,7 +264,7 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
             kernels=ops.kernels if own else "ggml",
             engine=loaded.model.engine,
             vram_bytes=loaded.vram_bytes,
-            most_context=engine.room.most_context,
+            max_context=engine.room.max_context,
             trained_context=loaded.trained_context,
             exact_context=loaded.model.exact_context,
             warnings=(problem,) if own and (problem := missing_kernels()) else loaded.warnings,

@@ -23,7 +23,7 @@ from puna.server.http.origins import CORSMiddleware, HostCheckMiddleware
 from puna.server.http.replies import error_reply, text_reply
 from puna.server.http.request_log import RequestLogMiddleware
 from puna.server.inspection.routes import routes as inspection_routes
-from puna.server.jobs.backend import Backend
+from puna.server.jobs.backend import Service
 from puna.server.keys.check import KeyCheckMiddleware
 from puna.server.metrics import Metrics
 from puna.server.ollama.routes import routes as ollama_routes
@@ -34,7 +34,7 @@ from puna.store import Store
 
 def create_app(store: Store, fleet: Fleet, settings: Settings, metrics: Metrics, bound: Host) -> Starlette:
     """The server's ASGI application. `bound` is the address it listens on, which decides the Host check."""
-    backend = Backend(store, fleet, settings, metrics)
+    backend = Service(store, fleet, settings, metrics)
     rooms = (ollama_routes, anthropic_routes, openai_routes, inspection_routes)  # Anthropic's models first
     routes = [*(route for room in rooms for route in room(backend)), *unavailable.routes()]
     app = Starlette(
@@ -49,7 +49,7 @@ def create_app(store: Store, fleet: Fleet, settings: Settings, metrics: Metrics,
                 needs_key=lambda: settings.keyring.required,
             ),
             Middleware(KeyCheckMiddleware, keyring=settings.keyring),
-            Middleware(BodyLimitMiddleware, most_bytes=settings.max_body_bytes),
+            Middleware(BodyLimitMiddleware, max_bytes=settings.max_body_bytes),
             Middleware(DisconnectMiddleware),
         ],
         exception_handlers={PunaError: error_reply, HTTPException: _http_exception, Exception: error_reply},

@@ -19,7 +19,7 @@ from types import TracebackType
 
 from puna.errors import GGUFError, InvalidNameError, RequestError, StoreError
 from puna.store.facts import MAGIC, facts_of
-from puna.store.held import Held
+from puna.store.held import BlobHold
 
 _ADVICE = {
     errno.ENOSPC: "the disk is full: free some space, or point PUNA_MODELS at another disk",
@@ -31,15 +31,15 @@ _ADVICE = {
 
 
 #: Bytes of a manifest, a config or a text, as many as a request can bring.
-_MOST_TEXT = 64 << 20
+_MAX_TEXT = 64 << 20
 
 
 def read_whole(path: Path) -> bytes:
     """The content of a file that is no model. Raises OSError, also for one that is too long to be a text."""
     with path.open("rb") as file:
-        content = file.read(_MOST_TEXT + 1)
-    if len(content) > _MOST_TEXT:
-        raise OSError(errno.EFBIG, f"it has more than {_MOST_TEXT >> 20} MB, which is no text", str(path))
+        content = file.read(_MAX_TEXT + 1)
+    if len(content) > _MAX_TEXT:
+        raise OSError(errno.EFBIG, f"it has more than {_MAX_TEXT >> 20} MB, which is no text", str(path))
     return content
 
 
@@ -218,9 +218,9 @@ class Blobs:
                 os.utime(path)
         return True
 
-    def held(self, digests: Iterable[str] = ()) -> Held:
+    def held(self, digests: Iterable[str] = ()) -> BlobHold:
         """Keep blobs from being deleted while others stop needing them; what is no blob here is left out."""
-        held = Held(self.folder)
+        held = BlobHold(self.folder)
         for given in digests:
             with contextlib.suppress(InvalidNameError, OSError):
                 held.add(normalize_digest(given), self.path(given))
@@ -287,7 +287,7 @@ class Blobs:
         digest = digest_of(data)
         return digest, self.put(digest, [data])
 
-    def adopt(self, path: Path, held: Held, on_read: Callable[[int, int], object]) -> str:
+    def adopt(self, path: Path, held: BlobHold, on_read: Callable[[int, int], object]) -> str:
         """Move a file of `scratch` into place. Returns its digest, which is `held`. Raises StoreError.
 
         `on_read` hears how many bytes of it have been read, of how many.

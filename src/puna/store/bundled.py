@@ -13,7 +13,7 @@ from puna.store import manifest as media
 from puna.store.blobs import digest_of, file_digest
 from puna.store.config import ModelConfig
 from puna.store.facts import facts_of
-from puna.store.manifest import Layer, Manifest
+from puna.store.manifest import Manifest, ManifestLayer
 from puna.store.names import ModelName
 from puna.store.stored import StoredModel
 
@@ -65,7 +65,7 @@ def bundled_model(name: ModelName) -> StoredModel | None:
 def _described(bundled: Bundled, mtime_ns: int, size: int) -> StoredModel:
     path = bundled.file
     facts = facts_of(path)
-    layer = Layer(media_type=media.MODEL, digest=file_digest(path), size=size)
+    layer = ManifestLayer(media_type=media.MODEL, digest=file_digest(path), size=size)
     config = ModelConfig(
         model_format="gguf",
         model_family=facts.architecture,
@@ -74,9 +74,9 @@ def _described(bundled: Bundled, mtime_ns: int, size: int) -> StoredModel:
         file_type=facts.quantization,
     )
     encoded = config.encode([layer.digest])
-    config_layer = Layer(media_type=media.CONFIG, digest=digest_of(encoded), size=len(encoded))
+    config_layer = ManifestLayer(media_type=media.CONFIG, digest=digest_of(encoded), size=len(encoded))
     options = bundled.params
-    params = Layer(media_type=media.PARAMS, digest=file_digest(options), size=options.stat().st_size)
+    params = ManifestLayer(media_type=media.PARAMS, digest=file_digest(options), size=options.stat().st_size)
     manifest = Manifest(config=config_layer, layers=(layer, params))
     return StoredModel(
         model_name=bundled.name,

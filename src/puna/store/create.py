@@ -15,12 +15,12 @@ import msgspec
 from puna import gojson
 from puna.errors import GGUFError, ModelError, RequestError, StoreError, shown
 from puna.gguf import FileType
-from puna.options import LARGEST_SCALE, MOST_ADAPTERS, is_scale
+from puna.options import LARGEST_SCALE, MAX_ADAPTERS, is_scale
 from puna.store import manifest as media
 from puna.store.blobs import Blobs, normalize_digest
 from puna.store.config import ModelConfig
 from puna.store.facts import MAGIC, Facts, facts_of
-from puna.store.manifest import Layer, Manifest
+from puna.store.manifest import Manifest, ManifestLayer
 from puna.store.stored import StoredModel
 
 #: Makes of PEFT's settings and tensors, for a model file, an adapter at the last path.
@@ -127,7 +127,7 @@ class _Assembly:
         self._blobs = blobs
         self._check = check
         self._report = report
-        self._layers: list[Layer] = []
+        self._layers: list[ManifestLayer] = []
         self._facts: list[Facts] = []
 
     def inherit(self, parent: StoredModel, replaced: Mapping[str, str]) -> None:
@@ -147,7 +147,7 @@ class _Assembly:
                 with _named_for_clients(parent.name, layer.digest, path):
                     self._facts.append(facts_of(path))
             self._keep(
-                Layer(
+                ManifestLayer(
                     media_type=layer.media_type,
                     digest=layer.digest,
                     size=layer.size,
@@ -157,11 +157,11 @@ class _Assembly:
                 )
             )
 
-    def _instead(self, layer: Layer, digest: str) -> Layer:
+    def _instead(self, layer: ManifestLayer, digest: str) -> ManifestLayer:
         if digest == layer.digest:
             return layer
         size = self._blobs.path(digest).stat().st_size
-        return Layer(media_type=layer.media_type, digest=digest, size=size, name=layer.name)
+        return ManifestLayer(media_type=layer.media_type, digest=digest, size=size, name=layer.name)
 
     def add_files(
         self, files: Mapping[str, str], only: str | None = None, origins: Mapping[str, str] | None = None
@@ -188,7 +188,7 @@ class _Assembly:
                 raise RequestError(f"{file_name} is a {facts.kind}, not an {only}")
             self._facts.append(facts)
             self._keep(
-                Layer(
+                ManifestLayer(
                     media_type=_KINDS[facts.kind],
                     digest=digest,
                     size=path.stat().st_size,
@@ -252,7 +252,9 @@ class _Assembly:
             digest, _ = self._blobs.add_file(made)
         path = self._blobs.path(digest)
         self._facts.append(facts_of(path))
-        self._keep(Layer(media_type=media.ADAPTER, digest=digest, size=path.stat().st_size, origin=str(path)))
+        self._keep(
+            ManifestLayer(media_type=media.ADAPTER, digest=digest, size=path.stat().st_size, origin=str(path))
+        )
 
     def _name_last(self, given: str, name: str, spec: ModelSpec) -> None:
         """Give the layer added last the name requests know it by, and its scale."""
@@ -263,8 +265,8 @@ class _Assembly:
                 f"{shown(given)} is an adapter for {shown(own)}, and the model is {shown(of_model)}; use it "
                 "with the model it was trained on"
             )
-        if sum(each.media_type == media.ADAPTER for each in self._layers) > MOST_ADAPTERS:
-            raise RequestError(f"a model can have at most {MOST_ADAPTERS} adapters")
+        if sum(each.media_type == media.ADAPTER for each in self._layers) > MAX_ADAPTERS:
+            raise RequestError(f"a model can have at most {MAX_ADAPTERS} adapters")
         if any(each.name == name for each in self._layers if each.media_type == media.ADAPTER):
             raise RequestError(f"there are two adapters of the name {shown(name)}; rename one")
         scale = spec.adapter_scales.get(given, 1.0)
@@ -273,7 +275,7 @@ class _Assembly:
     def add(self, media_type: str, data: bytes) -> None:
         digest, new = self._blobs.add(data)
         self._report(f"{'creating new' if new else 'using existing'} layer {digest}")
-        self._layers.append(Layer(media_type=media_type, digest=digest, size=len(data)))
+        self._layers.append(ManifestLayer(media_type=media_type, digest=digest, size=len(data)))
 
     def replace(self, media_type: str, data: bytes, also: Sequence[str] = ()) -> None:
         """Add a layer, replacing all layers of its type and of the types in `also`."""
@@ -301,10 +303,11 @@ class _Assembly:
         digest, new = self._blobs.add(data)
         self._report(f"{'creating new' if new else 'using existing'} layer {digest}")
         return Manifest(
-            config=Layer(media_type=media.CONFIG, digest=digest, size=len(data)), layers=tuple(self._layers)
+            config=ManifestLayer(media_type=media.CONFIG, digest=digest, size=len(data)),
+            layers=tuple(self._layers),
         )
 
-    def _keep(self, layer: Layer) -> None:
+    def _keep(self, layer: ManifestLayer) -> None:
         self._report(f"using existing layer {layer.digest}")
         self._layers.append(layer)
 

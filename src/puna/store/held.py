@@ -19,7 +19,7 @@ _LOCKS: Final = ".puna.held"
 _RANGE: Final = struct.Struct("hhqqi4x")
 
 
-class Held:
+class BlobHold:
     """Blobs that nobody deletes until this is closed; in a folder that cannot be written to nobody would."""
 
     def __init__(self, folder: Path) -> None:

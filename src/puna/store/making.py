@@ -23,7 +23,7 @@ from puna.store import manifest as media
 from puna.store.blobs import Blobs, normalize_digest
 from puna.store.create import PART_NAME, ModelSpec, check_file_name
 from puna.store.facts import facts_of
-from puna.store.held import Held
+from puna.store.held import BlobHold
 from puna.store.stored import StoredModel
 
 #: Is told what is being done, and how many bytes of it are, of how many.
@@ -41,7 +41,7 @@ class Maker:
     """
 
     blobs: Blobs
-    held: Held
+    held: BlobHold
     progress: Progress = lambda status, done, total: None
     on_made: Callable[[str], object] = lambda digest: None
     on_size: Callable[[int], object] = lambda size_bytes: None

@@ -23,7 +23,9 @@ LICENSE = _IMAGE + "license"
 TENSOR = _IMAGE + "tensor"
 
 
-class Layer(msgspec.Struct, frozen=True, kw_only=True, rename={"media_type": "mediaType", "origin": "from"}):
+class ManifestLayer(
+    msgspec.Struct, frozen=True, kw_only=True, rename={"media_type": "mediaType", "origin": "from"}
+):
     """One blob of a model. `origin` is the parent model's name or the path of the layer's file."""
 
     media_type: str
@@ -47,8 +49,8 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True, rename={"media_type": "me
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The config layer and the content layers, in order."""
 
-    config: Layer
-    layers: tuple[Layer, ...] = ()
+    config: ManifestLayer
+    layers: tuple[ManifestLayer, ...] = ()
 
     @classmethod
     def decode(cls, data: bytes, where: str) -> Manifest:
@@ -74,7 +76,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         }
         return (gojson.dumps(value) + "\n").encode()
 
-    def of_type(self, *media_types: str) -> list[Layer]:
+    def of_type(self, *media_types: str) -> list[ManifestLayer]:
         return [layer for layer in self.layers if layer.media_type in media_types]
 
     def digests(self) -> set[str]:
@@ -87,5 +89,5 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return self.config.size + sum(layer.size for layer in self.layers)
 
 
-def _checked(layer: Layer) -> Layer:
+def _checked(layer: ManifestLayer) -> ManifestLayer:
     return msgspec.structs.replace(layer, digest=normalize_digest(layer.digest))

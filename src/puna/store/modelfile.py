@@ -34,7 +34,7 @@ class ModelfileError(RequestError):
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class Instruction:
     """One command: its name in lower case, its value, and for PARAMETER and MESSAGE the key or role."""
 
     name: str
@@ -51,7 +51,7 @@ class Command:
 class Modelfile:
     """The commands of a Modelfile in order, without comments and blank lines."""
 
-    commands: tuple[Command, ...]
+    commands: tuple[Instruction, ...]
 
     def __str__(self) -> str:
         return "".join(f"{command}\n" for command in self.commands)
@@ -82,7 +82,7 @@ def decode(data: bytes) -> str:
 def parse(text: str | bytes) -> Modelfile:
     """Parse a Modelfile. Raises ModelfileError naming the line."""
     reader = _Reader(decode(text) if isinstance(text, bytes) else text.removeprefix("\ufeff"))
-    commands: list[Command] = []
+    commands: list[Instruction] = []
     while reader.skip_to_command():
         commands.append(_command(reader))
     if not any(command.name == "from" for command in commands):
@@ -90,7 +90,7 @@ def parse(text: str | bytes) -> Modelfile:
     return Modelfile(tuple(commands))
 
 
-def _command(reader: _Reader) -> Command:
+def _command(reader: _Reader) -> Instruction:
     at = reader.at
     name = reader.word().lower()
     if name not in NAMES or not reader.skip_blanks():
@@ -105,7 +105,7 @@ def _command(reader: _Reader) -> Command:
             raise ModelfileError(
                 f"unexpected EOF: {key[:80]}" if key else f"unexpected EOF in line {reader.line(at)}"
             )
-    return Command(name, reader.value(), key)
+    return Instruction(name, reader.value(), key)
 
 
 class _Reader:

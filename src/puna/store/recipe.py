@@ -50,7 +50,7 @@ _BESIDE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ModelSource:
     """The target of FROM: a model in the store, or files to upload (relative name -> path)."""
 
     model: str | None = None
@@ -127,7 +127,7 @@ def create_request(modelfile: Modelfile) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value}
 
 
-def model_source(modelfile: Modelfile, folder: Path) -> Source:
+def model_source(modelfile: Modelfile, folder: Path) -> ModelSource:
     """The target of the FROM commands; those after the first add files. `folder` is the Modelfile's.
 
     Raises ModelNotFoundError for a path that does not exist, RequestError for a directory without a model or
@@ -141,23 +141,23 @@ def model_source(modelfile: Modelfile, folder: Path) -> Source:
         if extra.model is not None:
             raise RequestError(f"FROM {value}: no such file (a FROM after the first must name a file)")
         files |= extra.files
-    return Source(model=source.model, files=files)
+    return ModelSource(model=source.model, files=files)
 
 
 @dataclass(frozen=True, slots=True)
-class Adapters:
+class AdapterSources:
     """The targets of ADAPTER: files to upload (relative name -> path), and scales by names, else 1."""
 
     files: dict[str, Path] = field(default_factory=dict)
     scales: dict[str, float] = field(default_factory=dict)
 
 
-def adapter_source(modelfile: Modelfile, folder: Path) -> Adapters:
+def adapter_source(modelfile: Modelfile, folder: Path) -> AdapterSources:
     """The targets of the ADAPTER commands: a GGUF file or a folder that PEFT has saved, and maybe a scale.
 
     Raises ModelNotFoundError for a path that does not exist, and RequestError.
     """
-    found = Adapters()
+    found = AdapterSources()
     for value in modelfile.values("adapter"):
         path, scale = _scaled_path(value, folder)
         files = _adapter_files(path, value, folder)
@@ -194,7 +194,7 @@ def _adapter_files(path: Path, value: str, folder: Path) -> dict[str, Path]:
     raise ModelNotFoundError(f"adapter {shown(value)} does not exist in {folder}")
 
 
-def resolve(value: str, folder: Path) -> Source:
+def resolve(value: str, folder: Path) -> ModelSource:
     """Resolve the value of FROM: a file, a directory of files, or else the name of a model.
 
     A directory without weights counts only if `value` is written as a path: folders may be called as models.
@@ -203,14 +203,14 @@ def resolve(value: str, folder: Path) -> Source:
     named = f"{value}/".startswith(_PATHS)
     try:
         if path.is_dir() and (named or any(next(path.glob(each), None) for each in _WEIGHTS)):
-            return Source(files=_directory_files(path))
+            return ModelSource(files=_directory_files(path))
         if path.is_file():
-            return Source(files={part.name: part for part in parts_of(path)})
+            return ModelSource(files={part.name: part for part in parts_of(path)})
     except OSError as error:  # a name too long, or too many links
         raise RequestError(f"{shown(value)} cannot be looked at: {error.strerror or error}") from None
     if named or value.lower().endswith((".gguf", ".safetensors")):
         raise ModelNotFoundError(f"{path} does not exist")
-    return Source(model=value)
+    return ModelSource(model=value)
 
 
 def parts_of(path: Path) -> list[Path]:

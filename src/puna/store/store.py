@@ -25,7 +25,7 @@ from puna.store.blobs import (
 from puna.store.bundled import bundled_model, bundled_models
 from puna.store.config import ModelConfig
 from puna.store.create import Converter, ModelSpec, build, needs_making, uploads_of
-from puna.store.held import Held, is_held
+from puna.store.held import BlobHold, is_held
 from puna.store.manifest import Manifest
 from puna.store.names import DEFAULT_TAG, ModelName
 from puna.store.stored import StoredModel, read_layer
@@ -199,7 +199,7 @@ class Store:
     def _made(
         self,
         spec: ModelSpec,
-        held: Held,
+        held: BlobHold,
         progress: Progress | None,
         on_made: Callable[[str], object],
         on_size: Callable[[int], object] | None,

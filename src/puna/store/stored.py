@@ -17,7 +17,7 @@ from puna.store import manifest as media
 from puna.store.blobs import has_changed, read_whole
 from puna.store.config import ModelConfig
 from puna.store.facts import Facts, facts_of
-from puna.store.manifest import Layer, Manifest
+from puna.store.manifest import Manifest, ManifestLayer
 from puna.store.names import ModelName
 
 #: What there is in files of a store, by their media types.
@@ -66,7 +66,7 @@ class StoredModel:
     # --- files ---
 
     @property
-    def model_layer(self) -> Layer | None:
+    def model_layer(self) -> ManifestLayer | None:
         """The layer of the GGUF file; the last one if there are several."""
         layers = self.manifest.of_type(media.MODEL)
         return layers[-1] if layers else None
@@ -180,7 +180,7 @@ class StoredModel:
         layers = self.manifest.of_type(*media_types)
         return self._read(layers[-1]) if layers else None
 
-    def _check(self, layer: Layer) -> None:
+    def _check(self, layer: ManifestLayer) -> None:
         """Raises StoreError unless the layer's file is there, as it was when the model was made."""
         path = self.files[layer.digest]
         if not path.is_file():
@@ -192,10 +192,10 @@ class StoredModel:
             how = "was changed or moved after the model was made of it"
             raise _broken(self.name, layer.media_type, path, how)
 
-    def _read(self, layer: Layer) -> str:
+    def _read(self, layer: ManifestLayer) -> str:
         return read_layer(self.name, layer.media_type, self.files[layer.digest]).decode("utf-8", "replace")
 
-    def _json(self, layer: Layer, kind: Any) -> Any:
+    def _json(self, layer: ManifestLayer, kind: Any) -> Any:
         try:
             return msgspec.json.decode(self._read(layer), type=kind)
         except (msgspec.DecodeError, RecursionError) as error:

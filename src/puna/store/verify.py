@@ -9,7 +9,7 @@ from pathlib import Path
 
 from puna.errors import InvalidNameError, StoreError
 from puna.store.blobs import file_digest, has_changed, read_whole
-from puna.store.manifest import Layer, Manifest
+from puna.store.manifest import Manifest, ManifestLayer
 from puna.store.names import ModelName
 from puna.store.prune import manifest_files
 from puna.store.store import Store
@@ -21,7 +21,7 @@ _BLOB_NAME = re.compile(r"sha256[-:][0-9a-f]{64}")
 class Damage:
     """A blob that is not what its digest says, with the models that use it."""
 
-    layer: Layer
+    layer: ManifestLayer
     problem: str
     models: tuple[ModelName, ...]
 
@@ -45,7 +45,7 @@ def verify(store: Store, progress: Callable[[int, int], object] | None = None) -
     """
     found = Findings()
     users: dict[str, list[ModelName]] = {}
-    layers: dict[str, Layer] = {}
+    layers: dict[str, ManifestLayer] = {}
     for path in manifest_files(store.manifests):
         try:
             name = ModelName(*path.relative_to(store.manifests).parts)
@@ -66,7 +66,7 @@ def verify(store: Store, progress: Callable[[int, int], object] | None = None) -
         if _BLOB_NAME.fullmatch(path.name) is None or digest not in users:
             found.unused.append(path)
         if _BLOB_NAME.fullmatch(path.name):
-            layers.setdefault(digest, Layer(media_type="", digest=digest, size=_size(path)))
+            layers.setdefault(digest, ManifestLayer(media_type="", digest=digest, size=_size(path)))
     total, done = sum(_size(store.blob_path(digest)) for digest in layers), 0
     for digest, layer in layers.items():
         path = store.blob_path(digest)
@@ -81,7 +81,7 @@ def verify(store: Store, progress: Callable[[int, int], object] | None = None) -
     return found
 
 
-def _problem(path: Path, layer: Layer) -> str:
+def _problem(path: Path, layer: ManifestLayer) -> str:
     """What is wrong with a blob; empty if nothing is."""
     try:
         if not path.exists():

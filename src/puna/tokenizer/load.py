@@ -12,7 +12,7 @@ from puna.tokenizer.longest_match import WordPieceEncoder, WorldEncoder, escaped
 from puna.tokenizer.patterns import BY_ARCHITECTURE, BY_NAME, DEFAULT, LINES, PreTokenizer
 from puna.tokenizer.sentence_piece import SentencePieceEncoder, UnigramEncoder
 from puna.tokenizer.special_ids import SpecialIds, read_special_ids
-from puna.tokenizer.tokenizer import Encoder, Tokenizer
+from puna.tokenizer.tokenizer import TextEncoder, Tokenizer
 from puna.tokenizer.vocabulary import (
     PREFIX,
     Piece,
@@ -33,7 +33,7 @@ MODELS = ("gpt2", "llama", "bert", "t5", "gemma4", "rwkv")
 #: Merges of a vocabulary are at most so many: twice as many as in any that is known.
 _MERGES_PER_TOKEN = 5
 #: Bytes of a normaliser's table: fifty times those of the largest that is known.
-_MOST_CHARSMAP = 1 << 24
+_MAX_CHARSMAP = 1 << 24
 
 
 def tokenizer_from_gguf(file: GGUFFile) -> Tokenizer:
@@ -84,7 +84,7 @@ def tokenizer_kind(file: GGUFFile) -> str:
 
 @dataclass(frozen=True)
 class _Parts:
-    encoder: Encoder
+    encoder: TextEncoder
     piece: Piece
     drops_first_space: bool = False
 
@@ -141,10 +141,10 @@ def _charsmap(file: GGUFFile) -> bytes:
         return b""
     if not isinstance(value, NumberArray) or (found := value.numpy()).dtype.itemsize != 1:
         raise TokenizerError(f"{file.path.name}: key '{PREFIX}precompiled_charsmap' is not an array of bytes")
-    if len(found) > _MOST_CHARSMAP:
+    if len(found) > _MAX_CHARSMAP:
         raise TokenizerError(
             f"{file.path.name}: key '{PREFIX}precompiled_charsmap' has {len(found)} bytes; "
-            f"at most {_MOST_CHARSMAP} are read"
+            f"at most {_MAX_CHARSMAP} are read"
         )
     return found.tobytes()
 

@@ -98,7 +98,7 @@ class WordPieceEncoder:
 
 
 #: Bytes of a token: twice those of the longest that is known.
-_MOST_BYTES: Final = 256
+_MAX_BYTES: Final = 256
 _ESCAPE: Final = re.compile(rb"\\(?:x([0-9A-Fa-f]{2})|(.))", re.DOTALL)
 _ESCAPED: Final = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}
 
@@ -110,9 +110,9 @@ class WorldEncoder:
         kinds = TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.BYTE
         ids = {bytes_of(vocabulary.texts[id]): id for id in vocabulary.of_type(*kinds)}
         ids.pop(b"", None)
-        if (longest := max(map(len, ids), default=0)) > _MOST_BYTES:
+        if (longest := max(map(len, ids), default=0)) > _MAX_BYTES:
             raise TokenizerError(
-                f"{vocabulary.where}: a token has {longest} bytes; at most {_MOST_BYTES} are read"
+                f"{vocabulary.where}: a token has {longest} bytes; at most {_MAX_BYTES} are read"
             )
         lacking = next((byte for byte in range(256) if bytes([byte]) not in ids), None)
         if unknown is None and lacking is not None:

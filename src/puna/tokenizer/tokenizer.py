@@ -1,6 +1,6 @@
 """A model's tokenizer: text to ids and back.
 
-Added tokens, whose spelling is recognised in the text first, cut it into pieces; an `Encoder` turns
+Added tokens, whose spelling is recognised in the text first, cut it into pieces; an `TextEncoder` turns
 each piece of ordinary text between them into ids.
 """
 
@@ -17,7 +17,7 @@ from puna.tokenizer.special_ids import SpecialIds
 from puna.tokenizer.vocabulary import Piece, TokenType, Vocabulary
 
 
-class Encoder(Protocol):
+class TextEncoder(Protocol):
     def encode(self, text: str, *, first: bool) -> list[int]:
         """Token ids of `text`, without recognising added tokens.
 
@@ -127,7 +127,7 @@ class Tokenizer:
         pre: str,
         vocabulary: Vocabulary,
         special: SpecialIds,
-        encoder: Encoder,
+        encoder: TextEncoder,
         piece: Piece,
         *,
         drops_first_space: bool = False,

@@ -24,7 +24,7 @@ Picture = Image.Image
 #: What is read. Other formats Pillow knows are rarely sent, and are code that strangers' bytes would reach.
 _FORMATS: Final = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 #: Passes over the pixels that a progressive JPEG may ask for. Encoders use about ten.
-_MOST_SCANS: Final = 100
+_MAX_SCANS: Final = 100
 _SCAN: Final = b"\xff\xda"
 _WHITE: Final = (255, 255, 255, 255)
 
@@ -77,8 +77,8 @@ def _check(file: ImageFile.ImageFile, data: bytes, limits: ImageLimits, name: st
     photo = file.format in ("JPEG", "MPO")
     if not photo and getattr(file, "is_animated", False):
         raise ImageError(f"{name} is animated; send one frame of it as an image of its own")
-    if photo and (scans := data.count(_SCAN)) > _MOST_SCANS:
-        raise ImageError(f"{name} is a JPEG of {scans} scans, and at most {_MOST_SCANS} are decoded")
+    if photo and (scans := data.count(_SCAN)) > _MAX_SCANS:
+        raise ImageError(f"{name} is a JPEG of {scans} scans, and at most {_MAX_SCANS} are decoded")
 
 
 def _scale(file: ImageFile.ImageFile, enough: int) -> None:

@@ -28,11 +28,11 @@ class ImageLimits:
     @classmethod
     def from_env(cls) -> ImageLimits:
         """Numbers that make no sense count as absent, with a warning."""
-        most_mb = env_int("MAX_IMAGE_MB", cls.file_bytes >> 20, least=1)
+        max_mb = env_int("MAX_IMAGE_MB", cls.file_bytes >> 20, least=1)
         megapixels = env_int("MAX_IMAGE_MEGAPIXELS", cls.pixels // 10**6, least=1)
         return cls(
             count=env_int("MAX_IMAGES", cls.count, least=1),
-            file_bytes=most_mb << 20,
+            file_bytes=max_mb << 20,
             pixels=megapixels * 10**6,
             pixels_together=max(cls.pixels_together, megapixels * 10**6),
             memory_bytes=_BASE_BYTES + _BYTES_PER_PIXEL * megapixels * 10**6,

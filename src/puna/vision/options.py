@@ -20,7 +20,7 @@ OF_IMAGES: Final = ("v.", "s.", "mm.", "model.image_newline")
 #: And those of what listens, which is not loaded.
 OF_SOUND: Final = ("a.", "mm.a.")
 #: Patches of one image beyond which a file is damaged: eight times those of the largest published models.
-_MOST_PATCHES: Final = 1 << 17
+_MAX_PATCHES: Final = 1 << 17
 _LAYER = re.compile(r"v\.blk\.(\d{1,9})\.")
 
 
@@ -81,7 +81,7 @@ class VisionOptions:
         if hidden % heads:
             complaint = f"is {heads}, which does not divide the {hidden} numbers of a patch"
             raise invalid(file, "vision.attention.head_count", complaint)
-        if not patch_size <= image_size or (image_size // patch_size) ** 2 > _MOST_PATCHES:
+        if not patch_size <= image_size or (image_size // patch_size) ** 2 > _MAX_PATCHES:
             raise invalid(file, "vision.image_size", f"is {image_size}, with patches of {patch_size}")
         if (channels := scalar(file, "vision.num_channels", 3) or 3) != 3:  # Ollama writes 0 for none
             raise UnsupportedModelError(

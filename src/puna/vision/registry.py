@@ -54,7 +54,7 @@ _SELDOM: Final[dict[str, Any]] = {
 }
 
 
-_MOST_SHOWN: Final = 1 << 12
+_MAX_SHOWN: Final = 1 << 12
 
 
 class _Noting:
@@ -89,7 +89,7 @@ def read_checked(tower: type[VisionTower], file: GGUFFile, text_size: int) -> Vi
         if given is None or key in noting.asked or key in tower.without_effect:
             continue
         value = neutral(options) if callable(neutral) and options.layers else neutral
-        given = given if isinstance(given, str | int | float) else list(given[:_MOST_SHOWN])
+        given = given if isinstance(given, str | int | float) else list(given[:_MAX_SHOWN])
         if value is None or given != value:
             instead = "" if value is None else f", only {shown(value)}"
             raise UnsupportedModelError(

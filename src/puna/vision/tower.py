@@ -92,20 +92,20 @@ class VisionTower(Module):
         return 1
 
     @property
-    def most_patches(self) -> int:
+    def max_patches(self) -> int:
         """Patches of the largest image."""
         return self.options.patches
 
     @property
-    def most_pixels(self) -> int:
+    def max_pixels(self) -> int:
         """Pixels that `prepare` makes of the largest picture, of all tiles; more where sides are rounded."""
-        return self.most_patches * self.options.patch_size**2
+        return self.max_patches * self.options.patch_size**2
 
     def memory_bytes(self, slice_rows: int) -> int:
         """What reading the largest image takes beside the weights, as far as it is alive at once."""
         o = self.options
         row = max(layer.feed_forward_size for layer in o.layers) * 3 + 3 * o.patch_size**2
-        alive = self.most_patches * o.hidden_size * _ROWS_ALIVE + min(slice_rows, self.most_patches) * row
+        alive = self.max_patches * o.hidden_size * _ROWS_ALIVE + min(slice_rows, self.max_patches) * row
         return _FLOAT_BYTES * alive
 
     # --- what subclasses are made of -----------------------------------------------------------------

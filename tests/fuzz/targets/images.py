@@ -28,7 +28,7 @@ from tests.fuzz.hostile_bytes import damaged
 BOUNDS = Bounds(seconds=4.0, memory=256 << 20)
 LIMITS = ImageLimits(file_bytes=1 << 20, pixels=1_000_000)
 #: What any tower makes of any picture.
-_MOST_ROWS, _MOST_BYTES = 8192, 64 << 20
+_MAX_ROWS, _MAX_BYTES = 8192, 64 << 20
 
 _FORMATS = {
     "JPEG": ("RGB", "L", "CMYK"),
@@ -48,12 +48,12 @@ _TOWERS: tuple[tuple[Any, dict[str, Any]], ...] = (
     ),
     (Gemma3Vision, {"image_size": 896, "rows": 256}),
     (Idefics3Vision, {"image_size": 512, "longest_edge": 2048, "tile_rows": 64}),
-    (InternVision, {"image_size": 448, "least_tiles": 1, "most_tiles": 12, "tile_rows": 256}),
+    (InternVision, {"image_size": 448, "min_tiles": 1, "max_tiles": 12, "tile_rows": 256}),
     (
         Lfm2Vision,
         {
-            "patch_size": 16, "unit": 32, "least_pixels": 1 << 16, "most_pixels": 1 << 18, "tolerance": 2.0,
-            "tile_size": 512, "least_tiles": 2, "most_tiles": 10, "thumbnail": True, "tile_rows": 256,
+            "patch_size": 16, "unit": 32, "min_pixels": 1 << 16, "max_pixels": 1 << 18, "tolerance": 2.0,
+            "tile_size": 512, "min_tiles": 2, "max_tiles": 10, "thumbnail": True, "tile_rows": 256,
         },
     ),
     (LlavaVision, {"image_size": 336, "patches": 576, "mean": CLIP_MEAN}),
@@ -66,7 +66,7 @@ _TOWERS: tuple[tuple[Any, dict[str, Any]], ...] = (
     ),
     (MiniCPMVision, {"image_size": 448, "unit": 14, "rows": lambda *_: 64}),
     (PixtralVision, {"longest_edge": 1540, "unit": 28}),
-    (Qwen25Vision, {"unit": 28, "least_pixels": 3136, "most_pixels": 2 << 20}),
+    (Qwen25Vision, {"unit": 28, "min_pixels": 3136, "max_pixels": 2 << 20}),
 )  # fmt: skip
 
 
@@ -82,8 +82,8 @@ def fuzz(dice: random.Random, folder: Path) -> None:
     one = tower.__new__(tower)  # without weights
     one.options = SimpleNamespace(**options)
     prepared = tower.prepare(one, picture)
-    assert 0 < prepared.rows <= _MOST_ROWS
-    assert prepared.nbytes <= _MOST_BYTES
+    assert 0 < prepared.rows <= _MAX_ROWS
+    assert prepared.nbytes <= _MAX_BYTES
 
 
 def _file(dice: random.Random) -> bytes:

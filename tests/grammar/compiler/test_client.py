@@ -198,7 +198,7 @@ def test_a_format_that_an_answer_waits_for_is_compiled_though_another_request_le
     compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting = only(compiler.constraint_of(Format.regex("b"), None))
-    monkeypatch.setattr(client, "_MOST_KEPT", 1)
+    monkeypatch.setattr(client, "_MAX_KEPT", 1)
     compiler.constraint_of(Format.regex("a"), None)
     wait_until(lambda: len(processes()) == 2, "the end of the first")
     root = processes()[0]
@@ -230,7 +230,7 @@ def test_an_answer_that_ends_leaves_no_process(compiler: Compiler) -> None:
 def test_formats_are_compiled_once_and_not_kept_for_ever(
     compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "_MOST_KEPT", 2)
+    monkeypatch.setattr(client, "_MAX_KEPT", 2)
     made: list[bytes] = []
     start = client._Format.__init__
 
@@ -264,13 +264,13 @@ def test_formats_are_forgotten_where_they_take_too_much_memory_together(
 
     size = compiled("first")
     assert size > 1 << 16
-    monkeypatch.setattr(client, "_MOST_KEPT_BYTES", 2.5 * size)
+    monkeypatch.setattr(client, "_MAX_KEPT_BYTES", 2.5 * size)
     compiled("second")
     assert len(compiler._kept) == 2
     compiled("third")
     assert len(compiler._kept) == 2
     wait_until(lambda: len(processes()) == 3, "the end of the first")
-    monkeypatch.setattr(client, "_MOST_KEPT_BYTES", size // 2)
+    monkeypatch.setattr(client, "_MAX_KEPT_BYTES", size // 2)
     compiled("fourth")  # stays, though it is too large by itself
     assert len(compiler._kept) == 1
     wait_until(lambda: len(processes()) == 2, "the end of the others")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from puna.errors import ModelError, UnsupportedModelError
-from puna.model.adapters.peft import CONFIG, Settings
+from puna.model.adapters.peft import CONFIG, PeftSettings
 
 MODULES = [
     f"{root}model.layers.{layer}.{module}"
@@ -20,10 +20,10 @@ MODULES = [
 ]
 
 
-def settings(folder: Path, **fields: Any) -> Settings:
+def settings(folder: Path, **fields: Any) -> PeftSettings:
     path = folder / CONFIG
     path.write_text(json.dumps({"peft_type": "LORA", "r": 4, "lora_alpha": 8, **fields}))
-    return Settings.read(path)
+    return PeftSettings.read(path)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_the_rank_counts_by_its_root_where_the_settings_say_so(tmp_path: Path) -
 def test_patterns_that_take_for_ever_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str
 ) -> None:
-    monkeypatch.setattr("puna.model.adapters.peft._MOST_SECONDS", 0.2)
+    monkeypatch.setattr("puna.model.adapters.peft._MAX_SECONDS", 0.2)
     ours = settings(tmp_path, alpha_pattern={pattern: 1})
     with pytest.raises(UnsupportedModelError, match=r"the patterns of 'alpha_pattern' take more than 0\.2 s"):
         ours.factor("a" * 500 + "!", 4)

@@ -13,7 +13,7 @@ from puna.batch import Batch
 from puna.errors import ModelError
 from puna.gguf import GGUFWriter, open_gguf
 from puna.kvcache.types import KVTypes
-from puna.model.layer_cache import Chunk, Everything
+from puna.model.layer_cache import ChunkedKeys, Everything
 from puna.model.load import LoadedModel, load_model
 from puna.model.models.llama4 import Llama4, Llama4LayerOptions
 from puna.ops import Backend
@@ -232,7 +232,7 @@ def test_what_a_file_does_not_say_is_as_published(tmp_path: Path) -> None:
     assert o.rope.base == published.default_theta
     rotates = [(i + 1) % published.no_rope_layer_interval != 0 for i in range(8)]
     assert [layer.rope is not None for layer in layers] == rotates
-    chunk = Chunk(published.attention_chunk_size)
+    chunk = ChunkedKeys(published.attention_chunk_size)
     assert [layer.remembers for layer in layers] == [chunk if each else Everything() for each in rotates]
     assert published.interleave_moe_layer_step == 1
     assert all(layer.experts for layer in layers)

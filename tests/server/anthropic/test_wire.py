@@ -12,18 +12,18 @@ from puna.grammar.format import Format
 from puna.prompt.messages import Chat, Message
 from puna.server.anthropic.wire import MessagesRequest
 from puna.server.http.bodies import parse
-from puna.server.jobs.jobs import Asked
+from puna.server.jobs.jobs import GenerationSpec
 
 TOOL = {"name": "weather", "description": "d", "input_schema": {"type": "object", "properties": {}}}
 
 
-def asked(*messages: dict[str, Any], **fields: Any) -> Asked:
+def asked(*messages: dict[str, Any], **fields: Any) -> GenerationSpec:
     given = list(messages) or [{"role": "user", "content": "hi"}]
     body = {"model": "m", "max_tokens": 5, "messages": given, **fields}
     return parse(json.dumps(body).encode(), MessagesRequest).asked()
 
 
-def chat(of: Asked) -> Chat:
+def chat(of: GenerationSpec) -> Chat:
     (prompt,) = of.prompts
     assert isinstance(prompt, Chat)
     return prompt

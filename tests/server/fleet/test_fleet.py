@@ -53,7 +53,7 @@ class FakeRunner:
             parallel=1,
             weight_bytes=1,
             cache_bytes=0,
-            most_context=512,
+            max_context=512,
             trained_context=TRAINED,
         )
 

@@ -74,7 +74,7 @@ def test_another_engine_or_place_means_loading_again(
 
 
 @pytest.mark.parametrize(
-    ("loaded", "wanted", "most_context", "grows"),
+    ("loaded", "wanted", "max_context", "grows"),
     [
         ({}, {"num_ctx": 8192}, 32768, True),
         ({}, {"num_ctx": 32769}, 32768, False),
@@ -84,10 +84,10 @@ def test_another_engine_or_place_means_loading_again(
     ],
 )
 def test_a_longer_context_alone_may_be_grown_to(
-    loaded: dict[str, Any], wanted: dict[str, Any], most_context: int, grows: bool
+    loaded: dict[str, Any], wanted: dict[str, Any], max_context: int, grows: bool
 ) -> None:
     before = plan(**loaded)
-    assert before.grows_to(plan(**wanted), before.num_ctx, most_context) is grows
+    assert before.grows_to(plan(**wanted), before.num_ctx, max_context) is grows
 
 
 def test_where_the_context_changes_what_is_computed_another_one_means_loading_again() -> None:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from puna.protocol import CallDelta
-from puna.server.jobs.backend import Piece
+from puna.server.jobs.backend import AnswerDelta
 
 #: Thinking, text, calls and text.
-ANSWER: Sequence[Piece] = (
-    Piece("", "hm, well"),
-    Piece("I look."),
-    Piece("", calls=[CallDelta(0, "a", "f", '{"x": 1}')]),
-    Piece("", calls=[CallDelta(1, "b", "g", "{}")]),
-    Piece("Done."),
+ANSWER: Sequence[AnswerDelta] = (
+    AnswerDelta("", "hm, well"),
+    AnswerDelta("I look."),
+    AnswerDelta("", calls=[CallDelta(0, "a", "f", '{"x": 1}')]),
+    AnswerDelta("", calls=[CallDelta(1, "b", "g", "{}")]),
+    AnswerDelta("Done."),
 )
 
 
-def cut(pieces: Sequence[Piece], sizes: Sequence[int]) -> Iterator[Piece]:
+def cut(pieces: Sequence[AnswerDelta], sizes: Sequence[int]) -> Iterator[AnswerDelta]:
     """The answer in pieces of these sizes, in characters; what is left over comes in whole."""
     left = list(sizes)
     for piece in pieces:
@@ -29,7 +29,7 @@ def cut(pieces: Sequence[Piece], sizes: Sequence[int]) -> Iterator[Piece]:
             part, text = text[:size], text[size:]
             if call:
                 head = (call.id, call.name) if begin else ("", "")
-                yield Piece("", calls=[CallDelta(call.index, *head, part)])
+                yield AnswerDelta("", calls=[CallDelta(call.index, *head, part)])
             else:
-                yield Piece(part if piece.text else "", part if piece.thinking else "")
+                yield AnswerDelta(part if piece.text else "", part if piece.thinking else "")
             begin = False

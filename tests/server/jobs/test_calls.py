@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from puna.protocol import CallDelta
-from puna.server.jobs.backend import Piece
+from puna.server.jobs.backend import AnswerDelta
 from puna.server.jobs.calls import Calls, Segments
 from tests.server.jobs.answers import ANSWER, cut
 
@@ -53,4 +53,4 @@ def test_thinking_is_left_out_for_those_who_did_not_ask() -> None:
     for piece in cut(ANSWER, []):
         list(segments.feed(piece))
     assert [one.kind for one in segments.all] == ["text", "call", "call", "text"]
-    assert list(Segments().feed(Piece(""))) == []
+    assert list(Segments().feed(AnswerDelta(""))) == []

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from puna.errors import RequestError
-from puna.server.jobs.tools import MOST_TOOLS, ToolUse, called, chat_choice, chat_tools
+from puna.server.jobs.tools import MAX_TOOLS, ToolUse, called, chat_choice, chat_tools
 
 TOOLS: list[dict[str, Any]] = [
     {"type": "function", "function": {"name": name, "description": "d", "parameters": {"type": "object"}}}
@@ -69,7 +69,7 @@ def test_a_tool_that_is_none_is_refused_by_its_place(tool: dict[str, Any], words
 
 def test_there_is_a_limit() -> None:
     with pytest.raises(RequestError, match="at most 1,024 tools"):
-        ToolUse(chat_tools(TOOLS[:1] * (MOST_TOOLS + 1)))
+        ToolUse(chat_tools(TOOLS[:1] * (MAX_TOOLS + 1)))
 
 
 def test_tools_that_must_not_be_called_need_no_model_that_can() -> None:

@@ -7,14 +7,14 @@ import asyncio
 import pytest
 
 from puna.errors import ServerBusyError
-from puna.server.jobs.turns import Turn, Turns
+from puna.server.jobs.turns import WorkSlot, WorkSlots
 
 
-def turns(places: int, *, of_client: int = 99, of_kind: int = 99, longest_queue: int = 99) -> Turns:
-    return Turns(places, of_client=of_client, of_kind=of_kind, longest_queue=longest_queue)
+def turns(places: int, *, of_client: int = 99, of_kind: int = 99, longest_queue: int = 99) -> WorkSlots:
+    return WorkSlots(places, of_client=of_client, of_kind=of_kind, longest_queue=longest_queue)
 
 
-def come(*waiting: Turn) -> list[bool]:
+def come(*waiting: WorkSlot) -> list[bool]:
     return [turn.has_come for turn in waiting]
 
 

@@ -11,7 +11,7 @@ import pytest
 from starlette.datastructures import Headers
 
 from puna.errors import KeyFileError, RateLimitError
-from puna.server.keys.check import Usage, needed_scope, presented
+from puna.server.keys.check import KeyUsage, needed_scope, presented
 from puna.server.keys.keyring import Key, Keyring, change_keys, digest, new_key, read_keys
 
 
@@ -180,7 +180,7 @@ def made(**limits: int) -> Key:
 
 def test_a_rate_is_a_minutes_worth_at_once_and_then_one_at_a_time() -> None:
     now_s = 1000.0
-    usage = Usage(clock=lambda: now_s)
+    usage = KeyUsage(clock=lambda: now_s)
 
     def ask() -> int:
         try:
@@ -199,7 +199,7 @@ def test_a_rate_is_a_minutes_worth_at_once_and_then_one_at_a_time() -> None:
 
 
 def test_requests_in_progress_are_counted_until_they_end_however_they_end() -> None:
-    usage = Usage()
+    usage = KeyUsage()
     key = made(concurrency=2)
 
     def fails() -> None:

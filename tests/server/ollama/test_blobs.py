@@ -11,7 +11,7 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from puna.server.jobs.backend import Backend
+from puna.server.jobs.backend import Service
 from puna.server.metrics import Metrics
 from puna.server.ollama.create import routes
 from puna.server.settings import Settings
@@ -34,7 +34,7 @@ def test_others_are_served_while_an_upload_reaches_the_disk(
     store, nobody = Store(tmp_path), Any
 
     async def upload() -> int:
-        backend = Backend(store, nobody, Settings(), Metrics())  # type: ignore[arg-type]
+        backend = Service(store, nobody, Settings(), Metrics())  # type: ignore[arg-type]
         transport = httpx.ASGITransport(Starlette(routes=routes(backend)))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
             answer = asyncio.create_task(http.post(f"/api/blobs/{sha256(b'data')}", content=b"data"))

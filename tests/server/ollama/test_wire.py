@@ -9,13 +9,13 @@ import pytest
 
 from puna.prompt.messages import Chat, Insert, Message
 from puna.server.http.bodies import parse
-from puna.server.jobs.jobs import Asked
+from puna.server.jobs.jobs import GenerationSpec
 from puna.server.ollama.wire import ChatRequest, GenerateRequest
 
 IMAGE = "QUJD"
 
 
-def asked(kind: type[GenerateRequest] | type[ChatRequest] = GenerateRequest, **fields: Any) -> Asked:
+def asked(kind: type[GenerateRequest] | type[ChatRequest] = GenerateRequest, **fields: Any) -> GenerationSpec:
     return parse(json.dumps({"model": "m", **fields}).encode(), kind).asked()
 
 

@@ -10,16 +10,16 @@ from puna.grammar.format import Format
 from puna.options import Options
 from puna.prompt.messages import Chat, Message
 from puna.server.http.bodies import parse
-from puna.server.jobs.jobs import Asked
+from puna.server.jobs.jobs import GenerationSpec
 from puna.server.openai.wire import ChatCompletionRequest, CompletionRequest, SamplingFields
 
 
-def chat(*messages: dict[str, Any], **fields: Any) -> Asked:
+def chat(*messages: dict[str, Any], **fields: Any) -> GenerationSpec:
     body = {"model": "m", "messages": list(messages) or [{"role": "user", "content": "hi"}], **fields}
     return parse(json.dumps(body).encode(), ChatCompletionRequest).asked()
 
 
-def messages(asked: Asked) -> list[Message]:
+def messages(asked: GenerationSpec) -> list[Message]:
     (prompt,) = asked.prompts
     assert isinstance(prompt, Chat)
     return prompt.messages

@@ -28,7 +28,7 @@ class TinyGemma4Vision(WithLlama):
 
     text: TinyLlama  # not used
     large: bool = False
-    most_rows: int = 8
+    max_rows: int = 8
 
     markers: ClassVar[tuple[str, ...]] = ("<|image>", "<image|>")
 
@@ -74,12 +74,12 @@ class TinyGemma4Vision(WithLlama):
 
     @property
     def pictures(self) -> dict[str, Any]:
-        return {**AS_IS, "do_normalize": False, "max_soft_tokens": self.most_rows, "pooling_kernel_size": 2}
+        return {**AS_IS, "do_normalize": False, "max_soft_tokens": self.max_rows, "pooling_kernel_size": 2}
 
     def vision_metadata(self) -> dict[str, Any]:
         return super().vision_metadata() | {
             "vision.attention.layer_norm_epsilon": 1e-6, "vision.projector.scale_factor": 2,
-            "vision.image_max_pixels": self.most_rows * (2 * self.patch_size) ** 2,
+            "vision.image_max_pixels": self.max_rows * (2 * self.patch_size) ** 2,
         }  # fmt: skip
 
     def tower(self, state: Tensors) -> Tensors:
@@ -114,7 +114,7 @@ class TinyGemma4Vision(WithLlama):
         self, theirs: Any, options: VisionOptions, tokens: list[int], images: list[Image]
     ) -> torch.Tensor:
         """Patches as its processor makes them: pixel by pixel, padded to as many as there may be."""
-        size, most = self.patch_size, self.most_rows * 4
+        size, most = self.patch_size, self.max_rows * 4
         pixels = torch.zeros(len(images), most, 3 * size**2)
         places = torch.full((len(images), most, 2), -1)
         for number, image in enumerate(images):

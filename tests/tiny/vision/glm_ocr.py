@@ -59,7 +59,7 @@ class TinyGlmOcr(TinyQwen):
 
     @property
     def sized(self) -> dict[str, Any]:
-        return {"vision.min_pixels": 2 * 3136, "vision.max_pixels": 2 * self.most_pixels}
+        return {"vision.min_pixels": 2 * 3136, "vision.max_pixels": 2 * self.max_pixels}
 
     def text_tensors(self, tensors: Tensors) -> Tensors:
         found: Tensors = {}

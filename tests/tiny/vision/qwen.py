@@ -19,7 +19,7 @@ from tests.tiny.vision.common import Tensors, WithLlama, renamed
 class TinyQwen(WithLlama):
     """Four patches to a row."""
 
-    most_pixels: int = 28 * 28 * 16
+    max_pixels: int = 28 * 28 * 16
 
     markers: ClassVar[tuple[str, ...]] = ("<|vision_start|>", "<|vision_end|>")
 
@@ -46,7 +46,7 @@ class TinyQwen(WithLlama):
 
     @property
     def sized(self) -> dict[str, Any]:
-        return {"vision.max_pixels": self.most_pixels}
+        return {"vision.max_pixels": self.max_pixels}
 
     def metadata(self) -> dict[str, Any]:
         return {"rope.mrope_section": self.sections, "rope.dimension_sections": None}

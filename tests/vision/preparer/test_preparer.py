@@ -87,12 +87,12 @@ def test_an_image_is_what_the_tower_makes_of_it_in_this_process(name: str, tmp_p
             assert (one is None) == (other is None)
             assert one is None or (one.dtype == other.dtype and np.array_equal(one, other))
         beside = 0 if expected.overview is None else expected.overview.size
-        assert expected.pixels.size + beside <= 3.3 * tower.most_pixels  # sides are rounded
+        assert expected.pixels.size + beside <= 3.3 * tower.max_pixels  # sides are rounded
     preparer.close()
 
 
 def test_a_large_jpeg_is_decoded_at_a_size_the_tower_needs(tower: VisionTower, preparer: Preparer) -> None:
-    enough = 4 * tower.most_pixels
+    enough = 4 * tower.max_pixels
     width = height = tower.options.image_size * 8
     smaller = preparer.prepare(noise(width, height), "it", LIMITS)
     assert enough <= smaller.decoded_pixels <= width * height // 16

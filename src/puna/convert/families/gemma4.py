@@ -16,7 +16,7 @@ from puna.convert.plan import POST_NORMS
 from puna.errors import ConversionError
 
 _LARGEST_HEAD: Final = 1 << 14
-_MOST_TOKENS: Final = 1 << 21
+_MAX_TOKENS: Final = 1 << 21
 _LAYER: Final = {
     "per_layer_input_gate": "inp_gate", "per_layer_projection": "proj",
     "post_per_layer_input_norm": "post_norm",
@@ -51,7 +51,7 @@ def _deviations(config: Config) -> list[float]:
 
 def _padded(values: Values, config: Config) -> Values:
     """With rows for tokens that stand for images and sounds, which published tables may lack."""
-    missing = config.few("vocab_size", most=_MOST_TOKENS) - len(values)
+    missing = config.few("vocab_size", most=_MAX_TOKENS) - len(values)
     return np.pad(values, ((0, missing), (0, 0))) if missing > 0 else values
 
 

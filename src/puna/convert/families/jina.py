@@ -54,7 +54,7 @@ def _is_second(config: Config) -> bool:
 #: What `rename` calls tensors of another file.
 _ELSEWHERE: Final = "elsewhere"
 _ADAPTED: Final = re.compile(r"(.*)\.parametrizations\.weight\.(?:(original)|0\.lora_([AB]))")
-_MOST_TASKS: Final = 64
+_MAX_TASKS: Final = 64
 _TASK: Final = re.compile(r"\w[\w.-]{0,63}", re.ASCII)
 
 
@@ -62,7 +62,7 @@ def _tasks(config: Config) -> list[str]:
     """The names of the adapters. Raises ConversionError."""
     given = config.get("lora_adaptations") or []
     fine = isinstance(given, list) and all(isinstance(name, str) and _TASK.fullmatch(name) for name in given)
-    if not fine or len(set(given)) < len(given) or len(given) > _MOST_TASKS:
+    if not fine or len(set(given)) < len(given) or len(given) > _MAX_TASKS:
         raise ConversionError(f"config.json: 'lora_adaptations' is {shown(given)}, not the names of tasks")
     return list(given)
 

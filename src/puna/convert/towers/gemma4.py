@@ -38,17 +38,17 @@ _CHANGES: Final[dict[str, Change]] = {
     **{f"{name}.{bound}": _vector for name in _LINEARS.values() for bound in _BOUNDS},
 }
 _POOL: Final = 3
-_MOST_ROWS: Final = 280
+_MAX_ROWS: Final = 280
 
 
 def _pool(config: Config) -> int:
     return int(config.get("pooling_kernel_size") or _POOL)
 
 
-def _most_pixels(config: Config) -> int | None:
+def _max_pixels(config: Config) -> int | None:
     """Return the pixels of the largest image, unless it has the usual number of rows."""
-    rows = config.picture("max_soft_tokens", _MOST_ROWS)
-    return None if rows == _MOST_ROWS else rows * (_pool(config) * config.count("patch_size")) ** 2
+    rows = config.picture("max_soft_tokens", _MAX_ROWS)
+    return None if rows == _MAX_ROWS else rows * (_pool(config) * config.count("patch_size")) ** 2
 
 
 GEMMA4: Final = Family(
@@ -59,7 +59,7 @@ GEMMA4: Final = Family(
         "vision.attention.layer_norm_epsilon": lambda config: config.get("rms_norm_eps") or 1e-6,
         # Published files leave these out, which llama.cpp takes for the usual values.
         "vision.projector.scale_factor": lambda config: None if _pool(config) == _POOL else _pool(config),
-        "vision.image_max_pixels": _most_pixels,
+        "vision.image_max_pixels": _max_pixels,
     },
     names=_NAMES, changes=_CHANGES,
 )  # fmt: skip

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 #: The lower quartile of this many measurements is used: interruptions only ever add time.
 _WINDOW = 9
 #: What a row adds until it was measured, and the bounds of what is believed.
-_FIRST_ROW, _LEAST_ROW, _MOST_ROW = 0.125, 0.01, 2.0
+_FIRST_ROW, _MIN_ROW, _MAX_ROW = 0.125, 0.01, 2.0
 #: The first steps with a number of rows are slower than the rest: they are recorded for replay.
 _WARMING_UP = 3
 #: After this many steps with drafts, the step without any is measured again.
@@ -21,7 +21,7 @@ _REMEASURED_AFTER = 32
 _CAUTION = 1.25
 #: The share of time spent probing whether drafting pays now, where it could be done and does not pay.
 _PROBING = 0.02
-_MOST_SAVED = 4.0
+_MAX_SAVED = 4.0
 
 
 class Recent:
@@ -59,7 +59,7 @@ class Cost:
     @property
     def row(self) -> float:
         """What one more row adds."""
-        return min(max(self._row.value, _LEAST_ROW), _MOST_ROW) if self._row.value else _FIRST_ROW
+        return min(max(self._row.value, _MIN_ROW), _MAX_ROW) if self._row.value else _FIRST_ROW
 
     def measured(self, drafts: int, seconds: float) -> None:
         """A step with this many draft tokens took `seconds`."""
@@ -79,7 +79,7 @@ class Cost:
         To be called once in each step that could draft: each call saves up time, steps of sequences that do
         not draft save none.
         """
-        self._saved = min(self._saved + _PROBING, _MOST_SAVED)
+        self._saved = min(self._saved + _PROBING, _MAX_SAVED)
         if price > self._saved:
             return False
         self._saved -= price

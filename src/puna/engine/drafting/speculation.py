@@ -180,7 +180,7 @@ class Speculation:
             mode = wanted or self._default
             if mode not in ("prompt", self._generated_by) or (mode != "prompt" and sequence.images):
                 mode = "format"  # what generates drafts reads tokens alone
-            if self._cache.most_drafts and (mode != "format" or sequence.constraint is not None):
+            if self._cache.max_drafts and (mode != "format" or sequence.constraint is not None):
                 sequence.drafting = Drafting(mode, dict(self._acceptance))
 
     def propose(self, slices: Items[BatchSlice], room: Callable[[int], int]) -> None:
@@ -249,7 +249,7 @@ class Speculation:
         sequence = batch_slice.sequence
         assert isinstance(sequence, Generation)
         left = min(sequence.context, self._context) - len(sequence.inputs)
-        most = min(MAX_DRAFT_TOKENS, self._cache.most_drafts, left)
+        most = min(MAX_DRAFT_TOKENS, self._cache.max_drafts, left)
         most = min(most, sequence.limit - sequence.generated - 1)
         if sequence.constraint is not None and sequence.constraint.slow:
             most = 0

@@ -32,17 +32,17 @@ from puna.grammar.compiler.protocol import (
     Begin,
     Compile,
     Compiled,
+    CompilerFailure,
     End,
     Ended,
-    Failed,
     Follow,
     Followed,
     Fork,
+    FormatTask,
     FromProcess,
-    Look,
+    LookAhead,
     Masks,
-    Open,
-    Task,
+    OpenVocabulary,
     ToProcess,
     packed,
 )
@@ -61,8 +61,8 @@ _REPLY_PATIENCE_S: Final = 5.0
 #: A format whose masks take longer gets none for drafts.
 _SLOW_S: Final = 0.005
 #: Formats that stay compiled, each in a process, and the memory they may have together.
-_MOST_KEPT: Final = 16
-_MOST_KEPT_BYTES: Final = MEMORY_BYTES
+_MAX_KEPT: Final = 16
+_MAX_KEPT_BYTES: Final = MEMORY_BYTES
 
 _MODULES: Final = ("llguidance", "msgspec", "numpy", "regex", "tiktoken", "tokenizers")
 
@@ -93,7 +93,7 @@ class Compiler:
         Raises `RequestError` that says what is wrong with the format or which limit it exceeds, and
         `RunnerError` if no process can be had. `cancel` may end it early.
         """
-        task = Task.of(format, reading)
+        task = FormatTask.of(format, reading)
         if task is None:
             return None
         pickled = task.pickled()
@@ -153,7 +153,7 @@ class Compiler:
         """Keep no more than there is room for. A process ends when no answer is a fork of it any more."""
         for task, compiled in [*self._kept.items()]:
             kept_bytes = sum(each.size_bytes for each in self._kept.values())
-            if len(self._kept) <= _MOST_KEPT and kept_bytes <= _MOST_KEPT_BYTES:
+            if len(self._kept) <= _MAX_KEPT and kept_bytes <= _MAX_KEPT_BYTES:
                 return
             if compiled is not newest and not compiled.asked_by:
                 del self._kept[task]
@@ -241,7 +241,7 @@ class _Root(_Process):
         super().__init__(connection)
         self._process = process
         self._kill = weakref.finalize(self, _ended, process)
-        self.send(Open(str(path.absolute())))
+        self.send(OpenVocabulary(str(path.absolute())))
 
     def lives(self) -> bool:
         return self._process.poll() is None
@@ -309,7 +309,7 @@ class _Format:
             case Compiled(size_bytes=size_bytes):
                 self.size_bytes = size_bytes
                 return None
-            case Failed(kind=kind, message=message):
+            case CompilerFailure(kind=kind, message=message):
                 return _failure(kind, message)
             case Ended(status=status) if -status in OUT_OF_TIME:
                 return RequestError(_exceeded(f"{COMPILE_S:g} s of processor time"))
@@ -392,7 +392,7 @@ class RemoteConstraint:
             self._ask(Begin(), "followed", "mask")
         if drafts and self._state.answering:
             self._drafts.extend(drafts)
-            self._ask(Look(drafts), "rows")
+            self._ask(LookAhead(drafts), "rows")
 
     def offer(self, token: int) -> None:
         """Begin to follow `token`, which was drawn; `accept` says whether it stands."""
@@ -465,7 +465,7 @@ class RemoteConstraint:
                 self._mask, self._mask_s = np.frombuffer(rows, np.int32), seconds
             case Masks(rows=rows) if due == "rows":
                 self._rows.extend(np.frombuffer(rows, np.int32).reshape(-1, len(self._mask)))
-            case Failed(kind=kind, message=message):
+            case CompilerFailure(kind=kind, message=message):
                 self._error = _failure(kind, message)
             case Ended(status=status):
                 self._error = _stopped(status)

@@ -28,18 +28,18 @@ from puna.grammar.compiler.protocol import (
     Begin,
     Compile,
     Compiled,
+    CompilerFailure,
+    CompilerReady,
     End,
     Ended,
-    Failed,
     Follow,
     Followed,
     Fork,
+    FormatTask,
     FromProcess,
-    Look,
+    LookAhead,
     Masks,
-    Open,
-    Ready,
-    Task,
+    OpenVocabulary,
     ToProcess,
     packed,
 )
@@ -108,7 +108,9 @@ class _Process:
             with open(os.devnull, "w") as nothing:
                 os.dup2(nothing.fileno(), 2)  # a library that is out of memory says so there
         except OSError as error:
-            self._tell(connection, Failed(RunnerError.__name__, f"no process for a grammar: {error}"))
+            self._tell(
+                connection, CompilerFailure(RunnerError.__name__, f"no process for a grammar: {error}")
+            )
             connection.close()
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
@@ -138,22 +140,22 @@ class _Process:
                 self._connection.sendall(packed(reply))
             return
         except PunaError as error:
-            failed = Failed(error.kind, str(error))
+            failed = CompilerFailure(error.kind, str(error))
         except MemoryError:
             os.abort()
         except RecursionError:
-            failed = Failed(RequestError.__name__, "format: it is nested too deeply")
+            failed = CompilerFailure(RequestError.__name__, "format: it is nested too deeply")
         except ConnectionError:
             raise
         except Exception:  # a defect of ours, which fails no other request
-            failed = Failed(RunnerError.__name__, f"internal error: {traceback.format_exc()}")
+            failed = CompilerFailure(RunnerError.__name__, f"internal error: {traceback.format_exc()}")
         self._connection.sendall(packed(failed))
 
     def _replies(self, message: ToProcess) -> Iterator[FromProcess]:
         match message:
-            case Open(path=path):
+            case OpenVocabulary(path=path):
                 self._read_vocabulary(Path(path))
-                yield Ready()
+                yield CompilerReady()
             case Compile(task=task):
                 with bounds(COMPILE_S, self._address_space):
                     before = private_bytes()
@@ -167,7 +169,7 @@ class _Process:
                 yield followed
                 if mask and followed.taken and not followed.finished:
                     yield self._masks(self._of_next)
-            case Look(drafts=drafts):
+            case LookAhead(drafts=drafts):
                 yield self._masks(lambda: b"".join(row.tobytes() for row in self._of_answer.after(drafts)))
 
     def _read_vocabulary(self, path: Path) -> None:
@@ -184,7 +186,7 @@ class _Process:
         assert self._constraint is not None
         return self._constraint
 
-    def _compile(self, task: Task) -> None:
+    def _compile(self, task: FormatTask) -> None:
         assert self._grammars is not None
         self._constraint = self._grammars.constraint_of(task.format, task.reading)
         self._of_answer.allowed()  # so that all answers share it

@@ -32,14 +32,14 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 @dataclass(frozen=True)
-class Task:
+class FormatTask:
     """The form that answers must have, without details of the request that do not affect it."""
 
     format: Format | None
     reading: Reading | None
 
     @classmethod
-    def of(cls, format: Format | None, reading: Reading | None) -> Task | None:
+    def of(cls, format: Format | None, reading: Reading | None) -> FormatTask | None:
         """Return None where an answer may be any text."""
         if reading is None:
             return None if format is None else cls(format, None)
@@ -61,7 +61,7 @@ class _Message(msgspec.Struct, tag=True, frozen=True):
     pass
 
 
-class Open(_Message, frozen=True):
+class OpenVocabulary(_Message, frozen=True):
     """Read the vocabulary of the model at `path`: the first message to the root process."""
 
     path: str
@@ -80,7 +80,7 @@ class End(_Message, frozen=True):
 
 
 class Compile(_Message, frozen=True):
-    """Compile a pickled `Task`. Answered by `Compiled`, or `Failed`."""
+    """Compile a pickled `FormatTask`. Answered by `Compiled`, or `CompilerFailure`."""
 
     task: bytes
 
@@ -96,13 +96,13 @@ class Follow(_Message, frozen=True):
     mask: bool
 
 
-class Look(_Message, frozen=True):
+class LookAhead(_Message, frozen=True):
     """Compute the masks after each of these tokens. Answered by `Masks`."""
 
     drafts: list[int]
 
 
-class Ready(_Message, frozen=True):
+class CompilerReady(_Message, frozen=True):
     """The root process has read the vocabulary."""
 
 
@@ -128,7 +128,7 @@ class Masks(_Message, frozen=True):
     seconds: float
 
 
-class Failed(_Message, frozen=True):
+class CompilerFailure(_Message, frozen=True):
     """`kind` is a class of `puna.errors`."""
 
     kind: str
@@ -141,8 +141,8 @@ class Ended(_Message, frozen=True):
     status: int
 
 
-ToProcess = Open | Fork | End | Compile | Begin | Follow | Look
-FromProcess = Ready | Compiled | Followed | Masks | Failed | Ended
+ToProcess = OpenVocabulary | Fork | End | Compile | Begin | Follow | LookAhead
+FromProcess = CompilerReady | Compiled | Followed | Masks | CompilerFailure | Ended
 
 
 def packed(message: ToProcess | FromProcess) -> bytes:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from puna.markup.answer import Answer
 from puna.markup.families.json_calls import arguments_of
 from puna.markup.families.named_json import LONGEST_NAME
-from puna.markup.family import Family, Syntax
+from puna.markup.family import AnswerFamily, Syntax
 from puna.markup.parts import Form
 from puna.markup.reader import BrokenError, Steps
 
@@ -37,7 +37,7 @@ class FunctionaryCalls(Syntax):
 
 
 @dataclass(frozen=True)
-class Functionary(Family):
+class Functionary(AnswerFamily):
     """A prompt ends in the `>>>` of the answer's first message."""
 
     def read(self, answer: Answer, reading: Reading) -> Steps[None]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from puna.markup.answer import Answer
 from puna.markup.families.parameters import ParameterCalls
-from puna.markup.family import Family, Syntax
+from puna.markup.family import AnswerFamily, Syntax
 from puna.markup.parts import Form, Tags
 from puna.markup.reader import BrokenError, Steps, search
 
@@ -69,7 +69,7 @@ class GlimmerCalls(Syntax):
 
 
 @dataclass(frozen=True)
-class Glimmer(Family):
+class Glimmer(AnswerFamily):
     """Thinking is a message of the model to itself."""
 
     @property

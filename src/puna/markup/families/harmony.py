@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from puna.markup.answer import Answer
 from puna.markup.families.json_calls import arguments_of, object_text
-from puna.markup.family import Family, Syntax
+from puna.markup.family import AnswerFamily, Syntax
 from puna.markup.parts import Form, Tags
 from puna.markup.reader import BrokenError, Steps, search
 
@@ -69,7 +69,7 @@ class HarmonyCalls(Syntax):
 
 
 @dataclass(frozen=True)
-class Harmony(Family):
+class Harmony(AnswerFamily):
     """Thinking is in the channel `analysis`, what is said in `final`; calls are messages to a function."""
 
     calls: Syntax | None = field(default_factory=lambda: HarmonyCalls())

@@ -19,7 +19,7 @@ from puna.nn.experts import ExpertLinear
 from puna.nn.layers import Embedding, Linear, Rows, StackedLinear
 from puna.nn.low_rank import ExpertLowRank, LowRank, LowRankRows, RowScales
 from puna.nn.module import Module
-from puna.options import LARGEST_SCALE, MOST_ADAPTERS, AdapterFile, AdapterScale, is_scale
+from puna.options import LARGEST_SCALE, MAX_ADAPTERS, AdapterFile, AdapterScale, is_scale
 
 #: The table of kinds of text.
 KINDS: Final = "token_types.weight"
@@ -148,8 +148,8 @@ def load_adapters(files: Sequence[AdapterFile], every: Sequence[Pairs], model: T
 
 def check_count(files: Sequence[AdapterFile]) -> None:
     """Raises `UnsupportedModelError` for more adapters than a model may have."""
-    if len(files) > MOST_ADAPTERS:
-        raise UnsupportedModelError(f"{len(files)} adapters; a model can have at most {MOST_ADAPTERS}")
+    if len(files) > MAX_ADAPTERS:
+        raise UnsupportedModelError(f"{len(files)} adapters; a model can have at most {MAX_ADAPTERS}")
 
 
 def _name_of(path: Path) -> str:

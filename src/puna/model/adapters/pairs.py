@@ -21,7 +21,7 @@ A, B = ".lora_a", ".lora_b"
 #: The table of tokens, whose `a` has a row for each in files, so that it can be looked up in.
 TABLE = "token_embd.weight"
 #: Values of all matrices of one adapter: more are a mistake, or an attack.
-MOST_VALUES = 1 << 31
+MAX_VALUES = 1 << 31
 #: With larger values, what an adapter makes of a row may be infinite. Rows of other requests take it 0 times,
 #: and infinity times 0 is no number.
 _LARGEST = 1e15
@@ -55,8 +55,8 @@ def read_gguf_adapter(path: Path, architecture: str) -> Pairs:
     """
     with open_gguf(path) as file:
         _check_kind(file, architecture)
-        if file.parameter_count > MOST_VALUES:
-            raise ModelError(f"{path}: an adapter of {file.parameter_count} values; at most {MOST_VALUES}")
+        if file.parameter_count > MAX_VALUES:
+            raise ModelError(f"{path}: an adapter of {file.parameter_count} values; at most {MAX_VALUES}")
         alpha = file.metadata.get("adapter.lora.alpha", 0.0)
         if not isinstance(alpha, int | float) or not np.isfinite(alpha):
             raise ModelError(f"{path}: key 'adapter.lora.alpha' is {shown(alpha)}, not a number")

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from puna.errors import ModelError, UnsupportedModelError, shown
 from puna.gguf import GGUFFile, GGUFWriter, open_gguf
 from puna.gguf.metadata import per_layer, required, scalar
-from puna.model.adapters.pairs import MOST_VALUES, A, B, Pair, Pairs, check_room, leaves_out, paired, spread
+from puna.model.adapters.pairs import MAX_VALUES, A, B, Pair, Pairs, check_room, leaves_out, paired, spread
 from puna.model.published import (
     AS_THEY_ARE,
     CROSS_LINEARS,
@@ -35,11 +35,11 @@ from puna.model.published import (
 CONFIG: Final = "adapter_config.json"
 
 #: Bytes of settings: a few thousand where each module has its own.
-_MOST_BYTES: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 20
 #: Characters of a pattern: names of modules, and what leaves them open.
 _LONGEST_PATTERN: Final = 1000
 #: Seconds that reading and matching all patterns may take. 500 of 500 modules take half a second.
-_MOST_SECONDS: Final = 3.0
+_MAX_SECONDS: Final = 3.0
 
 #: Ways to begin a training that leave the model's weights alone. Others take out of them what they put into
 #: the adapter, unless PEFT has undone that when it saved: then the settings say True.
@@ -79,20 +79,20 @@ class _File(msgspec.Struct):
 _REFUSED: Final = _File.__struct_fields__[_File.__struct_fields__.index("use_dora") :]
 
 
-class Settings:
+class PeftSettings:
     """The settings of one adapter."""
 
     def __init__(self, path: Path, fields: _File) -> None:
         self._path = path
         self._fields = fields
-        self._left_s = _MOST_SECONDS
+        self._left_s = _MAX_SECONDS
 
     @classmethod
-    def read(cls, path: Path) -> Settings:
+    def read(cls, path: Path) -> PeftSettings:
         """Raises `ModelError` and `UnsupportedModelError`."""
         try:
-            if path.stat().st_size > _MOST_BYTES:
-                raise ModelError(f"{path}: settings of {path.stat().st_size} bytes; at most {_MOST_BYTES}")
+            if path.stat().st_size > _MAX_BYTES:
+                raise ModelError(f"{path}: settings of {path.stat().st_size} bytes; at most {_MAX_BYTES}")
             fields = msgspec.json.decode(path.read_bytes(), type=_File)
         except OSError as error:
             raise ModelError(
@@ -150,7 +150,7 @@ class Settings:
 
     def _too_long(self, pattern: str) -> UnsupportedModelError:
         return UnsupportedModelError(
-            f"{self._path}: the patterns of 'alpha_pattern' take more than {_MOST_SECONDS:g} s to compare "
+            f"{self._path}: the patterns of 'alpha_pattern' take more than {_MAX_SECONDS:g} s to compare "
             f"with the modules, {shown(pattern)} among them; give plain names of modules, and fewer"
         )
 
@@ -228,7 +228,7 @@ def read_peft_adapter(config_path: Path, weights: Path, model: GGUFFile) -> Pair
             f"{weights}: which tensors of {architecture} this adapter means is not known; convert it to GGUF "
             "with llama.cpp's convert_lora_to_gguf.py"
         )
-    settings = Settings.read(config_path)
+    settings = PeftSettings.read(config_path)
     count = scalar(model, "expert_count", 0)
     halves: dict[str, Values] = {}
     stacks: dict[str, dict[int, Values]] = {}
@@ -281,8 +281,8 @@ def _stacked(path: Path, name: str, found: dict[int, Values], count: int) -> Val
     if any(len(shape) != 2 or shape[1 - axis] != shapes[0][1 - axis] for shape in shapes):
         raise ModelError(f"{path}: the experts of '{name}' have different shapes: {sorted(set(shapes))}")
     largest = np.max(shapes, axis=0)
-    if count * int(largest[0]) * int(largest[1]) > MOST_VALUES:
-        raise ModelError(f"{path}: '{name}' of {count} experts is too large; at most {MOST_VALUES} values")
+    if count * int(largest[0]) * int(largest[1]) > MAX_VALUES:
+        raise ModelError(f"{path}: '{name}' of {count} experts is too large; at most {MAX_VALUES} values")
     check_room(path, 8 * count * int(largest[0]) * int(largest[1]))  # also where few experts have any
     stack = np.zeros((count, *largest), np.float32)
     for expert, each in found.items():
@@ -294,8 +294,8 @@ def _read_tensors(path: Path) -> dict[str, Values]:
     from safetensors import SafetensorError, deserialize
 
     try:
-        if path.stat().st_size > 4 * MOST_VALUES:
-            raise ModelError(f"{path}: an adapter of {path.stat().st_size} bytes; at most {4 * MOST_VALUES}")
+        if path.stat().st_size > 4 * MAX_VALUES:
+            raise ModelError(f"{path}: an adapter of {path.stat().st_size} bytes; at most {4 * MAX_VALUES}")
         check_room(path, 3 * path.stat().st_size)  # as it is, and in float32
         found: Any = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
     except OSError as error:

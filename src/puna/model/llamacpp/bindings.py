@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from puna.errors import UnavailableError
 
-_LEAST_VERSION: Final = "0.3.36"
+_MIN_VERSION: Final = "0.3.36"
 
 #: Levels of llama.cpp's messages, as those of `logging`. What it says of every load is of no interest.
 _LEVELS: Final = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.WARNING}
@@ -29,7 +29,7 @@ def bindings() -> Any:
         raise UnavailableError(f"llama-cpp-python cannot be used: {error}") from error
     if not hasattr(found, "LLAMA_LOAD_MODE_MMAP"):
         raise UnavailableError(
-            f"this llama-cpp-python is too old, {_LEAST_VERSION} is needed: "
+            f"this llama-cpp-python is too old, {_MIN_VERSION} is needed: "
             "pip install --upgrade 'puna[llamacpp]'"
         )
     _listen(found)

@@ -61,8 +61,8 @@ class LlamaCppCache(Cache):
         return "recurrent" if self._recurrent else "causal"
 
     @property
-    def most_drafts(self) -> int:
-        return 0 if self._recurrent else super().most_drafts
+    def max_drafts(self) -> int:
+        return 0 if self._recurrent else super().max_drafts
 
     @property
     def forgets(self) -> bool:

@@ -26,7 +26,7 @@ _PROCESS_BYTES: Final = 64 << 20
 _FLOAT_BYTES: Final = 4
 #: Results of a layer that are alive at once, of the hidden and of the feed-forward size.
 _HIDDEN_ROWS, _FEED_FORWARD_ROWS = 8, 2
-_MOST_LAYERS: Final = 4096
+_MAX_LAYERS: Final = 4096
 _LAYER = re.compile(r"(?:enc\.|dec\.)?blk\.(\d{1,9})\.")
 
 
@@ -115,8 +115,8 @@ def _offloaded(layers: int, placement: Placement) -> int:
 
 def _layers(file: GGUFFile, types: KVTypes) -> dict[int, LayerSizes]:
     count = required(file, "block_count")
-    if count > _MOST_LAYERS:
-        raise invalid(file, "block_count", f"is {count}, and no model has more than {_MOST_LAYERS} layers")
+    if count > _MAX_LAYERS:
+        raise invalid(file, "block_count", f"is {count}, and no model has more than {_MAX_LAYERS} layers")
     heads = per_layer(file, "attention.head_count", count, default=0)
     kv_heads = per_layer(file, "attention.head_count_kv", count, default=heads)
     hidden = scalar(file, "embedding_length", 0)

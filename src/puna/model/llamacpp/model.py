@@ -70,7 +70,7 @@ class LlamaCppModel:
             raise UnsupportedModelError(f"{path.name}: models that generate by diffusion are not supported")
         if c.llama_model_has_encoder(pointer) and c.llama_model_has_decoder(pointer):
             raise UnsupportedModelError(f"{path.name}: encoder-decoder models are not supported")
-        self.most_sequences: int = c.llama_max_parallel_sequences()
+        self.max_sequences: int = c.llama_max_parallel_sequences()
         self.generates = not forecast.whole and bool(c.llama_model_has_decoder(pointer))
         self._recurrent = bool(c.llama_model_is_recurrent(pointer) or c.llama_model_is_hybrid(pointer))
 

@@ -57,7 +57,7 @@ def _id(token: int) -> int | None:
 
 
 class _Encoder:
-    """`puna.tokenizer.tokenizer.Encoder`."""
+    """`puna.tokenizer.tokenizer.TextEncoder`."""
 
     def __init__(self, model: LlamaCppModel) -> None:
         self._c = bindings()

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 #: The mean square that streams are taken to have at least where they are made as large as others.
 _FLOOR = 1e-5
 #: Beyond which nothing lies of what is distributed at all normally.
-_MOST_DEVIATIONS = 40
+_MAX_DEVIATIONS = 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,6 +248,6 @@ def _read_deviations(file: GGUFFile, layers: int) -> list[float]:
     if isinstance(found, str | int | float) or len(found) != layers:
         raise invalid(file, key, f"should have a number for each of the {layers} layers, not {shown(found)}")
     for each in found:
-        if isinstance(each, bool) or not isinstance(each, int | float) or not each < _MOST_DEVIATIONS:
+        if isinstance(each, bool) or not isinstance(each, int | float) or not each < _MAX_DEVIATIONS:
             raise invalid(file, key, f"should be numbers of standard deviations, but has {shown(each)}")
     return [float(each) for each in found]

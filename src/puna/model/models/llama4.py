@@ -16,7 +16,7 @@ import numpy as np
 
 from puna.gguf.metadata import flag, number, positive, required, scalar
 from puna.model.decoder import Decoder
-from puna.model.layer_cache import Chunk, Everything
+from puna.model.layer_cache import ChunkedKeys, Everything
 from puna.model.options import LayerOptions, TextOptions
 from puna.nn.attention import SelfAttention
 from puna.nn.experts import MixtureOfExperts, SharedAndRouted
@@ -96,7 +96,7 @@ class Llama4(Decoder):
             values = vars(layer) | {
                 "attention_scale": 1 / math.sqrt(layer.head_dim),  # that key is another one here
                 "rope": layer.rope if rotates else None,
-                "remembers": Chunk(chunk) if rotates and not everything else Everything(),
+                "remembers": ChunkedKeys(chunk) if rotates and not everything else Everything(),
             }
             return Llama4LayerOptions(
                 **values, qk_norm=qk_norm, temperature_scale=temperature, floor_scale=floor_scale

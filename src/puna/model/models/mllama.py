@@ -21,14 +21,14 @@ from puna.errors import shown
 from puna.gguf.metadata import invalid, required, table_rows
 from puna.kvcache.cache import Cache, KVView, LayerCache
 from puna.model.decoder import Decoder
-from puna.model.layer_cache import Images
+from puna.model.layer_cache import ImageKeys
 from puna.model.options import LayerOptions, TextOptions
 from puna.nn.attention import attend
 from puna.nn.feed_forward import FeedForward
 from puna.nn.layers import Linear, RMSNorm, linear_many
 from puna.nn.low_rank import RowScales
 from puna.nn.module import Module, blocks, part, weight
-from puna.nn.transformer_layer import Layer, PreNormLayer
+from puna.nn.transformer_layer import PreNormLayer, TransformerLayer
 from puna.ops import Array, Rope
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 #: Images of the largest size that a sequence can hold; of smaller ones it can hold more.
 _LARGE_IMAGES = 4
 #: Entries of an image beyond which a file is damaged: forty times those of the published models.
-_MOST_ENTRIES = 1 << 18
+_MAX_ENTRIES = 1 << 18
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class CrossAttention(Module):
         return self.output(mixed)
 
 
-class CrossLayer(Layer):
+class CrossLayer(TransformerLayer):
     row_scales: RowScales  # the model's
     attention_norm: RMSNorm = weight("attn_norm", "hidden_size")
     attention: CrossAttention = part()
@@ -118,7 +118,7 @@ class CrossLayer(Layer):
 
 
 def layer_kind(options: LayerOptions) -> type[PreNormLayer | CrossLayer]:
-    return CrossLayer if isinstance(options.remembers, Images) else PreNormLayer
+    return CrossLayer if isinstance(options.remembers, ImageKeys) else PreNormLayer
 
 
 class Mllama(Decoder):
@@ -142,7 +142,10 @@ class Mllama(Decoder):
     @classmethod
     def read_options(cls, file: GGUFFile) -> MllamaOptions:
         text = TextOptions.read(file)
-        looking, images = _cross_layers(file, text.block_count), Images(_image_entries(file), _LARGE_IMAGES)
+        looking, images = (
+            _cross_layers(file, text.block_count),
+            ImageKeys(_image_entries(file), _LARGE_IMAGES),
+        )
 
         def own(index: int, layer: LayerOptions) -> LayerOptions:
             return dataclasses.replace(layer, rope=None, remembers=images) if index in looking else layer
@@ -167,7 +170,7 @@ def _image_entries(file: GGUFFile) -> int:
     given = {key: size if file.get(key) is None else required(file, key) for key, size in sizes.items()}
     side, patch, tiles = given.values()
     entries = tiles * ((side // patch) ** 2 + 1)
-    if entries > _MOST_ENTRIES:
+    if entries > _MAX_ENTRIES:
         complaint = f"is {side}, which with patches of {patch} and {tiles} tiles is too large an image"
         raise invalid(file, "vision.image_size", complaint)
     return entries

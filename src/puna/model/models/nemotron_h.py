@@ -22,7 +22,7 @@ from puna.nn.feed_forward import SquaredReluFeedForward
 from puna.nn.layers import Linear
 from puna.nn.mamba import Mamba2
 from puna.nn.module import blocks, part, weight
-from puna.nn.transformer_layer import FeedForwardLayer, Layer, MixerLayer
+from puna.nn.transformer_layer import FeedForwardLayer, MixerLayer, TransformerLayer
 from puna.ops import Array, Routing
 
 if TYPE_CHECKING:
@@ -50,14 +50,14 @@ class LatentExperts(SquaredReluExperts):
         return found if self.from_latent is None else self.from_latent(found)
 
 
-class SharedExpert(SquaredReluFeedForward):
+class NemotronSharedExpert(SquaredReluFeedForward):
     up: Linear = weight("ffn_up_shexp", "shared_feed_forward_size", "hidden_size")
     down: Linear = weight("ffn_down_shexp", "hidden_size", "shared_feed_forward_size")
 
 
 class SharedAndLatent(SharedAndRouted):
     routed: LatentExperts = part()
-    shared: SharedExpert = part()  # type: ignore[assignment]
+    shared: NemotronSharedExpert = part()  # type: ignore[assignment]
 
 
 def feed_forward_kind(options: LayerOptions) -> type[SquaredReluFeedForward | SharedAndLatent]:
@@ -77,7 +77,7 @@ def layer_kind(options: LayerOptions) -> type[Mixing | FeedingForward]:
 
 
 class NemotronH(Decoder):
-    layers: Sequence[Layer] = blocks("blk", choose=layer_kind)
+    layers: Sequence[TransformerLayer] = blocks("blk", choose=layer_kind)
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:

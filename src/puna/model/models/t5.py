@@ -20,7 +20,7 @@ from puna.gguf.metadata import block_count, invalid, scalar
 from puna.kvcache.cache import Cache, KVView, LayerCache, Shift
 from puna.kvcache.whole_text import WholeTextCache
 from puna.model.base import TextModel
-from puna.model.layer_cache import Everything, Source
+from puna.model.layer_cache import Everything, SourceKeys
 from puna.model.models.t5encoder import (
     DistanceAttention,
     EncoderLayer,
@@ -163,7 +163,7 @@ class T5(TextModel):
         encoder = tuple(layer for layer in text.layers if isinstance(layer, T5LayerOptions))
         own = distant(file, "dec.blk", first, Everything(), sees_later=False)
         decoder = tuple(DecoderLayerOptions(**vars(own), looks=count + i) for i in range(count))
-        sources = tuple(dataclasses.replace(layer, remembers=Source()) for layer in decoder)
+        sources = tuple(dataclasses.replace(layer, remembers=SourceKeys()) for layer in decoder)
         if not 0 <= (start := scalar(file, "decoder_start_token_id", 0)) < text.vocab_size:
             raise invalid(file, "decoder_start_token_id", f"is {start}, of {text.vocab_size} tokens")
         known = dict(vars(text)) | {"layers": decoder + sources}

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from puna.gguf import GGUFFile
 
 #: More buckets than distances make no sense.
-_MOST_BUCKETS = 256
+_MAX_BUCKETS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +115,8 @@ def distant(
     """`layer` as one of those whose tensors begin with `prefix`; its scores are not scaled."""
     key = "attention.relative_buckets_count"
     buckets, least = required(file, key), 4 if sees_later else 2
-    if not least <= buckets <= _MOST_BUCKETS:
-        raise invalid(file, key, f"is {buckets}, and it takes {least} to {_MOST_BUCKETS} buckets")
+    if not least <= buckets <= _MAX_BUCKETS:
+        raise invalid(file, key, f"is {buckets}, and it takes {least} to {_MAX_BUCKETS} buckets")
     known = dict(vars(layer)) | {"attention_scale": 1.0, "remembers": remembers}
     gated = f"{prefix}.0.ffn_gate.weight" in file.tensors
     return T5LayerOptions(**known, buckets=buckets, gated=gated, sees_later=sees_later)

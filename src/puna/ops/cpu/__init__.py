@@ -20,9 +20,9 @@ from puna.machine import usable_threads
 from puna.ops import sampling
 from puna.ops.backend import Backend
 from puna.ops.cpu import packing
-from puna.ops.cpu.recorder import Recorder
+from puna.ops.cpu.recorder import CPURecorder
 from puna.ops.cpu.traced import Traced, read
-from puna.ops.experts import ACTIVATIONS, Experts, ExpertWeights, Routing
+from puna.ops.experts import ACTIVATIONS, ExpertNetworks, ExpertWeights, Routing
 from puna.ops.host import HostIndexBuffer, HostStorage
 from puna.ops.rope import Rope
 from puna.ops.weight import Weight
@@ -114,7 +114,7 @@ class CPU(Backend):
             routing.groups, routing.used_groups, routing.best_of_group,
         )  # fmt: skip
 
-    def experts(self, x: Array, chosen: Array, weights: Array, layer: Experts) -> Array:
+    def experts(self, x: Array, chosen: Array, weights: Array, layer: ExpertNetworks) -> Array:
         gate = None if layer.gate is None else packing.matrix(layer.gate.weight)
         up, down = packing.matrix(layer.up.weight), packing.matrix(layer.down.weight)
         return _native.experts(
@@ -254,8 +254,8 @@ class CPU(Backend):
     def sum_of_exponentials(self, logits: NDArray[np.float32], largest: float) -> float:
         return _native.sum_of_exponentials(logits, largest)
 
-    def recorder(self) -> Recorder:
-        return Recorder()
+    def recorder(self) -> CPURecorder:
+        return CPURecorder()
 
     def threads(self) -> int:
         """Physical cores within the control group's quota, unless set."""

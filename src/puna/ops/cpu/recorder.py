@@ -25,7 +25,7 @@ from puna.ops.recording import Recorded
 _ALIGNMENT = 64
 
 
-class Memory:
+class RecorderMemory:
     """Where recorded computations put what they compute. A block is free again when no array uses it.
 
     Several programs of which only one runs at a time share it: it then holds about twice what the largest
@@ -79,11 +79,11 @@ class Memory:
         return self._blocks[-1]
 
 
-class Program:
+class CPUProgram:
     """A recorded computation (see `puna.ops.recording`)."""
 
     def __init__(
-        self, calls: _native.Program, result: NDArray[Any], memory: Memory, kept: list[NDArray[Any]]
+        self, calls: _native.Program, result: NDArray[Any], memory: RecorderMemory, kept: list[NDArray[Any]]
     ) -> None:
         self._calls = calls
         self._memory = memory
@@ -108,11 +108,11 @@ class Program:
         return self._calls.names
 
 
-class Recorder:
+class CPURecorder:
     """Records computations into one memory (see `puna.ops.recording`)."""
 
     def __init__(self) -> None:
-        self.memory = Memory()
+        self.memory = RecorderMemory()
 
     def record(
         self, compute: Callable[..., NDArray[Any]], inputs: Sequence[HostIndexBuffer] = ()
@@ -132,13 +132,13 @@ class Recorder:
         begin = result.ctypes.data - block.ctypes.data
         values = block[begin : begin + result.nbytes]  # which does not count as a use
         again = values.view(result.dtype).reshape(result.shape)
-        return Recorded(result, Program(calls, again, self.memory, notes.kept))
+        return Recorded(result, CPUProgram(calls, again, self.memory, notes.kept))
 
 
 class _Notes:
     """What is found while recording."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: RecorderMemory) -> None:
         self._memory = memory
         self.empty = memory.empty
         self.kept: list[NDArray[Any]] = []

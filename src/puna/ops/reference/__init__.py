@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from puna.gguf import GGMLType
 from puna.ops import quantized
 from puna.ops.backend import Backend
-from puna.ops.experts import Experts, ExpertWeights, Routing
+from puna.ops.experts import ExpertNetworks, ExpertWeights, Routing
 from puna.ops.host import HostIndexBuffer, HostStorage
 from puna.ops.rope import Rope
 from puna.ops.weight import Weight
@@ -99,7 +99,7 @@ class Reference(Backend):
         return chosen.astype(np.int32), weights * routing.scale
 
     @_unwarned
-    def experts(self, x: Array, chosen: Array, weights: Array, layer: Experts) -> Array:
+    def experts(self, x: Array, chosen: Array, weights: Array, layer: ExpertNetworks) -> Array:
         result = np.zeros((len(x), layer.down.shape[1]), x.dtype)
         activate = getattr(self, layer.activation)
         for expert in np.unique(chosen).tolist():

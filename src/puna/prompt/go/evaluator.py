@@ -8,8 +8,8 @@ from typing import Any, Literal, NoReturn
 from puna.errors import TemplateError, TemplateRenderError
 from puna.prompt.go import nodes
 from puna.prompt.go.functions import ARITY, FUNCTIONS, NAMES, CallError
-from puna.prompt.go.lexer import Source
-from puna.prompt.go.nodes import Action, Block, Branch, Command, Operand, Pipeline, Statement, Tree
+from puna.prompt.go.lexer import TemplateSource
+from puna.prompt.go.nodes import Action, Block, Branch, Operand, Pipeline, PipelineCommand, Statement, Tree
 from puna.prompt.go.parser import parse
 from puna.prompt.go.values import MISSING, Record, is_true, to_text, type_name
 from puna.prompt.jinja import MAX_TEMPLATE_CHARACTERS, OUTPUT_BYTES, too_long
@@ -26,7 +26,7 @@ Exit = Literal["end", "break", "continue"]
 class Evaluator:
     """One execution: its variables and its output."""
 
-    def __init__(self, source: Source, tree: Tree) -> None:
+    def __init__(self, source: TemplateSource, tree: Tree) -> None:
         self._source = source
         self._tree = tree
         self._variables: list[tuple[str, Any]] = []
@@ -66,7 +66,7 @@ class Evaluator:
             exit = self._branch(statement, dot)
             del self._variables[known:]
             return exit
-        elif isinstance(statement, nodes.Call):
+        elif isinstance(statement, nodes.TemplateCall):
             self._call(statement, dot)
         elif isinstance(statement, nodes.Break):
             return "break"
@@ -112,7 +112,7 @@ class Evaluator:
             return ()
         return self._fail(f"range can't iterate over {type_name(value)}", branch.at)
 
-    def _call(self, call: nodes.Call, dot: Any) -> None:
+    def _call(self, call: nodes.TemplateCall, dot: Any) -> None:
         value = self._pipeline(call.pipeline, dot)
         outer, self._variables = self._variables, [("$", value)]
         self._calls += 1
@@ -136,7 +136,7 @@ class Evaluator:
                     self._set(name, value)
         return value
 
-    def _command(self, command: Command, dot: Any, piped: Any) -> Any:
+    def _command(self, command: PipelineCommand, dot: Any, piped: Any) -> Any:
         first = command.words[0]
         if isinstance(first, nodes.Function):
             return self._function(first, command.words[1:], dot, piped)
@@ -232,7 +232,7 @@ class GoTemplate:
     def __init__(self, text: str) -> None:
         """Raises TemplateError with line and column."""
         self.text = text
-        self._source = Source(text)
+        self._source = TemplateSource(text)
         if len(text) > MAX_TEMPLATE_CHARACTERS:
             self._source.fail(f"longer than {MAX_TEMPLATE_CHARACTERS} characters", 0)
         self.tree = parse(text, NAMES)

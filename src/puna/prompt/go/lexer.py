@@ -127,7 +127,7 @@ class Token:
     at: int
 
 
-class Source:
+class TemplateSource:
     """Template text that knows its lines, for error messages."""
 
     def __init__(self, text: str) -> None:
@@ -143,7 +143,7 @@ class Source:
         raise self.error(message, at)
 
 
-def tokens(source: Source) -> Iterator[Token]:
+def tokens(source: TemplateSource) -> Iterator[Token]:
     """All tokens, comments left out and trimming done. Raises TemplateError."""
     text, at, trim = source.text, 0, False
     while True:
@@ -168,7 +168,7 @@ def tokens(source: Source) -> Iterator[Token]:
         at, trim = yield from _action(source, opening, inside)
 
 
-def _comment(source: Source, opening: int, inside: int) -> tuple[int, bool] | None:
+def _comment(source: TemplateSource, opening: int, inside: int) -> tuple[int, bool] | None:
     """Where text goes on after a comment, and whether it is trimmed; None if this is no comment."""
     text = source.text
     begin = _end_of_blanks(text, inside) if inside > opening + 2 else inside
@@ -185,7 +185,7 @@ def _comment(source: Source, opening: int, inside: int) -> tuple[int, bool] | No
     return source.fail("comment ends before closing delimiter", close)
 
 
-def _action(source: Source, opening: int, at: int) -> Generator[Token, None, tuple[int, bool]]:
+def _action(source: TemplateSource, opening: int, at: int) -> Generator[Token, None, tuple[int, bool]]:
     """The tokens up to `}}`; returns where text goes on, and whether it is trimmed."""
     text, depth = source.text, 0
     while True:
@@ -225,7 +225,7 @@ def _ends_cleanly(text: str, at: int) -> bool:
     return at >= len(text) or text[at] in _AFTER_WORD or text.startswith("}}", at)
 
 
-def _refuse(source: Source, opening: int, at: int) -> NoReturn:
+def _refuse(source: TemplateSource, opening: int, at: int) -> NoReturn:
     if at >= len(source.text):
         source.fail("unclosed action", opening)
     here = source.text[at]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class TemplateNode:
     at: int  # offset in the template's text
 
 
@@ -15,31 +15,31 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Dot(Node):
+class Dot(TemplateNode):
     pass
 
 
 @dataclass(frozen=True, slots=True)
-class Nil(Node):
+class Nil(TemplateNode):
     pass
 
 
 @dataclass(frozen=True, slots=True)
-class Constant(Node):
+class Constant(TemplateNode):
     """A string, number, character (as its code point) or truth value."""
 
     value: str | int | float | bool
 
 
 @dataclass(frozen=True, slots=True)
-class Field(Node):
+class Field(TemplateNode):
     """`.A.B`"""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Variable(Node):
+class Variable(TemplateNode):
     """`$x.A.B`; the root value is `$`."""
 
     name: str
@@ -47,12 +47,12 @@ class Variable(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class Function(Node):
+class Function(TemplateNode):
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Chain(Node):
+class Chain(TemplateNode):
     """`(pipeline).A.B`"""
 
     base: Operand
@@ -60,17 +60,17 @@ class Chain(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class Command(Node):
+class PipelineCommand(TemplateNode):
     """An operand and its arguments."""
 
     words: tuple[Operand, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Pipeline(Node):
+class Pipeline(TemplateNode):
     """`$i, $e := a b | c d`. `declares` tells `:=` from `=`."""
 
-    commands: tuple[Command, ...]
+    commands: tuple[PipelineCommand, ...]
     variables: tuple[str, ...] = ()
     declares: bool = True
 
@@ -82,27 +82,27 @@ Operand = Dot | Nil | Constant | Field | Variable | Function | Chain | Pipeline
 
 
 @dataclass(frozen=True, slots=True)
-class Text(Node):
+class Text(TemplateNode):
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Action(Node):
+class Action(TemplateNode):
     pipeline: Pipeline
 
 
 @dataclass(frozen=True, slots=True)
-class Break(Node):
+class Break(TemplateNode):
     pass
 
 
 @dataclass(frozen=True, slots=True)
-class Continue(Node):
+class Continue(TemplateNode):
     pass
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Node):
+class TemplateCall(TemplateNode):
     """`{{ template "name" pipeline }}`"""
 
     name: str
@@ -110,7 +110,7 @@ class Call(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class Branch(Node):
+class Branch(TemplateNode):
     """`if`, `with` or `range`: `kind` says which."""
 
     kind: str
@@ -119,7 +119,7 @@ class Branch(Node):
     otherwise: Block | None = None
 
 
-Statement = Text | Action | Break | Continue | Call | Branch
+Statement = Text | Action | Break | Continue | TemplateCall | Branch
 Block = tuple[Statement, ...]
 
 
@@ -151,7 +151,7 @@ def paths(pipeline: Pipeline) -> Iterator[tuple[str, ...]]:
 def identifiers(block: Block) -> Iterator[str]:
     """Every field and variable name in a block, as written."""
     for statement in block:
-        if isinstance(statement, Action | Branch | Call):
+        if isinstance(statement, Action | Branch | TemplateCall):
             for operand in operands(statement.pipeline):
                 if isinstance(operand, Field | Chain):
                     yield from operand.names

@@ -7,8 +7,8 @@ from collections.abc import Collection
 from typing import NoReturn
 
 from puna.prompt.go import nodes
-from puna.prompt.go.lexer import Source, Token, read_char, read_number, read_string, tokens
-from puna.prompt.go.nodes import Block, Branch, Command, Operand, Pipeline, Statement, Tree
+from puna.prompt.go.lexer import TemplateSource, Token, read_char, read_number, read_string, tokens
+from puna.prompt.go.nodes import Block, Branch, Operand, Pipeline, PipelineCommand, Statement, Tree
 
 #: Blocks and parentheses may nest this deep: far more than any real template, far less than the stack holds.
 MAX_DEPTH = 48
@@ -16,11 +16,11 @@ MAX_DEPTH = 48
 
 def parse(text: str, functions: Collection[str]) -> Tree:
     """The tree of a template. Raises TemplateError with line and column."""
-    return _Parser(Source(text), functions).tree()
+    return _Parser(TemplateSource(text), functions).tree()
 
 
 class _Parser:
-    def __init__(self, source: Source, functions: Collection[str]) -> None:
+    def __init__(self, source: TemplateSource, functions: Collection[str]) -> None:
         self._source = source
         self._functions = functions
         self._tokens = list(tokens(source))
@@ -123,7 +123,7 @@ class _Parser:
         pipeline = self._pipeline("block clause", ends=("right",))
         self._expect("right", "block clause")
         self._defined.setdefault(name, self._body_of(word))
-        return nodes.Call(name, pipeline, at=word.at)
+        return nodes.TemplateCall(name, pipeline, at=word.at)
 
     def _body_of(self, word: Token) -> Block:
         """The body of a define or block: its own variables, no surrounding range."""
@@ -143,7 +143,7 @@ class _Parser:
             self._source.fail(f'template "{name}" needs an argument, usually a dot', word.at)
         pipeline = self._pipeline("template clause", ends=("right",))
         self._expect("right", "template clause")
-        return nodes.Call(name, pipeline, at=word.at)
+        return nodes.TemplateCall(name, pipeline, at=word.at)
 
     def _name(self, context: str) -> str:
         token = self._take(skip_space=True)
@@ -156,7 +156,7 @@ class _Parser:
     def _pipeline(self, context: str, ends: tuple[str, ...]) -> Pipeline:
         at = self._peek(skip_space=True).at
         variables, declares = self._declaration(context)
-        commands: list[Command] = []
+        commands: list[PipelineCommand] = []
         while True:
             token = self._peek(skip_space=True)
             if token.kind in ends:
@@ -206,7 +206,7 @@ class _Parser:
             self._source.fail(f"missing value for {context}", names[0].at)
         return tuple(token.text for token in names), declares
 
-    def _command(self, context: str) -> Command:
+    def _command(self, context: str) -> PipelineCommand:
         words: list[Operand] = []
         at = self._peek(skip_space=True).at
         while True:
@@ -219,7 +219,7 @@ class _Parser:
                 self._unexpected(after, "operand")
         if not words:
             self._source.fail(f"missing value for {context}", at)
-        return Command(tuple(words), at=at)
+        return PipelineCommand(tuple(words), at=at)
 
     def _operand(self, context: str) -> Operand:
         base = self._term(context)

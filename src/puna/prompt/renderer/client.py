@@ -28,13 +28,13 @@ from puna.prompt.renderer.protocol import (
     OUT_OF_MEMORY,
     OVERGROWN,
     Close,
-    Failed,
     FromRenderer,
-    Open,
     Opened,
-    Ready,
-    Render,
+    OpenTemplate,
     Rendered,
+    RendererFailure,
+    RendererReady,
+    RenderFrom,
     ToRenderer,
     packed,
 )
@@ -94,7 +94,7 @@ class Renderer:
         RequestError for a prompt that cannot be passed on.
         """
         try:
-            opening = packed(Open(template, prompt, think))
+            opening = packed(OpenTemplate(template, prompt, think))
         except (OverflowError, RecursionError, TypeError, UnicodeError) as error:
             raise RequestError(f"the conversation cannot be rendered: {error}") from error
         rendering = Rendering(self, opening)
@@ -116,7 +116,7 @@ class Renderer:
             self._replace(process)
             raise
         match reply:
-            case Failed(kind=name, message=reason):
+            case RendererFailure(kind=name, message=reason):
                 raise PunaError.of_kind(name, reason)
             case kind():
                 return reply
@@ -152,7 +152,7 @@ class Rendering:
         is to be rendered, RequestError for malformed messages, and RendererError.
         """
         return self._tried(
-            lambda: self._renderer.reply(self._begun()[0], packed(Render(start)), Rendered).text
+            lambda: self._renderer.reply(self._begun()[0], packed(RenderFrom(start)), Rendered).text
         )
 
     def close(self) -> None:
@@ -218,7 +218,7 @@ class _Process:
         try:
             if not self.is_ready:
                 self._connection.settimeout(START_PATIENCE_S)
-                self.is_ready = isinstance(self._receive(), Ready)
+                self.is_ready = isinstance(self._receive(), RendererReady)
             self._connection.settimeout(jinja.PATIENCE_S)
             self._connection.sendall(message)
             return self._receive()

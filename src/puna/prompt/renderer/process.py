@@ -23,13 +23,13 @@ from puna.prompt.renderer.protocol import (
     OUT_OF_MEMORY,
     OVERGROWN,
     Close,
-    Failed,
     FromRenderer,
-    Open,
     Opened,
-    Ready,
-    Render,
+    OpenTemplate,
     Rendered,
+    RendererFailure,
+    RendererReady,
+    RenderFrom,
     ToRenderer,
     packed,
 )
@@ -57,13 +57,13 @@ def _serve() -> None:
     formats = _Formats()
     fresh = memory_bytes("resident")
     request: _Request | None = None
-    _send(Ready())
+    _send(RendererReady())
     while (received := frame(_read)) is not None:
         match _decoder.decode(received):
-            case Open() as opened:
+            case OpenTemplate() as opened:
                 request = _Request(opened, formats)
                 _send(request.traits())
-            case Render(start=start):
+            case RenderFrom(start=start):
                 assert request is not None
                 _send(request.rendered(start))
             case Close():
@@ -75,7 +75,7 @@ def _serve() -> None:
 class _Request:
     """A request, with what it may still take. Messages are in memory already, and not counted."""
 
-    def __init__(self, opened: Open, formats: _Formats) -> None:
+    def __init__(self, opened: OpenTemplate, formats: _Formats) -> None:
         self._opened = opened
         self._formats = formats
         self._seconds = jinja.PROCESSOR_TIME_S
@@ -119,15 +119,15 @@ class _Request:
             with self._bounds():
                 return work()
         except PunaError as error:
-            return Failed(error.kind, str(error))
+            return RendererFailure(error.kind, str(error))
         except MemoryError:
             os._exit(OUT_OF_MEMORY)
         except RecursionError:
-            return Failed(TemplateError.__name__, "template error: nested too deeply")
+            return RendererFailure(TemplateError.__name__, "template error: nested too deeply")
         except Exception as error:  # a defect of ours, which fails no other request
             traceback.print_exc()
             reason = f"internal error in the renderer: {type(error).__name__}: {error}"
-            return Failed(RendererError.__name__, reason)
+            return RendererFailure(RendererError.__name__, reason)
 
     @contextlib.contextmanager
     def _bounds(self) -> Iterator[None]:

@@ -26,7 +26,7 @@ class _Message(msgspec.Struct, tag=True, frozen=True):
     pass
 
 
-class Open(_Message, frozen=True):
+class OpenTemplate(_Message, frozen=True):
     """A request begins: what its template is, and what is to be rendered. Answered by `Opened`."""
 
     template: ChatTemplate
@@ -34,7 +34,7 @@ class Open(_Message, frozen=True):
     think: Think = None
 
 
-class Render(_Message, frozen=True):
+class RenderFrom(_Message, frozen=True):
     """Render the conversation as if it began with message `start`. Answered by `Rendered`."""
 
     start: int = 0
@@ -44,7 +44,7 @@ class Close(_Message, frozen=True):
     """The request ends. Not answered."""
 
 
-class Ready(_Message, frozen=True):
+class RendererReady(_Message, frozen=True):
     """The process has started: its first message."""
 
 
@@ -56,15 +56,15 @@ class Rendered(_Message, frozen=True):
     text: str
 
 
-class Failed(_Message, frozen=True):
+class RendererFailure(_Message, frozen=True):
     """`kind` is a class of `puna.errors`."""
 
     kind: str
     message: str
 
 
-ToRenderer = Open | Render | Close
-FromRenderer = Ready | Opened | Rendered | Failed
+ToRenderer = OpenTemplate | RenderFrom | Close
+FromRenderer = RendererReady | Opened | Rendered | RendererFailure
 
 
 def packed(message: ToRenderer | FromRenderer) -> bytes:

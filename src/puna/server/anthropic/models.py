@@ -15,7 +15,7 @@ from starlette.routing import Route
 from puna.errors import RequestError, shown
 from puna.server.http.replies import ANTHROPIC_VERSION, json_reply
 from puna.server.http.routing import route
-from puna.server.jobs.backend import Backend
+from puna.server.jobs.backend import Service
 from puna.store import StoredModel
 
 #: Anthropic's default and largest page.
@@ -42,7 +42,7 @@ class ModelPage(msgspec.Struct):
     last_id: str | None
 
 
-def routes(backend: Backend) -> list[Route]:
+def routes(backend: Service) -> list[Route]:
     async def models(request: Request) -> Response:
         """List the models of the store, a page at a time."""
         stored = await asyncio.to_thread(backend.store.list)

@@ -81,7 +81,7 @@ class MessageStart(msgspec.Struct, tag_field="type", tag="message_start"):
     message: MessageReply
 
 
-class Ping(msgspec.Struct, tag_field="type", tag="ping"):
+class PingEvent(msgspec.Struct, tag_field="type", tag="ping"):
     pass
 
 
@@ -110,4 +110,4 @@ class MessageStop(msgspec.Struct, tag_field="type", tag="message_stop"):
     pass
 
 
-MessageEvent = MessageStart | Ping | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop
+MessageEvent = MessageStart | PingEvent | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop

@@ -16,12 +16,12 @@ from puna.server.anthropic.shape import MessageShape
 from puna.server.anthropic.wire import CountRequest, MessagesRequest
 from puna.server.http.replies import SSE, StreamReply, anthropic_error_event, json_reply, named_event, started
 from puna.server.http.routing import body_route
-from puna.server.jobs.backend import Backend, Finished, Piece
+from puna.server.jobs.backend import AnswerDelta, Finished, Service
 from puna.server.jobs.calls import Segments
 from puna.server.jobs.jobs import Job, job, one_job
 
 
-def routes(backend: Backend) -> list[Route]:
+def routes(backend: Service) -> list[Route]:
     async def messages(body: MessagesRequest) -> ASGIApp:
         """Answer a conversation, as Anthropic's API does."""
         todo = one_job(await job(backend, body.asked()))
@@ -49,10 +49,10 @@ def routes(backend: Backend) -> list[Route]:
     ]
 
 
-async def _collected(backend: Backend, shape: MessageShape, segments: Segments, todo: Job) -> dict[str, Any]:
+async def _collected(backend: Service, shape: MessageShape, segments: Segments, todo: Job) -> dict[str, Any]:
     async with contextlib.aclosing(backend.generate(todo.order, todo.requests)) as items:
         async for item in items:
-            if isinstance(item, Piece):
+            if isinstance(item, AnswerDelta):
                 for _ in segments.feed(item):
                     pass
             elif isinstance(item, Finished):
@@ -61,17 +61,17 @@ async def _collected(backend: Backend, shape: MessageShape, segments: Segments, 
 
 
 async def _events(
-    backend: Backend, shape: MessageShape, segments: Segments, todo: Job
+    backend: Service, shape: MessageShape, segments: Segments, todo: Job
 ) -> AsyncGenerator[bytes, None]:
     begun = False
     async with contextlib.aclosing(backend.generate(todo.order, todo.requests)) as items:
         async for item in items:
             if not begun:
                 begun = True
-                counted = item.prompt_tokens if isinstance(item, Piece) else _counted(item)
+                counted = item.prompt_tokens if isinstance(item, AnswerDelta) else _counted(item)
                 for event in shape.started(counted):
                     yield named_event(event)
-            if isinstance(item, Piece):
+            if isinstance(item, AnswerDelta):
                 for step in segments.feed(item):
                     for event in shape.events(step):
                         yield named_event(event)

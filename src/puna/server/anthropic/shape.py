@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from puna.server.jobs.backend import Finished
-from puna.server.jobs.calls import Segment, Step
+from puna.server.jobs.calls import Segment, SegmentDelta
 
 #: Clients send thinking back only with a signature. There is nothing to be forged here, so nothing is signed.
 _SIGNATURE: Final = "unsigned"
@@ -46,7 +46,7 @@ class MessageShape:
         yield {"type": "message_start", "message": message}
         yield {"type": "ping"}
 
-    def events(self, step: Step) -> Iterator[Event]:
+    def events(self, step: SegmentDelta) -> Iterator[Event]:
         segment = step.segment
         match step.what:
             case "begin":

@@ -12,14 +12,14 @@ from puna.errors import RequestError, shown
 from puna.grammar.format import Format
 from puna.server.anthropic.blocks import MessageParam, prompt_messages, system_text
 from puna.server.http.bodies import Body, Many, Messages, Name
-from puna.server.jobs.jobs import Asked
+from puna.server.jobs.jobs import GenerationSpec
 from puna.server.jobs.own_fields import ChatFields, OwnFields, SamplingFields, only_one
 from puna.server.jobs.tools import ToolUse, function
 
 _EFFORTS: Final = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "max"}
 
 
-class Thinking(Body):
+class ThinkingConfig(Body):
     """`budget_tokens` cannot be kept to: what a model thinks ends where it ends it."""
 
     type: str = ""
@@ -39,7 +39,7 @@ class CountRequest(OwnFields, ChatFields, SamplingFields):
     messages: Messages[MessageParam] = Field(default_factory=list)
     system: Any = None
     tools: Many[dict[str, Any]] = Field(default_factory=list)
-    thinking: Thinking | None = None
+    thinking: ThinkingConfig | None = None
     output_config: OutputConfig = OutputConfig()
     output_format: dict[str, Any] | None = None
     # What an answer does not depend on here: prompts are cached by themselves.
@@ -61,10 +61,10 @@ class CountRequest(OwnFields, ChatFields, SamplingFields):
             return self.thinking.type != "disabled"
         return bool(self.output_config.effort)
 
-    def asked(self) -> Asked:
+    def asked(self) -> GenerationSpec:
         return self._asked({})
 
-    def _asked(self, options: dict[str, Any]) -> Asked:
+    def _asked(self, options: dict[str, Any]) -> GenerationSpec:
         if not self.model.strip():
             raise RequestError("model is required")
         self._check()
@@ -74,7 +74,7 @@ class CountRequest(OwnFields, ChatFields, SamplingFields):
         use, unusable = self._tools()
         if self.thinking is not None and self.thinking.budget_tokens:
             ignored.append("thinking.budget_tokens is ignored: a model thinks as long as it does")
-        return Asked(
+        return GenerationSpec(
             model=self.model,
             endpoint="chat",
             request=self.request(truncate=False),
@@ -165,7 +165,7 @@ class MessagesRequest(CountRequest):
     top_p: float | None = None
     seed: int | None = None  # Puna's own
 
-    def asked(self) -> Asked:
+    def asked(self) -> GenerationSpec:
         """Options that are absent are the model's own, unlike in OpenAI's API."""
         given = {
             "num_predict": self.max_tokens,

@@ -57,7 +57,7 @@ class Crashes:
 
 #: A working runner answers at once, except while it reads a very long prompt.
 _SILENCE_S = 60.0
-_MOST_BETWEEN_S = 5.0
+_MAX_BETWEEN_S = 5.0
 
 
 async def watch(runner: Runner, busy: Callable[[], bool], step_timeout_s: float) -> None:
@@ -67,7 +67,7 @@ async def watch(runner: Runner, busy: Callable[[], bool], step_timeout_s: float)
     """
     silence_s = min(_SILENCE_S, step_timeout_s)
     while True:
-        await asyncio.sleep(min(_MOST_BETWEEN_S, silence_s / 4))
+        await asyncio.sleep(min(_MAX_BETWEEN_S, silence_s / 4))
         if not busy() or not runner.alive:
             return
         try:

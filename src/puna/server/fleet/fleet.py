@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 
 from puna.errors import CrashLoopError, InsufficientMemoryError, RunnerError
 from puna.server.fleet.failures import Crashes, watch
-from puna.server.fleet.loading import Hear, Loading, Loads, Queue
+from puna.server.fleet.loading import Loading, Loads, ProgressCallback, Queue
 from puna.server.fleet.looks import look
 from puna.server.fleet.resident import LoadPlan, ResidentModel, victim, victims
 from puna.server.fleet.runner import Launcher, Runner
@@ -56,7 +56,7 @@ class Fleet:
         keep_alive_s: float | None = None,
         *,
         client: str = "",
-        hear: Hear | None = None,
+        hear: ProgressCallback | None = None,
     ) -> AsyncIterator[Runner]:
         """A runner for `model`, loaded as `plan` says; it stays for as long as the block runs.
 
@@ -119,7 +119,12 @@ class Fleet:
     # --- inside ---
 
     async def _acquire(
-        self, model: StoredModel, plan: LoadPlan, keep_alive_s: float | None, client: str, hear: Hear | None
+        self,
+        model: StoredModel,
+        plan: LoadPlan,
+        keep_alive_s: float | None,
+        client: str,
+        hear: ProgressCallback | None,
     ) -> ResidentModel:
         path = str(model.runnable_path())
         while True:
@@ -184,7 +189,7 @@ class Fleet:
         return True
 
     async def _wait_for_load(
-        self, model: StoredModel, path: str, plan: LoadPlan, client: str, hear: Hear | None
+        self, model: StoredModel, path: str, plan: LoadPlan, client: str, hear: ProgressCallback | None
     ) -> ResidentModel:
         """The model, loaded by one task for all who wait for it, with one user more for the caller."""
         refusal = self._crashes.refusal(path, time.monotonic())

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
-from puna.engine.turns import Turn, Turns
+from puna.engine.turns import ClientRotation, Turn
 from puna.errors import ServerBusyError
 from puna.server.fleet.resident import ResidentModel
 
@@ -39,7 +39,7 @@ class Queue:
 
 
 #: Hears how many bytes of weights are in place, and of how many.
-Hear = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 
 
 class Loading:
@@ -55,9 +55,9 @@ class Loading:
         self.name = name  # of the model, for those who look
         self.requests: Counter[str] = Counter()  # of each client
         self.turns: dict[str, Turn] = {}  # of each client
-        self._hearers: list[Hear] = []
+        self._hearers: list[ProgressCallback] = []
 
-    def hear(self, hear: Hear) -> None:
+    def hear(self, hear: ProgressCallback) -> None:
         """Tell `hear` of the progress from now on."""
         self._hearers.append(hear)
 
@@ -77,7 +77,7 @@ class Loads:
     """
 
     def __init__(self) -> None:
-        self._turns = Turns()
+        self._turns = ClientRotation()
         self._wanted: Counter[str] = Counter()  # loads that each client waits for
         self._waiting: dict[Loading, asyncio.Future[None]] = {}
         self._busy = False

@@ -19,7 +19,7 @@ _PATIENCE_S = 1.0
 
 
 @dataclass(frozen=True)
-class Look:
+class ModelStatus:
     """A loaded model, the state its runner reported, and its memory."""
 
     model: ResidentModel
@@ -33,13 +33,13 @@ class Look:
         return max(self.runner.info.cache_bytes - self.pong.cache_bytes, 0) if self.pong is not None else 0
 
 
-async def look(models: Sequence[ResidentModel]) -> list[Look]:
+async def look(models: Sequence[ResidentModel]) -> list[ModelStatus]:
     """At those of `models` that are loaded, all at once."""
     looks = await asyncio.gather(*(_look(model) for model in models))
     return [one for one in looks if one is not None]
 
 
-async def _look(model: ResidentModel) -> Look | None:
+async def _look(model: ResidentModel) -> ModelStatus | None:
     runner = model.runner
     if runner is None:
         return None
@@ -47,10 +47,10 @@ async def _look(model: ResidentModel) -> Look | None:
         pong = await runner.ping(_PATIENCE_S)
     except RunnerError:
         pong = None
-    return Look(model, runner, pong, runner.memory_bytes)
+    return ModelStatus(model, runner, pong, runner.memory_bytes)
 
 
-def own_fields(look: Look) -> dict[str, Any]:
+def own_fields(look: ModelStatus) -> dict[str, Any]:
     """What `/api/ps` says of a loaded model beyond what Ollama does; without what the runner did not say."""
     tally, info, pong = look.runner.tally, look.runner.info, look.pong
     memory = {"process": look.memory_bytes, "weights": info.weight_bytes, "cache_limit": info.cache_bytes}
@@ -76,7 +76,7 @@ def own_fields(look: Look) -> dict[str, Any]:
     return fields
 
 
-def families(looks: Sequence[Look], waiting_for_load: dict[str, int]) -> Iterator[Metric]:
+def families(looks: Sequence[ModelStatus], waiting_for_load: dict[str, int]) -> Iterator[Metric]:
     """The metrics that are states, not sums. `waiting_for_load` are requests, by model."""
     models = GaugeMetricFamily("puna_loaded_models", "Models in memory")
     models.add_metric([], len(looks))

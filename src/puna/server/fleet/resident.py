@@ -83,12 +83,12 @@ class LoadPlan:
         same_context = cut or shorter or wanted.num_ctx == self.num_ctx
         return same_context and self._is_like(wanted, context_length)
 
-    def grows_to(self, wanted: LoadPlan, context_length: int, most_context: int) -> bool:
+    def grows_to(self, wanted: LoadPlan, context_length: int, max_context: int) -> bool:
         """Whether all that `wanted` asks for beyond this plan is a longer context, and that is possible."""
         cut = context_length < self.num_ctx
         return (
             not cut
-            and context_length < wanted.num_ctx <= most_context
+            and context_length < wanted.num_ctx <= max_context
             and self.serves(replace(wanted, num_ctx=self.num_ctx), context_length)
         )
 
@@ -163,7 +163,7 @@ class ResidentModel:
         if self.runner is None or self.fixed or self.runner.info.engine not in (PUNA, wanted.engine):
             return False
         info = self.runner.info
-        return self.plan.grows_to(self._useful(wanted), info.context_length, info.most_context)
+        return self.plan.grows_to(self._useful(wanted), info.context_length, info.max_context)
 
     def _useful(self, wanted: LoadPlan) -> LoadPlan:
         """`wanted` with no more context than the model was trained for: it never gets more."""

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from puna import gojson
 from puna.errors import BodyTooLargeError, PunaError, RequestError, shown
 from puna.json_gauge import JsonGauge
-from puna.options import MOST_ADAPTERS, Options
+from puna.options import MAX_ADAPTERS, Options
 from puna.server.http.connections import STREAMED
 from puna.server.http.replies import error_reply
 from puna.unknown import unknown_and_ignored
@@ -22,16 +22,16 @@ from puna.unknown import unknown_and_ignored
 #: Characters: a registry's name, a namespace, a model and a tag have at most 600.
 LONGEST_NAME: Final = 1000
 
-MOST_MESSAGES: Final = 16_384
+MAX_MESSAGES: Final = 16_384
 
 #: Texts to embed.
-MOST_INPUTS: Final = 8192
+MAX_INPUTS: Final = 8192
 
 #: Documents an answer may rest on.
-MOST_DOCUMENTS: Final = 4096
+MAX_DOCUMENTS: Final = 4096
 
 #: Files and licences of a model to be created.
-MOST_FILES: Final = 1024
+MAX_FILES: Final = 1024
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -40,23 +40,23 @@ K = TypeVar("K")
 Name = Annotated[str, Field(max_length=LONGEST_NAME)]
 
 #: Only the first wrong item of a list is looked for.
-Messages = Annotated[list[T], Field(max_length=MOST_MESSAGES, fail_fast=True)]
-Adapters = Annotated[list[T], Field(max_length=MOST_ADAPTERS, fail_fast=True)]
-Files = Annotated[dict[K, T], Field(max_length=MOST_FILES)]
-Licences = Annotated[list[str], Field(max_length=MOST_FILES, fail_fast=True)]
+Messages = Annotated[list[T], Field(max_length=MAX_MESSAGES, fail_fast=True)]
+Adapters = Annotated[list[T], Field(max_length=MAX_ADAPTERS, fail_fast=True)]
+Files = Annotated[dict[K, T], Field(max_length=MAX_FILES)]
+Licences = Annotated[list[str], Field(max_length=MAX_FILES, fail_fast=True)]
 Many = Annotated[list[T], Field(fail_fast=True)]
-Documents = Annotated[list[dict[str, Any]], Field(max_length=MOST_DOCUMENTS, fail_fast=True)]
+Documents = Annotated[list[dict[str, Any]], Field(max_length=MAX_DOCUMENTS, fail_fast=True)]
 
 
 class BodyLimitMiddleware:
-    """Answers 413 to a body of more than `most_bytes`, and 400 to JSON that is out of proportion.
+    """Answers 413 to a body of more than `max_bytes`, and 400 to JSON that is out of proportion.
 
     What a Content-Length announces is refused at once, what comes in chunks as soon as it is too much.
     """
 
-    def __init__(self, app: ASGIApp, most_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
         self._app = app
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"].startswith(STREAMED):
@@ -84,9 +84,9 @@ class BodyLimitMiddleware:
             await (await error_reply(Request(scope), error))(scope, receive, send)
 
     def _check(self, size: int) -> None:
-        if size > self._most_bytes:
+        if size > self._max_bytes:
             raise BodyTooLargeError(
-                f"the request body is larger than {self._most_bytes / 2**20:g} MB (PUNA_MAX_BODY_MB)"
+                f"the request body is larger than {self._max_bytes / 2**20:g} MB (PUNA_MAX_BODY_MB)"
             )
 
 

@@ -112,7 +112,7 @@ async def _run_while_connected(
 #: Uploads of files: they may take as long as they like, unless they pause.
 _UPLOADS = "/api/blobs/"
 
-_MOST_SMALL_CHUNKS = 4096
+_MAX_SMALL_CHUNKS = 4096
 _SMALL_CHUNK = 32  # bytes
 
 
@@ -199,9 +199,9 @@ class _Messages(h11.Connection):
         if isinstance(event, h11.Data):
             self._chunks += 1
             self._bytes += len(event.data)
-            if self._chunks > _MOST_SMALL_CHUNKS and self._bytes < _SMALL_CHUNK * self._chunks:
+            if self._chunks > _MAX_SMALL_CHUNKS and self._bytes < _SMALL_CHUNK * self._chunks:
                 self.complaint = (
-                    f"the body comes in more than {_MOST_SMALL_CHUNKS:,} chunks of less than {_SMALL_CHUNK} "
+                    f"the body comes in more than {_MAX_SMALL_CHUNKS:,} chunks of less than {_SMALL_CHUNK} "
                     "bytes on average; send larger ones, or a Content-Length"
                 )
                 raise h11.RemoteProtocolError(self.complaint)

@@ -20,30 +20,30 @@ from puna.hosts import SCHEME_PORTS, is_public
 
 _LONGEST_S: Final = 20.0  # from the first look-up to the last byte
 _CONNECT_S: Final = 5.0
-_MOST_REDIRECTS: Final = 3
+_MAX_REDIRECTS: Final = 3
 _LONGEST_URL: Final = 4096
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
 
 
-async def fetch(url: str, most_bytes: int, *, network: httpcore.AsyncNetworkBackend | None = None) -> bytes:
+async def fetch(url: str, max_bytes: int, *, network: httpcore.AsyncNetworkBackend | None = None) -> bytes:
     """The body at an http or https address of the public Internet.
 
-    Raises `RequestError` for another address, a reply that is none of success, more than `most_bytes`, and
+    Raises `RequestError` for another address, a reply that is none of success, more than `max_bytes`, and
     when it takes too long.
     """
     try:
         async with asyncio.timeout(_LONGEST_S):
-            return await _follow(url, most_bytes, PublicOnly(network))
+            return await _follow(url, max_bytes, PublicOnly(network))
     except TimeoutError:
         raise RequestError(f"the image at {shown(url)} did not come within {_LONGEST_S:.0f} s") from None
     except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError) as error:
         raise RequestError(f"the image at {shown(url)} cannot be fetched: {error}") from None
 
 
-async def _follow(url: str, most_bytes: int, network: PublicOnly) -> bytes:
+async def _follow(url: str, max_bytes: int, network: PublicOnly) -> bytes:
     here = url
     async with httpcore.AsyncConnectionPool(network_backend=network, max_connections=1) as pool:
-        for _ in range(_MOST_REDIRECTS + 1):
+        for _ in range(_MAX_REDIRECTS + 1):
             _check_form(here)
             async with pool.stream("GET", here, headers={"Accept": "image/*", "User-Agent": "puna"}) as reply:
                 headers = {name.lower(): value for name, value in reply.headers}
@@ -52,17 +52,17 @@ async def _follow(url: str, most_bytes: int, network: PublicOnly) -> bytes:
                     continue
                 if reply.status != 200:
                     raise RequestError(f"the image at {shown(url)} was answered with status {reply.status}")
-                return await _body(reply, url, most_bytes)
-    raise RequestError(f"the image at {shown(url)} is redirected more than {_MOST_REDIRECTS} times")
+                return await _body(reply, url, max_bytes)
+    raise RequestError(f"the image at {shown(url)} is redirected more than {_MAX_REDIRECTS} times")
 
 
-async def _body(reply: httpcore.Response, url: str, most_bytes: int) -> bytes:
+async def _body(reply: httpcore.Response, url: str, max_bytes: int) -> bytes:
     came = bytearray()
     async for chunk in reply.aiter_stream():
         came += chunk
-        if len(came) > most_bytes:
+        if len(came) > max_bytes:
             raise RequestError(
-                f"the image at {shown(url)} has more than {most_bytes} bytes (PUNA_MAX_IMAGE_MB)"
+                f"the image at {shown(url)} has more than {max_bytes} bytes (PUNA_MAX_IMAGE_MB)"
             )
     return bytes(came)
 

@@ -16,10 +16,10 @@ from puna.server.http.replies import HTML, TEXT, json_reply
 from puna.server.http.routing import route
 from puna.server.inspection.docs_page import POLICY, page
 from puna.server.inspection.openapi import document
-from puna.server.jobs.backend import Backend
+from puna.server.jobs.backend import Service
 
 
-def _caches(backend: Backend) -> list[Route]:
+def _caches(backend: Service) -> list[Route]:
     async def cache(request: Request) -> Response:
         """What the caches of one model hold, or of all in memory."""
         # None of them is loaded for it, or kept any longer.
@@ -47,7 +47,7 @@ async def _look(entry: ResidentModel) -> dict[str, Any] | None:
         return None
 
 
-def _metrics(backend: Backend) -> list[Route]:
+def _metrics(backend: Service) -> list[Route]:
     async def metrics(request: Request) -> Response:
         """The state of the server for Prometheus."""
         fleet = backend.fleet
@@ -58,7 +58,7 @@ def _metrics(backend: Backend) -> list[Route]:
     return [route("/metrics", metrics, "GET", content_type=TEXT)]
 
 
-def _description(backend: Backend) -> list[Route]:
+def _description(backend: Service) -> list[Route]:
     async def described(request: Request) -> Response:
         """This API, in the words of OpenAPI."""
         return json_reply(document(request.app.routes))
@@ -74,5 +74,5 @@ def _description(backend: Backend) -> list[Route]:
     ]
 
 
-def routes(backend: Backend) -> list[Route]:
+def routes(backend: Service) -> list[Route]:
     return [*_caches(backend), *_metrics(backend), *_description(backend)]

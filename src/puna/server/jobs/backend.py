@@ -17,15 +17,15 @@ from puna.options import Options
 from puna.prompt.model_facts import projector_for
 from puna.protocol import CallDelta, Chunk, Done, Evaluated, Generate, Prompted, Scored, TokenLogprob
 from puna.server.fleet.fleet import Fleet
-from puna.server.fleet.loading import Hear
+from puna.server.fleet.loading import ProgressCallback
 from puna.server.fleet.resident import LoadPlan
 from puna.server.fleet.runner import Runner
 from puna.server.http.caller import caller
 from puna.server.http.request_log import facts
 from puna.server.jobs.checks import template_errors
-from puna.server.jobs.progress import Getting, Progress, merged
+from puna.server.jobs.progress import Progress, RunnerLease, merged
 from puna.server.jobs.threads import in_own_thread
-from puna.server.jobs.turns import Turns
+from puna.server.jobs.turns import WorkSlots
 from puna.server.metrics import Metrics, Observation
 from puna.server.running import Running, RunningRequests
 from puna.server.settings import Settings
@@ -44,7 +44,7 @@ _STORE_WORK = 8
 
 
 @dataclass(frozen=True)
-class Order:
+class LoadRequest:
     """Which model to load for whom, with which `options`, and how long to keep it after its last use."""
 
     model: StoredModel
@@ -57,7 +57,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Piece:
+class AnswerDelta:
     """More of an answer: thinking, then text, then calls. Log-probabilities may come before their text.
 
     Answers are numbered by `choice`: all samples of the first prompt, then those of the second, ...
@@ -98,11 +98,11 @@ class Finished:
     warnings: Sequence[str] = ()
 
 
-Part = Progress | Piece | Echo | Finished
+Part = Progress | AnswerDelta | Echo | Finished
 _Event = Prompted | Evaluated | Scored | Chunk | Done
 
 
-def warnings(order: Order, runner: Runner) -> list[str]:
+def warnings(order: LoadRequest, runner: Runner) -> list[str]:
     """Return the warnings of a request's answers: its model's own, and what of the request is ignored.
 
     The log's line of the request tells what is ignored, too.
@@ -112,12 +112,12 @@ def warnings(order: Order, runner: Runner) -> list[str]:
     return [*runner.info.warnings, *ignored]
 
 
-def _template_errors(order: Order, *requests: Generate) -> contextlib.AbstractContextManager[None]:
+def _template_errors(order: LoadRequest, *requests: Generate) -> contextlib.AbstractContextManager[None]:
     """What is wrong with a template is an error of the request if it is not the model's own."""
     return template_errors(came=any(one.template not in ("", order.model.template) for one in requests))
 
 
-class Backend:
+class Service:
     """The store, the fleet and the settings, and what the routes do with them."""
 
     def __init__(self, store: Store, fleet: Fleet, settings: Settings, metrics: Metrics) -> None:
@@ -127,8 +127,10 @@ class Backend:
         self.metrics = metrics
         self.requests = RunningRequests()
         longest = settings.max_queue
-        self.transfers = Turns(_TRANSFERS, of_client=_OF_CLIENT, of_kind=_OF_HOST, longest_queue=longest)
-        self.creations = Turns(_CREATIONS, of_client=_CREATIONS, of_kind=_CREATIONS, longest_queue=longest)
+        self.transfers = WorkSlots(_TRANSFERS, of_client=_OF_CLIENT, of_kind=_OF_HOST, longest_queue=longest)
+        self.creations = WorkSlots(
+            _CREATIONS, of_client=_CREATIONS, of_kind=_CREATIONS, longest_queue=longest
+        )
         self._store_work = asyncio.Semaphore(_STORE_WORK)
 
     async def in_store(self, work: Callable[[], T]) -> T:
@@ -160,20 +162,20 @@ class Backend:
         given: Mapping[str, Any],
         keep_alive_s: float | None = None,
         ignored: Sequence[str] = (),
-    ) -> Order:
+    ) -> LoadRequest:
         """The order of a request: its options are the model's own under those `given`.
 
         `ignored` says what else of the request changes nothing.
         """
         options = Options.merge(model.params, given)
-        return Order(model, options, keep_alive_s, (model.params, given), ignored)
+        return LoadRequest(model, options, keep_alive_s, (model.params, given), ignored)
 
-    def num_ctx(self, order: Order) -> int:
+    def num_ctx(self, order: LoadRequest) -> int:
         """Tokens of context that a request may have, whatever its model was loaded for."""
         wanted = order.options.num_ctx
         return self.settings.context_length if wanted is None else wanted
 
-    def plan(self, order: Order) -> LoadPlan:
+    def plan(self, order: LoadRequest) -> LoadPlan:
         options, model = order.options, order.model
         draft = str(self._named(options.draft).runnable_path()) if options.draft else ""
         projector = projector_for(model.projector_paths, model.runnable_path())
@@ -187,13 +189,13 @@ class Backend:
         )
 
     @contextlib.asynccontextmanager
-    async def runner(self, order: Order, hear: Hear | None = None) -> AsyncIterator[Runner]:
+    async def runner(self, order: LoadRequest, hear: ProgressCallback | None = None) -> AsyncIterator[Runner]:
         """The runner of the model that `order` names, for as long as the block runs; `hear` of its load."""
         plan, keep_s = self.plan(order), order.keep_alive_s
         async with self.fleet.use(order.model, plan, keep_s, client=order.client, hear=hear) as runner:
             yield runner
 
-    async def load(self, order: Order) -> list[str]:
+    async def load(self, order: LoadRequest) -> list[str]:
         """Bring the model into memory and leave it there for its keep-alive time. Returns warnings."""
         async with self.runner(order) as runner:
             return warnings(order, runner)
@@ -203,7 +205,7 @@ class Backend:
         caller().require("manage", "unloading a model")
         await self.fleet.unload(str(model.model_path))
 
-    async def render(self, order: Order, request: Generate) -> Prompted:
+    async def render(self, order: LoadRequest, request: Generate) -> Prompted:
         """The prompt alone, without generating."""
         with _template_errors(order, request):
             async with self.runner(order) as runner:
@@ -211,7 +213,7 @@ class Backend:
                 return await runner.render(msgspec.structs.replace(request, options=options))
 
     async def generate(
-        self, order: Order, requests: Sequence[Generate], *, echo: bool = False
+        self, order: LoadRequest, requests: Sequence[Generate], *, echo: bool = False
     ) -> AsyncGenerator[Part, None]:
         """The answers to all `requests` part by part, each ending with `Finished`.
 
@@ -224,7 +226,7 @@ class Backend:
             self.requests.running(order.model.name, order.arrived_ns) as running,
         ):
             async with contextlib.AsyncExitStack() as held:
-                getting = Getting(lambda hear: self.runner(order, hear), held, running, order.arrived_ns)
+                getting = RunnerLease(lambda hear: self.runner(order, hear), held, running, order.arrived_ns)
                 if requests[0].progress:
                     async with contextlib.aclosing(getting.steps()) as steps:
                         async for step in steps:
@@ -261,7 +263,7 @@ class _Answers:
 
     def __init__(
         self,
-        order: Order,
+        order: LoadRequest,
         request: Generate,
         first: int,
         echo: bool,
@@ -316,8 +318,8 @@ class _Answers:
         with self._running.waiting():
             return await anext(events, None)
 
-    def _piece(self, chunk: Chunk, choice: int) -> Piece:
-        return Piece(
+    def _piece(self, chunk: Chunk, choice: int) -> AnswerDelta:
+        return AnswerDelta(
             chunk.text, chunk.thinking, chunk.calls, chunk.logprobs, choice, len(self._prompt.tokens)
         )
 

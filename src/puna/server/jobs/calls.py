@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 from puna import gojson
 from puna.protocol import CallDelta, TokenLogprob
-from puna.server.jobs.backend import Piece
+from puna.server.jobs.backend import AnswerDelta
 
 
 @dataclass(frozen=True)
-class Call:
+class CompletedCall:
     """A tool call; `arguments` are JSON text, as the model wrote it."""
 
     index: int
@@ -41,9 +41,9 @@ class Calls:
         self._first: CallDelta | None = None
         self._arguments: list[str] = []
 
-    def feed(self, deltas: Sequence[CallDelta]) -> list[Call]:
+    def feed(self, deltas: Sequence[CallDelta]) -> list[CompletedCall]:
         """The calls that are whole now."""
-        whole: list[Call] = []
+        whole: list[CompletedCall] = []
         for delta in deltas:
             if self._first is None or delta.index != self._first.index:
                 whole += self.flush()
@@ -51,11 +51,11 @@ class Calls:
             self._arguments.append(delta.arguments)
         return whole
 
-    def flush(self) -> list[Call]:
+    def flush(self) -> list[CompletedCall]:
         """The call that was not yet told of, if there is one: nothing more belongs to it."""
         first, arguments = self._first, "".join(self._arguments)
         self._first, self._arguments = None, []
-        return [] if first is None else [Call(first.index, first.id, first.name, arguments)]
+        return [] if first is None else [CompletedCall(first.index, first.id, first.name, arguments)]
 
 
 Kind = Literal["thinking", "text", "call"]
@@ -88,12 +88,12 @@ class Segment:
         return self._call.text
 
     @property
-    def _call(self) -> Call:
-        return Call(self.call_index, self.id, self.name, self.text)
+    def _call(self) -> CompletedCall:
+        return CompletedCall(self.call_index, self.id, self.name, self.text)
 
 
 @dataclass(frozen=True)
-class Step:
+class SegmentDelta:
     """A segment begins, gets more `text`, or ends."""
 
     what: Literal["begin", "more", "end"]
@@ -115,7 +115,7 @@ class Segments:
     def has_calls(self) -> bool:
         return any(segment.kind == "call" for segment in self.all)
 
-    def feed(self, piece: Piece) -> Iterator[Step]:
+    def feed(self, piece: AnswerDelta) -> Iterator[SegmentDelta]:
         if piece.thinking:
             if self._thinking:
                 yield from self._more("thinking", piece.thinking)
@@ -126,13 +126,13 @@ class Segments:
         for delta in piece.calls:
             yield from self._more("call", delta.arguments, delta)
 
-    def finish(self) -> Iterator[Step]:
+    def finish(self) -> Iterator[SegmentDelta]:
         """The answer has ended."""
         if self._open is not None:
-            yield Step("end", self._open)
+            yield SegmentDelta("end", self._open)
             self._open = None
 
-    def _more(self, kind: Kind, text: str, call: CallDelta | None = None) -> Iterator[Step]:
+    def _more(self, kind: Kind, text: str, call: CallDelta | None = None) -> Iterator[SegmentDelta]:
         here = self._open
         if here is None or here.kind != kind or (call is not None and call.index != here.call_index):
             yield from self.finish()
@@ -141,11 +141,11 @@ class Segments:
                 here.id, here.name, here.call_index = call.id, call.name, call.index
             self.all.append(here)
             self._open = here
-            yield Step("begin", here)
+            yield SegmentDelta("begin", here)
         logprobs: tuple[TokenLogprob, ...] = ()
         if kind == "text":
             logprobs, self._waiting = tuple(self._waiting), []
             here.logprobs += logprobs
         if text:
             here.parts.append(text)
-            yield Step("more", here, text, logprobs)
+            yield SegmentDelta("more", here, text, logprobs)

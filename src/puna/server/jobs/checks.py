@@ -8,7 +8,7 @@ from typing import Any
 
 from puna.errors import RequestError, TemplateError
 from puna.options import THINK_LEVELS
-from puna.server.http.bodies import MOST_INPUTS
+from puna.server.http.bodies import MAX_INPUTS
 from puna.vision.limits import image_limits
 
 _THINK_VALUES = ", ".join(f'"{level}"' for level in THINK_LEVELS) + ", true, or false"
@@ -40,8 +40,8 @@ def check_images(images: Collection[Any], name: str, has: Collection[str]) -> No
 
 
 def check_inputs(count: int) -> None:
-    if count > MOST_INPUTS:
-        raise RequestError(f"at most {MOST_INPUTS:,} texts can be embedded at once, not {count:,}")
+    if count > MAX_INPUTS:
+        raise RequestError(f"at most {MAX_INPUTS:,} texts can be embedded at once, not {count:,}")
 
 
 @contextlib.contextmanager

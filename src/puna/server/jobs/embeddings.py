@@ -15,7 +15,7 @@ from puna.errors import ModelNotFoundError, RequestError
 from puna.prompt.author import Author
 from puna.protocol import Embed, Embedded
 from puna.server.http.bodies import Name
-from puna.server.jobs.backend import Backend, Order, warnings
+from puna.server.jobs.backend import LoadRequest, Service, warnings
 from puna.server.jobs.checks import check_inputs
 from puna.server.jobs.own_fields import AdapterFields
 from puna.server.jobs.threads import parsing
@@ -36,7 +36,7 @@ class Vectors:
         return sum(vector.prompt_eval_count for vector in self.vectors)
 
 
-def find(backend: Backend, name: str) -> StoredModel:
+def find(backend: Service, name: str) -> StoredModel:
     """The model a request names, with the errors that clients of these endpoints know."""
     if not name.strip():
         raise ModelNotFoundError("model '' not found")
@@ -46,7 +46,7 @@ def find(backend: Backend, name: str) -> StoredModel:
         raise ModelNotFoundError(f'model "{name}" not found, try pulling it first') from error
 
 
-async def embed(backend: Backend, order: Order, request: Embed) -> Vectors:
+async def embed(backend: Service, order: LoadRequest, request: Embed) -> Vectors:
     """Vectors of the inputs of `request`; without any, the model is loaded and that is all."""
     if not request.inputs:
         return Vectors(warnings=await backend.load(order))
@@ -108,7 +108,7 @@ class RerankRequest(AdapterFields):
         return [_text(each, f"documents[{index}]") for index, each in enumerate(self.documents)]
 
 
-async def rerank(backend: Backend, order: Order, body: RerankRequest) -> tuple[dict[str, Any], Vectors]:
+async def rerank(backend: Service, order: LoadRequest, body: RerankRequest) -> tuple[dict[str, Any], Vectors]:
     """The reply to `body`, and what it was made of. Of equally good documents the earlier comes first."""
     request, texts = body.request(), body.texts
     found = await embed(backend, order, request)

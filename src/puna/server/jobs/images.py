@@ -55,20 +55,20 @@ def check_remote(images: Collection[Any], allowed: bool) -> None:
         )
 
 
-async def fetched(chat: Chat, most_bytes: int) -> Chat:
-    """`chat` with the bytes of images that it has only the addresses of, of `most_bytes` each.
+async def fetched(chat: Chat, max_bytes: int) -> Chat:
+    """`chat` with the bytes of images that it has only the addresses of, of `max_bytes` each.
 
     Raises `RequestError` for one that cannot be had.
     """
     if not any(isinstance(image, RemoteImage) for message in chat.messages for image in message.images):
         return chat
-    messages = [await _with_images(message, most_bytes) for message in chat.messages]
+    messages = [await _with_images(message, max_bytes) for message in chat.messages]
     return msgspec.structs.replace(chat, messages=messages)
 
 
-async def _with_images(message: Message, most_bytes: int) -> Message:
+async def _with_images(message: Message, max_bytes: int) -> Message:
     images: Sequence[Any] = [
-        await fetch(image.url, most_bytes) if isinstance(image, RemoteImage) else image
+        await fetch(image.url, max_bytes) if isinstance(image, RemoteImage) else image
         for image in message.images
     ]
     return msgspec.structs.replace(message, images=images)

@@ -19,7 +19,7 @@ from puna.prompt.capabilities import check_capabilities
 from puna.prompt.messages import Chat
 from puna.protocol import Generate, Prompt
 from puna.server.jobs import checks
-from puna.server.jobs.backend import Backend, Order
+from puna.server.jobs.backend import LoadRequest, Service
 from puna.server.jobs.images import check_remote, fetched
 from puna.server.jobs.threads import parsing
 from puna.server.settings import keep_alive_s
@@ -28,7 +28,7 @@ from puna.vision.limits import image_limits
 
 
 @dataclass(frozen=True)
-class Asked:
+class GenerationSpec:
     """What a request asks for, before its model is looked up and anything of it is checked.
 
     `request` is what will be generated, as far as it does not depend on the model: each of `prompts` is to be
@@ -64,14 +64,14 @@ class Unload:
 class Preload:
     """Load the model and generate nothing: the request has no prompt."""
 
-    order: Order
+    order: LoadRequest
 
 
 @dataclass(frozen=True)
 class Job:
     """Generate what `requests` ask for, once the model is there."""
 
-    order: Order
+    order: LoadRequest
     requests: Sequence[Generate]  # one for each prompt
     raw: bool = False
     echo: bool = False
@@ -86,7 +86,7 @@ class Job:
         return sum(request.samples for request in self.requests)
 
 
-async def job(backend: Backend, asked: Asked) -> Job | Preload | Unload:
+async def job(backend: Service, asked: GenerationSpec) -> Job | Preload | Unload:
     """Raises the error of the first check that fails."""
     request = asked.request
     think, keep_s = checks.check_think(asked.think), keep_alive_s(asked.keep_alive)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from puna.protocol import Evaluated
-from puna.server.fleet.loading import Hear
+from puna.server.fleet.loading import ProgressCallback
 from puna.server.fleet.runner import Runner
 from puna.server.running import Running
 
@@ -101,12 +101,12 @@ class Progress:
         return {name: value for name, value in given.items() if value is not None}
 
 
-class Getting:
+class RunnerLease:
     """Getting the runner for a request, which `held` holds from then on."""
 
     def __init__(
         self,
-        use: Callable[[Hear], contextlib.AbstractAsyncContextManager[Runner]],
+        use: Callable[[ProgressCallback], contextlib.AbstractAsyncContextManager[Runner]],
         held: contextlib.AsyncExitStack,
         running: Running,
         arrived_ns: int,

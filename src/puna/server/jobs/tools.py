@@ -11,7 +11,7 @@ from puna.errors import RequestError, shown
 from puna.prompt.messages import Chat, Message
 
 #: More tools fill the context of any model, and their grammars take long to compile.
-MOST_TOOLS: Final = 1024
+MAX_TOOLS: Final = 1024
 _LONGEST_NAME: Final = 256
 
 
@@ -26,8 +26,8 @@ class ToolUse:
 
     def __post_init__(self) -> None:
         """Raises RequestError for a choice that none of the tools can satisfy."""
-        if len(self.tools) > MOST_TOOLS:
-            raise RequestError(f"at most {MOST_TOOLS:,} tools are allowed, not {len(self.tools):,}")
+        if len(self.tools) > MAX_TOOLS:
+            raise RequestError(f"at most {MAX_TOOLS:,} tools are allowed, not {len(self.tools):,}")
         kind, _, name = self.choice.partition(":")
         if kind == "required" and not self.tools:
             raise RequestError("tool_choice asks for a call, and the request has no tools to choose from")

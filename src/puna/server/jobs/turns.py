@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 from puna.errors import ServerBusyError
 
 
-class Turn:
+class WorkSlot:
     """Waits for a place, or has one, until `leave`."""
 
-    def __init__(self, turns: Turns, client: str, kind: str) -> None:
+    def __init__(self, turns: WorkSlots, client: str, kind: str) -> None:
         self.client = client
         self.kind = kind
         self.has_come = False
@@ -38,7 +38,7 @@ class Turn:
         self._news.set()
 
 
-class Turns:
+class WorkSlots:
     """`places` for work, of which one client has at most `of_client`, and one kind of work `of_kind`.
 
     The next place is for the client that has the fewest, then for whoever has waited longest. All methods
@@ -50,12 +50,12 @@ class Turns:
         self._of_client = of_client
         self._of_kind = of_kind
         self._longest_queue = longest_queue
-        self._working: list[Turn] = []
-        self._queue: list[Turn] = []
+        self._working: list[WorkSlot] = []
+        self._queue: list[WorkSlot] = []
 
-    def enter(self, client: str, kind: str = "") -> Turn:
+    def enter(self, client: str, kind: str = "") -> WorkSlot:
         """A turn for `client`, for work of one `kind`. Raises ServerBusyError if too many wait."""
-        turn = Turn(self, client, kind)
+        turn = WorkSlot(self, client, kind)
         self._queue.append(turn)
         self._advance()
         if not turn.has_come and len(self._queue) > self._longest_queue:
@@ -63,11 +63,11 @@ class Turns:
             raise ServerBusyError("server busy, please try again.  maximum pending requests exceeded")
         return turn
 
-    def ahead_of(self, turn: Turn) -> int:
+    def ahead_of(self, turn: WorkSlot) -> int:
         """How many work and wait that came before a turn which waits."""
         return len(self._working) + self._queue.index(turn)
 
-    def remove(self, turn: Turn) -> None:
+    def remove(self, turn: WorkSlot) -> None:
         for turns in (self._working, self._queue):
             if turn in turns:
                 turns.remove(turn)
@@ -87,7 +87,7 @@ class Turns:
         for turn in self._queue:
             turn.tell()
 
-    def _may_come(self, turn: Turn) -> bool:
+    def _may_come(self, turn: WorkSlot) -> bool:
         of_kind = sum(other.kind == turn.kind for other in self._working)
         return of_kind < self._of_kind and self._places_of(turn.client) < self._of_client
 

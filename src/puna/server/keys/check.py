@@ -22,7 +22,7 @@ from puna.server.keys.keyring import Key, Keyring
 _MINUTE_S = 60.0
 
 
-class Usage:
+class KeyUsage:
     """Counts requests by key. `clock` is in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -74,7 +74,7 @@ class KeyCheckMiddleware:
     def __init__(self, app: ASGIApp, keyring: Keyring) -> None:
         self._app = app
         self._keyring = keyring
-        self._usage = Usage()
+        self._usage = KeyUsage()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -18,11 +18,11 @@ from puna.markup.registry import check_parser
 from puna.prompt.choose import check_template
 from puna.prompt.defaults import check_renderer
 from puna.quantize.kinds import file_type_of
-from puna.registry.report import Progress
+from puna.registry.report import TransferProgress
 from puna.server.http.caller import caller
 from puna.server.http.replies import NDJSON, empty
 from puna.server.http.routing import NOTHING, body_route, route
-from puna.server.jobs.backend import Backend
+from puna.server.jobs.backend import Service
 from puna.server.jobs.threads import in_own_thread, parsing
 from puna.server.ollama.transfers import progress_reply, pulling
 from puna.server.ollama.wire import CreateRequest
@@ -31,7 +31,7 @@ from puna.store.create import needs_process, uploads_of
 from puna.store.creator.client import creating
 
 
-def _blobs(backend: Backend) -> list[Route]:
+def _blobs(backend: Service) -> list[Route]:
     async def blob(request: Request) -> Response:
         """Upload a file under its digest, or ask whether it is there."""
         digest = request.path_params["digest"]
@@ -57,7 +57,7 @@ def _blobs(backend: Backend) -> list[Route]:
 _NO_DIGEST = "0000000000000000000"
 
 
-def routes(backend: Backend) -> list[Route]:
+def routes(backend: Service) -> list[Route]:
     async def create(body: CreateRequest) -> ASGIApp:
         """Make a model of another one or of uploaded files."""
         spec = await parsing(lambda: _spec(backend, body))
@@ -66,11 +66,11 @@ def routes(backend: Backend) -> list[Route]:
 
     return [
         *_blobs(backend),
-        body_route("/api/create", CreateRequest, create, gives=Progress, streams=NDJSON),
+        body_route("/api/create", CreateRequest, create, gives=TransferProgress, streams=NDJSON),
     ]
 
 
-def _spec(backend: Backend, body: CreateRequest) -> ModelSpec:
+def _spec(backend: Service, body: CreateRequest) -> ModelSpec:
     """The request, checked as far as can be without touching files."""
     try:
         ModelName.parse(body.wanted.strip())
@@ -110,7 +110,7 @@ def _spec(backend: Backend, body: CreateRequest) -> ModelSpec:
 
 
 async def _create(
-    backend: Backend, name: str, spec: ModelSpec, warnings: Sequence[str]
+    backend: Service, name: str, spec: ModelSpec, warnings: Sequence[str]
 ) -> AsyncGenerator[dict[str, Any], None]:
     """Each status as the store reports it, the last one with `warnings`.
 
@@ -130,7 +130,7 @@ async def _create(
             raise backend.store.for_clients(error) from error
 
 
-async def _made(backend: Backend, name: str, spec: ModelSpec) -> AsyncGenerator[dict[str, Any], None]:
+async def _made(backend: Service, name: str, spec: ModelSpec) -> AsyncGenerator[dict[str, Any], None]:
     """The steps of a process, once it is this request's turn."""
     turn = backend.creations.enter(caller().client)
     uploads = uploads_of(spec)
@@ -156,7 +156,7 @@ async def _made(backend: Backend, name: str, spec: ModelSpec) -> AsyncGenerator[
             in_own_thread(lambda: backend.store.drop_unused(spent))
 
 
-async def _assembled(backend: Backend, name: str, spec: ModelSpec) -> AsyncGenerator[dict[str, Any], None]:
+async def _assembled(backend: Service, name: str, spec: ModelSpec) -> AsyncGenerator[dict[str, Any], None]:
     """The steps of making a model of files that can be used as they are."""
     loop = asyncio.get_running_loop()
     steps: asyncio.Queue[str | None] = asyncio.Queue()

@@ -17,7 +17,7 @@ from puna.server.http.bodies import Name
 from puna.server.http.replies import ListReply, json_reply
 from puna.server.http.routing import body_route
 from puna.server.jobs import embeddings
-from puna.server.jobs.backend import Backend, Order
+from puna.server.jobs.backend import LoadRequest, Service
 from puna.server.jobs.checks import check_inputs
 from puna.server.jobs.embeddings import RerankRequest, Vectors, rerank
 from puna.server.jobs.own_fields import AdapterFields
@@ -85,7 +85,7 @@ class EmbedReply(EmbedFacts, frozen=True, omit_defaults=True, kw_only=True):
     embeddings: list[list[float]]
 
 
-def routes(backend: Backend) -> list[Route]:
+def routes(backend: Service) -> list[Route]:
     async def embed(body: EmbedRequest) -> ASGIApp:
         """Vectors of texts."""
         wanted = body.request()
@@ -113,7 +113,7 @@ def routes(backend: Backend) -> list[Route]:
     ]
 
 
-def _order(backend: Backend, body: EmbedRequest | EmbeddingsRequest) -> Order:
+def _order(backend: Service, body: EmbedRequest | EmbeddingsRequest) -> LoadRequest:
     keep_s = keep_alive_s(body.keep_alive)
     return backend.order(embeddings.find(backend, body.model), body.options, keep_s, body.ignored)
 
@@ -136,7 +136,7 @@ class OllamaRerankRequest(RerankRequest):
     keep_alive: Any = None
 
 
-def _rerank(backend: Backend) -> list[Route]:
+def _rerank(backend: Service) -> list[Route]:
     async def ranked(body: OllamaRerankRequest) -> Response:
         """Documents in the order of how well they answer a query."""
         body.request()

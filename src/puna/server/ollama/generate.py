@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 
 from puna.server.http.replies import NDJSON, StreamReply, json_lines, json_reply, native_error_line, started
 from puna.server.http.routing import body_route
-from puna.server.jobs.backend import Backend, Finished, Piece
+from puna.server.jobs.backend import AnswerDelta, Finished, Service
 from puna.server.jobs.calls import Calls
 from puna.server.jobs.jobs import Job, Preload, Unload, job
 from puna.server.jobs.progress import Progress
@@ -22,7 +22,7 @@ from puna.server.ollama.wire import ChatRequest, GenerateRequest, GenerationBody
 Kind = Literal["generate", "chat"]
 
 
-def routes(backend: Backend) -> list[Route]:
+def routes(backend: Service) -> list[Route]:
     async def generate(body: GenerateRequest) -> ASGIApp:
         """Continue a prompt; without one, only load the model, or with a keep-alive of 0 unload it."""
         return await _answer(backend, "generate", body, await job(backend, body.asked()))
@@ -38,7 +38,7 @@ def routes(backend: Backend) -> list[Route]:
 
 
 async def _answer(
-    backend: Backend, kind: Kind, body: GenerationBody, todo: Job | Preload | Unload
+    backend: Service, kind: Kind, body: GenerationBody, todo: Job | Preload | Unload
 ) -> ASGIApp:
     """The response. Replies without a generation are one object, whether or not a stream was asked for."""
     match todo:
@@ -57,12 +57,12 @@ async def _answer(
     return json_reply(await _collected(replies))
 
 
-async def _replies(backend: Backend, kind: Kind, name: str, todo: Job) -> AsyncGenerator[Reply, None]:
+async def _replies(backend: Service, kind: Kind, name: str, todo: Job) -> AsyncGenerator[Reply, None]:
     """The messages of an answer; a call comes in whole."""
     calls = Calls()
     async with contextlib.aclosing(backend.generate(todo.order, todo.requests)) as items:
         async for item in items:
-            if isinstance(item, Piece):
+            if isinstance(item, AnswerDelta):
                 logprobs = [Logprob.of(entry) for entry in item.logprobs]
                 whole = calls.flush() if item.text or item.thinking else []
                 called, broken = split(whole + calls.feed(item.calls))

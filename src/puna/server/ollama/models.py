@@ -18,13 +18,13 @@ from puna.errors import InvalidNameError, ModelNotFoundError, PunaError, Request
 from puna.gguf import open_gguf
 from puna.options import Options
 from puna.prompt.author import Author
-from puna.server.fleet.looks import Look, look, own_fields
+from puna.server.fleet.looks import ModelStatus, look, own_fields
 from puna.server.fleet.resident import ResidentModel
 from puna.server.http.caller import caller
 from puna.server.http.replies import TEXT, empty, json_reply, text_reply
 from puna.server.http.request_log import facts
 from puna.server.http.routing import NOTHING, body_route, route
-from puna.server.jobs.backend import Backend
+from puna.server.jobs.backend import Service
 from puna.server.ollama.wire import CancelRequest, CopyRequest, ModelRequest, ShowRequest
 from puna.store import ModelName, StoredModel
 from puna.store.show import model_info, modelfile_text, parameters_text, projector_info, tensor_list
@@ -59,7 +59,7 @@ OLLAMA_VERSION: Final = "0.24.0"
 _log = logging.getLogger(__name__)
 
 
-def routes(backend: Backend) -> list[Route]:
+def routes(backend: Service) -> list[Route]:
     async def greeting(request: Request) -> Response:
         """Whether there is a server."""
         return text_reply("Ollama is running")
@@ -150,7 +150,7 @@ def _answer_family(model: StoredModel) -> str:
         return ""
 
 
-def _tags(backend: Backend) -> list[dict[str, Any]]:
+def _tags(backend: Service) -> list[dict[str, Any]]:
     return [_tag(model) for model in backend.store.list()]
 
 
@@ -217,7 +217,7 @@ def _show(model: StoredModel, body: ShowRequest, engine: str) -> dict[str, Any]:
     }
 
 
-def _running(entry: ResidentModel, seen: Look | None) -> dict[str, Any]:
+def _running(entry: ResidentModel, seen: ModelStatus | None) -> dict[str, Any]:
     running = {
         "name": entry.model.name,
         "model": entry.model.name,

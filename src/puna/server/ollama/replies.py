@@ -9,11 +9,11 @@ import msgspec
 import msgspec.structs
 
 from puna.protocol import TokenLogprob
-from puna.server.jobs.calls import Call
+from puna.server.jobs.calls import CompletedCall
 from puna.server.jobs.progress import LoadProgress, PromptProgress
 
 
-class TopLogprob(msgspec.Struct, frozen=True):
+class ReplyTopLogprob(msgspec.Struct, frozen=True):
     token: str
     logprob: float
     bytes: list[int]
@@ -23,11 +23,11 @@ class Logprob(msgspec.Struct, frozen=True, omit_defaults=True):
     token: str
     logprob: float
     bytes: list[int]
-    top_logprobs: list[TopLogprob] = []
+    top_logprobs: list[ReplyTopLogprob] = []
 
     @classmethod
     def of(cls, entry: TokenLogprob) -> Logprob:
-        top = [TopLogprob(other.token, other.logprob, other.bytes) for other in entry.top]
+        top = [ReplyTopLogprob(other.token, other.logprob, other.bytes) for other in entry.top]
         return cls(entry.token, entry.logprob, entry.bytes, top)
 
 
@@ -42,7 +42,7 @@ class ReplyCall(msgspec.Struct, frozen=True):
     function: CalledFunction
 
 
-def split(calls: Sequence[Call]) -> tuple[list[ReplyCall], str]:
+def split(calls: Sequence[CompletedCall]) -> tuple[list[ReplyCall], str]:
     """The calls as this API writes them, and the text of those that ended before they were whole."""
     whole, text = [], ""
     for call in calls:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from starlette.routing import Route
 
-from puna.server.jobs.backend import Backend
+from puna.server.jobs.backend import Service
 from puna.server.ollama import create, embeddings, generate, models, transfers
 
 
-def routes(backend: Backend) -> list[Route]:
+def routes(backend: Service) -> list[Route]:
     modules = (create, embeddings, generate, models, transfers)
     return [route for module in modules for route in module.routes(backend)]

@@ -16,11 +16,11 @@ from puna.errors import InvalidNameError, PunaError, RequestError
 from puna.registry.network import TransferCancelledError
 from puna.registry.pull import pull
 from puna.registry.push import push
-from puna.registry.report import Progress, Report
+from puna.registry.report import Report, TransferProgress
 from puna.server.http.caller import caller
 from puna.server.http.replies import NDJSON, StreamReply, json_lines, json_reply, native_error_line, started
 from puna.server.http.routing import body_route
-from puna.server.jobs.backend import Backend
+from puna.server.jobs.backend import Service
 from puna.server.jobs.threads import in_own_thread
 from puna.server.ollama.wire import TransferRequest
 from puna.store import ModelName
@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 _Work = Callable[[Report, threading.Event], object]
 
 
-def routes(backend: Backend) -> list[Route]:
+def routes(backend: Service) -> list[Route]:
     async def pulled(body: TransferRequest) -> ASGIApp:
         """Download a model from a registry, a hub or a web server."""
         _check_name(body.wanted)
@@ -59,12 +59,12 @@ def routes(backend: Backend) -> list[Route]:
         return await progress_reply(_followed(backend, body.wanted, work), body.stream)
 
     return [
-        body_route("/api/pull", TransferRequest, pulled, gives=Progress, streams=NDJSON),
-        body_route("/api/push", TransferRequest, pushed, gives=Progress, streams=NDJSON),
+        body_route("/api/pull", TransferRequest, pulled, gives=TransferProgress, streams=NDJSON),
+        body_route("/api/push", TransferRequest, pushed, gives=TransferProgress, streams=NDJSON),
     ]
 
 
-def pulling(backend: Backend, name: str, *, insecure: bool = False) -> AsyncGenerator[Progress, None]:
+def pulling(backend: Service, name: str, *, insecure: bool = False) -> AsyncGenerator[TransferProgress, None]:
     """The steps of pulling a model."""
 
     def work(report: Report, cancelled: threading.Event) -> None:
@@ -73,7 +73,7 @@ def pulling(backend: Backend, name: str, *, insecure: bool = False) -> AsyncGene
     return _followed(backend, name, work)
 
 
-async def _followed(backend: Backend, name: str, work: _Work) -> AsyncGenerator[Progress, None]:
+async def _followed(backend: Service, name: str, work: _Work) -> AsyncGenerator[TransferProgress, None]:
     """The steps of `work` on the model `name`, in a thread; of steps that wait to be sent about the same
     blob, only the last.
 
@@ -81,20 +81,20 @@ async def _followed(backend: Backend, name: str, work: _Work) -> AsyncGenerator[
     """
     turn = backend.transfers.enter(caller().client, ModelName.parse(name.strip()).host.lower())
     loop = asyncio.get_running_loop()
-    steps: dict[tuple[str, str], Progress] = {}
+    steps: dict[tuple[str, str], TransferProgress] = {}
     news = asyncio.Event()
     cancelled = threading.Event()
 
-    def hear(step: Progress) -> None:
+    def hear(step: TransferProgress) -> None:
         steps[step.status, step.digest] = step
         news.set()
 
-    def report(step: Progress) -> None:
+    def report(step: TransferProgress) -> None:
         loop.call_soon_threadsafe(hear, step)
 
     try:
         async for ahead in turn.waiting():
-            yield Progress(f"waiting for {ahead} other {'transfer' if ahead == 1 else 'transfers'}")
+            yield TransferProgress(f"waiting for {ahead} other {'transfer' if ahead == 1 else 'transfers'}")
         working: asyncio.Future[object] = in_own_thread(lambda: work(report, cancelled))
     except BaseException:
         turn.leave()

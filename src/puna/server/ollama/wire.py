@@ -17,12 +17,12 @@ from puna.prompt.messages import Message as PromptMessage
 from puna.protocol import Prompt
 from puna.server.http.bodies import Body, Files, Licences, Many, Messages, Name
 from puna.server.jobs.images import from_base64
-from puna.server.jobs.jobs import Asked
+from puna.server.jobs.jobs import GenerationSpec
 from puna.server.jobs.own_fields import ChatFields, OwnFields, ProgressField, only_one
 from puna.server.jobs.tools import ToolUse, chat_choice, chat_tools
 
 
-class Message(Body):
+class OllamaMessage(Body):
     """One message of a chat. The role is not checked: templates decide which ones they know."""
 
     role: str = ""
@@ -54,7 +54,9 @@ class GenerationBody(OwnFields, ProgressField):
     top_logprobs: int = 0
     render_only: bool = Field(default=False, alias="_debug_render_only")
 
-    def _asked(self, endpoint: Literal["generate", "chat"], prompts: list[Prompt], **more: Any) -> Asked:
+    def _asked(
+        self, endpoint: Literal["generate", "chat"], prompts: list[Prompt], **more: Any
+    ) -> GenerationSpec:
         request = self.request(
             truncate=self.truncate,
             shift=self.shift,
@@ -65,7 +67,7 @@ class GenerationBody(OwnFields, ProgressField):
             context=more.pop("context", None),
             images=more.pop("request_images", []),
         )
-        return Asked(
+        return GenerationSpec(
             model=self.model,
             endpoint=endpoint,
             request=request,
@@ -92,7 +94,7 @@ class GenerateRequest(GenerationBody):
     context: Many[Annotated[int, Field(ge=0, lt=2**31)]] | None = None
     images: Many[str] = Field(default_factory=list)
 
-    def asked(self) -> Asked:
+    def asked(self) -> GenerationSpec:
         images = [from_base64(image) for image in self.images]
         return self._asked(
             "generate",
@@ -117,10 +119,10 @@ class GenerateRequest(GenerationBody):
 
 
 class ChatRequest(GenerationBody, ChatFields):
-    messages: Messages[Message] = Field(default_factory=list)
+    messages: Messages[OllamaMessage] = Field(default_factory=list)
     tools: Many[dict[str, Any]] = Field(default_factory=list)
 
-    def asked(self) -> Asked:
+    def asked(self) -> GenerationSpec:
         messages = [_prompt_message(message) for message in self.messages]
         use = chat_choice(ToolUse(chat_tools(self.tools)), self.tool_choice)
         return self._asked(
@@ -131,7 +133,7 @@ class ChatRequest(GenerationBody, ChatFields):
         )
 
 
-def _prompt_message(message: Message) -> PromptMessage:
+def _prompt_message(message: OllamaMessage) -> PromptMessage:
     given = message.model_dump() | {"images": [from_base64(image) for image in message.images]}
     return msgspec.convert(given, PromptMessage)
 
@@ -176,7 +178,7 @@ class CreateRequest(ModelRequest):
     system: str = ""
     license: str | Licences = Field(default_factory=list)
     parameters: dict[str, Any] = Field(default_factory=dict)
-    messages: Messages[Message] = Field(default_factory=list)
+    messages: Messages[OllamaMessage] = Field(default_factory=list)
     quantize: str = ""
     quantization: str = ""
     renderer: str = ""

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from puna.errors import RequestError
 from puna.server.http.replies import SSE, StreamReply, encode, json_reply, openai_error_event, started
 from puna.server.http.routing import body_route, route
-from puna.server.jobs.backend import Backend, Echo, Finished, Piece
+from puna.server.jobs.backend import AnswerDelta, Echo, Finished, Service
 from puna.server.jobs.jobs import Job, Preload, Unload, job
 from puna.server.jobs.progress import Progress
 from puna.server.openai.replies import (
@@ -40,7 +40,7 @@ from puna.server.openai.wire import ChatCompletionRequest, CompletionRequest, Op
 from puna.store import StoredModel
 
 
-def routes(backend: Backend) -> list[Route]:
+def routes(backend: Service) -> list[Route]:
     async def chat(body: ChatCompletionRequest) -> ASGIApp:
         """Answer a chat, as OpenAI's API does."""
         shape = ChatShape(body.model, functions=body.with_functions)
@@ -85,7 +85,7 @@ def _model(model: StoredModel, name: str) -> dict[str, Any]:
 
 
 async def _answer(
-    backend: Backend, shape: Shape, body: OpenAIRequest, todo: Job | Preload | Unload
+    backend: Service, shape: Shape, body: OpenAIRequest, todo: Job | Preload | Unload
 ) -> ASGIApp:
     if isinstance(todo, Unload):  # only a keep_alive asks for it, which this API does not have
         raise RequestError("nothing to generate")
@@ -98,7 +98,7 @@ async def _answer(
     return json_reply(await _collected(backend, shape, todo))
 
 
-async def _collected(backend: Backend, shape: Shape, todo: Job) -> dict[str, Any]:
+async def _collected(backend: Service, shape: Shape, todo: Job) -> dict[str, Any]:
     """The reply with all answers, when nothing is streamed."""
     used, read = Usage(), _Parts(todo.logprobs)
     parts: list[list[Choice]] = [[] for _ in range(todo.choices)]
@@ -113,7 +113,7 @@ async def _collected(backend: Backend, shape: Shape, todo: Job) -> dict[str, Any
 
 
 async def _events(
-    backend: Backend, shape: Shape, todo: Job, include_usage: bool
+    backend: Service, shape: Shape, todo: Job, include_usage: bool
 ) -> AsyncGenerator[bytes, None]:
     used, read = Usage(), _Parts(todo.logprobs)
     async with contextlib.aclosing(backend.generate(todo.order, todo.requests, echo=todo.echo)) as items:
@@ -140,11 +140,11 @@ class _Parts:
         self._logprobs = logprobs
         self._calling: set[int] = set()  # choices with a call
 
-    def part(self, item: Piece | Echo | Finished) -> Choice:
+    def part(self, item: AnswerDelta | Echo | Finished) -> Choice:
         match item:
             case Echo():
                 return Choice(item.choice, item.text, logprobs=echoed(item) if self._logprobs else None)
-            case Piece():
+            case AnswerDelta():
                 if item.calls:
                     self._calling.add(item.choice)
                 entries = [Entry.of(entry) for entry in item.logprobs] if self._logprobs else None

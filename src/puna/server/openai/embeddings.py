@@ -14,7 +14,7 @@ from puna.server.http.bodies import Name
 from puna.server.http.replies import ListReply, json_reply
 from puna.server.http.routing import body_route
 from puna.server.jobs import embeddings
-from puna.server.jobs.backend import Backend
+from puna.server.jobs.backend import Service
 from puna.server.jobs.checks import check_inputs
 from puna.server.jobs.embeddings import RerankRequest, Vectors, rerank
 from puna.server.jobs.own_fields import AdapterFields, texts_or_tokens
@@ -57,7 +57,7 @@ class EmbeddingRequest(AdapterFields):
         return encoding
 
 
-def routes(backend: Backend) -> list[Route]:
+def routes(backend: Service) -> list[Route]:
     async def embed(body: EmbeddingRequest) -> ListReply:
         """Vectors of texts, as OpenAI's API gives them."""
         encoding, wanted = body.encoding, body.request()
@@ -84,7 +84,7 @@ def _encoded(vector: bytes, encoding: str) -> str | tuple[float, ...]:
     return base64.b64encode(vector).decode() if encoding == "base64" else embeddings.floats(vector)
 
 
-def _rerank(backend: Backend) -> list[Route]:
+def _rerank(backend: Service) -> list[Route]:
     async def ranked(body: RerankRequest) -> Response:
         """Documents in the order of how well they answer a query, as Cohere's and Jina's APIs give them."""
         body.request()

@@ -11,10 +11,10 @@ from puna.errors import RequestError, shown
 from puna.grammar.format import Format
 from puna.options import THINK_LEVELS
 from puna.prompt.messages import Chat, Insert, Message
-from puna.protocol import MOST_SAMPLES, Prompt
+from puna.protocol import MAX_SAMPLES, Prompt
 from puna.server.http.bodies import Body, Many, Messages, Name
 from puna.server.jobs.checks import check_top_logprobs
-from puna.server.jobs.jobs import Asked
+from puna.server.jobs.jobs import GenerationSpec
 from puna.server.jobs.own_fields import (
     ChatFields,
     OwnFields,
@@ -43,8 +43,8 @@ class Reasoning(Body):
 
 
 #: All answers of one request.
-_MOST_CHOICES = 2048
-_MOST_TOKEN = 2**31 - 1
+_MAX_CHOICES = 2048
+_MAX_TOKEN = 2**31 - 1
 
 
 class OpenAIRequest(OwnFields, ProgressField, SamplingFields):
@@ -98,8 +98,8 @@ class OpenAIRequest(OwnFields, ProgressField, SamplingFields):
         return {name: value for name, value in given.items() if value is not None}
 
     def _check(self) -> None:
-        if not 1 <= self.n <= MOST_SAMPLES:
-            raise RequestError(f"n must be between 1 and {MOST_SAMPLES}, not {self.n}")
+        if not 1 <= self.n <= MAX_SAMPLES:
+            raise RequestError(f"n must be between 1 and {MAX_SAMPLES}, not {self.n}")
 
 
 class ChatCompletionRequest(OpenAIRequest, ChatFields):
@@ -113,13 +113,13 @@ class ChatCompletionRequest(OpenAIRequest, ChatFields):
     logprobs: bool = False
     top_logprobs: int = 0
 
-    def asked(self) -> Asked:
+    def asked(self) -> GenerationSpec:
         if not self.messages:
             raise RequestError("[] is too short - 'messages'")
         messages = prompt_messages(self.messages)
         use = self._tools()
         limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-        return Asked(
+        return GenerationSpec(
             model=self.model,
             endpoint="chat",
             request=self.request(
@@ -179,10 +179,10 @@ class CompletionRequest(OpenAIRequest):
         prompts = texts_or_tokens(self.prompt)
         if prompts is None or not all(isinstance(one, str) or _are_tokens(one) for one in prompts):
             raise RequestError(_PROMPT_KINDS)
-        if len(prompts) > 1 and len(prompts) * self.n > _MOST_CHOICES:
+        if len(prompts) > 1 and len(prompts) * self.n > _MAX_CHOICES:
             raise RequestError(
                 f"{len(prompts)} prompts with n={self.n} are {len(prompts) * self.n} choices, and at most "
-                f"{_MOST_CHOICES} are allowed in one request"
+                f"{_MAX_CHOICES} are allowed in one request"
             )
         return prompts
 
@@ -191,7 +191,7 @@ class CompletionRequest(OpenAIRequest):
         """Whether to generate anything; otherwise the prompts are only evaluated."""
         return self.max_tokens != 0
 
-    def asked(self) -> Asked:
+    def asked(self) -> GenerationSpec:
         """What is echoed, scored or token ids stands as it is: else its template would be scored as well."""
         if self.best_of not in (None, self.n):
             raise RequestError(
@@ -204,7 +204,7 @@ class CompletionRequest(OpenAIRequest):
         raw = self.echo or not all(isinstance(prompt, str) for prompt in prompts)
         if raw and self.suffix:
             raise RequestError("suffix is for a prompt given as text, without echo: leave it out")
-        return Asked(
+        return GenerationSpec(
             model=self.model,
             endpoint="generate",
             request=self.request(
@@ -257,4 +257,4 @@ _PROMPT_KINDS = (
 
 
 def _are_tokens(ids: list[int]) -> bool:
-    return all(0 <= id <= _MOST_TOKEN for id in ids)
+    return all(0 <= id <= _MAX_TOKEN for id in ids)

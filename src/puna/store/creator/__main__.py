@@ -16,7 +16,15 @@ from puna.errors import CreationLimitError, CreatorError, PunaError
 from puna.lines import LineFormatter
 from puna.machine import available_memory, is_out_of_memory, usable_threads
 from puna.store import Store
-from puna.store.creator.protocol import Created, Failed, Made, Said, Step, Task, line_of
+from puna.store.creator.protocol import (
+    Created,
+    CreationStep,
+    CreationTask,
+    CreatorFailure,
+    Made,
+    Said,
+    line_of,
+)
 
 #: Memory for headers, settings and vocabularies, and for each thread's pieces of tensors.
 BYTES: Final = 1 << 30
@@ -30,31 +38,31 @@ def main() -> None:
     output = logging.StreamHandler(sys.stderr)
     output.setFormatter(LineFormatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[output])
-    task: Task = pickle.load(sys.stdin.buffer)
+    task: CreationTask = pickle.load(sys.stdin.buffer)
     with os.fdopen(os.dup(1), "wb", buffering=0) as owner:
         os.dup2(2, 1)  # what libraries print belongs into the log
         sent = _Report(owner)
-        sent.say(_create(task, sent, Memory()))
+        sent.say(_create(task, sent, MemoryAllowance()))
     os._exit(0)  # objects by the million take long to destroy
 
 
-class Memory:
+class MemoryAllowance:
     """What the process may take beyond what a fresh one has."""
 
     def __init__(self) -> None:
         self._fresh_bytes = private_bytes()
-        self.most_bytes = 0
+        self.max_bytes = 0
         self.allow(0)
 
     def allow(self, size_bytes: int) -> None:
         """Have room for a largest tensor that takes so much, unless the machine has less."""
         wanted = BYTES + BYTES_PER_THREAD * usable_threads(os.cpu_count() or 1) + size_bytes
-        self.most_bytes = min(wanted, available_memory())
-        limit_private_bytes(self._fresh_bytes + self.most_bytes)
+        self.max_bytes = min(wanted, available_memory())
+        limit_private_bytes(self._fresh_bytes + self.max_bytes)
 
     def exceeded(self) -> CreationLimitError:
         return CreationLimitError(
-            f"the model cannot be created: its files take more than {self.most_bytes >> 20} MB of memory, "
+            f"the model cannot be created: its files take more than {self.max_bytes >> 20} MB of memory, "
             "the limit for tensors of their size or what the machine has left; are they what they should be?"
         )
 
@@ -79,10 +87,10 @@ class _Report:
         if self._told[0] == status and now_s < self._told[1] + _REPORT_S and done < total:
             return
         self._told = status, now_s
-        self.say(Step(status, done, total))
+        self.say(CreationStep(status, done, total))
 
 
-def _create(task: Task, report: _Report, memory: Memory) -> Said:
+def _create(task: CreationTask, report: _Report, memory: MemoryAllowance) -> Said:
     """How it ended."""
     from puna.model.adapters.peft import convert
     from puna.model.header import check_file
@@ -93,7 +101,7 @@ def _create(task: Task, report: _Report, memory: Memory) -> Said:
         store.create(
             task.name,
             task.spec,
-            lambda status: report.say(Step(status)),
+            lambda status: report.say(CreationStep(status)),
             check_file,
             convert,
             report.progress,
@@ -110,8 +118,8 @@ def _create(task: Task, report: _Report, memory: Memory) -> Said:
     return Created()
 
 
-def _failed(error: PunaError) -> Failed:
-    return Failed(error.kind, str(error))
+def _failed(error: PunaError) -> CreatorFailure:
+    return CreatorFailure(error.kind, str(error))
 
 
 if __name__ == "__main__":

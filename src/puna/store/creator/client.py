@@ -21,13 +21,13 @@ import msgspec
 from puna.errors import CreationLimitError, CreatorError, PunaError
 from puna.store.blobs import storage_errors
 from puna.store.create import ModelSpec
-from puna.store.creator.protocol import Created, Failed, Made, Step, Task, message_of
+from puna.store.creator.protocol import Created, CreationStep, CreationTask, CreatorFailure, Made, message_of
 from puna.store.store import Store
 
 
 async def creating(
     store: Store, name: str, spec: ModelSpec, *, stall_timeout_s: float = math.inf
-) -> AsyncGenerator[Step, None]:
+) -> AsyncGenerator[CreationStep, None]:
     """The steps of `Store.create` in a process of its own, within limits of memory.
 
     It is ended when it takes `stall_timeout_s` to say how far it is, and when the generator is closed; what
@@ -40,7 +40,7 @@ async def creating(
     made: set[str] = set()
     process: Process | None = None
     try:
-        process = await _started(Task(store.root, scratch, name, spec))
+        process = await _started(CreationTask(store.root, scratch, name, spec))
         assert process.stdout is not None
         while True:
             try:
@@ -52,11 +52,11 @@ async def creating(
                     "(PUNA_CREATE_TIMEOUT); are they what they should be?"
                 ) from None
             match await _message(process, line):
-                case Step() as step:
+                case CreationStep() as step:
                     yield step
                 case Made(digest=digest):
                     made.add(digest)
-                case Failed(error=error):
+                case CreatorFailure(error=error):
                     raise error
                 case Created():
                     made.clear()
@@ -68,7 +68,7 @@ async def creating(
         threading.Thread(target=_tidy, args=(store, scratch, made), name="tidy", daemon=True).start()
 
 
-async def _started(task: Task) -> Process:
+async def _started(task: CreationTask) -> Process:
     try:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -87,7 +87,7 @@ async def _started(task: Task) -> Process:
     return process
 
 
-async def _message(process: Process, line: bytes) -> Step | Made | Failed | Created:
+async def _message(process: Process, line: bytes) -> CreationStep | Made | CreatorFailure | Created:
     """What the process said. Raises the error that its end is for the request."""
     try:
         if line:

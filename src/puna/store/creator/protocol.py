@@ -12,7 +12,7 @@ from puna.store.create import ModelSpec
 
 
 @dataclass(frozen=True)
-class Task:
+class CreationTask:
     """A model to be created in the store at `root`; what is not finished lies in `scratch`."""
 
     root: Path
@@ -21,7 +21,7 @@ class Task:
     spec: ModelSpec
 
 
-class Step(msgspec.Struct, tag=True, frozen=True):
+class CreationStep(msgspec.Struct, tag=True, frozen=True):
     """Work that has begun, or bytes of it that are `done`, of a `total` that is 0 if there is none."""
 
     status: str
@@ -35,7 +35,7 @@ class Made(msgspec.Struct, tag=True, frozen=True):
     digest: str
 
 
-class Failed(msgspec.Struct, tag=True, frozen=True):
+class CreatorFailure(msgspec.Struct, tag=True, frozen=True):
     """The last message if the model cannot be created; `kind` is a class of `puna.errors`."""
 
     kind: str
@@ -50,7 +50,7 @@ class Created(msgspec.Struct, tag=True, frozen=True):
     """The last message if all went well."""
 
 
-Said = Step | Made | Failed | Created
+Said = CreationStep | Made | CreatorFailure | Created
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Said] = msgspec.json.Decoder(Said)

@@ -173,7 +173,7 @@ class VisionFeedForward(Protocol):
         """[rows, hidden] to the same."""
 
 
-class GeluFeedForward(Module):
+class VisionGeluFeedForward(Module):
     """Two linears with GELU, by its approximation, between."""
 
     options: VisionLayerOptions
@@ -185,16 +185,16 @@ class GeluFeedForward(Module):
         return self.down(self.activation(self.ops, self.up(x)))
 
 
-class SwappedFeedForward(GeluFeedForward):
+class SwappedFeedForward(VisionGeluFeedForward):
     up: Linear = weight("ffn_down", "feed_forward_size", "hidden_size")
     down: Linear = weight("ffn_up", "hidden_size", "feed_forward_size")
 
 
-def gelu_feed_forward(options: VisionLayerOptions) -> type[GeluFeedForward]:
-    return SwappedFeedForward if options.swapped else GeluFeedForward
+def gelu_feed_forward(options: VisionLayerOptions) -> type[VisionGeluFeedForward]:
+    return SwappedFeedForward if options.swapped else VisionGeluFeedForward
 
 
-class ExactGeluFeedForward(GeluFeedForward):
+class VisionExactGeluFeedForward(VisionGeluFeedForward):
     activation: Activation = staticmethod(gelu)
 
 
@@ -285,7 +285,7 @@ class LayerNormLayer(VisionLayer):
 
     attention_norm: LayerNorm = weight("layer_norm1|ln1|attn_norm|norm1", "hidden_size")
     feed_forward_norm: LayerNorm = weight("layer_norm2|ln2|ffn_norm|norm2", "hidden_size")
-    feed_forward: GeluFeedForward = part(choose=gelu_feed_forward)
+    feed_forward: VisionGeluFeedForward = part(choose=gelu_feed_forward)
 
 
 class RMSNormLayer(VisionLayer):
@@ -316,7 +316,7 @@ def pooled(grid: Array, size: int) -> Array:
     return mean
 
 
-class QuickGeluFeedForward(GeluFeedForward):
+class QuickGeluFeedForward(VisionGeluFeedForward):
     activation: Activation = staticmethod(quick_gelu)
 
 
@@ -324,16 +324,16 @@ class SwappedQuickFeedForward(SwappedFeedForward):
     activation: Activation = staticmethod(quick_gelu)
 
 
-def quick_feed_forward(options: VisionLayerOptions) -> type[GeluFeedForward]:
+def quick_feed_forward(options: VisionLayerOptions) -> type[VisionGeluFeedForward]:
     return SwappedQuickFeedForward if options.swapped else QuickGeluFeedForward
 
 
 class QuickLayer(LayerNormLayer):
-    feed_forward: GeluFeedForward = part(choose=quick_feed_forward)
+    feed_forward: VisionGeluFeedForward = part(choose=quick_feed_forward)
 
 
 class ExactLayer(LayerNormLayer):
-    feed_forward: ExactGeluFeedForward = part()
+    feed_forward: VisionExactGeluFeedForward = part()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,11 +22,11 @@ from puna.vision.limits import ImageLimits
 from puna.vision.preparer.protocol import (
     MAX_REPLY_BYTES,
     OUT_OF_MEMORY,
-    Done,
-    Failed,
     FromPreparer,
     Prepare,
-    Ready,
+    PreparedImage,
+    PreparerFailure,
+    PreparerReady,
     packed,
 )
 from puna.vision.tower import VisionTower
@@ -51,7 +51,9 @@ class Preparer:
         self._process: _Process | None = None
         self._end: Callable[[], object] = lambda: None
 
-    def prepare(self, data: bytes, name: str, limits: ImageLimits, seconds: float | None = None) -> Done:
+    def prepare(
+        self, data: bytes, name: str, limits: ImageLimits, seconds: float | None = None
+    ) -> PreparedImage:
         """Return the image in the file `data`, which errors call `name`, as the tower reads it.
 
         It may take `seconds` of processor time if that is less than for any image. Raises `ImageError`, also
@@ -67,9 +69,9 @@ class Preparer:
                 raise error.of(name, limits) from None
             raise
         match reply:
-            case Failed(kind=kind, message=reason):
+            case PreparerFailure(kind=kind, message=reason):
                 raise PunaError.of_kind(kind, reason)
-            case Done():
+            case PreparedImage():
                 return reply
         self._drop(process)
         raise PreparerError(f"the process that decodes images answered {type(reply).__name__} out of turn")
@@ -158,7 +160,7 @@ class _Process:
             if not self._is_ready:
                 self._connection.settimeout(START_PATIENCE_S)
                 self._connection.sendall(self._opening)
-                self._is_ready = isinstance(self._receive(), Ready)
+                self._is_ready = isinstance(self._receive(), PreparerReady)
             self._connection.settimeout(PATIENCE_S)
             self._connection.sendall(message)
             return self._receive()

@@ -16,11 +16,11 @@ from puna.errors import PreparerError, PunaError
 from puna.vision.decoding import decode
 from puna.vision.preparer.protocol import (
     OUT_OF_MEMORY,
-    Done,
-    Failed,
     FromPreparer,
     Prepare,
-    Ready,
+    PreparedImage,
+    PreparerFailure,
+    PreparerReady,
     packed,
 )
 from puna.vision.tower import VisionTower
@@ -49,7 +49,7 @@ def _serve() -> None:
         return
     kind, options = pickle.loads(opened)  # of the owner
     tower: VisionTower = kind(options, None)
-    _send(Ready())
+    _send(PreparerReady())
     while (received := frame(_read)) is not None:
         _send(_answer(_decoder.decode(received), tower))
 
@@ -62,18 +62,18 @@ def _answer(request: Prepare, tower: VisionTower) -> FromPreparer:
     address_space = memory_bytes("size") + request.limits.memory_bytes
     try:
         with bounds(request.seconds, address_space) as left:
-            picture = decode(request.data, request.limits, request.name, enough=4 * tower.most_pixels)
+            picture = decode(request.data, request.limits, request.name, enough=4 * tower.max_pixels)
             pixels = picture.width * picture.height
             prepared = tower.prepare(picture)
-        return Done.of(prepared, pixels, request.seconds - left())
+        return PreparedImage.of(prepared, pixels, request.seconds - left())
     except PunaError as error:
-        return Failed(error.kind, str(error))
+        return PreparerFailure(error.kind, str(error))
     except MemoryError:
         os._exit(OUT_OF_MEMORY)
     except Exception as error:
         traceback.print_exc()  # a defect of ours, which fails no other request
         reason = f"internal error in the process that decodes images: {type(error).__name__}: {error}"
-        return Failed(PreparerError.__name__, reason)
+        return PreparerFailure(PreparerError.__name__, reason)
 
 
 def _read(size: int) -> bytes:

@@ -26,7 +26,10 @@ class _Message(msgspec.Struct, tag=True, frozen=True):
 
 
 class Prepare(_Message, frozen=True):
-    """Decode the image file `data`, which errors call `name`. Answered by `Done` or `Failed`."""
+    """Decode the image file `data`, which errors call `name`.
+
+    Answered by `PreparedImage` or `PreparerFailure`.
+    """
 
     data: bytes
     name: str
@@ -34,7 +37,7 @@ class Prepare(_Message, frozen=True):
     seconds: float  # of processor time
 
 
-class Ready(_Message, frozen=True):
+class PreparerReady(_Message, frozen=True):
     """The process has started: its first message."""
 
 
@@ -59,7 +62,7 @@ class Numbers(msgspec.Struct, frozen=True):
         return np.frombuffer(self.data, kind).reshape(self.shape)
 
 
-class Done(_Message, frozen=True):
+class PreparedImage(_Message, frozen=True):
     """The image as the tower reads it; it took `seconds` of processor time to decode `decoded_pixels`."""
 
     pixels: Numbers
@@ -71,7 +74,7 @@ class Done(_Message, frozen=True):
     seconds: float
 
     @classmethod
-    def of(cls, prepared: Prepared, decoded_pixels: int, seconds: float) -> Done:
+    def of(cls, prepared: Prepared, decoded_pixels: int, seconds: float) -> PreparedImage:
         pixels = Numbers.of(prepared.pixels)
         assert pixels is not None
         return cls(
@@ -92,14 +95,14 @@ class Done(_Message, frozen=True):
         )
 
 
-class Failed(_Message, frozen=True):
+class PreparerFailure(_Message, frozen=True):
     """`kind` is a class of `puna.errors`."""
 
     kind: str
     message: str
 
 
-FromPreparer = Ready | Done | Failed
+FromPreparer = PreparerReady | PreparedImage | PreparerFailure
 
 
 def packed(message: Prepare | FromPreparer) -> bytes:

@@ -48,8 +48,8 @@ from puna.vision.tower import Prepared, VisionTower, kept_together, rows_of, squ
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
 
-_LEAST_TILES: Final = 2
-_MOST_TILES: Final = 9
+_MIN_TILES: Final = 2
+_MAX_TILES: Final = 9
 _ABSURD_TILES: Final = 256
 #: Of the model's code. llama.cpp's converter writes SAM's, which no reader takes for that of CLIP.
 _CLIP_EPS: Final = 1e-5
@@ -74,8 +74,8 @@ class OcrLayer(LayerNormLayer):
 @dataclass(frozen=True, kw_only=True)
 class DeepSeekOcrVisionOptions(VisionOptions):
     sam: SamOptions
-    least_tiles: int
-    most_tiles: int
+    min_tiles: int
+    max_tiles: int
 
     @property
     def positions(self) -> int:
@@ -120,16 +120,16 @@ class DeepSeekOcrVision(VisionTower):
     def read_options(cls, file: GGUFFile, text_size: int) -> DeepSeekOcrVisionOptions:
         options = VisionOptions.read(file, text_size, image_size=224)
         prefix = "s" if file.architecture != "clip" else "v.sam"
-        least = required(file, "vision.preproc_min_tiles", _LEAST_TILES)
-        most = required(file, "vision.preproc_max_tiles", _MOST_TILES)
+        least = required(file, "vision.preproc_min_tiles", _MIN_TILES)
+        most = required(file, "vision.preproc_max_tiles", _MAX_TILES)
         if not least <= most <= _ABSURD_TILES:
             raise invalid(file, "vision.preproc_max_tiles", f"is {most}, with at least {least}")
         layers = tuple(replace(layer, norm_eps=_CLIP_EPS) for layer in options.layers)
         return DeepSeekOcrVisionOptions(
             **{**vars(options), "norm_eps": _CLIP_EPS, "layers": layers},
             sam=_read_sam(file, prefix, options.hidden_size),
-            least_tiles=least,
-            most_tiles=most,
+            min_tiles=least,
+            max_tiles=most,
         )
 
     def loaded(self) -> None:
@@ -149,7 +149,7 @@ class DeepSeekOcrVision(VisionTower):
         )  # fmt: skip
         rows, columns, cut = 0, 0, whole[:0, :0].reshape(0, 0, 0, 3)
         if max(width, height) > o.tile_size:
-            rows, columns = closest_grid(width, height, o.tile_size, o.least_tiles, o.most_tiles)
+            rows, columns = closest_grid(width, height, o.tile_size, o.min_tiles, o.max_tiles)
             cut = tiles(stretched(picture, columns * o.tile_size, rows * o.tile_size, BICUBIC), o.tile_size)
         order = _order(rows, columns, _rows(o.tile_size // o.sam.patch_size), _rows(o.sam.side))
         return Prepared(cut, len(order), (rows, columns), overview=whole, order=order)
@@ -181,11 +181,11 @@ class DeepSeekOcrVision(VisionTower):
         return kept_together(rows_of(image), one_batch=False)
 
     @property
-    def most_pixels(self) -> int:
-        return self.options.most_tiles * self.options.tile_size**2 + self.options.whole_size**2
+    def max_pixels(self) -> int:
+        return self.options.max_tiles * self.options.tile_size**2 + self.options.whole_size**2
 
     @property
-    def most_patches(self) -> int:
+    def max_patches(self) -> int:
         return self.options.sam.side**2
 
     def memory_bytes(self, slice_rows: int) -> int:

@@ -40,7 +40,7 @@ _STEP: Final = 2
 _STEM_KERNEL: Final = 3
 #: Beyond which a file is damaged; the published model has 768 and 84.
 _LARGEST_IMAGE: Final = 4096
-_MOST_BLOCKS: Final = 1024
+_MAX_BLOCKS: Final = 1024
 _LARGEST_KERNEL: Final = 9
 
 
@@ -163,11 +163,11 @@ class Gemma3nVision(VisionTower):
         return kept_together([*self._begin, *rows_of(image), *self._end], one_batch=False)
 
     @property
-    def most_pixels(self) -> int:
+    def max_pixels(self) -> int:
         return self.options.image_size**2
 
     @property
-    def most_patches(self) -> int:
+    def max_patches(self) -> int:
         return self.options.sides[0] ** 2
 
     def memory_bytes(self, slice_rows: int) -> int:
@@ -196,7 +196,7 @@ def _read_stages(file: GGUFFile, eps: float) -> tuple[StageOptions, ...]:
         if stage != len(counts) - 1 or block != counts[-1]:
             raise ModelError(f"{file.path}: there is a block 'v.blk.{stage}.{block}' but none before it")
         counts[-1] += 1
-    if len(counts) < _JOINED or sum(counts) > _MOST_BLOCKS:
+    if len(counts) < _JOINED or sum(counts) > _MAX_BLOCKS:
         raise ModelError(f"{file.path}: a tower of {len(counts)} stages and {sum(counts)} blocks is none")
     stages, size = [], table_rows(file, "v.conv_stem.conv.weight")
     for stage, count in enumerate(counts):

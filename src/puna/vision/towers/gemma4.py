@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from puna.gguf import GGUFFile
     from puna.tokenizer import Tokenizer
 
-_MOST_ROWS: Final = 280
+_MAX_ROWS: Final = 280
 #: Beyond which a file is damaged.
 _ABSURD_PIXELS: Final = 1 << 26
 
@@ -118,7 +118,7 @@ class SandwichLayer(VisionLayer):
 class Gemma4VisionOptions(VisionOptions):
     layers: tuple[Gemma4VisionLayerOptions, ...]
     merge: int  # patches of the side of what becomes one row
-    most_pixels: int
+    max_pixels: int
     table_size: int  # columns, and rows, that there are positions for
     rope_base: float
 
@@ -128,8 +128,8 @@ class Gemma4VisionOptions(VisionOptions):
         return self.patch_size * self.merge
 
     @property
-    def most_rows(self) -> int:
-        return self.most_pixels // self.unit**2
+    def max_rows(self) -> int:
+        return self.max_pixels // self.unit**2
 
     @property
     def axes(self) -> int:
@@ -161,7 +161,7 @@ class Gemma4Vision(VisionTower):
                 file, "vision.projector.scale_factor", f"is {merge}, which is more than any model has"
             )
         unit, key = options.patch_size * merge, first_of(file, "vision.image_max_pixels", "vision.max_pixels")
-        most = required(file, key, _MOST_ROWS * unit**2)
+        most = required(file, key, _MAX_ROWS * unit**2)
         if not unit**2 <= most <= _ABSURD_PIXELS:
             raise invalid(file, key, f"is {most}, of which {unit} x {unit} become a row")
         bounds = _bound_count(file, len(options.layers))
@@ -173,7 +173,7 @@ class Gemma4Vision(VisionTower):
         return Gemma4VisionOptions(
             **{**vars(options), "layers": layers, **_centred(options.mean, options.std)},
             merge=merge,
-            most_pixels=most,
+            max_pixels=most,
             table_size=size,
             rope_base=positive(file, "vision.rope.freq_base", 100.0),
         )
@@ -190,7 +190,7 @@ class Gemma4Vision(VisionTower):
 
     def prepare(self, picture: Picture) -> Prepared:
         unit = self.options.unit
-        columns, rows = filling(*picture.size, unit, self.options.most_rows)
+        columns, rows = filling(*picture.size, unit, self.options.max_rows)
         wide, high = columns * self.options.merge, rows * self.options.merge
         if max(wide, high) > self.options.table_size:
             raise ImageError(
@@ -223,11 +223,11 @@ class Gemma4Vision(VisionTower):
 
     @property
     def largest_group(self) -> int:
-        return self.options.most_rows + 2
+        return self.options.max_rows + 2
 
     @property
-    def most_patches(self) -> int:
-        return self.options.most_pixels // self.options.patch_size**2
+    def max_patches(self) -> int:
+        return self.options.max_pixels // self.options.patch_size**2
 
 
 def filling(width: int, height: int, unit: int, most: int) -> tuple[int, int]:

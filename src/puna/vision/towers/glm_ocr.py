@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from puna.gguf import GGUFFile
 
 #: Of two frames, where files do not say it.
-_MOST_PIXELS: Final = 2 * 28**2 * 6144
-_MOST_OCR_PIXELS: Final = 4 << 20
+_MAX_PIXELS: Final = 2 * 28**2 * 6144
+_MAX_OCR_PIXELS: Final = 4 << 20
 
 
 class NormedHeads(PatchAttention):
@@ -64,7 +64,7 @@ def attention_kind(options: GlmLayerOptions) -> type[PatchAttention]:
     return JoinedNormedHeads if options.joined else NormedHeads
 
 
-class Layer(RMSNormLayer):
+class GlmLayer(RMSNormLayer):
     attention: PatchAttention = part(choose=attention_kind)
 
 
@@ -97,7 +97,7 @@ class GlmOcrVision(QwenTower):
     )
     embedding_norm: RMSNorm | None = weight("v.norm_embd", "hidden_size", optional=True)
     positions: Table | None = weight("v.position_embd", "positions", "hidden_size", optional=True)
-    layers: Sequence[Layer] = blocks("v.blk")
+    layers: Sequence[GlmLayer] = blocks("v.blk")
     norm: RMSNorm = weight("v.post_ln", "hidden_size")
     merger: MergingLinear = weight("mm.patch_merger", "text_size", "hidden_size", "merge", "merge")
     inner: Linear = weight("mm.model.fc", "text_size", "text_size")
@@ -113,9 +113,9 @@ class GlmOcrVision(QwenTower):
             feed_forward=("v.blk.0.ffn_gate.weight",),
         )  # fmt: skip
         positions = table_rows(file, "v.position_embd.weight")
-        most = _MOST_PIXELS if positions else _MOST_OCR_PIXELS
-        sizes = GlmVisionOptions.read_sizes(file, least_pixels=112**2, most_pixels=most)
-        for key in ("least_pixels", "most_pixels"):  # of the two frames that a picture is taken for
+        most = _MAX_PIXELS if positions else _MAX_OCR_PIXELS
+        sizes = GlmVisionOptions.read_sizes(file, min_pixels=112**2, max_pixels=most)
+        for key in ("min_pixels", "max_pixels"):  # of the two frames that a picture is taken for
             sizes[key] //= 2
         normed = "v.blk.0.attn_q_norm.weight" in file.tensors
         layers = tuple(GlmLayerOptions(**vars(each), normed=normed) for each in options.layers)

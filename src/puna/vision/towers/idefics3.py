@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from puna.tokenizer import Tokenizer
 
 #: Tiles of the side of a picture that any model has; published ones have up to 6.
-_MOST_TILES: Final = 16
+_MAX_TILES: Final = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Idefics3VisionOptions(TileOptions):
     longest_edge: int  # to which a picture is made larger or smaller, before it is cut into tiles
 
     @property
-    def most_tiles(self) -> int:
+    def max_tiles(self) -> int:
         """Of the side of a picture."""
         return -(-self.longest_edge // self.image_size)
 
@@ -56,9 +56,9 @@ class Idefics3Vision(VisionTower):
         merge = merge_factor(file, options)
         key = "vision.preproc_image_size"
         edge = required(file, key, 4 * options.image_size)  # older files do not say it
-        if edge > _MOST_TILES * options.image_size:
+        if edge > _MAX_TILES * options.image_size:
             raise invalid(
-                file, key, f"is {edge}, more than {_MOST_TILES} tiles of {options.image_size} pixels"
+                file, key, f"is {edge}, more than {_MAX_TILES} tiles of {options.image_size} pixels"
             )
         return Idefics3VisionOptions(**with_named_layers(file, options), merge=merge, longest_edge=edge)
 
@@ -68,7 +68,7 @@ class Idefics3Vision(VisionTower):
         self._positions = self.positions.values[self.ops.array(block_order(o.side, o.side, o.merge))]
 
     def use(self, tokenizer: Tokenizer) -> None:
-        most = self.options.most_tiles
+        most = self.options.max_tiles
         self._around = Input(marker(tokenizer, "<fake_token_around_image>"))
         self._whole = text(tokenizer, "<global-img>")
         self._cells = [
@@ -89,8 +89,8 @@ class Idefics3Vision(VisionTower):
         return Prepared(cut, len(cut) * o.tile_rows, (rows, columns))
 
     @property
-    def most_pixels(self) -> int:
-        return (self.options.most_tiles**2 + 1) * self.options.image_size**2
+    def max_pixels(self) -> int:
+        return (self.options.max_tiles**2 + 1) * self.options.image_size**2
 
     def encode(self, prepared: Prepared, slice_rows: int) -> Slices[Array]:
         o = self.options

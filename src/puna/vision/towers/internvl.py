@@ -19,11 +19,11 @@ from puna.ops import Array
 from puna.vision.decoding import Picture
 from puna.vision.layers.attention import Slices
 from puna.vision.layers.layers import (
-    ExactGeluFeedForward,
     PatchAttention,
     PatchEmbedding,
     ProjectorNorm,
     Table,
+    VisionExactGeluFeedForward,
     VisionLayer,
     VisionLayerOptions,
     through,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from puna.tokenizer import Tokenizer
 
 #: More than any model has.
-_MOST_TILES: Final = 256
+_MAX_TILES: Final = 256
 
 
 class NormedAttention(PatchAttention):
@@ -68,7 +68,7 @@ class ScaledLayer(VisionLayer):
 
     attention: NormedAttention = part()
     attention_scale: Array = weight("ls1", "hidden_size")
-    feed_forward: ExactGeluFeedForward = part()
+    feed_forward: VisionExactGeluFeedForward = part()
     feed_forward_scale: Array = weight("ls2", "hidden_size")
 
     def _rest(self, hidden: Array, attended: Array) -> Array:
@@ -101,8 +101,8 @@ def layer_kind(options: InternLayerOptions) -> type[ScaledLayer]:
 @dataclass(frozen=True, kw_only=True)
 class InternVisionOptions(TileOptions):
     projected_size: int  # between the two linears
-    least_tiles: int
-    most_tiles: int
+    min_tiles: int
+    max_tiles: int
 
     @property
     def positions(self) -> int:
@@ -126,7 +126,7 @@ class InternVision(VisionTower):
         merge = merge_factor(file, options)
         least = required(file, "vision.preproc_min_tiles", 1)
         most = required(file, "vision.preproc_max_tiles", 12)
-        if not least <= most <= _MOST_TILES:
+        if not least <= most <= _MAX_TILES:
             raise invalid(file, "vision.preproc_max_tiles", f"is {most}, with at least {least}")
         kind = InternLayer if "v.blk.0.ln1.bias" in file.tensors else RMSInternLayer
         layers = tuple(InternLayerOptions(**vars(layer), kind=kind) for layer in options.layers)
@@ -134,8 +134,8 @@ class InternVision(VisionTower):
             **{**vars(options), "layers": layers},
             merge=merge,
             projected_size=table_rows(file, "mm.model.mlp.1.weight"),
-            least_tiles=least,
-            most_tiles=most,
+            min_tiles=least,
+            max_tiles=most,
         )
 
     def loaded(self) -> None:
@@ -151,7 +151,7 @@ class InternVision(VisionTower):
 
     def prepare(self, picture: Picture) -> Prepared:
         o, side = self.options, self.options.image_size
-        rows, columns = closest_grid(*picture.size, side, o.least_tiles, o.most_tiles)
+        rows, columns = closest_grid(*picture.size, side, o.min_tiles, o.max_tiles)
         cut = tiles(stretched(picture, columns * side, rows * side, BICUBIC), side)
         if len(cut) > 1:
             cut = np.concatenate([cut, stretched(picture, side, side, BICUBIC)[None]])
@@ -173,9 +173,9 @@ class InternVision(VisionTower):
         return kept_together([self._begin, *rows_of(image), self._end], one_batch=False)
 
     @property
-    def most_pixels(self) -> int:
-        return (self.options.most_tiles + 1) * self.options.image_size**2
+    def max_pixels(self) -> int:
+        return (self.options.max_tiles + 1) * self.options.image_size**2
 
     @property
-    def most_patches(self) -> int:
+    def max_patches(self) -> int:
         return self.options.positions

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from puna.tokenizer import Tokenizer
 
 #: More than any model has.
-_MOST_TILES: Final = 64
+_MAX_TILES: Final = 64
 _LARGEST_TILE: Final = 2048
 
 
@@ -46,11 +46,11 @@ class Lfm2VisionOptions(MergedOptions):
     projected_size: int  # between the two linears
     normed: bool  # whether what is projected is normed first
     tile_size: int
-    least_tiles: int
-    most_tiles: int  # 1: pictures are not cut
+    min_tiles: int
+    max_tiles: int  # 1: pictures are not cut
     thumbnail: bool  # whether a picture that is cut is shown as a whole, too
-    least_pixels: int  # of what is not cut
-    most_pixels: int
+    min_pixels: int  # of what is not cut
+    max_pixels: int
     tolerance: float  # by how much a picture may have more of them before it is cut
 
     @property
@@ -77,7 +77,7 @@ class Lfm2Vision(VisionTower):
             raise invalid(file, "vision.tile_size", f"is {tile}, with rows of {merge} x {merge} patches")
         least = required(file, "vision.min_tiles", 2)
         most = required(file, "vision.max_tiles", 10)
-        if not least <= most <= _MOST_TILES:
+        if not least <= most <= _MAX_TILES:
             raise invalid(file, "vision.max_tiles", f"is {most}, with at least {least}")
         fewest = required(file, "vision.min_image_tokens", 64)
         rows = required(file, "vision.max_image_tokens", 256)
@@ -91,11 +91,11 @@ class Lfm2Vision(VisionTower):
             projected_size=table_rows(file, "mm.1.weight"),
             normed=flag(file, "vision.projector.use_layernorm", True),
             tile_size=tile,
-            least_tiles=least if split else 1,
-            most_tiles=most if split else 1,
+            min_tiles=least if split else 1,
+            max_tiles=most if split else 1,
             thumbnail=flag(file, "vision.use_thumbnail", True),
-            least_pixels=fewest * pixels,
-            most_pixels=rows * pixels,
+            min_pixels=fewest * pixels,
+            max_pixels=rows * pixels,
             tolerance=positive(file, "vision.max_pixels_tolerance", 2.0),
         )
 
@@ -105,7 +105,7 @@ class Lfm2Vision(VisionTower):
         self._table = self.ops.numpy(self.positions.values).reshape(side, side, -1)
 
     def use(self, tokenizer: Tokenizer) -> None:
-        most = self.options.most_tiles
+        most = self.options.max_tiles
         self._begin = Input(marker(tokenizer, "<|image_start|>"))
         self._end = Input(marker(tokenizer, "<|image_end|>"))
         self._whole = text(tokenizer, "<|img_thumbnail|>")
@@ -117,10 +117,10 @@ class Lfm2Vision(VisionTower):
 
     def prepare(self, picture: Picture) -> Prepared:
         o, (width, height) = self.options, picture.size
-        small = smart_size(width, height, o.unit, o.least_pixels, o.most_pixels, thinnest=1)
+        small = smart_size(width, height, o.unit, o.min_pixels, o.max_pixels, thinnest=1)
         rows, columns = 1, 1
         if self._is_large(width, height):
-            rows, columns = closest_grid(width, height, o.tile_size, o.least_tiles, o.most_tiles)
+            rows, columns = closest_grid(width, height, o.tile_size, o.min_tiles, o.max_tiles)
         whole = stretched(picture, *small, BILINEAR)
         whole_rows = small[0] * small[1] // o.unit**2
         if rows == columns == 1:
@@ -137,7 +137,7 @@ class Lfm2Vision(VisionTower):
         """Whether a picture is cut into tiles."""
         o = self.options
         wide, high = (max(o.patch_size, round(size / o.unit) * o.unit) for size in (width, height))
-        return wide * high > o.most_pixels * o.tolerance
+        return wide * high > o.max_pixels * o.tolerance
 
     def encode(self, prepared: Prepared, slice_rows: int) -> Slices[Array]:
         shown = [*prepared.pixels, *([] if prepared.overview is None else [prepared.overview])]
@@ -175,10 +175,10 @@ class Lfm2Vision(VisionTower):
         return kept_together([*inputs, self._end], one_batch=False)
 
     @property
-    def most_pixels(self) -> int:
-        return self.options.most_tiles * self.options.tile_size**2 + self.options.most_pixels
+    def max_pixels(self) -> int:
+        return self.options.max_tiles * self.options.tile_size**2 + self.options.max_pixels
 
     @property
-    def most_patches(self) -> int:
+    def max_patches(self) -> int:
         o = self.options
-        return max(o.most_pixels, o.tile_size**2 if o.most_tiles > 1 else 0) // o.patch_size**2
+        return max(o.max_pixels, o.tile_size**2 if o.max_tiles > 1 else 0) // o.patch_size**2

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from puna.gguf import GGUFFile
     from puna.tokenizer import Tokenizer
 
-_MOST_TILES: Final = 16
+_MAX_TILES: Final = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ class Llama4Vision(VisionTower):
 
     def prepare(self, picture: Picture) -> Prepared:
         o = self.options
-        cut, grid = on_canvas(picture, o.image_size, grids(_MOST_TILES))
+        cut, grid = on_canvas(picture, o.image_size, grids(_MAX_TILES))
         if len(cut) > 1:
             cut = np.concatenate([cut, stretched(picture, o.image_size, o.image_size, BILINEAR)[None]])
         return Prepared(cut, len(cut) * o.tile_rows, grid)
@@ -119,11 +119,11 @@ class Llama4Vision(VisionTower):
         return kept_together(inputs, one_batch=False)
 
     @property
-    def most_pixels(self) -> int:
-        return (_MOST_TILES + 1) * self.options.image_size**2
+    def max_pixels(self) -> int:
+        return (_MAX_TILES + 1) * self.options.image_size**2
 
     @property
-    def most_patches(self) -> int:
+    def max_patches(self) -> int:
         return self.options.positions
 
 

@@ -107,7 +107,7 @@ class LlavaVision(VisionTower):
         return kept_together(rows_of(image), one_batch=False)
 
     @property
-    def most_patches(self) -> int:
+    def max_patches(self) -> int:
         return self.options.positions
 
 
@@ -141,8 +141,8 @@ def _used_layers(file: GGUFFile, count: int) -> int:
 _GRIDS: Final = ((1, 2), (2, 1), (2, 2), (3, 1), (1, 3))
 #: How tiles are chosen and put together again: other ways are not supported.
 _KNOWN: Final = {"vision.mm_patch_merge_type": "spatial_unpad", "vision.image_aspect_ratio": "anyres"}
-_MOST_GRIDS: Final = 256
-_MOST_TILES: Final = 64
+_MAX_GRIDS: Final = 256
+_MAX_TILES: Final = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +196,7 @@ class LlavaNextVision(LlavaVision):
         return Prepared(pixels, len(order), (rows, columns), order=order)
 
     @property
-    def most_pixels(self) -> int:
+    def max_pixels(self) -> int:
         return (max(rows * columns for columns, rows in self.options.grids) + 1) * self.options.image_size**2
 
     def encode(self, prepared: Prepared, slice_rows: int) -> Slices[Array]:
@@ -238,12 +238,12 @@ def _grids(file: GGUFFile, side: int) -> tuple[tuple[int, int], ...]:
     values: Any = file.get(key)
     if values is None:
         return _GRIDS
-    if isinstance(values, str | int | float) or not 2 <= len(values) <= 2 * _MOST_GRIDS or len(values) % 2:
-        raise invalid(file, key, f"should list up to {_MOST_GRIDS} widths and heights")
+    if isinstance(values, str | int | float) or not 2 <= len(values) <= 2 * _MAX_GRIDS or len(values) % 2:
+        raise invalid(file, key, f"should list up to {_MAX_GRIDS} widths and heights")
     sizes: Sequence[Any] = list(values)
     if not all(type(size) is int and size > 0 and size % side == 0 for size in sizes):
         raise invalid(file, key, f"should list multiples of {side} pixels")
     grids = tuple((wide // side, high // side) for wide, high in zip(sizes[::2], sizes[1::2], strict=True))
-    if max(columns * rows for columns, rows in grids) > _MOST_TILES:
-        raise invalid(file, key, f"lists more than {_MOST_TILES} tiles")
+    if max(columns * rows for columns, rows in grids) > _MAX_TILES:
+        raise invalid(file, key, f"lists more than {_MAX_TILES} tiles")
     return grids

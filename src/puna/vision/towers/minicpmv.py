@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from puna.gguf import GGUFFile
     from puna.tokenizer import Tokenizer
 
-_MOST_SLICES: Final = 9
+_MAX_SLICES: Final = 9
 #: By what files call the version: MiniCPM-V 2.6, MiniCPM-o 2.6, MiniCPM-V 4, 4.5 and MiniCPM-o 4.5.
 _VERSIONS: Final = (3, 4, 5, 6, 100045)
 _VERSION_2_5: Final = 2
@@ -89,7 +89,7 @@ class SlicingVision(VisionTower):
 
     def prepare(self, picture: Picture) -> Prepared:
         o, size = self.options, picture.size
-        grid = slice_grid(*size, o.image_size, _MOST_SLICES)
+        grid = slice_grid(*size, o.image_size, _MAX_SLICES)
         fitted = fitted_size(*size, o.image_size, o.unit, enlarge=grid is None)
         whole = stretched(picture, *fitted, BICUBIC)
         count = o.rows(*whole.shape[:2])
@@ -103,8 +103,8 @@ class SlicingVision(VisionTower):
         return Prepared(np.ascontiguousarray(slices), count, grid, overview=whole)
 
     @property
-    def most_pixels(self) -> int:
-        return (_MOST_SLICES + 1) * super().most_pixels
+    def max_pixels(self) -> int:
+        return (_MAX_SLICES + 1) * super().max_pixels
 
     def encode(self, prepared: Prepared, slice_rows: int) -> Slices[Array]:
         whole = [] if prepared.overview is None else [prepared.overview]
@@ -194,7 +194,7 @@ class MiniCPMVision(SlicingVision):
         return (yield from self.resampler.forward(hidden, height, width, slice_rows))
 
     @property
-    def most_patches(self) -> int:
+    def max_patches(self) -> int:
         """Those of thin slices, both of whose sides are rounded."""
         return 3 * self.options.patches // 2
 
@@ -318,7 +318,7 @@ class MiniCPM46Vision(SlicingVision):
         return self.down(self.ops.gelu(self.up(rows)))
 
     @property
-    def most_patches(self) -> int:
+    def max_patches(self) -> int:
         """Those of slices that are as thin as one row."""
         return 2 * self.options.patches
 

@@ -49,7 +49,7 @@ class GlobalLayer(ExactLayer):
 
 @dataclass(frozen=True, kw_only=True)
 class MllamaVisionOptions(VisionOptions):
-    most_tiles: int
+    max_tiles: int
     kept: tuple[int, ...]  # layers that patches are kept as they are before
     global_layers: tuple[VisionLayerOptions, ...]
 
@@ -66,15 +66,15 @@ class MllamaVisionOptions(VisionOptions):
     @property
     def ranks(self) -> int:
         """Grids of tiles, and no image."""
-        return len(grids(self.most_tiles)) + 1
+        return len(grids(self.max_tiles)) + 1
 
     @property
     def tiles_size(self) -> int:
-        return self.most_tiles * self.hidden_size
+        return self.max_tiles * self.hidden_size
 
     @property
     def places_size(self) -> int:
-        return self.most_tiles * self.positions * self.hidden_size
+        return self.max_tiles * self.positions * self.hidden_size
 
     @property
     def seen_size(self) -> int:
@@ -111,7 +111,7 @@ class MllamaVision(VisionTower):
             raise invalid(file, "vision.max_num_tiles", f"is {tiles}, which is more than any model has")
         return MllamaVisionOptions(
             **vars(options),
-            most_tiles=tiles,
+            max_tiles=tiles,
             kept=_kept(file, len(options.layers)),
             global_layers=options.layers[:1] * count,
         )
@@ -121,14 +121,14 @@ class MllamaVision(VisionTower):
 
     def prepare(self, picture: Picture) -> Prepared:
         o = self.options
-        cut, grid = on_canvas(picture, o.image_size, grids(o.most_tiles))
+        cut, grid = on_canvas(picture, o.image_size, grids(o.max_tiles))
         return Prepared(cut, len(cut) * o.positions, grid)
 
     def encode(self, prepared: Prepared, slice_rows: int) -> Slices[Array]:
         o, ops = self.options, self.ops
-        rank = grids(o.most_tiles).index(prepared.grid) + 1
+        rank = grids(o.max_tiles).index(prepared.grid) + 1
         before, after, places = (
-            table.values[rank].reshape(o.most_tiles, -1, o.hidden_size) * gate
+            table.values[rank].reshape(o.max_tiles, -1, o.hidden_size) * gate
             for table, gate in (
                 (self.before, self.before_gate),
                 (self.after, self.after_gate),
@@ -139,13 +139,13 @@ class MllamaVision(VisionTower):
         empty = ops.array(np.zeros((o.patches, o.hidden_size), np.float32))  # what a tile without pixels is
         embedded = [self.embedding(patches) for patches in self.patch_rows(prepared.pixels)]
         count, tiles = len(embedded), []
-        for tile in range(o.most_tiles):
+        for tile in range(o.max_tiles):
             patches = embedded[tile] if tile < count else empty
             hidden = ops.concatenate([whole, patches + before[tile]]) + positions + places[tile]
             tiles.append(self.first_norm(hidden))
             yield
         # Those that stand for pixels come first: the others see nothing but them.
-        padding = ops.array(np.zeros((o.most_tiles * o.padding, o.hidden_size), np.float32))
+        padding = ops.array(np.zeros((o.max_tiles * o.padding, o.hidden_size), np.float32))
         hidden = ops.concatenate([*tiles, padding])
         real, total = count * o.positions, len(hidden)
         seen = np.full(total, real, np.int32)
@@ -158,10 +158,10 @@ class MllamaVision(VisionTower):
             if layer.index in o.kept:
                 kept.append(hidden[:real])
             hidden = yield from layer.forward(hidden, reading)
-        of_row = np.arange(o.most_tiles).repeat([o.positions] * o.most_tiles)
-        of_padding = np.arange(o.most_tiles).repeat(o.padding)
+        of_row = np.arange(o.max_tiles).repeat([o.positions] * o.max_tiles)
+        of_padding = np.arange(o.max_tiles).repeat(o.padding)
         tile_of = ops.array(np.concatenate([of_row, of_padding]))
-        hidden = self.norm(hidden) + after.reshape(o.most_tiles, -1)[tile_of]
+        hidden = self.norm(hidden) + after.reshape(o.max_tiles, -1)[tile_of]
         hidden = (yield from through(self.global_layers, hidden, reading))[:real]
         if kept:  # number by number, not layer by layer
             beside = np.stack([ops.numpy(each) for each in kept], axis=-1).reshape(real, -1)
@@ -172,8 +172,8 @@ class MllamaVision(VisionTower):
         return [Input(self._token, row_hash(image.digest, 0), ImagePart(image, 0, image.rows))]
 
     @property
-    def most_patches(self) -> int:
-        return self.options.most_tiles * (self.options.positions + self.options.padding)
+    def max_patches(self) -> int:
+        return self.options.max_tiles * (self.options.positions + self.options.padding)
 
 
 def _kept(file: GGUFFile, count: int) -> tuple[int, ...]:

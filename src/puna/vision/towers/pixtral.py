@@ -157,7 +157,7 @@ class PixtralVision(VisionTower):
         return kept_together(inputs, one_batch=False)
 
     @property
-    def most_patches(self) -> int:
+    def max_patches(self) -> int:
         side = -(-self.options.longest_edge // self.options.unit) * self.options.merge
         return side**2
 

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from puna.gguf import GGUFFile
     from puna.tokenizer import Tokenizer
 
-_LEAST_PIXELS: Final = 4 * 28 * 28
-_MOST_PIXELS: Final = 2 << 20
+_MIN_PIXELS: Final = 4 * 28 * 28
+_MAX_PIXELS: Final = 2 << 20
 #: Beyond which a file is damaged.
 _ABSURD_PIXELS: Final = 1 << 26
 
@@ -66,13 +66,13 @@ class FramesEmbedding(PatchEmbedding):
 
 @dataclass(frozen=True, kw_only=True)
 class QwenVisionOptions(MergedOptions):
-    least_pixels: int
-    most_pixels: int
+    min_pixels: int
+    max_pixels: int
     rope_base: float
 
     @classmethod
     def read_sizes(
-        cls, file: GGUFFile, *, least_pixels: int = _LEAST_PIXELS, most_pixels: int = _MOST_PIXELS
+        cls, file: GGUFFile, *, min_pixels: int = _MIN_PIXELS, max_pixels: int = _MAX_PIXELS
     ) -> dict[str, Any]:
         """Return `merge`, the sizes between which pictures are read, and the rotation's base.
 
@@ -81,13 +81,13 @@ class QwenVisionOptions(MergedOptions):
         merge = required(file, "vision.spatial_merge_size", 2)
         if merge > 8:
             raise invalid(file, "vision.spatial_merge_size", f"is {merge}, which is more than any model has")
-        least_key = first_of(file, "vision.min_pixels", "vision.image_min_pixels", "vision.shortest_edge")
-        most_key = first_of(file, "vision.max_pixels", "vision.image_max_pixels")
-        least, most = required(file, least_key, least_pixels), required(file, most_key, most_pixels)
+        min_key = first_of(file, "vision.min_pixels", "vision.image_min_pixels", "vision.shortest_edge")
+        max_key = first_of(file, "vision.max_pixels", "vision.image_max_pixels")
+        least, most = required(file, min_key, min_pixels), required(file, max_key, max_pixels)
         if not least <= most <= _ABSURD_PIXELS:
-            raise invalid(file, most_key, f"is {most}, with at least {least}")
+            raise invalid(file, max_key, f"is {most}, with at least {least}")
         base = positive(file, "vision.rope.freq_base", 10000.0)
-        return {"merge": merge, "least_pixels": least, "most_pixels": most, "rope_base": base}
+        return {"merge": merge, "min_pixels": least, "max_pixels": most, "rope_base": base}
 
 
 class QwenTower(VisionTower):
@@ -109,7 +109,7 @@ class QwenTower(VisionTower):
     def sized(self, width: int, height: int) -> tuple[int, int]:
         """(width, height) at which a picture of that size is read."""
         o = self.options
-        return smart_size(width, height, o.unit, o.least_pixels, o.most_pixels)
+        return smart_size(width, height, o.unit, o.min_pixels, o.max_pixels)
 
     def place(self, image: Image) -> list[Input]:
         return kept_together(
@@ -122,8 +122,8 @@ class QwenTower(VisionTower):
         return joined
 
     @property
-    def most_patches(self) -> int:
-        return self.options.most_pixels // self.options.patch_size**2
+    def max_patches(self) -> int:
+        return self.options.max_pixels // self.options.patch_size**2
 
 
 def patch_places(height: int, width: int, merge: int) -> NDArray[np.int32]:
@@ -253,7 +253,7 @@ class JoinedFramesEmbedding(FramesEmbedding):
         return cls(Linear.of_values(source, name, frames.sum(axis=1).reshape(out, -1), bias))
 
 
-class Speaker(Module):
+class DeepStackMerger(Module):
     """What makes of the patches after some layer what a layer of the text model is told."""
 
     norm: LayerNorm = weight("norm", "merged_size")
@@ -265,10 +265,10 @@ class Speaker(Module):
         return self.down(self.ops.gelu(self.up(self.norm(merged))))
 
 
-class Speakers:
+class DeepStackMergers:
     """Those of all layers that have one, by the layer's number."""
 
-    def __init__(self, speakers: dict[int, Speaker]) -> None:
+    def __init__(self, speakers: dict[int, DeepStackMerger]) -> None:
         self.of_layer = speakers
 
     @classmethod
@@ -277,7 +277,7 @@ class Speakers:
     ) -> Self:
         return cls(
             {
-                layer: Speaker.load(source, options, prefix)
+                layer: DeepStackMerger.load(source, options, prefix)
                 for layer, prefix in zip(options.speaking, options.speakers, strict=True)
             }
         )
@@ -301,7 +301,7 @@ class Qwen3Vision(QwenTower):
     )
     positions: Table = weight("v.pos_embed|v.position_embd", "table_size", "hidden_size")
     layers: Sequence[LayerNormLayer] = blocks("v.blk")
-    speakers: Speakers = weight("v")
+    speakers: DeepStackMergers = weight("v")
     norm: LayerNorm = weight("v.merger.norm|v.post_ln", "hidden_size")
     up: Linear = weight("v.merger.linear_fc1|mm.0", "merged_size", "merged_size")
     down: Linear = weight("v.merger.linear_fc2|mm.2", "text_size", "merged_size")
@@ -318,7 +318,7 @@ class Qwen3Vision(QwenTower):
         speaking, speakers = _speaking(file, len(options.layers))
         return Qwen3VisionOptions(
             **vars(options),
-            **QwenVisionOptions.read_sizes(file, least_pixels=1 << 16),
+            **QwenVisionOptions.read_sizes(file, min_pixels=1 << 16),
             table_side=side,
             speaking=speaking,
             speakers=speakers,

@@ -11,19 +11,19 @@ from puna.errors import PunaError
 from puna.grammar.format import Format
 from puna.prompt.messages import Chat, Message
 from puna.server.http.bodies import parse
-from puna.server.jobs.jobs import Asked
+from puna.server.jobs.jobs import GenerationSpec
 from puna.server.openai.responses.items import input_items, resolved
 from puna.server.openai.responses.wire import ResponsesRequest
 
 TOOL = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": True}
 
 
-def asked(given: Any = "hi", **fields: Any) -> Asked:
+def asked(given: Any = "hi", **fields: Any) -> GenerationSpec:
     body = parse(json.dumps({"model": "m", "input": given, **fields}).encode(), ResponsesRequest)
     return body.asked(input_items(body.input))
 
 
-def chat(of: Asked) -> Chat:
+def chat(of: GenerationSpec) -> Chat:
     (prompt,) = of.prompts
     assert isinstance(prompt, Chat)
     return prompt

@@ -10,7 +10,7 @@ import msgspec.structs
 
 from puna.errors import RequestError, UnavailableError, shown
 from puna.prompt.messages import Message
-from puna.server.http.bodies import MOST_MESSAGES
+from puna.server.http.bodies import MAX_MESSAGES
 from puna.server.jobs.images import from_url
 from puna.server.jobs.tools import called
 from puna.server.openai.messages import with_images
@@ -27,8 +27,8 @@ def input_items(given: Any) -> list[Item]:
         given = [{"role": "user", "content": [{"type": "input_text", "text": given}]}]
     if not isinstance(given, list) or not given:
         raise RequestError("input must be a text or a list of items, and not empty")
-    if len(given) > MOST_MESSAGES:
-        raise RequestError(f"input: more than {MOST_MESSAGES:,} items")
+    if len(given) > MAX_MESSAGES:
+        raise RequestError(f"input: more than {MAX_MESSAGES:,} items")
     return [_with_id(item, f"input[{place}]") for place, item in enumerate(given)]
 
 

@@ -21,7 +21,7 @@ _ID: Final = re.compile(r"resp_[0-9a-f]{32}")
 _LONGEST_CHAIN: Final = 4096
 
 #: Files, however small.
-_MOST_FILES: Final = 10_000
+_MAX_FILES: Final = 10_000
 
 _log = logging.getLogger(__name__)
 
@@ -54,17 +54,17 @@ class KeptResponses:
     Any number of processes may share the folder. All methods block.
     """
 
-    def __init__(self, folder: Path, most_bytes: int, longest_bytes: int) -> None:
-        """`most_bytes` is the size of all files, 0: nothing is kept; `longest_bytes` that of one chain."""
+    def __init__(self, folder: Path, max_bytes: int, longest_bytes: int) -> None:
+        """`max_bytes` is the size of all files, 0: nothing is kept; `longest_bytes` that of one chain."""
         self._folder = folder
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._longest_bytes = longest_bytes
         self._lock = threading.Lock()
 
     def put(self, document: Document) -> bool:
         """Keep it; False if it alone is larger than the folder may be. Raises StoreError."""
         data = msgspec.json.encode(document)
-        if len(data) > self._most_bytes:
+        if len(data) > self._max_bytes:
             return False
         with self._lock, storage_errors("keep a response in", self._folder):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -142,7 +142,7 @@ class KeptResponses:
                     found.append((status.st_mtime_ns, status.st_size, entry.path))
         found.sort(reverse=True)
         total = size + sum(size for _, size, _ in found)
-        while found and (total > self._most_bytes or len(found) >= _MOST_FILES):
+        while found and (total > self._max_bytes or len(found) >= _MAX_FILES):
             _, gone, path = found.pop()
             total -= gone
             Path(path).unlink(missing_ok=True)

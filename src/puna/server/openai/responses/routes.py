@@ -16,7 +16,7 @@ from puna.errors import PunaError, RequestError, ResponseNotFoundError, StoreErr
 from puna.server.http.caller import caller
 from puna.server.http.replies import SSE, StreamReply, json_reply, named_event, openai_error_event, started
 from puna.server.http.routing import body_route, route
-from puna.server.jobs.backend import Backend, Finished, Piece
+from puna.server.jobs.backend import AnswerDelta, Finished, Service
 from puna.server.jobs.calls import Segments
 from puna.server.jobs.jobs import Job, job, one_job
 from puna.server.openai.responses.items import Item, input_items, resolved
@@ -31,10 +31,10 @@ from puna.server.openai.responses.replies import (
 from puna.server.openai.responses.shape import ResponseShape, response_of
 from puna.server.openai.responses.wire import ResponsesRequest
 
-_MOST_LISTED: Final = 100
+_MAX_LISTED: Final = 100
 
 
-def routes(backend: Backend) -> list[Route]:
+def routes(backend: Service) -> list[Route]:
     settings = backend.settings
     kept = KeptResponses(backend.store.root / "responses", settings.responses_bytes, settings.max_body_bytes)
 
@@ -122,8 +122,8 @@ def _listed(items: list[Item], query: dict[str, str]) -> dict[str, Any]:
     if query.get("order", "desc") not in ("asc", "desc"):
         raise RequestError(f'order must be "asc" or "desc", not {shown(query["order"])}')
     limit = query.get("limit", "20")
-    if not (limit.isascii() and limit.isdigit()) or not 1 <= int(limit[:9]) <= _MOST_LISTED:
-        raise RequestError(f"limit must be between 1 and {_MOST_LISTED}, not {shown(limit)}")
+    if not (limit.isascii() and limit.isdigit()) or not 1 <= int(limit[:9]) <= _MAX_LISTED:
+        raise RequestError(f"limit must be between 1 and {_MAX_LISTED}, not {shown(limit)}")
     if query.get("order", "desc") == "desc":
         items = items[::-1]
     if after := query.get("after"):
@@ -146,7 +146,7 @@ class _Answering:
     """One response under way."""
 
     def __init__(
-        self, backend: Backend, kept: KeptResponses, body: ResponsesRequest, new: list[Item], todo: Job
+        self, backend: Service, kept: KeptResponses, body: ResponsesRequest, new: list[Item], todo: Job
     ) -> None:
         self._backend = backend
         self._kept = kept
@@ -159,7 +159,7 @@ class _Answering:
     async def whole(self) -> dict[str, Any]:
         async with contextlib.aclosing(self._parts()) as items:
             async for item in items:
-                if isinstance(item, Piece):
+                if isinstance(item, AnswerDelta):
                     for _ in self._segments.feed(item):
                         pass
                 elif isinstance(item, Finished):
@@ -175,7 +175,11 @@ class _Answering:
                         begun = True
                         for event in self._shape.started():
                             yield named_event(event)
-                    steps = self._segments.feed(item) if isinstance(item, Piece) else self._segments.finish()
+                    steps = (
+                        self._segments.feed(item)
+                        if isinstance(item, AnswerDelta)
+                        else self._segments.finish()
+                    )
                     for step in steps:
                         for event in self._shape.steps(step):
                             yield named_event(event)

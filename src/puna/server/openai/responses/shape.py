@@ -11,7 +11,7 @@ from puna.errors import PunaError
 from puna.protocol import TokenLogprob
 from puna.server.http.replies import openai_error
 from puna.server.jobs.backend import Finished
-from puna.server.jobs.calls import Segment, Step
+from puna.server.jobs.calls import Segment, SegmentDelta
 from puna.server.openai.responses.items import PREFIXES, Item
 from puna.server.openai.responses.wire import ResponsesRequest
 
@@ -146,7 +146,7 @@ class ResponseShape:
         yield self._event("response.created", response=response)
         yield self._event("response.in_progress", response=response)
 
-    def steps(self, step: Step) -> Iterator[Event]:
+    def steps(self, step: SegmentDelta) -> Iterator[Event]:
         match step.what:
             case "begin":
                 yield from self._begun(step.segment)
@@ -188,7 +188,7 @@ class ResponseShape:
             part = self._text_part(None)
             yield self._event("response.content_part.added", **self._at(segment), part=part)
 
-    def _more(self, step: Step) -> Event:
+    def _more(self, step: SegmentDelta) -> Event:
         fields = {**self._at(step.segment), "delta": step.text}
         match step.segment.kind:
             case "thinking":

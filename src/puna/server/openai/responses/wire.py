@@ -12,7 +12,7 @@ from puna.errors import RequestError, UnavailableError, shown
 from puna.grammar.format import Format
 from puna.prompt.messages import Message
 from puna.server.http.bodies import Body, Many, Name
-from puna.server.jobs.jobs import Asked
+from puna.server.jobs.jobs import GenerationSpec
 from puna.server.jobs.own_fields import ChatFields, OwnFields, SamplingFields, only_one
 from puna.server.jobs.tools import ToolUse, chat_choice, function
 from puna.server.openai.responses.items import Item, prompt_messages
@@ -21,7 +21,7 @@ from puna.server.openai.wire import response_format, think
 #: What `include` asks for here; other things there are none of.
 LOGPROBS: Final = "message.output_text.logprobs"
 
-_MOST_METADATA: Final = 64
+_MAX_METADATA: Final = 64
 
 
 class TextConfig(Body):
@@ -54,7 +54,7 @@ class ResponsesRequest(OwnFields, ChatFields, SamplingFields):
     include: Many[str] = Field(default_factory=list)
     truncation: str = "disabled"
     top_logprobs: int = 0
-    metadata: dict[str, str] = Field(default_factory=dict, max_length=_MOST_METADATA)
+    metadata: dict[str, str] = Field(default_factory=dict, max_length=_MAX_METADATA)
     background: bool = False
     conversation: Any = None
     prompt: Any = None
@@ -71,7 +71,7 @@ class ResponsesRequest(OwnFields, ChatFields, SamplingFields):
     def logprobs(self) -> bool:
         return LOGPROBS in self.include or self.top_logprobs > 0
 
-    def asked(self, items: Sequence[Item]) -> Asked:
+    def asked(self, items: Sequence[Item]) -> GenerationSpec:
         """What is asked for about a conversation of `items`. Raises RequestError, UnavailableError."""
         for name in ("background", "conversation", "prompt"):
             if getattr(self, name):
@@ -81,7 +81,7 @@ class ResponsesRequest(OwnFields, ChatFields, SamplingFields):
         use, unusable = self._tools()
         first = [Message(role="system", content=self.instructions)] if self.instructions else []
         messages = first + prompt_messages(items)
-        return Asked(
+        return GenerationSpec(
             model=self.model,
             endpoint="chat",
             request=self.request(
