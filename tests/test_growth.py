@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 
 from puna import gojson
+from puna.chat.answers.family import AnswerParser, Reading
+from puna.chat.answers.parts import Tags
+from puna.chat.answers.registry import FAMILIES, PLAIN
+from puna.chat.answers.tools import Tool
+from puna.chat.templates.go import GoTemplate
+from puna.chat.templates.go_chat import collated
+from puna.chat.templates.jinja_forms import _neighbours_merged, _short_ids, _text_with_result, simple_tool
+from puna.chat.templates.messages import Message
 from puna.engine.text import TextStream, TokenText
 from puna.errors import PunaError
 from puna.json_gauge import JsonGauge
-from puna.markup.family import AnswerParser, Reading
-from puna.markup.parts import Tags
-from puna.markup.registry import FAMILIES, PLAIN
-from puna.markup.tools import Tool
 from puna.options import LONGEST_STOPS, MAX_STOPS, Options
-from puna.prompt.go import GoTemplate
-from puna.prompt.go_chat import collated
-from puna.prompt.jinja_forms import _neighbours_merged, _short_ids, _text_with_result, simple_tool
-from puna.prompt.messages import Message
 from puna.server.anthropic.wire import MessagesRequest
 from puna.server.http.bodies import parse
 from puna.server.http.origins import host_name, is_local_address, is_local_name, parse_origins

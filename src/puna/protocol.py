@@ -15,12 +15,12 @@ from typing import Final, Generic, Literal, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from puna.chat.answers.parts import CallDelta as CallDelta
+from puna.chat.templates.messages import Chat, Insert
 from puna.errors import PunaError, RequestError, RunnerError
 from puna.grammar.format import Format
 from puna.kvcache.contents import CellCounts, Contents
-from puna.markup.parts import CallDelta as CallDelta
 from puna.options import AUTO, PUNA, AdapterFile, AdapterScale, Options, Placement
-from puna.prompt.messages import Chat, Insert
 
 #: More samples of one prompt are a mistake, or an attack.
 MAX_SAMPLES: Final = 128

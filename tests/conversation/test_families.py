@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 import puna
-from puna.markup.registry import _MARKS
+from puna.chat.answers.registry import _MARKS
+from puna.chat.templates.messages import Chat, Message
 from puna.options import Options
-from puna.prompt.messages import Chat, Message
 from puna.protocol import Chunk, Done, Event, Failed, Generate
-from tests.markup.reading import TOOLS, Read
-from tests.markup.vectors import VECTORS, Vector
+from tests.chat.answers.reading import TOOLS, Read
+from tests.chat.answers.vectors import VECTORS, Vector
 from tests.scripted import MAX_SCRIPTS, pieces_of, random_sizes, trigger, write_scripted
 from tests.waiting import PATIENCE_S
 

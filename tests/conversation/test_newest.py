@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from puna.chat.templates.messages import Message
 from puna.conversation.chat_model import newest, size
-from puna.prompt.messages import Message
 
 MESSAGES = st.lists(
     st.builds(

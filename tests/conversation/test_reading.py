@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
+from puna.chat.answers.registry import PARSERS
+from puna.chat.templates.capabilities import capabilities
+from puna.chat.templates.format import Think, Traits
+from puna.chat.templates.messages import Chat, Message
+from puna.chat.templates.model_facts import ModelFacts
 from puna.conversation.chat_model import reading_of
-from puna.markup.registry import PARSERS
-from puna.prompt.capabilities import capabilities
-from puna.prompt.format import Think, Traits
-from puna.prompt.messages import Chat, Message
-from puna.prompt.model_facts import ModelFacts
 from puna.protocol import Generate
-from tests.markup.reading import Read, read, tool
+from tests.chat.answers.reading import Read, read, tool
 
 TOOLS = [tool("f")]
 #: An answer that thinks between tags, where they are not the usual ones.

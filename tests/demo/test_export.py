@@ -14,12 +14,12 @@ from demo.model import DemoModel, Shape
 from demo.packing import LONG, SHORT, encode, pack
 from demo.vocabulary import BOS_ID, END_ID, chat_prompt, train_vocabulary
 from puna.batch import Batch
+from puna.chat.templates.choose import chat_format
+from puna.chat.templates.model_facts import read_facts
 from puna.gguf import GGMLType, open_gguf
 from puna.kvcache.types import KVTypes
 from puna.model.load import load_model
 from puna.ops import backend_named
-from puna.prompt.choose import chat_format
-from puna.prompt.model_facts import read_facts
 from puna.tokenizer import tokenizer_from_gguf
 from tests.tiny.forward import logits_of
 

@@ -18,11 +18,11 @@ from demo.vision.scenes import any_scene
 from demo.vision.train import read
 from demo.vision.vocabulary import BOS_ID, CHAT_TEMPLATE, CONTROL, END_ID, question_vocabulary, texts
 from puna.batch import ImagePart, Input
+from puna.chat.templates.choose import chat_format
+from puna.chat.templates.model_facts import read_facts
 from puna.gguf import GGMLType, open_gguf
 from puna.model.load import load_model
 from puna.ops import backend_named
-from puna.prompt.choose import chat_format
-from puna.prompt.model_facts import read_facts
 from puna.tokenizer import tokenizer_from_gguf
 from tests.vision.seeing import Pair, check_scores
 

@@ -18,9 +18,9 @@ import torch
 import puna
 from puna.errors import PunaError
 from puna.gguf import GGUFWriter
+from tests.chat.templates.conversations import CHATS, TOOLS
 from tests.conftest import find_test_data
 from tests.e2e.servers import Server, add_model, running
-from tests.prompt.conversations import CHATS, TOOLS
 from tests.tiny.llama import TinyLlama, add_tokenizer, llama_tensors, vocabulary
 
 pytestmark = pytest.mark.e2e

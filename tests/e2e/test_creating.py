@@ -19,6 +19,7 @@ from tests.convert.checkpoints import saved
 from tests.e2e.canary import canary
 from tests.e2e.servers import Server, add_model, running
 from tests.model.models.parity import original
+from tests.processes import children
 from tests.store.store_files import sha256
 from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 from tests.waiting import PATIENCE_S, wait_until
@@ -52,12 +53,7 @@ _WEIGHTS = len(b"{}").to_bytes(8, "little") + b"{}"
 
 
 def creators(server: Server) -> list[psutil.Process]:
-    found = []
-    for child in psutil.Process(server.process.pid).children():
-        with contextlib.suppress(psutil.Error):  # it ended meanwhile
-            if "puna.store.creator" in child.cmdline():
-                found.append(child)
-    return found
+    return children("puna.store.creator", server.process.pid)
 
 
 def blobs(server: Server) -> set[str]:

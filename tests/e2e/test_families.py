@@ -9,10 +9,10 @@ import httpx
 import openai
 import pytest
 
+from tests.chat.answers.reading import TOOLS
+from tests.chat.answers.vectors import Vector
 from tests.conversation.test_families import CONTROLS, SPOKEN, template_of
 from tests.e2e.servers import Server, add_model, running
-from tests.markup.reading import TOOLS
-from tests.markup.vectors import Vector
 from tests.scripted import pieces_of, random_sizes, trigger, write_scripted
 
 pytestmark = pytest.mark.e2e

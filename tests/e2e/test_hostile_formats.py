@@ -20,6 +20,7 @@ from tests.e2e.canary import canary
 from tests.e2e.servers import Server, add_model, running
 from tests.e2e.tools.calling import TEMPLATE
 from tests.grammar.hostile import AMBIGUOUS, LARK, PATTERNS, patterns
+from tests.processes import children
 from tests.tiny.llama import vocabulary
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -56,12 +57,7 @@ def ask(server: Server, **fields: Any) -> httpx.Response:
 
 def compilers(server: Server) -> list[psutil.Process]:
     """All grammar processes of the server's models."""
-    found = []
-    for child in psutil.Process(server.process.pid).children(recursive=True):
-        with contextlib.suppress(psutil.Error):  # it ended meanwhile
-            if any("grammar/compiler" in word for word in child.cmdline()):
-                found.append(child)
-    return found
+    return children("grammar/compiler", server.process.pid)
 
 
 @contextmanager

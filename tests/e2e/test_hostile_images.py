@@ -19,6 +19,7 @@ from puna.vision.limits import ImageLimits
 from tests.e2e.canary import canary
 from tests.e2e.servers import Server, add_model, running
 from tests.model.models.parity import original
+from tests.processes import children
 from tests.tiny.vision.models import SEEING
 from tests.vision.seeing import file_of, picture
 from tests.waiting import PATIENCE_S, wait_until
@@ -65,12 +66,7 @@ def ask(server: Server, files: list[bytes], client: str = "192.0.2.9") -> httpx.
 
 
 def preparers(server: Server) -> list[psutil.Process]:
-    found = []
-    for child in psutil.Process(server.process.pid).children(recursive=True):
-        with contextlib.suppress(psutil.Error):  # it ended meanwhile
-            if any("vision/preparer" in word for word in child.cmdline()):
-                found.append(child)
-    return found
+    return children("vision/preparer", server.process.pid)
 
 
 def test_large_images_hold_up_nobody_else(attacked: Server) -> None:

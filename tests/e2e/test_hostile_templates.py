@@ -14,9 +14,9 @@ import httpx
 import psutil
 import pytest
 
-from puna.prompt.jinja import MAX_TEMPLATE_CHARACTERS, PATIENCE_S
+from puna.chat.templates.jinja import MAX_TEMPLATE_CHARACTERS, PATIENCE_S
+from tests.chat.templates.hostile import HOSTILE, TIME
 from tests.e2e.servers import Server
-from tests.prompt.hostile import HOSTILE, TIME
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e

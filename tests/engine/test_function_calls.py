@@ -16,11 +16,11 @@ from typing import Any
 import jsonschema
 import pytest
 
+from puna.chat.answers.family import Reading
+from puna.chat.answers.registry import FAMILIES
+from puna.chat.answers.tools import Tool
 from puna.engine.requests import FittedPrompt
 from puna.errors import RequestError
-from puna.markup.family import Reading
-from puna.markup.registry import FAMILIES
-from puna.markup.tools import Tool
 from puna.model.load import load_model
 from puna.options import Options
 from puna.protocol import CallDelta, Chunk, Done, Generate

@@ -13,18 +13,19 @@ import pytest
 from numpy.typing import NDArray
 
 from puna.batch import BatchArrays
+from puna.chat.answers.family import Reading
+from puna.chat.answers.parts import Tags
+from puna.chat.answers.registry import PLAIN
 from puna.engine import engine
 from puna.engine.requests import FittedPrompt
 from puna.engine.sequence import Generation
 from puna.grammar.format import Format
-from puna.markup.family import Reading
-from puna.markup.parts import Tags
-from puna.markup.registry import PLAIN
 from puna.model.load import LoadedModel
 from puna.options import Options
 from puna.protocol import Generate
 from tests.engine.drafting import guess_always
 from tests.engine.runs import Run
+from tests.processes import children
 from tests.waiting import PATIENCE_S
 
 HOT: dict[str, Any] = {"temperature": 1.5, "top_k": 0, "top_p": 1.0, "seed": 3}
@@ -43,11 +44,10 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def silent(patch: pytest.MonkeyPatch) -> Iterator[None]:
     """Stop all grammar processes for the length of the block."""
     stopped = []
-    for child in psutil.Process().children(recursive=True):
+    for child in children("grammar/compiler"):
         with suppress(psutil.NoSuchProcess):  # it ended meanwhile
-            if any("grammar/compiler" in word for word in child.cmdline()):
-                child.suspend()
-                stopped.append(child)
+            child.suspend()
+            stopped.append(child)
     with patch.context() as here:
         here.setattr(engine, "_MASK_PATIENCE_S", 0.001)
         try:

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from puna.chat.answers.parts import Said, Thought
 from puna.engine.answers import _in_order
 from puna.engine.text import TextStream, TokenText, incomplete_tail
-from puna.markup.parts import Said, Thought
 from puna.protocol import CallDelta
 
 

@@ -10,19 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from puna.chat.answers.family import Reading
+from puna.chat.answers.parts import Tags
+from puna.chat.answers.registry import PARSERS, PLAIN
+from puna.chat.templates.format import Traits
+from puna.chat.templates.messages import Chat, Message
 from puna.conversation.chat_model import reading_of
 from puna.gguf import open_gguf
 from puna.grammar.compiled import Grammars
 from puna.grammar.constraint import Constraint
 from puna.grammar.format import Format
-from puna.markup.family import Reading
-from puna.markup.parts import Tags
-from puna.markup.registry import PARSERS, PLAIN
-from puna.prompt.format import Traits
-from puna.prompt.messages import Chat, Message
 from puna.protocol import Generate
 from puna.tokenizer import Tokenizer, tokenizer_from_gguf
-from tests.markup.reading import read
+from tests.chat.answers.reading import read
 from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 
 TAGS = Tags("<think>", "</think>")

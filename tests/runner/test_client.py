@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from puna.chat.templates.messages import Chat, Message
 from puna.errors import (
     ContextLengthError,
     GGUFError,
@@ -29,7 +30,6 @@ from puna.errors import (
 )  # fmt: skip
 from puna.gguf import GGUFWriter
 from puna.options import Options
-from puna.prompt.messages import Chat, Message
 from puna.protocol import (  # fmt: skip
     Chunk,
     Embed,

@@ -7,12 +7,12 @@ import random
 
 import pytest
 
+from puna.chat.templates.messages import Chat, Message
 from puna.errors import (
     ContextLengthError,
     RequestError,
 )
 from puna.options import Options
-from puna.prompt.messages import Chat, Message
 from puna.protocol import (
     MAX_FRAME_BYTES,
     Done,

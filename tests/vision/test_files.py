@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from puna.chat.templates.capabilities import capabilities
+from puna.chat.templates.model_facts import facts_at, projector_for
 from puna.errors import ImageError, ModelError, UnsupportedModelError
 from puna.model.load import load_model
-from puna.prompt.capabilities import capabilities
-from puna.prompt.model_facts import facts_at, projector_for
 from puna.vision.pixels import CLIP_MEAN, CLIP_STD, HALVES
 from tests.model.models.parity import original
 from tests.tiny.converted import contents_of

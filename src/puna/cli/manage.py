@@ -42,7 +42,7 @@ def projector_path(text: str, model: Path) -> Path | None:
     """The file of what the model named `text`, whose own is `model`, sees with, where it has such a file."""
     if is_model_file(text):
         return None
-    from puna.prompt.model_facts import projector_for
+    from puna.chat.templates.model_facts import projector_for
     from puna.store import Store
 
     try:

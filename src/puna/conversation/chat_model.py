@@ -11,6 +11,15 @@ from dataclasses import dataclass
 import msgspec
 
 from puna.batch import Image, Input
+from puna.chat.answers.family import Reading
+from puna.chat.answers.registry import PARSERS, family_by
+from puna.chat.answers.tools import tools_of
+from puna.chat.templates.choose import ChatTemplate, chat_template
+from puna.chat.templates.fit import fit_chat, remaining
+from puna.chat.templates.format import Traits
+from puna.chat.templates.messages import Chat, Insert, Message, tagged
+from puna.chat.templates.model_facts import ModelFacts
+from puna.chat.templates.renderer.client import Renderer
 from puna.conversation.pictures import Pictures
 from puna.conversation.turns import RenderQueue
 from puna.engine.engine import Engine
@@ -19,15 +28,6 @@ from puna.engine.sequence import Sink
 from puna.errors import OutOfMemoryError, PunaError, RequestError, RunnerError, UnavailableError
 from puna.grammar.compiler.protocol import FormatTask
 from puna.machine import is_out_of_memory
-from puna.markup.family import Reading
-from puna.markup.registry import PARSERS, family_by
-from puna.markup.tools import tools_of
-from puna.prompt.choose import ChatTemplate, chat_template
-from puna.prompt.fit import fit_chat, remaining
-from puna.prompt.format import Traits
-from puna.prompt.messages import Chat, Insert, Message, tagged
-from puna.prompt.model_facts import ModelFacts
-from puna.prompt.renderer.client import Renderer
 from puna.protocol import Embed, Failed, Generate, Prompted
 
 

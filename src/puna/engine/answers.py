@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from puna.chat.answers.parts import Said, Thought
 from puna.engine.sequence import Generation, Sequence
 from puna.engine.text import Released, TokenText
 from puna.errors import GenerationError, OutOfMemoryError, PunaError
 from puna.grammar.compiler.client import RemoteConstraint, wait
 from puna.machine import is_out_of_memory
-from puna.markup.parts import Said, Thought
 from puna.protocol import CallDelta, Chunk, Done, Evaluated, Failed, Scored, TokenLogprob, TopLogprob
 from puna.sample import log_probabilities, sample_all
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from puna.chat.answers.parts import Part
     from puna.engine.executor import Rows
-    from puna.markup.parts import Part
     from puna.ops import Backend
     from puna.tokenizer import Tokenizer
 

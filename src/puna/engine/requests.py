@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from puna.batch import Image, Input
+from puna.chat.answers.family import Reading
 from puna.engine.room import truncate
 from puna.engine.sequence import Generation, Sink
 from puna.engine.text import TextStream
 from puna.errors import ContextLengthError, RequestError, UnavailableError
 from puna.grammar.compiler.client import Compiler
-from puna.markup.family import Reading
 from puna.model.load import LoadedModel
 from puna.protocol import MAX_SAMPLES, Generate
 from puna.sample import Sampler

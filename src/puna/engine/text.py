@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from puna.markup.family import AnswerParser
-from puna.markup.parts import Said, Thought
+from puna.chat.answers.family import AnswerParser
+from puna.chat.answers.parts import Said, Thought
 
 if TYPE_CHECKING:
-    from puna.markup.family import Reading
-    from puna.markup.parts import Part
+    from puna.chat.answers.family import Reading
+    from puna.chat.answers.parts import Part
     from puna.protocol import TokenLogprob
 
 

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from puna.chat.answers.family import Reading
+from puna.chat.answers.parts import Form, ParameterForm
+from puna.chat.answers.tools import Tool, dumps, has_type
 from puna.errors import RequestError, shown
 from puna.grammar.diagnosis import GUIDANCE, check_parts, check_patterns, check_terminal
 from puna.grammar.keywords import SAYING
 from puna.grammar.schema import checked_schema
 from puna.grammar.text_values import Unwritable, looks_other, text_terminal
-from puna.markup.family import Reading
-from puna.markup.parts import Form, ParameterForm
-from puna.markup.tools import Tool, dumps, has_type
 from puna.tokenizer import Tokenizer
 
 #: Calls of one answer where some are forced.

@@ -10,6 +10,8 @@ from typing import Final
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from llguidance.gbnf_to_lark import any_to_lark
 
+from puna.chat.answers.family import Reading
+from puna.chat.answers.parts import Tags
 from puna.errors import RequestError
 from puna.grammar.calls import calls_grammar, check_tools, spelled
 from puna.grammar.constraint import Constraint, Thinking, words
@@ -17,8 +19,6 @@ from puna.grammar.diagnosis import LIMITS, check_parts, check_patterns, schema_g
 from puna.grammar.format import Format, checked
 from puna.grammar.schema import checked_schema
 from puna.grammar.vocabulary import TokenBytes
-from puna.markup.family import Reading
-from puna.markup.parts import Tags
 from puna.tokenizer import Tokenizer
 
 #: Brackets within brackets of a grammar: what reads them calls itself for each.

@@ -6,6 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
+from puna.chat.templates.author import Author
+from puna.chat.templates.capabilities import answer_family, capabilities
+from puna.chat.templates.model_facts import projector_for, read_facts
+from puna.chat.templates.renderer.client import Renderer
 from puna.config import path_of
 from puna.conversation.chat_model import ChatModel
 from puna.engine.engine import Engine
@@ -18,10 +22,6 @@ from puna.library.requests import checked_number
 from puna.model.load import load_model
 from puna.ops import default_backend
 from puna.options import AdapterFile, Options, drafts_itself, engine_from_env, int_range, speculate_from_env
-from puna.prompt.author import Author
-from puna.prompt.capabilities import answer_family, capabilities
-from puna.prompt.model_facts import projector_for, read_facts
-from puna.prompt.renderer.client import Renderer
 from puna.store import Store, StoredModel
 from puna.unknown import did_you_mean
 

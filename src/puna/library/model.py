@@ -11,6 +11,8 @@ from typing import Any, Literal, Self, Unpack, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from puna.chat.templates.author import Author
+from puna.chat.templates.format import Think
 from puna.conversation.chat_model import ChatModel
 from puna.library.completion import Completion, by_sample, stacked
 from puna.library.options import RequestOptions
@@ -25,8 +27,6 @@ from puna.library.requests import (
     is_one,
 )
 from puna.library.streams import AsyncEvents, AsyncStream, Events, Stream, rendered
-from puna.prompt.author import Author
-from puna.prompt.format import Think
 from puna.protocol import Scored, TokenLogprob
 
 

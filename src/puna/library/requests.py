@@ -13,15 +13,15 @@ import msgspec.structs
 import numpy as np
 import PIL.Image
 
+from puna.chat.templates.author import Author
+from puna.chat.templates.capabilities import check_capabilities
+from puna.chat.templates.format import Think
+from puna.chat.templates.messages import Chat, Message, as_messages
 from puna.config import path_of
 from puna.errors import ImageError, OptionError, RequestError, shown
 from puna.library.functions import checked_tools
 from puna.library.options import RequestOptions, checked_adapters, split_options
 from puna.options import Options
-from puna.prompt.author import Author
-from puna.prompt.capabilities import check_capabilities
-from puna.prompt.format import Think
-from puna.prompt.messages import Chat, Message, as_messages
 from puna.protocol import Embed, Generate
 
 

@@ -17,6 +17,8 @@ from typing import Literal, NoReturn, get_args
 
 import msgspec
 
+from puna.chat.templates.model_facts import ModelFacts, facts_at
+from puna.chat.templates.renderer.client import Renderer
 from puna.conversation.chat_model import ChatModel
 from puna.engine.engine import Engine
 from puna.errors import InsufficientMemoryError, OutOfMemoryError, PunaError, RequestError, RunnerError, shown
@@ -27,8 +29,6 @@ from puna.machine import is_out_of_memory, memory_is_short
 from puna.model.load import load_model
 from puna.ops import default_backend, missing_kernels
 from puna.options import PUNA, AdapterFile, drafts_itself
-from puna.prompt.model_facts import ModelFacts, facts_at
-from puna.prompt.renderer.client import Renderer
 from puna.protocol import (
     IN_DOUBT,
     OUT_OF_MEMORY,

@@ -7,10 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from puna.chat.templates.choose import ChatTemplate
+from puna.chat.templates.messages import Chat, Message
+from puna.chat.templates.renderer.client import Renderer
 from puna.errors import RendererError
-from puna.prompt.choose import ChatTemplate
-from puna.prompt.messages import Chat, Message
-from puna.prompt.renderer.client import Renderer
 from tests.fuzz.case import Bounds
 
 #: The renderer's own processor time is not this process's; parsing here may take a second.

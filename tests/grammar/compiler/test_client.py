@@ -16,19 +16,20 @@ import numpy as np
 import psutil
 import pytest
 
+from puna.chat.answers.family import Reading
+from puna.chat.answers.parts import Tags
+from puna.chat.answers.registry import FAMILIES, PLAIN
+from puna.chat.answers.tools import tools_of
 from puna.errors import FormatError, RequestError, RunnerError
 from puna.gguf import open_gguf
 from puna.grammar.compiled import Grammars
 from puna.grammar.compiler import client
 from puna.grammar.compiler.client import Compiler, RemoteConstraint, wait
 from puna.grammar.format import Format
-from puna.markup.family import Reading
-from puna.markup.parts import Tags
-from puna.markup.registry import FAMILIES, PLAIN
-from puna.markup.tools import tools_of
 from puna.tokenizer import Tokenizer, tokenizer_from_gguf
 from tests.grammar.hostile import AMBIGUOUS, PATTERNS
 from tests.grammar.schemas import random_schema
+from tests.processes import children
 from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 from tests.waiting import wait_until
 
@@ -54,15 +55,7 @@ def compiler(path: Path) -> Iterator[Compiler]:
 
 def processes() -> list[psutil.Process]:
     """All grammar processes of this one."""
-    return [child for child in psutil.Process().children(recursive=True) if _lives(child)]
-
-
-def _lives(process: psutil.Process) -> bool:
-    try:
-        command = " ".join(process.cmdline())
-        return process.status() != psutil.STATUS_ZOMBIE and "grammar/compiler" in command
-    except psutil.NoSuchProcess:  # it ended meanwhile
-        return False
+    return children("grammar/compiler")
 
 
 def only(following: RemoteConstraint | None) -> RemoteConstraint:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from puna.chat.templates.messages import Chat, Message
 from puna.errors import PunaError
 from puna.grammar.format import Format
-from puna.prompt.messages import Chat, Message
 from puna.server.anthropic.wire import MessagesRequest
 from puna.server.http.bodies import parse
 from puna.server.jobs.jobs import GenerationSpec

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from puna.prompt.messages import Chat, Insert, Message
+from puna.chat.templates.messages import Chat, Insert, Message
 from puna.server.http.bodies import parse
 from puna.server.jobs.jobs import GenerationSpec
 from puna.server.ollama.wire import ChatRequest, GenerateRequest

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from puna.chat.templates.messages import Chat, Message
 from puna.errors import PunaError
 from puna.grammar.format import Format
 from puna.options import Options
-from puna.prompt.messages import Chat, Message
 from puna.server.http.bodies import parse
 from puna.server.jobs.jobs import GenerationSpec
 from puna.server.openai.wire import ChatCompletionRequest, CompletionRequest, SamplingFields

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import PIL.Image
-import psutil
 import pytest
 
 from puna.errors import ImageError, PreparerError
@@ -21,6 +20,7 @@ from puna.vision.limits import ImageLimits
 from puna.vision.preparer.client import Preparer
 from puna.vision.tower import VisionTower
 from tests.model.models.parity import original
+from tests.processes import children
 from tests.tiny.vision.models import SEEING
 from tests.vision.seeing import file_of, picture
 from tests.waiting import wait_until
@@ -46,14 +46,6 @@ def preparer(tower: VisionTower) -> Iterator[Preparer]:
     preparer = Preparer(tower)
     yield preparer
     preparer.close()
-
-
-def children() -> list[psutil.Process]:
-    return [
-        child
-        for child in psutil.Process().children()
-        if any("vision/preparer" in word for word in child.cmdline())
-    ]
 
 
 def noise(width: int, height: int, kind: str = "JPEG", **options: Any) -> bytes:
@@ -110,7 +102,7 @@ def test_errors_name_the_image(preparer: Preparer) -> None:
         preparer.prepare(b"", "image 2 of 3", LIMITS)
     with pytest.raises(ImageError, match=r"at most 1000 are decoded.*PUNA_MAX_IMAGE_MEGAPIXELS"):
         preparer.prepare(noise(100, 100), "it", replace(LIMITS, pixels=1000))
-    assert len(children()) == 1
+    assert len(children("vision/preparer")) == 1
 
 
 def test_an_image_that_takes_too_long_ends_its_process_and_not_the_next_image(preparer: Preparer) -> None:
@@ -120,7 +112,7 @@ def test_an_image_that_takes_too_long_ends_its_process_and_not_the_next_image(pr
     with pytest.raises(ImageError, match=r"\(0.02 s for those of a request\)"):
         preparer.prepare(large, "it", replace(LIMITS, seconds_together=0.02), 0.02)
     assert preparer.prepare(large, "it", LIMITS).seconds > 0
-    assert len(children()) == 1
+    assert len(children("vision/preparer")) == 1
 
 
 def test_an_image_that_takes_too_much_memory_ends_its_process(preparer: Preparer) -> None:
@@ -145,7 +137,7 @@ def test_what_is_being_decoded_can_be_ended_and_the_next_image_gets_a_fresh_proc
     preparer: Preparer,
 ) -> None:
     preparer.prepare(file_of(picture(1)), "it", LIMITS)
-    (process,) = children()
+    (process,) = children("vision/preparer")
     process.suspend()
     failures: list[Exception] = []
 
@@ -166,7 +158,7 @@ def test_what_is_being_decoded_can_be_ended_and_the_next_image_gets_a_fresh_proc
 
 def test_a_process_that_was_killed_is_an_error_in_words(preparer: Preparer) -> None:
     preparer.prepare(file_of(picture(1)), "it", LIMITS)
-    children()[0].kill()
+    children("vision/preparer")[0].kill()
     with pytest.raises(PreparerError, match="for want of memory; try again"):
         preparer.prepare(file_of(picture(1)), "it", LIMITS)
     assert preparer.prepare(file_of(picture(1)), "it", LIMITS).rows == 4
@@ -175,7 +167,7 @@ def test_a_process_that_was_killed_is_an_error_in_words(preparer: Preparer) -> N
 def test_the_process_ends_with_its_owner(tower: VisionTower) -> None:
     preparer = Preparer(tower)
     preparer.prepare(file_of(picture(1)), "it", LIMITS)
-    (process,) = children()
+    (process,) = children("vision/preparer")
     del preparer
     wait_until(lambda: not process.is_running(), "the end of the process")
 
@@ -183,6 +175,6 @@ def test_the_process_ends_with_its_owner(tower: VisionTower) -> None:
 def test_a_closed_preparer_has_no_process(preparer: Preparer) -> None:
     preparer.prepare(file_of(picture(1)), "it", LIMITS)
     preparer.close()
-    assert children() == []
+    assert children("vision/preparer") == []
     with pytest.raises(PreparerError, match="closed"):
         preparer.prepare(file_of(picture(1)), "it", LIMITS)

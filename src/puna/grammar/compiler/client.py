@@ -51,8 +51,8 @@ from puna.grammar.constraint import mask_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from puna.chat.answers.family import Reading
     from puna.grammar.format import Format
-    from puna.markup.family import Reading
 
 #: How long, by the clock, reading the vocabulary and compiling a format may take on a busy machine.
 _PATIENCE_S: Final = START_PATIENCE_S + 30.0

@@ -13,9 +13,9 @@ from typing import Final
 import msgspec
 
 from puna import confined
+from puna.chat.answers.family import Reading
 from puna.errors import RequestError
 from puna.grammar.format import Format
-from puna.markup.family import Reading
 
 #: Processor time that compiling a format may take.
 COMPILE_S: Final = 2.0

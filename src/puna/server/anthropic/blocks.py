@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from puna.chat.templates.messages import PLACE, Message
 from puna.errors import RequestError, UnavailableError, shown
-from puna.prompt.messages import PLACE, Message
 from puna.server.http.bodies import Body
 from puna.server.jobs.images import from_base64, from_url
 from puna.server.jobs.tools import called

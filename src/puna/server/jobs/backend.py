@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import msgspec.structs
 
+from puna.chat.templates.model_facts import projector_for
 from puna.errors import ModelNotFoundError, RequestError
 from puna.options import Options
-from puna.prompt.model_facts import projector_for
 from puna.protocol import CallDelta, Chunk, Done, Evaluated, Generate, Prompted, Scored, TokenLogprob
 from puna.server.fleet.fleet import Fleet
 from puna.server.fleet.loading import ProgressCallback

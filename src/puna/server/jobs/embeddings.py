@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec.structs
 
+from puna.chat.templates.author import Author
 from puna.errors import ModelNotFoundError, RequestError
-from puna.prompt.author import Author
 from puna.protocol import Embed, Embedded
 from puna.server.http.bodies import Name
 from puna.server.jobs.backend import LoadRequest, Service, warnings

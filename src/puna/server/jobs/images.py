@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import msgspec.structs
 
+from puna.chat.templates.messages import Chat, Message
 from puna.errors import RequestError
-from puna.prompt.messages import Chat, Message
 from puna.server.http.fetch import fetch
 
 _FOREIGN: Final = re.compile(r"[^A-Za-z0-9+/=]")

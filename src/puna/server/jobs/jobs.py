@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 import msgspec.structs
 
+from puna.chat.answers.registry import PARSERS
+from puna.chat.templates.author import Author
+from puna.chat.templates.capabilities import check_capabilities
+from puna.chat.templates.messages import Chat
 from puna.errors import RequestError, shown
 from puna.grammar.format import Format
-from puna.markup.registry import PARSERS
-from puna.prompt.author import Author
-from puna.prompt.capabilities import check_capabilities
-from puna.prompt.messages import Chat
 from puna.protocol import Generate, Prompt
 from puna.server.jobs import checks
 from puna.server.jobs.backend import LoadRequest, Service

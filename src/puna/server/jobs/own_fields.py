@@ -8,10 +8,10 @@ from typing import Any
 
 from pydantic import Field
 
+from puna.chat.templates.messages import Chat, Message
 from puna.errors import RequestError
 from puna.grammar.format import Format
 from puna.options import AdapterScale
-from puna.prompt.messages import Chat, Message
 from puna.protocol import Generate, Priority
 from puna.server.http.bodies import LONGEST_NAME, Adapters, Body, Documents
 from puna.server.jobs.tools import ToolUse

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from puna import gojson
+from puna.chat.templates.messages import Chat, Message
 from puna.errors import RequestError, shown
-from puna.prompt.messages import Chat, Message
 
 #: More tools fill the context of any model, and their grammars take long to compile.
 MAX_TOOLS: Final = 1024

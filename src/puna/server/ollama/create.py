@@ -13,10 +13,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from puna.chat.answers.registry import check_parser
+from puna.chat.templates.choose import check_template
+from puna.chat.templates.defaults import check_renderer
 from puna.errors import InvalidNameError, PunaError, RequestError, TemplateError
-from puna.markup.registry import check_parser
-from puna.prompt.choose import check_template
-from puna.prompt.defaults import check_renderer
 from puna.quantize.kinds import file_type_of
 from puna.registry.report import TransferProgress
 from puna.server.http.caller import caller

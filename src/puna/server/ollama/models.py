@@ -13,11 +13,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from puna import __version__
+from puna.chat.templates.author import Author
 from puna.devices import devices
 from puna.errors import InvalidNameError, ModelNotFoundError, PunaError, RequestError
 from puna.gguf import open_gguf
 from puna.options import Options
-from puna.prompt.author import Author
 from puna.server.fleet.looks import ModelStatus, look, own_fields
 from puna.server.fleet.resident import ResidentModel
 from puna.server.http.caller import caller

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from pydantic import Field, field_validator
 
+from puna.chat.templates.messages import Chat, Insert
+from puna.chat.templates.messages import Message as PromptMessage
 from puna.grammar.format import Format, format_of
-from puna.prompt.messages import Chat, Insert
-from puna.prompt.messages import Message as PromptMessage
 from puna.protocol import Prompt
 from puna.server.http.bodies import Body, Files, Licences, Many, Messages, Name
 from puna.server.jobs.images import from_base64

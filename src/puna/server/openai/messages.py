@@ -8,8 +8,8 @@ from typing import Any
 import msgspec.structs
 from pydantic import Field
 
+from puna.chat.templates.messages import PLACE, Message
 from puna.errors import RequestError, UnavailableError
-from puna.prompt.messages import PLACE, Message
 from puna.server.http.bodies import Body, Many
 from puna.server.jobs.images import from_url
 from puna.server.jobs.tools import called

@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic import Field
 
+from puna.chat.templates.messages import Chat, Insert, Message
 from puna.errors import RequestError, shown
 from puna.grammar.format import Format
 from puna.options import THINK_LEVELS
-from puna.prompt.messages import Chat, Insert, Message
 from puna.protocol import MAX_SAMPLES, Prompt
 from puna.server.http.bodies import Body, Many, Messages, Name
 from puna.server.jobs.checks import check_top_logprobs

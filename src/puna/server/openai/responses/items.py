@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec.structs
 
+from puna.chat.templates.messages import Message
 from puna.errors import RequestError, UnavailableError, shown
-from puna.prompt.messages import Message
 from puna.server.http.bodies import MAX_MESSAGES
 from puna.server.jobs.images import from_url
 from puna.server.jobs.tools import called

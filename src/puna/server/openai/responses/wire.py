@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from pydantic import Field
 
+from puna.chat.templates.messages import Message
 from puna.errors import RequestError, UnavailableError, shown
 from puna.grammar.format import Format
-from puna.prompt.messages import Message
 from puna.server.http.bodies import Body, Many, Name
 from puna.server.jobs.jobs import GenerationSpec
 from puna.server.jobs.own_fields import ChatFields, OwnFields, SamplingFields, only_one

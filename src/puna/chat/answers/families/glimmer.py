@@ -1,0 +1,108 @@
+"""Glimmer: an answer is several messages, each of which says whom it is for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from puna.chat.answers.answer import Answer
+from puna.chat.answers.families.parameters import ParameterCalls
+from puna.chat.answers.family import AnswerFamily, Syntax
+from puna.chat.answers.parts import Form, Tags
+from puna.chat.answers.reader import BrokenError, Steps, search
+
+if TYPE_CHECKING:
+    from puna.chat.answers.family import Reading
+
+_START: Final = "<|start|>"
+_MESSAGE: Final = "<|message|>"
+_ENDS: Final = ("<|eom|>", "<|eot|>")
+_TO: Final = " to="
+_USER: Final = f"{_TO}user{_MESSAGE}"
+
+_HEADER: Final = re.compile(rf"(?:{re.escape(_START)})?\s*(?:assistant)?\s*(?:to=(\S+))?\s*")
+
+#: Characters of a header; what is longer is none.
+_LONGEST_HEADER: Final = 512
+
+_CALLS: Final = ParameterCalls(
+    section="<atem:function_calls>",
+    section_end="</atem:function_calls>",
+    opening='<atem:invoke name="',
+    after_name='">',
+    closing="</atem:invoke>",
+    key='<atem:parameter name="',
+    after_key='">',
+    value_end="</atem:parameter>",
+    broken_lines=False,
+)
+
+
+@dataclass(frozen=True)
+class GlimmerCalls(Syntax):
+    """A message to a function has the call in XML; one to anybody else may have it, too."""
+
+    @property
+    def openings(self) -> tuple[str, ...]:
+        return (_START, _CALLS.section)
+
+    @property
+    def form(self) -> Form:
+        # A name cannot be asked for twice, so the message is addressed to the user.
+        calls = _CALLS.form
+        return Form(
+            calls.before,
+            calls.after,
+            calls.closing,
+            f"{_USER}{calls.begin}",
+            f"{calls.end}",
+            parameters=calls.parameters,
+            said=_USER,
+        )
+
+    def read(self, answer: Answer, opening: str) -> Steps[None]:
+        if opening == _CALLS.section:
+            yield from _CALLS.read(answer, opening)
+        else:
+            yield from _message(answer)
+
+
+@dataclass(frozen=True)
+class Glimmer(AnswerFamily):
+    """Thinking is a message of the model to itself."""
+
+    @property
+    def thinking(self) -> Tags | None:
+        # What a format is kept to begins with the message to the user.
+        return Tags(f"{_START}assistant", _USER)
+
+    @property
+    def thinking_before_calls(self) -> Tags:
+        return Tags(f"{_TO}self{_MESSAGE}", f"<|eom|>{_START}assistant")
+
+    def read(self, answer: Answer, reading: Reading) -> Steps[None]:
+        reader, calls = answer.reader, GlimmerCalls()
+        found = yield from reader.comes(_TO, _MESSAGE)
+        if found:  # what the prompt ends in was the beginning of the header
+            yield from answer.attempt(found, _message(answer))
+        while True:
+            openings = calls.openings if answer.may_call else (_START,)
+            found = yield from reader.until(search(*openings, *_ENDS), answer.say)
+            if not found:
+                return
+            if found in _ENDS:
+                reader.take(len(found))
+            else:
+                yield from answer.attempt(found, calls.read(answer, found))
+
+
+def _message(answer: Answer) -> Steps[None]:
+    """A message's header, and what it thinks. What it says or calls is read like text between messages."""
+    reader = answer.reader
+    header = _HEADER.fullmatch((yield from reader.before(_MESSAGE, most=_LONGEST_HEADER)))
+    if header is None:
+        raise BrokenError
+    reader.unmark()
+    if header[1] == "self":
+        yield from reader.until(search(_START, *_ENDS), answer.think)

@@ -1,0 +1,167 @@
+"""What the author of a model adds to its weights, and how that changes a request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec.structs
+
+from puna.chat.templates.capabilities import answer_family, capabilities
+from puna.chat.templates.choose import chat_template, is_parsed, own_template, traits
+from puna.chat.templates.defaults import rendered_by
+from puna.chat.templates.format import Think
+from puna.chat.templates.framing import frame
+from puna.chat.templates.messages import Chat, Message
+from puna.chat.templates.model_facts import ModelFacts, facts_at, projector_for
+from puna.errors import RequestError
+
+
+class _Config(Protocol):
+    @property
+    def capabilities(self) -> tuple[str, ...] | None: ...
+    @property
+    def parser(self) -> str: ...
+    @property
+    def renderer(self) -> str: ...
+
+
+class AuthoredModel(Protocol):
+    """What is asked of a model of the store (`puna.store.StoredModel` has it all)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def template(self) -> str | None: ...
+    @property
+    def system(self) -> str | None: ...
+    @property
+    def params(self) -> Mapping[str, Any]: ...
+    @property
+    def messages(self) -> Sequence[Mapping[str, Any]]: ...
+    @property
+    def model_path(self) -> Path | None: ...
+    @property
+    def projector_paths(self) -> Sequence[Path]: ...
+    @property
+    def config(self) -> _Config: ...
+
+
+@dataclass(frozen=True)
+class Author:
+    """What the Modelfile of a stored model says; for a file alone just its capabilities."""
+
+    name: str
+    find_capabilities: Callable[[], tuple[str, ...]]
+    find_family: Callable[[], str] = lambda: ""
+    template: str = ""  # empty: the file's own
+    parser: str = ""  # how answers are read, in Ollama's words; empty: as the template says
+    system: str | None = None
+    opening: Sequence[Mapping[str, Any]] = ()  # messages before every conversation
+    options: Mapping[str, Any] = field(default_factory=dict)
+    takes_documents: Callable[[], bool] = lambda: False  # whether the template has a place for them
+    is_parsed: Callable[[], bool] = lambda: False  # what the capabilities take is known: they take no time
+
+    @classmethod
+    def of(cls, model: AuthoredModel, template: str = "") -> Author:
+        """That of a model of the store, with `template` instead of its own if that is given.
+
+        A renderer counts more than a template of the store, and the file's own template more than a renderer,
+        which is one that others have made of it. Raises StoreError if something of the model cannot be read,
+        and RequestError for a renderer that nobody knows.
+        """
+
+        def facts() -> ModelFacts | None:
+            return facts_at(model.model_path) if model.model_path else None
+
+        renderer = model.config.renderer
+        if not template and renderer:
+            brought = own_template(facts() or ModelFacts())
+            template = "" if brought else rendered_by(renderer)
+        elif not template:
+            template = model.template or ""
+
+        def find() -> tuple[str, ...]:
+            return capabilities(
+                facts(),
+                template,
+                extra=model.config.capabilities or (),
+                parser=model.config.parser,
+                sees=bool(model.model_path and projector_for(model.projector_paths, model.model_path)),
+            )
+
+        def family() -> str:
+            return answer_family(facts(), template, model.config.parser)
+
+        def parsed() -> bool:
+            return is_parsed(chat_template(facts() or ModelFacts(), template))
+
+        def documents() -> bool:
+            return traits(chat_template(facts() or ModelFacts(), template)).takes_documents
+
+        return cls(
+            model.name,
+            find,
+            family,
+            template,
+            model.config.parser,
+            model.system,
+            model.messages,
+            model.params,
+            documents,
+            parsed,
+        )
+
+    @cached_property
+    def capabilities(self) -> tuple[str, ...]:
+        """What the model can do; to know that takes parsing its template, which not every request needs.
+
+        A model file that is missing or damaged only means fewer capabilities. Raises TemplateError if the
+        template does not parse.
+        """
+        return self.find_capabilities()
+
+    def framed(self, inputs: Sequence[str | list[int]]) -> list[str | list[int]]:
+        """Texts to embed with what the author's template puts around each; tokens are as they are.
+
+        That is the instruction an embedding model was trained with. Models that are none, and templates of
+        conversations, change nothing. Raises TemplateError as `capabilities`.
+        """
+        before, after = frame(self.template)
+        if not (before or after) or "embedding" not in self.capabilities:
+            return list(inputs)
+        return [f"{before}{text}{after}" if isinstance(text, str) else text for text in inputs]
+
+    def answer_family(self) -> str:
+        """The name of the family whose markup answers have. Raises TemplateError as `capabilities`."""
+        return self.find_family()
+
+    def think(self, asked: Think, name: str = "") -> Think:
+        """What the template is told: a model that can think does so unless the request says not to.
+
+        `name` is what the request calls the model. Raises RequestError if it is to think and cannot.
+        """
+        if "thinking" in self.capabilities:
+            if asked == "max" and self.answer_family() == "harmony":
+                return "high"  # no more is known to models of that format
+            return True if asked is None else asked
+        if asked:
+            raise RequestError(f'"{name or self.name}" does not support thinking')
+        return asked
+
+    def opened(self, chat: Chat, *, system: str = "", opening: bool = True) -> Chat:
+        """`chat` after the author's system text (or `system`), and with `opening` the messages after that.
+
+        There is no system text for a chat that begins with one of its own.
+        """
+        text = system or self.system
+        has_own = bool(chat.messages) and chat.messages[0].role == "system"
+        first = [Message(role="system", content=text)] if text and not has_own else []
+        examples = [
+            Message(role=str(item.get("role", "")), content=str(item.get("content", "")))
+            for item in (self.opening if opening else ())
+        ]
+        return msgspec.structs.replace(chat, messages=[*first, *examples, *chat.messages])

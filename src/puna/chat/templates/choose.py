@@ -1,0 +1,128 @@
+"""Which chat format a model has."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from puna.chat.templates.defaults import WORLD_NAME, default_template
+from puna.chat.templates.format import ChatFormat, SpecialTokens, Traits
+from puna.chat.templates.go import GoTemplate
+from puna.chat.templates.go_chat import PASS_THROUGH, GoFormat
+from puna.errors import TemplateError
+
+if TYPE_CHECKING:  # renderers do without what reads files
+    from puna.chat.templates.model_facts import ModelFacts
+
+#: Templates whose traits are remembered; a model of the store has one.
+_REMEMBERED: Final = 1024
+
+
+class ChatTemplate(msgspec.Struct, frozen=True, kw_only=True):
+    """A template, and what else a chat format is made of."""
+
+    text: str
+    is_go: bool
+    with_tools: str | None = None  # used instead whenever there are tools
+    tokens: SpecialTokens = SpecialTokens()
+
+    @property
+    def digest(self) -> bytes:
+        """16 bytes that no other template has."""
+        return hashlib.blake2b(msgspec.msgpack.encode(self), digest_size=16).digest()
+
+    def format(self) -> ChatFormat:
+        """Parse the template, which takes up to a second for the longest. Raises TemplateError."""
+        if self.is_go:
+            return GoFormat(self.text)
+        # Not needed for every model, and slow to import.
+        from puna.chat.templates.jinja_chat import JinjaFormat
+
+        return JinjaFormat(self.text, self.tokens, with_tools=self.with_tools)
+
+
+def chat_template(facts: ModelFacts, template: str = "") -> ChatTemplate:
+    """The chat template of a model whose file says `facts`.
+
+    The first there is of: `template`, the file's own Jinja template, the one of models such as this
+    (`puna.chat.templates.defaults`), and `{{ .Prompt }}`.
+    """
+    text = template or own_template(facts)
+    if not text:
+        text = default_template(facts.architecture, facts.ends, facts.telling_tokens) or PASS_THROUGH
+    if (template and not is_jinja(template)) or text is PASS_THROUGH:
+        return ChatTemplate(text=text, is_go=True)
+    with_tools = None if template else facts.tool_template
+    return ChatTemplate(text=text, is_go=False, with_tools=with_tools, tokens=facts.tokens)
+
+
+def own_template(facts: ModelFacts) -> str:
+    """The Jinja template that the file brings; empty if it has none."""
+    return "" if facts.chat_template in (None, WORLD_NAME) else facts.chat_template or ""
+
+
+def chat_format(facts: ModelFacts, template: str = "") -> ChatFormat:
+    """The format of `chat_template`, to render with here, without bounds. Raises TemplateError."""
+    return chat_template(facts, template).format()
+
+
+class _Remembered:
+    """What parsing the templates seen last came to: their traits, or why they have none."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: OrderedDict[bytes, Traits | str] = OrderedDict()
+
+    def get(self, digest: bytes) -> Traits | str | None:
+        with self._lock:
+            if digest in self._found:
+                self._found.move_to_end(digest)
+            return self._found.get(digest)
+
+    def put(self, digest: bytes, found: Traits | str) -> None:
+        with self._lock:
+            self._found[digest] = found
+            if len(self._found) > _REMEMBERED:
+                self._found.popitem(last=False)
+
+
+_remembered = _Remembered()
+
+
+def is_parsed(template: ChatTemplate) -> bool:
+    """Whether `traits` will not have to parse it."""
+    return _remembered.get(template.digest) is not None
+
+
+def traits(template: ChatTemplate) -> Traits:
+    """What a template's text says, parsed here unless that was done lately. Raises TemplateError."""
+    digest = template.digest
+    found = _remembered.get(digest)
+    if found is None:
+        try:
+            found = template.format().traits
+        except TemplateError as error:
+            found = str(error)
+        _remembered.put(digest, found)
+    if isinstance(found, str):
+        raise TemplateError(found)
+    return found
+
+
+def check_template(text: str) -> None:
+    """Raises TemplateError if `text` is no template of either language."""
+    if is_jinja(text):
+        from puna.chat.templates.jinja import JinjaTemplate
+
+        JinjaTemplate(text)
+    else:
+        GoTemplate(text)
+
+
+def is_jinja(text: str) -> bool:
+    """Whether a template is Jinja: only there are statements written `{% %}`."""
+    return "{%" in text

@@ -1,0 +1,112 @@
+"""Leaving out the oldest messages of a chat until its prompt fits the context."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from puna.chat.templates.messages import Message
+from puna.errors import TemplateError
+
+#: The prompt of a chat that begins with the message of this index, after all system messages before it.
+Render = Callable[[int], str]
+
+#: What a message is assumed to take beside its text, in characters.
+_FRAME = 16
+#: Tries that go where the sizes of messages point to, before the rest is bisected.
+_AIMED = 6
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A prompt, the messages in it, its length in tokens, and how many messages were left out."""
+
+    prompt: str
+    messages: list[Message]
+    count: int
+    dropped: int
+
+
+def remaining(messages: Sequence[Message], start: int) -> list[Message]:
+    """The messages from `start` on, after all system messages before: those are never dropped."""
+    return [message for message in messages[:start] if message.role == "system"] + list(messages[start:])
+
+
+def fit_chat(messages: Sequence[Message], render: Render, count: Callable[[str], int], limit: int) -> Fitted:
+    """The prompt with the fewest messages dropped that has at most `limit` tokens.
+
+    The last message stays even if it alone is too long; if the template refuses to begin there,
+    nothing is dropped and the engine has to cut tokens. More messages mean more tokens, so where to cut is
+    found by trying; the sizes of the messages tell where, which mostly takes two or three tries. Raises
+    TemplateError if the whole chat cannot be rendered.
+    """
+    everything = render(0)
+    total = count(everything)
+    if total <= limit or len(messages) < 2:
+        return Fitted(everything, list(messages), total, 0)
+    sizes = _Sizes(messages)
+    known, tokens = 0, total  # what was tried last, and what it came to
+    best: Fitted | None = None
+    low, high = 1, len(messages) - 1  # the first message to keep lies between these
+    tries = 0
+    while low <= high:
+        tries += 1
+        middle = (low + high) // 2 if tries > _AIMED else sizes.aim(known, tokens, limit, low, high)
+        start, prompt = _next_renderable(render, middle, high)
+        if start is None:
+            high = middle - 1  # nothing from the middle on can be rendered
+            continue
+        known, tokens = start, count(prompt)
+        if tokens <= limit:
+            kept = remaining(messages, start)
+            best = Fitted(prompt, kept, tokens, len(messages) - len(kept))
+            high = middle - 1
+        else:
+            low = start + 1
+    if best is not None:
+        return best
+    kept = remaining(messages, len(messages) - 1)
+    try:
+        prompt = render(len(messages) - 1)
+    except TemplateError:
+        return Fitted(everything, list(messages), total, 0)
+    return Fitted(prompt, kept, count(prompt), len(messages) - len(kept))
+
+
+class _Sizes:
+    """How much text a chat has from each message on."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        def dropped(message: Message) -> int:
+            if message.role == "system":
+                return 0
+            return _FRAME + len(message.content) + len(message.thinking) + sum(map(_size, message.tool_calls))
+
+        self._gone = [0, *accumulate(dropped(message) for message in messages)]
+        self._whole = self._gone[-1] + sum(
+            _FRAME + len(message.content) for message in messages if message.role == "system"
+        )
+
+    def aim(self, known: int, tokens: int, limit: int, low: int, high: int) -> int:
+        """The first message from `low` to `high` with which about `limit` tokens are left.
+
+        Beginning with message `known`, there were `tokens`.
+        """
+        left = (self._whole - self._gone[known]) * limit / max(tokens, 1)
+        return min(bisect_left(self._gone, self._whole - left, low, high), high)
+
+
+def _size(call: object) -> int:
+    return len(str(call))
+
+
+def _next_renderable(render: Render, start: int, end: int) -> tuple[int, str] | tuple[None, str]:
+    """The first cut from `start` to `end` the template accepts: some refuse to begin mid-turn."""
+    for cut in range(start, end + 1):
+        try:
+            return cut, render(cut)
+        except TemplateError:
+            continue
+    return None, ""

@@ -1,0 +1,308 @@
+"""From tokens to the tree, with Go's rules and, where it helps, Go's error messages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import NoReturn
+
+from puna.chat.templates.go import nodes
+from puna.chat.templates.go.lexer import TemplateSource, Token, read_char, read_number, read_string, tokens
+from puna.chat.templates.go.nodes import Block, Branch, Operand, Pipeline, PipelineCommand, Statement, Tree
+
+#: Blocks and parentheses may nest this deep: far more than any real template, far less than the stack holds.
+MAX_DEPTH = 48
+
+
+def parse(text: str, functions: Collection[str]) -> Tree:
+    """The tree of a template. Raises TemplateError with line and column."""
+    return _Parser(TemplateSource(text), functions).tree()
+
+
+class _Parser:
+    def __init__(self, source: TemplateSource, functions: Collection[str]) -> None:
+        self._source = source
+        self._functions = functions
+        self._tokens = list(tokens(source))
+        self._next = 0
+        self._variables = ["$"]
+        self._defined: dict[str, Block] = {}
+        self._calls: list[tuple[str, int]] = []
+        self._depth = 0
+        self._ranges = 0
+
+    def tree(self) -> Tree:
+        root, end = self._block(top=True)
+        if end.kind != "eof":
+            self._source.fail(f"unexpected {{{{{end.text}}}}}", end.at)
+        for name, at in self._calls:
+            if name not in self._defined:
+                self._source.fail(f'template "{name}" is not defined', at)
+        return Tree(root, self._defined)
+
+    # --- blocks ---
+
+    def _block(self, *, top: bool = False) -> tuple[Block, Token]:
+        """Statements up to `end`, `else` or the end of the text; that token (its `right` not consumed)."""
+        statements: list[Statement] = []
+        while True:
+            token = self._take()
+            if token.kind == "text":
+                statements.append(nodes.Text(token.text, at=token.at))
+                continue
+            if token.kind == "eof":
+                return tuple(statements), token
+            word = self._peek(skip_space=True)
+            if word.kind == "keyword" and word.text in ("end", "else"):
+                self._take(skip_space=True)
+                return tuple(statements), word
+            if word.kind == "keyword" and word.text == "define":
+                if not top:
+                    self._source.fail("unexpected {{define}} inside a block", word.at)
+                self._define()
+            else:
+                statements.append(self._statement(word))
+
+    def _statement(self, word: Token) -> Statement:
+        if word.kind != "keyword" or word.text == "nil":
+            pipeline = self._pipeline("command", ends=("right",))
+            self._expect("right", "command")
+            return nodes.Action(pipeline, at=word.at)
+        self._take(skip_space=True)
+        if word.text in ("if", "with", "range"):
+            return self._branch(word)
+        if word.text in ("break", "continue"):
+            self._expect("right", f"{{{{{word.text}}}}}")
+            if not self._ranges:
+                self._source.fail(f"{{{{{word.text}}}}} outside {{{{range}}}}", word.at)
+            return nodes.Break(at=word.at) if word.text == "break" else nodes.Continue(at=word.at)
+        if word.text == "template":
+            return self._call(word)
+        return self._inline_block(word)
+
+    def _branch(self, word: Token) -> Branch:
+        self._deeper(word.at)
+        known = len(self._variables)
+        pipeline = self._pipeline(word.text, ends=("right",))
+        self._expect("right", word.text)
+        self._ranges += word.text == "range"
+        body, end = self._block()
+        self._ranges -= word.text == "range"
+        otherwise: Block | None = None
+        if end.kind == "keyword" and end.text == "else":
+            chained = self._peek(skip_space=True)
+            if chained.kind == "keyword" and chained.text in ("if", "with") and word.text == chained.text:
+                # `{{else if x}}` opens a nested `if` that the same `{{end}}` closes.
+                self._take(skip_space=True)
+                otherwise = (self._branch(chained),)
+                del self._variables[known:]
+                self._depth -= 1
+                return Branch(word.text, pipeline, body, otherwise, at=word.at)
+            self._expect("right", "{{else}}")
+            otherwise, end = self._block()
+        self._close(end, word)
+        del self._variables[known:]
+        self._depth -= 1
+        return Branch(word.text, pipeline, body, otherwise, at=word.at)
+
+    def _close(self, end: Token, word: Token) -> None:
+        if end.kind == "eof":
+            self._source.fail(f"unexpected end of the template: {{{{{word.text}}}}} is not closed", word.at)
+        if end.text == "else":
+            self._source.fail(f"expected end; found {{{{else}}}} in {word.text}", end.at)
+        self._expect("right", "{{end}}")
+
+    def _define(self) -> None:
+        word = self._take(skip_space=True)
+        name = self._name("define clause")
+        self._expect("right", "define clause")
+        self._defined[name] = self._body_of(word)
+
+    def _inline_block(self, word: Token) -> Statement:
+        name = self._name("block clause")
+        pipeline = self._pipeline("block clause", ends=("right",))
+        self._expect("right", "block clause")
+        self._defined.setdefault(name, self._body_of(word))
+        return nodes.TemplateCall(name, pipeline, at=word.at)
+
+    def _body_of(self, word: Token) -> Block:
+        """The body of a define or block: its own variables, no surrounding range."""
+        self._deeper(word.at)
+        outer_variables, outer_ranges = self._variables, self._ranges
+        self._variables, self._ranges = ["$"], 0
+        body, end = self._block()
+        self._close(end, word)
+        self._variables, self._ranges = outer_variables, outer_ranges
+        self._depth -= 1
+        return body
+
+    def _call(self, word: Token) -> Statement:
+        name = self._name("template clause")
+        self._calls.append((name, word.at))
+        if self._peek(skip_space=True).kind == "right":
+            self._source.fail(f'template "{name}" needs an argument, usually a dot', word.at)
+        pipeline = self._pipeline("template clause", ends=("right",))
+        self._expect("right", "template clause")
+        return nodes.TemplateCall(name, pipeline, at=word.at)
+
+    def _name(self, context: str) -> str:
+        token = self._take(skip_space=True)
+        if token.kind not in ("string", "raw"):
+            self._unexpected(token, context)
+        return self._string(token)
+
+    # --- pipelines ---
+
+    def _pipeline(self, context: str, ends: tuple[str, ...]) -> Pipeline:
+        at = self._peek(skip_space=True).at
+        variables, declares = self._declaration(context)
+        commands: list[PipelineCommand] = []
+        while True:
+            token = self._peek(skip_space=True)
+            if token.kind in ends:
+                break
+            if commands:
+                if token.kind != "pipe":
+                    self._unexpected(token, context)
+                self._take(skip_space=True)
+            commands.append(self._command(context))
+        if not commands:
+            self._source.fail(f"missing value for {context}", at)
+        for i, command in enumerate(commands[1:], start=2):
+            if isinstance(command.words[0], nodes.Dot | nodes.Nil | nodes.Constant):
+                self._source.fail(f"non executable command in pipeline stage {i}", command.at)
+        if declares:
+            self._variables += variables
+        return Pipeline(tuple(commands), variables, declares, at=at)
+
+    def _declaration(self, context: str) -> tuple[tuple[str, ...], bool]:
+        """`$x :=`, `$x =`, `$i, $e :=` if the pipeline begins with one."""
+        start = self._next
+        names: list[Token] = []
+        while True:
+            token = self._take(skip_space=True)
+            if token.kind != "variable":
+                break
+            names.append(token)
+            after = self._take(skip_space=True)
+            if after.kind in ("declare", "assign"):
+                return self._checked_declaration(names, context, declares=after.kind == "declare")
+            if after.kind != "comma":
+                break
+            if context != "range" or len(names) > 1:
+                self._source.fail(f"too many declarations in {context}", after.at)
+        self._next = start
+        return (), True
+
+    def _checked_declaration(
+        self, names: list[Token], context: str, *, declares: bool
+    ) -> tuple[tuple[str, ...], bool]:
+        for token in names:
+            if token.text == "$":
+                self._source.fail("cannot assign to $", token.at)
+            if not declares and token.text not in self._variables:
+                self._source.fail(f'undefined variable "{token.text}"', token.at)
+        if self._peek(skip_space=True).kind in ("right", "close"):
+            self._source.fail(f"missing value for {context}", names[0].at)
+        return tuple(token.text for token in names), declares
+
+    def _command(self, context: str) -> PipelineCommand:
+        words: list[Operand] = []
+        at = self._peek(skip_space=True).at
+        while True:
+            token = self._peek(skip_space=True)
+            if token.kind in ("right", "close", "pipe"):
+                break
+            words.append(self._operand(context))
+            after = self._peek()
+            if after.kind not in ("space", "right", "close", "pipe"):
+                self._unexpected(after, "operand")
+        if not words:
+            self._source.fail(f"missing value for {context}", at)
+        return PipelineCommand(tuple(words), at=at)
+
+    def _operand(self, context: str) -> Operand:
+        base = self._term(context)
+        names: list[str] = []
+        while self._peek().kind == "field":
+            names.append(self._take().text[1:])
+        if not names:
+            return base
+        if isinstance(base, nodes.Field):
+            return nodes.Field((*base.names, *names), at=base.at)
+        if isinstance(base, nodes.Variable):
+            return nodes.Variable(base.name, (*base.names, *names), at=base.at)
+        if isinstance(base, nodes.Constant | nodes.Nil | nodes.Dot):
+            self._source.fail(f"unexpected .{names[0]} after a constant or dot", base.at)
+        return nodes.Chain(base, tuple(names), at=base.at)
+
+    def _term(self, context: str) -> Operand:
+        token = self._take(skip_space=True)
+        at = token.at
+        if token.kind == "name":
+            if token.text not in self._functions:
+                self._source.fail(f'function "{token.text}" not defined', at)
+            return nodes.Function(token.text, at=at)
+        if token.kind == "dot":
+            return nodes.Dot(at=at)
+        if token.kind == "keyword" and token.text == "nil":
+            return nodes.Nil(at=at)
+        if token.kind == "field":
+            return nodes.Field((token.text[1:],), at=at)
+        if token.kind == "variable":
+            if token.text not in self._variables:
+                self._source.fail(f'undefined variable "{token.text}"', at)
+            return nodes.Variable(token.text, at=at)
+        if token.kind == "bool":
+            return nodes.Constant(token.text == "true", at=at)
+        if token.kind in ("string", "raw"):
+            return nodes.Constant(self._string(token), at=at)
+        if token.kind in ("number", "char"):
+            return nodes.Constant(self._number(token), at=at)
+        if token.kind == "open":
+            self._deeper(at)
+            pipeline = self._pipeline("parenthesized pipeline", ends=("close",))
+            self._take(skip_space=True)
+            self._depth -= 1
+            return pipeline
+        return self._unexpected(token, context)
+
+    def _string(self, token: Token) -> str:
+        try:
+            return read_string(token.text)
+        except ValueError as error:
+            self._source.fail(str(error), token.at)
+
+    def _number(self, token: Token) -> int | float:
+        try:
+            return read_char(token.text) if token.kind == "char" else read_number(token.text)
+        except ValueError as error:
+            self._source.fail(str(error), token.at)
+
+    # --- tokens ---
+
+    def _peek(self, *, skip_space: bool = False) -> Token:
+        i = self._next
+        while skip_space and self._tokens[i].kind == "space":
+            i += 1
+        return self._tokens[i]
+
+    def _take(self, *, skip_space: bool = False) -> Token:
+        while skip_space and self._tokens[self._next].kind == "space":
+            self._next += 1
+        token = self._tokens[self._next]
+        self._next += token.kind != "eof"
+        return token
+
+    def _expect(self, kind: str, context: str) -> Token:
+        token = self._take(skip_space=True)
+        return token if token.kind == kind else self._unexpected(token, context)
+
+    def _unexpected(self, token: Token, context: str) -> NoReturn:
+        shown = re.sub(r"\s+", " ", token.text)[:20] or token.kind
+        self._source.fail(f"unexpected {shown!r} in {context}", token.at)
+
+    def _deeper(self, at: int) -> None:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            self._source.fail(f"nested more than {MAX_DEPTH} deep", at)

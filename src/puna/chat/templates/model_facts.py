@@ -1,0 +1,122 @@
+"""What a model file says about chatting with it, read once per file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from puna.chat.templates.defaults import TELLING_TOKENS
+from puna.chat.templates.format import SpecialTokens
+from puna.errors import GGUFError
+from puna.gguf import GGUFFile, open_gguf
+from puna.model.pooling import is_reranker
+from puna.tokenizer.special_ids import adds_bos
+from puna.vision.registry import PROJECTOR_ARCHITECTURE, has_tower, is_read_by, projector_type
+
+_TEMPLATE = "tokenizer.chat_template"
+
+#: Names templates use, and the GGUF keys of the same tokens.
+_SPECIAL = {
+    "bos_token": "bos_token_id",
+    "eos_token": "eos_token_id",
+    "unk_token": "unknown_token_id",
+    "pad_token": "padding_token_id",
+    "cls_token": "cls_token_id",
+    "sep_token": "separator_token_id",
+    "mask_token": "mask_token_id",
+}
+
+_ENDS = {"eos_token": "eos_token_id", "eot_token": "eot_token_id", "eom_token": "eom_token_id"}
+
+#: Ids SentencePiece files mean when they name none.
+_USUAL_IDS = {"bos_token": 1, "eos_token": 2, "unk_token": 0}
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    architecture: str = ""
+    chat_template: str | None = None
+    tool_template: str | None = None
+    tokens: SpecialTokens = field(default_factory=SpecialTokens)
+    ends: frozenset[str] = frozenset()  # tokens after which an answer is complete
+    telling_tokens: frozenset[str] = frozenset()  # those of the vocabulary that tell which chats it knows
+    embeds: bool = False
+    ranks: bool = False
+    sees: bool = False
+    hears: bool = False
+    projector: str = ""  # the kind of a file that has a vision tower and nothing else
+
+
+def read_facts(file: GGUFFile) -> ModelFacts:
+    return ModelFacts(
+        architecture=file.architecture,
+        chat_template=_text(file, _TEMPLATE),
+        tool_template=_text(file, f"{_TEMPLATE}.tool_use"),
+        tokens=SpecialTokens(
+            _spellings(file, _SPECIAL), adds_bos(file, str(file.get("tokenizer.ggml.model")))
+        ),
+        ends=frozenset(_spellings(file, _ENDS).values()),
+        telling_tokens=_telling_tokens(file),
+        embeds=file.get("pooling_type") is not None or is_reranker(file),
+        ranks=is_reranker(file),
+        sees=has_tower(file),
+        hears=file.get("audio.block_count") is not None,
+        projector=projector_type(file) if file.architecture == PROJECTOR_ARCHITECTURE else "",
+    )
+
+
+def projector_for(paths: Iterable[Path], model: Path | str) -> Path | None:
+    """The first of some files with vision towers that the model at `model` can see with, if one is."""
+    facts = facts_at(Path(model))
+    for path in paths:
+        tower = facts_at(path)
+        if facts and tower and is_read_by(tower.projector, facts.architecture):
+            return path
+    return None
+
+
+def facts_at(path: Path) -> ModelFacts | None:
+    """Facts of the file at `path`; None if it is missing or damaged."""
+    try:
+        status = path.stat()
+        return _facts(path, status.st_ino, status.st_ctime_ns, status.st_size)
+    except (OSError, GGUFError):
+        return None
+
+
+@lru_cache(maxsize=256)
+def _facts(path: Path, inode: int, changed_ns: int, size: int) -> ModelFacts:
+    # Which file it is, and how it was, are only there so that another or a changed one is read again.
+    with open_gguf(path) as file:
+        return read_facts(file)
+
+
+def _telling_tokens(file: GGUFFile) -> frozenset[str]:
+    if _text(file, _TEMPLATE) is not None:
+        return frozenset()  # nobody asks
+    tokens = file.metadata.get("tokenizer.ggml.tokens")
+    if tokens is None or isinstance(tokens, str | int | float):
+        return frozenset()
+    return TELLING_TOKENS.intersection(map(str, tokens))
+
+
+def _spellings(file: GGUFFile, keys: Mapping[str, str]) -> dict[str, str]:
+    tokens = file.metadata.get("tokenizer.ggml.tokens")
+    if tokens is None or isinstance(tokens, str | int | float):
+        return {}
+    sentence_piece = file.get("tokenizer.ggml.model") == "llama"
+    found: dict[str, str] = {}
+    for name, key in keys.items():
+        usual = _USUAL_IDS.get(name) if sentence_piece else None
+        token: Any = file.get(f"tokenizer.ggml.{key}", usual)
+        if isinstance(token, int) and 0 <= token < len(tokens):
+            found[name] = str(tokens[token])
+    return found
+
+
+def _text(file: GGUFFile, key: str) -> str | None:
+    value = file.metadata.get(key)
+    return value if isinstance(value, str) and value.strip() else None

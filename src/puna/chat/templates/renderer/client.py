@@ -1,0 +1,275 @@
+"""A model's renderer, as seen by whoever owns the model."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import psutil
+
+from puna import confined
+from puna.chat.templates import jinja
+from puna.chat.templates.choose import ChatTemplate
+from puna.chat.templates.format import Think
+from puna.chat.templates.messages import Chat, Insert
+from puna.chat.templates.renderer.protocol import (
+    MAX_REPLY_BYTES,
+    OUT_OF_MEMORY,
+    OVERGROWN,
+    Close,
+    FromRenderer,
+    Opened,
+    OpenTemplate,
+    Rendered,
+    RendererFailure,
+    RendererReady,
+    RenderFrom,
+    ToRenderer,
+    packed,
+)
+from puna.confined import OUT_OF_TIME, START_PATIENCE_S, frame
+from puna.errors import PunaError, RendererError, RequestError
+
+_decoder: msgspec.msgpack.Decoder[FromRenderer] = msgspec.msgpack.Decoder(FromRenderer)
+
+Reply = TypeVar("Reply", bound=FromRenderer)
+Answer = TypeVar("Answer")
+
+#: Signals that a process gets for what its own code does; others come from the system or its operator.
+_OWN_FAULTS = (
+    signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL,
+    signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS,
+)  # fmt: skip
+
+
+class Renderer:
+    """Renders chat templates in a process of its own, one request at a time.
+
+    The process starts with the first request, or `start`, and again when a template was its end. Nobody
+    waits for that but a request, and it ends with this object. `rendering` belongs to one thread at a time,
+    all else to any.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._closed = False
+        self._process: _Process | None = None
+        self._end: Callable[[], object] = lambda: None
+
+    def start(self) -> None:
+        """Have the process ready for the first request. Raises RendererError if there can be none."""
+        self._running()
+
+    def close(self) -> None:
+        """End the process. What is being rendered fails."""
+        with self._lock:
+            self._closed = True
+            self._end()
+
+    def _running(self) -> _Process:
+        with self._lock:
+            if self._closed:
+                raise RendererError("the renderer of chat templates is closed")
+            if self._process is None:
+                self._process = _Process.start()
+                self._end = weakref.finalize(self, _Process.end, self._process)
+            return self._process
+
+    @contextlib.contextmanager
+    def rendering(
+        self, template: ChatTemplate, prompt: Chat | Insert | None = None, think: Think = None
+    ) -> Iterator[Rendering]:
+        """One request: its template, and what may be rendered with it, as often as it takes.
+
+        Raises TemplateError if the template does not parse, TemplateLimitError, RendererError, and
+        RequestError for a prompt that cannot be passed on.
+        """
+        try:
+            opening = packed(OpenTemplate(template, prompt, think))
+        except (OverflowError, RecursionError, TypeError, UnicodeError) as error:
+            raise RequestError(f"the conversation cannot be rendered: {error}") from error
+        rendering = Rendering(self, opening)
+        try:
+            yield rendering
+        finally:
+            rendering.close()
+
+    def open(self, opening: bytes) -> tuple[_Process, Opened]:
+        """Return a process that has begun the request `opening`, and its reply."""
+        process = self._running()
+        return process, self.reply(process, opening, Opened)
+
+    def reply(self, process: _Process, message: bytes, kind: type[Reply]) -> Reply:
+        """What the process answers to `message`. If that is its end, there is a new one afterwards."""
+        try:
+            reply = process.ask(message)
+        except BaseException:
+            self._replace(process)
+            raise
+        match reply:
+            case RendererFailure(kind=name, message=reason):
+                raise PunaError.of_kind(name, reason)
+            case kind():
+                return reply
+        self._replace(process)
+        raise RendererError(f"the renderer of chat templates answered {type(reply).__name__} out of turn")
+
+    def _replace(self, process: _Process) -> None:
+        with self._lock:
+            self._end()
+            self._process = None
+        if process.is_ready:  # else the next one would not start either, which the next request is told
+            with contextlib.suppress(RendererError):
+                self.start()
+
+
+class Rendering:
+    """A request that is being rendered. `traits` are those of its template.
+
+    It begins once more, in a fresh process, when its process ends for no fault of the template.
+    """
+
+    def __init__(self, renderer: Renderer, opening: bytes) -> None:
+        self._renderer = renderer
+        self._opening = opening
+        self._tries = 2
+        self._open: tuple[_Process, Opened] | None = None
+        self.traits = self._tried(lambda: self._begun()[1].traits)
+
+    def text(self, start: int = 0) -> str:
+        """The prompt, in which the conversation begins with message `start`.
+
+        Raises TemplateError, TemplateLimitError, NotSupportedError where the template has no place for what
+        is to be rendered, RequestError for malformed messages, and RendererError.
+        """
+        return self._tried(
+            lambda: self._renderer.reply(self._begun()[0], packed(RenderFrom(start)), Rendered).text
+        )
+
+    def close(self) -> None:
+        """End the request."""
+        if self._open is not None:
+            self._open[0].say(Close())
+
+    def _begun(self) -> tuple[_Process, Opened]:
+        """Return the request's process and what it said of the template."""
+        if self._open is None:
+            self._open = self._renderer.open(self._opening)
+        return self._open
+
+    def _tried(self, ask: Callable[[], Answer]) -> Answer:
+        """Return what `ask` returns, asked again if the process ends and there is a try left."""
+        while True:
+            try:
+                return ask()
+            except _EndedError as error:
+                self._open = None
+                self._tries -= 1
+                if self._tries <= 0:
+                    raise RendererError(str(error)) from None
+
+
+class _EndedError(RendererError):
+    """The process has ended, or was stopped, and not by what it was asked."""
+
+
+class _Process:
+    """A renderer process and the connection to it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
+        self._process = process
+        self._connection = connection
+        self.is_ready = False
+
+    @classmethod
+    def start(cls) -> _Process:
+        """Raises RendererError."""
+        try:
+            process, connection = confined.start(
+                Path(__file__).with_name("__main__.py"), ("jinja2", "markupsafe", "msgspec")
+            )
+        except OSError as error:
+            raise RendererError(
+                f"the renderer of chat templates cannot be started with {sys.executable!r}: {error}"
+            ) from error
+        return cls(process, connection)
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._connection.close()
+
+    def say(self, message: ToRenderer) -> None:
+        """Send what is not answered. Whether it arrived shows with the next message that is."""
+        with contextlib.suppress(OSError):
+            self._connection.sendall(packed(message))
+
+    def ask(self, message: bytes) -> FromRenderer:
+        """What is answered to `message`. Raises the error that the end of the process is for a request."""
+        try:
+            if not self.is_ready:
+                self._connection.settimeout(START_PATIENCE_S)
+                self.is_ready = isinstance(self._receive(), RendererReady)
+            self._connection.settimeout(jinja.PATIENCE_S)
+            self._connection.sendall(message)
+            return self._receive()
+        except TimeoutError:
+            raise self._too_slow() from None
+        except (OSError, EOFError):
+            raise self._death() from None
+        except (ValueError, msgspec.DecodeError) as error:
+            raise RendererError(f"the renderer of chat templates broke its protocol: {error}") from error
+
+    def _receive(self) -> FromRenderer:
+        received = frame(self._connection.recv, MAX_REPLY_BYTES)
+        if received is None:
+            raise EOFError
+        return _decoder.decode(received)
+
+    def _too_slow(self) -> PunaError:
+        if not self.is_ready:
+            return RendererError(
+                f"the renderer of chat templates did not start within {START_PATIENCE_S:g} s: "
+                "the machine has too much else to do"
+            )
+        if psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED:
+            return _EndedError("the renderer of chat templates was stopped by a signal; try again")
+        return RendererError(  # a template that had its processor time would have been ended
+            f"the chat template was not rendered within {jinja.PATIENCE_S:g} s: the machine has too much "
+            "else to do; try again"
+        )
+
+    def _death(self) -> PunaError:
+        """What the end of the process means for the request that it was asked about."""
+        try:
+            status = self._process.wait(jinja.PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            return RendererError("the renderer of chat templates closed its connection")
+        if status < 0 and -status not in (*OUT_OF_TIME, *_OWN_FAULTS):
+            return _EndedError(
+                f"the renderer of chat templates was ended by signal {-status}, which somebody sent, or the "
+                "system for want of memory; try again"
+            )
+        if not self.is_ready:
+            return RendererError(
+                f"the renderer of chat templates could not start (exit status {status}); "
+                "what it said is in the log, or on the terminal"
+            )
+        if status == OVERGROWN:
+            return _EndedError("the renderer of chat templates has ended")
+        if status == OUT_OF_MEMORY:
+            return jinja.too_large()
+        if -status in OUT_OF_TIME:
+            return jinja.too_slow()
+        if status < 0:
+            return jinja.crashed(-status)
+        return RendererError(f"the renderer of chat templates has ended with exit status {status}")

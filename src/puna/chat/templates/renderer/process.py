@@ -1,0 +1,167 @@
+"""The renderer process: runs one request's template at a time, and dies of what takes too much."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import msgspec
+
+import puna.chat.templates.jinja_chat  # noqa: F401  (now, and not within the first request's bounds)
+from puna.chat.templates import jinja
+from puna.chat.templates.choose import ChatTemplate
+from puna.chat.templates.fit import remaining
+from puna.chat.templates.format import ChatFormat
+from puna.chat.templates.messages import Chat, Insert
+from puna.chat.templates.renderer.protocol import (
+    OUT_OF_MEMORY,
+    OVERGROWN,
+    Close,
+    FromRenderer,
+    Opened,
+    OpenTemplate,
+    Rendered,
+    RendererFailure,
+    RendererReady,
+    RenderFrom,
+    ToRenderer,
+    packed,
+)
+from puna.confined import bounds, frame, memory_bytes, settle
+from puna.errors import PunaError, RendererError, TemplateError
+
+_CONNECTION: Final = 0  # the file descriptor
+
+#: Formats kept, parsed and compiled. Models have one of their own; more only come with requests.
+_KEPT_FORMATS: Final = 8
+#: Resident memory, beyond that of a fresh process, with which it is replaced between two requests.
+_MAX_GROWTH_BYTES: Final = 48 << 20
+
+_decoder: msgspec.msgpack.Decoder[ToRenderer] = msgspec.msgpack.Decoder(ToRenderer)
+
+
+def main() -> None:
+    """Answer requests until the owner hangs up."""
+    settle()
+    with contextlib.suppress(ConnectionError):  # it is gone
+        _serve()
+    # What a request has left behind may be as large, or nested as deeply, as one that is refused.
+    os._exit(0)
+
+
+def _serve() -> None:
+    formats = _Formats()
+    fresh = memory_bytes("resident")
+    request: _Request | None = None
+    _send(RendererReady())
+    while (received := frame(_read)) is not None:
+        match _decoder.decode(received):
+            case OpenTemplate() as opened:
+                request = _Request(opened, formats)
+                _send(request.traits())
+            case RenderFrom(start=start):
+                assert request is not None
+                _send(request.rendered(start))
+            case Close():
+                request = None
+                if memory_bytes("resident") > fresh + _MAX_GROWTH_BYTES:
+                    os._exit(OVERGROWN)
+
+
+class _Request:
+    """A request, with what it may still take. Messages are in memory already, and not counted."""
+
+    def __init__(self, opened: OpenTemplate, formats: _Formats) -> None:
+        self._opened = opened
+        self._formats = formats
+        self._seconds = jinja.PROCESSOR_TIME_S
+        self._output_bytes = jinja.OUTPUT_BYTES
+        self._address_space = memory_bytes("size") + jinja.MEMORY_BYTES
+
+    def traits(self) -> FromRenderer:
+        return self._answer(lambda: Opened(self._form.traits))
+
+    def rendered(self, start: int) -> FromRenderer:
+        return self._answer(lambda: Rendered(self._render(start)))
+
+    def _render(self, start: int) -> str:
+        think = self._opened.think
+        match self._opened.prompt:
+            case Insert(before=before, after=after):
+                text = self._form.render_insert(before, after, think=think)
+            case Chat(messages=messages, tools=tools, documents=documents):
+                text = self._form.render(
+                    remaining(messages, start), tools=tools or None, documents=documents, think=think
+                )
+            case None:
+                raise RendererError("there is nothing to render")
+        # Templates can make halves of surrogate pairs, which are no text.
+        encoded = text.encode(errors="replace")
+        self._output_bytes -= len(encoded)
+        if self._output_bytes < 0:
+            raise jinja.too_long()
+        return encoded.decode()
+
+    @property
+    def _form(self) -> ChatFormat:
+        return self._formats.of(self._opened.template)
+
+    def _answer(self, work: Callable[[], FromRenderer]) -> FromRenderer:
+        """What `work` makes within bounds, or what it raises.
+
+        Without time or memory the process ends: what went on after that could not be trusted.
+        """
+        try:
+            with self._bounds():
+                return work()
+        except PunaError as error:
+            return RendererFailure(error.kind, str(error))
+        except MemoryError:
+            os._exit(OUT_OF_MEMORY)
+        except RecursionError:
+            return RendererFailure(TemplateError.__name__, "template error: nested too deeply")
+        except Exception as error:  # a defect of ours, which fails no other request
+            traceback.print_exc()
+            reason = f"internal error in the renderer: {type(error).__name__}: {error}"
+            return RendererFailure(RendererError.__name__, reason)
+
+    @contextlib.contextmanager
+    def _bounds(self) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            left = stack.enter_context(bounds(self._seconds, self._address_space))
+            try:
+                yield
+            finally:
+                stack.close()
+                self._seconds = left()
+
+
+class _Formats:
+    """The formats used last."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[bytes, ChatFormat] = OrderedDict()
+
+    def of(self, template: ChatTemplate) -> ChatFormat:
+        """Raises TemplateError."""
+        key = template.digest
+        if key not in self._kept:
+            self._kept[key] = template.format()
+            if len(self._kept) > _KEPT_FORMATS:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        return self._kept[key]
+
+
+def _read(size: int) -> bytes:
+    return os.read(_CONNECTION, size)
+
+
+def _send(message: FromRenderer) -> None:
+    rest = memoryview(packed(message))
+    while rest:
+        rest = rest[os.write(_CONNECTION, rest) :]

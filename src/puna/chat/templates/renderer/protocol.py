@@ -1,0 +1,71 @@
+"""Messages between a renderer and its owner: frames of msgpack."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from puna import confined
+from puna.chat.templates.choose import ChatTemplate
+from puna.chat.templates.format import Think, Traits
+from puna.chat.templates.jinja import OUTPUT_BYTES
+from puna.chat.templates.messages import Chat, Insert
+
+_encoder = msgspec.msgpack.Encoder()
+
+#: Exit statuses of a renderer: it has become too large to go on, or its request took too much memory.
+OVERGROWN: Final = 0
+OUT_OF_MEMORY: Final = 12
+
+#: A reply that is longer does not come from our own code.
+MAX_REPLY_BYTES: Final = 2 * OUTPUT_BYTES
+
+
+class _Message(msgspec.Struct, tag=True, frozen=True):
+    pass
+
+
+class OpenTemplate(_Message, frozen=True):
+    """A request begins: what its template is, and what is to be rendered. Answered by `Opened`."""
+
+    template: ChatTemplate
+    prompt: Chat | Insert | None = None
+    think: Think = None
+
+
+class RenderFrom(_Message, frozen=True):
+    """Render the conversation as if it began with message `start`. Answered by `Rendered`."""
+
+    start: int = 0
+
+
+class Close(_Message, frozen=True):
+    """The request ends. Not answered."""
+
+
+class RendererReady(_Message, frozen=True):
+    """The process has started: its first message."""
+
+
+class Opened(_Message, frozen=True):
+    traits: Traits
+
+
+class Rendered(_Message, frozen=True):
+    text: str
+
+
+class RendererFailure(_Message, frozen=True):
+    """`kind` is a class of `puna.errors`."""
+
+    kind: str
+    message: str
+
+
+ToRenderer = OpenTemplate | RenderFrom | Close
+FromRenderer = RendererReady | Opened | Rendered | RendererFailure
+
+
+def packed(message: ToRenderer | FromRenderer) -> bytes:
+    return confined.packed(_encoder.encode(message))

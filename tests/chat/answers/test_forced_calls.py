@@ -1,0 +1,303 @@
+"""Whatever follows the grammar of a family's calls is calls, valid against the parameters as sent."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from llguidance import LLMatcher, LLTokenizer
+
+from puna.chat.answers.family import Reading
+from puna.chat.answers.registry import FAMILIES
+from puna.chat.answers.tools import tools_of
+from puna.errors import RequestError
+from puna.grammar.calls import MAX_CALLS, calls_grammar
+from puna.grammar.compiled import Grammars
+from tests.chat.answers.reading import TOOLS, read, tool
+
+CALLING = [name for name, family in FAMILIES.items() if family.calls is not None]
+BYTES = LLTokenizer("byte")
+
+#: What people do to parameters. Go templates show models neither patterns nor lengths nor formats.
+PARAMETERS: dict[str, Any] = {
+    "text": {"type": "string", "minLength": 2, "maxLength": 6},
+    "days": {"type": "integer", "minimum": 3, "maximum": 9},
+    "metric": {"type": "boolean"},
+    "unit": {"type": "string", "enum": ["a b", 'c"d', "null", "</x>", "ü"]},
+    "when": {"type": "string", "format": "date"},
+    "id": {"type": "string", "pattern": "^[a-c]{2}/[0-9]$"},
+    "hours": {"type": "array", "items": {"type": "number"}, "maxItems": 3},
+    "detail": {
+        "type": "object",
+        "properties": {"x": {"type": "string", "maxLength": 3}},
+        "required": ["x"],
+        "additionalProperties": False,
+    },
+    "optional": {"anyOf": [{"type": "string", "maxLength": 4}, {"type": "null"}]},
+    "mixed": {"type": ["integer", "string"]},
+    "level": {"enum": ["low", 2, None]},
+    "anything": {},
+    "shared": {"$ref": "#/$defs/R"},
+}
+RICH = tool("get_weather", ["text", "days"], **PARAMETERS)
+RICH["function"]["parameters"]["$defs"] = {"R": {"type": "string", "const": "r/1"}}
+GIVEN = [RICH, tool("get_time")]
+
+
+def said(grammar: str, dice: random.Random, most: int = 1500) -> str | None:
+    """What somebody says who draws any byte that is allowed, markup sooner than other; None if it is long."""
+    matcher = LLMatcher(BYTES, LLMatcher.grammar_from_lark(grammar), log_level=0)
+    assert not matcher.is_error(), matcher.get_error()
+    text = b""
+    while not matcher.is_stopped() and len(text) < most:
+        if matcher.is_accepting() and dice.random() < 0.3:
+            break
+        mask = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+        allowed = [int(byte) for byte in np.flatnonzero(mask) if byte < 256]
+        marks = [byte for byte in allowed if byte in b'</"\\}])>|n']
+        byte = dice.choice(marks if marks and dice.random() < 0.35 else allowed)
+        assert matcher.consume_token(byte)
+        text += bytes([byte])
+    return text.decode(errors="replace") if matcher.is_accepting() else None
+
+
+#: The same with every parameter that ends soon, so that what each may be counts.
+ENDING = {name: schema for name, schema in PARAMETERS.items() if name != "anything"}
+WHOLE = tool("get_weather", [*ENDING], **ENDING)
+WHOLE["function"]["parameters"]["$defs"] = RICH["function"]["parameters"]["$defs"]
+
+
+def forced(family: str, **more: Any) -> Reading:
+    prompt = ">>>" if family == "functionary" else ""
+    options = {"tools": tools_of(GIVEN), "choice": "required", "prompt": prompt, **more}
+    return Reading(FAMILIES[family], **options)
+
+
+def check(how: Reading, seeds: range) -> None:
+    grammar = calls_grammar(how, json.dumps)
+    texts = [text for seed in seeds if (text := said(grammar, random.Random(seed))) is not None]
+    assert texts
+    for text in texts:
+        found = read(how, [text])
+        assert found.calls, text
+        assert not found.text, text
+        for name, arguments in found.calls:
+            checker = jsonschema.FormatChecker()
+            jsonschema.validate(json.loads(arguments), how.tools[name].parameters, format_checker=checker)
+
+
+@pytest.mark.parametrize("family", CALLING)
+def test_a_forced_call_is_valid(family: str) -> None:
+    check(forced(family, choice="required", parallel=False, tools=tools_of([WHOLE])), range(2))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("choice", ["required", "function:get_weather"])
+@pytest.mark.parametrize("family", CALLING)
+def test_forced_calls_are_valid(family: str, choice: str) -> None:
+    check(forced(family, choice=choice), range(40))
+
+
+@pytest.mark.parametrize("family", CALLING)
+def test_a_strict_answer_is_said_or_valid_calls(family: str) -> None:
+    how = forced(family, choice="auto", strict=True)
+    grammar = calls_grammar(how, json.dumps)
+    for seed in range(2):
+        text = said(grammar, random.Random(seed), 300)
+        for _, arguments in read(how, [text or ""]).calls:
+            assert isinstance(json.loads(arguments), dict)
+    for call in (said(calls_grammar(forced(family), json.dumps), random.Random(seed)) for seed in range(1)):
+        if call is not None:  # what is forced elsewhere is allowed here
+            matcher = LLMatcher(BYTES, LLMatcher.grammar_from_lark(grammar), log_level=0)
+            data = BYTES.tokenize_bytes(call.encode())
+            assert matcher.try_consume_tokens(data) == len(data), call
+
+
+@pytest.mark.parametrize("family", ["hermes", "qwen3-coder"])
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}}, "pattern"),
+        ({"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}}, "does not have"),
+        ({"$ref": "#"}, "without end"),
+        (
+            {"type": "object", "properties": {"a": {"type": "array", "contains": {}}}},
+            '"contains" at #/properties/a',
+        ),
+        ({"type": "object", "properties": {"a": {"not": {}}}}, '"not" at #/properties/a'),
+        (
+            {"properties": {"a": {"type": "integer", "minimum": 3, "maximum": 2}}, "required": ["a"]},
+            "the schema at #/properties/a cannot be used",
+        ),
+        ({"properties": {"a": {"type": "string", "minLength": 10**9}}}, "#/properties/a/minLength is"),
+        ({"properties": {"a": {"type": "array", "minItems": 10**9}}}, "#/properties/a/minItems is"),
+        ({"properties": {}, "required": [str(i) for i in range(1001)]}, "1,001 required names"),
+    ],
+)
+def test_parameters_that_cannot_be_kept_to_are_named(
+    grammars: Grammars, family: str, parameters: dict[str, Any], words: str
+) -> None:
+    tools = tools_of([{"function": {"name": "f", "parameters": parameters}}])
+    with pytest.raises(RequestError) as error:
+        grammars.constraint_of(None, forced(family, tools=tools))
+    assert words in str(error.value)
+    assert "'f'" in str(error.value) or '"f"' in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"minLength": 10_000}, "the text at #/properties/a takes more work to follow than is allowed"),
+        ({"pattern": "(a{1000}){1000}"}, "takes more work to follow"),
+        ({"pattern": "^a{3}$", "minLength": 5}, "no text satisfies the schema at #/properties/a"),
+        ({"format": "date", "maxLength": 5}, "no text satisfies"),
+        ({"const": "null"}, "no text satisfies"),  # as a parameter of its own it would be read as null
+    ],
+)
+def test_texts_that_cannot_be_written_as_they_are_are_refused(
+    grammars: Grammars, schema: dict[str, Any], words: str
+) -> None:
+    given = tool("f", ["a"], a={"type": "string", **schema})
+    with pytest.raises(RequestError, match="the parameters of tool 'f': .*" + words):
+        grammars.constraint_of(None, forced("qwen3-coder", tools=tools_of([given])))
+
+
+@pytest.mark.parametrize("bound", [{"minLength": 20.0, "maxLength": 10**12}, {"maxLength": 10**6}])
+def test_lengths_may_be_large_where_that_takes_no_work(grammars: Grammars, bound: dict[str, Any]) -> None:
+    given = tool("f", ["a"], a={"type": "string", **bound})
+    grammars.constraint_of(None, forced("qwen3-coder", tools=tools_of([given])))
+
+
+def test_the_grammar_of_all_tools_has_a_limit(grammars: Grammars) -> None:
+    given = [tool(f"f{i}", a={"enum": [f"{j:09}" for j in range(5000)]}) for i in range(20)]
+    with pytest.raises(RequestError, match=r"grammar of the tools' calls has .* bytes, and at most"):
+        grammars.constraint_of(None, forced("hermes", tools=tools_of(given)))
+
+
+def test_an_answer_has_so_many_forced_calls_and_no_more() -> None:
+    grammar = calls_grammar(forced("hermes", tools=tools_of([tool("f")])), json.dumps)
+    matcher = LLMatcher(BYTES, LLMatcher.grammar_from_lark(grammar), log_level=0)
+    one = BYTES.tokenize_str('<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>')
+    for _ in range(MAX_CALLS):
+        assert matcher.try_consume_tokens(one) == len(one)
+        if not matcher.is_stopped():
+            matcher.try_consume_tokens(BYTES.tokenize_str("\n"))
+    assert matcher.is_stopped() or matcher.try_consume_tokens(one) < len(one)
+
+
+def test_a_tool_that_is_not_there_cannot_be_chosen() -> None:
+    with pytest.raises(RequestError, match="there are get_weather, get_time, write"):
+        calls_grammar(forced("hermes", choice="function:nobody", tools=tools_of(TOOLS)), json.dumps)
+
+
+def test_unions_that_lead_to_one_schema_again_and_again_are_read_once() -> None:
+    doubling: dict[str, Any] = {f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(40)}
+    doubling["d40"] = {"type": ["string", "null"]}
+    circle = {"anyOf": [{"type": "integer"}, *[{"$ref": "#/$defs/circle"}] * 9]}
+    given = tool("f", a={"$ref": "#/$defs/d0"}, b={"$ref": "#/$defs/circle"})
+    given["function"]["parameters"]["$defs"] = {**doubling, "circle": circle}
+    tools = tools_of([given])
+    assert tools["f"].types("a") == ["string", "null"]
+    assert tools["f"].types("b") == ["integer"]
+    grammar = calls_grammar(forced("qwen3-coder", tools=tools), json.dumps)
+    assert not LLMatcher(BYTES, LLMatcher.grammar_from_lark(grammar), log_level=0).is_error()
+
+
+def test_a_union_of_nothing_but_itself_is_refused() -> None:
+    given = tool("f", ["a"], a={"$ref": "#/$defs/a"})
+    given["function"]["parameters"]["$defs"] = {"a": {"anyOf": [{"$ref": "#/$defs/a"}]}}
+    with pytest.raises(RequestError, match="no value satisfies the schema: #/properties/a"):
+        calls_grammar(forced("qwen3-coder", tools=tools_of([given])), json.dumps)
+
+
+def follows(family: str, parameters: dict[str, Any], value: str) -> bool:
+    """Whether a model may write `value`, up to the closing tag, as the parameter `a`."""
+    tools = tools_of([{"function": {"name": "f", "parameters": parameters}}])
+    grammar = calls_grammar(forced(family, tools=tools, parallel=False), json.dumps)
+    matcher = LLMatcher(BYTES, LLMatcher.grammar_from_lark(grammar), log_level=0)
+    text = BYTES.tokenize_str(written(family, value))
+    return matcher.try_consume_tokens(text) == len(text)
+
+
+def written(family: str, value: str) -> str:
+    if family == "glm":
+        return f"<tool_call>f\n<arg_key>a</arg_key><arg_value>{value}</arg_value></tool_call>"
+    return f"<tool_call>\n<function=f>\n<parameter=a>\n{value}\n</parameter>\n</function>\n</tool_call>"
+
+
+UNTYPED = ["qwen3-coder", "glm"]
+
+
+@pytest.mark.parametrize("family", UNTYPED)
+@pytest.mark.parametrize(
+    ("other", "same", "plain"),
+    [
+        ({"type": "integer", "maximum": 3}, "50", "5 "),
+        ({"type": "number", "maximum": 3}, "5e1", "5e"),
+        ({"type": "array", "items": {"type": "integer"}}, '["a"]', '"a"]'),
+        ({"type": "object", "required": ["b"]}, "{}", "}"),
+        ({"const": True}, "False", "Falsely"),
+        ({"type": "null"}, "\x1cnull", "nulls"),
+    ],
+)
+def test_a_text_that_would_be_read_as_another_type_is_not_written(
+    family: str, other: dict[str, Any], same: str, plain: str
+) -> None:
+    parameters = {"properties": {"a": {"anyOf": [{"type": "string"}, other]}}, "required": ["a"]}
+    assert not follows(family, parameters, same)
+    assert follows(family, parameters, plain.strip() + "x")
+
+
+@pytest.mark.parametrize("family", UNTYPED)
+def test_of_an_enum_only_what_is_read_as_itself_is_written(family: str) -> None:
+    parameters = {"properties": {"a": {"enum": ["5", "x", 7]}}, "required": ["a"]}
+    assert [value for value in ("5", "x", "7") if follows(family, parameters, value)] == ["x", "7"]
+    parameters = {"properties": {"a": {"enum": ["5", 7]}}, "required": ["a"]}
+    assert [value for value in ("5", "7") if follows(family, parameters, value)] == ["7"]
+    text = {"type": "string", "enum": ["x", "y", 7], "const": "x"}
+    parameters = {"properties": {"a": text}, "required": ["a"]}
+    assert [value for value in ("x", "y", "7") if follows(family, parameters, value)] == ["x"]
+
+
+@pytest.mark.parametrize("family", ["hermes", *UNTYPED])
+def test_what_is_no_keyword_and_what_has_no_value_are_left_out(grammars: Grammars, family: str) -> None:
+    text = {"type": "string", "optional": True, "nullable": True}
+    of_two = {"anyOf": [{"type": "integer"}, {"type": "null"}], "x-order": 1}
+    impossible = {"type": "boolean", "enum": ["True", "False"]}
+    given = {"properties": {"a": text, "b": of_two, "c": impossible}, "optional": ["b"], "required": ["a"]}
+    tools = tools_of([{"function": {"name": "f", "parameters": given}}])
+    grammars.constraint_of(None, forced(family, tools=tools))
+    given["required"] = ["a", "c"]
+    with pytest.raises(RequestError, match=r"the parameters of tool 'f': .*#/properties/c"):
+        grammars.constraint_of(None, forced(family, tools=tools))
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+@pytest.mark.parametrize("family", UNTYPED)
+def test_a_closing_tag_in_a_string_of_json_does_not_end_it(family: str, size: int) -> None:
+    parameters = {"properties": {"a": {"type": "array"}, "b": {"type": "array"}}, "required": ["a"]}
+    tools = tools_of([{"function": {"name": "f", "parameters": parameters}}])
+    how = forced(family, tools=tools, parallel=False)
+    tag = "</arg_value>" if family == "glm" else "</parameter>"
+
+    def arguments(value: str) -> Any:
+        text = written(family, value)
+        found = read(how, [text[i : i + size] for i in range(0, len(text), size)])
+        assert not found.text
+        (call,) = found.calls
+        return json.loads(call[1])
+
+    value = ["T", {tag: f'"{tag} \\', "x": tag}]
+    assert follows(family, parameters, json.dumps(value))
+    assert arguments(json.dumps(value)) == {"a": value}
+    # What is no JSON then ends at the first tag.
+    key = "<parameter=b>\n" if family != "glm" else "<arg_key>b</arg_key><arg_value>"
+    line = "" if family == "glm" else "\n"
+    for first in ('["a', '["a", "it"s"]'):
+        assert arguments(first) == {"a": first}
+        for second, value in (('["c"]', ["c"]), ('["c]', '["c]')):
+            assert arguments(f"{first}{line}{tag}{line}{key}{second}") == {"a": first, "b": value}

@@ -1,0 +1,255 @@
+"""Markup that is broken, cut short or only looks like it is text, as it was written."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from puna.chat.answers.family import AnswerParser
+from puna.chat.answers.parts import CallDelta
+from puna.chat.answers.registry import FAMILIES
+from tests.chat.answers.reading import THINK, cut, read, reading
+from tests.chat.answers.vectors import TIME, VECTORS, Vector
+
+#: Texts without thinking, that are said exactly, by family.
+LOOKALIKES = [
+    ("hermes", "Use <tool_call> to call."),
+    ("hermes", "<tool_call>not JSON</tool_call> and more"),
+    ("hermes", '<tool_call>{"name": "get_time", "arguments": [1]}</tool_call>'),
+    ("hermes", '<tool_call>{"name": "get_time", "arguments": {"a": 01}}</tool_call>'),
+    ("hermes", '<tool_call>{"arguments": {}}</tool_call>'),
+    ("hermes", '<tool_call>{"name": "get_time", "arguments": {"a": NaN}}</tool_call>'),
+    ("hermes", '<tool_call>{"name": 1, "arguments": {}}</tool_call>'),
+    ("hermes", "a < b, <tool, <tool_cal"),
+    ("hermes", "  \n<tool_call>  \n x"),
+    ("hermes", "<tool_call>" * 30),
+    ("hermes", '<tool_call>{"name": "get_time", "arguments": ' + "[" * 300),
+    ("qwen3-coder", "<tool_call>\n<function=get_time>\n<parameter=a>\nx\n</function>\n</tool_call>"),
+    ("qwen3-coder", "Write <function=NAME> first, then <parameter=x>."),
+    ("glm", "<tool_call>get_time\n<arg_key>a</arg_key>\nb</tool_call>"),
+    (
+        "minimax",
+        '<minimax:tool_call>\n<invoke name="get_time">\n<param>1</param></invoke></minimax:tool_call>',
+    ),
+    ("mistral", "[TOOL_CALLS]get_time(1)"),
+    ("mistral-old", "[TOOL_CALLS] [1, 2]"),
+    ("deepseek-v3", "<｜tool▁calls▁begin｜>nothing<｜tool▁calls▁end｜>"),
+    (
+        "deepseek-v3.1",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_time<｜tool▁sep｜>[]<｜tool▁call▁end｜>",
+    ),
+    ("kimi", "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_time:0 {}"),
+    ("llama3", '{"name": "get_time"}'),
+    ("llama3", '{"name": "get_time", "parameters": 3}'),
+    ("llama3", '{"get_time": {}}'),
+    ("llama3", "<|python_tag|>import os"),
+    ("llama4", "[get_time] is a tool"),
+    ("llama4", "[nobody(a=1)]"),
+    ("llama4", "[get_time(a=x)]"),
+    ("lfm2", "<|tool_call_start|>[get_time(1)]<|tool_call_end|>"),
+    ("olmo3", "<function_calls>get time()</function_calls>"),
+    ("gemma4", "<|tool_call>call:get_time{a:}<tool_call|>"),
+    ("granite", "<|tool_call|>[]"),
+    ("command-r", "Action: ```json\nnone\n```"),
+    ("functionary-v3.1", "<function=get_time>x</function>"),
+    ("apertus", '<|tools_prefix|>["get_time"]<|tools_suffix|>'),
+    ("harmony", "<|channel|>commentary to=functions.get_time<|message|>[1]"),
+    ("harmony", "<|channel|>anal"),
+]
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(("family", "answer"), LOOKALIKES)
+def test_what_only_looks_like_a_call_is_said_exactly(family: str, answer: str, streams: bool) -> None:
+    how = reading(family, streams_calls=streams)
+    whole = read(how, [answer])
+    if not streams:
+        assert (whole.text, whole.calls) == (answer, [])
+    for pieces in (list(answer), *(cut(answer, [place]) for place in range(1, len(answer)))):
+        found = read(how, pieces)
+        assert (found.text, found.calls) == (whole.text, whole.calls)
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=str)
+def test_a_truncated_answer_has_no_call_made_of_a_fragment(vector: Vector) -> None:
+    """At every place: calls of the whole answer, in order, and what is left as text."""
+    how = reading(vector.family, **vector.options)
+    most = 0
+    for place in range(len(vector.answer)):
+        found = read(how, [vector.answer[:place]], complete=False)
+        assert found.calls == vector.calls[: len(found.calls)]
+        assert len(found.calls) >= most
+        most = len(found.calls)
+        assert found.thinking in vector.answer
+        if (
+            not found.calls
+            and vector.family not in ("glimmer", "harmony")
+            and not FAMILIES[vector.family].dropped
+        ):
+            assert found.text in vector.answer
+            if not vector.options:
+                assert found.text == vector.answer[:place]
+
+
+@pytest.mark.parametrize("vector", [v for v in VECTORS if v.calls], ids=str)
+def test_what_was_streamed_of_a_truncated_call_is_the_beginning_of_its_arguments(vector: Vector) -> None:
+    how = reading(vector.family, streams_calls=True, **vector.options)
+    for place in range(len(vector.answer)):
+        found = read(how, list(vector.answer[:place]), complete=False)
+        for (name, arguments), (wanted, whole) in zip(found.calls, vector.calls, strict=False):
+            assert name == wanted
+            assert whole.startswith(arguments)
+
+
+def test_arguments_come_as_soon_as_they_are_certain() -> None:
+    for family, before, after in (
+        ("hermes", '<tool_call>{"name": "write", "arguments": {"text": "', "abc"),
+        ("qwen3-coder", "<tool_call>\n<function=write>\n<parameter=text>\n", "abc"),
+        ("glm", "<tool_call>write\n<arg_key>text</arg_key>\n<arg_value>", "abc"),
+        ("lfm2", "<|tool_call_start|>[write(text='", "abc"),
+        ("mistral", '[TOOL_CALLS]write[ARGS]{"text": "', "abc"),
+        ("harmony", '<|channel|>commentary to=functions.write<|message|>{"text": "', "abc"),
+    ):
+        parser = AnswerParser(reading(family, streams_calls=True))
+        parser.feed(before)
+        for letter in after:
+            parts = parser.feed(letter)
+            text = "".join(part.arguments for part in parts if isinstance(part, CallDelta))
+            assert text.endswith(letter), family
+
+
+def test_a_call_after_a_broken_one_is_found() -> None:
+    broken = '<tool_call>{"name": "get_time", "arguments": {"a": </tool_call>'
+    whole = '<tool_call>{"name": "get_time", "arguments": {}}</tool_call>'
+    for streams in (False, True):
+        found = read(reading("hermes", streams_calls=streams), [broken + whole])
+        assert found.calls[-1] == TIME
+    found = read(reading("hermes"), [broken + whole])
+    assert (found.text, found.calls) == (broken, [TIME])
+
+
+def test_without_tools_calls_are_text() -> None:
+    for vector in VECTORS:
+        if (
+            vector.calls
+            and vector.family not in ("glimmer", "harmony", "functionary", "command-r7b")
+            and not vector.thinking
+        ):
+            assert (
+                read(reading(vector.family, tools=[], **vector.options), [vector.answer]).text
+                == vector.answer
+            )
+
+
+#: What markup is made of.
+MARKS = [
+    *(
+        "<tool_call>",
+        "</tool_call>",
+        "<function=get_time>",
+        "</function>",
+        "<parameter=a>",
+        "</parameter>",
+        "{",
+        "}",
+    ),
+    *(
+        '"name": "get_time"',
+        '"arguments": ',
+        '"',
+        ": ",
+        ", ",
+        "[",
+        "]",
+        "get_time",
+        "(",
+        ")",
+        "a",
+        "=",
+        "1",
+        "\n",
+        " ",
+    ),
+    *(
+        "[TOOL_CALLS]",
+        "[ARGS]",
+        "<|channel|>",
+        "analysis",
+        "final",
+        "commentary to=functions.get_time",
+        "<|message|>",
+    ),
+    *(
+        "<|end|>",
+        "<|start|>",
+        "assistant",
+        "<think>",
+        "</think>",
+        "<arg_key>",
+        "</arg_key>",
+        "<arg_value>",
+        "\\",
+    ),
+    *(
+        "</arg_value>",
+        "<|tool_call>",
+        "call:",
+        '<|"|>',
+        "<tool_call|>",
+        "all\n",
+        ">>>",
+        "<|python_tag|>",
+        ";",
+        "ü",
+    ),
+    *(
+        "<｜tool▁calls▁begin｜>",
+        "<｜tool▁call▁begin｜>",
+        "<｜tool▁sep｜>",
+        "<｜tool▁call▁end｜>",
+        "```json\n",
+        "null",
+    ),
+]
+ANSWERS = st.lists(st.sampled_from(MARKS), max_size=24).map("".join)
+CUTS = st.lists(st.integers(0, 200), max_size=6)
+SHUFFLED = [name for name, family in FAMILIES.items() if family.calls is not None]
+
+
+def check_any(answer: str, cuts: list[int], family: str, streams: bool, thinks: bool) -> None:
+    how = reading(family, streams_calls=streams, thinking=THINK if thinks else None, prompt=">>>")
+    whole = read(how, [answer])
+    found = read(how, cut(answer, cuts))
+    assert (found.text, found.thinking, found.calls) == (whole.text, whole.thinking, whole.calls)
+    if not streams:
+        for _, arguments in whole.calls:
+            assert isinstance(json.loads(arguments), dict)
+        if (
+            not whole.calls
+            and not thinks
+            and not FAMILIES[family].dropped
+            and family not in ("glimmer", "harmony", "functionary")
+        ):
+            assert whole.text == answer
+
+
+@given(ANSWERS, CUTS, st.sampled_from(SHUFFLED), st.booleans(), st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_any_answer_is_read_however_it_is_cut(
+    answer: str, cuts: list[int], family: str, streams: bool, thinks: bool
+) -> None:
+    check_any(answer, cuts, family, streams, thinks)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("family", SHUFFLED)
+def test_many_answers_are_read_however_they_are_cut(family: str) -> None:
+    @given(ANSWERS, CUTS, st.booleans(), st.booleans())
+    @settings(max_examples=2000, deadline=None)
+    def run(answer: str, cuts: list[int], streams: bool, thinks: bool) -> None:
+        check_any(answer, cuts, family, streams, thinks)
+
+    run()

@@ -1,0 +1,71 @@
+"""Thinking is told from content wherever the stream is cut."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from puna.chat.answers.family import AnswerParser
+from puna.chat.answers.parts import Said, Thought
+from tests.chat.answers.reading import THINK, read, reading
+
+
+def split(pieces: list[str], prompt: str = "") -> tuple[str, str]:
+    found = read(reading("plain", thinking=THINK, prompt=prompt, tools=[]), pieces)
+    return found.thinking, found.text
+
+
+@pytest.mark.parametrize(
+    ("pieces", "thinking", "content"),
+    [
+        (["<think> internal </think> world"], "internal ", "world"),
+        ([" a<think>b</think>"], "", " a<think>b</think>"),
+        (["<think>a</think>b<think>c</think>d"], "a", "b<think>c</think>d"),
+        (["<thi", "nk>x</think", ">y"], "x", "y"),
+        (["<think>x"], "x", ""),
+        (["\n <think>\n\nx\n</think>\n\n y "], "x\n", "y "),
+        (["<think></think>y"], "", "y"),
+        (["plain"], "", "plain"),
+        (["<thi"], "", "<thi"),
+        (["  "], "", "  "),
+        ([""], "", ""),
+        (["<think>a</thin</think>b"], "a</thin", "b"),
+        (["<think>a</thi"], "a</thi", ""),
+        (["<think>a<</think>b"], "a<", "b"),
+    ],
+)
+def test_an_answer_is_split(pieces: list[str], thinking: str, content: str) -> None:
+    assert split(pieces) == (thinking, content)
+
+
+def test_a_tag_is_held_back_until_it_is_certain() -> None:
+    parser = AnswerParser(reading("plain", thinking=THINK, tools=[]))
+    assert parser.feed("<thi") == []
+    assert parser.feed("nk>x</think") == [Thought("x")]
+    assert parser.feed(">y") == [Said("y")]
+
+
+def test_thinking_has_begun_where_the_prompt_ends_in_the_tag() -> None:
+    assert split(["a</think>b"], prompt="Q\n<think>\n") == ("a", "b")
+    assert split(["a</think>b"], prompt="Q\n<think>\n.") == ("", "a</think>b")
+
+
+_TEXT = st.lists(
+    st.sampled_from(["<think>", "</think>", "<thi", "</th", "<", ">", " ", "\n", "a", "b", "think"]),
+    max_size=12,
+).map("".join)
+
+
+@given(_TEXT, st.lists(st.integers(0, 60), max_size=8))
+def test_borders_between_pieces_make_no_difference(text: str, cuts: list[int]) -> None:
+    places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    pieces = [text[a:b] for a, b in itertools.pairwise(places)]
+    # The whole rule in one expression: an opening tag at the start, white space around it, a closing tag.
+    match = re.fullmatch(r"\s*<think>\s*(.*?)(?:</think>\s*(.*)|\Z)", text, re.DOTALL)
+    expected = (match[1], match[2] or "") if match else ("", text)
+    assert split(pieces) == expected
+    assert split([text]) == expected

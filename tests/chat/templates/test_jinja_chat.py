@@ -1,0 +1,117 @@
+"""Chats through a model file's own template: what reaches it, and what is done when it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from puna.chat.templates.jinja_chat import JinjaFormat
+from puna.chat.templates.model_facts import SpecialTokens
+from puna.errors import TemplateError
+from tests.chat.templates.conversations import AGAIN, ANSWER, SYSTEM, TOOLS, USER
+
+DUMP = "{{ messages | tojson }}"
+
+
+def test_messages_reach_the_template_in_hugging_faces_shape() -> None:
+    chat = [
+        {"role": "assistant", "content": "", "thinking": "hm", "tool_calls": [
+            {"id": "c1", "function": {"name": "f", "arguments": {"x": 1}}}]},
+        {"role": "tool", "content": "r", "tool_name": "f", "tool_call_id": "c1"},
+    ]  # fmt: skip
+    assert JinjaFormat(DUMP).render(chat) == (
+        '[{"role": "assistant", "content": "", "reasoning_content": "hm", "thinking": "hm", "tool_calls": '
+        '[{"id": "c1", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}}]}, '
+        '{"role": "tool", "content": "r", "name": "f", "tool_call_id": "c1"}]'
+    )
+
+
+@pytest.mark.parametrize(
+    ("think", "text"),
+    [(None, "--x"), (False, "FalseFalsex"), (True, "TrueTruemedium"), ("high", "TrueTruehigh")],
+)
+def test_thinking_is_left_to_the_template_unless_said(think: Any, text: str) -> None:
+    template = (
+        "{{ enable_thinking | default('-') }}{{ thinking | default('-') }}"
+        "{{ reasoning_effort | default('x') }}"
+    )
+    assert JinjaFormat(template).render([USER], think=think) == text
+
+
+@pytest.mark.parametrize(("adds", "text"), [(True, "hi<s></s>"), (False, "<s>hi<s></s>")])
+def test_bos_is_left_out_where_the_tokenizer_adds_it(adds: bool, text: str) -> None:
+    tokens = SpecialTokens({"bos_token": "<s>", "eos_token": "</s>"}, adds_bos=adds)
+    assert JinjaFormat("{{ bos_token }}hi{{ bos_token + eos_token }}", tokens).render([USER]) == text
+
+
+def test_a_last_assistant_message_is_continued() -> None:
+    template = (
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    form = JinjaFormat(template)
+    assert form.render([USER]) == f"<user>{USER['content']}</user><assistant>"
+    assert form.render([USER], add_generation_prompt=False) == f"<user>{USER['content']}</user>"
+    begun = {"role": "assistant", "content": "I am "}
+    assert form.render([USER, begun]) == f"<user>{USER['content']}</user><assistant>I am "
+
+
+def test_a_template_without_a_system_role_gets_it_in_the_users_message(test_data: Path) -> None:
+    form = JinjaFormat((test_data / "templates" / "google-gemma-2-2b-it.jinja").read_text())
+    assert form.render([SYSTEM, USER]) == (
+        "<start_of_turn>user\nYou are terse.\n\nHello, how are you?<end_of_turn>\n<start_of_turn>model\n"
+    )
+    assert form.render([USER, AGAIN]) == (
+        f"<start_of_turn>user\nHello, how are you?\n\n{AGAIN['content']}<end_of_turn>\n<start_of_turn>model\n"
+    )
+
+
+def test_what_cannot_be_put_another_way_fails_with_the_templates_own_words() -> None:
+    with pytest.raises(TemplateError, match="no chats today"):
+        JinjaFormat("{{ raise_exception('no chats today') }}").render([SYSTEM, USER, ANSWER, AGAIN])
+
+
+def test_arguments_are_given_as_text_to_templates_that_concatenate_them() -> None:
+    template = (
+        "{% for m in messages %}{% for c in m.tool_calls %}"
+        "{{ '<' + c.function.arguments + '>' }}{% endfor %}{% endfor %}"
+    )
+    call = {"function": {"name": "f", "arguments": {"x": "é"}}}
+    chat = [{"role": "assistant", "content": "", "tool_calls": [call]}]
+    assert JinjaFormat(template).render(chat) == '<{"x": "é"}>'
+
+
+def test_content_is_given_in_parts_to_templates_that_only_take_those() -> None:
+    template = "{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}"
+    assert JinjaFormat(template).render([USER]) == USER["content"]
+
+
+def test_another_template_may_be_used_for_tools() -> None:
+    form = JinjaFormat("plain", with_tools="{{ tools | tojson }}")
+    assert form.traits.takes_tools
+    assert form.render([USER]) == "plain"
+    assert form.render([USER], tools=[]) == "plain"
+    assert "get_weather" in form.render([USER], tools=TOOLS)
+
+
+@pytest.mark.parametrize(
+    ("file", "tools", "tags"),
+    [
+        ("Qwen-Qwen3-0.6B", True, ("<think>", "</think>")),
+        ("deepseek-ai-DeepSeek-R1-Distill-Llama-8B", False, ("<think>", "</think>")),
+        ("ByteDance-Seed-OSS", True, ("<seed:think>", "</seed:think>")),
+        ("mistralai-Ministral-3-14B-Reasoning-2512", True, ("[THINK]", "[/THINK]")),
+        ("Qwen-Qwen2.5-7B-Instruct", True, None),
+        ("google-gemma-2-2b-it", False, None),
+        ("meta-llama-Llama-3.2-3B-Instruct", True, None),
+    ],
+)
+def test_published_templates_tell_what_their_models_can_do(
+    test_data: Path, file: str, tools: bool, tags: tuple[str, str] | None
+) -> None:
+    form = JinjaFormat((test_data / "templates" / f"{file}.jinja").read_text())
+    assert form.traits.takes_tools == tools
+    found = form.traits.thinking_tags
+    assert (found and (found.opening, found.closing)) == tags
