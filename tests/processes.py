@@ -8,7 +8,7 @@ import psutil
 
 
 def children(command: str, parent: int | None = None) -> list[psutil.Process]:
-    """The running descendants of process `parent` (default: this one) with `command` in their command line."""
+    """The running descendants of process `parent` (by default this one) whose command has `command`."""
     found = []
     for child in psutil.Process(parent).children(recursive=True):
         with contextlib.suppress(psutil.Error):  # ended, or a zombie

@@ -112,7 +112,7 @@ class Rwkv7(Decoder):
         return options.each(own)
 
 
-class TransformerLayer(Layer):
+class RwkvLayer(Layer):
     mixer_norm: RMSNorm = weight("attn_norm", "hidden_size")  # type: ignore[assignment]
     feed_forward_norm: RMSNorm = weight("ffn_norm", "hidden_size")  # type: ignore[assignment]
     feed_forward: FeedForward = part()  # type: ignore[assignment]
@@ -130,5 +130,5 @@ class TransformerLayer(Layer):
 class Arwkv7(Rwkv7):
     shifts = 1
     embedding_norm = None
-    layers: Sequence[TransformerLayer] = blocks("blk")
+    layers: Sequence[RwkvLayer] = blocks("blk")
     output_norm: RMSNorm = weight("output_norm", "hidden_size")  # type: ignore[assignment]
