@@ -16,10 +16,10 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[1]
 FOLDERS: Final = ("src", "tests", "tools", "bench")
 #: `Whether` is not among them: it begins the docstrings of conditions.
-RELATIVE: Final = frozenset(
-    "as by how of that these this those to what whatever when whenever where which whichever who whoever whom "
-    "whose why with without".split()
-)
+RELATIVE: Final = frozenset({
+    "as", "by", "how", "of", "that", "these", "this", "those", "to", "what", "whatever", "when", "whenever",
+    "where", "which", "whichever", "who", "whoever", "whom", "whose", "why", "with", "without",
+})  # fmt: skip
 LONGEST_SUBJECT: Final = 72
 
 
