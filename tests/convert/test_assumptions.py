@@ -332,3 +332,29 @@ def test_a_setting_that_is_left_out_means_what_transformers_takes_for_it(
     config.complete(family.defaults)
     key, value = expected
     assert metadata(config, family)[key] == value
+
+
+def test_yarn_is_described_once_where_its_multiplier_is_stated(tmp_path: Path) -> None:
+    """llama.cpp multiplies what it derives from the multiplier by `attn_factor`."""
+    scales = {"rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0}}
+    folder = saved(tmp_path / "checkpoint", with_settings(MODELS["deepseek2 V3"], scales).build())
+    convert(folder, tmp_path / "model.gguf", FileType.F32)
+    with open_gguf(tmp_path / "model.gguf") as file:
+        assert file.get("rope.scaling.yarn_log_multiplier") == pytest.approx(0.1)
+        assert file.get("rope.scaling.attn_factor") is None
+
+
+@pytest.mark.parametrize("layers", [[2], [1]])
+def test_kimi_linear_may_list_its_attention_layers_twice(layers: list[int], tmp_path: Path) -> None:
+    tiny = MODELS["kimi-linear"]
+    folder = saved(tmp_path / "checkpoint", tiny.build())
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    attending = [i for i, kind in enumerate(config["layer_types"], 1) if kind == "full_attention"]
+    config["linear_attn_config"] = {"full_attn_layers": layers}
+    path.write_text(json.dumps(config))
+    if layers == attending:
+        convert(folder, tmp_path / "model.gguf", FileType.F32)
+    else:
+        with pytest.raises(ConversionError, match="full_attn_layers"):
+            convert(folder, tmp_path / "model.gguf", FileType.F32)

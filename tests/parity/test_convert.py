@@ -90,8 +90,10 @@ APART = {
     "kimi-linear": {"expert_gating_func", "expert_weights_norm"},
     "mimo2": {  # theirs always counts three heads
         "expert_gating_func", "attention.head_count_kv", "attention.sliding_window_pattern", "block_count",
-        "nextn_predict_layers",
+        "nextn_predict_layers", "expert_weights_scale",
     },
+    # Readers of ours and theirs assume other values where a key is missing, so that ours is always written.
+    "mistral3": {"attention.temperature_scale"},
     "llama4": {"attention.chunk_size", "attention.floor_scale", "attention.scale", "use_qk_norm"},
     "gemma3": {"attention.sliding_window_pattern"},  # of the tiny model that sees, where it is unusual
     "gemma-embedding": {"attention.sliding_window_pattern"},
@@ -511,6 +513,12 @@ SEEN = {
 
 #: What ours and theirs call otherwise: to the second norms of Llama 4 theirs gives the name of Gemma 4's.
 CALLED = {"llama4": (".ln2.", ".attn_post_norm.")}
+#: Keys that theirs leaves out where ours writes what the tiny model has, which is not what readers assume.
+ALSO_SAID = {
+    "gemma4": {"vision.image_max_pixels", "vision.projector.scale_factor"},
+    "gemma4, small": {"vision.image_max_pixels", "vision.projector.scale_factor"},
+    "qwen25vl": {"vision.window_size"},
+}
 
 
 @pytest.mark.parametrize("name", SEEN)
@@ -526,7 +534,8 @@ def test_what_sees_is_that_of_llama_cpp(name: str, tmp_path: Path) -> None:
     published(folder)
     assert convert_tower(folder, tmp_path / "ours.gguf", FileType.F32)
     called = CALLED.get(name, ("", ""))
-    check_same(tmp_path / "ours.gguf", theirs(folder, tmp_path / "theirs.gguf", "--mmproj"), called=called)
+    other = theirs(folder, tmp_path / "theirs.gguf", "--mmproj")
+    check_same(tmp_path / "ours.gguf", other, called=called, apart=ALSO_SAID.get(name, ()))
     if SEEN[name]:
         convert(folder, tmp_path / "text.gguf", FileType.F32)
         check_same(tmp_path / "text.gguf", theirs(folder, tmp_path / "their text.gguf"))

@@ -247,6 +247,8 @@ def rope_scaling(config: Config, family: Family) -> dict[str, Any]:
     """How rotation is scaled for contexts longer than those of training. Raises ConversionError."""
     rope = config.rope
     kind = str(rope.get("rope_type") or "default").lower()
+    # Readers that know this key derive the magnitude from it, and llama.cpp multiplies by the factor as well.
+    by_multiplier = "rope.scaling.yarn_log_multiplier" in family.keys
     sections = rope.get("mrope_section")
     found: dict[str, Any] = {}
     if isinstance(sections, list):
@@ -265,7 +267,7 @@ def rope_scaling(config: Config, family: Family) -> dict[str, Any]:
                 "rope.scaling.factor": _scaling_factor(config),
                 "rope.scaling.original_context_length": rope.get("original_max_position_embeddings"),
                 "rope.scaling.yarn_ext_factor": _float(rope.get("extrapolation_factor")),
-                "rope.scaling.attn_factor": _attention_factor(config),
+                "rope.scaling.attn_factor": None if by_multiplier else _attention_factor(config),
                 "rope.scaling.yarn_beta_fast": _float(rope.get("beta_fast")),
                 "rope.scaling.yarn_beta_slow": _float(rope.get("beta_slow")),
             }

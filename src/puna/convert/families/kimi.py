@@ -40,6 +40,11 @@ def _kv_heads(config: Config) -> list[int]:
     return [int(layer + 1 in attends) for layer in range(config.layers)]
 
 
+def _attending(config: Config) -> list[int]:
+    """Return the layers with attention, counted from 1."""
+    return [layer for layer, heads in enumerate(_kv_heads(config), 1) if heads]
+
+
 _KEYS: Final[dict[str, Key]] = {
     **LATENT_KEYS, "attention.head_count_kv": _kv_heads, "attention.value_length": "head_dim",
     "ssm.conv_kernel": lambda config: _linear(config, "short_conv_kernel_size", "linear_conv_kernel_dim"),
@@ -82,6 +87,7 @@ KIMI: Final = Family(
         "num_expert_group": 1, "tie_word_embeddings": False, "topk_group": 1,
         "moe_router_activation_func": "sigmoid", "linear_num_heads": lambda config: config.heads,
         "linear_attn_config.num_heads": lambda config: config.heads,
+        "linear_attn_config.full_attn_layers": _attending,
         "mla_use_nope": True, "use_grouped_topk": (True, False),
     },
     harmless=(
