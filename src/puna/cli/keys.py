@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from puna.cli.manage import table
 from puna.errors import KeyFileError, RequestError
-from puna.server.http.caller import SCOPES, Scope
+from puna.server.http.caller import SCOPES, KeyScope
 from puna.server.keys.keyring import Key, change_keys, key_file, new_key, read_keys
 
 
@@ -69,7 +69,7 @@ def revoke_keys(names: Sequence[str]) -> None:
         print(f"revoked '{name}'")
 
 
-def _scopes(text: str) -> tuple[Scope, ...]:
+def _scopes(text: str) -> tuple[KeyScope, ...]:
     given = [scope.strip() for scope in text.split(",") if scope.strip()]
     unknown = set(given) - set(SCOPES)
     if unknown or not given:

@@ -35,8 +35,8 @@ def network_of(address: str) -> str:
 
 #: `read`: look at models and at the server. `generate`: have models loaded, text generated, texts embedded.
 #: `manage`: change what is stored, unload models, look into caches.
-Scope = Literal["read", "generate", "manage"]
-SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
+KeyScope = Literal["read", "generate", "manage"]
+SCOPES: Final[tuple[KeyScope, ...]] = get_args(KeyScope)
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Caller:
     client: str = ""
     key: str = ""  # its name
     digest: str = ""  # of the key, which alone has what was kept for it: a name may be used again
-    scopes: tuple[Scope, ...] = SCOPES
+    scopes: tuple[KeyScope, ...] = SCOPES
 
-    def require(self, scope: Scope, what: str) -> None:
+    def require(self, scope: KeyScope, what: str) -> None:
         """Raise ScopeError if the caller's key does not allow `what`."""
         if scope not in self.scopes:
             raise ScopeError(f"{what} needs the scope '{scope}', which the key '{self.key}' does not have")

@@ -123,7 +123,7 @@ def presented(headers: Headers) -> str:
     return headers.get("x-api-key", "").strip()
 
 
-def needed_scope(method: str, path: str) -> caller.Scope | None:
+def needed_scope(method: str, path: str) -> caller.KeyScope | None:
     """Return the scope that a request needs: None for no key at all, `manage` unless listed otherwise."""
     path = path.rstrip("/") or "/"
     if method == "OPTIONS" or (path == "/" and method in ("GET", "HEAD")):

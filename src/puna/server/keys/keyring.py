@@ -19,7 +19,7 @@ import msgspec
 
 from puna.config import env, home, path_of
 from puna.errors import KeyFileError, PunaError
-from puna.server.http.caller import SCOPES, Scope
+from puna.server.http.caller import SCOPES, KeyScope
 
 #: Keys begin with this, so that programs which look for leaked secrets know them.
 PREFIX: Final = "puna-"
@@ -36,7 +36,7 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     sha256: str
-    scopes: tuple[Scope, ...] = SCOPES
+    scopes: tuple[KeyScope, ...] = SCOPES
     rate: int = 0
     concurrency: int = 0
     created: str = ""  # ISO 8601
@@ -51,7 +51,7 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def new_key(
-    name: str = "", scopes: tuple[Scope, ...] = SCOPES, rate: int = 0, concurrency: int = 0
+    name: str = "", scopes: tuple[KeyScope, ...] = SCOPES, rate: int = 0, concurrency: int = 0
 ) -> tuple[str, Key]:
     """A random key, and what is kept of it. Raises KeyFileError for an impossible name or limit."""
     text = PREFIX + secrets.token_urlsafe(32)
