@@ -27,7 +27,7 @@ from puna.server.anthropic.wire import MessagesRequest
 from puna.server.http.bodies import parse
 from puna.server.http.origins import host_name, is_local_address, is_local_name, parse_origins
 from puna.server.ollama.wire import ChatRequest, GenerateRequest
-from puna.server.openai.responses.items import input_items, prompt_messages
+from puna.server.openai.responses.wire import input_items, prompt_messages
 from puna.server.openai.wire import ChatCompletionRequest
 from puna.server.settings import keep_alive_s
 from puna.store import ModelName

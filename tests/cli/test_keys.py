@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from puna.cli import main
-from puna.server.keys.keyring import digest, read_keys
+from puna.server.keys import digest, read_keys
 
 
 @pytest.fixture(autouse=True)

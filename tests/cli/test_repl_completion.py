@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from puna.cli.image_paths import take_images
-from puna.cli.repl.completion import completions
+from puna.cli.repl.loop import completions
 
 
 def completed(line: str) -> list[str]:

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 from puna.convert import convert
-from puna.convert.checkpoint import Checkpoint
-from puna.convert.safetensors import LONGEST_HEADER, SafetensorsFile
+from puna.convert.checkpoint import LONGEST_HEADER, Checkpoint, SafetensorsFile
 from puna.errors import ConversionError
 from tests.convert.checkpoints import saved
 from tests.model.models.parity import original

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from puna.convert import convert
-from puna.convert.numbers import decoded
+from puna.convert.checkpoint import decoded
 from puna.gguf import FileType, GGMLType, open_gguf
 from tests.convert.checkpoints import saved
 from tests.model.models.parity import original

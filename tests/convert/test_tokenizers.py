@@ -15,8 +15,7 @@ from puna.convert.checkpoint import Checkpoint
 from puna.convert.config import Config
 from puna.convert.family import Family
 from puna.convert.registry import family_of
-from puna.convert.tokens import WORLD
-from puna.convert.vocabulary import vocabulary
+from puna.convert.vocabulary import WORLD, vocabulary
 from puna.errors import ConversionError
 from puna.gguf import GGUFWriter, ValueType, open_gguf
 from puna.tokenizer.load import tokenizer_from_gguf

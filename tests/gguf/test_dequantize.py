@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from puna.errors import GGUFError
 from puna.gguf import GGMLType, dequantize
-from puna.gguf.blocks.bits import pack, unpack
-from puna.gguf.blocks.grids import grid
+from puna.gguf.blocks.iq import grid
+from puna.gguf.blocks.layout import pack, unpack
 
 # Types the gguf package does not decode: activations, and plain numbers other than floats.
 WITHOUT_REFERENCE = {

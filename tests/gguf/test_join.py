@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from puna.errors import GGUFError
-from puna.gguf.join import join
+from puna.gguf.writer import join
 
 
 def written(folder: Path, *, tensors_each: int = 0, metadata_alone: bool = False) -> list[Path]:

@@ -16,8 +16,7 @@ from tests.processors import NOT_BUILT
 
 _native = pytest.importorskip("puna._native", reason=NOT_BUILT, exc_type=ImportError)
 
-from puna.ops.cpu.recorder import CPURecorder  # noqa: E402
-from puna.ops.cpu.traced import Traced  # noqa: E402
+from puna.ops.cpu.recorder import CPURecorder, Traced  # noqa: E402
 
 ops = backend_named("cpu")
 Tensor = NDArray[np.float32]

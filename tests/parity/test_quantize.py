@@ -12,7 +12,7 @@ import pytest
 
 from puna.gguf import GGUFWriter, open_gguf
 from puna.quantize import file_type_of, quantize_file, read_importance
-from puna.quantize.kinds import MOSTLY
+from puna.quantize.mixture import MOSTLY
 
 pytestmark = pytest.mark.peers
 llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: run make test-peers")

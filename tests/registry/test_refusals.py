@@ -12,7 +12,7 @@ import pytest
 
 from puna.errors import InvalidNameError, RegistryError, StoreError
 from puna.registry.pull import pull
-from puna.registry.tokens import identity
+from puna.registry.remote import identity
 from puna.store import Store
 from tests.registry.pulling import holds, is_empty, pulled
 from tests.registry.registries import Published, Registry, reply, serving

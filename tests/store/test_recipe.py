@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from puna.convert.tokens import WORLD
+from puna.convert.vocabulary import WORLD
 from puna.errors import GGUFError, ModelNotFoundError, RequestError
 from puna.store.modelfile import parse
 from puna.store.recipe import (

@@ -19,7 +19,7 @@ from puna.cli.progress import Bar, StatusLines
 from puna.cli.server_process import connect
 from puna.convert import check_convertible
 from puna.errors import ConversionError, ServerError, StoreError
-from puna.quantize.kinds import file_type_of
+from puna.quantize.mixture import file_type_of
 from puna.store import Store
 from puna.store.blobs import has_changed
 from puna.store.modelfile import Modelfile, parse

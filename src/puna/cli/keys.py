@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from puna.cli.manage import table
 from puna.errors import KeyFileError, RequestError
-from puna.server.http.caller import SCOPES, KeyScope
-from puna.server.keys.keyring import Key, change_keys, key_file, new_key, read_keys
+from puna.server.http.connections import SCOPES, KeyScope
+from puna.server.keys import Key, change_keys, key_file, new_key, read_keys
 
 
 def make_key(name: str, scopes: str, rate: str, concurrency: int) -> None:

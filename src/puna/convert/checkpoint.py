@@ -3,18 +3,209 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from puna.convert.numbers import EIGHT_BITS, Values, decoded, mxfp4_blocks, scaled_in_blocks
-from puna.convert.safetensors import SafetensorsFile, StoredTensor
-from puna.errors import ConversionError, shown
+from puna.errors import ConversionError, GGUFError, shown
 from puna.gguf import GGMLType
+from puna.gguf.values import FileSource
+
+Values = NDArray[Any]  # of numbers; a checkpoint's become float32
+
+_PLAIN: Final = {
+    "F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1",
+    "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1", "BOOL": "u1",
+}  # fmt: skip
+
+
+def _small_floats(exponent_bits: int, mantissa_bits: int, bias: int, *, infinities: bool) -> Values:
+    """The values of all 256 codes: a sign, an exponent, a mantissa (IEEE 754, or without infinities)."""
+    codes = np.arange(128)
+    exponent, mantissa = codes >> mantissa_bits, codes & ((1 << mantissa_bits) - 1)
+    fraction = mantissa / (1 << mantissa_bits) + (exponent > 0)
+    values = fraction * 2.0 ** (np.maximum(exponent, 1) - bias)
+    if infinities:
+        top = exponent == (1 << exponent_bits) - 1
+        values[top] = np.where(mantissa[top] == 0, np.inf, np.nan)
+    else:
+        values[-1] = np.nan
+    return np.concatenate([values, -values]).astype(np.float32)
+
+
+_TABLES: Final = {
+    "F8_E4M3": _small_floats(4, 3, 7, infinities=False),
+    "F8_E5M2": _small_floats(5, 2, 15, infinities=True),
+    "F8_E8M0": np.append(2.0 ** np.arange(-127, 128), np.nan).astype(np.float32),
+}
+
+EIGHT_BITS: Final = ("F8_E4M3", "F8_E5M2")
+
+
+def decoded(data: bytes, dtype: str) -> Values:
+    """The numbers in `data`, [n], float32."""
+    if dtype in _TABLES:
+        found: Values = _TABLES[dtype][np.frombuffer(data, np.uint8)]
+        return found
+    if dtype == "BF16":
+        return (np.frombuffer(data, "<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return np.frombuffer(data, _PLAIN[dtype]).astype(np.float32)
+
+
+def scaled_in_blocks(values: Values, scales: Values, block: tuple[int, int]) -> Values:
+    """`values` [rows, columns] times the scale of each block of them, or of each row, or the only one."""
+    if scales.size == 1:
+        return values * scales.reshape(())
+    if scales.ndim < 2 or (scales.ndim == 2 and scales.shape[1] == 1):
+        return values * scales.reshape(-1, *[1] * (values.ndim - 1))
+    rows, columns = block
+    each = np.repeat(np.repeat(scales, rows, axis=-2), columns, axis=-1)
+    scaled: Values = values * each[..., : values.shape[-2], : values.shape[-1]]
+    return scaled
+
+
+def mxfp4_blocks(codes: NDArray[np.uint8], scales: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """GGUF's blocks [..., groups * 17] of `codes` [..., groups, 16] and `scales` [..., groups].
+
+    Both have two codes of four bits in a byte: neighbours there, 16 apart in GGUF.
+    """
+    low, high = codes & np.uint8(15), codes >> np.uint8(4)
+    each = np.stack([low, high], axis=-1).reshape(*codes.shape[:-1], 32)
+    packed = each[..., :16] | each[..., 16:] << np.uint8(4)
+    blocks = np.concatenate([scales[..., None], packed], axis=-1)
+    return blocks.reshape(*scales.shape[:-1], scales.shape[-1] * GGMLType.MXFP4.type_size)
+
+
+#: Bits of each type of number.
+BITS: Final = {
+    "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
+    "I64": 64, "I32": 32, "I16": 16, "I8": 8, "U64": 64, "U32": 32, "U16": 16, "U8": 8, "BOOL": 8,
+}  # fmt: skip
+#: Bytes, enough for 100,000 tensors: more than the largest models have in all of their files.
+LONGEST_HEADER: Final = 16_000_000
+_MAX_DIMENSIONS: Final = 8
+_LONGEST_NAME: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor of a file: `dtype` is one of `BITS`, its bytes are `[begin, end)` of the file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    file: SafetensorsFile
+    begin: int
+    end: int
+
+    def read(self, begin: int = 0, end: int | None = None) -> bytes:
+        """Some of its bytes. Raises ConversionError if they cannot be read."""
+        try:
+            return self.file.source.read(self.begin + begin, self.end if end is None else self.begin + end)
+        except GGUFError as error:
+            raise ConversionError(str(error)) from error
+
+
+class SafetensorsFile:
+    """An open file: its tensors by name."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises ConversionError unless the file is whole and consistent."""
+        try:
+            self.source = FileSource(path)
+        except GGUFError as error:
+            raise ConversionError(str(error)) from error
+        try:
+            self.tensors = self._directory(path.name)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self.source.close()
+
+    def _directory(self, name: str) -> Mapping[str, StoredTensor]:
+        if self.source.size < 8:
+            raise ConversionError(f"{name}: {self.source.size} bytes are no safetensors file")
+        length = int.from_bytes(self.source.read(0, 8), "little")
+        if length > self.source.size - 8:
+            raise ConversionError(
+                f"{name}: the header would have {length} bytes, but the file has {self.source.size}: it is "
+                "damaged, or no safetensors file"
+            )
+        if length > LONGEST_HEADER:
+            raise ConversionError(
+                f"{name}: its header has {length:,} bytes, and the limit is {LONGEST_HEADER:,}: save the "
+                "model in several files (in transformers: save_pretrained with max_shard_size)"
+            )
+        try:
+            header = json.loads(self.source.read(8, 8 + length), object_pairs_hook=_without_repeats)
+        except (ValueError, RecursionError) as error:
+            raise ConversionError(f"{name}: the header cannot be read: {shown(str(error))}") from None
+        if not isinstance(header, dict):
+            raise ConversionError(f"{name}: the header is no JSON object")
+        start = 8 + length
+        tensors = {
+            key: self._entry(f"{name}: tensor {shown(key)}", key, entry, start)
+            for key, entry in header.items()
+            if key != "__metadata__"
+        }
+        _check_overlaps(name, tensors)
+        return tensors
+
+    def _entry(self, where: str, name: str, entry: Any, start: int) -> StoredTensor:
+        if not isinstance(entry, dict) or not 0 < len(name) <= _LONGEST_NAME:
+            raise ConversionError(f"{where}: this entry of the header is not a tensor's")
+        dtype: Any = entry.get("dtype")
+        shape: Any = entry.get("shape")
+        offsets: Any = entry.get("data_offsets")
+        if not isinstance(dtype, str) or dtype not in BITS:
+            raise ConversionError(f"{where}: {shown(dtype)} is not a type that can be read")
+        if not _are_counts(shape) or len(shape) > _MAX_DIMENSIONS:
+            raise ConversionError(f"{where}: {shown(shape)} is not a shape")
+        if not _are_counts(offsets) or len(offsets) != 2:
+            raise ConversionError(f"{where}: {shown(offsets)} are not the bytes it begins and ends at")
+        begin, end = offsets
+        needed = math.prod(shape) * BITS[dtype] // 8
+        if end - begin != needed:
+            raise ConversionError(
+                f"{where}: shape {'x'.join(map(str, shape))} of {dtype} takes {needed} bytes, but it has "
+                f"{end - begin}"
+            )
+        if start + end > self.source.size:
+            raise ConversionError(
+                f"{where}: it ends at byte {start + end}, but the file has {self.source.size}; it is "
+                "incomplete: download it again"
+            )
+        return StoredTensor(name, dtype, tuple(shape), self, start + begin, start + end)
+
+
+def _are_counts(values: Any) -> bool:
+    return isinstance(values, list) and all(type(value) is int and 0 <= value < 1 << 48 for value in values)
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name appears twice")
+    return found
+
+
+def _check_overlaps(name: str, tensors: Mapping[str, StoredTensor]) -> None:
+    end, before = 0, ""
+    for tensor in sorted(tensors.values(), key=lambda tensor: (tensor.begin, tensor.end)):
+        if tensor.begin < end:
+            raise ConversionError(
+                f"{name}: tensors {shown(before)} and {shown(tensor.name)} overlap at byte {tensor.begin}"
+            )
+        end, before = tensor.end, tensor.name
 
 
 def added_tokens(checkpoint: Checkpoint) -> dict[int, tuple[str, bool]]:

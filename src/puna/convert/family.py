@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from puna.convert.checkpoint import Values
 from puna.convert.config import Config
-from puna.convert.numbers import Values
 from puna.model.published import REORDERED, neighbours
 
 #: Makes another tensor of one, of the same number of dimensions or not.

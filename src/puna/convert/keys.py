@@ -11,10 +11,9 @@ from typing import Any, Final
 import numpy as np
 
 from puna.convert.assumptions import one_of
-from puna.convert.checkpoint import Checkpoint
+from puna.convert.checkpoint import Checkpoint, Values
 from puna.convert.config import Config
 from puna.convert.family import Assumption, Family, Key
-from puna.convert.numbers import Values
 from puna.errors import ConversionError, shown
 
 

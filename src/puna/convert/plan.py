@@ -10,10 +10,9 @@ from typing import Any, Final
 import numpy as np
 
 from puna.convert.assumptions import how_to_ignore
-from puna.convert.checkpoint import Checkpoint
+from puna.convert.checkpoint import Checkpoint, Values
 from puna.convert.config import Config
 from puna.convert.family import Family, Member, Place, Split, halves
-from puna.convert.numbers import Values
 from puna.errors import ConversionError, shown
 from puna.gguf import GGMLType
 from puna.model.published import EXPERT_LINEARS, LINEARS, is_of_another_sense

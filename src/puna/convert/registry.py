@@ -16,8 +16,8 @@ from puna.errors import ConversionError, shown
 _TEXTS: Final = tuple(
     f"families.{name}"
     for name in (
-        "bert", "convolutional", "deepseek_ocr", "delta", "gemma", "gemma4", "hybrids", "jina", "kimi",
-        "latent", "llama", "llama4", "mamba", "mimo", "minicpm", "others", "phi", "qwen", "rwkv", "t5",
+        "bert", "convolutional", "delta", "gemma", "hybrids", "latent", "llama", "llama4", "mamba", "minicpm",
+        "others", "qwen", "rwkv", "t5",
     )
 )  # fmt: skip
 _TOWERS: Final = (

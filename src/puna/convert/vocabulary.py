@@ -2,29 +2,292 @@
 
 from __future__ import annotations
 
+import ast
+import base64
+import binascii
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
 
 from puna.convert.checkpoint import Checkpoint, added_tokens
 from puna.convert.config import Config
 from puna.convert.family import Family
-from puna.convert.tokens import (
-    FILES,
-    WORLD,
-    TokenTable,
-    byte_pairs,
-    merges_of,
-    model_of,
-    pieces,
-    ranked_pieces,
-    unigrams,
-    word_pieces,
-    world_tokens,
-)
 from puna.errors import ConversionError, shown
 from puna.tokenizer.patterns import BY_NAME
 from puna.tokenizer.vocabulary import TokenType
+
+#: The largest vocabularies have 260,000 tokens.
+_MAX_TOKENS: Final = 1 << 21
+_SPACE: Final = "\u2581"  # in pieces of SentencePiece
+_CONTROL: Final = ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
+_BYTE: Final = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+_ADDED_SCORE: Final = -1000.0
+_UNUSED_SCORE: Final = -10000.0
+
+
+@dataclass
+class TokenTable:
+    """`tokenizer.ggml.*`: `model`, and by id each token's text, type, and score if the model has scores."""
+
+    model: str
+    texts: list[str]
+    types: list[int]
+    scores: list[float] | None = None
+    merges: list[str] | None = None
+    pre: str = "default"
+    more: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def empty(cls, model: str, size: int, *, scored: bool = False) -> TokenTable:
+        """`size` tokens that stand for nothing."""
+        if not 0 < size <= _MAX_TOKENS:
+            raise ConversionError(f"a vocabulary of {size} tokens cannot be written (at most {_MAX_TOKENS})")
+        texts = [f"[PAD{i}]" for i in range(size)]
+        return cls(model, texts, [TokenType.UNUSED] * size, [_UNUSED_SCORE] * size if scored else None)
+
+    def put(self, id: int, text: str, kind: TokenType, score: float = _ADDED_SCORE) -> None:
+        """Let token `id` be this one. One that no row belongs to is left out."""
+        if 0 <= id < len(self.texts):
+            self.texts[id], self.types[id] = text, int(kind)
+            if self.scores is not None:
+                self.scores[id] = score
+
+    def add(self, id: int, text: str, *, special: bool) -> None:
+        """A token that was added to the tokenizer's own."""
+        if special or looks_special(text):
+            self.put(id, text, TokenType.CONTROL)
+        else:
+            self.put(id, text.replace(_SPACE, " "), TokenType.USER_DEFINED)
+
+
+def looks_special(text: str) -> bool:
+    """Whether a token is a control token by its spelling, even if its tokenizer does not say so."""
+    return (
+        text in _CONTROL
+        or (text.startswith("<|") and text.endswith("|>"))
+        or (text.startswith("<｜") and text.endswith("｜>"))
+        or (text.startswith("<unused") and text.endswith(">"))
+    )
+
+
+def size_of(checkpoint: Checkpoint, config: Config, least: int) -> int:
+    """How many tokens the file has: as many as the embedding has rows."""
+    embedding = next(
+        (
+            tensor.shape[0]
+            for name, tensor in checkpoint.tensors.items()
+            if name.endswith(
+                ("embed_tokens.weight", "word_embeddings.weight", "wte.weight", "embeddings.weight")
+            )
+            and len(tensor.shape) == 2
+            and "per_layer" not in name
+            and "vision" not in name
+        ),
+        None,
+    )
+    # Llama 3.2 Vision has rows beyond its vocabulary, of tokens that are only read.
+    read = [
+        tensor.shape[0]
+        for name, tensor in checkpoint.tensors.items()
+        if name.endswith(("language_model.embed_tokens.weight", "language_model.model.embed_tokens.weight"))
+    ]
+    return max(int(config.get("vocab_size") or embedding or least), *read, 0)
+
+
+def byte_pairs(checkpoint: Checkpoint, config: Config) -> TokenTable:
+    """Byte-level BPE of `tokenizer.json`."""
+    model = model_of(checkpoint, "BPE")
+    vocabulary = _vocabulary(model)
+    added = added_tokens(checkpoint)
+    tokens = TokenTable.empty(
+        "gpt2", size_of(checkpoint, config, max([*vocabulary.values(), *added], default=0) + 1)
+    )
+    for text, id in vocabulary.items():
+        tokens.put(id, text, TokenType.NORMAL)
+    for id, (text, special) in added.items():
+        tokens.add(id, text, special=special)
+    tokens.merges = merges_of(model)
+    return tokens
+
+
+def ranked_pieces(checkpoint: Checkpoint, config: Config) -> TokenTable:
+    """SentencePiece's BPE as `tokenizer.json` has it: pieces whose scores are the ranks of their merges."""
+    model = model_of(checkpoint, "BPE")
+    vocabulary = _vocabulary(model)
+    added = added_tokens(checkpoint)
+    size = size_of(checkpoint, config, max([*vocabulary.values(), *added], default=0) + 1)
+    tokens = TokenTable.empty("llama", size, scored=True)
+    ranks: dict[str, int] = {}
+    for rank, merge in enumerate(merges_of(model)):
+        ranks.setdefault(merge.replace(" ", ""), rank)
+    unknown = model.get("unk_token")
+    for text, id in vocabulary.items():
+        kind = TokenType.BYTE if _BYTE.fullmatch(text) else TokenType.NORMAL
+        kind = TokenType.UNKNOWN if text == unknown else kind
+        tokens.put(id, text, kind, -float(ranks.get(text, len(ranks))))
+    for id, (text, special) in added.items():
+        if text != unknown:
+            tokens.add(id, text, special=special)
+    return tokens
+
+
+def word_pieces(checkpoint: Checkpoint, config: Config) -> TokenTable:
+    """BERT's WordPiece: what begins a word is marked in files, not what goes on."""
+    model = model_of(checkpoint, "WordPiece")
+    vocabulary = _vocabulary(model)
+    added = added_tokens(checkpoint)
+    size = size_of(checkpoint, config, max([*vocabulary.values(), *added], default=0) + 1)
+    tokens = TokenTable.empty("bert", size)
+    going_on = str(model.get("continuing_subword_prefix") or "##")
+    for text, id in vocabulary.items():
+        inside = text.startswith(going_on)
+        tokens.put(id, text.removeprefix(going_on) if inside else _SPACE + text, TokenType.NORMAL)
+    for id, (text, special) in added.items():
+        tokens.add(id, text, special=special)
+    normalizer = checkpoint.json("tokenizer.json").get("normalizer") or {}
+    for ours in ("lowercase", "strip_accents"):
+        if isinstance(normalizer.get(ours), bool):
+            tokens.more[f"normalizer.{ours}"] = normalizer[ours]
+    return tokens
+
+
+def model_of(checkpoint: Checkpoint, kind: str) -> dict[str, Any]:
+    """The model of `tokenizer.json`, which must be of this kind."""
+    model = checkpoint.json("tokenizer.json").get("model")
+    if not isinstance(model, dict) or model.get("type", kind) != kind:
+        raise ConversionError(f"tokenizer.json has no vocabulary of type {kind}")
+    return model
+
+
+def _vocabulary(model: Mapping[str, Any]) -> dict[str, int]:
+    found = model.get("vocab")
+    if not isinstance(found, dict) or not all(
+        type(id) is int and 0 <= id < _MAX_TOKENS for id in found.values()
+    ):
+        raise ConversionError("tokenizer.json: 'model.vocab' does not give each token its number")
+    return found
+
+
+def merges_of(model: Mapping[str, Any]) -> list[str]:
+    """Merges as files have them: two texts with a blank between."""
+    found = model.get("merges")
+    if not isinstance(found, list):
+        raise ConversionError("tokenizer.json: 'model.merges' is no list")
+    merges = []
+    for merge in found:
+        if isinstance(merge, str):
+            merges.append(merge)
+        elif isinstance(merge, list) and len(merge) == 2 and all(isinstance(part, str) for part in merge):
+            merges.append(" ".join(part.replace(" ", chr(256 + ord(" "))) for part in merge))
+        else:
+            raise ConversionError(f"tokenizer.json: {shown(merge)} is no merge")
+    return merges
+
+
+FILES: Final = ("tokenizer.model", "spiece.model")
+_LARGEST: Final = 1 << 26  # bytes
+
+
+def pieces(checkpoint: Checkpoint, config: Config, path: Path) -> TokenTable:
+    """BPE of a `tokenizer.model`."""
+    processor = _processor(path)
+    count = processor.GetPieceSize()
+    tokens = TokenTable.empty("llama", size_of(checkpoint, config, count), scored=True)
+    for id in range(count):
+        tokens.put(id, processor.IdToPiece(id), _kind(processor, id), float(processor.GetScore(id)))
+    for id, (text, special) in added_tokens(checkpoint).items():
+        if id >= count or not processor.IsUnknown(id):
+            tokens.add(id, text, special=special)
+    return tokens
+
+
+def _processor(path: Path) -> Any:
+    from sentencepiece import SentencePieceProcessor
+
+    if path.stat().st_size > _LARGEST:
+        raise ConversionError(f"{path.name} has more than {_LARGEST >> 20} MiB")
+    try:
+        return SentencePieceProcessor(model_proto=path.read_bytes())
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConversionError(f"{path.name} cannot be read: {shown(str(error))}") from None
+
+
+def _kind(processor: Any, id: int) -> TokenType:
+    for asks, kind in (
+        (processor.IsUnknown, TokenType.UNKNOWN),
+        (processor.IsControl, TokenType.CONTROL),
+        (processor.IsUnused, TokenType.UNUSED),
+        (processor.IsByte, TokenType.BYTE),
+    ):
+        if asks(id):
+            return kind
+    return TokenType.NORMAL
+
+
+def unigrams(checkpoint: Checkpoint, config: Config) -> TokenTable:
+    """The Unigram vocabulary of a `tokenizer.json` (T5, XLM-RoBERTa)."""
+    model = model_of(checkpoint, "Unigram")
+    given = model.get("vocab")
+    if not isinstance(given, list) or not all(isinstance(entry, list) and len(entry) == 2 for entry in given):
+        raise ConversionError("tokenizer.json: 'model.vocab' is no list of texts and scores")
+    tokens = TokenTable.empty("t5", size_of(checkpoint, config, len(given)), scored=True)
+    unknown = model.get("unk_id")
+    for id, (text, score) in enumerate(given):
+        tokens.put(id, str(text), TokenType.UNKNOWN if id == unknown else TokenType.NORMAL, float(score))
+    for id, (text, special) in added_tokens(checkpoint).items():
+        if id != unknown:
+            score = float(given[id][1]) if id < len(given) else 0.0
+            tokens.put(id, text, TokenType.CONTROL if special else TokenType.USER_DEFINED, score)
+    steps = checkpoint.json("tokenizer.json").get("normalizer") or {}
+    settings = checkpoint.json("tokenizer_config.json")
+    tokens.more["add_space_prefix"] = bool(settings.get("add_prefix_space", True))
+    tokens.more["remove_extra_whitespaces"] = bool(settings.get("clean_up_tokenization_spaces", True))
+    for step in steps.get("normalizers", [steps]) if isinstance(steps, dict) else ():
+        if isinstance(step, dict) and isinstance(table := step.get("precompiled_charsmap"), str) and table:
+            try:
+                tokens.more["precompiled_charsmap"] = np.frombuffer(base64.b64decode(table), np.uint8)
+            except binascii.Error as error:
+                raise ConversionError(f"tokenizer.json: 'precompiled_charsmap': {error}") from None
+    return tokens
+
+
+#: The file, which all of them share.
+WORLD: Final = "rwkv_vocab_v20230424.txt"
+_MAX_LINE: Final = 1 << 12  # of a token of 128 bytes, all of them escaped
+
+
+def world_tokens(text: str, config: Config) -> TokenTable:
+    """The vocabulary of the file `text`. Raises ConversionError that names a line which is none of it."""
+    lines = text.removesuffix("\n").split("\n")
+    tokens = TokenTable.empty("rwkv", int(config.get("vocab_size") or len(lines) + 1))
+    tokens.put(0, "<s>", TokenType.CONTROL)
+    for number, line in enumerate(lines, 1):
+        id, token = _token(line, number)
+        tokens.put(id, repr(token)[2:-1], TokenType.NORMAL)
+        if token == b"\n\n":  # between what one says and the other
+            tokens.more["eot_token_id"] = id
+    tokens.more |= {"bos_token_id": 0, "eos_token_id": 0}
+    return tokens
+
+
+def _token(line: str, number: int) -> tuple[int, bytes]:
+    id, _, rest = line.partition(" ")
+    literal, _, length = rest.rpartition(" ")
+    try:
+        found = ast.literal_eval(literal) if len(line) <= _MAX_LINE else None
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        found = None
+    token = found.encode(errors="replace") if isinstance(found, str) else found
+    if not isinstance(token, bytes) or not id.isdecimal() or length != str(len(token)) or len(id) > 9:
+        raise ConversionError(
+            f"{WORLD}: line {number} is {shown(line)}, not a token's number, text and length"
+        )
+    return int(id), token
+
 
 #: What files call them.
 _KEYS: Final = {

@@ -1,9 +1,8 @@
 """The GGUF file format: reader, writer, and the block types tensors are stored in."""
 
 from puna.gguf.blocks import dequantize, quantize
-from puna.gguf.fingerprint import fingerprint
 from puna.gguf.part import TensorInfo
-from puna.gguf.reader import GGUFFile, open_gguf
+from puna.gguf.reader import GGUFFile, fingerprint, open_gguf
 from puna.gguf.types import FileType, GGMLType, ValueType
 from puna.gguf.values import NumberArray, StringArray, Value
 from puna.gguf.writer import GGUFWriter

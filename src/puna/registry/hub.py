@@ -20,12 +20,11 @@ import httpx
 import msgspec
 
 from puna.errors import GGUFError, RegistryError, UnreachableError
-from puna.gguf.join import join
+from puna.gguf.writer import join
 from puna.registry.download import BlobPuller, Fetch
 from puna.registry.network import TransferCancelledError, in_time, open_client, what_failed
-from puna.registry.remote import RefusedError
+from puna.registry.remote import RefusedError, beginning
 from puna.registry.report import TransferProgress
-from puna.registry.tokens import beginning
 from puna.store import ModelSpec, StoredModel
 from puna.store.blobs import BlobWriter
 from puna.store.manifest import MODEL, ManifestLayer

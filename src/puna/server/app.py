@@ -12,31 +12,43 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
-from puna.errors import MethodError, PathNotFoundError, PunaError
+from puna.errors import MethodError, PathNotFoundError, PunaError, UnavailableError
 from puna.hosts import Host
-from puna.server import unavailable
 from puna.server.anthropic.routes import routes as anthropic_routes
 from puna.server.fleet.fleet import Fleet
-from puna.server.http.bodies import BodyLimitMiddleware
+from puna.server.http.bodies import BodyLimitMiddleware, route
 from puna.server.http.connections import DisconnectMiddleware
+from puna.server.http.logs import RequestLogMiddleware
 from puna.server.http.origins import CORSMiddleware, HostCheckMiddleware
 from puna.server.http.replies import error_reply, text_reply
-from puna.server.http.request_log import RequestLogMiddleware
-from puna.server.inspection.routes import routes as inspection_routes
-from puna.server.jobs.backend import Service
-from puna.server.keys.check import KeyCheckMiddleware
+from puna.server.inspection import routes as inspection_routes
+from puna.server.jobs.service import Service
+from puna.server.keys import KeyCheckMiddleware
 from puna.server.metrics import Metrics
 from puna.server.ollama.routes import routes as ollama_routes
 from puna.server.openai.routes import routes as openai_routes
 from puna.server.settings import Settings
 from puna.store import Store
 
+_MISSING = {
+    "/v1/audio/transcriptions": "transcribing audio",
+}
+
+
+def _unavailable() -> list[Route]:
+    async def answer(request: Request) -> Response:
+        """Not available in this version."""
+        path = request.scope["path"]
+        raise UnavailableError(f"{_MISSING[path]} ({path}) is not available yet in this version")
+
+    return [route(path, answer, "POST") for path in _MISSING]
+
 
 def create_app(store: Store, fleet: Fleet, settings: Settings, metrics: Metrics, bound: Host) -> Starlette:
     """The server's ASGI application. `bound` is the address it listens on, which decides the Host check."""
     backend = Service(store, fleet, settings, metrics)
     rooms = (ollama_routes, anthropic_routes, openai_routes, inspection_routes)  # Anthropic's models first
-    routes = [*(route for room in rooms for route in room(backend)), *unavailable.routes()]
+    routes = [*(route for room in rooms for route in room(backend)), *_unavailable()]
     app = Starlette(
         routes=routes,
         middleware=[

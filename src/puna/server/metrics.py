@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from puna.errors import PunaError, RequestCancelledError, ServerBusyError
 from puna.protocol import Chunk, Done, Embedded
-from puna.server.http.request_log import facts
+from puna.server.http.logs import facts
 
 _FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
 _NEXT_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)

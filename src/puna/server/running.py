@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from puna.errors import RequestCancelledError
-from puna.server.http.caller import Caller, caller
-from puna.server.http.request_log import facts
+from puna.server.http.connections import Caller, caller
+from puna.server.http.logs import facts
 
 
 class Running:

@@ -29,7 +29,7 @@ from puna.errors import PunaError
 from puna.hosts import Host, host_from_env, parse_host
 from puna.server.app import create_app
 from puna.server.fleet.fleet import Fleet
-from puna.server.fleet.runner import LocalLauncher
+from puna.server.fleet.resident import LocalLauncher
 from puna.server.http.connections import AcceptErrors, Connection, Connections
 from puna.server.http.logs import set_up_logging
 from puna.server.metrics import Metrics

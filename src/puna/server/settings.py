@@ -13,7 +13,7 @@ from puna.kvcache.types import KVTypes
 from puna.options import AUTO, engine_from_env, speculate_from_env
 from puna.server.http.connections import ConnectionLimits
 from puna.server.http.origins import OriginRules, parse_origins
-from puna.server.keys.keyring import Keyring
+from puna.server.keys import Keyring
 
 #: `num_ctx` when neither the request, the model nor the environment says.
 DEFAULT_CONTEXT_LENGTH: Final = 4096

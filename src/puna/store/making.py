@@ -20,10 +20,9 @@ from puna.errors import GGUFError, RequestError, StoreError
 from puna.gguf import FileType, open_gguf
 from puna.quantize import merge_parts, quantize_file
 from puna.store import manifest as media
-from puna.store.blobs import Blobs, normalize_digest
+from puna.store.blobs import BlobHold, Blobs, normalize_digest
 from puna.store.create import PART_NAME, ModelSpec, check_file_name
 from puna.store.facts import facts_of
-from puna.store.held import BlobHold
 from puna.store.stored import StoredModel
 
 #: Is told what is being done, and how many bytes of it are, of how many.

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from puna.errors import InvalidNameError, StoreError
-from puna.store.blobs import read_whole
-from puna.store.held import is_held
+from puna.store.blobs import is_held, read_whole
 from puna.store.manifest import Manifest
 from puna.store.names import ModelName
 

@@ -14,9 +14,11 @@ from puna.errors import InvalidNameError, ModelNotFoundError, PunaError, Request
 from puna.store import manifest as media
 from puna.store import prune
 from puna.store.blobs import (
+    BlobHold,
     Blobs,
     BlobWriter,
     exclusive,
+    is_held,
     read_whole,
     storage_errors,
     sync_directory,
@@ -25,7 +27,6 @@ from puna.store.blobs import (
 from puna.store.bundled import bundled_model, bundled_models
 from puna.store.config import ModelConfig
 from puna.store.create import Converter, ModelSpec, build, needs_making, uploads_of
-from puna.store.held import BlobHold, is_held
 from puna.store.manifest import Manifest
 from puna.store.names import DEFAULT_TAG, ModelName
 from puna.store.stored import StoredModel, read_layer

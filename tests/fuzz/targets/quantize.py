@@ -12,7 +12,7 @@ import numpy as np
 from puna.errors import PunaError
 from puna.gguf import FileType, GGMLType, GGUFWriter, open_gguf
 from puna.quantize import quantize_file, read_importance
-from puna.quantize.kinds import MOSTLY
+from puna.quantize.mixture import MOSTLY
 from tests.fuzz.case import Bounds
 from tests.fuzz.hostile_bytes import damaged
 

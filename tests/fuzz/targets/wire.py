@@ -20,7 +20,7 @@ from puna.hosts import Host
 from puna.server.anthropic.wire import CountRequest, MessagesRequest
 from puna.server.app import create_app
 from puna.server.fleet.fleet import Fleet
-from puna.server.fleet.runner import LocalLauncher
+from puna.server.fleet.resident import LocalLauncher
 from puna.server.http.bodies import Body
 from puna.server.metrics import Metrics
 from puna.server.ollama.embeddings import EmbeddingsRequest, EmbedRequest

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from puna.server.fleet.failures import APART_S, FIRST_PAUSE_S, FORGIVEN, LONGEST_PAUSE_S, Crashes
+from puna.server.fleet.loading import APART_S, FIRST_PAUSE_S, FORGIVEN, LONGEST_PAUSE_S, Crashes
 
 
 def crash(crashes: Crashes, times: int, now_s: float = 0.0) -> None:

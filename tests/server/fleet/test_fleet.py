@@ -17,8 +17,7 @@ from puna.errors import InsufficientMemoryError, RunnerError
 from puna.protocol import Load, Loaded, Pong
 from puna.runner.tally import Tally
 from puna.server.fleet.fleet import Fleet
-from puna.server.fleet.resident import LoadPlan
-from puna.server.fleet.runner import Launcher
+from puna.server.fleet.resident import Launcher, LoadPlan
 from puna.server.metrics import Metrics
 from puna.server.settings import Settings
 from puna.store import StoredModel

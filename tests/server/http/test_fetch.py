@@ -12,7 +12,7 @@ import pytest
 
 from puna.errors import RequestError
 from puna.hosts import is_public
-from puna.server.http.fetch import fetch
+from puna.server.jobs.images import fetch
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nimage"
 

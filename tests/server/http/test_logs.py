@@ -11,8 +11,14 @@ from typing import Any
 import pytest
 
 from puna.errors import PunaError
-from puna.server.http.logs import JsonFormatter, TextFormatter, log_format, set_up_logging
-from puna.server.http.request_log import RequestFacts, current
+from puna.server.http.logs import (
+    JsonFormatter,
+    RequestFacts,
+    TextFormatter,
+    current,
+    log_format,
+    set_up_logging,
+)
 
 
 def record(message: str, fields: dict[str, Any] | None = None, exc_info: Any = None) -> logging.LogRecord:

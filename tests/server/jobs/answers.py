@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from puna.protocol import CallDelta
-from puna.server.jobs.backend import AnswerDelta
+from puna.server.jobs.service import AnswerDelta
 
 #: Thinking, text, calls and text.
 ANSWER: Sequence[AnswerDelta] = (

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from puna.protocol import CallDelta
-from puna.server.jobs.backend import AnswerDelta
-from puna.server.jobs.calls import Calls, Segments
+from puna.server.jobs.service import AnswerDelta
+from puna.server.jobs.tools import Calls, Segments
 from tests.server.jobs.answers import ANSWER, cut
 
 

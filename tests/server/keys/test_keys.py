@@ -11,8 +11,17 @@ import pytest
 from starlette.datastructures import Headers
 
 from puna.errors import KeyFileError, RateLimitError
-from puna.server.keys.check import KeyUsage, needed_scope, presented
-from puna.server.keys.keyring import Key, Keyring, change_keys, digest, new_key, read_keys
+from puna.server.keys import (
+    Key,
+    Keyring,
+    KeyUsage,
+    change_keys,
+    digest,
+    needed_scope,
+    new_key,
+    presented,
+    read_keys,
+)
 
 
 def add(path: Path, name: str, **settings: object) -> str:

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from puna.server.jobs.backend import Service
+from puna.server.jobs.service import Service
 from puna.server.metrics import Metrics
 from puna.server.ollama.create import routes
 from puna.server.settings import Settings

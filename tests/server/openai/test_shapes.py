@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from puna.protocol import CallDelta, TokenLogprob, TopLogprob
-from puna.server.jobs.backend import Echo
-from puna.server.openai.shapes import ChatShape, Choice, Entry, TextShape, echoed
+from puna.server.jobs.service import Echo
+from puna.server.openai.reply import ChatShape, Choice, Entry, TextShape, echoed
 
 
 def entry(data: bytes, logprob: float = -1.0, **top: float) -> TokenLogprob:

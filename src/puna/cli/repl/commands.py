@@ -9,12 +9,92 @@ from typing import Any, Protocol
 
 from puna.cli import manage, terminal
 from puna.cli.manage import print_models
-from puna.cli.repl import help as texts
 from puna.cli.repl.session import Session
 from puna.cli.settings import parse_values
 from puna.errors import PunaError, RequestError, ServerError
 from puna.options import THINK_LEVELS
 from puna.unknown import did_you_mean
+
+COMMANDS = """\
+Available Commands:
+  /set            Set session variables
+  /show           Show model information
+  /load <model>   Load a session or model
+  /save <model>   Save your current session
+  /clear          Clear session context
+  /list           List models
+  /bye            Exit
+  /?, /help       Help for a command
+  /? shortcuts    Help for keyboard shortcuts
+
+Use \"\"\" to begin a multi-line message.
+"""
+
+SET = """\
+Available Commands:
+  /set parameter <name> <value>   Set a parameter
+  /set system <text>              Set system message
+  /set history                    Enable history
+  /set nohistory                  Disable history
+  /set wordwrap                   Enable wordwrap
+  /set nowordwrap                 Disable wordwrap
+  /set format json                Enable JSON mode
+  /set noformat                   Disable formatting
+  /set verbose                    Show timings after an answer
+  /set quiet                      Do not show timings
+  /set think [high|medium|low]    Enable thinking
+  /set nothink                    Disable thinking
+"""
+
+PARAMETERS = """\
+Available Parameters:
+  /set parameter seed <int>                 Random number seed
+  /set parameter num_predict <int>          Maximum number of tokens to generate (-1: ten contexts)
+  /set parameter top_k <int>                Sample from the k most likely tokens
+  /set parameter top_p <float>              Sample from the most likely tokens with total probability p
+  /set parameter min_p <float>              Drop tokens less likely than this fraction of the top one
+  /set parameter typical_p <float>          Sample from the most typical tokens with total probability p
+  /set parameter num_ctx <int>              Context length in tokens
+  /set parameter num_keep <int>             Tokens kept from the start when the context is full
+  /set parameter temperature <float>        Randomness; 0 always picks the most likely token
+  /set parameter repeat_penalty <float>     How strongly to avoid repetition
+  /set parameter repeat_last_n <int>        How far back to look for repetition
+  /set parameter presence_penalty <float>   Penalty for tokens that already occurred
+  /set parameter frequency_penalty <float>  Penalty for tokens, times how often they occurred
+  /set parameter num_thread <int>           Number of threads (0: all cores)
+  /set parameter stop <text> <text> ...     Stop at any of these texts
+"""
+
+SHOW = """\
+Available Commands:
+  /show info         Show details for this model
+  /show license      Show model license
+  /show modelfile    Show Modelfile for this model
+  /show parameters   Show parameters for this model
+  /show system       Show system message
+  /show template     Show prompt template
+"""
+
+SHORTCUTS = """\
+Available keyboard shortcuts:
+  Ctrl + a      Move to the beginning of the line (Home)
+  Ctrl + e      Move to the end of the line (End)
+   Alt + b      Move back one word
+   Alt + f      Move forward one word
+  Ctrl + k      Delete to the end of the line
+  Ctrl + u      Delete to the beginning of the line
+  Ctrl + w      Delete the word before the cursor
+  Ctrl + r      Search the history (Enter takes the match)
+   Tab          Complete a command, a model's name or a path
+  Ctrl + l      Clear the screen
+  Ctrl + g      Write the message in an editor
+   Alt + Enter  Start a new line
+  Ctrl + c      Stop the answer
+  Ctrl + d      Exit
+"""
+
+TOPICS = {"set": SET, "show": SHOW, "shortcuts": SHORTCUTS, "shortcut": SHORTCUTS}
+
 
 #: A line that starts with the path of such a file is a message, not a command.
 _MEDIA = re.compile(r"^/\S+\.(jpe?g|png|webp|wav)\b", re.IGNORECASE)
@@ -90,13 +170,13 @@ def _clear(session: Session, _line: str, _history: History) -> None:
 def _help(_session: Session, line: str, _history: History) -> None:
     words = line.split()
     topic = words[1].removeprefix("/") if len(words) > 1 else ""
-    terminal.note(texts.TOPICS.get(topic, texts.COMMANDS))
+    terminal.note(TOPICS.get(topic, COMMANDS))
 
 
 def _set(session: Session, line: str, history: History) -> None:
     words = line.split()
     if len(words) < 2:
-        terminal.note(texts.SET)
+        terminal.note(SET)
         return
     settings, name, values = session.settings, words[1], words[2:]
     if name == "parameter":
@@ -129,7 +209,7 @@ def _set(session: Session, line: str, history: History) -> None:
 def _set_parameter(session: Session, line: str) -> None:
     words = _words(line.split(maxsplit=2)[2]) if len(line.split()) > 2 else []
     if len(words) < 2:
-        terminal.note(texts.PARAMETERS)
+        terminal.note(PARAMETERS)
         return
     name, values = words[0], words[1:]
     try:
@@ -178,7 +258,7 @@ def _show(session: Session, line: str, _history: History) -> None:
     elif part:
         print(f"Unknown command '/show {part}'. Type /? for help")
     else:
-        terminal.note(texts.SHOW)
+        terminal.note(SHOW)
 
 
 def _show_info(session: Session) -> None:

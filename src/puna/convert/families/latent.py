@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from puna.convert.checkpoint import Values
 from puna.convert.config import Config
 from puna.convert.family import Assumption, Family, Key, Place, Split
-from puna.convert.numbers import Values
 
 
 def _keys_and_values(values: Values, config: Config) -> Sequence[Values]:
@@ -115,7 +115,7 @@ MISTRAL_ROTATION: Final[dict[str, Any]] = {
     "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
 }  # fmt: skip
 
-FAMILIES: Final = (
+_LATENT: Final = (
     Family(
         hf=("DeepseekV2ForCausalLM",), architecture="deepseek2",
         keys={
@@ -159,5 +159,29 @@ FAMILIES: Final = (
             "norm_topk_prob": True, "rope_parameters": MISTRAL_ROTATION, "rope_theta": 10000.0,
             "q_lora_rank": 1024, "n_shared_experts": 1,
         },
+    ),
+)  # fmt: skip
+
+
+_SAME: Final = (
+    "vocab_size", "attention.layer_norm_rms_epsilon", "expert_feed_forward_length", "expert_shared_count",
+    "expert_weights_scale", "expert_weights_norm", "leading_dense_block_count",
+)  # fmt: skip
+_KEYS: Final[dict[str, Key]] = {
+    **{name: KEYS[name] for name in _SAME},
+    "attention.head_count_kv": lambda config: config.kv_heads,
+    "rope.freq_base": lambda config: float(config.rope.get("rope_theta", 10000.0)),
+}
+
+FAMILIES: Final = (
+    *_LATENT,
+    Family(
+        hf=("DeepseekOCRForCausalLM",), architecture="deepseek2-ocr", keys=_KEYS, pre="deepseek-v3",
+        dropped=("model.sam_model.", "model.view_seperator"),
+        assumed={
+            "norm_topk_prob": False, "scoring_func": "softmax", "topk_method": "greedy", "use_mla": False,
+            "moe_layer_freq": 1, "lm_head": True, "rm_head": False,
+        },
+        harmless=("v_head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "n_group", "topk_group", "head_dim"),
     ),
 )  # fmt: skip

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from puna.convert.checkpoint import Values
 from puna.convert.config import Config
-from puna.convert.family import SCALED, Family, Key
+from puna.convert.family import PLAIN, SCALED, Family, Key
 from puna.convert.keys import (
     LONG_ROPE,
     llama3_factors,
@@ -15,7 +16,6 @@ from puna.convert.keys import (
     long_rope_factors,
     original_context,
 )
-from puna.convert.numbers import Values
 from puna.convert.plan import POST_NORMS
 
 KEYS: Final[dict[str, Key]] = {
@@ -139,4 +139,33 @@ EXAONE4: Final = Family(
     defaults={"rope_theta": 10000.0, "sliding_window": 4096},
     assumed={"layer_types": _exaone_kinds, "sliding_window_pattern": _exaone_pattern},
 )  # fmt: skip
-FAMILIES: Final = (LLAMA, LLAMA_BODY, MISTRAL, MIXTRAL, GRANITE, SMOLLM3, SEED_OSS, EXAONE4)
+_LLAMAS: Final = (LLAMA, LLAMA_BODY, MISTRAL, MIXTRAL, GRANITE, SMOLLM3, SEED_OSS, EXAONE4)
+
+
+def _rotated_dims(config: Config) -> int:
+    share = config.rope.get("partial_rotary_factor", 1.0)
+    return int(share * config.count("hidden_size")) // config.heads
+
+
+PHI3: Final = Family(
+    hf=("Phi3ForCausalLM",), architecture="phi3",
+    keys={
+        "rope.dimension_count": _rotated_dims,
+        "rope.scaling.original_context_length": original_context,
+        "rope.scaling.attn_factor": long_rope_attention,
+        "rope.scaling.type": lambda config: None,
+        "attention.sliding_window": lambda config: config.get("sliding_window") or 0,
+    },
+    extra=long_rope_factors, vocabulary="phi3", pre="gpt-4o", ropes=(*PLAIN, "longrope", "su"),
+    defaults={"original_max_position_embeddings": 4096}, assumed={
+        **LONG_ROPE, "full_attn_mod": 1, "interpolate_factor": 1,
+        # Of two, transformers takes that outside.
+        "rope_parameters.original_max_position_embeddings": lambda config: config.peek(
+            "original_max_position_embeddings"
+        ),
+    },
+)  # fmt: skip
+FAMILIES: Final = (
+    *_LLAMAS,
+    PHI3,
+)

@@ -8,12 +8,12 @@ from typing import Any, Final
 import numpy as np
 
 from puna.convert.assumptions import check_settings
+from puna.convert.checkpoint import Values
 from puna.convert.config import Config
 from puna.convert.families.llama import KEYS as LLAMA_KEYS
 from puna.convert.families.llama import ROPES
 from puna.convert.family import Change, Family, Key, Parting, Place, Split, permuted
 from puna.convert.keys import llama3_factors
-from puna.convert.numbers import Values
 from puna.errors import ConversionError, shown
 
 

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from puna.convert.checkpoint import Values
 from puna.convert.config import Config
 from puna.convert.families.llama import KEYS as LLAMA_KEYS
 from puna.convert.families.llama import SCALE_DEFAULTS, SCALES
 from puna.convert.family import Assumption, Change, Family, Key, Place, Split
-from puna.convert.numbers import Values
 
 
 def decay(values: Values, config: Config) -> Values:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from puna.convert.checkpoint import Values
 from puna.convert.config import Config
 from puna.convert.families.gemma import OLD_ROTATION, every_second_windowed
 from puna.convert.families.latent import MISTRAL_ROTATION, SAME_SCALES
 from puna.convert.family import PLAIN, Assumption, Change, Family, Key, Place, Split
-from puna.convert.numbers import Values
 from puna.convert.plan import POST_NORMS
 from puna.errors import ConversionError
 

@@ -8,10 +8,10 @@ from typing import Final
 
 import numpy as np
 
+from puna.convert.checkpoint import Values
 from puna.convert.config import Config
 from puna.convert.families.mamba import NO_ATTENTION, NOTHING
 from puna.convert.family import Family, Member, Place
-from puna.convert.numbers import Values
 
 #: What layers say with low ranks, in their tensors' names and in those of files.
 _LOW_RANKS: Final = ("w", "a", "v", "g")

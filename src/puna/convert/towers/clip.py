@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from puna.convert.checkpoint import Values
 from puna.convert.config import Config
 from puna.convert.family import Family, Key, Place, Split
-from puna.convert.numbers import Values
 from puna.errors import ConversionError, shown
 
 LAYER: Final = {

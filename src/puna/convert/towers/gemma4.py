@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from puna.convert.checkpoint import Values
 from puna.convert.config import Config
 from puna.convert.family import Change, Family, Place
-from puna.convert.numbers import Values
 from puna.convert.towers.clip import kept, square
 
 _LINEARS: Final = {

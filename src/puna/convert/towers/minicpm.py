@@ -7,10 +7,10 @@ from typing import Final
 
 import numpy as np
 
+from puna.convert.checkpoint import Values
 from puna.convert.config import Config
 from puna.convert.families.minicpm import version
 from puna.convert.family import Family, Split
-from puna.convert.numbers import Values
 from puna.convert.towers.clip import LAYER, kept, keys, thirds
 
 _MERGER: Final = {"pre_norm": "input_norm", "linear_1": "up", "linear_2": "down"}

@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from puna.convert.checkpoint import Values
 from puna.convert.config import Config
 from puna.convert.family import Family, Key, Place, Split
-from puna.convert.numbers import Values
 from puna.convert.towers.clip import activation, thirds, unless
 from puna.errors import ConversionError
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.errors import GGUFError
-from puna.gguf.blocks import codebook, iq, k, plain, simple, ternary
+from puna.gguf.blocks import iq, k, simple, ternary
 from puna.gguf.blocks.layout import LAYOUTS
 from puna.gguf.types import GGMLType
 
@@ -22,8 +22,8 @@ Encoder = Callable[[NDArray[np.float32], NDArray[np.float32] | None], NDArray[An
 _NUMBERS = (GGMLType.F32, GGMLType.F16, GGMLType.F64, GGMLType.I8, GGMLType.I16, GGMLType.I32, GGMLType.I64)
 
 _DECODERS: dict[GGMLType, Decoder] = {
-    **dict.fromkeys(_NUMBERS, plain.decode_number),
-    GGMLType.BF16: plain.decode_bf16,
+    **dict.fromkeys(_NUMBERS, simple.decode_number),
+    GGMLType.BF16: simple.decode_bf16,
     GGMLType.Q4_0: simple.decode_q4_0,
     GGMLType.Q4_1: simple.decode_q4_1,
     GGMLType.Q5_0: simple.decode_q5_0,
@@ -43,17 +43,17 @@ _DECODERS: dict[GGMLType, Decoder] = {
     GGMLType.IQ2_S: iq.decode_iq2_s,
     GGMLType.IQ3_XXS: iq.decode_iq3_xxs,
     GGMLType.IQ3_S: iq.decode_iq3_s,
-    GGMLType.IQ4_NL: codebook.decode_iq4_nl,
-    GGMLType.IQ4_XS: codebook.decode_iq4_xs,
-    GGMLType.MXFP4: codebook.decode_mxfp4,
-    GGMLType.MXFP4_PAIRS: codebook.decode_mxfp4_pairs,
+    GGMLType.IQ4_NL: iq.decode_iq4_nl,
+    GGMLType.IQ4_XS: iq.decode_iq4_xs,
+    GGMLType.MXFP4: iq.decode_mxfp4,
+    GGMLType.MXFP4_PAIRS: iq.decode_mxfp4_pairs,
     GGMLType.TQ1_0: ternary.decode_tq1_0,
     GGMLType.TQ2_0: ternary.decode_tq2_0,
 }
 
 _ENCODERS: dict[GGMLType, Encoder] = {
-    GGMLType.F16: plain.encode_f16,
-    GGMLType.BF16: plain.encode_bf16,
+    GGMLType.F16: simple.encode_f16,
+    GGMLType.BF16: simple.encode_bf16,
     GGMLType.Q4_0: simple.encode_q4_0,
     GGMLType.Q4_1: simple.encode_q4_1,
     GGMLType.Q5_0: simple.encode_q5_0,
@@ -64,9 +64,9 @@ _ENCODERS: dict[GGMLType, Encoder] = {
     GGMLType.Q4_K: k.encode_q4_k,
     GGMLType.Q5_K: k.encode_q5_k,
     GGMLType.Q6_K: k.encode_q6_k,
-    GGMLType.IQ4_NL: codebook.encode_iq4_nl,
-    GGMLType.IQ4_XS: codebook.encode_iq4_xs,
-    GGMLType.MXFP4: codebook.encode_mxfp4,
+    GGMLType.IQ4_NL: iq.encode_iq4_nl,
+    GGMLType.IQ4_XS: iq.encode_iq4_xs,
+    GGMLType.MXFP4: iq.encode_mxfp4,
     GGMLType.TQ1_0: ternary.encode_tq1_0,
     GGMLType.TQ2_0: ternary.encode_tq2_0,
 }

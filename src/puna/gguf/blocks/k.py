@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from puna.gguf.blocks.bits import pack, unpack
-from puna.gguf.blocks.layout import LAYOUTS
+from puna.gguf.blocks.layout import LAYOUTS, pack, unpack
 from puna.gguf.blocks.search import IntegerLevels
 from puna.gguf.blocks.superblock import fit_affine_groups, fit_signed, scale_groups
 from puna.gguf.types import GGMLType

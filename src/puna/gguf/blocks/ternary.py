@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from puna.gguf.blocks.bits import pack, unpack
-from puna.gguf.blocks.layout import LAYOUTS
+from puna.gguf.blocks.layout import LAYOUTS, pack, unpack
 from puna.gguf.blocks.search import inverse
 from puna.gguf.types import GGMLType
 

@@ -20,8 +20,7 @@ from puna.machine import usable_threads
 from puna.ops import sampling
 from puna.ops.backend import Backend
 from puna.ops.cpu import packing
-from puna.ops.cpu.recorder import CPURecorder
-from puna.ops.cpu.traced import Traced, read
+from puna.ops.cpu.recorder import CPURecorder, Traced, read
 from puna.ops.experts import ACTIVATIONS, ExpertNetworks, ExpertWeights, Routing
 from puna.ops.host import HostIndexBuffer, HostStorage
 from puna.ops.rope import Rope

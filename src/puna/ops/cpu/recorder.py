@@ -1,26 +1,186 @@
 """Recording the kernel calls of a computation.
 
-The extension notes each kernel call with its arguments (`csrc/python/program.h`), which are addresses; so a
-computation can be replayed when nothing but kernels computes in it, and when what it reads anew each time is
-in arrays that stay where they are. The first is not taken on trust: while recording, every use of an array
-that kernels computed, or that indices are in, is looked at (`traced.py`).
+The extension notes each kernel call with its arguments (`csrc/python/program.h`), which are addresses;
+so a computation can be replayed when nothing but kernels computes in it, and when what it reads anew
+each time is in arrays that stay where they are. The first is not taken on trust: while recording, every
+use of an array that kernels computed, or that indices are in, is looked at (`traced.py`).
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
+import threading
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from puna import _native
-from puna.ops.cpu.traced import Traced, told
 from puna.ops.host import HostIndexBuffer
 from puna.ops.recording import Recorded
+
+
+class Notes(Protocol):
+    """What a recording is told."""
+
+    def hinder(self, obstacle: str) -> None:
+        """It cannot be replayed, and this is why."""
+
+    def empty(self, shape: tuple[int, ...], dtype: str) -> Traced:
+        """A contiguous array in the memory of what is recorded."""
+
+
+class _Current(threading.local):
+    notes: Notes | None = None
+
+
+_current = _Current()
+#: What says nothing about values, and what numpy itself asks for before it calls what is below.
+_ALLOWED = frozenset(
+    (
+        "shape", "ndim", "dtype", "size", "nbytes", "itemsize", "flags", "ctypes", "reshape", "__class__",
+        "__array_priority__", "__array_finalize__", "__array_ufunc__", "__array_wrap__",
+    )
+)  # fmt: skip
+
+
+#: Those that leave the dtype as it is; numpy's own would not.
+_NUMBERS = (int, float)
+
+
+class Traced(np.ndarray[Any, np.dtype[Any]]):
+    """A plain array, but that a recording sees what is done with it.
+
+    Sums and products of float32 arrays of equal shape, and products with a number or with a vector for every
+    row, are done by kernels that give the same bits as numpy. Views pass. Anything else is an obstacle.
+    """
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        notes = _current.notes
+        if notes is not None:
+            if method == "__call__" and not kwargs and (combined := _combined(ufunc, *inputs)) is not None:
+                return combined
+            notes.hinder(f"it uses numpy.{ufunc.__name__}")
+        inputs = tuple(map(_plain, inputs))
+        if "out" in kwargs:
+            kwargs["out"] = tuple(map(_plain, kwargs["out"]))
+        return getattr(ufunc, method)(*inputs, **kwargs)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        _hinder(f"it uses numpy.{func.__name__}")
+        return super().__array_function__(func, types, args, kwargs)
+
+    def __getattribute__(self, name: str) -> Any:
+        if _current.notes is not None and name not in _ALLOWED:
+            _hinder(f"it uses an array's `{name}`")
+        return super().__getattribute__(name)
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        if _current.notes is not None and not (isinstance(found, Traced) and _is_plain_index(index)):
+            _hinder("it reads an array's values by index")
+        return found
+
+    def reshape(self, *shape: Any, **order: Any) -> Any:
+        if _current.notes is not None and not super().__getattribute__("flags").c_contiguous:
+            _hinder("it copies a strided array")
+        return super().reshape(*shape, **order)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        _hinder("it writes to an array")
+        super().__setitem__(index, value)
+
+    def __iter__(self) -> Iterator[Any]:
+        _hinder("it reads an array's values one by one")
+        return super().__iter__()
+
+    def __bool__(self) -> bool:
+        _hinder("it reads an array's value")
+        return super().__bool__()
+
+    def __int__(self) -> int:
+        _hinder("it reads an array's value")
+        return super().__int__()
+
+    def __float__(self) -> float:
+        _hinder("it reads an array's value")
+        return super().__float__()
+
+    def __index__(self) -> int:
+        _hinder("it reads an array's value")
+        return super().__index__()
+
+    def __contains__(self, value: Any) -> bool:
+        _hinder("it looks for an array's value")
+        return super().__contains__(value)
+
+
+@contextmanager
+def told(notes: Notes) -> Iterator[None]:
+    """Inside a `with` block `notes` hears what this thread does with traced arrays."""
+    _current.notes = notes
+    try:
+        yield
+    finally:
+        _current.notes = None
+
+
+def empty(*shape: int) -> Traced:
+    """A contiguous float32 array for kernels to fill."""
+    notes = _current.notes
+    if notes is not None:
+        return notes.empty(shape, "float32")
+    return np.empty(shape, np.float32).view(Traced)
+
+
+def read(array: NDArray[Any]) -> NDArray[Any]:
+    """The values of `array`, as a plain array."""
+    _hinder("it reads an array's values")
+    return _plain(array)  # type: ignore[no-any-return]
+
+
+def _hinder(obstacle: str) -> None:
+    if _current.notes is not None:
+        _current.notes.hinder(obstacle)
+
+
+def _plain(value: Any) -> Any:
+    return np.asarray(value) if isinstance(value, Traced) else value
+
+
+def _is_plain_index(index: Any) -> bool:
+    """Whether it makes a view."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return all(part is None or part is ... or isinstance(part, (int, slice)) for part in parts)
+
+
+def _combined(ufunc: np.ufunc, *inputs: Any) -> NDArray[Any] | None:
+    """A sum or product done by a kernel, if this is one that there is a kernel for."""
+    if len(inputs) != 2:
+        return None
+    first, second = inputs
+    if ufunc is np.multiply and type(first) in _NUMBERS:
+        first, second = second, first
+    if not _is_plain_float32(first):
+        return None
+    if ufunc is np.multiply and type(second) in _NUMBERS:
+        return _native.scale(first, second)
+    if not _is_plain_float32(second):
+        return None
+    if ufunc is np.multiply and second.shape in (first.shape, first.shape[-1:]):
+        return _native.multiply(first, second)
+    if second.shape != first.shape:
+        return None
+    return _native.add(first, second) if ufunc is np.add else None
+
+
+def _is_plain_float32(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype == np.float32 and value.flags.c_contiguous
+
 
 _ALIGNMENT = 64
 

@@ -13,9 +13,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from puna.errors import RequestError, shown
+from puna.server.http.bodies import route
 from puna.server.http.replies import ANTHROPIC_VERSION, json_reply
-from puna.server.http.routing import route
-from puna.server.jobs.backend import Service
+from puna.server.jobs.service import Service
 from puna.store import StoredModel
 
 #: Anthropic's default and largest page.

@@ -11,14 +11,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from puna.server.anthropic import models
-from puna.server.anthropic.replies import CountedTokens, MessageEvent, MessageReply
-from puna.server.anthropic.shape import MessageShape
+from puna.server.anthropic.reply import CountedTokens, MessageEvent, MessageReply, MessageShape
 from puna.server.anthropic.wire import CountRequest, MessagesRequest
+from puna.server.http.bodies import body_route
 from puna.server.http.replies import SSE, StreamReply, anthropic_error_event, json_reply, named_event, started
-from puna.server.http.routing import body_route
-from puna.server.jobs.backend import AnswerDelta, Finished, Service
-from puna.server.jobs.calls import Segments
 from puna.server.jobs.jobs import Job, job, one_job
+from puna.server.jobs.service import AnswerDelta, Finished, Service
+from puna.server.jobs.tools import Segments
 
 
 def routes(backend: Service) -> list[Route]:

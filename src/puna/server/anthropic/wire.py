@@ -2,19 +2,191 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 import msgspec.structs
 from pydantic import Field
 
-from puna.errors import RequestError, shown
+from puna.chat.templates.messages import PLACE, Message
+from puna.errors import RequestError, UnavailableError, shown
 from puna.grammar.format import Format
-from puna.server.anthropic.blocks import MessageParam, prompt_messages, system_text
 from puna.server.http.bodies import Body, Many, Messages, Name
+from puna.server.jobs.images import from_base64, from_url
 from puna.server.jobs.jobs import GenerationSpec
 from puna.server.jobs.own_fields import ChatFields, OwnFields, SamplingFields, only_one
-from puna.server.jobs.tools import ToolUse, function
+from puna.server.jobs.tools import ToolUse, called, function
+
+_ROLES: Final = ("user", "assistant", "system")
+
+#: Blocks with nothing for a prompt: what only Anthropic can read, or has run itself.
+_EMPTY: Final = ("redacted_thinking", "server_tool_use", "web_search_tool_result", "container_upload")
+
+
+class MessageParam(Body):
+    role: str = ""
+    content: Any = None
+
+
+def system_text(given: Any) -> list[Message]:
+    """The system message, if there is one; its blocks are paragraphs. Raises RequestError."""
+    if given is None:
+        return []
+    blocks = [{"type": "text", "text": given}] if isinstance(given, str) else given
+    if not isinstance(blocks, list):
+        raise RequestError("system must be a text or a list of text blocks")
+    texts = []
+    for block in blocks:
+        match block:
+            case {"type": "text", "text": str(text)}:
+                texts.append(text)
+            case _:
+                raise RequestError("system must be a text or a list of text blocks")
+    text = "\n\n".join(texts)
+    return [Message(role="system", content=text)] if text else []
+
+
+def prompt_messages(given: Sequence[MessageParam]) -> tuple[list[Message], list[str]]:
+    """The messages of the prompt, and sentences about blocks that are left out. Raises RequestError."""
+    reader = _Reader()
+    messages: list[Message] = []
+    for place, message in enumerate(given):
+        messages += reader.messages(message, f"messages[{place}]")
+    return messages, [f'blocks of the type "{kind}" are ignored' for kind in sorted(reader.unknown)[:8]]
+
+
+class _Reader:
+    """Reads messages one after the other; `unknown` are the types of blocks that it knows nothing of."""
+
+    def __init__(self) -> None:
+        self.unknown: set[str] = set()
+        self._names: dict[str, str] = {}  # of called tools, by the id of the call
+
+    def messages(self, given: MessageParam, where: str) -> Iterator[Message]:
+        """Those that one becomes: results of tools come first, each as one of its own."""
+        role = given.role.lower()
+        if role not in _ROLES:
+            raise RequestError(f'{where}.role must be "user" or "assistant", not {shown(given.role)}')
+        parts = _Parts()
+        for at, block in self._blocks(given.content, where):
+            match block:
+                case {"type": "tool_result"}:
+                    yield self._result(block, at)
+                case {"type": "tool_use"}:
+                    parts.calls.append(self._call(block, at))
+                case {"type": "thinking"}:
+                    parts.thinking.append(str(block.get("thinking") or ""))
+                case _:
+                    self._content(parts, block, at)
+        if parts.said or not isinstance(given.content, list):
+            yield parts.message(role)
+
+    def _blocks(self, content: Any, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        if isinstance(content, str):
+            yield where, {"type": "text", "text": content}
+            return
+        if not isinstance(content, list):
+            raise RequestError(f"{where}.content must be a text or a list of blocks")
+        for place, block in enumerate(content):
+            at = f"{where}.content[{place}]"
+            if not isinstance(block, dict) or not isinstance(block.get("type"), str):
+                raise RequestError(f"{at} must be a block, which is an object with a type")
+            yield at, block
+
+    def _content(self, parts: _Parts, block: dict[str, Any], at: str) -> None:
+        """Add a block of text or an image."""
+        match block:
+            case {"type": "text", "text": str(text)}:
+                parts.texts.append(text)
+            case {"type": "image"}:
+                parts.image(_image(block.get("source"), at))
+            case {"type": "document"}:
+                self._document(parts, block, at)
+            case {"type": "search_result"}:
+                for inner_at, inner in self._blocks(block.get("content") or [], at):
+                    self._content(parts, inner, inner_at)
+            case {"type": "text" | "tool_use" | "tool_result"}:
+                raise RequestError(f"{at}: a block of the type {shown(block['type'])} is malformed here")
+            case {"type": str(kind)} if kind not in _EMPTY:
+                self.unknown.add(kind[:40])
+
+    def _document(self, parts: _Parts, block: dict[str, Any], at: str) -> None:
+        title = block.get("title")
+        match block.get("source"):
+            case {"type": "text", "data": str(text)}:
+                parts.texts.append(f"{title}\n\n{text}" if isinstance(title, str) and title else text)
+            case {"type": "content", "content": content}:
+                for inner_at, inner in self._blocks(content, f"{at}.source"):
+                    self._content(parts, inner, inner_at)
+            case _:
+                raise UnavailableError(f"{at}: documents can only be given as text in this version")
+
+    def _call(self, block: dict[str, Any], at: str) -> dict[str, Any]:
+        for key in ("id", "name"):
+            if not isinstance(block.get(key), str) or not block[key]:
+                raise RequestError(f"{at}: tool_use block missing required '{key}' field")
+        self._names[block["id"]] = block["name"]
+        arguments = block.get("input")
+        return called(block["id"], block["name"], {} if arguments is None else arguments)
+
+    def _result(self, block: dict[str, Any], at: str) -> Message:
+        identifier = block.get("tool_use_id")
+        if not isinstance(identifier, str):
+            raise RequestError(f"{at}: tool_result block missing required 'tool_use_id' field")
+        parts = _Parts()
+        content = block.get("content")
+        for inner_at, inner in self._blocks("" if content is None else content, at):
+            self._content(parts, inner, inner_at)
+        return parts.message("tool", tool_call_id=identifier, tool_name=self._names.get(identifier, ""))
+
+
+class _Parts:
+    """The blocks of one message, as far as they came."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.images: list[Any] = []
+        self.calls: list[dict[str, Any]] = []
+        self.thinking: list[str] = []
+
+    @property
+    def said(self) -> bool:
+        return bool(self.texts or self.calls or self.thinking)
+
+    def image(self, image: Any) -> None:
+        """An image, which stays where it stands between the texts."""
+        self.images.append(image)
+        self.texts.append(PLACE)
+
+    def message(self, role: str, **more: str) -> Message:
+        texts = self.texts
+        if any(PLACE in text and text != PLACE for text in texts):
+            # Somebody writes the mark: then images stand before the text.
+            texts = [text for text in texts if text != PLACE]
+        return Message(
+            role=role,
+            content="".join(texts),
+            thinking="".join(self.thinking),
+            images=self.images,
+            tool_calls=self.calls,
+            **more,
+        )
+
+
+def _image(source: Any, at: str) -> Any:
+    match source:
+        case {"type": "base64", "data": str(data)}:
+            return from_base64(data)
+        case {"type": "url", "url": str(url)}:
+            return from_url(url)
+        case {"type": "file"}:
+            raise UnavailableError(f"{at}: files are not kept by this version; send the image as base64")
+    raise RequestError(
+        f'{at}.source must be {{"type": "base64", "media_type": ..., "data": ...}} or '
+        '{"type": "url", "url": ...}'
+    )
+
 
 _EFFORTS: Final = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "max"}
 

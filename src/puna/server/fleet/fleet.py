@@ -10,11 +10,9 @@ import time
 from collections.abc import AsyncIterator, Iterator
 
 from puna.errors import CrashLoopError, InsufficientMemoryError, RunnerError
-from puna.server.fleet.failures import Crashes, watch
-from puna.server.fleet.loading import Loading, Loads, ProgressCallback, Queue
-from puna.server.fleet.looks import look
-from puna.server.fleet.resident import LoadPlan, ResidentModel, victim, victims
-from puna.server.fleet.runner import Launcher, Runner
+from puna.server.fleet.loading import Crashes, Loading, Loads, ProgressCallback, Queue, watch
+from puna.server.fleet.resident import Launcher, LoadPlan, ResidentModel, Runner, victim, victims
+from puna.server.fleet.status import look
 from puna.server.metrics import Metrics
 from puna.server.settings import DEFAULT_PARALLEL, Settings
 from puna.store import StoredModel

@@ -1,14 +1,15 @@
-"""Request bodies: their limits, and reading JSON into wire types as Go's decoder would."""
+"""Requests: routes, and bodies with their limits, read into wire types as Go's decoder would."""
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 from starlette.datastructures import Headers
 from starlette.requests import Request
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from puna import gojson
@@ -16,7 +17,7 @@ from puna.errors import BodyTooLargeError, PunaError, RequestError, shown
 from puna.json_gauge import JsonGauge
 from puna.options import MAX_ADAPTERS, Options
 from puna.server.http.connections import STREAMED
-from puna.server.http.replies import error_reply
+from puna.server.http.replies import JSON, error_reply
 from puna.unknown import unknown_and_ignored
 
 #: Characters: a registry's name, a namespace, a model and a tag have at most 600.
@@ -211,3 +212,76 @@ _KINDS = {bool: "a boolean", int: "a number", str: "a string", list: "a list", d
 
 def _described(value: Any) -> str:
     return "null" if value is None else _KINDS.get(type(value), shown(value))
+
+
+Endpoint = Callable[[Request], Awaitable[ASGIApp]]
+
+#: A reply of raw bytes, or of none.
+NOTHING: Final = ""
+
+
+class ApiRoute(Route):
+    """A route as `/openapi.json` describes it; the docstring of its endpoint says what it does.
+
+    `takes` is the type its body is read as. `gives` is the type of its reply where that is declared, and
+    `events` that of each item of a stream, if it is another; `content_types` are those it answers with;
+    `query` are the parameters of its query. A route with a `header` answers only requests that have it.
+    """
+
+    takes: type[Body] | None = None
+    gives: Any = None
+    events: Any = None
+    content_types: tuple[str, ...] = (JSON,)
+    query: tuple[str, ...] = ()
+    header: str = ""
+    says: str = ""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        if self.header and self.header not in Headers(scope=scope):
+            return Match.NONE, {}
+        return super().matches(scope)
+
+
+def route(
+    path: str,
+    endpoint: Endpoint,
+    *methods: str,
+    gives: Any = None,
+    content_type: str = JSON,
+    query: tuple[str, ...] = (),
+    header: str = "",
+) -> ApiRoute:
+    """A route for `methods` alone: Starlette by itself adds HEAD wherever there is GET."""
+    made = ApiRoute(path, endpoint, methods=methods)
+    made.methods = set(methods)
+    made.gives = gives
+    made.content_types = (content_type,)
+    made.query = query
+    made.header = header
+    made.says = endpoint.__doc__ or ""
+    return made
+
+
+def body_route(
+    path: str,
+    takes: type[B],
+    endpoint: Callable[[B], Awaitable[ASGIApp]],
+    *,
+    method: str = "POST",
+    gives: Any = None,
+    events: Any = None,
+    streams: str = "",
+    content_type: str = JSON,
+) -> ApiRoute:
+    """A route whose endpoint gets the request's body as `takes`; it may stream in the type `streams`."""
+
+    async def answer(request: Request) -> ASGIApp:
+        return await endpoint(await read(request, takes))
+
+    made = route(path, answer, method, gives=gives, content_type=content_type)
+    made.takes = takes
+    made.events = events
+    made.says = endpoint.__doc__ or ""
+    if streams:
+        made.content_types = (content_type, streams)
+    return made

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from puna.errors import PunaError
-from puna.server.http.request_log import facts
+from puna.server.http.logs import facts
 
 JSON: Final = "application/json; charset=utf-8"
 NDJSON: Final = "application/x-ndjson"

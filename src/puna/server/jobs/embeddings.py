@@ -15,10 +15,10 @@ from puna.chat.templates.author import Author
 from puna.errors import ModelNotFoundError, RequestError
 from puna.protocol import Embed, Embedded
 from puna.server.http.bodies import Name
-from puna.server.jobs.backend import LoadRequest, Service, warnings
 from puna.server.jobs.checks import check_inputs
 from puna.server.jobs.own_fields import AdapterFields
-from puna.server.jobs.threads import parsing
+from puna.server.jobs.service import LoadRequest, Service, warnings
+from puna.server.jobs.turns import parsing
 from puna.store import StoredModel
 
 

@@ -19,9 +19,9 @@ from puna.errors import RequestError, shown
 from puna.grammar.format import Format
 from puna.protocol import Generate, Prompt
 from puna.server.jobs import checks
-from puna.server.jobs.backend import LoadRequest, Service
 from puna.server.jobs.images import check_remote, fetched
-from puna.server.jobs.threads import parsing
+from puna.server.jobs.service import LoadRequest, Service
+from puna.server.jobs.turns import parsing
 from puna.server.settings import keep_alive_s
 from puna.store import StoredModel
 from puna.vision.limits import image_limits

@@ -13,7 +13,7 @@ import msgspec
 
 from puna.protocol import Evaluated
 from puna.server.fleet.loading import ProgressCallback
-from puna.server.fleet.runner import Runner
+from puna.server.fleet.resident import Runner
 from puna.server.running import Running
 
 T = TypeVar("T")

@@ -17,13 +17,13 @@ from puna.chat.answers.registry import check_parser
 from puna.chat.templates.choose import check_template
 from puna.chat.templates.defaults import check_renderer
 from puna.errors import InvalidNameError, PunaError, RequestError, TemplateError
-from puna.quantize.kinds import file_type_of
+from puna.quantize.mixture import file_type_of
 from puna.registry.report import TransferProgress
-from puna.server.http.caller import caller
+from puna.server.http.bodies import NOTHING, body_route, route
+from puna.server.http.connections import caller
 from puna.server.http.replies import NDJSON, empty
-from puna.server.http.routing import NOTHING, body_route, route
-from puna.server.jobs.backend import Service
-from puna.server.jobs.threads import in_own_thread, parsing
+from puna.server.jobs.service import Service
+from puna.server.jobs.turns import in_own_thread, parsing
 from puna.server.ollama.transfers import progress_reply, pulling
 from puna.server.ollama.wire import CreateRequest
 from puna.store import ModelName, ModelSpec, normalize_digest

@@ -13,14 +13,13 @@ from starlette.types import ASGIApp
 
 from puna.errors import ContextLengthError, EmbeddingError, GenerationError, RequestError, UnavailableError
 from puna.protocol import Embed
-from puna.server.http.bodies import Name
+from puna.server.http.bodies import Name, body_route
 from puna.server.http.replies import ListReply, json_reply
-from puna.server.http.routing import body_route
 from puna.server.jobs import embeddings
-from puna.server.jobs.backend import LoadRequest, Service
 from puna.server.jobs.checks import check_inputs
 from puna.server.jobs.embeddings import RerankRequest, Vectors, rerank
 from puna.server.jobs.own_fields import AdapterFields
+from puna.server.jobs.service import LoadRequest, Service
 from puna.server.settings import keep_alive_s
 
 

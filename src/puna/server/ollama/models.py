@@ -18,13 +18,13 @@ from puna.devices import devices
 from puna.errors import InvalidNameError, ModelNotFoundError, PunaError, RequestError
 from puna.gguf import open_gguf
 from puna.options import Options
-from puna.server.fleet.looks import ModelStatus, look, own_fields
 from puna.server.fleet.resident import ResidentModel
-from puna.server.http.caller import caller
+from puna.server.fleet.status import ModelStatus, look, own_fields
+from puna.server.http.bodies import NOTHING, body_route, route
+from puna.server.http.connections import caller
+from puna.server.http.logs import facts
 from puna.server.http.replies import TEXT, empty, json_reply, text_reply
-from puna.server.http.request_log import facts
-from puna.server.http.routing import NOTHING, body_route, route
-from puna.server.jobs.backend import Service
+from puna.server.jobs.service import Service
 from puna.server.ollama.wire import CancelRequest, CopyRequest, ModelRequest, ShowRequest
 from puna.store import ModelName, StoredModel
 from puna.store.show import model_info, modelfile_text, parameters_text, projector_info, tensor_list

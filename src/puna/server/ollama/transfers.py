@@ -17,11 +17,11 @@ from puna.registry.network import TransferCancelledError
 from puna.registry.pull import pull
 from puna.registry.push import push
 from puna.registry.report import Report, TransferProgress
-from puna.server.http.caller import caller
+from puna.server.http.bodies import body_route
+from puna.server.http.connections import caller
 from puna.server.http.replies import NDJSON, StreamReply, json_lines, json_reply, native_error_line, started
-from puna.server.http.routing import body_route
-from puna.server.jobs.backend import Service
-from puna.server.jobs.threads import in_own_thread
+from puna.server.jobs.service import Service
+from puna.server.jobs.turns import in_own_thread
 from puna.server.ollama.wire import TransferRequest
 from puna.store import ModelName
 

@@ -10,15 +10,14 @@ from starlette.routing import Route
 
 from puna.errors import RequestError
 from puna.protocol import Embed
-from puna.server.http.bodies import Name
+from puna.server.http.bodies import Name, body_route
 from puna.server.http.replies import ListReply, json_reply
-from puna.server.http.routing import body_route
 from puna.server.jobs import embeddings
-from puna.server.jobs.backend import Service
 from puna.server.jobs.checks import check_inputs
 from puna.server.jobs.embeddings import RerankRequest, Vectors, rerank
 from puna.server.jobs.own_fields import AdapterFields, texts_or_tokens
-from puna.server.openai.replies import EmbeddingList, Ranking
+from puna.server.jobs.service import Service
+from puna.server.openai.reply import EmbeddingList, Ranking
 
 _ENCODINGS: Final = ("float", "base64")
 

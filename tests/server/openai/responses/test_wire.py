@@ -12,8 +12,7 @@ from puna.errors import PunaError
 from puna.grammar.format import Format
 from puna.server.http.bodies import parse
 from puna.server.jobs.jobs import GenerationSpec
-from puna.server.openai.responses.items import input_items, resolved
-from puna.server.openai.responses.wire import ResponsesRequest
+from puna.server.openai.responses.wire import ResponsesRequest, input_items, resolved
 
 TOOL = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": True}
 

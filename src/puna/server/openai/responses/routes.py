@@ -13,23 +13,23 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from puna.errors import PunaError, RequestError, ResponseNotFoundError, StoreError, shown
-from puna.server.http.caller import caller
+from puna.server.http.bodies import body_route, route
+from puna.server.http.connections import caller
 from puna.server.http.replies import SSE, StreamReply, json_reply, named_event, openai_error_event, started
-from puna.server.http.routing import body_route, route
-from puna.server.jobs.backend import AnswerDelta, Finished, Service
-from puna.server.jobs.calls import Segments
 from puna.server.jobs.jobs import Job, job, one_job
-from puna.server.openai.responses.items import Item, input_items, resolved
+from puna.server.jobs.service import AnswerDelta, Finished, Service
+from puna.server.jobs.tools import Segments
 from puna.server.openai.responses.kept import Document, KeptResponses
-from puna.server.openai.responses.replies import (
+from puna.server.openai.responses.reply import (
     CountedInput,
     DeletedResponse,
     InputItems,
     ResponseEvent,
     ResponseObject,
+    ResponseShape,
+    response_of,
 )
-from puna.server.openai.responses.shape import ResponseShape, response_of
-from puna.server.openai.responses.wire import ResponsesRequest
+from puna.server.openai.responses.wire import Item, ResponsesRequest, input_items, resolved
 
 _MAX_LISTED: Final = 100
 

@@ -2,21 +2,190 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import secrets
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+import msgspec.structs
 from pydantic import Field
 
 from puna.chat.templates.messages import Message
 from puna.errors import RequestError, UnavailableError, shown
 from puna.grammar.format import Format
-from puna.server.http.bodies import Body, Many, Name
+from puna.server.http.bodies import MAX_MESSAGES, Body, Many, Name
+from puna.server.jobs.images import from_url
 from puna.server.jobs.jobs import GenerationSpec
 from puna.server.jobs.own_fields import ChatFields, OwnFields, SamplingFields, only_one
-from puna.server.jobs.tools import ToolUse, chat_choice, function
-from puna.server.openai.responses.items import Item, prompt_messages
-from puna.server.openai.wire import response_format, think
+from puna.server.jobs.tools import ToolUse, called, chat_choice, function
+from puna.server.openai.wire import response_format, think, with_images
+
+Item = dict[str, Any]
+
+#: What the ids of items begin with.
+PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco"}
+
+
+def input_items(given: Any) -> list[Item]:
+    """A request's `input` as items, each with an id. Raises RequestError."""
+    if isinstance(given, str):
+        given = [{"role": "user", "content": [{"type": "input_text", "text": given}]}]
+    if not isinstance(given, list) or not given:
+        raise RequestError("input must be a text or a list of items, and not empty")
+    if len(given) > MAX_MESSAGES:
+        raise RequestError(f"input: more than {MAX_MESSAGES:,} items")
+    return [_with_id(item, f"input[{place}]") for place, item in enumerate(given)]
+
+
+def _with_id(item: Any, where: str) -> Item:
+    if not isinstance(item, dict):
+        raise RequestError(f"{where} must be an object, not {shown(item)}")
+    kind = item.get("type") or ("message" if "role" in item else None)
+    if kind is None:
+        raise RequestError(f"{where}: input item missing required 'type' field")
+    made = {**item, "type": kind}
+    if kind == "message" and isinstance(item.get("content"), str):
+        text = "output_text" if item.get("role") == "assistant" else "input_text"
+        made["content"] = [{"type": text, "text": item["content"]}]
+    if not isinstance(item.get("id"), str) or not item["id"]:
+        made["id"] = f"{PREFIXES.get(str(kind), 'item')}_{secrets.token_hex(18)}"
+    return made
+
+
+def resolved(items: Sequence[Item], find: Callable[[str], Item]) -> list[Item]:
+    """`items` with those in place of references to them, which `find` gets by their ids."""
+    return [find(item["id"]) if item["type"] == "item_reference" else item for item in items]
+
+
+def prompt_messages(items: Sequence[Item]) -> list[Message]:
+    """The messages of the prompt. What an answer thinks, says and calls is one message of the assistant.
+
+    Raises RequestError.
+    """
+    reader = _Reader()
+    for place, item in enumerate(items):
+        reader.read(item, f"input[{place}]")
+    return reader.messages()
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self._messages: list[Message] = []
+        self._names: dict[str, str] = {}  # of called functions, by the id of the call
+        self._thinking: list[str] = []  # that belongs to the next message of the assistant
+        self._calls: list[dict[str, Any]] = []  # of the last one
+
+    def messages(self) -> list[Message]:
+        if self._thinking:
+            self._add(Message(role="assistant"))
+        return self._messages
+
+    def read(self, item: Item, where: str) -> None:
+        match item["type"]:
+            case "message":
+                self._message(item, where)
+            case "function_call":
+                self._call(item)
+            case "function_call_output":
+                self._output(item, where)
+            case "reasoning":
+                self._thinking.append(_thought(item))
+            case kind:
+                raise RequestError(f"{where}: unknown input item type: {shown(kind)}")
+
+    def _message(self, item: Item, where: str) -> None:
+        role = str(item.get("role") or "").lower()
+        role = "system" if role == "developer" else role
+        if role not in ("user", "assistant", "system"):
+            raise RequestError(
+                f"{where}.role must be user, assistant, system or developer, not {shown(role)}"
+            )
+        message = _content(role, item.get("content"), where)
+        if role == "assistant" and self._messages and self._messages[-1].tool_calls:
+            self._say_more(message)
+        else:
+            self._add(message)
+
+    def _add(self, message: Message) -> None:
+        if message.role == "assistant":
+            self._calls = []
+            thinking = "".join(self._thinking)
+            message = msgspec.structs.replace(message, thinking=thinking, tool_calls=self._calls)
+            self._thinking = []
+        self._messages.append(message)
+
+    def _call(self, item: Item) -> None:
+        identifier = item.get("call_id")
+        call = called(identifier, item.get("name"), item.get("arguments"))
+        self._names[call["id"]] = call["function"]["name"]
+        if not self._messages or self._messages[-1].role != "assistant":
+            self._add(Message(role="assistant"))
+        elif self._thinking:
+            self._say_more(Message(role="assistant"))
+        self._calls.append(call)
+
+    def _say_more(self, message: Message) -> None:
+        """Add what is said between calls, or between them and their outputs, to the answer that calls."""
+        last = self._messages[-1]
+        self._messages[-1] = msgspec.structs.replace(
+            last,
+            content=last.content + message.content,
+            thinking=last.thinking + "".join(self._thinking),
+            images=[*last.images, *message.images],
+        )
+        self._thinking = []
+
+    def _output(self, item: Item, where: str) -> None:
+        identifier = item.get("call_id")
+        if not isinstance(identifier, str):
+            raise RequestError(f"{where}: function_call_output missing required 'call_id' field")
+        message = _content("tool", item.get("output"), f"{where}.output")
+        self._messages.append(
+            msgspec.structs.replace(
+                message, tool_call_id=identifier, tool_name=self._names.get(identifier, "")
+            )
+        )
+
+
+def _content(role: str, content: Any, where: str) -> Message:
+    """One message of all parts of an item."""
+    if isinstance(content, str) or content is None:
+        return Message(role=role, content=content or "")
+    if not isinstance(content, list):
+        raise RequestError(f"{where}: content must be a text or a list of parts")
+    parts = with_images([_part(role, part, f"{where}.content[{i}]") for i, part in enumerate(content)])
+    images = [image for part in parts for image in part.images]
+    return Message(role=role, content="".join(part.content for part in parts), images=images)
+
+
+def _part(role: str, part: Any, where: str) -> Message:
+    match part:
+        case {"type": "input_text" | "output_text" | "text" | "summary_text", "text": str(text)}:
+            return Message(role=role, content=text)
+        case {"type": "refusal", "refusal": str(text)}:
+            return Message(role=role, content=text)
+        case {"type": "input_image"}:
+            url = part.get("image_url")
+            if not isinstance(url, str):
+                raise RequestError(f"{where}: input_image needs an image_url; files are not kept here")
+            return Message(role=role, images=[from_url(url)])
+        case {"type": "input_file"}:
+            raise UnavailableError(f"{where}: file inputs are not currently supported")
+        case {"type": "input_audio"}:
+            raise UnavailableError(f"{where}: audio input is not available yet in this version")
+        case {"type": kind}:
+            raise RequestError(f"{where}: unknown content type: {shown(kind)}")
+    raise RequestError(f"{where} must be an object with a type")
+
+
+def _thought(item: Item) -> str:
+    """The thinking of an item: as the model thought it, or what there is of a summary."""
+    if isinstance(given := item.get("encrypted_content"), str) and given:
+        return given
+    parts = item.get("content") or item.get("summary") or []
+    texts = [part.get("text") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+    return "".join(text for text in texts if isinstance(text, str))
+
 
 #: What `include` asks for here; other things there are none of.
 LOGPROBS: Final = "message.output_text.logprobs"

@@ -18,14 +18,12 @@ from puna.options import Options
 from puna.protocol import CallDelta, Chunk, Done, Evaluated, Generate, Prompted, Scored, TokenLogprob
 from puna.server.fleet.fleet import Fleet
 from puna.server.fleet.loading import ProgressCallback
-from puna.server.fleet.resident import LoadPlan
-from puna.server.fleet.runner import Runner
-from puna.server.http.caller import caller
-from puna.server.http.request_log import facts
+from puna.server.fleet.resident import LoadPlan, Runner
+from puna.server.http.connections import caller
+from puna.server.http.logs import facts
 from puna.server.jobs.checks import template_errors
 from puna.server.jobs.progress import Progress, RunnerLease, merged
-from puna.server.jobs.threads import in_own_thread
-from puna.server.jobs.turns import WorkSlots
+from puna.server.jobs.turns import WorkSlots, in_own_thread
 from puna.server.metrics import Metrics, Observation
 from puna.server.running import Running, RunningRequests
 from puna.server.settings import Settings

@@ -9,8 +9,8 @@ import msgspec
 import msgspec.structs
 
 from puna.protocol import TokenLogprob
-from puna.server.jobs.calls import CompletedCall
 from puna.server.jobs.progress import LoadProgress, PromptProgress
+from puna.server.jobs.tools import CompletedCall
 
 
 class ReplyTopLogprob(msgspec.Struct, frozen=True):

@@ -11,8 +11,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 
 from puna.errors import RunnerError
 from puna.protocol import Pong
-from puna.server.fleet.resident import ResidentModel
-from puna.server.fleet.runner import Runner
+from puna.server.fleet.resident import ResidentModel, Runner
 
 #: A runner that does not answer within this time is shown without what it would have said.
 _PATIENCE_S = 1.0

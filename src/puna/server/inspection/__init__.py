@@ -1,1 +1,0 @@
-"""Looking at a running server: metrics, and what the caches hold."""

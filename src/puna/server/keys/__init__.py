@@ -1,1 +1,0 @@
-"""API keys: who may use the server, for what, and how much."""
