@@ -94,7 +94,7 @@ class SelfAttention(Module):
         return linear_many(hidden, self.query, self.key, self.value)
 
     def place(self, query: Array, key: Array, positions: Array, rope: Rope | None) -> tuple[Array, Array]:
-        """Make queries and keys [rows, heads, head_dim] depend on their positions; may change both in place."""
+        """Apply positions to queries and keys [rows, heads, head_dim]; may change both in place."""
         if rope is not None:
             self.ops.rope_(query, positions, rope)
             self.ops.rope_(key, positions, rope)
@@ -122,7 +122,7 @@ class SelfAttention(Module):
 
 
 class NormedSelfAttention(SelfAttention):
-    """Self-attention that normalises each head's query and key before rotation (Henry et al., arXiv:2010.04245)."""
+    """Self-attention with norms of each head's query and key before rotation (arXiv:2010.04245)."""
 
     query_norm: RMSNorm = weight("attn_q_norm", "head_dim")
     key_norm: RMSNorm = weight("attn_k_norm", "head_dim")

@@ -117,7 +117,7 @@ class TokenShift:
         return cls(source.ops, [source.ops.array(np.stack([share, 1 - share])) for share in shares])
 
     def __call__(self, x: Array, state: LayerState, name: str) -> list[Array]:
-        """Return one [rows, channels] per mixture of `x` [rows, channels]; the state `name` is [1, channels]."""
+        """Return each mixture of `x` [rows, channels] in its shape; the state `name` is [1, channels]."""
         slots = state.slots
         return [
             self.ops.short_conv(

@@ -73,7 +73,7 @@ class ExpertLinear:
         return None
 
     def __call__(self, x: Array, chosen: Array, rows: int, each: NDArray[np.integer]) -> Array:
-        """Map [T, in] to [T, out], each row by its expert in `chosen`; these are rows `each` [T] of `rows`."""
+        """Map [T, in] to [T, out], each row by its `chosen` expert; these are rows `each` [T] of `rows`."""
         y = self.ops.expert_linear(x, chosen, self.weights, self.bias)
         return y if self.low_rank is None else self.low_rank.added(x, y, chosen, rows, each)
 
@@ -273,12 +273,12 @@ class GatedSharedAndRouted(SharedAndRouted):
 
 
 def dense_or_shared(options: RoutingOptions) -> type[FeedForward | MixtureOfExperts | SharedAndRouted]:
-    """Return the feed-forward class for `options`: experts if there are any, with a shared one if there is one."""
+    """Return the feed-forward class for `options`: dense, experts, or experts with a shared one."""
     if options.expert_count and options.shared_feed_forward_size:
         return SharedAndRouted
     return dense_or_experts(options)
 
 
 def dense_or_experts(options: RoutingOptions) -> type[FeedForward | MixtureOfExperts]:
-    """Return the feed-forward class for `options`: experts if there are any."""
+    """Return the feed-forward class for `options`: dense or experts."""
     return MixtureOfExperts if options.expert_count else FeedForward

@@ -50,7 +50,7 @@ class Classifier(Module):
         return self.output(hidden if self.norm is None else self.norm(hidden))
 
     def score(self, hidden: NDArray[np.floating]) -> float:
-        """Return the probability, 0 to 1, that the document answers the query, from their pooled state [hidden].
+        """Return the probability, 0 to 1, that a document answers the query; `hidden` [hidden] is of both.
 
         It is the sigmoid of a single logit, or the first logit's share in a softmax of two.
         """

@@ -92,7 +92,7 @@ class KeysAndValues:
 
 
 def _transposed(matrix: Weight) -> Weight:
-    """Return the transpose, in float32 for F32 and BF16 and otherwise in float16, which loses nothing more."""
+    """Return the transpose: float32 for F32 and BF16, else float16, which exceeds quantised precision."""
     values = np.ascontiguousarray(matrix.values().T)
     if matrix.type in (GGMLType.F32, GGMLType.BF16):
         return Weight.from_values(matrix.name, values)

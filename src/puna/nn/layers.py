@@ -248,7 +248,7 @@ class Unused:
 
 
 class LayerNorm:
-    """(x - mean(x)) / sqrt(var(x) + eps) * w + b (Ba et al., arXiv:1607.06450), with eps = `options.norm_eps`."""
+    """(x - mean(x)) / sqrt(var(x) + eps) * w + b (Ba et al., arXiv:1607.06450), eps = `options.norm_eps`."""
 
     def __init__(self, ops: Backend, weight: Array, bias: Array | None, eps: float) -> None:
         self.ops = ops

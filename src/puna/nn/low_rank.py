@@ -32,7 +32,7 @@ class RowScales:
         self._columns: dict[tuple[int, int], Array] = {}
 
     def begin(self, scales: Mapping[int, NDArray[np.float32]], outputs: Rows | None) -> None:
-        """Begin a pass: `scales` [rows] of each adapter that takes part, `outputs` the rows wanted from it."""
+        """Begin a pass: `scales` [rows] of the adapters taking part, `outputs` the rows wanted from it."""
         self.end()
         self._scales, self._outputs = dict(scales), outputs
         self._rows = len(next(iter(scales.values()))) if scales else 0
