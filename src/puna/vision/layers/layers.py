@@ -1,4 +1,4 @@
-"""Layers of vision transformers (Dosovitskiy et al., arXiv:2010.11929), and what stands before and after."""
+"""Layers of vision transformers (Dosovitskiy et al., arXiv:2010.11929), and their embeddings and projectors."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from puna.nn.module import Module, WeightSource, part, weight
 from puna.ops import Array, Backend, Rope
 from puna.vision.layers.attention import Groups, PatchKeys, Slices, pieces
 
-#: In the order in which one tensor may have them of all linears.
+#: In the order of `v.clamp_data`.
 _BOUNDS = ("input_min", "input_max", "output_min", "output_max")
 
 
 class ClippedLinear(Linear):
-    """The bounds are tensors of one number beside the weight, or in `v.clamp_data`, or there are none.
+    """Linear whose inputs and outputs are clamped, if the file has bounds for it.
 
-    `v.clamp_data` has four numbers for each linear of each layer, and for the one after all layers; the
-    options say as `bound_count` how many these are, 0 if there is no such tensor.
+    The bounds are scalar tensors beside the weight, or in `v.clamp_data`: four values for each linear of each
+    layer and for the projection. `options.bound_count` is the size of that tensor, 0 if absent.
     """
 
-    #: The linears of a layer in that tensor.
+    #: Linears of a layer, in the order of that tensor.
     in_layer: ClassVar[tuple[str, ...]] = (
         "attn_q", "attn_k", "attn_v", "attn_out", "ffn_gate", "ffn_up", "ffn_down"
     )  # fmt: skip
@@ -77,8 +77,8 @@ class VisionLayerOptions:
     feed_forward_size: int
     heads: int
     norm_eps: float
-    joined: bool = False  # queries, keys and values are one tensor
-    swapped: bool = False  # as the first converters named feed-forward networks: what leads up is called down
+    joined: bool = False  # whether queries, keys and values are one tensor
+    swapped: bool = False  # whether up is named down and down up, as by the first converters
 
     @property
     def head_dim(self) -> int:
@@ -87,19 +87,19 @@ class VisionLayerOptions:
 
 @dataclass(frozen=True)
 class Patches:
-    """What all layers are told about the patches they read."""
+    """The patches of an image as their layers read them."""
 
     keys: PatchKeys
-    groups: Sequence[Groups]  # of each layer
+    groups: Sequence[Groups]  # one per layer
     slice_rows: int
     rope: Rope | None = None
-    places: Array | None = None  # int32 [patches, axes], by which `rope` rotates
+    places: Array | None = None  # int32 [patches, axes], rotated by `rope`
 
 
 class PatchEmbedding:
-    """A convolution whose steps are as large as its kernel: a product with each patch.
+    """Convolution whose stride equals its kernel: a product with each patch.
 
-    Patches are rows of numbers, channel by channel, as the weights [out, channels, size, size] are.
+    Patches are flattened channel by channel, like the weights [out, channels, size, size].
     """
 
     def __init__(self, linear: Linear) -> None:
@@ -116,12 +116,12 @@ class PatchEmbedding:
         return cls(Linear.of_values(source, name, values.reshape(shape[0], -1), bias))
 
     def __call__(self, patches: Array) -> Array:
-        """[patches, channels * size * size] to [patches, out]."""
+        """Map [patches, channels * size * size] to [patches, out]."""
         return self.linear(patches)
 
 
 class FlatPatchEmbedding(PatchEmbedding):
-    """One whose weights are stored as a matrix [out, channels * size * size]."""
+    """Patch embedding with weights stored as a matrix [out, channels * size * size]."""
 
     @classmethod
     def from_source(
@@ -132,13 +132,13 @@ class FlatPatchEmbedding(PatchEmbedding):
 
 
 class Table(Values):
-    """A table of numbers [rows, columns]; its name may lack the `.weight`."""
+    """Table of values [rows, columns]; its name may lack `.weight`."""
 
     suffixes = (".weight", "")
 
 
 class TransposedLinear(Linear):
-    """y = x W, W being [in, out] as stored."""
+    """y = x W with W [in, out] as stored."""
 
     @classmethod
     def from_source(
@@ -149,19 +149,19 @@ class TransposedLinear(Linear):
 
 
 class ProjectorNorm(LayerNorm):
-    """What projectors begin with: a norm with PyTorch's own epsilon, whichever the tower has."""
+    """First norm of projectors, with PyTorch's default epsilon instead of the tower's."""
 
     def __init__(self, ops: Backend, weight: Array, bias: Array | None, eps: float) -> None:
         super().__init__(ops, weight, bias, 1e-5)
 
 
 def quick_gelu(ops: Backend, x: Array) -> Array:
-    """`x * sigmoid(1.702 x)`: [rows, n] to the same."""
+    """Return `x * sigmoid(1.702 x)`, [rows, n]."""
     return ops.sigmoid_gate(x, x * 1.702)
 
 
 def gelu(ops: Backend, x: Array) -> Array:
-    """GELU itself: [rows, n] to the same."""
+    """Return exact GELU, [rows, n]."""
     return ops.gelu(x)
 
 
@@ -174,7 +174,7 @@ class VisionFeedForward(Protocol):
 
 
 class VisionGeluFeedForward(Module):
-    """Two linears with GELU, by its approximation, between."""
+    """Feed-forward network with GELU in its tanh approximation."""
 
     options: VisionLayerOptions
     activation: Activation = staticmethod(gelu_tanh)
@@ -217,17 +217,17 @@ class PatchAttention(Module):
     output: Linear = weight("attn_output|attn_out", "hidden_size", "hidden_size")
 
     def project(self, x: Array) -> list[Array]:
-        """Queries, keys and values [rows, heads, head_dim] of patches."""
+        """Return queries, keys and values [rows, heads, head_dim] of patches."""
         shape = len(x), self.options.heads, self.options.head_dim
         return [each.reshape(shape) for each in self.linears(x)]
 
     def linears(self, x: Array) -> list[Array]:
-        """Queries, keys and values [rows, hidden]."""
+        """Return queries, keys and values [rows, hidden]."""
         return linear_many(x, self.query, self.key, self.value)
 
 
 class JoinedPatchAttention(PatchAttention):
-    """With the weights of queries, keys and values in one tensor."""
+    """Attention with the query, key and value weights in one tensor."""
 
     query = key = value = None  # type: ignore[assignment]
     inputs: StackedLinear = weight("attn_qkv", "hidden_size", "hidden_size", "hidden_size", "hidden_size")
@@ -241,7 +241,7 @@ def attention_kind(options: VisionLayerOptions) -> type[PatchAttention]:
 
 
 class VisionLayer(Module):
-    """Attention, then a feed-forward network, each after a norm. Subclasses say which."""
+    """Layer with a norm before attention and one before the feed-forward network; subclasses choose them."""
 
     options: VisionLayerOptions
     attention_norm: LayerNorm | RMSNorm
@@ -255,7 +255,7 @@ class VisionLayer(Module):
         return float(self.options.head_dim**-0.5)
 
     def forward(self, hidden: Array, patches: Patches) -> Slices[Array]:
-        """[patches, hidden] to the same."""
+        """Map [patches, hidden] to the same shape."""
         queries, groups = [], patches.groups[self.index]
         for begin, end in pieces(len(hidden), patches.slice_rows):
             query, key, value = self.attention.project(self.attention_norm(hidden[begin:end]))
@@ -281,7 +281,7 @@ class VisionLayer(Module):
 
 
 class LayerNormLayer(VisionLayer):
-    """With layer norms, as CLIP and SigLIP have them."""
+    """Layer with layer norms, as in CLIP and SigLIP."""
 
     attention_norm: LayerNorm = weight("layer_norm1|ln1|attn_norm|norm1", "hidden_size")
     feed_forward_norm: LayerNorm = weight("layer_norm2|ln2|ffn_norm|norm2", "hidden_size")
@@ -289,7 +289,7 @@ class LayerNormLayer(VisionLayer):
 
 
 class RMSNormLayer(VisionLayer):
-    """With the norms and the feed-forward network of Llama."""
+    """Layer with Llama's norms and feed-forward network."""
 
     attention_norm: RMSNorm = weight("attn_norm|ln1", "hidden_size")
     feed_forward_norm: RMSNorm = weight("ffn_norm|ln2", "hidden_size")
@@ -297,14 +297,14 @@ class RMSNormLayer(VisionLayer):
 
 
 def through(layers: Sequence[VisionLayer], hidden: Array, patches: Patches) -> Slices[Array]:
-    """[patches, hidden] after all `layers`."""
+    """Return [patches, hidden] after all `layers`."""
     for layer in layers:
         hidden = yield from layer.forward(hidden, patches)
     return hidden
 
 
 def pooled(grid: Array, size: int) -> Array:
-    """Means over squares of `size`: [height, width, n] to [height / size * width / size, n]."""
+    """Average squares of `size`: [height, width, n] to [height / size * width / size, n]."""
     height, width, n = grid.shape
     cut = grid.reshape(height // size, size, width // size, size, n)
     total = cut[:, 0, :, 0]
