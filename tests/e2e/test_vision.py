@@ -99,7 +99,7 @@ def test_show_says_vision(server: Server) -> None:
     ("model", "image", "complaint"),
     [
         ("tiny", b"x", '"tiny" does not support images'),
-        ("seeing", b"no image", "is not of a format that is read"),
+        ("seeing", b"no image", "is not in a supported format"),
         ("seeing", b"", "the image is empty"),
         ("seeing", animated(), "the image is animated"),
         ("seeing", bomb(30_000, 30_000), "pixels, and at most 40000000 are decoded"),

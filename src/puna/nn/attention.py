@@ -5,30 +5,10 @@ from __future__ import annotations
 from typing import Protocol
 
 from puna.batch import BatchArrays
-from puna.kvcache.cache import Cache, KVView, LayerCache
+from puna.kvcache.cache import Cache, KVView
 from puna.nn.layers import InterleavedLinear, Linear, RMSNorm, StackedLinear, Unused, linear_many, unit_norm
 from puna.nn.module import Module, weight
 from puna.ops import Array, Backend, Rope
-
-
-def attention(
-    ops: Backend,
-    query: Array,  # [rows, heads, head_dim]
-    key: Array,  # [rows, kv_heads, head_dim]
-    value: Array | None,  # [rows, kv_heads, value_dim]; None: the last values of the key
-    cache: LayerCache,
-    scale: float,
-    *,
-    softcap: float = 0.0,
-    sinks: Array | None = None,
-    bias: Array | None = None,
-) -> Array:
-    """Store the batch's keys and values in the cache, then attend over every cell visible to each row.
-
-    Returns [rows, heads * value_dim]. Query head h reads kv head h * kv_heads // heads.
-    """
-    cache.put(key, value)
-    return attend(ops, query, cache.view(), scale, softcap=softcap, sinks=sinks, bias=bias)
 
 
 def attend(
@@ -41,7 +21,10 @@ def attend(
     sinks: Array | None = None,
     bias: Array | None = None,
 ) -> Array:
-    """Attend over cached keys and values: [rows, heads * value_dim], zeros for a row that sees no cell."""
+    """Attend over cached keys and values: [rows, heads * value_dim], zeros for a row that sees no cell.
+
+    Query head h reads kv head h * kv_heads // heads.
+    """
     mixed = ops.attention(
         query, seen.keys, seen.values, seen.cells, seen.starts, seen.counts, scale, softcap, sinks, bias,
         seen.places if bias is not None else None,
@@ -112,9 +95,11 @@ class SelfAttention(Module):
             batch.positions,
             rope,
         )
-        mixed = attention(
-            self.ops, query, key, value.reshape(count, o.kv_heads, o.value_dim), cache.layer(self.index),
-            o.attention_scale, softcap=o.attention_softcap, sinks=self.sinks, bias=self.bias,
+        kept = cache.layer(self.index)
+        kept.put(key, value.reshape(count, o.kv_heads, o.value_dim))
+        mixed = attend(
+            self.ops, query, kept.view(), o.attention_scale, softcap=o.attention_softcap, sinks=self.sinks,
+            bias=self.bias,
         )  # fmt: skip
         if gates:
             mixed = self.ops.sigmoid_gate(mixed, gates[0])

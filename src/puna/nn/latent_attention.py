@@ -9,7 +9,7 @@ import numpy as np
 from puna.batch import BatchArrays
 from puna.gguf import GGMLType
 from puna.kvcache.cache import Cache
-from puna.nn.attention import attention
+from puna.nn.attention import attend
 from puna.nn.layers import InterleavedLinear, Linear, RMSNorm, StackedLinear
 from puna.nn.module import Module, WeightSource, part, weight
 from puna.ops import Array, Backend, Rope, Weight
@@ -163,7 +163,9 @@ class LatentAttention(Module):
             ops.rope_(key, batch.positions, rope)
         if o.temperature_scale:
             ops.temper_(query, batch.positions, o.temperature_scale, o.original_context, 0)
-        mixed = attention(ops, query, key, None, cache.layer(self.index), o.attention_scale)
+        kept = cache.layer(self.index)
+        kept.put(key, None)  # values are the last part of keys
+        mixed = attend(ops, query, kept.view(), o.attention_scale)
         mixed = mixed if rows is None else mixed[rows]
         values = self.expand(mixed.reshape(len(mixed), o.heads, o.latent_dim))
         return self.output(values.reshape(len(mixed), o.heads * o.value_dim))

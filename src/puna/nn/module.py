@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class WeightSource(Protocol):
-    """Source of a module's tensors, by their full names in the file, and the backend that computes with them."""
+    """Source of tensors by their full names in the file, and the backend that computes with them."""
 
     @property
     def ops(self) -> Backend: ...
@@ -39,7 +39,7 @@ class WeightSource(Protocol):
         """
 
     def experts(self, name: str, shape: tuple[int, ...]) -> ExpertWeights | None:
-        """Return the matrices `name` [experts, out, in], or None. Raises `ModelError` if their shape differs."""
+        """Return matrices `name` [experts, out, in], or None. Raises `ModelError` if their shape differs."""
 
     def vector(self, name: str, length: int) -> Array | None:
         """Return the vector `name` as float32, or None. Raises `ModelError` if its length differs."""

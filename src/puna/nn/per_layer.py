@@ -44,7 +44,7 @@ class LayerInputs(Module):
     norm: RMSNorm = weight("per_layer_proj_norm", "layer_input_size")
 
     def forward(self, tokens: Array, embedded: Array) -> list[Array]:
-        """Return one [rows, layer_input_size] per layer, from `tokens` [rows] and `embedded` [rows, hidden]."""
+        """Return one [rows, layer_input_size] per layer for `tokens` [rows], `embedded` [rows, hidden]."""
         o, half = self.options, math.sqrt(0.5)
         of_tokens = self.ops.split(self.table(tokens) * (math.sqrt(o.layer_input_size) * half), o.block_count)
         # Undo the embedding's scale: training did, and the norm's epsilon makes it matter.

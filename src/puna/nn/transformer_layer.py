@@ -137,7 +137,7 @@ class ParallelLayer(TransformerLayer):
 
 
 class ResidualNormLayer(TransformerLayer):
-    """Layer that normalises each residual sum: the original transformer's and encoders' (arXiv:1706.03762)."""
+    """Layer that norms each residual sum, as in the first transformer and encoders (arXiv:1706.03762)."""
 
     mixer: SelfAttention = part()
     mixer_norm: LayerNorm = weight("attn_output_norm", "hidden_size")

@@ -133,7 +133,7 @@ class MergedOptions(VisionOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class TileOptions(MergedOptions):
-    """Of those that read pictures of one size, which may be parts of a larger one."""
+    """Options of towers that read pictures or tiles of one fixed size."""
 
     @property
     def tile_rows(self) -> int:

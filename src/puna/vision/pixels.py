@@ -47,7 +47,7 @@ def padded(
     top: int = 0,
     colour: int | tuple[int, ...] = 0,
 ) -> Pixels:
-    """Place `pixels` on a canvas of one colour, `left` and `top` from its corner: uint8 [height, width, 3]."""
+    """Place `pixels` on a canvas of one colour, at `left` and `top`: uint8 [height, width, 3]."""
     own_height, own_width, _ = pixels.shape
     canvas = np.full((height, width, 3), colour, np.uint8)
     canvas[top : top + own_height, left : left + own_width] = pixels
@@ -55,14 +55,14 @@ def padded(
 
 
 def tiles(pixels: Pixels, side: int) -> Pixels:
-    """Cut into squares of `side` pixels, row by row: uint8 [tiles, side, side, 3]; `side` divides both sizes."""
+    """Cut into squares of `side` pixels, row by row: uint8 [tiles, side, side, 3]."""
     rows, columns = pixels.shape[0] // side, pixels.shape[1] // side
     grid = pixels.reshape(rows, side, columns, side, 3).swapaxes(1, 2)
     return np.ascontiguousarray(grid).reshape(-1, side, side, 3)
 
 
 def patches(pixels: Pixels, size: int, merge: int = 1) -> Pixels:
-    """Cut into flattened squares of `size` pixels, channel by channel: uint8 [patches, 3 * size * size].
+    """Cut into flattened squares of `size` pixels, by channel: uint8 [patches, 3 * size * size].
 
     Patches are ordered row by row, or block by block of `merge` x `merge` neighbours.
     """

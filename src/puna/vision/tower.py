@@ -32,9 +32,9 @@ _ROWS_ALIVE = 6
 
 @dataclass(frozen=True)
 class Prepared:
-    """An image as a tower reads it: uint8 [tiles, height, width, 3], and how it is laid out.
+    """Image as a tower reads it: uint8 [tiles, height, width, 3], and its layout.
 
-    `rows` of what the tower makes of it are read by the text model, in a grid or tiles of one.
+    The tower turns it into `rows` for the text model, in a grid or in a grid of tiles.
     """
 
     pixels: Pixels
@@ -78,7 +78,7 @@ class VisionTower(Module):
 
     @abstractmethod
     def prepare(self, picture: Picture) -> Prepared:
-        """What of a picture is read, and as how many rows. It knows the tower's options, and no weights."""
+        """Return the part of a picture to read and its number of rows. Uses the options but no weights."""
 
     @abstractmethod
     def encode(self, prepared: Prepared, slice_rows: int) -> Slices[Array]:
@@ -100,7 +100,7 @@ class VisionTower(Module):
 
     @property
     def max_pixels(self) -> int:
-        """Pixels that `prepare` makes of the largest picture, of all tiles; more where sides are rounded."""
+        """Pixels that `prepare` makes of the largest picture in all tiles; more where sides are rounded."""
         return self.max_patches * self.options.patch_size**2
 
     def memory_bytes(self, slice_rows: int) -> int:
@@ -125,7 +125,7 @@ class VisionTower(Module):
         rope: Rope | None = None,
         places: NDArray[np.int32] | None = None,
     ) -> Patches:
-        """Return the arguments of layers, given the sizes of each layer's groups of patches that attend together."""
+        """Return what layers are passed, given the sizes of each layer's groups of patches."""
         built = {sizes: Groups.of(self.ops, sizes) for sizes in {tuple(sizes) for sizes in groups}}
         self.keys.reserve(sum(groups[0]))
         return Patches(

@@ -1,4 +1,4 @@
-"""Attention among the patches of an image: no mask, no cache that stays."""
+"""Attention among the patches of an image, without a mask or a lasting cache."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def axial_rope(head_dim: int, base: float, *, neox: bool = True, axes: tuple[int, int] = (0, 1)) -> Rope:
-    """Rotation whose first half of pairs goes by one axis of a place, and whose second half by the other.
+    """Return a rotation of the first half of pairs by one axis of a place, and the second half by the other.
 
     Both halves have the same frequencies.
     """
@@ -27,7 +27,7 @@ def axial_rope(head_dim: int, base: float, *, neox: bool = True, axes: tuple[int
 
 T = TypeVar("T")
 
-#: What takes several slices: it stops after each, and returns its result in the end.
+#: A computation in slices: yields after each and returns its result.
 Slices = Generator[None, None, T]
 
 

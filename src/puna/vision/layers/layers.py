@@ -1,4 +1,4 @@
-"""Layers of vision transformers (Dosovitskiy et al., arXiv:2010.11929), and their embeddings and projectors."""
+"""Layers of vision transformers (Dosovitskiy et al., arXiv:2010.11929), embeddings and projectors."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ClippedLinear(Linear):
         return tuple(map(float, values[4 * index : 4 * index + 4]))
 
     def __call__(self, x: Array) -> Array:
-        """[rows, in] to [rows, out]."""
+        """Map [rows, in] to [rows, out]."""
         return self._within(super().__call__(self._within(x, *self.bounds[:2])), *self.bounds[2:])
 
     def _within(self, x: Array, least: float, most: float) -> Array:
@@ -170,7 +170,7 @@ Activation = Callable[[Backend, Array], Array]
 
 class VisionFeedForward(Protocol):
     def forward(self, x: Array) -> Array:
-        """[rows, hidden] to the same."""
+        """Map [rows, hidden] to the same shape."""
 
 
 class VisionGeluFeedForward(Module):
@@ -251,7 +251,7 @@ class VisionLayer(Module):
 
     @property
     def score_scale(self) -> float:
-        """What products of queries and keys are multiplied by."""
+        """Factor for products of queries and keys."""
         return float(self.options.head_dim**-0.5)
 
     def forward(self, hidden: Array, patches: Patches) -> Slices[Array]:

@@ -22,7 +22,7 @@ from puna.vision.layers.convolution import Convolution, DepthwiseConvolution, Po
 
 @dataclass(frozen=True, kw_only=True)
 class BlockOptions:
-    """Of a block; what its kind does not have is 0."""
+    """Options of a block; fields that its kind lacks are 0."""
 
     kind: str  # one of `_KINDS`
     in_size: int

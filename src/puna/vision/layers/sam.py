@@ -63,7 +63,7 @@ class SamLayer(Module):
     def forward(
         self, hidden: Array, side: int, slice_rows: int, keys_of: dict[int, PatchKeys]
     ) -> Slices[Array]:
-        """Map a grid of patches [side * side, hidden] to the same shape; `keys_of` window sizes serve all layers."""
+        """Map a grid of patches [side * side, hidden] to the same shape; `keys_of` windows are shared."""
         o = self.options
         window = o.window or side
         order, back = windows(side, window)

@@ -155,7 +155,7 @@ class _Process:
         self._connection.close()
 
     def ask(self, message: bytes) -> FromPreparer:
-        """Return the reply to `message`. If the process died, raises the error that this means for the image."""
+        """Return the reply to `message`. If the process died, raises the error this means for the image."""
         try:
             if not self._is_ready:
                 self._connection.settimeout(START_PATIENCE_S)

@@ -84,7 +84,7 @@ class PreparedImage(_Message, frozen=True):
 
     @property
     def prepared(self) -> Prepared:
-        """Raises ValueError for arrays that are not what they should be."""
+        """The prepared image. Raises ValueError for arrays of the wrong type or size."""
         overview, order = self.overview, self.order
         return Prepared(
             self.pixels.array(np.uint8),

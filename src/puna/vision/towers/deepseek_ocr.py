@@ -89,12 +89,12 @@ class DeepSeekOcrVisionOptions(VisionOptions):
 
     @property
     def whole_size(self) -> int:
-        """Pixels of a side of the whole picture."""
+        """Pixels along a side of the whole picture."""
         return self.sam.side * self.sam.patch_size
 
     @property
     def tile_size(self) -> int:
-        """Pixels of the side of a tile: 640 where the whole has 1024."""
+        """Pixels along a side of a tile: 640 for a whole of 1024."""
         return self.whole_size * 5 // 8
 
 
@@ -189,7 +189,7 @@ class DeepSeekOcrVision(VisionTower):
         return self.options.sam.side**2
 
     def memory_bytes(self, slice_rows: int) -> int:
-        """Add the memory of SAM, whose queries and keys also encode places within windows and the whole picture."""
+        """Add SAM's memory, whose queries and keys also encode places in windows and in the whole."""
         sam, layer = self.options.sam, self.options.sam.layers[0]
         numbers = sam.side**2 * (layer.head_dim + 2 * sam.side)  # of the queries of a head
         for window in {each.window or sam.side for each in sam.layers}:

@@ -171,7 +171,7 @@ class Gemma3nVision(VisionTower):
         return self.options.sides[0] ** 2
 
     def memory_bytes(self, slice_rows: int) -> int:
-        """Return the memory of the largest block: its input, output, and intermediates that are kept whole."""
+        """Return the memory of the largest block: its input, output, and intermediates kept whole."""
         o, most = self.options, self.options.image_size**2 * self.options.channels * 2
         for stage, outer in zip(o.stages, o.sides, strict=False):
             side = outer
@@ -197,9 +197,7 @@ def _read_stages(file: GGUFFile, eps: float) -> tuple[StageOptions, ...]:
             raise ModelError(f"{file.path}: block 'v.blk.{stage}.{block}' does not follow another")
         counts[-1] += 1
     if len(counts) < _JOINED or sum(counts) > _MAX_BLOCKS:
-        raise ModelError(
-            f"{file.path}: the tower has {len(counts)} stages and {sum(counts)} blocks, which no model has"
-        )
+        raise ModelError(f"{file.path}: no tower has {len(counts)} stages and {sum(counts)} blocks")
     stages, size = [], table_rows(file, "v.conv_stem.conv.weight")
     for stage, count in enumerate(counts):
         read: list[BlockOptions] = []

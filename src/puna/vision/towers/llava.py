@@ -37,7 +37,7 @@ _LARGEST_SIDE: Final = 4096
 @dataclass(frozen=True, kw_only=True)
 class LlavaVisionOptions(VisionOptions):
     projected_size: int  # between the two linears
-    used_layers: int  # whose last one's patches are projected
+    used_layers: int  # the layers that run; the last one's patches are projected
 
     @property
     def positions(self) -> int:

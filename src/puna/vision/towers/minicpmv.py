@@ -319,7 +319,7 @@ class MiniCPM46Vision(SlicingVision):
 
     @property
     def max_patches(self) -> int:
-        """Those of slices that are as thin as one row."""
+        """Patches of a slice as thin as one row."""
         return 2 * self.options.patches
 
 

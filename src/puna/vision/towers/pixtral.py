@@ -60,7 +60,7 @@ class PixtralVisionOptions(VisionOptions):
 
     @property
     def block(self) -> int:
-        """Patches that become one row."""
+        """Patches per row."""
         return self.merge**2
 
     @property
@@ -163,7 +163,7 @@ class PixtralVision(VisionTower):
 
 
 def _rope_key(file: GGUFFile) -> str:
-    """Return the key of the rotation's base; in files converted from Mistral's format it is named as for text."""
+    """Return the key of the rotation's base; files converted from Mistral's format name it as for text."""
     if file.architecture != PROJECTOR_ARCHITECTURE:
         return "vision.rope.freq_base"
     return first_of(file, "vision.rope.freq_base", "rope.freq_base")
