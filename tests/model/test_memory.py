@@ -159,11 +159,11 @@ import json, sys
 from puna.engine.engine import Engine
 from puna.protocol import Done, Generate
 from puna.machine import process_memory
-from puna.model.load import load_model
+from puna.model.load import LoadSettings, load_model
 from puna.options import Options
 path, context, parallel = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 before = process_memory()
-loaded = load_model(path, context=context, parallel=parallel)
+loaded = load_model(path, LoadSettings(context=context, parallel=parallel))
 engine = Engine(loaded, context=context, parallel=parallel)
 ended = []
 for number in range(2 * parallel):

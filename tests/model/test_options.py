@@ -14,7 +14,7 @@ from puna.errors import ModelError, UnsupportedModelError
 from puna.gguf import GGUFWriter, open_gguf
 from puna.model.layer_cache import Everything, Window
 from puna.model.load import load_model
-from puna.model.options import TextOptions, read_windows
+from puna.model.options import TextDefaults, TextOptions, read_windows
 from puna.ops import Backend, Routing
 from tests.model.models.parity import (
     log_probabilities_after_reuse,
@@ -47,7 +47,7 @@ def written(path: Path, metadata: dict[str, Any]) -> Path:
 
 def options_of(path: Path, metadata: dict[str, Any], **defaults: Any) -> TextOptions:
     with open_gguf(written(path / "some.gguf", metadata)) as file:
-        return TextOptions.read(file, **defaults)
+        return TextOptions.read(file, TextDefaults(**defaults))
 
 
 class NarrowLayer(TinyDecoder):

@@ -14,7 +14,7 @@ from puna.batch import Batch, KeptStates
 from puna.errors import ModelError
 from puna.gguf import open_gguf
 from puna.model.decoder import Decoder
-from puna.model.load import LoadedModel, load_model
+from puna.model.load import LoadedModel, LoadSettings, load_model
 from puna.model.memory import Forecast
 from puna.ops import Backend
 from tests.model.models.parity import FLOATS, random_tokens
@@ -119,7 +119,7 @@ def test_heads_are_counted_where_they_are_loaded(tmp_path: Path) -> None:
     ]
     assert tables[0].parts[3].cache == tables[0].parts[2].cache > 0
     assert tables[0].activations - tables[1].activations >= 16 * every.options.hidden_size * 4
-    loaded = load_model(path, prediction_heads=False)
+    loaded = load_model(path, LoadSettings(prediction_heads=False))
     assert loaded.weight_bytes == few.weight_bytes
     assert isinstance(loaded.model, Decoder)
     assert not loaded.model.prediction_heads
