@@ -1,4 +1,4 @@
-"""Opening models that cannot be run: each with its own clear words."""
+"""Errors for models that cannot be loaded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.tiny.llama import TinyLlama, add_tokenizer, tiny_llama_gguf
 def rewritten(
     source: Path, target: Path, *, drop: str = "", tensors: dict[str, Any] | None = None, **metadata: Any
 ):
-    """A copy of a model with tensors dropped or replaced and metadata changed (None drops a key)."""
+    """Return a copy of a model with tensors dropped or replaced and metadata changed (None drops a key)."""
     with open_gguf(source) as file:
         writer = GGUFWriter(target, metadata.pop("architecture", "llama"))
         for key, value in file.metadata.items():

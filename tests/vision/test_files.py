@@ -1,4 +1,4 @@
-"""Which files have a vision tower, and which of those beside a model it can see with."""
+"""Files with a vision tower, and which towers fit which models."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ DAMAGE = {
 
 
 def changed(layout: Layout, keys: dict[str, Any], tensors: Tensors | None = None) -> Layout:
-    """With other `keys`, and more `tensors`, in the file that has the tower."""
+    """Return the layout with other `keys`, and more `tensors`, in the file with the tower."""
     path = layout.projector or layout.model
     found = contents_of(path)
     found.say(keys)
@@ -73,7 +73,7 @@ def changed(layout: Layout, keys: dict[str, Any], tensors: Tensors | None = None
 
 
 @pytest.mark.parametrize("name", DAMAGE, ids=lambda name: name.replace(" ", "-"))
-def test_sizes_that_make_no_sense_are_refused(name: str, tmp_path: Path) -> None:
+def test_invalid_sizes_are_refused(name: str, tmp_path: Path) -> None:
     metadata, complaint = DAMAGE[name]
     config = SEEING["gemma3"]()
     layout = changed(config.write(tmp_path, original(config)), metadata)
@@ -99,7 +99,7 @@ LISTS = {
 
 
 @pytest.mark.parametrize("name", LISTS, ids=lambda name: name.replace(" ", "-"))
-def test_towers_say_what_of_their_own_makes_no_sense(name: str, tmp_path: Path) -> None:
+def test_towers_name_their_own_invalid_settings(name: str, tmp_path: Path) -> None:
     kind, metadata, complaint = LISTS[name]
     config = SEEING[kind]()
     layout = changed(config.write(tmp_path, original(config)), metadata)
@@ -128,7 +128,7 @@ def test_pictures_are_normalised_as_when_models_were_trained(kind: str, apart: b
     assert options.std == pytest.approx(STD[NORMALISED[kind]])
 
 
-def test_what_listens_is_left_out(tmp_path: Path) -> None:
+def test_audio_towers_are_left_out(tmp_path: Path) -> None:
     config = SEEING["gemma4, small"]()
     sound = {"a.blk.0.ln1.weight": np.ones(4, np.float32), "mm.a.fc.weight": np.ones((4, 4), np.float32)}
     for apart in (False, True):
@@ -136,7 +136,7 @@ def test_what_listens_is_left_out(tmp_path: Path) -> None:
         assert load_model(layout.model, projector=layout.projector).vision is not None
 
 
-def test_gemma_4_centres_what_the_file_makes_of_pixels(tmp_path: Path) -> None:
+def test_gemma_4_centres_normalised_pixels(tmp_path: Path) -> None:
     config = SEEING["gemma4"]()
     keys = {"vision.image_mean": [0.1, 0.0, 0.5], "vision.image_std": [1.0, 0.5, 0.25]}
     layout = changed(config.write(tmp_path, original(config), apart=True), keys)

@@ -1,4 +1,4 @@
-"""What only models with latent attention have: what is cached, and files that do not say all."""
+"""Latent attention: what is cached, and files that leave out settings."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_latent_and_a_rotated_key_are_all_that_is_cached(tmp_path: Path, joine
     assert cache.allocated_bytes == layers * 200 * numbers * 2
 
 
-def test_what_was_saved_of_latents_is_what_they_were(tmp_path: Path) -> None:
+def test_saved_latents_are_restored(tmp_path: Path) -> None:
     ours = loaded(tmp_path, DEEPSEEK_V3)
     tokens = random_tokens(ours, 40, 5)
     caches = [ours.make_cache(sequences=1, context=64) for _ in range(2)]
@@ -54,7 +54,7 @@ def test_what_was_saved_of_latents_is_what_they_were(tmp_path: Path) -> None:
 
 
 def test_after_a_shift_keys_are_where_they_would_have_been_computed(tmp_path: Path) -> None:
-    """With one layer nothing that is kept depends on what was removed."""
+    """Nothing that remains depends on what was removed if there is one layer."""
     settings = {**DEEPSEEK_V3.settings, "num_hidden_layers": 1, "first_k_dense_replace": 1}
     tiny = dataclasses.replace(DEEPSEEK_V3, settings=settings)
     ours = loaded(tmp_path, tiny)
@@ -72,7 +72,7 @@ def test_after_a_shift_keys_are_where_they_would_have_been_computed(tmp_path: Pa
     [{"rope.scaling.type": None}, {"expert_gating_func": None, "expert_weights_norm": None}],
     ids=["yarn", "routing"],
 )
-def test_what_a_file_does_not_say_is_known(tmp_path: Path, missing: dict[str, None]) -> None:
+def test_defaults_replace_missing_settings(tmp_path: Path, missing: dict[str, None]) -> None:
     ours = loaded(tmp_path, DEEPSEEK_V3, **missing)
     tokens = random_tokens(ours, 70, 4)
     found = our_log_probabilities(ours, tokens, [70])
@@ -80,7 +80,7 @@ def test_what_a_file_does_not_say_is_known(tmp_path: Path, missing: dict[str, No
 
 
 def test_norms_of_latents_have_an_epsilon_of_their_own(tmp_path: Path) -> None:
-    """A millionth, whatever that of the layers' norms is."""
+    """It is 1e-6, independent of the layers' norms."""
     tiny = dataclasses.replace(DEEPSEEK_V3, settings={**DEEPSEEK_V3.settings, "rms_norm_eps": 0.1})
     ours = loaded(tmp_path, tiny)
     tokens = random_tokens(ours, 40, 4)
