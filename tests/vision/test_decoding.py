@@ -116,15 +116,15 @@ def many_scans() -> bytes:
 
 BAD = {
     "nothing": (b"", "has no bytes"),
-    "text": (b"what is this", "not of a format that is read"),
-    "a format that is not read": (file_of(picture(1), "TIFF"), "not of a format that is read"),
+    "text": (b"what is this", "is not in a supported format"),
+    "a format that is not read": (file_of(picture(1), "TIFF"), "is not in a supported format"),
     "animated": (animated(), "is animated"),
     "cut": (file_of(picture(1))[:-400], "damaged"),
     "bomb": (bomb(30_000, 30_000), "pixels, and at most 40000000 are decoded"),
     "scans": (many_scans(), "scans, and at most 100 are decoded"),
     "endless metadata": (
         file_of(picture(1))[:33] + struct.pack(">I", 2**31 - 1) + b"zTXt" + bytes(50),
-        "damaged|not of a format",
+        "damaged|not in a supported format",
     ),
 }  # fmt: skip
 

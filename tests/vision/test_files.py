@@ -46,18 +46,18 @@ def test_a_tower_of_another_model_is_none(apart: Layout, tmp_path: Path) -> None
     assert projector_for([apart.projector], llama) is None
     with pytest.raises(UnsupportedModelError, match="of type 'gemma3' is for gemma3, not for 'llama'"):
         load_model(llama, projector=apart.projector)
-    with pytest.raises(UnsupportedModelError, match="is no projector: its architecture is 'llama'"):
+    with pytest.raises(UnsupportedModelError, match="is not a projector: its architecture is 'llama'"):
         load_model(llama, projector=llama)
 
 
 DAMAGE = {
-    "no divisor": ({"vision.attention.head_count": 7}, "is 7, which does not divide the 48 numbers"),
+    "no divisor": ({"vision.attention.head_count": 7}, "is 7, which does not divide the 48 values"),
     "many layers": ({"vision.block_count": 2**30}, "only tensors of 2 layers"),
     "few layers": ({"vision.block_count": 1}, "there are tensors of layer 1"),
     "large images": ({"vision.image_size": 2**30}, "'gemma3.vision.image_size' is"),
     "other patches": ({"vision.patch_size": 7}, "'v.patch_embedding.weight' has 48x3x14x14 values"),
-    "no square": ({"mm.tokens_per_image": 5}, "an image becomes 5 tokens, which is no square"),
-    "two channels": ({"vision.num_channels": 2}, "images of 2 channels"),
+    "no square": ({"mm.tokens_per_image": 5}, "an image becomes 5 tokens, which is not a square"),
+    "two channels": ({"vision.num_channels": 2}, "images with 2 channels"),
     "odd means": ({"vision.image_mean": [1.0]}, "should be three numbers"),
 }
 
@@ -92,7 +92,7 @@ LISTS = {
     "shuffle of three": ("llama4", {"vision.projector.scale_factor": 3}, "does not divide the 4 patches"),
     "too large a block": ("qwen2vl", {"vision.spatial_merge_size": 99}, "more than any model has"),
     "endless pictures": ("glmocr", {"vision.max_pixels": 2**30}, "'glmocr.vision.max_pixels' is"),
-    "no room for a row": ("gemma4", {"vision.image_max_pixels": 5}, "28 x 28 become a row"),
+    "no room for a row": ("gemma4", {"vision.image_max_pixels": 5}, "one row takes 28 x 28 pixels"),
     "rows of no square": ("gemma3n", {"mm.tokens_per_image": 9}, "do not become 3 x 3 rows"),
     "few sections": ("qwen3vl", {"mrope_sections": [4, 2, 1]}, "should divide the 8 pairs"),
 }

@@ -260,7 +260,7 @@ def _refuse_unknown(file: GGUFFile, unknown: list[str]) -> None:
     if unknown:
         names = ", ".join(map(shown, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
         raise UnsupportedModelError(
-            f"{file.path}: {file.architecture} has {len(unknown)} unknown tensors ({names}); "
+            f"{file.path}: {len(unknown)} tensors are unknown for {file.architecture} ({names}); "
             "computed without them, answers would be wrong"
         )
 

@@ -53,7 +53,7 @@ def change(folder: Path, **tensors: torch.Tensor) -> None:
 )
 def test_tensors_that_are_not_low_rank_matrices_are_named(folder: Path, model: GGUFFile, name: str) -> None:
     change(folder, **{name: torch.ones(4, 4)})
-    with pytest.raises(ModelError, match=rf"tensor '{name}' is no low-rank matrix.*'modules_to_save'"):
+    with pytest.raises(ModelError, match=rf"tensor '{name}' is not a low-rank matrix.*'modules_to_save'"):
         read(folder, model)
 
 

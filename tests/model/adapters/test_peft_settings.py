@@ -78,7 +78,7 @@ def test_patterns_that_never_finish_are_named(
     "pattern", ["(", "a**", "(?R)", r"\m", "a{e<=2}", "x" * 1001, "(?<=a+)b", "(" * 400 + ")" * 400]
 )
 def test_invalid_regular_expressions_are_named(tmp_path: Path, pattern: str) -> None:
-    with pytest.raises(ModelError, match=r"'alpha_pattern' has .*, which is no regular expression"):
+    with pytest.raises(ModelError, match=r"'alpha_pattern' has .*, not a regular expression"):
         settings(tmp_path, alpha_pattern={pattern: 1}).factor("model.layers.0.q_proj", 4)
 
 

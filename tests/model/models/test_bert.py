@@ -146,7 +146,7 @@ def test_a_file_without_a_pooling_averages_all_hidden_states(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("metadata", "words"),
     [
-        ({"context_length": 65}, "'bert.context_length' is 65, but there are only 64 vectors of positions"),
+        ({"context_length": 65}, "'bert.context_length' is 65, but there are only 64 position vectors"),
         ({"attention.causal": True}, "'bert.attention.causal' is true"),
         ({"attention.layer_norm_epsilon": 0.0}, "'bert.attention.layer_norm_epsilon' should be above 0"),
         ({"attention.head_count": 0}, "'bert.attention.head_count' should be positive, but is 0"),

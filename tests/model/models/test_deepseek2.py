@@ -94,7 +94,7 @@ def test_norms_of_latents_have_an_epsilon_of_their_own(tmp_path: Path) -> None:
         ("attention.kv_lora_rank", 2**31 - 1, "rank' is 2147483647, but tensor 'blk.0.attn_kv_a_norm"),
         ("attention.kv_lora_rank", None, "metadata key 'deepseek2.attention.kv_lora_rank' is missing"),
         ("rope.dimension_count", 10, "is 10 and makes 42 rows of 'blk.0.attn_kv_a_mqa.weight', not 48"),
-        ("rope.dimension_count", 28, "rope.dimension_count' is 28, all 28 numbers of a head"),
+        ("rope.dimension_count", 28, "rope.dimension_count' is 28, all 28 dimensions of a head"),
         ("attention.value_length_mla", 2**31 - 1, "value_length_mla' is 4 x 2147483647, but tensor"),
         ("attention.key_length_mla", 24, "tensor 'blk.0.attn_q_b.weight' has 112x40 values, expected 96x40"),
         ("attention.q_lora_rank", 0, "tensor 'blk.0.attn_q.weight' is missing"),

@@ -68,7 +68,9 @@ def test_vectors_are_those_of_the_reference(ours: LoadedModel, theirs: Any) -> N
 def test_half_a_projection_is_refused(tmp_path: Path) -> None:
     dense = {"dense_2.weight": np.ones((160, 64), np.float32)}
     path = tiny_gguf(tmp_path / "half.gguf", dense)
-    with pytest.raises(ModelError, match=r"half\.gguf: of the tensors 'dense_2.weight' and 'dense_3.weight'"):
+    with pytest.raises(
+        ModelError, match=r"half\.gguf: one of the tensors 'dense_2.weight' and 'dense_3.weight'"
+    ):
         load_model(path)
 
 

@@ -118,7 +118,7 @@ def test_a_file_may_leave_out_scales(tmp_path: Path) -> None:
     [
         (SHARING, {"attention.shared_kv_layers": 5}, "gemma4.attention.shared_kv_layers' is 5, of 5 layers"),
         (SHARING, {"attention.shared_kv_layers": -1}, "gemma4.attention.shared_kv_layers"),
-        (SHARING, {"attention.shared_kv_layers": 3}, "no layer before those sees as much as layer 2"),
+        (SHARING, {"attention.shared_kv_layers": 3}, "no earlier layer has the window of layer 2"),
         (SHARING, {"attention.key_length_swa": 8}, "gemma4.attention.key_length_swa"),
         (SHARING, {"attention.key_length": 32}, "gemma4.attention.key_length' is 2 x 32"),
         (SHARING, {"attention.value_length_swa": 8}, "gemma4.attention.value_length_swa"),

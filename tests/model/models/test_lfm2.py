@@ -267,7 +267,7 @@ EXPERTS = {"expert_count": 4, "expert_used_count": 2}
         ({"embedding_length": 0}, "'lfm2.embedding_length' should be positive, but is 0"),
         ({"feed_forward_length": None}, "'lfm2.feed_forward_length' is missing"),
         ({"shortconv.l_cache": None}, "'lfm2.shortconv.l_cache' is missing"),
-        ({"shortconv.l_cache": 1}, "'lfm2.shortconv.l_cache' is 1, which is no convolution"),
+        ({"shortconv.l_cache": 1}, "'lfm2.shortconv.l_cache' is 1, which is too short for a convolution"),
         (
             {"shortconv.l_cache": [3, 4]},
             "'lfm2.shortconv.l_cache' is not to differ between layers, but is [3, 4]",

@@ -237,12 +237,16 @@ def test_results_do_not_depend_on_other_rows_of_the_batch(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("key", "value", "complaint"),
     [
-        ("attention.cross_attention_layers", None, "should list the layers that look at images, but is None"),
-        ("attention.cross_attention_layers", 3, "should list the layers that look at images, but is 3"),
+        (
+            "attention.cross_attention_layers",
+            None,
+            "should list the layers that attend to images, but is None",
+        ),
+        ("attention.cross_attention_layers", 3, "should list the layers that attend to images, but is 3"),
         (
             "attention.cross_attention_layers",
             "1,3",
-            "should list the layers that look at images, but is '1,3'",
+            "should list the layers that attend to images, but is '1,3'",
         ),
         ("attention.cross_attention_layers", [1, 4], "names layer 4, but there are layers 0 to 3"),
         ("attention.cross_attention_layers", [-1], "names layer -1"),

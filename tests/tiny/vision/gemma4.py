@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from puna.batch import Image
-from puna.vision.layers.layers import ClippedLinear
 from puna.vision.options import VisionOptions
+from puna.vision.towers.gemma4 import ClippedLinear
 from tests.tiny.gemmas import TinyGemma4
 from tests.tiny.llama import TinyLlama
 from tests.tiny.vision.common import AS_IS, Tensors, WithLlama, randomise, renamed

@@ -159,7 +159,7 @@ def test_decoding_can_be_stopped_and_the_next_image_gets_a_fresh_process(
 def test_a_killed_process_is_reported(preparer: Preparer) -> None:
     preparer.prepare(file_of(picture(1)), "it", LIMITS)
     children("vision/preparer")[0].kill()
-    with pytest.raises(PreparerError, match="for want of memory; try again"):
+    with pytest.raises(PreparerError, match="was killed, probably because memory ran out; try again"):
         preparer.prepare(file_of(picture(1)), "it", LIMITS)
     assert preparer.prepare(file_of(picture(1)), "it", LIMITS).rows == 4
 

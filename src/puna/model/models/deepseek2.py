@@ -86,7 +86,7 @@ class DeepSeek2(Decoder):
         head_dim = options.layers[0].head_dim
         if rope_dim >= head_dim:
             raise invalid(
-                file, "rope.dimension_count", f"is {rope_dim}, the whole {head_dim} dimensions of a head"
+                file, "rope.dimension_count", f"is {rope_dim}, all {head_dim} dimensions of a head"
             )
         for i in range(len(options.layers)):
             check_latents(file, i, latent_dim, rope_dim)

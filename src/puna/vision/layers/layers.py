@@ -2,98 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
-from puna.errors import ModelError
 from puna.nn.feed_forward import gelu_tanh
 from puna.nn.layers import LayerNorm, Linear, RMSNorm, StackedLinear, Values, linear_many
 from puna.nn.module import Module, WeightSource, part, weight
 from puna.ops import Array, Backend, Rope
 from puna.vision.layers.attention import Groups, PatchKeys, Slices, pieces
-
-#: In the order of `v.clamp_data`.
-_BOUNDS = ("input_min", "input_max", "output_min", "output_max")
-
-
-class ClippedLinear(Linear):
-    """Linear whose inputs and outputs are clamped, if the file has bounds for it.
-
-    The bounds are scalar tensors beside the weight, or in `v.clamp_data`: four values for each linear of each
-    layer and for the projection. `options.bound_count` is the size of that tensor, 0 if absent.
-    """
-
-    #: Linears of a layer, in the order of that tensor.
-    in_layer: ClassVar[tuple[str, ...]] = (
-        "attn_q", "attn_k", "attn_v", "attn_out", "ffn_gate", "ffn_up", "ffn_down"
-    )  # fmt: skip
-    bounds: tuple[float, ...] = (-math.inf, math.inf, -math.inf, math.inf)
-
-    @classmethod
-    def from_source(
-        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
-    ) -> Self | None:
-        linear = super().from_source(source, name, shape, options)
-        if linear is None:
-            return None
-        found = [source.values(f"{name}.{bound}", (1,)) for bound in _BOUNDS]
-        linear.bounds = tuple(
-            default if values is None else float(values[0])
-            for default, values in zip(cls.bounds, found, strict=True)
-        )
-        if options.bound_count:
-            linear.bounds = cls._packed(source, name, options.bound_count)
-        if not (linear.bounds[0] <= linear.bounds[1] and linear.bounds[2] <= linear.bounds[3]):
-            raise ModelError(f"the bounds of '{name}.weight' leave nothing between them: {linear.bounds}")
-        return linear
-
-    @classmethod
-    def _packed(cls, source: WeightSource, name: str, count: int) -> tuple[float, ...]:
-        values = source.values("v.clamp_data", (count,))
-        assert values is not None
-        parts = name.split(".")
-        index = count // 4 - 1
-        if parts[-1] in cls.in_layer:
-            index = int(parts[-2]) * len(cls.in_layer) + cls.in_layer.index(parts[-1])
-        return tuple(map(float, values[4 * index : 4 * index + 4]))
-
-    def __call__(self, x: Array) -> Array:
-        """Map [rows, in] to [rows, out]."""
-        return self._within(super().__call__(self._within(x, *self.bounds[:2])), *self.bounds[2:])
-
-    def _within(self, x: Array, least: float, most: float) -> Array:
-        if math.isinf(least) and math.isinf(most):
-            return x
-        return self.ops.array(np.clip(self.ops.numpy(x), least, most))
-
-
-@dataclass(frozen=True, kw_only=True)
-class VisionLayerOptions:
-    hidden_size: int
-    feed_forward_size: int
-    heads: int
-    norm_eps: float
-    joined: bool = False  # whether queries, keys and values are one tensor
-    swapped: bool = False  # whether up is named down and down up, as by the first converters
-
-    @property
-    def head_dim(self) -> int:
-        return self.hidden_size // self.heads
-
-
-@dataclass(frozen=True)
-class Patches:
-    """The patches of an image as their layers read them."""
-
-    keys: PatchKeys
-    groups: Sequence[Groups]  # one per layer
-    slice_rows: int
-    rope: Rope | None = None
-    places: Array | None = None  # int32 [patches, axes], rotated by `rope`
 
 
 class PatchEmbedding:
@@ -155,6 +74,36 @@ class ProjectorNorm(LayerNorm):
         super().__init__(ops, weight, bias, 1e-5)
 
 
+@dataclass(frozen=True, kw_only=True)
+class VisionLayerOptions:
+    """Options of a layer."""
+
+    hidden_size: int
+    feed_forward_size: int
+    heads: int
+    norm_eps: float
+    joined: bool = False  # whether queries, keys and values are one tensor
+    swapped: bool = False  # whether up is named down and down up, as by the first converters
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.heads
+
+
+@dataclass(frozen=True)
+class Patches:
+    """The patches of an image as their layers read them."""
+
+    keys: PatchKeys
+    groups: Sequence[Groups]  # one per layer
+    slice_rows: int
+    rope: Rope | None = None
+    places: Array | None = None  # int32 [patches, axes], rotated by `rope`
+
+
+Activation = Callable[[Backend, Array], Array]
+
+
 def quick_gelu(ops: Backend, x: Array) -> Array:
     """Return `x * sigmoid(1.702 x)`, [rows, n]."""
     return ops.sigmoid_gate(x, x * 1.702)
@@ -165,10 +114,9 @@ def gelu(ops: Backend, x: Array) -> Array:
     return ops.gelu(x)
 
 
-Activation = Callable[[Backend, Array], Array]
-
-
 class VisionFeedForward(Protocol):
+    """Feed-forward half of a layer."""
+
     def forward(self, x: Array) -> Array:
         """Map [rows, hidden] to the same shape."""
 
@@ -186,6 +134,8 @@ class VisionGeluFeedForward(Module):
 
 
 class SwappedFeedForward(VisionGeluFeedForward):
+    """GELU network whose tensors for up and down are named the wrong way round."""
+
     up: Linear = weight("ffn_down", "feed_forward_size", "hidden_size")
     down: Linear = weight("ffn_up", "hidden_size", "feed_forward_size")
 
@@ -194,11 +144,31 @@ def gelu_feed_forward(options: VisionLayerOptions) -> type[VisionGeluFeedForward
     return SwappedFeedForward if options.swapped else VisionGeluFeedForward
 
 
+class QuickGeluFeedForward(VisionGeluFeedForward):
+    """Feed-forward network with quick GELU."""
+
+    activation: Activation = staticmethod(quick_gelu)
+
+
+class SwappedQuickFeedForward(SwappedFeedForward):
+    """Quick GELU network whose tensors for up and down are named the wrong way round."""
+
+    activation: Activation = staticmethod(quick_gelu)
+
+
+def quick_feed_forward(options: VisionLayerOptions) -> type[VisionGeluFeedForward]:
+    return SwappedQuickFeedForward if options.swapped else QuickGeluFeedForward
+
+
 class VisionExactGeluFeedForward(VisionGeluFeedForward):
+    """Feed-forward network with exact GELU."""
+
     activation: Activation = staticmethod(gelu)
 
 
 class SwiGluFeedForward(Module):
+    """Gated feed-forward network with SiLU, as in Llama."""
+
     options: VisionLayerOptions
     gate: Linear = weight("ffn_gate", "feed_forward_size", "hidden_size")
     up: Linear = weight("ffn_up", "feed_forward_size", "hidden_size")
@@ -210,6 +180,8 @@ class SwiGluFeedForward(Module):
 
 
 class PatchAttention(Module):
+    """Self-attention among patches."""
+
     options: VisionLayerOptions
     query: Linear = weight("attn_q", "hidden_size", "hidden_size")
     key: Linear = weight("attn_k", "hidden_size", "hidden_size")
@@ -288,12 +260,35 @@ class LayerNormLayer(VisionLayer):
     feed_forward: VisionGeluFeedForward = part(choose=gelu_feed_forward)
 
 
+class QuickLayer(LayerNormLayer):
+    """Layer of CLIP with quick GELU."""
+
+    feed_forward: VisionGeluFeedForward = part(choose=quick_feed_forward)
+
+
+class ExactLayer(LayerNormLayer):
+    """Layer of CLIP with exact GELU."""
+
+    feed_forward: VisionExactGeluFeedForward = part()
+
+
 class RMSNormLayer(VisionLayer):
     """Layer with Llama's norms and feed-forward network."""
 
     attention_norm: RMSNorm = weight("attn_norm|ln1", "hidden_size")
     feed_forward_norm: RMSNorm = weight("ffn_norm|ln2", "hidden_size")
     feed_forward: SwiGluFeedForward = part()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipLayerOptions(VisionLayerOptions):
+    """Options of a layer of CLIP."""
+
+    kind: type[LayerNormLayer]
+
+
+def clip_layer_kind(options: ClipLayerOptions) -> type[LayerNormLayer]:
+    return options.kind
 
 
 def through(layers: Sequence[VisionLayer], hidden: Array, patches: Patches) -> Slices[Array]:
@@ -314,32 +309,3 @@ def pooled(grid: Array, size: int) -> Array:
                 total = total + cut[:, row, :, column]
     mean: Array = (total * (1 / size**2)).reshape(-1, n)
     return mean
-
-
-class QuickGeluFeedForward(VisionGeluFeedForward):
-    activation: Activation = staticmethod(quick_gelu)
-
-
-class SwappedQuickFeedForward(SwappedFeedForward):
-    activation: Activation = staticmethod(quick_gelu)
-
-
-def quick_feed_forward(options: VisionLayerOptions) -> type[VisionGeluFeedForward]:
-    return SwappedQuickFeedForward if options.swapped else QuickGeluFeedForward
-
-
-class QuickLayer(LayerNormLayer):
-    feed_forward: VisionGeluFeedForward = part(choose=quick_feed_forward)
-
-
-class ExactLayer(LayerNormLayer):
-    feed_forward: VisionExactGeluFeedForward = part()
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClipLayerOptions(VisionLayerOptions):
-    kind: type[LayerNormLayer]
-
-
-def clip_layer_kind(options: ClipLayerOptions) -> type[LayerNormLayer]:
-    return options.kind
