@@ -85,9 +85,7 @@ class DeepSeek2(Decoder):
         query_rank = max(scalar(file, "attention.q_lora_rank", 0), 0)
         head_dim = options.layers[0].head_dim
         if rope_dim >= head_dim:
-            raise invalid(
-                file, "rope.dimension_count", f"is {rope_dim}, all {head_dim} dimensions of a head"
-            )
+            raise invalid(file, "rope.dimension_count", f"is {rope_dim}, all {head_dim} dimensions of a head")
         for i in range(len(options.layers)):
             check_latents(file, i, latent_dim, rope_dim)
         original = scalar(file, "rope.scaling.original_context_length", 0)
