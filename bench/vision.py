@@ -32,7 +32,7 @@ import puna
 from puna.engine.engine import Engine
 from puna.engine.requests import FittedPrompt, read_text
 from puna.gguf import GGMLType
-from puna.model.load import load_model
+from puna.model.load import LoadSettings, load_model
 from puna.ops import Weight, default_backend
 from puna.options import Options
 from puna.protocol import Done, Event, Failed, Generate
@@ -64,7 +64,7 @@ class Puna:
     def __init__(self, text: Path, tower: Path, threads: int) -> None:
         ops = default_backend()
         ops.set_threads(threads)
-        loaded = load_model(text, projector=tower, context=CONTEXT, ops=ops)
+        loaded = load_model(text, LoadSettings(context=CONTEXT), projector=tower, ops=ops)
         self._engine = Engine(loaded, context=CONTEXT)
         assert loaded.vision is not None
         self._encode, self._seconds = loaded.vision.encode, 0.0

@@ -99,12 +99,12 @@ def test_show_says_vision(server: Server) -> None:
     ("model", "image", "complaint"),
     [
         ("tiny", b"x", '"tiny" does not support images'),
-        ("seeing", b"no image", "is not of a format that is read"),
+        ("seeing", b"no image", "is not in a supported format"),
         ("seeing", b"", "the image is empty"),
         ("seeing", animated(), "the image is animated"),
         ("seeing", bomb(30_000, 30_000), "pixels, and at most 40000000 are decoded"),
         ("seeing", file_of(picture(1))[:-400], "the image is damaged"),
-        ("seeing", bytes((20 << 20) + 1), r"at most 20971520 are read \(PUNA_MAX_IMAGE_MB\)"),
+        ("seeing", bytes((20 << 20) + 1), r"at most 20971520 are accepted \(PUNA_MAX_IMAGE_MB\)"),
     ],
 )
 def test_images_that_cannot_be_seen_are_refused(

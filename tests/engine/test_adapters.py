@@ -206,7 +206,7 @@ Q, K = "blk.0.attn_q.weight", "blk.0.attn_k.weight"
         ({f"{Q}.lora_a": (4, 48), f"{Q}.lora_b": (64, 4)}, {}, r"beside a weight of \[64, 64\]"),
         ({"blk.9.attn_q.weight.lora_a": (4, 64), "blk.9.attn_q.weight.lora_b": (64, 4)}, {}, "which the"),
         ({"token_embd.weight.lora_a": (4, 64), "token_embd.weight.lora_b": (300, 4)}, {}, "token_embd"),
-        ({"blk.0.attn_q.bias": (64,)}, {}, "'blk.0.attn_q.bias' is no part of a low-rank adapter"),
+        ({"blk.0.attn_q.bias": (64,)}, {}, "'blk.0.attn_q.bias' is not part of a low-rank adapter"),
         ({}, {}, "this adapter has no tensors"),
         ({}, {"architecture": "llama"}, "this adapter is for 'llama', and the model is 'qwen2'"),
         ({}, {"kind": "model"}, "of type 'model', not an adapter"),
@@ -244,7 +244,7 @@ def test_values_that_would_spoil_the_rows_of_others_are_refused(tmp_path: Path, 
         ({"use_dora": True}, "'use_dora' is not supported"),
         ({"bias": "all"}, "'bias' is 'all'"),
         ({"peft_type": "IA3"}, "an adapter of type 'IA3'"),
-        ({"r": "many"}, "these are no settings of an adapter"),
+        ({"r": "many"}, "not an adapter's settings"),
         ({"alpha_pattern": {str(number): 1 for number in range(100_000)}}, "bytes; at most"),
     ],
     ids=lambda value: str(value)[:40],
@@ -306,5 +306,5 @@ def test_modules_of_peft_that_are_not_known_are_named(tmp_path: Path) -> None:
         with pytest.raises(UnsupportedModelError, match=f"{module}.* cannot change here"):
             load_model(path, adapters=[AdapterFile(str(folder))])
     (folder / "adapter_model.safetensors").write_bytes(b"\xff" * 40)
-    with pytest.raises(ModelError, match="this is no safetensors file"):
+    with pytest.raises(ModelError, match="not a safetensors file"):
         load_model(path, adapters=[AdapterFile(str(folder))])

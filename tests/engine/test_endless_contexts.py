@@ -83,7 +83,7 @@ def usual(modest: list[Path]) -> dict[str, int]:
 
 
 #: Architectures with a table that is as long as the context, and what is said of it.
-TABLES = {"bert": "there are only 96 vectors of positions", "jina-bert-v2": "of up to 131072 tokens"}
+TABLES = {"bert": "there are only 96 position vectors", "jina-bert-v2": "of at most 131072 tokens"}
 
 
 @pytest.mark.slow

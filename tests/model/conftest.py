@@ -1,4 +1,4 @@
-"""Models run on both backends."""
+"""Runs the tests of models on both backends."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def ops(request: pytest.FixtureRequest) -> Backend:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leaves prompts in pieces and answers on the reference backend, which is slow, to `make test-thorough`.
+    """Leave split prompts and answers on the slow reference backend to `make test-thorough`.
 
-    How a prompt is cut is the caches' business, and these are the same on both backends; answers follow from
-    what is computed for prompts.
+    Caches decide how a prompt is cut, the same way for both backends, and answers follow from what is
+    computed for prompts.
     """
     for item in items:
         params = (

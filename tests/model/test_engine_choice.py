@@ -1,4 +1,4 @@
-"""Which engine runs a model, and what is said where none can."""
+"""Choice of the engine that runs a model, and errors if none can."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def unknown(path: Path, architecture: str) -> Path:
     return path
 
 
-def test_puna_runs_what_it_can_unless_the_other_is_wanted(installed: bool, llama_file: Path) -> None:
+def test_puna_runs_what_it_can_unless_llama_cpp_is_wanted(installed: bool, llama_file: Path) -> None:
     assert chosen(llama_file) == chosen(llama_file, "puna") == "puna"
     if installed:
         assert chosen(llama_file, "llamacpp") == "llamacpp"
@@ -82,7 +82,7 @@ def test_the_nearest_architecture_is_named(tmp_path: Path, architecture: str, ne
         chosen(unknown(tmp_path / "new.gguf", architecture), "puna")
 
 
-def test_what_is_no_model_is_refused_whoever_could_run_it(installed: bool, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_model_is_refused_by_either_engine(installed: bool, tmp_path: Path) -> None:
     writer = GGUFWriter(tmp_path / "vision.gguf", "clip")
     writer.add("general.type", "mmproj")
     writer.write()

@@ -1,4 +1,4 @@
-"""Opening models that cannot be run: each with its own clear words."""
+"""Errors for models that cannot be loaded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from puna.errors import GGUFError, InsufficientMemoryError, ModelError, UnsupportedModelError
 from puna.gguf import GGMLType, GGUFWriter, open_gguf
 from puna.model import load as loading
-from puna.model.load import load_model
+from puna.model.load import LoadedModel, LoadSettings, load_model
 from puna.model.memory import Forecast
 from puna.model.registry import supported
 from tests.tiny.llama import TinyLlama, add_tokenizer, tiny_llama_gguf
@@ -20,7 +20,7 @@ from tests.tiny.llama import TinyLlama, add_tokenizer, tiny_llama_gguf
 def rewritten(
     source: Path, target: Path, *, drop: str = "", tensors: dict[str, Any] | None = None, **metadata: Any
 ):
-    """A copy of a model with tensors dropped or replaced and metadata changed (None drops a key)."""
+    """Return a copy of a model with tensors dropped or replaced and metadata changed (None drops a key)."""
     with open_gguf(source) as file:
         writer = GGUFWriter(target, metadata.pop("architecture", "llama"))
         for key, value in file.metadata.items():
@@ -129,7 +129,7 @@ def test_too_little_memory_says_how_much_is_needed_and_how_much_there_is(
     monkeypatch.setattr(loading, "available_memory", lambda: 3 * 2**29)
     load_model(tiny_file)
     with pytest.raises(InsufficientMemoryError, match=r"\(\d+\.\d MiB\) than is available \(6\.0 MiB\)"):
-        load_model(tiny_file, context=256, parallel=4, reserved=1530 * 2**20)
+        load_model(tiny_file, LoadSettings(context=256, parallel=4, reserved=1530 * 2**20))
 
 
 def test_a_draft_model_is_counted_before_anything_is_loaded(
@@ -140,13 +140,17 @@ def test_a_draft_model_is_counted_before_anything_is_loaded(
     alone, both_need = table.total, 2 * table.total - table.process
     monkeypatch.setattr(loading, "available_memory", lambda: both_need - 1)
     steps: list[int] = []
-    settings = {"context": 256, "parallel": 4, "progress": lambda done, total: steps.append(done)}
+
+    def load(draft: Path | None) -> LoadedModel:
+        settings = LoadSettings(context=256, parallel=4)
+        return load_model(tiny_file, settings, draft=draft, progress=lambda done, total: steps.append(done))
+
     with pytest.raises(InsufficientMemoryError, match=r"MiB beside the draft model's \d+\.") as refused:
-        load_model(tiny_file, draft=tiny_file, **settings)  # type: ignore[arg-type]
+        load(tiny_file)
     assert (refused.value.needed, refused.value.available, steps) == (alone, alone - 1, [])
-    assert load_model(tiny_file, **settings).draft is None  # type: ignore[arg-type]
+    assert load(None).draft is None
     monkeypatch.setattr(loading, "available_memory", lambda: both_need)
-    both = load_model(tiny_file, draft=tiny_file, **settings)  # type: ignore[arg-type]
+    both = load(tiny_file)
     assert both.draft is not None
     assert both.draft.path == both.path == tiny_file
 

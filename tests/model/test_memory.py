@@ -1,4 +1,4 @@
-"""What is said of a model's memory before it is loaded, against what it really takes."""
+"""Memory forecasts of models against what they really take."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def table_of(path: Path, types: KVTypes = HALVES, **sizes: int) -> MemoryTable:
 
 
 def held_weights(module: Any) -> Iterator[Weight]:
-    """All matrices of a loaded model."""
+    """Yield all matrices of a loaded model."""
     for value in vars(module).values():
         for each in value if isinstance(value, list) else [value]:
             if isinstance(each, Module):
@@ -103,7 +103,7 @@ def test_caches_are_counted_as_they_are_made(model_file: Path) -> None:
 
 
 def test_a_window_takes_no_more_for_a_longer_context(tmp_path: Path) -> None:
-    """One batch is added in all, not one for each sequence."""
+    """One batch is added in all, not one per sequence."""
     config = TinyGemma3(window=16, layers=4, pattern=[True, True, False, True], context=8192)
     path = tiny_gemma3_gguf(tmp_path / "gemma3.gguf", config)
     cell = 2 * config.kv_heads * config.head_dim * 2
@@ -115,7 +115,7 @@ def test_a_window_takes_no_more_for_a_longer_context(tmp_path: Path) -> None:
 
 @pytest.mark.scenario(255)
 def test_the_context_counts_as_far_as_the_model_was_trained(model_file: Path) -> None:
-    """A longer one is cut to that."""
+    """A longer context is cut to that."""
     with open_gguf(model_file) as file:
         trained = file.get("context_length")
     most = table_of(model_file, context=trained)
@@ -124,7 +124,7 @@ def test_the_context_counts_as_far_as_the_model_was_trained(model_file: Path) ->
 
 
 @pytest.mark.scenario(248)
-def test_what_would_fit_is_said_and_does(tmp_path: Path) -> None:
+def test_the_suggested_context_fits(tmp_path: Path) -> None:
     path = tiny_llama_gguf(tmp_path / "tiny.gguf", TinyLlama(context=100_000))
     with open_gguf(path) as file:
         forecast = Forecast(file)
@@ -159,11 +159,11 @@ import json, sys
 from puna.engine.engine import Engine
 from puna.protocol import Done, Generate
 from puna.machine import process_memory
-from puna.model.load import load_model
+from puna.model.load import LoadSettings, load_model
 from puna.options import Options
 path, context, parallel = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 before = process_memory()
-loaded = load_model(path, context=context, parallel=parallel)
+loaded = load_model(path, LoadSettings(context=context, parallel=parallel))
 engine = Engine(loaded, context=context, parallel=parallel)
 ended = []
 for number in range(2 * parallel):
@@ -182,7 +182,7 @@ print(json.dumps([len(ended), 1024 * peak - before, engine.cache.provided_bytes,
 @pytest.mark.process_memory
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("name", ["demo", "middle"])
-def test_a_process_takes_what_was_said(name: str, tmp_path: Path) -> None:
+def test_a_process_takes_the_memory_that_was_forecast(name: str, tmp_path: Path) -> None:
     path, context = demo.path(), 1024
     if name == "middle":
         config = TinyLlama(hidden=512, feed_forward=1536, layers=4, heads=8, kv_heads=8, context=1024)

@@ -1,4 +1,4 @@
-"""Options: sizes that differ by layer, and what is said about values that make no sense."""
+"""Options: sizes that differ by layer, and errors for invalid values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from puna.errors import ModelError, UnsupportedModelError
 from puna.gguf import GGUFWriter, open_gguf
 from puna.model.layer_cache import Everything, Window
 from puna.model.load import load_model
-from puna.model.options import TextOptions, read_windows
+from puna.model.options import TextDefaults, TextOptions, read_windows
 from puna.ops import Backend, Routing
 from tests.model.models.parity import (
     log_probabilities_after_reuse,
@@ -47,11 +47,11 @@ def written(path: Path, metadata: dict[str, Any]) -> Path:
 
 def options_of(path: Path, metadata: dict[str, Any], **defaults: Any) -> TextOptions:
     with open_gguf(written(path / "some.gguf", metadata)) as file:
-        return TextOptions.read(file, **defaults)
+        return TextOptions.read(file, TextDefaults(**defaults))
 
 
 class NarrowLayer(TinyDecoder):
-    """The second layer has fewer heads and a narrower network than the first."""
+    """Model whose second layer has fewer heads and a narrower network than the first."""
 
     def build(self) -> Any:
         model = super().build()
@@ -61,7 +61,7 @@ class NarrowLayer(TinyDecoder):
         return model
 
     def change(self, found: Contents, model: Any) -> None:
-        """Without what is multiplied by the zeros."""
+        """Remove what is multiplied by the zeros."""
         rows = {"attn_q": 32, "attn_k": 16, "attn_v": 16, "ffn_gate": 40, "ffn_up": 40}
         columns = {"attn_output": 32, "ffn_down": 40}
         for name, array in found.tensors.items():
@@ -134,7 +134,9 @@ def test_layers_may_differ_in_their_sizes(tmp_path: Path, ops: Backend) -> None:
     ],
     ids=str,
 )
-def test_nonsense_is_named_with_its_value(tmp_path: Path, metadata: dict[str, Any], complaint: str) -> None:
+def test_invalid_metadata_is_named_with_its_value(
+    tmp_path: Path, metadata: dict[str, Any], complaint: str
+) -> None:
     with pytest.raises(ModelError) as caught:
         options_of(tmp_path, metadata)
     assert complaint in str(caught.value)
@@ -156,7 +158,7 @@ def test_experts_are_where_the_file_says(tmp_path: Path) -> None:
     assert options_of(tmp_path, {**only_experts, "feed_forward_length": None}).layers[0].expert_count == 8
 
 
-def test_what_the_file_says_goes_before_the_architecture(tmp_path: Path) -> None:
+def test_the_files_settings_override_the_architectures(tmp_path: Path) -> None:
     said = {"attention.key_length": 8, "attention.scale": 0.5, "rope.freq_base": 7.0}
     defaults = {"head_dim": 24, "rope_base": 5.0, "attention_softcap": 3.0}
     for metadata, expected in ((said, (8, 8, 0.5, 7.0, 3.0)), ({}, (24, 24, 1 / math.sqrt(24), 5.0, 3.0))):

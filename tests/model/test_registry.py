@@ -24,7 +24,7 @@ def test_every_file_of_a_model_is_in_the_table() -> None:
     assert {model_for(name).__module__.rpartition(".")[2] for name in supported()} == files
 
 
-def test_only_the_one_that_is_asked_for_is_imported() -> None:
+def test_only_the_requested_model_is_imported() -> None:
     code = (
         "import sys; from puna.model.registry import model_for, supported; supported()\n"
         "loaded = lambda: sorted(name for name in sys.modules if name.startswith('puna.model.models.'))\n"

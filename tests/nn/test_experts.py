@@ -1,4 +1,4 @@
-"""The forms in which files hold the experts of a layer, and what is said about damaged ones."""
+"""Layouts of a layer's experts in files, and errors for damaged ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHAPE = (4, 6, 8)  # experts, out, in
 
 
 class Tensors:
-    """Named tensors as a source of weights."""
+    """Source of weights with named tensors."""
 
     ops = REFERENCE
 
@@ -82,20 +82,20 @@ def test_one_tensor_per_expert() -> None:
     assert torch.equal(values(loaded("blk.0.ffn_down_exps", **single)), stack)
 
 
-def test_an_expert_that_is_not_there_is_missed() -> None:
+def test_a_missing_expert_is_reported() -> None:
     single = {f"blk__0__ffn_down__{i}__weight": torch.randn(SHAPE[1:]) for i in (0, 1, 3)}
     with pytest.raises(ModelError, match=r"'blk\.0\.ffn_down\.2\.weight' is missing"):
         loaded("blk.0.ffn_down_exps", **single)
 
 
-def test_nothing_of_the_kind() -> None:
+def test_a_file_without_experts_gives_none() -> None:
     assert loaded("blk.0.ffn_down_exps", blk__0__ffn_down__weight=torch.randn(6, 8)) is None
 
 
 @pytest.mark.parametrize("kind", [GGMLType.F32, GGMLType.Q8_0, GGMLType.Q4_0], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("ops", [default_backend(), backend_named("reference")], ids=lambda ops: ops.name)
-def test_experts_without_gates_square_what_is_above_0(kind: GGMLType, ops: Backend) -> None:
-    """Small and large numbers alike, whatever the weights are stored as."""
+def test_experts_without_gates_square_positive_values(kind: GGMLType, ops: Backend) -> None:
+    """Check small and large values with all types of weights."""
     random = np.random.default_rng(5)
     weights = []
     for shape in ((2, 64, 32), (2, 32, 64)):

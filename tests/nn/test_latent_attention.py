@@ -1,4 +1,4 @@
-"""The forms in which files hold what makes keys and values of latents."""
+"""Layouts of the expansions of latents in files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEADS, KEY, VALUE, LATENT = 3, 12, 20, 64
 
 
 class OneMatrix:
-    """A source of weights with one matrix."""
+    """Source of weights with one matrix."""
 
     ops = default_backend()
 

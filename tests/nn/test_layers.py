@@ -1,4 +1,4 @@
-"""Small modules against their formulas, and places for what architectures to come will need."""
+"""Small modules against their formulas, and extension points for new architectures."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Options:
 
 
 class Tensors:
-    """Named tensors as a source of weights; matrices may be quantised."""
+    """Source of weights with named tensors; matrices may be quantised."""
 
     ops = OPS
 
@@ -155,7 +155,7 @@ class QueryOnlyAttention(Module):
 
 
 class SecondLayerAttention(SelfAttention):
-    """With names of its own."""
+    """Attention with its own tensor names."""
 
     query: Linear = weight("q_proj", "query_size", "hidden_size")
     output: Linear = weight("attn_out", "hidden_size", "mixed_size")
@@ -167,7 +167,7 @@ def attention_tensors() -> dict[str, Tensor]:
 
 
 def expected_attention(tensors: dict[str, Tensor], hidden: Tensor, keys_of: Tensor, sinks: Any) -> Tensor:
-    """Causal attention, by the formula."""
+    """Compute causal attention by its formula."""
     query = (hidden @ tensors["attn_q__weight"].T).view(-1, HEADS, DIM).transpose(0, 1)
     key, value = (
         (keys_of @ tensors[f"attn_{name}__weight"].T).view(-1, KV_HEADS, DIM).transpose(0, 1)
@@ -274,7 +274,7 @@ def test_the_halves_of_a_layer_may_be_parallel(own_norm: bool, rows: list[int] |
     torch.testing.assert_close(found, expected if rows is None else expected[rows], atol=1e-5, rtol=0)
 
 
-def test_what_the_halves_of_a_layer_add_may_be_scaled() -> None:
+def test_the_outputs_of_a_layers_halves_may_be_scaled() -> None:
     tensors, hidden = attention_tensors() | feed_forward_tensors(), torch.randn(ROWS, HIDDEN)
     norms = {f"{name}_norm__weight": torch.randn(HIDDEN) for name in ("attn", "ffn")}
     layer = PreNormLayer.load(Tensors(**tensors, **norms), Options(residual_scale=0.25))

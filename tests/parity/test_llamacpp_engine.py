@@ -18,7 +18,7 @@ from puna.batch import Batch
 from puna.errors import ContextLengthError, ModelError, OptionError, RequestError, UnsupportedModelError
 from puna.gguf import open_gguf
 from puna.kvcache.types import KVTypes
-from puna.model.load import LoadedModel, load_model
+from puna.model.load import LoadedModel, LoadSettings, load_model
 from puna.options import LLAMACPP, PUNA, Placement
 from puna.tokenizer import tokenizer_from_gguf
 from tests.e2e.servers import Server, add_model, running
@@ -42,7 +42,7 @@ GREEDY: dict[str, Any] = {"temperature": 0.0, "num_predict": 20, "ignore_eos": T
 
 
 def elsewhere(path: Path, **settings: Any) -> LoadedModel:
-    return load_model(path, engine=LLAMACPP, **settings)
+    return load_model(path, LoadSettings(engine=LLAMACPP, **settings))
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def run(neox: LoadedModel) -> Iterator[Run]:
 
 def both(path: Path, **settings: Any) -> list[Run]:
     """The model at `path` on Puna's own engine, and on llama.cpp."""
-    return [Run(load_model(path, engine=engine), **settings) for engine in (PUNA, LLAMACPP)]
+    return [Run(load_model(path, LoadSettings(engine=engine)), **settings) for engine in (PUNA, LLAMACPP)]
 
 
 # --- numbers ---------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Random adapters of tiny models, as files and merged into the weights of their originals."""
+"""Random adapters of tiny models, as files and merged into the original weights."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MIXTRAL = {"gate": "w1", "up": "w3", "down": "w2"}
 
 @dataclass(frozen=True)
 class TinyAdapter:
-    """What is added to `modules` of every layer of a model of transformers, and to its output if named so.
+    """Adapter of `modules` in every layer of a transformers model, and of its output if named.
 
-    Of `experts` it is what is added to their "gate", "up" or "down".
+    `experts` names changed linears of experts: "gate", "up" or "down".
     """
 
     modules: tuple[str, ...]
@@ -34,7 +34,7 @@ class TinyAdapter:
     experts: tuple[str, ...] = ()
 
     def halves(self, model: Any) -> Halves:
-        """(A, B) by the names of the modules they change."""
+        """Return (A, B) by the names of the modules they change."""
         torch.default_generator.manual_seed(self.seed)
         found: Halves = {}
         for name, module in model.named_modules():
@@ -43,7 +43,7 @@ class TinyAdapter:
         return found
 
     def expert_halves(self, model: Any) -> dict[tuple[str, str], tuple[torch.Tensor, torch.Tensor]]:
-        """(A, B), one for each expert, by the module that holds the experts and the linear they change."""
+        """Return (A, B) of each expert, by the module that holds the experts and the linear."""
         torch.default_generator.manual_seed(self.seed + 100)
         found = {}
         for name, module in model.named_modules():
@@ -60,7 +60,7 @@ class TinyAdapter:
         return a, 0.3 * torch.randn(outputs, self.rank)
 
     def merged(self, model: Any, scale: float) -> Any:
-        """A copy of `model` whose weights are W + scale * alpha / rank * B A."""
+        """Return a copy of `model` with weights W + scale * alpha / rank * B A."""
         changed = copy.deepcopy(model)
         modules, factor = dict(changed.named_modules()), scale * self.alpha / self.rank
         with torch.no_grad():
@@ -71,7 +71,7 @@ class TinyAdapter:
         return changed
 
     def write_gguf(self, path: Path, architecture: str, model: Any, names: Mapping[str, str]) -> Path:
-        """As llama.cpp's converter writes it; `names` are the tensors' in files, by the ends of modules'."""
+        """Write it like llama.cpp's converter; `names` maps the ends of module names to tensors in files."""
         writer = adapter_writer(path, architecture, self.alpha)
         pairs = {}
         for name, pair in self.halves(model).items():
@@ -89,7 +89,7 @@ class TinyAdapter:
     def write_peft(
         self, folder: Path, model: Any, projections: Mapping[str, str] = PROJECTIONS, **settings: Any
     ) -> Path:
-        """As PEFT saves it, of experts that are modules, whose linears are called as in `projections`."""
+        """Write it like PEFT for experts that are modules, with linears named as in `projections`."""
         pairs = dict(self.halves(model))
         for (name, part), (a, b) in self.expert_halves(model).items():
             for expert, pair in enumerate(zip(a, b, strict=True)):
@@ -98,7 +98,7 @@ class TinyAdapter:
         return self._save(folder, pairs, settings)
 
     def write_fused(self, folder: Path, model: Any, *, swapped: bool = False) -> Path:
-        """As PEFT saves it of experts that are parameters, `swapped` as some releases take the sides."""
+        """Write it like PEFT for experts that are parameters, `swapped` as in some releases."""
         modules, pairs, parts = (
             dict(model.named_modules()),
             dict(self.halves(model)),
@@ -133,7 +133,7 @@ class TinyAdapter:
 
 
 def expert_weights(module: Any, part: str) -> torch.Tensor:
-    """A view [experts, out, in] of what all experts of transformers' `module` have as gate, up or down."""
+    """Return a view [experts, out, in] of the gate, up or down weights of transformers' `module`."""
     turned = getattr(module, "is_transposed", False)
     if part == "down":
         down = module.down_proj.data

@@ -15,7 +15,7 @@ from tests.tiny.words import VOCABULARY
 
 @dataclass(frozen=True)
 class TinyBert:
-    """Sizes of a tiny BERT, and what its file says."""
+    """Sizes of a tiny BERT, and metadata of its file."""
 
     hidden: int = 64
     feed_forward: int = 96
@@ -26,7 +26,7 @@ class TinyBert:
     seed: int = 0
 
     def build(self) -> Any:
-        """The model as transformers runs it, float32, random weights."""
+        """Return transformers' model, float32, with random weights."""
         from transformers import BertConfig, BertModel
 
         torch.default_generator.manual_seed(self.seed)
@@ -44,7 +44,7 @@ class TinyBert:
 
 
 def randomised(model: Any) -> Any:
-    """`model` with weights that make its hidden states differ from token to token."""
+    """Return `model` with weights whose hidden states differ from token to token."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name.lower() and name.endswith("weight"):
@@ -59,7 +59,7 @@ def randomised(model: Any) -> Any:
 def tiny_bert_gguf(
     path: Path, config: TinyBert | None = None, *, model: Any = None, metadata: dict[str, Any] | None = None
 ) -> Path:
-    """Write a tiny BERT to `path` and return that. `metadata` (without `bert.`) replaces; None drops."""
+    """Write a tiny BERT to `path` and return it. `metadata` (without `bert.`) replaces; None drops."""
     config = config or TinyBert()
     found = converted(model or config.build(), saved_with_words)
     found.say({"pooling_type": config.pooling_type, **(metadata or {})})

@@ -1,7 +1,7 @@
 """Tiny models as GGUF files: saved as they are published, and converted by `puna.convert`.
 
-So what is compared with transformers is the converter's work as well as the engine's. What a test wants
-otherwise, such as the layout of other converters, is changed in what was converted.
+So comparisons with transformers test the converter as well as the engine. Tests change the converted contents
+where they need something else, such as another converter's layout.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _contents: weakref.WeakKeyDictionary[Any, Contents] = weakref.WeakKeyDictionary(
 
 @dataclass
 class Contents:
-    """What a file has; keys of the architecture are without its name, tensors in float32."""
+    """Contents of a file; keys lack the architecture's name, tensors are float32."""
 
     architecture: str
     keys: dict[str, Any]
     tensors: dict[str, np.ndarray]
 
     def say(self, keys: Mapping[str, Any]) -> None:
-        """Have these `keys`, too; those that are None are left out."""
+        """Set these `keys`; None drops one."""
         merged = self.keys | dict(keys)
         self.keys = {key: value for key, value in merged.items() if value is not None}
 
     def rename(self, names: Mapping[str, str]) -> None:
-        """Call tensors otherwise, by the names that they have within a layer, such as `attn_q.weight`."""
+        """Rename tensors by their names within a layer, such as `attn_q.weight`."""
         found = {}
         for name, array in self.tensors.items():
             layer, short = _parted(name)
@@ -46,7 +46,7 @@ class Contents:
         self.tensors = found
 
     def write(self, path: Path, matrices: GGMLType = GGMLType.F32, among: str = "") -> Path:
-        """Write it to `path`; matrices with `among` in their names get that type, if it holds them."""
+        """Write to `path`; matrices with `among` in their names get the type `matrices` if it holds them."""
         writer = GGUFWriter(path, self.architecture)
         for key, value in self.keys.items():
             writer.add(key, value, ValueType.INT32 if value == [] else None)
@@ -58,7 +58,7 @@ class Contents:
 
 
 def converted(model: Any, save: Callable[..., Path] = saved) -> Contents:
-    """What our converter makes of `model`, once for each model, which must not change after that."""
+    """Return what our converter makes of `model`, which must not change afterwards: results are cached."""
     if (found := _contents.get(model)) is None:
         with tempfile.TemporaryDirectory() as folder:
             checkpoint = save(Path(folder) / "checkpoint", model)
@@ -68,7 +68,7 @@ def converted(model: Any, save: Callable[..., Path] = saved) -> Contents:
 
 
 def contents_of(path: Path) -> Contents:
-    """Of a file that was written before."""
+    """Return the contents of an existing file."""
     with open_gguf(path) as file:
         keys = {
             key.removeprefix(f"{file.architecture}."): _plain(value) for key, value in file.metadata.items()
@@ -83,12 +83,12 @@ def holds(kind: GGMLType, array: Any) -> bool:
 
 
 def _parted(name: str) -> tuple[str, str]:
-    """How the name begins in a layer, and the name within it."""
+    """Return the prefix of a layer, and the name within it."""
     begin, _, rest = name.partition(".")
     number, _, short = rest.partition(".")
     return (f"{begin}.{number}.", short) if begin == "blk" else ("", name)
 
 
 def _plain(value: Any) -> Any:
-    """As a value that lasts longer than its file is open."""
+    """Return a copy of the value that outlives its open file."""
     return value.tolist() if isinstance(value, (NumberArray, StringArray)) else value

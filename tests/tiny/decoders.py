@@ -1,4 +1,4 @@
-"""Tiny random decoders of transformers: an architecture is its config, and what its file says otherwise."""
+"""Tiny random decoders of transformers: an architecture is its config and changes to its file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIZES = {
 
 @dataclass(frozen=True)
 class TinyDecoder:
-    """A model that transformers calls `hf`, with `settings` of its config."""
+    """Model that transformers calls `hf`, with `settings` of its config."""
 
     hf: str
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -37,13 +37,13 @@ class TinyDecoder:
         return AutoConfig.for_model(self.hf, **{**SIZES, **self.settings})
 
     def untrained(self) -> Any:
-        """The model with the weights that transformers begins with."""
+        """Return the model with transformers' initial weights."""
         from transformers import AutoModelForCausalLM
 
         return AutoModelForCausalLM.from_config(self.config(), attn_implementation="eager")
 
     def build(self) -> Any:
-        """The model as transformers runs it, float32, random weights."""
+        """Return transformers' model, float32, with random weights."""
         torch.default_generator.manual_seed(self.seed)
         model = self.untrained().float().eval()
         with torch.no_grad():
@@ -61,7 +61,7 @@ class TinyDecoder:
         return model
 
     def contents(self, model: Any) -> Contents:
-        """What the file of `model` has."""
+        """Return the contents of the file of `model`."""
         found = converted(model)
         self.change(found, model)
         found.architecture = self.architecture or found.architecture
@@ -69,13 +69,13 @@ class TinyDecoder:
         return found
 
     def change(self, found: Contents, model: Any) -> None:
-        """Make what was converted of `model` a file of another layout."""
+        """Change the converted contents of `model` into another layout."""
 
 
 def tiny_decoder_gguf(
     path: Path, tiny: TinyDecoder, *, model: Any = None, matrices: GGMLType = GGMLType.F32
 ) -> Path:
-    """Write the model to `path` and return that; matrices whose rows are whole blocks get that type."""
+    """Write the model to `path` and return it; matrices whose rows are whole blocks get that type."""
     return tiny.contents(model or tiny.build()).write(path, matrices)
 
 

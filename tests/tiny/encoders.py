@@ -1,4 +1,4 @@
-"""Tiny random encoders of other architectures than BERT, as GGUF files and as their references."""
+"""Tiny random encoders other than BERT, as GGUF files and as their references."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ SIZES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class TinyEncoder:
-    """Sizes of a tiny encoder, and what its file says."""
+    """Sizes of a tiny encoder, and metadata of its file."""
 
     pooling_type: int = 1
     seed: int = 0
 
     @abstractmethod
     def build(self) -> Any:
-        """The reference, float32, random weights: called with tokens, it has a `last_hidden_state`."""
+        """Return the reference, float32, random weights; calling it gives a `last_hidden_state`."""
 
     def save(self, folder: Path, model: Any) -> Path:
-        """`model` in `folder`, as it is published; returns the folder."""
+        """Save `model` in `folder` as it is published; return the folder."""
         return saved_with_words(folder, model)
 
     def contents(self, model: Any) -> Contents:
-        """What the file of `model` has."""
+        """Return the contents of the file of `model`."""
         found = converted(model, self.save)
         found.say({"pooling_type": self.pooling_type})
         self.change(found)
         return found
 
     def change(self, found: Contents) -> None:
-        """Make what was converted a file of another layout."""
+        """Change the converted contents into another layout."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class TinyJinaBertV3(TinyEncoder):
 
 @dataclass(frozen=True)
 class TinyModernBert(TinyEncoder):
-    """With a window shorter than the longest texts."""
+    """ModernBERT with a window shorter than the longest texts."""
 
     activation: str = "gelu"
     window: int = 12
@@ -92,7 +92,7 @@ class TinyModernBert(TinyEncoder):
 
 
 class _Matrices(torch.nn.Module):
-    """Those of all experts, one below the other: what goes up, and what comes down, turned."""
+    """Stacked matrices of all experts: up, and down transposed."""
 
     def __init__(self, rows: int, hidden: int) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class _Matrices(torch.nn.Module):
 
 
 class NomicExperts(torch.nn.Module):
-    """The feed-forward half of a layer of Nomic Embed 2, which transformers does not have."""
+    """Feed-forward half of a layer of Nomic Embed 2, which transformers lacks."""
 
     def __init__(self, hidden: int, width: int, experts: int, used: int) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class NomicExperts(torch.nn.Module):
 
 @dataclass(frozen=True)
 class TinyNomicBertMoe(TinyEncoder):
-    """XLM-RoBERTa with rotation, as Jina's is, and experts in the second layer."""
+    """XLM-RoBERTa with Jina's rotation, and experts in the second layer."""
 
     experts: int = 8
     used: int = 2
@@ -145,7 +145,7 @@ class TinyNomicBertMoe(TinyEncoder):
 def tiny_encoder_gguf(
     path: Path, config: TinyEncoder, *, model: Any = None, metadata: dict[str, Any] | None = None
 ) -> Path:
-    """Write a tiny encoder to `path` and return that. `metadata` (without a prefix) replaces; None drops."""
+    """Write a tiny encoder to `path` and return it. `metadata` (without a prefix) replaces; None drops."""
     found = config.contents(model or config.build())
     found.say(metadata or {})
     return found.write(path)

@@ -1,4 +1,4 @@
-"""What models compute, as torch's tensors, to be compared with a reference."""
+"""Results of models as torch tensors, for comparison with a reference."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from puna.model.base import TextModel
 
 
 def logits_of(model: TextModel, batch: Batch, cache: Cache) -> torch.Tensor:
-    """Logits [wanted, vocab] of a batch for which the cache has made room."""
+    """Return logits [outputs, vocab] of a batch that the cache has room for."""
     ops = model.ops
     return torch.from_numpy(ops.numpy(model.forward(batch.on(ops), cache)).copy())
 
 
 def states_of(model: TextModel, batch: Batch, cache: Cache) -> torch.Tensor:
-    """The last hidden states [wanted, hidden] of a batch for which the cache has made room."""
+    """Return the last hidden states [outputs, hidden] of a batch that the cache has room for."""
     ops = model.ops
     return torch.from_numpy(ops.numpy(model.hidden(batch.on(ops), cache)).copy())

@@ -23,7 +23,7 @@ LLAMA_CPP_NAMES = {
 
 @dataclass
 class TinyGemma3:
-    """Sizes of a tiny Gemma 3. What is None is not said in the file."""
+    """Sizes of a tiny Gemma 3; the file omits those that are None."""
 
     hidden: int = 64
     feed_forward: int = 96
@@ -46,14 +46,14 @@ class TinyGemma3:
 
     @property
     def windowed(self) -> list[bool]:
-        """Of each layer."""
+        """Whether each layer has a window."""
         if isinstance(self.pattern, list):
             return self.pattern
         period = self.pattern or 6
         return [self.window is not None and (i + 1) % period != 0 for i in range(self.layers)]
 
     def build(self) -> Any:
-        """The model as transformers runs it, float32, random weights."""
+        """Return transformers' model, float32, with random weights."""
         from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
         torch.default_generator.manual_seed(self.seed)
@@ -91,7 +91,7 @@ class TinyGemma3:
 
 @dataclass
 class TinyEmbeddingGemma(TinyGemma3):
-    """The body of one that sees later tokens, too."""
+    """Body of an EmbeddingGemma, which attends to later tokens too."""
 
     layers: int = 3
     pattern: list[bool] | int | None = field(default_factory=lambda: [True, False, True])
@@ -111,7 +111,7 @@ class TinyEmbeddingGemma(TinyGemma3):
 def tiny_gemma3_gguf(
     path: Path, config: TinyGemma3, *, model: Any = None, metadata: dict[str, Any] | None = None
 ) -> Path:
-    """Write a tiny Gemma 3 to `path` and return that. `metadata` (without `gemma3.`) replaces; None drops."""
+    """Write a tiny Gemma 3 to `path` and return it. `metadata` (without `gemma3.`) replaces; None drops."""
     found = stated(converted(model or config.build()), config)
     found.say({
         LLAMA_CPP_NAMES.get(key, key) if config.llama_cpp else key: value
@@ -121,7 +121,7 @@ def tiny_gemma3_gguf(
 
 
 def stated(found: Contents, config: TinyGemma3) -> Contents:
-    """What was converted, said as the file of `config` has it."""
+    """Return the converted contents as the file of `config` states them."""
     found.say({
         "attention.sliding_window": config.window, "attention.sliding_window_pattern": config.pattern,
         "attention.value_length": config.head_dim + config.more_values,
@@ -135,7 +135,7 @@ def stated(found: Contents, config: TinyGemma3) -> Contents:
 
 
 def _lengthen_values(tensors: dict[str, np.ndarray], prefix: str, config: TinyGemma3) -> None:
-    """Give each value head numbers that are always zero, so that what the output makes of them is nothing."""
+    """Pad each value head with zeros, which add nothing to the output."""
     more, dim = config.more_values, config.head_dim
     value = tensors[f"{prefix}attn_v.weight"].reshape(config.kv_heads, dim, config.hidden)
     zeros = np.zeros((config.kv_heads, more, config.hidden), np.float32)

@@ -19,7 +19,7 @@ WINDOW = 8
 
 @dataclass(frozen=True)
 class TinyGemma4(TinyDecoder):
-    """`windowed` says which layers are."""
+    """Tiny Gemma 4; `windowed` says which layers have a window."""
 
     hf: str = "gemma4_text"
     windowed: tuple[bool, ...] = (True, True, False, True, False)
@@ -51,7 +51,7 @@ class TinyGemma4(TinyDecoder):
         return SMALL if self.windowed[layer] else LARGE
 
     def change(self, found: Contents, model: Any) -> None:
-        """What transformers' model lacks, as nothing is computed with it."""
+        """Add what transformers' model lacks because nothing is computed with it."""
         count = len(self.windowed)
         shared = model.config.get_text_config().num_kv_shared_layers
         for layer in range(count - shared, count) if self.spare else ():
@@ -64,7 +64,7 @@ class TinyGemma4(TinyDecoder):
 
 @dataclass(frozen=True)
 class TinyGemma3n(TinyGemma4):
-    """All heads are small; of some layers' gates only the largest stay."""
+    """Tiny Gemma 3n with small heads; some layers keep only their largest gates."""
 
     hf: str = "gemma3n_text"
     layer_inputs: int = 16

@@ -23,11 +23,11 @@ HIDDEN, VOCABULARY = SIZES["hidden_size"], SIZES["vocab_size"]
 
 @dataclass(frozen=True)
 class TinyHeads:
-    """A decoder whose last layers are those of as many prediction heads.
+    """Decoder whose last layers belong to prediction heads.
 
-    They have tables, norms and outputs of their own if `own`, else the model's. transformers knows nothing of
-    them: it runs their layers as more of the model's. If `agreeing`, layers add little, and what follows a
-    token is mostly said by that token: then heads mostly say what the model will.
+    The heads have their own tables, norms and outputs if `own`, otherwise the model's. transformers does not
+    know them and runs their layers as more of the model's. If `agreeing`, layers add little, so that the next
+    token depends mostly on the last one, and heads mostly predict what the model will.
     """
 
     decoder: TinyDecoder
@@ -53,7 +53,7 @@ class TinyHeads:
         return found
 
     def parts(self, layer: int) -> dict[str, np.ndarray]:
-        """What a head has beside its layer."""
+        """Return the tensors of a head besides its layer."""
         generator = torch.Generator().manual_seed(layer)
 
         def drawn(*shape: int) -> np.ndarray:
@@ -88,7 +88,7 @@ _QWEN_HEADS = {
 
 
 def save_heads(folder: Path, tiny: TinyHeads, model: Any) -> Path:
-    """The checkpoint of a model with prediction heads, which are its last layers; returns the folder."""
+    """Save a checkpoint whose last layers are prediction heads; return the folder."""
     saved(folder, model)
     config = json.loads((folder / "config.json").read_text())
     count = config["num_hidden_layers"] - tiny.heads
@@ -120,7 +120,7 @@ def save_heads(folder: Path, tiny: TinyHeads, model: Any) -> Path:
 
 @dataclass(frozen=True)
 class TinyMiMo2(TinyDecoder):
-    """Queries, keys and values are one tensor if `fused`, as in some files."""
+    """Tiny MiMo-V2; with `fused`, queries, keys and values are one tensor, as in some files."""
 
     fused: bool = False
 
@@ -153,7 +153,7 @@ QWEN35 = TinyHybrid("qwen3_5_text", HYBRID, seed=72)
 
 
 def mimo2_with(heads: int) -> TinyHeads:
-    """Three layers, and these heads, which have windows."""
+    """Return a model of three layers plus `heads` prediction heads with windows."""
     settings = {
         **MIMO2.settings, "num_hidden_layers": 3 + heads,
         "layer_types": ["full_attention"] + ["sliding_attention"] * (2 + heads),

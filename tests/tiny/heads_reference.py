@@ -1,6 +1,6 @@
-"""What prediction heads say by the published formula, in torch, with the layers of transformers.
+"""Prediction heads by the published formula, in torch, with the layers of transformers.
 
-DeepSeek-AI, arXiv:2412.19437, section 2.2. All positions are computed at once, and nothing is kept.
+DeepSeek-AI, arXiv:2412.19437, section 2.2. All positions are computed at once, and nothing is cached.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.tiny.heads import TinyHeads
 
 
 class Reference:
-    """The heads of a tiny model."""
+    """Heads of a tiny model."""
 
     def __init__(self, tiny: TinyHeads) -> None:
         self.tiny = tiny
@@ -23,7 +23,7 @@ class Reference:
         self.count = self.config.num_hidden_layers - tiny.heads
 
     def main(self, tokens: list[int]) -> torch.Tensor:
-        """Hidden states before the last norm: [tokens, hidden]."""
+        """Return hidden states before the last norm: [tokens, hidden]."""
         found: list[torch.Tensor] = []
         hook = self.model.model.layers[self.count].register_forward_pre_hook(
             lambda _, args, kwargs: found.append(args[0] if args else kwargs["hidden_states"]),
@@ -35,7 +35,7 @@ class Reference:
         return found[0][0]
 
     def read(self, tokens: list[int]) -> torch.Tensor:
-        """What the first head reads of `tokens`: [tokens, hidden]."""
+        """Return the first head's input for `tokens`: [tokens, hidden]."""
         states = self.main(tokens)
         if self.tiny.reads_normed:
             states = self.norm(states, self.model.model.norm.weight + self.tiny.decoder.norm_offset)
@@ -46,9 +46,9 @@ class Reference:
         return x * torch.as_tensor(weight, dtype=torch.float32)
 
     def head(self, number: int, hidden: torch.Tensor, tokens: list[int], first: int) -> Any:
-        """What the next head would read, and logits, of `tokens`, whose positions begin at `first`.
+        """Return the next head's input, and logits, for `tokens` at positions from `first`.
 
-        `hidden` are what this head reads, of the position before each.
+        `hidden` is this head's input, for the position before each token.
         """
         layer, parts = self.count + number, self.tiny.parts(self.count + number)
         norm = self.model.model.norm.weight + self.tiny.decoder.norm_offset
@@ -82,7 +82,7 @@ class Reference:
         return found[0] if isinstance(found, tuple) else found
 
     def logits(self, tokens: list[int]) -> list[torch.Tensor]:
-        """Of each head, after each token from the second, third, ... on."""
+        """Return each head's logits after each token from the second, third, ... on."""
         states, found = self.read(tokens), []
         for number in range(self.tiny.heads):
             states, logits = self.head(number, states[:-1], tokens[number + 1 :], number + 1)
@@ -90,7 +90,7 @@ class Reference:
         return found
 
     def drafts(self, tokens: list[int], count: int) -> list[int]:
-        """The likeliest tokens after `tokens`: what each head says, then what the last says of that."""
+        """Return the likeliest tokens after `tokens`: each head's, then the last head's repeatedly."""
         hidden, found = self.read(tokens[:-1]), list[int]()
         for depth in range(count):
             number = min(depth, self.tiny.heads - 1)

@@ -1,4 +1,4 @@
-"""Tiny random models of Jina's second embeddings and first rerankers, which transformers does not have."""
+"""Tiny random models of Jina Embeddings 2 and the first rerankers, which transformers lacks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEADS = 6  # no power of two
 
 
 class _Layer(nn.Module):
-    """Names are those that are published."""
+    """Layer with published names."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class _Layer(nn.Module):
 
 
 def alibi_slopes(heads: int) -> list[float]:
-    """As the authors of ALiBi compute them (github.com/ofirpress/attention_with_linear_biases)."""
+    """Return ALiBi's slopes like its authors (github.com/ofirpress/attention_with_linear_biases)."""
     if math.log2(heads).is_integer():
         start = 2 ** (-(2 ** -(math.log2(heads) - 3)))
         return [start * start**i for i in range(heads)]
@@ -102,7 +102,7 @@ class Jina(nn.Module):
 
 
 class JinaRanker(nn.Module):
-    """A reranker: the pooler, its hyperbolic tangent and a linear make a logit of the first token."""
+    """Reranker: the pooler, tanh and a linear turn the first token into a logit."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,9 +116,9 @@ class JinaRanker(nn.Module):
 
 @dataclass(frozen=True)
 class TinyJinaBertV2(TinyEncoder):
-    """`kind` is that of the feed-forward half: "gated", "plain", or "code"'s.
+    """Tiny Jina model; `kind` of the feed-forward half is "gated", "plain" or "code".
 
-    `layout` is how another converter writes it: "apart" gates from ups, or "joined".
+    `layout` is another converter's: gates and ups "apart" or "joined".
     """
 
     kind: str = "gated"

@@ -1,4 +1,4 @@
-"""A tiny random model with delta networks that forget key by key, and latent attention in one layer."""
+"""Tiny random model with delta networks with a decay per key entry, and latent attention in one layer."""
 
 from __future__ import annotations
 

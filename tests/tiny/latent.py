@@ -21,7 +21,7 @@ GROUPS = {"n_group": 4, "topk_group": 2}
 
 @dataclass(frozen=True)
 class TinyLatent(TinyDecoder):
-    """`joined`: as in the first files, where what makes keys and what makes values are one tensor."""
+    """Tiny model with latent attention; `joined`: the expansions to keys and values are one tensor."""
 
     joined: bool = False
 
@@ -44,7 +44,7 @@ class TinyLatent(TinyDecoder):
                 found.tensors[f"{layer}attn_kv_b.weight"] = tensor.numpy()
 
     def joined_keys(self) -> dict[str, Any]:
-        """Each head has keys and values of its own; how experts are chosen is not said."""
+        """Return settings with keys and values per head and without a routing."""
         sizes = {"attention.key_length": NOPE + ROPE, "attention.value_length": VALUE}
         without = ("attention.key_length_mla", "attention.value_length_mla", "expert_gating_func")
         return {**sizes, "attention.head_count_kv": HEADS, **dict.fromkeys(without)}

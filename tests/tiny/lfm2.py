@@ -43,7 +43,7 @@ class TinyLfm2:
     scale: float = 0.4  # of the random weights; large enough that the best token is a clear one
 
     def build(self) -> Any:
-        """The model as transformers runs it, float32, random weights."""
+        """Return transformers' model, float32, with random weights."""
         from transformers import Lfm2Config, Lfm2ForCausalLM, Lfm2MoeConfig, Lfm2MoeForCausalLM
 
         torch.default_generator.manual_seed(self.seed)

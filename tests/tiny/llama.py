@@ -54,7 +54,7 @@ class TinyLlama:
     scale: float = 0.4  # of the random weights; large enough that the best token is a clear one
 
     def build(self) -> Any:
-        """The model as transformers runs it, float32, random weights."""
+        """Return transformers' model, float32, with random weights."""
         import torch
         from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
 
@@ -91,7 +91,7 @@ class TinyLlama:
 
 
 def byte_alphabet() -> list[str]:
-    """GPT-2's printable stand-ins for the 256 bytes, in order of byte."""
+    """Return GPT-2's printable stand-ins for the 256 bytes, in order."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     stand_ins = {byte: chr(byte) for byte in printable}
     for byte in range(256):
@@ -101,12 +101,12 @@ def byte_alphabet() -> list[str]:
 
 
 def vocabulary(words: Sequence[str] = WORDS) -> list[str]:
-    """256 bytes, the merged tokens of `words`, and `SPECIALS`."""
+    """Return 256 bytes, the merged tokens of `words`, and `SPECIALS`."""
     return [*byte_alphabet(), *(left + right for left, right in merges(words)), *SPECIALS]
 
 
 def merges(words: Sequence[str] = WORDS) -> list[tuple[str, str]]:
-    """Merges that build each of `words` from the left."""
+    """Return merges that build each of `words` from the left."""
     alphabet = byte_alphabet()
     found: list[tuple[str, str]] = []
     for word in words:
@@ -169,9 +169,9 @@ def add_tokenizer(
     pre: str = "gpt-2",
     words: Sequence[str] = WORDS,
 ) -> None:
-    """The byte-level BPE vocabulary of all tiny models, and after it `markers` of what is no text.
+    """Add the byte-level BPE vocabulary of all tiny models, then non-text `markers`.
 
-    `endless`: without any token that ends a text.
+    `endless` leaves out all tokens that end a text.
     """
     tokens = vocabulary(words)
     writer.add("tokenizer.ggml.model", "gpt2")
@@ -196,7 +196,7 @@ def add_tokenizer(
 
 
 def llama_tensors(model: Any, config: TinyLlama) -> dict[str, np.ndarray]:
-    """Tensors of `model` under their GGUF names, queries and keys permuted for neighbouring rotary pairs."""
+    """Return the GGUF tensors of `model`, with queries and keys permuted for neighbouring rotary pairs."""
     state = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
     tensors = {
         "token_embd.weight": state["model.embed_tokens.weight"],
@@ -233,7 +233,7 @@ def llama_tensors(model: Any, config: TinyLlama) -> dict[str, np.ndarray]:
 
 
 def expert_tensors(prefix: str, gate_up: np.ndarray, down: np.ndarray, form: str) -> dict[str, np.ndarray]:
-    """The experts of a layer in one of the forms; stacks are [experts, out, in], gates above ups."""
+    """Return a layer's experts in one of the forms; stacks are [experts, out, in], gates before ups."""
     if form == "joined":
         return {f"{prefix}_gate_up_exps.weight": gate_up, f"{prefix}_down_exps.weight": down}
     gate, up = (np.ascontiguousarray(half) for half in np.split(gate_up, 2, axis=1))
@@ -248,13 +248,13 @@ def expert_tensors(prefix: str, gate_up: np.ndarray, down: np.ndarray, form: str
 
 
 def permute(matrix: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of each head from (first halves, second halves) to neighbouring pairs."""
+    """Reorder rows of each head from (first halves, second halves) to neighbouring pairs."""
     rows, columns = matrix.shape
     return matrix.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
 def llama3_factors(config: TinyLlama) -> np.ndarray:
-    """What Llama 3.1 divides its rotary frequencies by, from transformers' own computation."""
+    """Return Llama 3.1's divisors of rotary frequencies, computed by transformers."""
     import torch
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 

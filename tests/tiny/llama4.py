@@ -15,7 +15,7 @@ from tests.tiny.llama import expert_tensors, vocabulary
 
 @dataclass
 class TinyLlama4:
-    """Sizes and switches. The defaults are Scout's, but so small that all matter in a short prompt."""
+    """Sizes and switches; the defaults are Scout's, so small that all matter in a short prompt."""
 
     hidden: int = 48
     feed_forward: int = 80  # of layers without experts
@@ -44,7 +44,7 @@ class TinyLlama4:
     scale: float = 0.8  # of the random weights; large enough that the best token is a clear one
 
     def build(self) -> Any:
-        """The model as transformers runs it, float32, random weights."""
+        """Return transformers' model, float32, with random weights."""
         from transformers import Llama4ForCausalLM, Llama4TextConfig
 
         torch.default_generator.manual_seed(self.seed)

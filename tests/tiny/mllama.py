@@ -26,7 +26,7 @@ class TinyMllama(TinyLlama):
     cross_layers: tuple[int, ...] = (1, 3)
 
     def build(self) -> Any:
-        """The model as transformers runs it, float32, random weights."""
+        """Return transformers' model, float32, with random weights."""
         from transformers import MllamaForCausalLM
         from transformers.models.mllama.configuration_mllama import MllamaTextConfig
 
@@ -60,7 +60,7 @@ class TinyMllama(TinyLlama):
 
 
 def save(folder: Path, model: Any) -> Path:
-    """The checkpoint of a `model` that sees, without what it sees with; returns the folder."""
+    """Save the checkpoint of a vision `model` without its tower; return the folder."""
     saved(folder, model, tokenizer=False)
     tensors = load_file(folder / "model.safetensors")
     save_file(

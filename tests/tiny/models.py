@@ -1,4 +1,4 @@
-"""A tiny random model of every architecture."""
+"""Tiny random models of every architecture."""
 
 from __future__ import annotations
 

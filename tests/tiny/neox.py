@@ -1,4 +1,4 @@
-"""A tiny random GPT-NeoX: an architecture that llama.cpp runs and Puna does not."""
+"""Tiny random GPT-NeoX: an architecture that llama.cpp runs and Puna does not."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TinyNeoX:
     seed: int = 0
 
     def build(self) -> Any:
-        """The model as transformers runs it, float32, random weights."""
+        """Return transformers' model, float32, with random weights."""
         from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
         torch.default_generator.manual_seed(self.seed)
@@ -57,7 +57,7 @@ class TinyNeoX:
 
 
 def tiny_neox_gguf(path: Path, tiny: TinyNeoX, model: Any = None) -> Path:
-    """Write `tiny` to `path` and return that."""
+    """Write `tiny` to `path` and return it."""
     writer = GGUFWriter(path, "gptneox")
     head = tiny.hidden // tiny.heads
     for key, value in {

@@ -34,7 +34,7 @@ TEMPLATE = "judge {document} by {query}: "
 
 
 def tiny_bge(vocabulary: int = SIZES["vocab_size"]) -> Any:
-    """XLM-RoBERTa with a classifier."""
+    """Return XLM-RoBERTa with a classifier."""
     from transformers import XLMRobertaConfig, XLMRobertaForSequenceClassification
 
     torch.default_generator.manual_seed(3)
@@ -44,7 +44,7 @@ def tiny_bge(vocabulary: int = SIZES["vocab_size"]) -> Any:
 
 
 def tiny_bert_reranker() -> Any:
-    """BERT with a pooler and a classifier, which tells documents from queries."""
+    """Return BERT with a pooler, a classifier, and token types for queries and documents."""
     from transformers import BertConfig, BertForSequenceClassification
 
     torch.default_generator.manual_seed(6)
@@ -53,7 +53,7 @@ def tiny_bert_reranker() -> Any:
 
 
 def tiny_gte(pooling: str, vocabulary: int = SIZES["vocab_size"]) -> Any:
-    """ModernBERT with a classifier."""
+    """Return ModernBERT with a classifier."""
     from transformers import ModernBertConfig, ModernBertForSequenceClassification
 
     torch.default_generator.manual_seed(4)
@@ -68,7 +68,7 @@ def tiny_gte(pooling: str, vocabulary: int = SIZES["vocab_size"]) -> Any:
 
 
 def tiny_jina() -> Any:
-    """The first Jina reranker."""
+    """Return the first Jina reranker."""
     torch.default_generator.manual_seed(5)
     return randomised(JinaRanker().float().eval())
 
@@ -78,7 +78,7 @@ def save_jina_reranker(folder: Path, model: Any) -> Path:
 
 
 def save_jina_reranker2(folder: Path, model: Any) -> Path:
-    """XLM-RoBERTa, as the second Jina rerankers are published; returns the folder."""
+    """Save XLM-RoBERTa like the second Jina rerankers; return the folder."""
     saved_with_words(folder, model)
     tensors = load_file(folder / "model.safetensors")
     for name in [name for name in tensors if ".attention.self.query." in name]:
@@ -95,7 +95,7 @@ def tiny_reranker_gguf(path: Path, model: Any, save: Callable[..., Path] = saved
 
 
 def tiny_jina_without_pooler_gguf(path: Path, model: Any) -> Path:
-    """The first Jina reranker as llama.cpp's converter writes it."""
+    """Write the first Jina reranker like llama.cpp's converter."""
     found = converted(model, save_jina_reranker)
     for kind in ("weight", "bias"):
         found.tensors[f"cls.{kind}"] = found.tensors.pop(f"cls.output.{kind}")
@@ -103,20 +103,20 @@ def tiny_jina_without_pooler_gguf(path: Path, model: Any) -> Path:
 
 
 def save_qwen3_reranker(folder: Path, model: Any) -> Path:
-    """As it is published, where only what it is called tells it from other models; returns the folder."""
+    """Save it as published, where only its name tells it from other models; return the folder."""
     save_tokenizer(saved(folder, model, tokenizer=False), words=SAID)
     (folder / "README.md").write_text("---\nlicense: none\n---\n# Qwen3-Reranker-0.6B\n")
     return folder
 
 
 def tiny_qwen3_reranker_gguf(path: Path, model: Any, **stated: Any) -> Path:
-    """With a template that fits short contexts, and what else is `stated`."""
+    """Write it with a template that fits short contexts, and the metadata `stated`."""
     found = converted(model, save_qwen3_reranker)
     found.say({"tokenizer.chat_template.rerank": TEMPLATE, **stated})
     return found.write(path)
 
 
 def framed(*texts: list[int]) -> list[int]:
-    """[CLS] a [SEP] b [SEP]"""
+    """Return [CLS] a [SEP] b [SEP]."""
     end = VOCABULARY.index("[SEP]")
     return [VOCABULARY.index("[CLS]"), *(token for text in texts for token in (*text, end))]

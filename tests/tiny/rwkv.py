@@ -1,4 +1,4 @@
-"""Tiny random models of RWKV 7 and ARWKV, and what they compute, written in torch from the paper's formulas.
+"""Tiny random models of RWKV 7 and ARWKV, and a torch reference by the paper's formulas.
 
 Peng et al., "RWKV-7 Goose", arXiv:2503.14456, section 4. Modules have the names of published checkpoints.
 """
@@ -25,7 +25,7 @@ RANKS = {"decay_low_rank_dim": 12, "a_low_rank_dim": 10, "v_low_rank_dim": 6, "g
 
 
 def before(x: Tensor) -> Tensor:
-    """The input before each [T, hidden]; zeros before the first."""
+    """Return each input's predecessor [T, hidden]; zeros before the first."""
     return F.pad(x, (0, 0, 1, 0))[:-1]
 
 
@@ -40,7 +40,7 @@ class LowRank(nn.Module):
 
 
 class Mix(nn.Module):
-    """The attention; `first` has the values of the first layer after that."""
+    """Time mix; it sets `first` to the first layer's values."""
 
     def __init__(self, config: Any, layer: int, *, gated: bool) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class GatedFeed(nn.Module):
 
 
 class RWKV7ForCausalLM(nn.Module):
-    """With `transformer`, in the layers of one: ARWKV, which may have no gates."""
+    """RWKV 7, or with `transformer` ARWKV, in the layers of a transformer and perhaps without gates."""
 
     def __init__(self, config: Any, *, transformer: bool, gated: bool) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class RWKV7ForCausalLM(nn.Module):
 
 @dataclass(frozen=True)
 class TinyRwkv(TinyDecoder):
-    """Named as published, which ARWKV is not: it is converted as an RWKV, but for what only that has."""
+    """Tiny RWKV or ARWKV with published names; ARWKV, which has none, is converted as an RWKV."""
 
     hf: str = "rwkv7"
     hidden: int = 64

@@ -15,7 +15,7 @@ from tests.tiny.llama import vocabulary
 
 @dataclass(frozen=True)
 class TinyT5:
-    """Sizes of a tiny T5, and what its layers are made of."""
+    """Sizes of a tiny T5, and variants of its layers."""
 
     layers: int = 2
     decoder_layers: int = 3
@@ -32,7 +32,7 @@ class TinyT5:
     seed: int = 0
 
     def build(self) -> Any:
-        """The model as transformers runs it, float32, random weights."""
+        """Return transformers' model, float32, with random weights."""
         import transformers
 
         torch.default_generator.manual_seed(self.seed)
@@ -76,7 +76,7 @@ class TinyT5:
 def tiny_t5_gguf(
     path: Path, config: TinyT5, *, model: Any = None, metadata: dict[str, Any] | None = None
 ) -> Path:
-    """Write a tiny model to `path` and return that. `metadata` (without a prefix) replaces; None drops."""
+    """Write a tiny model to `path` and return it. `metadata` (without a prefix) replaces; None drops."""
     found = converted(model or config.build())
     found.say({"context_length": 256, **(metadata or {})})
     return found.write(path)

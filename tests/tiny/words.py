@@ -1,4 +1,4 @@
-"""The vocabulary of tiny encoders: words, letters and what follows letters."""
+"""Vocabulary of tiny encoders: words, letters and continuations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VOCABULARY = [
 
 
 def save_words(folder: Path) -> None:
-    """The WordPiece vocabulary of tiny encoders."""
+    """Save the WordPiece vocabulary of tiny encoders."""
     words = [
         word[1:] if word.startswith("▁") else word if word in SPECIALS else "##" + word for word in VOCABULARY
     ]

@@ -1,4 +1,4 @@
-"""Texts with pictures in them, read by our engine and by transformers' model."""
+"""Texts with pictures, read by our engine and by transformers' model."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ AnyRun = TypeVar("AnyRun", bound=Run)
 
 
 def picture(seed: int, width: int = 80, height: int = 60) -> PIL.Image.Image:
-    """Blurred noise in colour, which no two seeds have in common."""
+    """Return blurred coloured noise, different for each seed."""
     noise = np.random.default_rng(seed).integers(0, 256, (6, 8, 3)).astype(np.uint8)
     return PIL.Image.fromarray(noise).resize((width, height), PIL.Image.Resampling.BICUBIC)
 
 
 def share_preparer(run: Run) -> None:
-    """Let `run` decode images in the process of the run before it, if their towers read them the same way.
+    """Let `run` share the previous run's preparer process if their towers read images the same way.
 
-    To start one takes longer than what a test does with it.
+    Starting one takes longer than a test does with it.
     """
     if (images := run.engine.images) is not None:
         reads_alike = pickle.dumps((type(images.tower), images.tower.options))
@@ -53,34 +53,34 @@ def file_of(image: PIL.Image.Image, format: str = "PNG", **options: Any) -> byte
 
 @dataclass
 class Pair:
-    """A tiny model that sees, ours and transformers'."""
+    """Tiny vision model, ours and transformers'."""
 
     ours: LoadedModel
     theirs: Any
     config: Any  # of both
 
     def run(self, kind: type[AnyRun] = Run, **settings: Any) -> AnyRun:
-        """Return an engine to run by hand."""
+        """Return an engine that is stepped by hand."""
         run = kind(self.ours, **{"context": 256, "batch_size": 32, **settings})
         share_preparer(run)
         return run
 
     def inputs(self, run: Run, text: str, *pictures: PIL.Image.Image) -> list[Input]:
-        """What a text with `[img-N]` becomes."""
+        """Return the inputs of a text with `[img-N]`."""
         assert run.engine.images is not None
         images = run.engine.images.read([file_of(each) for each in pictures])
         SHOWN.update({image.digest: each.size for image, each in zip(images, pictures, strict=True)})
         return read_text(text, images, self.ours.tokenizer, self.ours.vision)
 
     def reference(self, inputs: list[Input]) -> torch.Tensor:
-        """Log-probabilities [positions, vocab] after every input, by transformers."""
+        """Return transformers' log-probabilities [positions, vocab] after every input."""
         tokens = [PART if item.payload is not None else item.token for item in inputs]
         with torch.inference_mode():
             logits = self.config.logits(self.theirs, self.ours.vision.options, tokens, images_of(inputs))
             return torch.log_softmax(logits, dim=-1)
 
     def embedded(self, inputs: list[Input]) -> torch.Tensor:
-        """What transformers' text model is shown of the images: [rows of all of them, numbers of a row]."""
+        """Return transformers' image embeddings for the text model: [rows of all images, values of a row]."""
         if hasattr(self.config, "states"):  # it looks at images from within its layers
             with torch.inference_mode():
                 options, images = self.ours.vision.options, images_of(inputs)
@@ -103,7 +103,7 @@ class Pair:
         return torch.cat(shown, dim=1)
 
     def encoded(self, image: Image, slice_rows: int) -> torch.Tensor:
-        """What our tower makes of an image, [rows, numbers of a row], `slice_rows` patches at a time."""
+        """Return our tower's output for an image, [rows, values of a row], `slice_rows` patches at a time."""
         reading = self.ours.vision.encode(image.pixels, slice_rows)
         while True:
             try:
@@ -113,7 +113,7 @@ class Pair:
 
 
 def images_of(inputs: list[Input]) -> list[Image]:
-    """The images in a text, as often as they are there."""
+    """Return the images in a text, repeated as often as they occur."""
     images: list[Image] = []
     for item in inputs:
         if isinstance(item.payload, ImagePart):
@@ -124,7 +124,7 @@ def images_of(inputs: list[Input]) -> list[Image]:
 
 
 def check_scores(pair: Pair, run: Run, number: int, inputs: list[Input]) -> None:
-    """Every token of the prompt is as likely as by transformers, and so are the first tokens generated."""
+    """Check that prompt tokens, and the first generated ones, are as likely as by transformers."""
     run.submit_inputs(number, inputs, prompt_logprobs=True, logprobs=True, num_predict=4)
     run.finish()
     generated = run.tokens(number)
@@ -139,7 +139,7 @@ def check_scores(pair: Pair, run: Run, number: int, inputs: list[Input]) -> None
 
 
 def check_answer(pair: Pair, run: Run, number: int, inputs: list[Input]) -> None:
-    """The tokens that were generated are the likeliest by transformers, and as likely."""
+    """Check that generated tokens are transformers' likeliest, and as likely."""
     tokens = run.tokens(number)
     assert tokens
     expected = pair.reference([*inputs, *map(Input, tokens)])[len(inputs) - 1 : -1]

@@ -1,4 +1,4 @@
-"""Pictures on canvases, and at as many patches as there may be, compared with processors of transformers."""
+"""Pictures on canvases and at maximum sizes, compared with transformers' processors."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_canvases_are_chosen_and_filled_as_by_the_reference() -> None:
             assert (canvas[: shown[0], : shown[1]] == stretched(image, *shown[::-1], BILINEAR)).all()
 
 
-def test_llama_4_sees_the_whole_after_the_tiles() -> None:
+def test_llama_4_reads_the_whole_after_the_tiles() -> None:
     seeing = tower(Llama4Vision, image_size=56, tile_rows=4)
     image = picture(5, 100, 50)
     prepared = seeing.prepare(image)
@@ -85,7 +85,7 @@ def test_patches_are_those_of_gemma_4(size: tuple[int, int]) -> None:
     assert np.abs(found / 255 - expected["pixel_values"][0, :count]).max() < 1e-5
 
 
-def test_long_and_narrow_pictures_have_a_row_at_least() -> None:
+def test_long_and_narrow_pictures_have_at_least_one_row() -> None:
     assert filling(10_000, 10, 48, 280) == (280, 1)
     assert filling(10, 3000, 48, 280) == (1, 280)
     assert filling(2000, 1, 48, 280) == (280, 1)

@@ -1,4 +1,4 @@
-"""Image files of all kinds, good and bad, made pixels or refused in words."""
+"""Decoding of image files, valid and invalid."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_sixteen_bits_of_grey_become_eight() -> None:
     assert pixels(file_of(PIL.Image.fromarray(deep)))[0, :, 0].tolist() == [0, 0x7F, 0xFF]
 
 
-def test_what_is_transparent_is_white() -> None:
+def test_transparent_parts_are_white() -> None:
     colours = np.array([[[200, 0, 0, 255], [200, 0, 0, 0], [200, 0, 0, 128]]], np.uint8)
     (row,) = pixels(file_of(PIL.Image.fromarray(colours))).tolist()
     assert row == [[200, 0, 0], [255, 255, 255], [227, 127, 127]]
@@ -60,7 +60,7 @@ def test_what_is_transparent_is_white() -> None:
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_cameras_held_any_way(orientation: int) -> None:
-    """The tag says how to turn what is stored: PIL's own transpositions are the reference."""
+    """The tag says how to turn the stored picture: PIL's own transpositions are the reference."""
     turns = {
         2: PIL.Image.Transpose.FLIP_LEFT_RIGHT, 3: PIL.Image.Transpose.ROTATE_180,
         4: PIL.Image.Transpose.FLIP_TOP_BOTTOM, 5: PIL.Image.Transpose.TRANSPOSE,
@@ -82,7 +82,7 @@ def test_a_photo_with_damaged_exif_data_is_shown_as_it_is_stored() -> None:
 
 
 def test_the_photo_of_a_file_with_several_pictures_is_read() -> None:
-    """As phones write them, with a smaller one or one for depth behind the photo."""
+    """Phones append a smaller picture or a depth map to the photo."""
     written = io.BytesIO()
     picture(1).save(written, "MPO", save_all=True, append_images=[picture(2, 40, 30)])
     expected = PIL.Image.open(io.BytesIO(file_of(picture(1), "JPEG")))
@@ -98,7 +98,7 @@ def animated() -> bytes:
 
 
 def bomb(width: int, height: int) -> bytes:
-    """A PNG that says it has so many pixels, and is small."""
+    """Return a small PNG that claims the given size."""
 
     def chunk(kind: bytes, body: bytes) -> bytes:
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
@@ -116,21 +116,21 @@ def many_scans() -> bytes:
 
 BAD = {
     "nothing": (b"", "has no bytes"),
-    "text": (b"what is this", "not of a format that is read"),
-    "a format that is not read": (file_of(picture(1), "TIFF"), "not of a format that is read"),
+    "text": (b"what is this", "is not in a supported format"),
+    "a format that is not read": (file_of(picture(1), "TIFF"), "is not in a supported format"),
     "animated": (animated(), "is animated"),
     "cut": (file_of(picture(1))[:-400], "damaged"),
     "bomb": (bomb(30_000, 30_000), "pixels, and at most 40000000 are decoded"),
     "scans": (many_scans(), "scans, and at most 100 are decoded"),
     "endless metadata": (
         file_of(picture(1))[:33] + struct.pack(">I", 2**31 - 1) + b"zTXt" + bytes(50),
-        "damaged|not of a format",
+        "damaged|not in a supported format",
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", BAD, ids=lambda kind: kind.replace(" ", "-"))
-def test_bad_files_are_refused_in_words(kind: str) -> None:
+def test_bad_files_are_refused_with_a_message(kind: str) -> None:
     data, complaint = BAD[kind]
     with pytest.raises(ImageError, match=complaint):
         decode(data, LIMITS)

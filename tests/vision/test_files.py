@@ -1,4 +1,4 @@
-"""Which files have a vision tower, and which of those beside a model it can see with."""
+"""Files with a vision tower, and which towers fit which models."""
 
 from __future__ import annotations
 
@@ -46,24 +46,24 @@ def test_a_tower_of_another_model_is_none(apart: Layout, tmp_path: Path) -> None
     assert projector_for([apart.projector], llama) is None
     with pytest.raises(UnsupportedModelError, match="of type 'gemma3' is for gemma3, not for 'llama'"):
         load_model(llama, projector=apart.projector)
-    with pytest.raises(UnsupportedModelError, match="is no projector: its architecture is 'llama'"):
+    with pytest.raises(UnsupportedModelError, match="is not a projector: its architecture is 'llama'"):
         load_model(llama, projector=llama)
 
 
 DAMAGE = {
-    "no divisor": ({"vision.attention.head_count": 7}, "is 7, which does not divide the 48 numbers"),
+    "no divisor": ({"vision.attention.head_count": 7}, "is 7, which does not divide the 48 values"),
     "many layers": ({"vision.block_count": 2**30}, "only tensors of 2 layers"),
     "few layers": ({"vision.block_count": 1}, "there are tensors of layer 1"),
     "large images": ({"vision.image_size": 2**30}, "'gemma3.vision.image_size' is"),
     "other patches": ({"vision.patch_size": 7}, "'v.patch_embedding.weight' has 48x3x14x14 values"),
-    "no square": ({"mm.tokens_per_image": 5}, "an image becomes 5 tokens, which is no square"),
-    "two channels": ({"vision.num_channels": 2}, "images of 2 channels"),
+    "no square": ({"mm.tokens_per_image": 5}, "an image becomes 5 tokens, which is not a square"),
+    "two channels": ({"vision.num_channels": 2}, "images with 2 channels"),
     "odd means": ({"vision.image_mean": [1.0]}, "should be three numbers"),
 }
 
 
 def changed(layout: Layout, keys: dict[str, Any], tensors: Tensors | None = None) -> Layout:
-    """With other `keys`, and more `tensors`, in the file that has the tower."""
+    """Return the layout with other `keys`, and more `tensors`, in the file with the tower."""
     path = layout.projector or layout.model
     found = contents_of(path)
     found.say(keys)
@@ -73,7 +73,7 @@ def changed(layout: Layout, keys: dict[str, Any], tensors: Tensors | None = None
 
 
 @pytest.mark.parametrize("name", DAMAGE, ids=lambda name: name.replace(" ", "-"))
-def test_sizes_that_make_no_sense_are_refused(name: str, tmp_path: Path) -> None:
+def test_invalid_sizes_are_refused(name: str, tmp_path: Path) -> None:
     metadata, complaint = DAMAGE[name]
     config = SEEING["gemma3"]()
     layout = changed(config.write(tmp_path, original(config)), metadata)
@@ -92,14 +92,14 @@ LISTS = {
     "shuffle of three": ("llama4", {"vision.projector.scale_factor": 3}, "does not divide the 4 patches"),
     "too large a block": ("qwen2vl", {"vision.spatial_merge_size": 99}, "more than any model has"),
     "endless pictures": ("glmocr", {"vision.max_pixels": 2**30}, "'glmocr.vision.max_pixels' is"),
-    "no room for a row": ("gemma4", {"vision.image_max_pixels": 5}, "28 x 28 become a row"),
+    "no room for a row": ("gemma4", {"vision.image_max_pixels": 5}, "one row takes 28 x 28 pixels"),
     "rows of no square": ("gemma3n", {"mm.tokens_per_image": 9}, "do not become 3 x 3 rows"),
     "few sections": ("qwen3vl", {"mrope_sections": [4, 2, 1]}, "should divide the 8 pairs"),
 }
 
 
 @pytest.mark.parametrize("name", LISTS, ids=lambda name: name.replace(" ", "-"))
-def test_towers_say_what_of_their_own_makes_no_sense(name: str, tmp_path: Path) -> None:
+def test_towers_name_their_own_invalid_settings(name: str, tmp_path: Path) -> None:
     kind, metadata, complaint = LISTS[name]
     config = SEEING[kind]()
     layout = changed(config.write(tmp_path, original(config)), metadata)
@@ -128,7 +128,7 @@ def test_pictures_are_normalised_as_when_models_were_trained(kind: str, apart: b
     assert options.std == pytest.approx(STD[NORMALISED[kind]])
 
 
-def test_what_listens_is_left_out(tmp_path: Path) -> None:
+def test_audio_towers_are_left_out(tmp_path: Path) -> None:
     config = SEEING["gemma4, small"]()
     sound = {"a.blk.0.ln1.weight": np.ones(4, np.float32), "mm.a.fc.weight": np.ones((4, 4), np.float32)}
     for apart in (False, True):
@@ -136,7 +136,7 @@ def test_what_listens_is_left_out(tmp_path: Path) -> None:
         assert load_model(layout.model, projector=layout.projector).vision is not None
 
 
-def test_gemma_4_centres_what_the_file_makes_of_pixels(tmp_path: Path) -> None:
+def test_gemma_4_centres_normalised_pixels(tmp_path: Path) -> None:
     config = SEEING["gemma4"]()
     keys = {"vision.image_mean": [0.1, 0.0, 0.5], "vision.image_std": [1.0, 0.5, 0.25]}
     layout = changed(config.write(tmp_path, original(config), apart=True), keys)

@@ -1,7 +1,7 @@
-"""Llama 3.2 Vision in Ollama's layout, against a reading of its own of Ollama's Go code.
+"""Llama 3.2 Vision in Ollama's layout, against an independent reading of Ollama's Go code.
 
 Written from `convert/convert_mllama.go` and `model/models/mllama/` at f63eea3d2. Where Ollama, transformers
-and the authors' code disagree, a flag says which is computed, and docs/vision.md which one Puna follows.
+and the authors' code disagree, a flag selects one, and docs/vision.md says which one Puna follows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _READS = {
 
 
 def permuted(values: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of each head from two halves to pairs of neighbours."""
+    """Reorder rows of each head from two halves to neighbouring pairs."""
     return values.reshape(heads, 2, -1, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
 
 
@@ -96,11 +96,11 @@ def laid_out(model: Any, config: TinyMllamaVision) -> dict[str, np.ndarray]:
 
 @dataclass
 class OllamasReading:
-    """The vision model as `model_vision.go` computes it, but for exact GELUs.
+    """Vision model as `model_vision.go` computes it, except for exact GELUs.
 
-    `masked`: what stands for no pixels sees what does, and not itself; Ollama has no mask.
-    `rows_first`: how grids of tiles are numbered; Ollama counts their columns first.
-    `kept_before`: whether the input of a layer is kept, as in Ollama, or its output.
+    `masked`: padding attends to real patches and not to itself; Ollama has no mask. `rows_first`: order in
+    which grids of tiles are numbered; Ollama counts their columns first. `kept_before`: whether the input of
+    a layer is kept, as in Ollama, or its output.
     """
 
     tensors: dict[str, torch.Tensor]
@@ -132,7 +132,7 @@ class OllamasReading:
         return x + self.linear(inner, f"{name}.ffn_down") * self.tensors.get(f"{name}.ffn_gate", 1)
 
     def stages(self, pixels: torch.Tensor, grid: tuple[int, int]) -> dict[str, torch.Tensor]:
-        """Of normalised tiles [tiles, 3, side, side] in a grid of rows and columns."""
+        """Return the stages for normalised tiles [tiles, 3, side, side] in a grid of rows and columns."""
         t, c = self.tensors, self.config
         wanted = grid if self.rows_first else grid[::-1]
         rank = grids(c.tiles).index(wanted) + 1
@@ -174,7 +174,7 @@ class OllamasReading:
 
 @dataclass
 class _Noted:
-    """A part of a tower whose inputs and results are noted."""
+    """Part of a tower whose inputs and results are recorded."""
 
     inner: Any
     given: list[torch.Tensor]
@@ -194,7 +194,7 @@ def config() -> TinyMllamaVision:
 
 @pytest.fixture(scope="module")
 def file(config: TinyMllamaVision, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with the keys and tensors of Ollama's converter."""
+    """File with the keys and tensors of Ollama's converter."""
     text = config.text
     keys = {
         "general.file_type": 0, "general.parameter_count": 1, "block_count": text.layers, "vocab_size": 288,
@@ -222,7 +222,7 @@ def reading(file: Path, config: TinyMllamaVision, **choices: bool) -> OllamasRea
 
 
 def shown(file: Path, config: TinyMllamaVision, image: PIL.Image.Image) -> tuple[Pair, Image, torch.Tensor]:
-    """A picture as our tower is shown it, with its normalised tiles."""
+    """Return a picture as prepared for our tower, with its normalised tiles."""
     pair = Pair(load_model(file), original(config), config)
     (found,) = images_of(pair.inputs(pair.run(), "[img-0]", image))
     pixels = torch.from_numpy(found.pixels.pixels.astype(np.float32) / 255).permute(0, 3, 1, 2)
@@ -278,8 +278,8 @@ def test_pictures_are_normalised_by_the_published_numbers_not_by_those_of_the_cl
     assert list(MllamaImageProcessorPil().image_mean) != list(CLIP_MEAN)
 
 
-def test_text_before_the_first_picture_passes_the_cross_attention_layers_by(file: Path) -> None:
-    """Ollama and transformers let it see a picture read in the same pass, unlike the authors' code."""
+def test_text_before_the_first_picture_skips_the_cross_attention_layers(file: Path) -> None:
+    """Ollama and transformers let it attend to a picture read in the same pass, unlike the authors' code."""
     config = TinyMllamaVision(TinyMllama())
     pair = Pair(load_model(file), original(config), config)
     scores = []

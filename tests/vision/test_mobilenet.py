@@ -1,4 +1,4 @@
-"""MobileNet V5 as the tests have it, against timm's own, where that is installed."""
+"""The tests' MobileNet V5 against timm's own, where that is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that see against Hugging Face transformers, on tiny random weights in float32."""
+"""Vision models against Hugging Face transformers, on tiny random weights in float32."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pixels as models are shown them, compared with the processors of transformers."""
+"""Pixels as models receive them, compared with transformers' processors."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _pixtral(image: PIL.Image.Image) -> Any:
 
 
 def _qwen(image: PIL.Image.Image) -> Any:
-    """Patches [n, 3 * 2 * 14 * 14], of which the first frame is compared."""
+    """Return patches [n, 3 * 2 * 14 * 14], of which the first frame is compared."""
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     processor = Qwen2VLImageProcessorPil(size={"shortest_edge": 3136, "longest_edge": 12544})
@@ -62,7 +62,7 @@ def _qwen(image: PIL.Image.Image) -> Any:
 
 
 def _glm(image: PIL.Image.Image) -> Any:
-    """Patches as of Qwen; its limits count the pixels of both frames."""
+    """Return patches as for Qwen; its limits count the pixels of both frames."""
     from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
 
     processor = Glm4vImageProcessorPil(size={"shortest_edge": 6272, "longest_edge": 25088})

@@ -1,4 +1,4 @@
-"""What stands in a text for an image, compared with what the reference's processor writes there."""
+"""Text written around an image, compared with the reference's processor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vision towers in files laid out as other converters write them, with every key that those files have.
+"""Vision towers in other converters' layouts, with every key that those files have.
 
 Names, order and values are those of llama.cpp's converters (`convert_hf_to_gguf.py --mmproj`, and the older
 ones for CLIP) and of Ollama's (`convert/` at f63eea3d2).
@@ -29,7 +29,7 @@ from tests.vision.seeing import Pair, check_scores, picture
 
 
 def rewritten(layout: Layout, change: Callable[[Contents], None]) -> Layout:
-    """Return the layout, its file with the tower as `change` leaves it."""
+    """Return the layout with the tower's file as `change` leaves it."""
     path = layout.projector or layout.model
     found = contents_of(path)
     change(found)
@@ -43,7 +43,7 @@ def check_agrees(config: Any, layout: Layout, theirs: Any) -> None:
 
 
 def first_llava(config: TinyLlava, layers: int, more: Mapping[str, Any]) -> Callable[[Contents], None]:
-    """Lay a tower out as llama.cpp's first converter for CLIP did, with that many of its layers."""
+    """Return a change to the layout of llama.cpp's first CLIP converter, with `layers` of its layers."""
 
     def change(found: Contents) -> None:
         found.keys = {
@@ -85,7 +85,7 @@ ERAS: dict[str, tuple[int, int, int, dict[str, Any]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS, ids=lambda name: name.replace(" ", "-"))
-def test_llava_takes_the_layer_that_its_converter_meant(era: str, tmp_path: Path) -> None:
+def test_llava_projects_the_layer_that_its_converter_meant(era: str, tmp_path: Path) -> None:
     layers, feature, kept, more = ERAS[era]
     config = TinyLlava(TinyLlama(), layers=layers, feature_layer=feature, seed=3)
     theirs = original(config)
@@ -97,7 +97,7 @@ def test_llava_takes_the_layer_that_its_converter_meant(era: str, tmp_path: Path
 @pytest.mark.parametrize(
     "feature", [-2, *(pytest.param(layer, marks=pytest.mark.slow) for layer in (-3, -1, 2))]
 )
-def test_a_llava_of_ours_says_which_layer_is_projected(layers: int, feature: int, tmp_path: Path) -> None:
+def test_our_converter_states_llavas_projected_layer(layers: int, feature: int, tmp_path: Path) -> None:
     config = TinyLlava(TinyLlama(), layers=layers, feature_layer=feature, seed=3)
     theirs = original(config)
     layout = config.write(tmp_path, theirs)
@@ -107,7 +107,7 @@ def test_a_llava_of_ours_says_which_layer_is_projected(layers: int, feature: int
     check_agrees(config, layout, theirs)
 
 
-def test_without_any_word_the_last_of_an_even_number_of_layers_is_not_used(tmp_path: Path) -> None:
+def test_the_last_of_an_even_number_of_layers_is_unused_by_default(tmp_path: Path) -> None:
     for layers in (4, 3):
         config = TinyLlava(TinyLlama(), layers=layers)
         folder = tmp_path / str(layers)
@@ -248,7 +248,7 @@ BEYOND = {
 
 
 @pytest.mark.parametrize("kind", OWN)
-def test_our_converter_says_of_a_tower_what_llama_cpp_does(kind: str, tmp_path: Path) -> None:
+def test_our_converter_writes_the_keys_that_llama_cpps_does(kind: str, tmp_path: Path) -> None:
     config = SEEING[kind]()
     assert convert_tower(config.save(tmp_path / "model", original(config)), tmp_path / "tower.gguf")
     keys = contents_of(tmp_path / "tower.gguf").keys
@@ -324,7 +324,7 @@ def test_unusual_settings_are_written(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["qwen2vl", "qwen25vl", "qwen3vl", "qwen35", "glm4v", "glmocr"])
 def test_pictures_have_the_sizes_that_were_published(kind: str, tmp_path: Path) -> None:
-    """As transformers' own image processors make of the same preprocessor_config.json."""
+    """transformers' image processors make the same sizes of the same preprocessor_config.json."""
     from transformers import Glm4vImageProcessorPil, Qwen2VLImageProcessorPil
 
     config, edges = SEEING[kind](), {"shortest_edge": 12544, "longest_edge": 50176}
@@ -369,7 +369,7 @@ DROPPED: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", DROPPED, ids=lambda name: name.replace(" ", "-"))
-def test_settings_that_no_key_can_say_are_refused(name: str, tmp_path: Path) -> None:
+def test_settings_without_a_key_are_refused(name: str, tmp_path: Path) -> None:
     kind, settings, complaint = DROPPED[name]
     with pytest.raises(ConversionError, match=complaint):
         convert_tower(with_settings(SEEING[kind](), tmp_path, settings), tmp_path / "tower.gguf")
@@ -399,7 +399,7 @@ MLLAMA_DROPPED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", MLLAMA_DROPPED, ids=lambda name: name.replace(" ", "-"))
-def test_vision_settings_of_llama_that_no_key_can_say_are_refused(name: str, tmp_path: Path) -> None:
+def test_vision_settings_of_llama_without_a_key_are_refused(name: str, tmp_path: Path) -> None:
     settings, complaint = MLLAMA_DROPPED[name]
     folder = with_settings(SEEING["mllama"](), tmp_path, settings)
     with pytest.raises(ConversionError, match=complaint):
@@ -532,7 +532,7 @@ def test_the_rotation_of_a_file_is_computed(tmp_path: Path) -> None:
 
 
 def test_deepseek_ocr_is_as_its_files_mean_it(tmp_path: Path) -> None:
-    """llama.cpp's converter writes the epsilon of SAM, and up to 32 tiles for another model."""
+    """llama.cpp's converter writes SAM's epsilon, and up to 32 tiles for another model."""
     config = SEEING["deepseek-ocr"]()
     theirs = original(config)
     layout = config.write(tmp_path, theirs, apart=True)
@@ -550,7 +550,7 @@ def test_deepseek_ocr_is_as_its_files_mean_it(tmp_path: Path) -> None:
     assert tower.prepare(picture(1, 16 * side, 2 * side)).grid == (2, 16)
 
 
-def test_llama_4_has_the_norm_that_newer_converters_call_otherwise(tmp_path: Path) -> None:
+def test_llama_4_reads_the_norm_renamed_by_newer_converters(tmp_path: Path) -> None:
     config = SEEING["llama4"]()
     theirs = original(config)
 

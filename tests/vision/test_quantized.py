@@ -1,4 +1,4 @@
-"""Towers in the types that files have them in, against transformers with the same weights in float32."""
+"""Towers in every type of files, against transformers with the same weights in float32."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _VECTORS = ("cls_token",)
 
 
 def rounded(model: Any, kind: GGMLType) -> Any:
-    """The model with the weights that a tower of type `kind` has."""
+    """Return the model with the weights of a tower of type `kind`."""
     found = copy.deepcopy(model)
     with torch.no_grad():
         for name, parameter in found.named_parameters():

@@ -1,4 +1,4 @@
-"""Pictures cut into tiles, compared with what the processors of transformers make of them."""
+"""Pictures cut into tiles, compared with transformers' processors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _idefics3(image: PIL.Image.Image) -> Any:
 
 
 def _smolvlm(image: PIL.Image.Image) -> Any:
-    """A picture that is not cut, being no larger than a tile."""
+    """Return a picture that is not cut, because it is no larger than a tile."""
     from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
     processor = SmolVLMImageProcessorPil(size={"longest_edge": 56}, max_image_size={"longest_edge": 56})
@@ -121,7 +121,7 @@ def test_tiles_are_those_of_the_reference_processor(name: str, size: tuple[int, 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("mode", ["4x", "16x"])
 def test_slices_are_those_of_minicpm(size: tuple[int, int], mode: str) -> None:
-    """The processor of 4.6 is that of 2.6, but for larger units, of which 2 x 7 pixels are as large."""
+    """4.6's processor is 2.6's with larger units; a unit of 2 x 7 pixels is equally large."""
     from transformers.models.minicpmv4_6.image_processing_pil_minicpmv4_6 import MiniCPMV4_6ImageProcessorPil
 
     image = picture(5, *size)
@@ -142,7 +142,7 @@ def test_slices_are_those_of_minicpm(size: tuple[int, int], mode: str) -> None:
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_views_are_those_of_deepseek(size: tuple[int, int]) -> None:
-    """The processor of DeepSeek-OCR 2 is that of the first, but for the sizes."""
+    """The processor of DeepSeek-OCR 2 is the first one's except for the sizes."""
     from transformers.models.deepseek_ocr2.image_processing_pil_deepseek_ocr2 import (
         DeepseekOcr2ImageProcessorPil,
     )
@@ -167,7 +167,7 @@ def test_views_are_those_of_deepseek(size: tuple[int, int]) -> None:
 
 @pytest.fixture
 def lfm2(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module of LFM2's processor, which is not imported without torchvision; sizes need nothing of it."""
+    """Module of LFM2's processor, which needs torchvision to import but not to compute sizes."""
     importlib.import_module("transformers.image_processing_backends")  # which looks whether it is there
     for name in ("torchvision", "torchvision.transforms", "torchvision.transforms.v2"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
@@ -177,7 +177,7 @@ def lfm2(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize("size", [*SIZES, (12, 40), (40, 40), (2, 300), (1000, 9)], ids=str)
 def test_tiles_of_lfm2_are_as_large_as_those_of_its_processor(lfm2: Any, size: tuple[int, int]) -> None:
-    """Whose pixels take torchvision; they are resized as PyTorch does it."""
+    """Its processor needs torchvision for pixels; they are resized as PyTorch does it."""
     processor = lfm2.Lfm2VlImageProcessor
     image = picture(5, *size)
     width, height = size
@@ -231,7 +231,7 @@ def test_grids_are_those_of_internvl() -> None:
 
 
 def test_grids_are_those_of_llava_next_whatever_order_they_are_listed_in() -> None:
-    """Of grids that show as many pixels, the one with the least padding; of those, the first."""
+    """Among grids that show equally many pixels, the first with the least padding wins."""
     from transformers.image_processing_utils import select_best_resolution
 
     generator = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""That no tower is left out: those with a tiny model have every case of test_parity.py."""
+"""Completeness: every tower has a tiny model with every case of test_parity.py."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COMPARED = (
 
 
 def towers() -> set[type]:
-    """Every tower there is code for."""
+    """Return every supported tower."""
     known = [*registry._TOWERS.values(), *(tower for tower, _ in registry._PROJECTORS.values())]
     return {getattr(importlib.import_module(f"puna.vision.towers.{module}"), name) for module, name in known}
 
@@ -49,5 +49,5 @@ def test_every_tower_has_a_tiny_model(tmp_path: Path) -> None:
     assert found == towers()
 
 
-def test_what_every_tower_is_shown_is_compared() -> None:
+def test_every_towers_pixels_are_compared() -> None:
     assert {tower.prepare for tower in towers()} == {tower.prepare for tower in COMPARED}

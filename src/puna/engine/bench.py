@@ -14,7 +14,7 @@ from puna.engine.engine import Engine
 from puna.errors import GenerationError, RequestError
 from puna.kvcache.types import KVTypes
 from puna.model.base import TextModel
-from puna.model.load import load_model
+from puna.model.load import LoadSettings, load_model
 from puna.ops import default_backend
 from puna.options import Options, engine_from_env
 from puna.protocol import Done, Event, Failed, Generate
@@ -35,12 +35,14 @@ class Bench:
         types = KVTypes.from_env()
         loaded = load_model(
             path,
-            context=context,
-            parallel=parallel,
-            cache_types=types,
-            prediction_heads=False,  # whose drafts would be of random tokens
+            LoadSettings(
+                context=context,
+                parallel=parallel,
+                cache_types=types,
+                prediction_heads=False,  # whose drafts would be of random tokens
+                engine=engine_from_env(),
+            ),
             ops=ops,
-            engine=engine_from_env(),
         )
         if loaded.trained_context and context > loaded.trained_context:
             raise RequestError(

@@ -19,7 +19,7 @@ from puna.gguf.metadata import scalar
 from puna.kvcache.types import KVTypes
 from puna.library.model import Model
 from puna.library.requests import checked_number
-from puna.model.load import load_model
+from puna.model.load import LoadSettings, load_model
 from puna.ops import default_backend
 from puna.options import AdapterFile, Options, drafts_itself, engine_from_env, int_range, speculate_from_env
 from puna.store import Store, StoredModel
@@ -118,16 +118,18 @@ def load(
     speculate = speculate_from_env()
     loaded = load_model(
         path,
-        context=context or 0,
-        parallel=parallel,
-        cache_types=types,
+        LoadSettings(
+            context=context or 0,
+            parallel=parallel,
+            cache_types=types,
+            prediction_heads=drafts_itself(speculate),
+            engine=chosen.engine or engine_from_env(),
+            placement=chosen.placement,
+        ),
         draft=_find(draft, progress)[0] if draft else None,
-        prediction_heads=drafts_itself(speculate),
         projector=projector,
         adapters=_adapters(stored, parts, adapters),
         ops=ops,
-        engine=chosen.engine or engine_from_env(),
-        placement=chosen.placement,
         progress=progress,
     )
     made = Engine(loaded, context=context, parallel=parallel, cache_types=types, speculate=speculate)

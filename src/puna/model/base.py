@@ -1,4 +1,4 @@
-"""What the engine sees of a model."""
+"""Interface of models for the engine, and the base class of Puna's own."""
 
 from __future__ import annotations
 
@@ -22,75 +22,75 @@ from puna.options import PUNA
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
 
-#: Positions of a cache that is only asked how large others would be.
+#: Positions of a cache that only answers questions about size.
 _SMALL: Final = 512
 
 
 class RunnableModel(Protocol):
-    """What the engine asks of a model, whatever computes it.
+    """Interface between the engine and a model, whatever computes it.
 
-    A model and the caches it makes belong together: what a pass reads and leaves there is their affair.
+    A model and the caches it makes belong together: what a pass reads and leaves there is private to them.
     """
 
     @property
     def engine(self) -> str:
-        """What computes it, of `puna.options.ENGINES`."""
+        """Engine that computes it, one of `puna.options.ENGINES`."""
 
     @property
     def ops(self) -> Backend:
-        """Its results are arrays of this backend, which also samples from them."""
+        """Backend of its results, which also samples from them."""
 
     @property
     def generates(self) -> bool:
-        """Whether it predicts tokens; if not, it makes embeddings of texts, each read whole in one pass."""
+        """Whether it predicts tokens; if not, it embeds texts, each read whole in one pass."""
 
     @property
     def encodes_prompts(self) -> bool:
-        """Whether what it continues is not the prompt, but an answer to what its encoder makes of it."""
+        """Whether an encoder reads the prompt, so that the decoder continues an answer instead."""
 
     @property
     def classifier(self) -> Classifier | None:
-        """What scores documents; None: nothing."""
+        """Classifier that scores documents, or None."""
 
     @property
     def grows(self) -> bool:
-        """Whether caches take memory as they are filled; if not, they take all of it at once."""
+        """Whether caches take memory as they fill; if not, all of it at once."""
 
     @property
     def exact_context(self) -> bool:
-        """Whether what it computes depends on how long a context its cache was made for."""
+        """Whether results depend on the context that the cache was made for."""
 
     @property
     def max_sequences(self) -> int | None:
-        """Of a cache; None: as many as there is memory for."""
+        """Limit of sequences in a cache; None if only memory limits them."""
 
     def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:
-        """A cache for sequences of at most `context` positions.
+        """Make a cache for sequences of at most `context` positions.
 
-        Together they hold at most `capacity` positions, counting once what they share.
+        Together they hold at most `capacity` positions, counting shared ones once.
         """
 
     def sample_cache(self, types: KVTypes) -> Cache:
-        """A cache that takes next to nothing, to be asked how large others of its kind would be."""
+        """Make a tiny cache that only answers how large others of its kind would be."""
 
     def inputs(self, tokens: Sequence[int]) -> list[Input]:
-        """What a sequence begins with whose prompt is `tokens`."""
+        """Return the inputs that start a sequence with the prompt `tokens`."""
 
     def forward(self, batch: BatchArrays, cache: Cache) -> Array:
-        """Logits float32 [wanted, vocab] of the rows `batch.outputs`; the cache remembers all rows."""
+        """Return logits float32 [outputs, vocab] of the rows `batch.outputs`; the cache keeps all rows."""
 
     def hidden(self, batch: BatchArrays, cache: Cache) -> Array:
-        """Hidden states float32 [wanted, hidden] of the rows `batch.outputs`, after the last norm.
+        """Return hidden states float32 [outputs, hidden] of the rows `batch.outputs`, after the last norm.
 
-        The cache remembers all rows. Embeddings are made of these, and logits.
+        The cache keeps all rows. Embeddings and logits are made from these.
         """
 
     def hidden_and_logits(self, batch: BatchArrays, cache: Cache, predicted: Array) -> tuple[Array, Array]:
-        """As `hidden`, and the logits [predicted, vocab] after those of them that `predicted` numbers."""
+        """Return the result of `hidden`, and logits [predicted, vocab] of its rows `predicted`."""
 
 
 class TextModel(Module):
-    """A `RunnableModel` that computes with a backend's operations. One subclass per architecture."""
+    """`RunnableModel` computed with a backend's operations. One subclass per architecture."""
 
     engine: ClassVar[str] = PUNA
     generates: ClassVar[bool] = True
@@ -100,7 +100,7 @@ class TextModel(Module):
 
     encodes_prompts: ClassVar[bool] = False
 
-    #: Which hidden state of a query with a document tells a reranker most, unless its file says another.
+    #: Hidden state of a query and document that a reranker reads, unless its file states another.
     ranks_by: ClassVar[Pooling] = Pooling.LAST
 
     options: TextOptions
@@ -108,15 +108,15 @@ class TextModel(Module):
 
     def __init__(self, options: TextOptions, ops: Backend, index: int = 0) -> None:
         super().__init__(options, ops, index)
-        self.row_scales = RowScales(ops)  # by which adapters change what is computed
+        self.row_scales = RowScales(ops)  # strength of adapters per row
 
     @classmethod
     @abstractmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
-        """The architecture's options from the metadata. Raises `ModelError` when they make no sense."""
+        """Read the architecture's options from the metadata. Raises `ModelError` for invalid ones."""
 
     def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:
-        """A cache of what the layers remember; see `RunnableModel`."""
+        """Make a cache of what the layers remember; see `RunnableModel`."""
         sizes = CacheSizes(sequences, context, capacity, types, self.shift_within(context))
         layers = self.options.layers
         return build_cache(
@@ -127,7 +127,7 @@ class TextModel(Module):
         return self.make_cache(sequences=1, context=_SMALL, capacity=_SMALL, types=types)
 
     def shift_within(self, context: int) -> Shift | None:
-        """What moves keys of a cache for `context` positions; None: nothing can."""
+        """Return what moves keys of a cache for `context` positions; None if they cannot be moved."""
         return None
 
     def forward(self, batch: BatchArrays, cache: Cache) -> Array:
@@ -147,7 +147,7 @@ class TextModel(Module):
             return hidden, self.logits(hidden[predicted])
 
     def kv_shapes(self) -> dict[int, KVShape]:
-        """The keys and values of the layers that attend to earlier tokens."""
+        """Return the key/value shapes of the layers that attend to earlier tokens."""
         return {i: layer.kv_shape for i, layer in enumerate(self.options.layers) if layer.kv_heads}
 
     @abstractmethod
@@ -156,4 +156,4 @@ class TextModel(Module):
 
     @abstractmethod
     def logits(self, hidden: Array) -> Array:
-        """Logits float32 [rows, vocab] after hidden states [rows, hidden]."""
+        """Return logits float32 [rows, vocab] of hidden states [rows, hidden]."""

@@ -1,7 +1,7 @@
-"""What decoders have in common: an embedding, layers, a norm, and logits.
+"""Base of decoders: an embedding, layers, a norm, and logits.
 
-What differs between them is in their options, layer by layer, and in the layers an architecture declares.
-Llama is this and nothing else.
+Architectures differ in their options, layer by layer, and in the layers they declare. Llama is this and
+nothing else.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from puna.ops import Array, Rope
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: No frequency is divided by less, or it might become infinite.
+#: Lower bound of divisors of frequencies, so that none becomes infinite.
 _MIN_FACTOR = 1e-6
 
 
 class Decoder(TextModel):
-    """An architecture declares its `layers`, as `blocks("blk")`."""
+    """Decoder; an architecture declares its `layers` as `blocks("blk")`."""
 
     #: Whether prediction heads read hidden states after the norm before their logits.
     heads_read_normed: ClassVar[bool] = True
@@ -68,7 +68,7 @@ class Decoder(TextModel):
             head.share(layer, self.token_embedding, self.output_norm, self.output)
 
     def layer_ropes(self, context: int) -> list[Rope | None]:
-        """The rotation of each layer, where sequences have at most `context` positions."""
+        """Return each layer's rotation for sequences of at most `context` positions."""
         return [self._rope(index, context) for index in range(len(self.layers))]
 
     def _rope(self, layer: int, context: int) -> Rope | None:
@@ -78,7 +78,7 @@ class Decoder(TextModel):
         return long if context > original else short
 
     def shift_within(self, context: int) -> Shift | None:
-        # What follows an image is not as much further on as it is later, so such keys cannot be moved.
+        # Positions after an image do not advance one by one, so such keys cannot be moved.
         if any(layer.rope is not None and layer.rope.sections for layer in self.options.layers):
             return None
 
@@ -98,7 +98,7 @@ class Decoder(TextModel):
             hidden = self.with_images(hidden, batch)
         ropes = self.layer_ropes(cache.context)
         for i, (layer, rope) in enumerate(zip(self.layers, ropes, strict=True)):
-            last = i == len(self.layers) - 1  # only the rows to be sampled leave it, if no head reads others
+            last = i == len(self.layers) - 1  # only sampled rows leave it, unless a head reads others
             rows = batch.outputs if last and batch.kept is None else None
             hidden = layer.forward(hidden, batch, cache, rope, rows)
             if batch.payloads:
@@ -110,7 +110,7 @@ class Decoder(TextModel):
         return normed if batch.outputs is None else normed[batch.outputs]
 
     def with_images(self, hidden: Array, batch: BatchArrays) -> Array:
-        """`hidden` [rows, hidden] with the parts of images where they stand."""
+        """Replace the rows of `hidden` [rows, hidden] where images stand."""
         parts, end, size = [], 0, self.options.hidden_size
         for row, payload in batch.payloads:
             if row > end:
@@ -122,24 +122,24 @@ class Decoder(TextModel):
         return self.ops.concatenate(parts)
 
     def after_layer(self, index: int, hidden: Array, batch: BatchArrays) -> Array:
-        """`hidden` [rows, hidden] after layer `index`, in architectures where images speak to several."""
+        """Return `hidden` [rows, hidden] after layer `index`; overridden where images feed several layers."""
         return hidden
 
     def logits(self, hidden: Array) -> Array:
         return self._logits(self.output, hidden)
 
     def look_ahead(self, head: int, hidden: Array, batch: BatchArrays, cache: Cache) -> Array:
-        """What the next prediction head would read: float32 [wanted, hidden] of the rows `batch.outputs`.
+        """Return the state for the next prediction head: float32 [outputs, hidden] of rows `batch.outputs`.
 
-        Row t of `hidden` [rows, hidden] is what the layers (`BatchArrays.kept`), or the head before, made of
-        the position before row t of the batch.
+        Row t of `hidden` [rows, hidden] is the state from the layers (`BatchArrays.kept`) or the previous
+        head for the position before row t of the batch.
         """
         module, index = self.prediction_heads[head], self.options.block_count + head
         found = module.forward(hidden, batch, cache, self._rope(index, cache.context))
         return module.norm(found) if self.heads_read_normed else found
 
     def head_logits(self, head: int, hidden: Array) -> Array:
-        """Logits float32 [rows, vocab] after what `look_ahead` made of rows."""
+        """Return logits float32 [rows, vocab] of states from `look_ahead`."""
         module = self.prediction_heads[head]
         return self._logits(module.output, hidden if self.heads_read_normed else module.norm(hidden))
 
@@ -150,7 +150,7 @@ class Decoder(TextModel):
 
 
 def _check_factors(*tables: NDArray[Any] | None) -> None:
-    """Frequencies are divided by these. Raises `ModelError`."""
+    """Raise `ModelError` if factors, which frequencies are divided by, are too small or NaN."""
     for factors in tables:
         if factors is not None and not (np.abs(factors) >= _MIN_FACTOR).all():
             raise ModelError("the factors in tensor 'rope_freqs' or 'rope_factors' must not be 0 or NaN")

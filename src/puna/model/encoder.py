@@ -1,7 +1,7 @@
-"""What encoders have in common: they read a text whole, each token sees all others, and nothing is kept.
+"""Base of encoders, which read a text whole: each token attends to all others, and nothing is kept.
 
-Devlin et al., arXiv:1810.04805. What differs is in their options, layer by layer, and in the layers an
-architecture declares, as with decoders. The GELU is the exact one, as in the references.
+Devlin et al., arXiv:1810.04805. As with decoders, architectures differ in their options, layer by layer, and
+in the layers they declare. GELU is exact, as in the references.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from puna.gguf.metadata import flag, table_rows
 from puna.kvcache.cache import Cache
 from puna.model.base import TextModel
 from puna.model.layer_cache import WholeText
-from puna.model.options import TextOptions
+from puna.model.options import TextDefaults, TextOptions
 from puna.model.pooling import Pooling
 from puna.nn.layers import Embedding, LayerNorm, Values
 from puna.nn.module import weight
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderOptions(TextOptions):
-    token_types: int = 0  # kinds of text; what is embedded is of the first
+    token_types: int = 0  # only the first type is embedded
 
     @property
     def kinds(self) -> int:
-        """Of texts that are told apart, of those there are."""
+        """Number of token types that the model distinguishes."""
         return 1
 
     @classmethod
@@ -49,7 +49,7 @@ class EncoderOptions(TextOptions):
         rope_base: float | None = None,
         routing: Routing | None = None,
     ) -> Self:
-        """From the metadata of `file`; without a `rope_base` nothing is rotated.
+        """Read the options from the metadata of `file`; without a `rope_base` nothing is rotated.
 
         Raises `ModelError` that names the key and its value, and `UnsupportedModelError`.
         """
@@ -59,18 +59,20 @@ class EncoderOptions(TextOptions):
             )
         options = cls.read(
             file,
-            norm_eps=norm_eps,
-            neox=True,
-            rotates=rope_base is not None,
-            rope_base=rope_base or 10000.0,
-            routing=routing,
+            TextDefaults(
+                norm_eps=norm_eps,
+                neox=True,
+                rotates=rope_base is not None,
+                rope_base=rope_base or 10000.0,
+                routing=routing,
+            ),
         )
         options = options.each(lambda _, layer: dataclasses.replace(layer, remembers=WholeText()))
         return dataclasses.replace(options, token_types=table_rows(file, "token_types.weight"))
 
 
 class FirstRow(Values):
-    """The first row of a table: float32 [columns]."""
+    """First row of a table: float32 [columns]."""
 
     @classmethod
     def arranged(cls, values: NDArray[np.float32], options: Any) -> NDArray[np.float32]:
@@ -78,7 +80,7 @@ class FirstRow(Values):
 
 
 class Encoder(TextModel):
-    """An architecture declares its `layers`, as `blocks("blk")`."""
+    """Encoder; an architecture declares its `layers` as `blocks("blk")`."""
 
     generates: ClassVar[bool] = False
     ranks_by: ClassVar[Pooling] = Pooling.CLS
@@ -94,7 +96,7 @@ class Encoder(TextModel):
         self._ropes = [None if layer.rope is None else built[layer.rope] for layer in self.options.layers]
 
     def embedded(self, batch: BatchArrays) -> Array:
-        """What the tokens are before anything is normed: float32 [rows, hidden]."""
+        """Return the token embeddings before any norm: float32 [rows, hidden]."""
         hidden = self.token_embedding(batch.tokens)
         return hidden if self.token_type is None else hidden + self.token_type.values
 

@@ -1,4 +1,4 @@
-"""What a file's header tells of a model that cannot be run, before anything of it is copied or loaded."""
+"""Checks of a file's header for models that cannot run, before anything is copied or loaded."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from puna.model.registry import model_for
 from puna.options import AUTO, LLAMACPP, PUNA
 from puna.tokenizer.load import tokenizer_kind
 
-#: How to have llama.cpp.
+#: Command that installs llama.cpp.
 _INSTALL = "pip install 'puna[llamacpp]'"
 
 
 def check_file(path: str | os.PathLike[str]) -> None:
-    """Raise what loading the model at `path` would, of what its header tells.
+    """Raise the errors of loading the model at `path` that its header reveals.
 
-    That is `GGUFError` for a damaged or shortened file, `UnsupportedModelError` for another architecture,
-    tokenizer or kind of file, `ModelError` for sizes that make no sense, and `TokenizerError`.
+    They are `GGUFError` for a damaged or truncated file, `UnsupportedModelError` for an unknown architecture,
+    tokenizer or kind of file, `ModelError` for invalid sizes, and `TokenizerError`.
     """
     with open_gguf(path) as file:
         engine_for(file)
 
 
 def engine_for(file: GGUFFile, wanted: str = AUTO) -> str:
-    """The engine that runs the model of an open file: `puna` wherever it can, unless the other is `wanted`.
+    """Return the engine that runs the model of an open file: `puna` if it can, unless llama.cpp is `wanted`.
 
-    Raises what `check_file` does, and `UnavailableError` when llama.cpp is wanted and not installed. Whether
-    llama.cpp can run a model is only known when it loads it.
+    Raises the errors of `check_file`, and `UnavailableError` if llama.cpp is wanted but not installed.
+    Whether llama.cpp can run a model is only known once it loads it.
     """
     if (kind := file.get("general.type", "model")) != "model":
         raise UnsupportedModelError(f"{file.path.name}: this is a file of type {shown(kind)}, not a model")
@@ -51,7 +51,7 @@ def engine_for(file: GGUFFile, wanted: str = AUTO) -> str:
 
 
 def check_header(file: GGUFFile) -> TextOptions:
-    """The options of the model of an open file. Raises what keeps Puna's own engine from running it."""
+    """Return the options of an open file's model. Raises what keeps Puna's own engine from running it."""
     try:
         architecture = model_for(file.architecture)
     except UnsupportedModelError as error:

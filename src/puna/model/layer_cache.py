@@ -1,4 +1,4 @@
-"""What a layer remembers, and the cache that is built from what all layers of a model say."""
+"""Kinds of memory a layer may have, and the cache built for all layers of a model."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from puna.ops import Backend
 
 @dataclass(frozen=True)
 class CacheSizes:
-    """What every cache of a model is told.
+    """Sizes of a model's caches.
 
-    Each of `sequences` sequences has at most `context` positions, and all together at most `capacity`.
+    Each of `sequences` sequences has at most `context` positions, all together at most `capacity`.
     """
 
     sequences: int
@@ -33,13 +33,13 @@ class CacheSizes:
 
     @property
     def of_cells(self) -> dict[str, Any]:
-        """As the caches made of cells take them."""
+        """Arguments of caches made of cells."""
         return dict(vars(self))
 
 
 @dataclass(frozen=True)
 class Everything:
-    """Keys and values of all positions. Rows of a span see each other, if the layer heeds `spans`."""
+    """Keys and values of all positions. Rows of a span attend to each other if the layer heeds `spans`."""
 
     spans: bool = True
 
@@ -49,7 +49,7 @@ class Everything:
 
 @dataclass(frozen=True)
 class Window:
-    """Keys and values of the last `size` positions, the newest among them. For `spans` see `Everything`."""
+    """Keys and values of the last `size` positions, including the newest. For `spans` see `Everything`."""
 
     size: int
     spans: bool = True
@@ -70,10 +70,9 @@ class ChunkedKeys:
 
 @dataclass(frozen=True)
 class ImageKeys:
-    """Keys and values of images, whose payloads say with `len` how many they have.
+    """Keys and values of images, whose payloads give their number of entries with `len`.
 
-    A sequence has room for `count` images of `entries` entries each, the largest there are, or for more that
-    are smaller.
+    A sequence has room for `count` images of the largest size, `entries` entries each, or more smaller ones.
     """
 
     entries: int
@@ -88,7 +87,7 @@ class ImageKeys:
 
 @dataclass(frozen=True)
 class SourceKeys:
-    """Keys and values of the text that an encoder has read for a sequence, at most as long as its context."""
+    """Keys and values of the source text that an encoder read for a sequence, at most `context` tokens."""
 
     def build(self, ops: Backend, shapes: Mapping[int, KVShape], sizes: CacheSizes) -> Cache:
         return EncoderCache(
@@ -99,9 +98,9 @@ class SourceKeys:
 
 @dataclass(frozen=True)
 class WholeText:
-    """Keys and values of the text being read, which are forgotten afterwards.
+    """Keys and values of the text being read, forgotten afterwards.
 
-    Each of its tokens sees all, or those at most `reach` positions away.
+    Each token attends to all others, or to those at most `reach` positions away.
     """
 
     reach: int | None = None
@@ -112,21 +111,21 @@ class WholeText:
 
 @dataclass(frozen=True)
 class State:
-    """A recurrent state: arrays of these names and shapes, whatever the context."""
+    """Recurrent state: arrays of these names and shapes, independent of the context."""
 
     arrays: tuple[tuple[str, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True)
 class KeysOf:
-    """Nothing of its own: it attends to the keys and values of another layer."""
+    """No memory of its own: the layer attends to the keys and values of another layer."""
 
     layer: int
 
 
 @dataclass(frozen=True)
 class Nothing:
-    """Nothing at all: the layer does not mix tokens."""
+    """No memory: the layer does not mix tokens."""
 
 
 Attended = Everything | Window | ChunkedKeys | ImageKeys | SourceKeys | WholeText
@@ -134,7 +133,7 @@ Attended = Everything | Window | ChunkedKeys | ImageKeys | SourceKeys | WholeTex
 
 @dataclass(frozen=True)
 class StateAnd:
-    """A state, and the keys and values of what the layer attends to besides."""
+    """Recurrent state together with keys and values."""
 
     state: State
     attended: Attended
@@ -146,9 +145,9 @@ Remembered = Attended | State | StateAnd | KeysOf | Nothing
 def build_cache(
     ops: Backend, remembered: Sequence[Remembered], shapes: Sequence[KVShape], sizes: CacheSizes
 ) -> Cache:
-    """The cache, in storage of `ops`, of a model whose layers remember this; `shapes` are of keys and values.
+    """Build the cache for layers that remember `remembered`, with keys and values of `shapes`.
 
-    Raises `ValueError` when no layer remembers anything, or one uses the keys of a layer that has none.
+    Raises `ValueError` if no layer remembers anything, or one uses the keys of a layer that has none.
     """
     kinds: dict[Attended, dict[int, KVShape]] = {}
     states: dict[int, dict[str, tuple[int, ...]]] = {}

@@ -1,11 +1,11 @@
-"""From a GGUF file to a model ready to run."""
+"""Loading of a GGUF file into a model ready to run."""
 
 from __future__ import annotations
 
 import contextlib
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -24,6 +24,7 @@ from puna.model.adapters.adapters import (
     load_adapters,
     read_adapter,
 )
+from puna.model.adapters.pairs import Pairs
 from puna.model.base import RunnableModel, TextModel
 from puna.model.header import engine_for
 from puna.model.memory import (
@@ -40,8 +41,8 @@ from puna.options import AUTO, PUNA, AdapterFile, Placement
 from puna.tokenizer import Tokenizer, tokenizer_from_gguf
 from puna.vision.tower import VisionTower
 
-#: Tensors a text model does without: frequencies that follow from the options, tables as they are stored by
-#: old converters, and what a classifier has on top.
+#: Tensors that a text model can ignore: frequencies that follow from the options, tables of old converters,
+#: and a classifier's.
 _HARMLESS = re.compile(r"rope_freqs\b|(blk\.\d+\.)?(attn_rot_embd|rope\.freqs)\b|cls\b")
 
 ProgressCallback = Callable[[int, int], None]
@@ -49,25 +50,25 @@ ProgressCallback = Callable[[int, int], None]
 
 @dataclass
 class LoadedModel:
-    """A model, its tokenizer, and what it was trained for."""
+    """Model with its tokenizer and the facts its file states."""
 
     path: Path
     model: RunnableModel
     tokenizer: Tokenizer
-    trained_context: int  # tokens; 0 = not stated
+    trained_context: int  # tokens; 0 if not stated
     weight_bytes: int
-    pooling: Pooling | None  # how it embeds texts; None: not at all
-    ranking: Pooling | None = None  # how it scores documents; None: not at all
-    rank_template: str | None = None  # what it reads of them, with {query} and {document}
-    draft: LoadedModel | None = None  # guesses what this one will say
-    vram_bytes: int = 0  # of the weights, on GPUs
-    warnings: tuple[str, ...] = ()  # what whoever uses it should know
-    vision: VisionTower | None = None  # makes of images what this one reads
-    adapters: Adapters | None = None  # that requests can be computed with
+    pooling: Pooling | None  # for embedding texts; None if it cannot
+    ranking: Pooling | None = None  # for scoring documents; None if it cannot
+    rank_template: str | None = None  # prompt for scoring, with {query} and {document}
+    draft: LoadedModel | None = None  # draft model
+    vram_bytes: int = 0  # of weights on GPUs
+    warnings: tuple[str, ...] = ()  # for users of the model
+    vision: VisionTower | None = None  # vision tower
+    adapters: Adapters | None = None  # requests may use them
 
     @property
     def ops(self) -> Backend:
-        """What computes the model; its arrays, caches and samples are of this backend."""
+        """Backend of the model's arrays, caches and samples."""
         return self.model.ops
 
     @property
@@ -77,9 +78,9 @@ class LoadedModel:
 
     @property
     def usual_context(self) -> int:
-        """Tokens of a sequence where nobody asks for a number, as far as memory goes.
+        """Default tokens of a sequence, if memory allows.
 
-        That is what the model was trained for, unless its cache takes the memory for all of it at once.
+        That is the trained context, unless the cache takes all its memory at once.
         """
         trained = self.trained_context or UNSTATED_CONTEXT
         return trained if self.model.grows else min(trained, UNSTATED_CONTEXT)
@@ -87,7 +88,7 @@ class LoadedModel:
     def make_cache(
         self, *, sequences: int, context: int, capacity: int | None = None, types: KVTypes = HALVES
     ) -> Cache:
-        """The model's cache; see `RunnableModel.make_cache`. Without `capacity` all sequences can be full."""
+        """Make the model's cache; see `RunnableModel.make_cache`. By default all sequences can be full."""
         capacity = sequences * context if capacity is None else capacity
         return self.model.make_cache(sequences=sequences, context=context, capacity=capacity, types=types)
 
@@ -102,7 +103,7 @@ def forecast_for(
     placement: Placement = Placement(),  # noqa: B008, frozen
     prediction_heads: bool = True,
 ) -> MemoryForecast:
-    """What the model in an open file takes where it will run; see `engine_for` for what that raises."""
+    """Return the memory forecast of the model in an open file. Raises the errors of `engine_for`."""
     if engine_for(file, engine) == PUNA:
         return Forecast(file, types, ops, projector, prediction_heads=prediction_heads)
     from puna.model.llamacpp.memory import LlamaCppForecast
@@ -110,75 +111,92 @@ def forecast_for(
     return LlamaCppForecast(file, types, placement)
 
 
+@dataclass(frozen=True, kw_only=True)
+class LoadSettings:
+    """Use a model is loaded for: its memory must suffice for that, in a cache of `cache_types`."""
+
+    context: int = 0  # tokens of a sequence; 0: memory for the weights alone
+    parallel: int = 1  # sequences
+    batch_size: int = 512
+    reserved: int = 0  # bytes of memory to leave free, promised to others
+    cache_types: KVTypes = HALVES
+    prediction_heads: bool = True  # whether to load those; never beside a draft model
+    engine: str = AUTO  # see `engine_for`
+    placement: Placement = field(default_factory=Placement)  # for llama.cpp
+
+
 def load_model(
     path: str | Path,
+    settings: LoadSettings = LoadSettings(),
     *,
-    context: int = 0,
-    parallel: int = 1,
-    batch_size: int = 512,
-    reserved: int = 0,
-    cache_types: KVTypes = HALVES,
     draft: str | Path | None = None,
-    prediction_heads: bool = True,
     projector: str | Path | None = None,
     adapters: Sequence[AdapterFile] = (),
     ops: Backend | None = None,
-    engine: str = AUTO,
-    placement: Placement = Placement(),  # noqa: B008, frozen
     progress: ProgressCallback | None = None,
 ) -> LoadedModel:
-    """Open, check and load the model at `path`, and the one at `draft` that guesses for it.
+    """Open, check and load the model at `path`, and the draft model at `draft`.
 
-    Its `prediction_heads`, by which it can guess itself, are not loaded beside another model that guesses.
-    What it sees images with is in the same file, or at `projector`. Each request can be
-    computed with those of `adapters` it names.
-
-    `engine` computes it (see `engine_for`): Puna's own with `ops`, by default `default_backend()`, or
-    llama.cpp, as `placement` says.
-
-    Memory must suffice for `parallel` sequences of `context` tokens (0: for the weights alone), with a cache
-    of `cache_types`, in both models, and leave `reserved` bytes, which others have been promised. `progress`
-    is called with (bytes done, bytes in total) as the weights of the first come in.
+    The vision tower is in the same file, or at `projector`. Each request may name any of `adapters`. Puna's
+    own engine computes with `ops`, by default `default_backend()`. `progress` is called with (bytes done,
+    bytes in total) while the weights of the first model are read.
 
     Raises `GGUFError` (damaged file), `UnsupportedModelError`, `ModelError` (missing or misshapen
-    tensors), `TokenizerError`, `InsufficientMemoryError`, `UnavailableError` (there is no llama.cpp) and
-    `NotSupportedError` (its heads do not fill the blocks of a quantised cache).
+    tensors), `TokenizerError`, `InsufficientMemoryError`, `UnavailableError` (llama.cpp is not installed) and
+    `NotSupportedError` (the heads do not fill the blocks of a quantised cache).
     """
     ops = ops or default_backend()
     with contextlib.ExitStack() as opened:
         file = opened.enter_context(open_gguf(path))
         beside_it = opened.enter_context(open_gguf(projector)) if projector else None
         forecast = forecast_for(
-            file, cache_types, ops, beside_it, engine=engine, placement=placement,
-            prediction_heads=prediction_heads and not draft,
+            file, settings.cache_types, ops, beside_it, engine=settings.engine, placement=settings.placement,
+            prediction_heads=settings.prediction_heads and not draft,
         )  # fmt: skip
-        needs = forecast.table(context=context, parallel=parallel, batch=batch_size)
-        check_count(adapters)
-        guessing, free = 0, available_memory() - reserved
-        if draft:
-            with open_gguf(draft) as guesser:
-                draft_needs = forecast_for(guesser, cache_types, ops, prediction_heads=False)
-                table = draft_needs.table(context=context, parallel=parallel, batch=batch_size)
-            guessing = table.host - table.process  # which they share
-        counted = sum(adapter_bytes(Path(each.path)) for each in adapters)
-        forecast.check(needs, free, guessing, counted)
+        pairs = _admit(file, forecast, settings, ops, draft, adapters)
         if isinstance(forecast, Forecast):
-            pairs = [read_adapter(Path(each.path), file) for each in adapters]
-            # Where only some experts have something in the file, there is more of it now.
-            held = sum(pair.a.nbytes + pair.b.nbytes for each in pairs for pair in each.values())
-            forecast.check(needs, free, guessing, max(counted, held))
             loaded = _load(file, forecast, ops, progress)
             if adapters:
                 loaded.adapters = load_adapters(adapters, pairs, cast("TextModel", loaded.model))
-        elif adapters:
+        else:
+            loaded = _load_with_llamacpp(file, forecast, ops, settings, progress)
+    if draft:  # its memory was counted above
+        own = LoadSettings(cache_types=settings.cache_types, prediction_heads=False)
+        loaded.draft = load_model(draft, own, ops=ops)
+    return loaded
+
+
+def _admit(
+    file: GGUFFile,
+    forecast: MemoryForecast,
+    settings: LoadSettings,
+    ops: Backend,
+    draft: str | Path | None,
+    adapters: Sequence[AdapterFile],
+) -> list[Pairs]:
+    """Return the adapters' matrices if memory suffices for the model, its draft model and `adapters`."""
+    sizes = {"context": settings.context, "parallel": settings.parallel, "batch": settings.batch_size}
+    needs = forecast.table(**sizes)
+    check_count(adapters)
+    draft_bytes, free = 0, available_memory() - settings.reserved
+    if draft:
+        with open_gguf(draft) as guesser:
+            draft_needs = forecast_for(guesser, settings.cache_types, ops, prediction_heads=False)
+            table = draft_needs.table(**sizes)
+        draft_bytes = table.host - table.process  # they share the process
+    counted = sum(adapter_bytes(Path(each.path)) for each in adapters)
+    forecast.check(needs, free, draft_bytes, counted)
+    if not isinstance(forecast, Forecast):
+        if adapters:
             raise UnsupportedModelError(
                 f"{file.path}: adapters need Puna's own engine, and this model runs on llama.cpp"
             )
-        else:
-            loaded = _load_elsewhere(file, forecast, ops, batch_size, placement, progress)
-    if draft:  # for which there is memory: it was counted above
-        loaded.draft = load_model(draft, cache_types=cache_types, ops=ops, prediction_heads=False)
-    return loaded
+        return []
+    pairs = [read_adapter(Path(each.path), file) for each in adapters]
+    # Reading fills in experts that a file leaves out, so the matrices may be larger than the file.
+    held = sum(pair.a.nbytes + pair.b.nbytes for each in pairs for pair in each.values())
+    forecast.check(needs, free, draft_bytes, max(counted, held))
+    return pairs
 
 
 def _load(file: GGUFFile, forecast: Forecast, ops: Backend, progress: ProgressCallback | None) -> LoadedModel:
@@ -202,18 +220,17 @@ def _load(file: GGUFFile, forecast: Forecast, ops: Backend, progress: ProgressCa
     return loaded
 
 
-def _load_elsewhere(
+def _load_with_llamacpp(
     file: GGUFFile,
     forecast: MemoryForecast,
     ops: Backend,
-    batch_size: int,
-    placement: Placement,
+    settings: LoadSettings,
     progress: ProgressCallback | None,
 ) -> LoadedModel:
-    from puna.model.llamacpp.load import load  # who has no such model needs no llama.cpp
+    from puna.model.llamacpp.load import load  # optional dependency
 
     model, tokenizer, pooling = load(
-        file, forecast, ops, batch_size=batch_size, placement=placement, progress=progress
+        file, forecast, ops, batch_size=settings.batch_size, placement=settings.placement, progress=progress
     )
     return LoadedModel(
         file.path,
@@ -228,7 +245,7 @@ def _load_elsewhere(
 
 
 def _load_vision(forecast: VisionForecast, text: _FileSource, tokenizer: Tokenizer) -> VisionTower:
-    """The tower, whose tensors are those of images in the text model's file, or all of its own."""
+    """Load the tower from its own file, or from the vision tensors of the text model's file."""
     source, file = text.continued(forecast.file), forecast.file
     try:
         tower = type(forecast.tower).load(source, forecast.tower.options)
@@ -243,7 +260,7 @@ def _refuse_unknown(file: GGUFFile, unknown: list[str]) -> None:
     if unknown:
         names = ", ".join(map(shown, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
         raise UnsupportedModelError(
-            f"{file.path}: {file.architecture} is not known to have {len(unknown)} of its tensors ({names}); "
+            f"{file.path}: {len(unknown)} tensors are unknown for {file.architecture} ({names}); "
             "computed without them, answers would be wrong"
         )
 
@@ -255,23 +272,23 @@ class _FileSource:
         self.ops = ops
         self._file = file
         self._progress = progress
-        self._total = total  # bytes of all tensors that will be asked for
+        self._total = total  # bytes of all tensors to be read
         self._done = 0
         self._counted: set[str] = set()
 
     def continued(self, file: GGUFFile) -> _FileSource:
-        """The tensors of `file`, which come in after those asked for here."""
+        """Return a source for `file` that continues this one's progress."""
         source = _FileSource(file, self.ops, self._total, self._progress)
         source._done = self._done
         return source
 
     @property
     def left(self) -> list[str]:
-        """Tensors nobody has asked for."""
+        """Tensors not read so far."""
         return [name for name in self._file.tensors if name not in self._counted]
 
     def unused(self, layers: int) -> list[str]:
-        """Tensors nobody has asked for, without those that are no loss, or of layers from `layers` on."""
+        """Return unread tensors of the first `layers` layers that matter."""
         return [name for name in self.left if is_loaded(name, layers) and not _HARMLESS.match(name)]
 
     def matrix(self, name: str, shape: tuple[int, ...]) -> Weight | None:
@@ -315,7 +332,7 @@ class _FileSource:
 
 
 def _significant(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Without leading ones: a matrix of one row is written as a vector too."""
+    """Return `shape` without leading ones: some files store a matrix of one row as a vector."""
     return _significant(shape[1:]) if shape[:1] == (1,) else shape
 
 

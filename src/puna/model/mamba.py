@@ -1,4 +1,4 @@
-"""Sizes of Mamba 2 in a model whose layers, or some of them, have one: read from its metadata and checked."""
+"""Options of Mamba 2 layers, read from metadata and checked."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 class MambaLayerOptions(LayerOptions):
     mamba_heads: int
     mamba_head_dim: int  # of values
-    mamba_groups: int  # of heads with the same keys and queries
+    mamba_groups: int  # groups of heads that share keys and queries
     mamba_state_dim: int  # of keys and queries
-    taps: int  # inputs a convolution sees, the newest among them
+    taps: int  # inputs a convolution reads, including the newest
 
     @property
     def mamba_size(self) -> int:
@@ -40,7 +40,7 @@ class MambaLayerOptions(LayerOptions):
 
     @property
     def mamba_state(self) -> State:
-        """What a Mamba remembers."""
+        """State of a Mamba 2 layer."""
         sizes = self.mamba_size, self.mamba_key_size, self.mamba_key_size
         memory = self.mamba_heads, self.mamba_state_dim, self.mamba_head_dim
         return State((*convolution_states(self.taps, *sizes), ("memory", memory)))
@@ -49,7 +49,7 @@ class MambaLayerOptions(LayerOptions):
 def with_mamba(
     file: GGUFFile, options: TextOptions, remembers: Callable[[MambaLayerOptions], Remembered]
 ) -> TextOptions:
-    """`options` with the sizes of Mambas; `remembers` says of a layer what it does.
+    """Return `options` with Mamba 2's sizes; `remembers(layer)` is what each layer keeps.
 
     Raises `ModelError` that names the key and its value.
     """
@@ -61,7 +61,7 @@ def with_mamba(
     if heads % groups:
         raise invalid(file, "ssm.group_count", f"is {groups}, which does not divide {heads} heads")
     if taps < 2:
-        raise invalid(file, "ssm.conv_kernel", f"is {taps}, which is no convolution")
+        raise invalid(file, "ssm.conv_kernel", f"is {taps}, which is too short for a convolution")
 
     def own(index: int, layer: LayerOptions) -> LayerOptions:
         check_extent(file, f"blk.{index}.ssm_out.weight", 1, {"ssm.inner_size": size})
@@ -81,7 +81,7 @@ def with_mamba(
 
 
 def attends_or_state(layer: MambaLayerOptions) -> Remembered:
-    """What a layer remembers that attends, if it has key/value heads, and else is a Mamba."""
+    """Return attention's memory for layers with key/value heads, and Mamba's state for others."""
     return layer.remembers if layer.kv_heads else layer.mamba_state
 
 

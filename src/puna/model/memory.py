@@ -1,9 +1,8 @@
-"""What a model will take of memory, from its file alone: said before any of it is taken.
+"""Forecast of a model's memory from its file alone, before any is taken.
 
-Weights are counted as the kernels will hold them, caches as their own classes count them, with each layer at
-what it can come to: a window keeps no more than it sees, whatever the context. The result is a table with a
-row for each layer, so that it can be looked at (`puna debug memory`), and added up to admit a model or to
-refuse it with figures.
+Weights are counted as kernels hold them, caches as their own classes count them, each layer at its maximum: a
+window keeps no more than its size, whatever the context. The result is a table with a row per layer, to be
+shown (`puna debug memory`), and summed up to admit or refuse a model.
 """
 
 from __future__ import annotations
@@ -28,24 +27,24 @@ if TYPE_CHECKING:
     from puna.gguf import GGUFFile, TensorInfo
     from puna.vision.tower import VisionTower
 
-#: What is kept of images that were encoded, in all (see `puna.engine.images`).
+#: Limit of cached states of encoded images, in all (see `puna.engine.images`).
 IMAGE_STATE_BYTES: Final = 128 << 20
-#: The context of a model that does not state one.
+#: Context of a model that states none.
 UNSTATED_CONTEXT: Final = 4096
 
 _FLOAT_BYTES = 4
-#: Of a vocabulary, for each token: its text, merges and the tables of the tokenizer.
+#: Bytes per token of a vocabulary: its text, merges and the tokenizer's tables.
 _TOKEN_BYTES = 800
-#: What Python and its libraries come to take once a model runs: code imported late, stacks of threads.
+#: Memory that Python and its libraries take once a model runs: late imports, thread stacks.
 _PROCESS_BYTES = 16 << 20
-#: Rows of the hidden size beside the results of products: the residual, its norm, sums.
+#: Rows of the hidden size besides the results of products: the residual, its norm, sums.
 _HIDDEN_ROWS = 4
 _LAYER = re.compile(r"(?:enc\.|dec\.)?blk\.(\d+)\.")
 
 
 @dataclass(frozen=True)
 class PartMemory:
-    """One layer, or what comes before or after all of them; sizes in bytes."""
+    """Memory of one layer, or of what precedes or follows all layers, in bytes."""
 
     name: str  # `input`, `layer 7`, `output`
     device: str
@@ -55,16 +54,16 @@ class PartMemory:
 
 @dataclass(frozen=True)
 class MemoryTable:
-    """What a model takes, in bytes, with `parallel` sequences of `context` tokens and batches of `batch`."""
+    """Memory of a model in bytes, for `parallel` sequences of `context` tokens and batches of `batch`."""
 
     context: int
     parallel: int
     batch: int
     parts: tuple[PartMemory, ...]
-    activations: int  # the most of them that are alive at once
+    activations: int  # peak
     tokenizer: int
     process: int = _PROCESS_BYTES
-    bookkeeping: int = 0  # of the cells that sequences hold
+    bookkeeping: int = 0  # of sequences' cells
 
     @property
     def weights(self) -> int:
@@ -76,16 +75,16 @@ class MemoryTable:
 
     @property
     def total(self) -> int:
-        """All of it, beside what a process has that has imported what it needs."""
+        """Total bytes on all devices, besides a process that has imported its libraries."""
         return sum(map(self.on, self.devices))
 
     @property
     def host(self) -> int:
-        """Of all of it, what is in the memory of this process."""
+        """Bytes in this process's memory."""
         return self.on(self.devices[0])
 
     def on(self, device: str) -> int:
-        """Bytes of `device`; what belongs to no part is where the first one is."""
+        """Return the bytes on `device`; what belongs to no part is on the first device."""
         others = self.activations + self.tokenizer + self.process + self.bookkeeping
         here = others if self.parts[0].device == device else 0
         return here + sum(part.weights + part.cache for part in self.parts if part.device == device)
@@ -97,16 +96,16 @@ class MemoryTable:
 
 @dataclass(frozen=True)
 class VisionForecast:
-    """The vision tower of a model, and what it will take."""
+    """Vision tower of a model, and its memory."""
 
     tower: VisionTower  # without weights
-    file: GGUFFile  # which has its tensors
+    file: GGUFFile  # with its tensors
     file_bytes: int
     weight_bytes: int  # as the kernels hold them
 
 
 class MemoryForecast(ABC):
-    """What the model in an open file takes, for any context, number of sequences and batch."""
+    """Memory of the model in an open file, for any context, number of sequences and batch."""
 
     def __init__(self, file: GGUFFile) -> None:
         self.trained_context: int = scalar(file, "context_length", 0)
@@ -119,15 +118,15 @@ class MemoryForecast(ABC):
 
     @property
     def vram_bytes(self) -> int:
-        """Of these, those that go to a GPU."""
+        """Bytes of these that go to a GPU."""
         return 0
 
     @abstractmethod
     def table(self, *, context: int, parallel: int, batch: int) -> MemoryTable:
-        """With at most the context the model was trained for; 0: without any cache."""
+        """Return the table for at most the trained context; context 0 means no cache."""
 
     def largest_context(self, *, parallel: int, batch: int, available: int) -> int:
-        """The longest context `available` bytes are enough for; 0: not even the weights fit."""
+        """Return the longest context that fits into `available` bytes; 0 if not even the weights do."""
         most = self.trained_context or UNSTATED_CONTEXT
         return largest(
             lambda context: self.table(context=context, parallel=parallel, batch=batch).host <= available,
@@ -135,9 +134,9 @@ class MemoryForecast(ABC):
         )
 
     def check(self, table: MemoryTable, available: int, draft: int = 0, adapters: int = 0) -> None:
-        """Raise `InsufficientMemoryError`, saying what would fit, unless `available` bytes are enough.
+        """Raise `InsufficientMemoryError`, with advice on what fits, unless `available` bytes suffice.
 
-        `draft` of them are for a model that guesses for this one, and `adapters` for its adapters.
+        `draft` of them are for a draft model, and `adapters` for adapters.
         """
         available -= draft + adapters
         if table.host <= available:
@@ -165,10 +164,10 @@ class MemoryForecast(ABC):
 
 
 class Forecast(MemoryForecast):
-    """The forecast for Puna's own engine.
+    """Forecast for Puna's own engine.
 
-    Raises `UnsupportedModelError` and `ModelError` for a file that cannot be run, and `NotSupportedError`
-    when its heads do not fill the blocks of a quantised cache.
+    Raises `UnsupportedModelError` and `ModelError` for a file that cannot run, and `NotSupportedError` if its
+    heads do not fill the blocks of a quantised cache.
     """
 
     def __init__(
@@ -180,9 +179,9 @@ class Forecast(MemoryForecast):
         *,
         prediction_heads: bool = True,
     ) -> None:
-        """`projector` is the vision tower's file, where it has one of its own.
+        """Read the options; `projector` is the vision tower's own file, if any.
 
-        Without `prediction_heads` they are not to be loaded.
+        `prediction_heads` says whether they will be loaded.
         """
         super().__init__(file)
         ops = ops or default_backend()
@@ -197,7 +196,7 @@ class Forecast(MemoryForecast):
         mixing = max(layer.mixing_values for layer in self.options.layers)
         self._row_values = _row_values(self._tensors, scalar(file, "expert_used_count", 0)) + mixing
         if self.options.prediction_heads:
-            self._row_values += self.options.hidden_size  # which heads go on from
+            self._row_values += self.options.hidden_size  # prediction heads start from it
         self._logits = max((t.shape[0] for t in self._tensors if t.name == "token_embd.weight"), default=0)
         self.vision = _vision_in(file, projector, self.options.hidden_size, ops)
         tokens = file.get("tokenizer.ggml.tokens")
@@ -210,7 +209,7 @@ class Forecast(MemoryForecast):
 
     def table(self, *, context: int, parallel: int, batch: int) -> MemoryTable:
         context = min(context, self.trained_context or context)
-        batch = context if self.architecture.encodes_prompts else batch  # each is read at once
+        batch = context if self.architecture.encodes_prompts else batch  # a prompt is encoded at once
         batch = min(batch, context) if context else batch
         cache = self._cache.layer_bytes(sequences=parallel, capacity=context * parallel, batch=batch)
         layers = sorted({part for part in self._weights if isinstance(part, int)} | set(cache))
@@ -238,7 +237,7 @@ class Forecast(MemoryForecast):
 
 
 def tokenizer_bytes(tokens: int) -> int:
-    """Of a vocabulary of so many tokens."""
+    """Return the bytes of a vocabulary with `tokens` entries."""
     return tokens * _TOKEN_BYTES
 
 
@@ -260,7 +259,7 @@ def _vision_in(
 
 
 def _packed_vision_bytes(tensor: TensorInfo, ops: Backend) -> int:
-    """Convolutions that read more than one place, and tables, are made floats."""
+    """Return a vision tensor's bytes in memory: convolutions over several places and tables are floats."""
     shape = tensor.shape[:2] if tensor.shape[2:] == (1, 1) else tensor.shape
     if len(shape) == 2 and tensor.name.startswith(("v.blk.", "v.global.blk.", "mm.")):
         return ops.packed_bytes(tensor.type, shape)
@@ -268,7 +267,7 @@ def _packed_vision_bytes(tensor: TensorInfo, ops: Backend) -> int:
 
 
 def largest(fits: Callable[[int], bool], most: int) -> int:
-    """The largest number from 1 to `most` that fits, where smaller ones fit if a larger does; else 0."""
+    """Return the largest number from 1 to `most` that fits, else 0; `fits` must be monotonic."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
@@ -277,29 +276,29 @@ def largest(fits: Callable[[int], bool], most: int) -> int:
 
 
 def is_loaded(name: str, layers: int) -> bool:
-    """Whether tensor `name` is of the text model, of which the first `layers` layers are loaded."""
+    """Whether tensor `name` belongs to the first `layers` layers, or to no layer, of the text model."""
     of_layer = _LAYER.match(name)
     return not name.startswith((*OF_IMAGES, *OF_SOUND)) and not (of_layer and int(of_layer[1]) >= layers)
 
 
 def is_of_images(name: str) -> bool:
-    """Whether tensor `name` is the vision tower's."""
+    """Whether tensor `name` belongs to the vision tower."""
     return name.startswith(OF_IMAGES) and not name.startswith(OF_SOUND)
 
 
 def size_text(count: int) -> str:
-    """`5.6 GiB`; below one, `312.4 MiB`."""
+    """Return a size as `5.6 GiB`, or `312.4 MiB` below one GiB."""
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
 
 
 def _weights_by_part(tensors: list[TensorInfo], ops: Backend) -> dict[int | str, int]:
-    """Bytes in memory by the number of the layer, and of `input` and `output`."""
+    """Return bytes in memory by layer number, `input` and `output`."""
     sizes: dict[int | str, int] = {}
     names = {tensor.name for tensor in tensors}
     for tensor in tensors:
         packed = _packed_bytes(tensor, ops)
         if tensor.name in ("token_embd.weight", "per_layer_token_embd.weight"):
-            sizes["input"] = sizes.get("input", 0) + tensor.nbytes  # rows are read as the file has them
+            sizes["input"] = sizes.get("input", 0) + tensor.nbytes  # lookup tables stay as stored
             if "output.weight" in names or tensor.name.startswith("per_layer"):
                 continue
         layer = _LAYER.match(tensor.name)
@@ -312,15 +311,15 @@ def _packed_bytes(tensor: TensorInfo, ops: Backend) -> int:
     *rows, columns = tensor.shape
     if not rows:
         return columns * _FLOAT_BYTES
-    if len(rows) == 2 and ".attn_" in tensor.name:  # heads are packed one by one
+    if len(rows) == 2 and ".attn_" in tensor.name:  # each head is packed separately
         return rows[0] * ops.packed_bytes(tensor.type, (rows[1], columns))
-    return ops.packed_bytes(tensor.type, (math.prod(rows), columns))  # experts lie below each other
+    return ops.packed_bytes(tensor.type, (math.prod(rows), columns))  # experts are stacked
 
 
 def _row_values(tensors: list[TensorInfo], experts_used: int) -> int:
-    """Numbers alive at once for a row of a batch, at most: all results of a layer's products, and a few more.
+    """Return the peak of values alive per row of a batch: all products of a layer, and a few more.
 
-    Of experts these are what the kernel keeps: their results, and as bytes what they come from.
+    Experts count as the kernel keeps them: their results, and their inputs as bytes.
     """
     widths: dict[str, int] = {}
     hidden = widest = 0

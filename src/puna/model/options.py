@@ -1,7 +1,7 @@
-"""Sizes and constants of a text model, read from its metadata and checked: what every architecture has.
+"""Options of text models common to all architectures, read from metadata and checked.
 
-An architecture passes its defaults to `TextOptions.read`, and changes what it says otherwise layer by
-layer.
+An architecture passes its `TextDefaults` to `TextOptions.read`, and changes the layers' options where it
+differs.
 """
 
 from __future__ import annotations
@@ -36,28 +36,29 @@ from puna.ops import Routing
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
 
-#: How `expert_gating_func` says that scores are sigmoids. 3 is the softmax over the chosen experts alone.
+#: Whether scores are sigmoids, by `expert_gating_func`; 3 is a softmax over the chosen experts only.
 _SIGMOID = {1: False, 2: True, 3: False}
 
 
 @dataclass(frozen=True)
 class ExpertOptions:
-    """The experts of a layer."""
+    """Experts of a layer."""
 
     count: int
     size: int  # of each
-    shared_size: int  # of the one that every token goes through, if the architecture has it; 0: it has none
+    shared_size: int  # of the shared expert; 0 if the architecture has one but the file does not
     routing: Routing
 
 
 def read_experts(
     file: GGUFFile, layers: int, routing: Routing, sizes: tuple[int, int] = (0, 0)
 ) -> list[ExpertOptions | None]:
-    """The experts of each layer; `routing` stands for what the file does not say of it.
+    """Read the experts of each layer; `routing` holds defaults of the routing.
 
-    So do `sizes`, of an expert and of what is shared; 0 is that of a feed-forward network, and of one expert.
+    `sizes` are defaults for the size of an expert and of the shared one; 0 stands for the size of a
+    feed-forward network, and for one expert.
 
-    Raises `ModelError` that names the key, and `UnsupportedModelError` for another way of scoring.
+    Raises `ModelError` that names the key, and `UnsupportedModelError` for other ways of scoring.
     """
     count = scalar(file, "expert_count", 0)
     if count < 0:
@@ -100,7 +101,7 @@ def read_experts(
 
 
 def _read_groups(file: GGUFFile, experts: int, used: int) -> tuple[int, int]:
-    """The groups of the experts, and how many of them the `used` ones of a token come from."""
+    """Return the groups of experts, and how many of them a token's `used` experts come from."""
     groups = max(scalar(file, "expert_group_count", 1), 1)
     if experts % groups:
         raise invalid(file, "expert_group_count", f"is {groups}, which does not divide {experts} experts")
@@ -121,20 +122,20 @@ def _read_groups(file: GGUFFile, experts: int, used: int) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class LayerOptions:
-    """One layer. Names of sizes are those that `weight(...)` uses."""
+    """Options of one layer. Sizes are named as in `weight(...)`."""
 
     hidden_size: int
     feed_forward_size: int  # without experts
     heads: int
-    kv_heads: int  # 0: the layer does not attend
+    kv_heads: int  # 0: the layer has no attention
     head_dim: int  # of queries and keys
-    value_dim: int  # of a value's head
+    value_dim: int  # of a head's value
     norm_eps: float
-    residual_scale: float  # of what each half adds
+    residual_scale: float  # of each half's output
     attention_scale: float
     attention_softcap: float  # 0: none
     rope: RopeOptions | None  # None: queries and keys are not rotated
-    experts: ExpertOptions | None  # None: an ordinary feed-forward network
+    experts: ExpertOptions | None  # None: a dense feed-forward network
     remembers: Remembered
 
     @property
@@ -172,13 +173,13 @@ class LayerOptions:
 
     @property
     def lender(self) -> int:
-        """The layer whose keys and values this one uses."""
+        """Number of the layer whose keys and values this one uses."""
         assert isinstance(self.remembers, KeysOf), "the layer has keys and values of its own"
         return self.remembers.layer
 
     @property
     def mixing_values(self) -> int:
-        """Numbers alive for a row while the layer mixes tokens, beside what products with tensors give."""
+        """Values alive per row while the layer mixes tokens, besides the results of linears."""
         return 0
 
     @property
@@ -188,7 +189,7 @@ class LayerOptions:
 
 @dataclass(frozen=True)
 class HeadOptions:
-    """What a prediction head has beside its layer. Names of sizes are those that `weight(...)` uses."""
+    """Options of a prediction head besides its layer. Sizes are named as in `weight(...)`."""
 
     vocab_size: int
     hidden_size: int
@@ -199,150 +200,156 @@ class HeadOptions:
         return 2 * self.hidden_size
 
 
+@dataclass(frozen=True, kw_only=True)
+class TextDefaults:
+    """Facts of an architecture: those its files never state, and defaults for those they may leave out."""
+
+    head_dim: int | None = None  # None: the hidden size divided by the number of heads
+    #: Keys of the sizes of a head's query and value; those of `windowed` layers may end in `_swa`.
+    head_dims: tuple[str, str] = ("attention.key_length", "attention.value_length")
+    norm_eps: float = 1e-5
+    rope_base: float = 10000.0
+    neox: bool = False  # whether rotated pairs are half a head apart; never stated
+    rotates: bool = True  # never stated
+    routing: Routing | None = None
+    expert_sizes: tuple[int, int] = (0, 0)  # see `read_experts`
+    embedding_scale: float = 1.0
+    attention_softcap: float = 0.0
+    logit_softcap: float = 0.0
+    all_attend: bool = True  # if not, layers may have 0 key/value heads and keep something else
+    halves: bool = False  # whether any layer may lack attention or a feed-forward network
+    windowed: Sequence[bool] = ()  # one per layer
+    predicts: bool = False  # whether trailing layers of prediction heads are kept
+    blocks: str = "blk"  # prefix of the layers' tensors
+
+
 @dataclass(frozen=True)
 class TextOptions:
-    """What a model has once, and its layers."""
+    """Options of a text model and of its layers."""
 
     vocab_size: int
     hidden_size: int
     norm_eps: float
-    layers: tuple[LayerOptions, ...]  # those of prediction heads last
+    layers: tuple[LayerOptions, ...]  # including those of prediction heads, at the end
     prediction_heads: int = 0
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
     logit_softcap: float = 0.0  # 0: none
-    labels: int = 0  # classes of a reranker's classifier; 0: it has none
+    labels: int = 0  # classes of a reranker's classifier; 0 if it has none
 
     @property
     def block_count(self) -> int:
-        """Layers that every token goes through, without those of prediction heads."""
+        """Number of layers without those of prediction heads."""
         return len(self.layers) - self.prediction_heads
 
     @property
     def heads(self) -> list[HeadOptions]:
-        """Of each prediction head."""
+        """Options of each prediction head."""
         own = HeadOptions(self.vocab_size, self.hidden_size, self.norm_eps)
         return [own] * self.prediction_heads
 
     def without_heads(self) -> Self:
-        """The same model without its prediction heads."""
+        """Return the options of the model without its prediction heads."""
         return dataclasses.replace(self, layers=self.layers[: self.block_count], prediction_heads=0)
 
     @property
     def last_to_remember(self) -> int:
-        """The last layer that has something of its own to remember; those after it use what others do."""
+        """Last layer with its own memory; later ones use that of others."""
         own = (i for i, layer in enumerate(self.layers) if not isinstance(layer.remembers, KeysOf))
         return max(own, default=self.block_count - 1)
 
     @property
     def rope_pairs(self) -> int:
-        """Pairs that are rotated, and that factors in the file are for; 0 when none are."""
+        """Rotated pairs that factors in the file apply to; 0 if there are none."""
         ropes = (layer.rope for layer in self.layers)
         return max((rope.pairs for rope in ropes if rope and rope.factored), default=0)
 
     def each(self, change: Callable[[int, LayerOptions], LayerOptions]) -> Self:
-        """With every layer as `change(its index, the layer)` says."""
+        """Return the options with each layer changed by `change(index, layer)`."""
         return dataclasses.replace(
             self, layers=tuple(change(index, layer) for index, layer in enumerate(self.layers))
         )
 
     @classmethod
-    def read(
-        cls,
-        file: GGUFFile,
-        *,
-        head_dim: int | None = None,
-        head_dims: tuple[str, str] = ("attention.key_length", "attention.value_length"),
-        norm_eps: float = 1e-5,
-        rope_base: float = 10000.0,
-        neox: bool = False,
-        rotates: bool = True,
-        routing: Routing | None = None,
-        expert_sizes: tuple[int, int] = (0, 0),
-        embedding_scale: float = 1.0,
-        attention_softcap: float = 0.0,
-        logit_softcap: float = 0.0,
-        all_attend: bool = True,
-        halves: bool = False,
-        windowed: Sequence[bool] = (),
-        predicts: bool = False,
-        blocks: str = "blk",
-    ) -> Self:
-        """From the metadata of `file`, the arguments standing for what it does not say.
+    def read(cls, file: GGUFFile, defaults: TextDefaults = TextDefaults()) -> Self:
+        """Read the options from the metadata of `file`, and check them against its tensors.
 
-        `head_dim` None is the hidden size divided among the heads, and `head_dims` are the keys of the sizes
-        of a head's query and value, to which the heads of `windowed` layers may add `_swa`; what `neox` and
-        `rotates` say is not in files. Unless `all_attend`, layers may have 0 key/value heads, and remember
-        something else; if there are `halves`, all may, and a layer may have no feed-forward network. The last
-        layers may be those of prediction heads, which are kept if the architecture `predicts` with them.
-        Names of layers' tensors begin with `blocks`. Raises `ModelError` that names the key and its value,
-        and `UnsupportedModelError`.
+        Raises `ModelError` that names the key and its value, and `UnsupportedModelError`.
         """
-        count, hidden = block_count(file, blocks), required(file, "embedding_length")
-        heads, kv_heads = _read_heads(file, count, all_attend, halves)
-        dim_key = first_of(file, head_dims[0], "attention.head_dim")
-        head_dim = required(file, dim_key, head_dim or max(hidden // max(*heads, 1), 1))
+        count, hidden = block_count(file, defaults.blocks), required(file, "embedding_length")
         eps_key = first_of(file, "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")
-        norm_eps = positive(file, eps_key, norm_eps)
-        value_dim = required(file, head_dims[1], head_dim)
-        head_dim_swa = required(file, f"{head_dims[0]}_swa", head_dim)
-        value_dim_swa = required(
-            file, f"{head_dims[1]}_swa", head_dim_swa if head_dim_swa != head_dim else value_dim
-        )
-        windowed = windowed or (False,) * count
-        scale = limit(file, "attention.scale", 0.0) or 1 / math.sqrt(head_dim)
-        residual_scale = positive(file, "residual_scale", 1.0)
-        softcap = limit(file, "attn_logit_softcapping", attention_softcap)
-        rope = RopeOptions.read(file, head_dim, base=rope_base, neox=neox) if rotates else None
-        experts = read_experts(file, count, routing or Routing(0), expert_sizes)
-        feed_forward = per_layer(file, "feed_forward_length", count, 0 if all(experts) else None)
-        layers = tuple(
-            LayerOptions(
-                hidden_size=hidden,
-                feed_forward_size=feed_forward[i],
-                heads=heads[i],
-                kv_heads=kv_heads[i],
-                head_dim=head_dim_swa if windowed[i] else head_dim,
-                value_dim=value_dim_swa if windowed[i] else value_dim,
-                norm_eps=norm_eps,
-                residual_scale=residual_scale,
-                attention_scale=scale,
-                attention_softcap=softcap,
-                rope=rope,
-                experts=experts[i],
-                remembers=Everything(),
-            )
-            for i in range(count)
-        )
-        for i, layer in enumerate(layers):
-            if not (layer.feed_forward_size or layer.experts or halves):
-                raise invalid(file, "feed_forward_length", f"should be positive, but is 0 for layer {i}")
-            suffix = "_swa" if windowed[i] and head_dim_swa != head_dim else ""
-            _check_tensors(file, f"{blocks}.{i}", layer, *(f"{key}{suffix}" for key in head_dims))
+        norm_eps = positive(file, eps_key, defaults.norm_eps)
+        layers = _read_layers(file, defaults, count, hidden, norm_eps)
         check_extent(file, "token_embd.weight", 1, {"embedding_length": hidden})
-        ahead = scalar(file, "nextn_predict_layers", 0)  # which predict tokens after the next one
+        ahead = scalar(file, "nextn_predict_layers", 0)
         if not 0 <= ahead < count:
             raise invalid(file, "nextn_predict_layers", f"is {ahead}, of {count} layers")
         found = (f"blk.{i}.nextn.eh_proj.weight" in file.tensors for i in range(count - ahead, count))
-        predicting = ahead if predicts and all(found) else 0
+        predicting = ahead if defaults.predicts and all(found) else 0
         return cls(
             vocab_size=table_rows(file, "token_embd.weight"),
             hidden_size=hidden,
             norm_eps=norm_eps,
             layers=layers[: count - ahead + predicting],
             prediction_heads=predicting,
-            embedding_scale=positive(file, "embedding_scale", embedding_scale),
+            embedding_scale=positive(file, "embedding_scale", defaults.embedding_scale),
             logit_scale=positive(file, "logit_scale", 1.0),
-            logit_softcap=limit(file, "final_logit_softcapping", logit_softcap),
+            logit_softcap=limit(file, "final_logit_softcapping", defaults.logit_softcap),
             labels=read_labels(file),
         )
 
 
-def _check_tensors(file: GGUFFile, prefix: str, layer: LayerOptions, key: str, value: str) -> None:
-    """Raise `ModelError` when the sizes that memory depends on are not those of the layer's tensors.
+def _read_layers(
+    file: GGUFFile, defaults: TextDefaults, count: int, hidden: int, norm_eps: float
+) -> tuple[LayerOptions, ...]:
+    """Read the options of all `count` layers and check them against the tensors."""
+    heads, kv_heads = _read_heads(file, count, defaults.all_attend, defaults.halves)
+    key, value = defaults.head_dims
+    own_dim = defaults.head_dim or max(hidden // max(*heads, 1), 1)
+    head_dim = required(file, first_of(file, key, "attention.head_dim"), own_dim)
+    value_dim = required(file, value, head_dim)
+    head_dim_swa = required(file, f"{key}_swa", head_dim)
+    value_dim_swa = required(file, f"{value}_swa", head_dim_swa if head_dim_swa != head_dim else value_dim)
+    windowed = defaults.windowed or (False,) * count
+    scale = limit(file, "attention.scale", 0.0) or 1 / math.sqrt(head_dim)
+    residual_scale = positive(file, "residual_scale", 1.0)
+    softcap = limit(file, "attn_logit_softcapping", defaults.attention_softcap)
+    rope = None
+    if defaults.rotates:
+        rope = RopeOptions.read(file, head_dim, base=defaults.rope_base, neox=defaults.neox)
+    experts = read_experts(file, count, defaults.routing or Routing(0), defaults.expert_sizes)
+    feed_forward = per_layer(file, "feed_forward_length", count, 0 if all(experts) else None)
+    layers = tuple(
+        LayerOptions(
+            hidden_size=hidden,
+            feed_forward_size=feed_forward[i],
+            heads=heads[i],
+            kv_heads=kv_heads[i],
+            head_dim=head_dim_swa if windowed[i] else head_dim,
+            value_dim=value_dim_swa if windowed[i] else value_dim,
+            norm_eps=norm_eps,
+            residual_scale=residual_scale,
+            attention_scale=scale,
+            attention_softcap=softcap,
+            rope=rope,
+            experts=experts[i],
+            remembers=Everything(),
+        )
+        for i in range(count)
+    )
+    for i, layer in enumerate(layers):
+        if not (layer.feed_forward_size or layer.experts or defaults.halves):
+            raise invalid(file, "feed_forward_length", f"should be positive, but is 0 for layer {i}")
+        suffix = "_swa" if windowed[i] and head_dim_swa != head_dim else ""
+        _check_tensors(file, f"{defaults.blocks}.{i}", layer, f"{key}{suffix}", f"{value}{suffix}")
+    return layers
 
-    All others are compared as tensors are loaded, which would be too late for these: a model is admitted by
-    what its options make it need. `key` and `value` are the keys that say how large its heads are.
+
+def _check_tensors(file: GGUFFile, prefix: str, layer: LayerOptions, key: str, value: str) -> None:
+    """Raise `ModelError` unless the sizes that memory depends on match the layer's tensors.
+
+    Other sizes are checked as tensors are loaded; for these that would be too late, because a model is
+    admitted by the memory its options ask for. `key` and `value` are the keys of its head sizes.
     """
     for tensor, axis, sizes in (
         ("ffn_gate_inp", 0, {"expert_count": layer.expert_count}),
@@ -350,7 +357,7 @@ def _check_tensors(file: GGUFFile, prefix: str, layer: LayerOptions, key: str, v
     ):
         check_extent(file, f"{prefix}.{tensor}.weight", axis, sizes)
     if not layer.kv_heads:
-        return  # whatever mixes tokens there has other heads
+        return  # other kinds of mixers have other heads
     heads = "attention.head_count_kv"
     kept = {heads: layer.kv_heads, value: layer.value_dim}
     for tensor, axis, sizes in (
@@ -364,7 +371,7 @@ def _check_tensors(file: GGUFFile, prefix: str, layer: LayerOptions, key: str, v
         check_extent(file, f"{prefix}.{tensor}.weight", axis, sizes)
     joined = file.tensors.get(f"{prefix}.attn_qkv.weight")
     if f"{prefix}.ssm_conv1d.weight" in file.tensors:
-        joined = None  # of a layer that does not attend, whose heads are others
+        joined = None  # of a layer without attention, whose heads differ
     rows = layer.query_size + layer.key_size + layer.value_size
     if joined is not None and joined.shape[0] != rows:
         raise invalid(
@@ -373,10 +380,10 @@ def _check_tensors(file: GGUFFile, prefix: str, layer: LayerOptions, key: str, v
 
 
 def read_windows(file: GGUFFile, layers: int, *, period: int) -> tuple[Window | Everything, ...]:
-    """What each layer remembers where only some see a sliding window.
+    """Return the memory of each layer in a model where some layers have a sliding window.
 
-    The file says which do, or every how many layers one sees everything, the last of them; if it does not,
-    that is `period`. Without a window all see everything. Raises `ModelError` that names the key.
+    The file lists those layers, or the period at whose end a layer has none (default `period`). Without a
+    window size no layer has one. Raises `ModelError` that names the key.
     """
     key = "attention.sliding_window_pattern"
     size = scalar(file, "attention.sliding_window", 0)
@@ -394,9 +401,9 @@ def read_windows(file: GGUFFile, layers: int, *, period: int) -> tuple[Window | 
 def share_keys(
     file: GGUFFile, remembers: Sequence[Window | Everything]
 ) -> tuple[Window | Everything | KeysOf, ...]:
-    """With as many of the last layers as the file says using the keys and values of an earlier one.
+    """Let the number of last layers that the file states share keys and values of earlier layers.
 
-    That is the last of those before them that sees as much. Raises `ModelError` that names the key.
+    Each uses the last of the other layers with the same window. Raises `ModelError` that names the key.
     """
     key, count = "attention.shared_kv_layers", len(remembers)
     shared = scalar(file, key, 0)
@@ -404,7 +411,7 @@ def share_keys(
         raise invalid(file, key, f"is {shared}, of {count} layers")
     lenders = {kept: index for index, kept in enumerate(remembers[: count - shared])}
     if missing := [i for i in range(count - shared, count) if remembers[i] not in lenders]:
-        complaint = f"is {shared}, but no layer before those sees as much as layer {missing[0]}"
+        complaint = f"is {shared}, but no earlier layer has the window of layer {missing[0]}"
         raise invalid(file, key, complaint)
     borrowed = (KeysOf(lenders[kept]) for kept in remembers[count - shared :])
     return (*remembers[: count - shared], *borrowed)
@@ -413,7 +420,7 @@ def share_keys(
 def _read_heads(
     file: GGUFFile, layers: int, all_attend: bool, halves: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Query heads and key/value heads of each layer."""
+    """Return the query heads and key/value heads of each layer."""
     heads = per_layer(file, "attention.head_count", layers)
     kv_heads = per_layer(file, "attention.head_count_kv", layers, heads if all_attend or halves else None)
     for i, (count, kv_count) in enumerate(zip(heads, kv_heads, strict=True)):
@@ -425,14 +432,14 @@ def _read_heads(
             complaint = f"is {kv_count} for layer {i}, whose {count} query heads cannot share {kv_count}"
             raise invalid(file, "attention.head_count_kv", complaint)
     if not any(kv_heads) and not halves:
-        raise invalid(file, "attention.head_count_kv", "is 0 for all layers, and one at least must attend")
+        raise invalid(file, "attention.head_count_kv", "is 0 for all layers, but at least one must attend")
     return heads, kv_heads
 
 
 def with_axes(
     file: GGUFFile, options: TextOptions, *, shares: Sequence[int] = (), interleaved: bool = False
 ) -> TextOptions:
-    """`options` with rotation by time, height and width: by the sections the file names, or by `shares`."""
+    """Return `options` with rotation by time, height and width, by the file's sections or by `shares`."""
 
     def own(_: int, layer: LayerOptions) -> LayerOptions:
         assert layer.rope is not None

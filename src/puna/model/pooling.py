@@ -1,4 +1,4 @@
-"""How a text's embedding, or its score, is made of the hidden states of its tokens."""
+"""Pooling of a text's hidden states into its embedding or score."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ if TYPE_CHECKING:
 
 
 class Pooling(StrEnum):
-    """Which hidden states count."""
+    """Hidden states that count."""
 
     MEAN = "mean"  # all, equally
     CLS = "cls"  # the first
     LAST = "last"  # the last
 
 
-#: By `pooling_type`. 0 is none: see `read_pooling`. _RANK is the score of a reranker, which is no embedding.
+#: By `pooling_type`. For 0, none, see `read_pooling`. _RANK is a reranker's score, not an embedding.
 _TYPES = {0: Pooling.LAST, 1: Pooling.MEAN, 2: Pooling.CLS, 3: Pooling.LAST}
 _RANK = 4
 
-#: The rows of either are the classes; a file with both has the second as a layer before the first.
+#: The first one's rows are the classes; if both exist, the second is a layer before it.
 _CLASSES = ("cls.output.weight", "cls.weight")
 
 
 def read_pooling(file: GGUFFile, *, generates: bool) -> Pooling | None:
-    """What a model's embeddings are; None when it cannot have any.
+    """Return how a model embeds texts; None if it cannot.
 
-    Of a model that `generates` and states no pooling, the last hidden state is the only one that has seen the
-    whole text, and what Ollama takes with llama.cpp, and vLLM. In an encoder all have.
+    For a model that `generates` and states no pooling this is the last hidden state, the only one that
+    depends on the whole text, as in Ollama with llama.cpp, and in vLLM. In an encoder all do.
     """
     if is_reranker(file):
         return None
@@ -41,13 +41,13 @@ def read_pooling(file: GGUFFile, *, generates: bool) -> Pooling | None:
 
 
 def is_reranker(file: GGUFFile) -> bool:
-    """Whether `file` scores documents. Most files of encoders with a classifier state no pooling."""
+    """Whether `file` scores documents. Most encoder files with a classifier state no pooling."""
     kind = file.get("pooling_type")
     return kind == _RANK or (kind is None and any(name in file.tensors for name in _CLASSES))
 
 
 def read_labels(file: GGUFFile) -> int:
-    """The classes of a reranker's classifier; 0: there is none. Raises `UnsupportedModelError`."""
+    """Return the classes of a reranker's classifier; 0 if there is none. Raises `UnsupportedModelError`."""
     rows = (table_rows(file, name) for name in _CLASSES) if is_reranker(file) else ()
     labels = next(filter(None, rows), 0)
     names = file.get("classifier.output_labels")
@@ -61,7 +61,7 @@ def read_labels(file: GGUFFile) -> int:
 
 
 def read_ranking(file: GGUFFile, default: Pooling) -> Pooling | None:
-    """What a reranker's classifier reads, `default` unless the file says it; None: the model is no other."""
+    """Return what a reranker's classifier reads, by default `default`; None for other models."""
     if not read_labels(file):
         return None
     return _TYPES.get(scalar(file, "classifier.pooling_type", 0) or -1, default)

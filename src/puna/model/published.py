@@ -1,4 +1,4 @@
-"""What published models call the modules of a layer: of use to who converts them, or adapters of them."""
+"""Module names of published models, for converters and adapters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Linears of a layer, and what they are called in files.
+#: Linears of a layer, by their published names.
 LINEARS: Final = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output", "self_attn.qkv_proj": "attn_qkv", "mlp.gate_proj": "ffn_gate",
@@ -19,15 +19,15 @@ LINEARS: Final = {
     "mlp.shared_experts.gate_proj": "ffn_gate_shexp", "mlp.shared_experts.up_proj": "ffn_up_shexp",
     "mlp.shared_experts.down_proj": "ffn_down_shexp",
 }  # fmt: skip
-#: Those that each expert has, which are a stack in files.
+#: Linears of each expert, which are stacked in files.
 EXPERT_LINEARS: Final = {
     "mlp.experts.{}.gate_proj": "ffn_gate_exps", "mlp.experts.{}.up_proj": "ffn_up_exps",
     "mlp.experts.{}.down_proj": "ffn_down_exps", "block_sparse_moe.experts.{}.w1": "ffn_gate_exps",
     "block_sparse_moe.experts.{}.w3": "ffn_up_exps", "block_sparse_moe.experts.{}.w2": "ffn_down_exps",
 }  # fmt: skip
-#: Those by which text looks at images (Llama 3.2 Vision).
+#: Linears of cross-attention to images (Llama 3.2 Vision).
 CROSS_LINEARS: Final = {f"cross_attn.{part}_proj": f"cross_attn_{part}_proj" for part in "qkvo"}
-#: Those of T5, of its encoder and its decoder.
+#: Linears of T5's encoder and decoder.
 T5_LINEARS: Final = {
     **{f"SelfAttention.{part}": f"attn_{part}" for part in "qkvo"},
     **{f"EncDecAttention.{part}": f"cross_attn_{part}" for part in "qkvo"},
@@ -35,8 +35,8 @@ T5_LINEARS: Final = {
     "DenseReluDense.wo": "ffn_down",
 }  # fmt: skip
 
-#: Architectures whose linears have these names, by whether their files have rows of queries and keys in
-#: another order than transformers: the halves it rotates lie beside each other.
+#: Architectures with these names whose files reorder rows of queries and keys, so that rotated pairs are
+#: neighbours. In transformers they are half a head apart.
 REORDERED: Final = frozenset(
     {"llama", "granite", "granitemoe", "granitehybrid", "mistral3", "mllama", "smollm3"}
 )
@@ -47,10 +47,10 @@ AS_THEY_ARE: Final = frozenset({
     "starcoder2", "t5", "t5encoder",
 })  # fmt: skip
 
-#: Those whose published experts have rows of the gate and of up in turn.
+#: Architectures whose published experts alternate rows of gate and up.
 ALTERNATING: Final = frozenset({"gpt-oss"})
 
-#: What is in names of modules that see or hear, not of the text model.
+#: Parts of the names of modules outside the text model.
 _ELSEWHERE: Final = (
     "vision", "visual", "audio", "projector", "patch_embed", "image_newline", "merger", "embed_vision",
     "connector",
@@ -58,11 +58,11 @@ _ELSEWHERE: Final = (
 
 
 def neighbours(values: NDArray[Any], heads: int) -> NDArray[Any]:
-    """Rows of each of `heads` so that what is rotated together are neighbours, not halves apart."""
+    """Reorder the rows of each of `heads` so that rotated pairs are neighbours, not half a head apart."""
     halves = values.reshape(heads, 2, len(values) // heads // 2, *values.shape[1:])
     return halves.swapaxes(1, 2).reshape(values.shape)
 
 
 def is_of_another_sense(name: str) -> bool:
-    """Whether a module is of what sees or hears."""
+    """Whether a module belongs to a vision or audio tower."""
     return any(part in name for part in _ELSEWHERE)

@@ -1,4 +1,4 @@
-"""Which module runs which architecture. Only the one that is asked for is imported."""
+"""Model classes by architecture; only the requested module is imported."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ _MODELS: Final = {
     "t5encoder": ("t5encoder", "T5Encoder"),
 }
 
-_LONGEST_NAME: Final = 100  # of architectures that are compared with those there are
+_LONGEST_NAME: Final = 100  # architectures longer than this are not compared with known ones in full
 
 
 def model_for(architecture: str) -> type[TextModel]:
-    """The model of `architecture`. Raises `UnsupportedModelError` that names it and lists the supported."""
+    """Return the model class of `architecture`. Raises `UnsupportedModelError` that lists known ones."""
     if architecture not in _MODELS:
         near = get_close_matches(architecture[:_LONGEST_NAME], _MODELS, n=1)
         nearest = f", the nearest being {near[0]}" if near else ""
@@ -98,5 +98,5 @@ def model_for(architecture: str) -> type[TextModel]:
 
 
 def supported() -> list[str]:
-    """All architectures there is a model for, sorted."""
+    """Return all supported architectures, sorted."""
     return sorted(_MODELS)

@@ -1,4 +1,4 @@
-"""What a file says of a model's rotary position embedding."""
+"""Options of a rotary position embedding, read from metadata."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
 
     from puna.gguf import GGUFFile
 
-#: Keys that say how many pairs rotate by each axis, one of which files have.
+#: Keys that state how many pairs rotate by each axis; a file has one of them.
 SECTIONS: Final = ("rope.dimension_sections", "rope.mrope_section", "mrope_sections")
 
 
 @dataclass(frozen=True)
 class RopeOptions:
-    """The metadata `rope.*`.
+    """Options from the metadata `rope.*`.
 
-    Tensors of the file may have factors of its own on top: `rope_freqs`, or `rope_factors_short` and, for
+    The file may also have frequency factors as tensors: `rope_freqs`, or `rope_factors_short` and, for
     contexts longer than `original_context`, `rope_factors_long` (LongRoPE: Ding et al., arXiv:2402.13753).
     """
 
-    dims: int  # of each head, the first ones
+    dims: int  # first dimensions of each head, which are rotated
     base: float
-    neox: bool = False  # pairs are (j, j + dims / 2), else neighbours
+    neox: bool = False  # pairs are (j, j + dims / 2), otherwise neighbours
     linear_factor: float = 1.0
     yarn: Yarn | None = None
-    magnitude: float = 1.0  # of cosines and sines; that of `yarn` comes on top
-    original_context: int = 0  # what the model was trained with before it was extended
-    factored: bool = True  # whether the factors in the file, if there are any, are for it
-    sections: tuple[int, ...] = ()  # pairs that go by each axis of a place, where these are several
-    interleaved: bool = False  # axes take turns; else their pairs follow each other
+    magnitude: float = 1.0  # of cosines and sines, besides YaRN's
+    original_context: int = 0  # context of the training before an extension
+    factored: bool = True  # whether the file's factors apply
+    sections: tuple[int, ...] = ()  # pairs per axis of a position, if there are several axes
+    interleaved: bool = False  # axes alternate; otherwise their pairs are consecutive
 
     @property
     def pairs(self) -> int:
@@ -46,9 +46,9 @@ class RopeOptions:
 
     @classmethod
     def read(cls, file: GGUFFile, head_dim: int, *, base: float, neox: bool) -> Self:
-        """From the metadata of `file`, where `head_dim` dims and `base` stand for keys that are absent.
+        """Read from the metadata of `file`; `head_dim` and `base` are defaults.
 
-        Raises `ModelError` for values that make no sense, `UnsupportedModelError` for unknown scalings.
+        Raises `ModelError` for invalid values, `UnsupportedModelError` for unknown scalings.
         """
         scaling, linear_factor, yarn, magnitude = file.get("rope.scaling.type", "linear"), 1.0, None, 1.0
         if scaling == "linear":
@@ -78,7 +78,7 @@ class RopeOptions:
         )
 
     def with_magnitude(self, magnitude: float) -> Self:
-        """With cosines and sines multiplied by just this, whatever YaRN would make of them."""
+        """Return these options with exactly this magnitude, instead of YaRN's own."""
         assert self.yarn is not None
         factor = self.yarn.attention_factor * magnitude / (self.yarn.magnitude or 1.0)
         return dataclasses.replace(
@@ -86,7 +86,7 @@ class RopeOptions:
         )
 
     def build(self, factors: NDArray[Any] | None = None) -> Rope:
-        """The rotation itself."""
+        """Build the rotation."""
         return Rope.build(
             self.dims,
             self.base,
@@ -101,7 +101,7 @@ class RopeOptions:
 
 
 def read_sections(file: GGUFFile, pairs: int, shares: Sequence[int] = ()) -> tuple[int, ...]:
-    """How many of a head's `pairs` rotate by time, height and width; by `shares` if the file does not say.
+    """Return how many of a head's `pairs` rotate by time, height and width, by default `shares`.
 
     Raises `ModelError`.
     """
@@ -132,9 +132,9 @@ def _base(file: GGUFFile, default: float) -> float:
 
 
 def read_yarn(file: GGUFFile) -> Yarn:
-    """The settings of YaRN.
+    """Read the settings of YaRN.
 
-    Some of the keys have other names in files of llama.cpp's converter than in those of Ollama's.
+    llama.cpp's and Ollama's converters name some of the keys differently.
     """
     fast = first_of(file, "rope.scaling.yarn_beta_fast", "rope.scaling.beta_fast")
     slow = first_of(file, "rope.scaling.yarn_beta_slow", "rope.scaling.beta_slow")
@@ -150,7 +150,7 @@ def read_yarn(file: GGUFFile) -> Yarn:
 
 
 def read_magnitude(file: GGUFFile) -> float | None:
-    """What YaRN multiplies cosines and sines by, if the file says it; else it follows from the factor."""
+    """Return YaRN's factor on cosines and sines if the file states it; None if it follows from the scale."""
     if number(file, "rope.scaling.yarn_log_multiplier", 0.0):
         return 1.0
     scale, of_all = number(file, "rope.scaling.mscale", 0.0), number(file, "rope.scaling.mscale_all_dim", 0.0)

@@ -1,34 +1,14 @@
-"""Attention over a cache, and the half of a layer that is made of it."""
+"""Self-attention over a KV cache and its variants: the mixer half of a transformer layer."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 from puna.batch import BatchArrays
-from puna.kvcache.cache import Cache, KVView, LayerCache
+from puna.kvcache.cache import Cache, KVView
 from puna.nn.layers import InterleavedLinear, Linear, RMSNorm, StackedLinear, Unused, linear_many, unit_norm
 from puna.nn.module import Module, weight
 from puna.ops import Array, Backend, Rope
-
-
-def attention(
-    ops: Backend,
-    query: Array,  # [rows, heads, head_dim]
-    key: Array,  # [rows, kv_heads, head_dim]
-    value: Array | None,  # [rows, kv_heads, value_dim]; None: the last numbers of the key
-    cache: LayerCache,
-    scale: float,
-    *,
-    softcap: float = 0.0,
-    sinks: Array | None = None,
-    bias: Array | None = None,
-) -> Array:
-    """Put the batch's keys and values into the cache, then attend over all that each row may see.
-
-    Returns [rows, heads * value_dim]. Query head h reads kv head h * kv_heads // heads.
-    """
-    cache.put(key, value)
-    return attend(ops, query, cache.view(), scale, softcap=softcap, sinks=sinks, bias=bias)
 
 
 def attend(
@@ -41,7 +21,10 @@ def attend(
     sinks: Array | None = None,
     bias: Array | None = None,
 ) -> Array:
-    """Attend over what is in a cache already: [rows, heads * value_dim]; zeros where a row sees nothing."""
+    """Attend over cached keys and values: [rows, heads * value_dim], zeros for a row that sees no cell.
+
+    Query head h reads kv head h * kv_heads // heads.
+    """
     mixed = ops.attention(
         query, seen.keys, seen.values, seen.cells, seen.starts, seen.counts, scale, softcap, sinks, bias,
         seen.places if bias is not None else None,
@@ -52,7 +35,7 @@ def attend(
 
 
 class AttentionOptions(Protocol):
-    """What the options of a layer say about its attention."""
+    """Layer options that its attention reads."""
 
     @property
     def heads(self) -> int: ...
@@ -71,30 +54,30 @@ class AttentionOptions(Protocol):
 class BorrowingOptions(AttentionOptions, Protocol):
     @property
     def lender(self) -> int:
-        """The layer whose keys and values are used."""
+        """Number of the layer whose keys and values are used."""
 
 
 class SelfAttention(Module):
-    """Queries, keys and values of each token, rotated where the layer rotates, and attention over the cache.
+    """Self-attention over the cache, with rotary positions where the layer has a `rope`.
 
-    Subclasses change one of its steps: where queries and keys come from (`project`), or what makes them
-    depend on their positions (`place`).
+    Subclasses change one step: where queries and keys come from (`project`), or how they come to depend on
+    their positions (`place`).
     """
 
     options: AttentionOptions
-    sinks: Array | None = None  # [heads], of an architecture that has them
-    bias: Array | None = None  # [heads, 2 * reach + 1], what distance adds to scores where it does
+    sinks: Array | None = None  # [heads], in architectures with attention sinks
+    bias: Array | None = None  # [heads, 2 * reach + 1], added to scores by distance
     query: Linear = weight("attn_q", "query_size", "hidden_size")
     key: Linear = weight("attn_k", "key_size", "hidden_size")
     value: Linear = weight("attn_v", "value_size", "hidden_size")
     output: Linear = weight("attn_output", "hidden_size", "mixed_size")
 
     def project(self, hidden: Array) -> list[Array]:
-        """The queries, keys and values, [rows, heads * dim] each, and gates of what comes out, if any."""
+        """Return queries, keys and values, [rows, heads * dim] each, and output gates if there are any."""
         return linear_many(hidden, self.query, self.key, self.value)
 
     def place(self, query: Array, key: Array, positions: Array, rope: Rope | None) -> tuple[Array, Array]:
-        """What makes queries [rows, heads, head_dim] and keys depend on their positions; may change both."""
+        """Apply positions to queries and keys [rows, heads, head_dim]; may change both in place."""
         if rope is not None:
             self.ops.rope_(query, positions, rope)
             self.ops.rope_(key, positions, rope)
@@ -103,7 +86,7 @@ class SelfAttention(Module):
     def forward(
         self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
     ) -> Array:
-        """[rows, hidden] to the same, or to `rows` of it (int64)."""
+        """Map [rows, hidden] to the same shape, or only to its rows `rows` (int64)."""
         o, count = self.options, len(hidden)
         query, key, value, *gates = self.project(hidden)
         query, key = self.place(
@@ -112,9 +95,11 @@ class SelfAttention(Module):
             batch.positions,
             rope,
         )
-        mixed = attention(
-            self.ops, query, key, value.reshape(count, o.kv_heads, o.value_dim), cache.layer(self.index),
-            o.attention_scale, softcap=o.attention_softcap, sinks=self.sinks, bias=self.bias,
+        kept = cache.layer(self.index)
+        kept.put(key, value.reshape(count, o.kv_heads, o.value_dim))
+        mixed = attend(
+            self.ops, query, kept.view(), o.attention_scale, softcap=o.attention_softcap, sinks=self.sinks,
+            bias=self.bias,
         )  # fmt: skip
         if gates:
             mixed = self.ops.sigmoid_gate(mixed, gates[0])
@@ -122,7 +107,7 @@ class SelfAttention(Module):
 
 
 class NormedSelfAttention(SelfAttention):
-    """With norms of each head's query and key before they are rotated (Henry et al., arXiv:2010.04245)."""
+    """Self-attention with norms of each head's query and key before rotation (arXiv:2010.04245)."""
 
     query_norm: RMSNorm = weight("attn_q_norm", "head_dim")
     key_norm: RMSNorm = weight("attn_k_norm", "head_dim")
@@ -132,7 +117,7 @@ class NormedSelfAttention(SelfAttention):
 
 
 class AllNormedSelfAttention(NormedSelfAttention):
-    """With norms of each head's value too, which have no weights (Gemma 3n)."""
+    """Self-attention that also normalises each head's value, without weights (Gemma 3n)."""
 
     def loaded(self) -> None:
         self.value_norm = unit_norm(self.ops, self.options.value_dim, self.query_norm.eps)
@@ -143,7 +128,7 @@ class AllNormedSelfAttention(NormedSelfAttention):
 
 
 class KeysAsValues(AllNormedSelfAttention):
-    """Whose values are its keys, before these are normed and rotated (Gemma 4)."""
+    """Self-attention whose values are its keys before their norm and rotation (Gemma 4)."""
 
     value = None  # type: ignore[assignment]
 
@@ -153,9 +138,9 @@ class KeysAsValues(AllNormedSelfAttention):
 
 
 class BorrowingAttention(Module):
-    """Queries to the keys and values of another layer, that of its `KeysOf`.
+    """Attention of this layer's queries over the keys and values of another layer (`lender`).
 
-    Files may have the projections of keys and values that it was trained beside.
+    Files may still hold the key and value projections that the layer was trained with; they are not used.
     """
 
     options: BorrowingOptions
@@ -169,7 +154,7 @@ class BorrowingAttention(Module):
     def forward(
         self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
     ) -> Array:
-        """[rows, hidden] to the same, or to `rows` of it (int64)."""
+        """Map [rows, hidden] to the same shape, or only to its rows `rows` (int64)."""
         o, count = self.options, len(hidden)
         query = self.query_norm(self.query(hidden).reshape(count, o.heads, o.head_dim))
         if rope is not None:
@@ -181,7 +166,7 @@ class BorrowingAttention(Module):
 
 
 class WideNormedSelfAttention(SelfAttention):
-    """With norms of the queries and keys of all heads together (OLMo Team, arXiv:2501.00656)."""
+    """Self-attention that normalises queries and keys across all heads (OLMo Team, arXiv:2501.00656)."""
 
     query_norm: RMSNorm = weight("attn_q_norm", "query_size")
     key_norm: RMSNorm = weight("attn_k_norm", "key_size")
@@ -192,9 +177,9 @@ class WideNormedSelfAttention(SelfAttention):
 
 
 class GatedSelfAttention(NormedSelfAttention):
-    """With a gate for every number that comes out of the attention (Qiu et al., arXiv:2505.06708).
+    """Self-attention with a sigmoid gate for each output value (Qiu et al., arXiv:2505.06708).
 
-    The tensor of the queries has them: each head's queries, then its gates.
+    The query tensor also holds the gates: each head's queries, then its gates.
     """
 
     query = None  # type: ignore[assignment]
@@ -206,7 +191,7 @@ class GatedSelfAttention(NormedSelfAttention):
 
 
 class FusedSelfAttention(SelfAttention):
-    """With the weights of queries, keys and values in one tensor."""
+    """Self-attention whose query, key and value weights are one tensor."""
 
     query = key = value = None  # type: ignore[assignment]
     joined: StackedLinear = weight("attn_qkv", "query_size", "key_size", "value_size", "hidden_size")

@@ -1,4 +1,4 @@
-"""Short convolutions of each channel over the last few inputs of its sequence."""
+"""Short causal convolutions of each channel over the last few inputs of its sequence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from puna.ops import Array, Backend
 
 
 class GatedConvolution:
-    """A convolution between two gates; its state is `conv`, [taps - 1, channels]."""
+    """A short convolution between two gates; its state is `conv`, [taps - 1, channels]."""
 
     def __init__(self, ops: Backend, weight: Array, bias: Array | None) -> None:
         self.ops = ops
@@ -32,7 +32,7 @@ class GatedConvolution:
         return cls(source.ops, taps_first, source.vector(f"{name}.bias", shape[0]))
 
     def __call__(self, projected: Array, state: LayerState) -> Array:
-        """[rows, 3 * channels] to [rows, channels]; see `ops.short_conv`."""
+        """Map [rows, 3 * channels] to [rows, channels]; see `ops.short_conv`."""
         slots = state.slots
         return self.ops.short_conv(
             projected, self.weight, self.bias, state.states["conv"],
@@ -41,9 +41,9 @@ class GatedConvolution:
 
 
 class SiluConvolutions:
-    """Convolutions of several inputs, each followed by SiLU. Their kernels are one tensor, input after input.
+    """Short convolutions of several inputs, each followed by SiLU; one tensor holds their kernels in order.
 
-    The shape is the channels of each input, and the taps. Their states are those of `convolution_states`.
+    The shape is the channels of each input, then the taps. `convolution_states` describes their states.
     """
 
     def __init__(self, ops: Backend, parts: list[tuple[Array, Array | None]]) -> None:
@@ -67,7 +67,7 @@ class SiluConvolutions:
         return cls(source.ops, parts)
 
     def __call__(self, inputs: Sequence[Array], state: LayerState) -> list[Array]:
-        """[rows, channels] each, to the same."""
+        """Map inputs [rows, channels] to outputs of the same shapes."""
         slots = state.slots
         return [
             self.ops.short_conv(
@@ -79,7 +79,7 @@ class SiluConvolutions:
 
 
 class SeparateConvolutions(SiluConvolutions):
-    """With a tensor for each of three inputs: queries, keys and values."""
+    """Convolutions of queries, keys and values with one tensor each."""
 
     @classmethod
     def from_source(
@@ -96,9 +96,9 @@ class SeparateConvolutions(SiluConvolutions):
 
 
 class TokenShift:
-    """Several mixtures of an input and the one before it, channel by channel: convolutions with two taps.
+    """Mixtures of an input and the previous one, channel by channel: convolutions with two taps.
 
-    The shape is the number of mixtures, and the channels. The file has the share of the earlier input.
+    The shape is the number of mixtures, then the channels. The file stores the share of the previous input.
     """
 
     def __init__(self, ops: Backend, weights: list[Array]) -> None:
@@ -117,7 +117,7 @@ class TokenShift:
         return cls(source.ops, [source.ops.array(np.stack([share, 1 - share])) for share in shares])
 
     def __call__(self, x: Array, state: LayerState, name: str) -> list[Array]:
-        """[rows, channels] to the same of each mixture; the state `name` is [1, channels]."""
+        """Return each mixture of `x` [rows, channels] in its shape; the state `name` is [1, channels]."""
         slots = state.slots
         return [
             self.ops.short_conv(
@@ -129,5 +129,5 @@ class TokenShift:
 
 
 def convolution_states(taps: int, *channels: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """The names and shapes of the states of `SiluConvolutions`."""
+    """Return the names and shapes of the states of `SiluConvolutions`."""
     return tuple((f"conv.{i}", (taps - 1, count)) for i, count in enumerate(channels))

@@ -1,4 +1,4 @@
-"""Attention that knows where tokens are from how far apart they are: a bias of its scores by distance."""
+"""Biases that tell attention the distance between tokens: ALiBi and T5's buckets."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from puna.nn.layers import Values
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Distances in tokens from which on all share a bucket; files do not say it.
+#: Distance in tokens from which all share a bucket; not stored in files.
 _FAR = 128
 
 
 def linear_bias(heads: int, reach: int) -> NDArray[np.float32]:
-    """ALiBi (Press et al., arXiv:2108.12409): float32 [heads, 2 * reach + 1], the same to both sides.
+    """Return the ALiBi bias (Press et al., arXiv:2108.12409): float32 [heads, 2 * reach + 1], symmetric.
 
-    What is added falls in proportion to the distance. The slopes of heads are a geometric series from 2^-8/n
-    on for a power of two n; heads beyond that take every second slope of the series for 2n.
+    The bias falls in proportion to the distance. For a power of two n, the heads' slopes are a geometric
+    series that starts at 2^(-8/n); further heads take every second slope of the series for 2n.
     """
     power = 1 << (heads.bit_length() - 1)
     slopes = [2 ** (-8 * (head + 1) / power) for head in range(power)]
@@ -30,10 +30,10 @@ def linear_bias(heads: int, reach: int) -> NDArray[np.float32]:
 
 
 class BucketBias(Values):
-    """What is learned of each bucket of distances and head (Raffel et al., arXiv:1910.10683).
+    """Biases learned for each distance bucket and head (Raffel et al., arXiv:1910.10683).
 
-    The shape is the number of buckets and that of heads; `options.sees_later` says whether a token sees what
-    comes after it. `values` float32 [heads, 257] are by distance.
+    The shape is [buckets, heads]; with `options.sees_later`, tokens also attend to later ones. `values` are
+    arranged by distance: float32 [heads, 257].
     """
 
     @classmethod
@@ -42,9 +42,10 @@ class BucketBias(Values):
 
 
 def _buckets(count: int, *, sees_later: bool) -> NDArray[np.int64]:
-    """The bucket of each distance from -_FAR to _FAR.
+    """Return the bucket of each distance from -_FAR to _FAR.
 
-    Half of the buckets, or a quarter on each side, are for a single distance; the others widen with it.
+    Half of the buckets (a quarter per side with `sees_later`) hold a single distance; the others widen with
+    it.
     """
     later = np.arange(-_FAR, _FAR + 1)
     buckets = np.zeros(len(later), np.int64)
@@ -55,7 +56,7 @@ def _buckets(count: int, *, sees_later: bool) -> NDArray[np.int64]:
     else:
         distance = np.maximum(-later, 0)
     exact = max(count // 2, 1)
-    # In float32, as in the reference: a logarithm beside an integer decides about a bucket.
+    # float32 as in the reference: a logarithm close to an integer decides between two buckets.
     ratio = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(exact))
     wide = ratio / np.float32(math.log(_FAR / exact)) * np.float32(count - exact)
     wide_bucket = np.minimum(exact + wide.astype(np.int64), count - 1)

@@ -1,4 +1,4 @@
-"""Mixtures of experts: a router sends every token through a few of many feed-forward networks."""
+"""Mixtures of experts: a router sends each token through a few of many feed-forward networks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from puna.ops import Array, Backend, ExpertNetworks, ExpertWeights, Routing
 
 
 class RoutingOptions(Protocol):
-    """What the options of an architecture with experts say about them."""
+    """Options that layers with experts read."""
 
     @property
     def hidden_size(self) -> int: ...
@@ -33,17 +33,17 @@ class RoutingOptions(Protocol):
 class ExpertLinear:
     """One linear per expert: weights [experts, out, in], bias [experts, out] or None.
 
-    Files hold them as one tensor `blk.0.ffn_up_exps`, in older ones one per expert, `blk.0.ffn_up.7`, or gate
-    and up together as `blk.0.ffn_gate_up_exps`, the rows of the gate first.
+    Files store one tensor `blk.0.ffn_up_exps`; older files one per expert, `blk.0.ffn_up.7`; some files gate
+    and up together as `blk.0.ffn_gate_up_exps`, the gate's rows first.
     """
 
-    alternating: ClassVar[bool] = False  # in `ffn_gate_up_exps`, rows of the gate and of up alternate
+    alternating: ClassVar[bool] = False  # whether rows of gate and up alternate in `ffn_gate_up_exps`
 
     def __init__(self, ops: Backend, weights: ExpertWeights, bias: Array | None = None) -> None:
         self.ops = ops
         self.weights = weights
         self.bias = bias
-        self.low_rank: ExpertLowRank | None = None  # what adapters add
+        self.low_rank: ExpertLowRank | None = None  # added by adapters
 
     @classmethod
     def from_source(
@@ -63,7 +63,7 @@ class ExpertLinear:
 
     @classmethod
     def within_joined(cls, name: str, width: int) -> tuple[str, slice] | None:
-        """The tensor of gate and up together, and which of its rows `name` has there; None: it has none."""
+        """Return the tensor that joins gate and up, and the rows of `name` in it; None for other tensors."""
         parts = (
             (slice(0, None, 2), slice(1, None, 2)) if cls.alternating else (slice(width), slice(width, None))
         )
@@ -73,12 +73,14 @@ class ExpertLinear:
         return None
 
     def __call__(self, x: Array, chosen: Array, rows: int, each: NDArray[np.integer]) -> Array:
-        """[T, in] to [T, out], each by the expert `chosen` for it; these are rows `each` [T] of `rows`."""
+        """Map [T, in] to [T, out], each row by its `chosen` expert; these are rows `each` [T] of `rows`."""
         y = self.ops.expert_linear(x, chosen, self.weights, self.bias)
         return y if self.low_rank is None else self.low_rank.added(x, y, chosen, rows, each)
 
 
 class AlternatingExpertLinear(ExpertLinear):
+    """Expert linears whose joined tensor alternates rows of gate and up."""
+
     alternating = True
 
 
@@ -120,9 +122,9 @@ def _joined(
 
 
 class SelectionBias:
-    """What is added to the scores when experts are chosen, but not when they are weighed: float32 [experts].
+    """A bias added to the scores when experts are chosen, but not when they are weighted: float32 [experts].
 
-    It keeps their use balanced (Wang et al., arXiv:2408.15664). Some files have it without `.bias`.
+    It balances the experts' load (Wang et al., arXiv:2408.15664). Some files omit the suffix `.bias`.
     """
 
     def __init__(self, values: Array) -> None:
@@ -139,7 +141,7 @@ class SelectionBias:
 
 
 class MixtureOfExperts(Module):
-    """The feed-forward half of a layer with experts; `options.routing` says how they are chosen."""
+    """Feed-forward network of experts, chosen as `options.routing` says."""
 
     options: RoutingOptions
     activation: ClassVar[str] = "swiglu"
@@ -167,13 +169,13 @@ class MixtureOfExperts(Module):
         )
 
     def forward(self, hidden: Array) -> Array:
-        """[rows, hidden] to the same."""
+        """Map [rows, hidden] to the same shape."""
         bias = None if self.selection_bias is None else self.selection_bias.values
         chosen, shares = self.ops.route(self.router(hidden), self.options.routing, bias)
         return self.through(hidden, chosen, shares)
 
     def through(self, hidden: Array, chosen: Array, shares: Array) -> Array:
-        """What the `chosen` experts make of each token: [rows, in] to [rows, out]; see `ops.experts`."""
+        """Return the weighted sum of the `chosen` experts: [rows, in] to [rows, out]; see `ops.experts`."""
         changed = self._changed(len(hidden))
         if not len(changed):
             return self.ops.experts(hidden, chosen, shares, self.experts)
@@ -194,7 +196,7 @@ class MixtureOfExperts(Module):
         return merged
 
     def _changed(self, rows: int) -> NDArray[np.integer]:
-        """Which of `rows` rows adapters change here."""
+        """Return which of `rows` rows adapters change here."""
         found = [
             linear.low_rank.changed(rows)
             for linear in (self.gate, self.up, self.down)
@@ -205,7 +207,7 @@ class MixtureOfExperts(Module):
     def _adapted(
         self, hidden: Array, chosen: Array, shares: Array, changed: NDArray[np.integer], rows: int
     ) -> Array:
-        """`through` by single products, between which adapters add theirs: of rows `changed` of `rows`."""
+        """Compute `through` linear by linear so that adapters can add to each: rows `changed` of `rows`."""
         used = chosen.shape[1]
         x = hidden[self.ops.array(np.repeat(np.arange(len(hidden)), used))]
         at, share, each = chosen.reshape(-1), shares.reshape(-1, 1), np.repeat(changed, used)
@@ -223,20 +225,20 @@ class MixtureOfExperts(Module):
 
 
 class PlainExperts(MixtureOfExperts):
-    """Without gates, as in the first transformers: an expert is down(gelu(up(x)))."""
+    """Experts without gates, as in the original transformer: down(gelu(up(x)))."""
 
     activation = "gelu"
     gate = None
 
 
 class SquaredReluExperts(PlainExperts):
-    """An expert is down(relu(up(x))²)."""
+    """Experts that compute down(relu(up(x))²)."""
 
     activation = "squared_relu"
 
 
 class SharedExpert(FeedForward):
-    """The expert that every token goes through."""
+    """The expert applied to every token."""
 
     gate: Linear = weight("ffn_gate_shexp", "shared_feed_forward_size", "hidden_size")
     up: Linear = weight("ffn_up_shexp", "shared_feed_forward_size", "hidden_size")
@@ -244,7 +246,7 @@ class SharedExpert(FeedForward):
 
 
 class GatedSharedExpert(SharedExpert):
-    """With a gate that says how much of its output each token takes."""
+    """A shared expert whose output each token scales by a gate."""
 
     expert_gate: Linear = weight("ffn_gate_inp_shexp", 1, "hidden_size")
 
@@ -253,28 +255,30 @@ class GatedSharedExpert(SharedExpert):
 
 
 class SharedAndRouted(Module):
-    """The sum of what the shared expert and the chosen ones make of a token."""
+    """Sum of the shared expert's output and that of the routed experts."""
 
     routed: MixtureOfExperts = part()
     shared: SharedExpert = part()
 
     def forward(self, hidden: Array) -> Array:
-        """[rows, hidden] to the same."""
+        """Map [rows, hidden] to the same shape."""
         total: Array = self.shared.forward(hidden) + self.routed.forward(hidden)
         return total
 
 
 class GatedSharedAndRouted(SharedAndRouted):
+    """Sum of a gated shared expert's output and that of the routed experts."""
+
     shared: GatedSharedExpert = part()
 
 
 def dense_or_shared(options: RoutingOptions) -> type[FeedForward | MixtureOfExperts | SharedAndRouted]:
-    """The feed-forward half of a layer: experts, if it has any, with a shared one, if it has that."""
+    """Return the feed-forward class for `options`: dense, experts, or experts with a shared one."""
     if options.expert_count and options.shared_feed_forward_size:
         return SharedAndRouted
     return dense_or_experts(options)
 
 
 def dense_or_experts(options: RoutingOptions) -> type[FeedForward | MixtureOfExperts]:
-    """The feed-forward half of a layer: experts, if it has any."""
+    """Return the feed-forward class for `options`: dense or experts."""
     return MixtureOfExperts if options.expert_count else FeedForward

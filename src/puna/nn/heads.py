@@ -1,4 +1,4 @@
-"""Heads beside a model's output: classifiers of rerankers, and heads that predict further tokens."""
+"""Heads on a model's output: reranker classifiers and multi-token prediction."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ClassifierOptions(Protocol):
-    """What the options of a model say about its classifier."""
+    """Model options that its classifier reads."""
 
     @property
     def hidden_size(self) -> int: ...
@@ -28,7 +28,7 @@ class ClassifierOptions(Protocol):
 
 
 class Classifier(Module):
-    """A linear, its hyperbolic tangent and a second linear, as in RoBERTa; or the second alone."""
+    """Linear, tanh, linear, as in RoBERTa; or the second linear alone."""
 
     options: ClassifierOptions
     dense: Linear | None = weight("cls", "hidden_size", "hidden_size", optional=True)
@@ -36,11 +36,11 @@ class Classifier(Module):
     output: Linear = weight("cls.output", "labels", "hidden_size")
 
     def inputs(self, query: list[int], document: list[int]) -> list[Input]:
-        """What is read of a pair, of the tokens of both with those between and around them."""
+        """Return the inputs for a pair; both token lists include their special tokens."""
         return [Input(token) for token in (*query, *document)]
 
     def activated(self, hidden: Array) -> Array:
-        """[rows, hidden] to the same."""
+        """Map [rows, hidden] to the same shape."""
         return self.ops.softcap(hidden, 1.0)
 
     def forward(self, hidden: Array) -> Array:
@@ -50,24 +50,24 @@ class Classifier(Module):
         return self.output(hidden if self.norm is None else self.norm(hidden))
 
     def score(self, hidden: NDArray[np.floating]) -> float:
-        """The probability, 0 to 1, that a document answers the query: `hidden` [hidden] is of both.
+        """Return the probability, 0 to 1, that a document answers the query; `hidden` [hidden] is of both.
 
-        It is the sigmoid of the only logit, or the first's share in the softmax of two.
+        It is the sigmoid of a single logit, or the first logit's share in a softmax of two.
         """
         logits = self.ops.numpy(self.forward(self.ops.array(hidden.astype(np.float32)[None])))[0].tolist()
         margin = logits[0] - (logits[1] if len(logits) > 1 else 0.0)
-        return 1 / (1 + math.exp(min(-margin, 700.0)))  # a NaN stays one
+        return 1 / (1 + math.exp(min(-margin, 700.0)))  # NaN stays NaN
 
 
 class GeluClassifier(Classifier):
-    """With a GELU instead of the hyperbolic tangent (ModernBERT)."""
+    """Classifier with GELU instead of tanh (ModernBERT)."""
 
     def activated(self, hidden: Array) -> Array:
         return self.ops.gelu(hidden)
 
 
 class DirectClassifier(Classifier):
-    """One linear and its hyperbolic tangent: what llama.cpp's converter keeps of the first Jina rerankers."""
+    """One linear and its tanh: all that llama.cpp's converter keeps of the first Jina rerankers."""
 
     output: Linear = weight("cls", "labels", "hidden_size")
     dense = norm = None
@@ -77,18 +77,18 @@ class DirectClassifier(Classifier):
 
 
 def classifier_of(options: ClassifierOptions) -> type[Classifier] | None:
-    """The classifier of a model, if it is a reranker."""
+    """Return the classifier class of a reranker, or None."""
     return Classifier if options.labels else None
 
 
 class PredictionHead(Module):
-    """A module of multi-token prediction (DeepSeek-AI, arXiv:2412.19437, section 2.2).
+    """Module of multi-token prediction (DeepSeek-AI, arXiv:2412.19437, section 2.2).
 
-    What the model, or the head before this one, made of a position is joined with the embedding of the token
-    after it, and goes through a layer like the model's own. What a head lacks it shares with the model.
+    It joins the hidden state of a position (from the model or the previous head) with the embedding of the
+    next token, and runs a layer like the model's own. It shares with the model the tensors that it lacks.
     """
 
-    layer: TransformerLayer  # of the same number; the model's cache has its keys and values
+    layer: TransformerLayer  # numbered like this head; the model's cache holds its keys and values
     joint: Linear = weight("nextn.eh_proj", "hidden_size", "joined_size")
     embedding_norm: RMSNorm = weight("nextn.enorm", "hidden_size")
     hidden_norm: RMSNorm = weight("nextn.hnorm", "hidden_size")
@@ -97,16 +97,16 @@ class PredictionHead(Module):
     output: Linear = weight("nextn.shared_head_head", "vocab_size", "hidden_size", optional=True)
 
     def share(self, layer: TransformerLayer, embedding: Embedding, norm: RMSNorm, output: Linear) -> None:
-        """Use the model's own for what the file has none of."""
+        """Use the model's tensors where the file has none for this head."""
         self.layer = layer
         self.embedding = self.embedding or embedding
         self.norm = self.norm or norm
         self.output = self.output or output
 
     def forward(self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None) -> Array:
-        """Before the last norm, of the rows `batch.outputs`: [wanted, hidden].
+        """Return hidden states [outputs, hidden] of the rows `batch.outputs`, before the final norm.
 
-        Row t of the batch is a token at its position, and row t of `hidden` is of the position before.
+        Row t of the batch is a token at its position; row t of `hidden` belongs to the position before it.
         """
         embedded = self.embedding_norm(self.embedding(batch.tokens))
         joined = self.joint(self.ops.join([embedded, self.hidden_norm(hidden)]))

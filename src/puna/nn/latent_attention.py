@@ -1,4 +1,4 @@
-"""Attention whose cache has one short vector for each position, whatever the number of heads."""
+"""Multi-head latent attention, whose cache holds one short vector per position for all heads."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import numpy as np
 from puna.batch import BatchArrays
 from puna.gguf import GGMLType
 from puna.kvcache.cache import Cache
-from puna.nn.attention import attention
+from puna.nn.attention import attend
 from puna.nn.layers import InterleavedLinear, Linear, RMSNorm, StackedLinear
 from puna.nn.module import Module, WeightSource, part, weight
 from puna.ops import Array, Backend, Rope, Weight
 
-#: Of the norms inside the attention, whatever the layer's is.
+#: Of the norms inside the attention, independent of the layer's.
 _NORM_EPS = 1e-6
 
 
 class LatentAttentionOptions(Protocol):
-    """What the options of a layer say about its attention."""
+    """Layer options that latent attention reads."""
 
     @property
     def heads(self) -> int: ...
@@ -60,14 +60,15 @@ class HeadLinear:
         return cls(source.ops, stacked.matrices())
 
     def __call__(self, x: Array) -> Array:
-        """[rows, heads, in] to [rows, heads, out]."""
+        """Map [rows, heads, in] to [rows, heads, out]."""
         return self.ops.linear_heads(x, self.weights)
 
 
 class KeysAndValues:
-    """What makes each head's key and value of a latent, in one tensor: [heads, key, value, latent].
+    """Keys and values of each head from a latent, as one tensor [heads, key + value, latent] of older files.
 
-    As the first files have it. `absorb` is the half of the keys transposed, which takes a query to latents.
+    `absorb` is the transposed half of the keys, which maps queries to latents; `expand` maps latents to
+    values.
     """
 
     def __init__(self, absorb: HeadLinear, expand: HeadLinear) -> None:
@@ -91,7 +92,7 @@ class KeysAndValues:
 
 
 def _transposed(matrix: Weight) -> Weight:
-    """As float16, which is more than quantised types hold, or as float32 where it is no less than that."""
+    """Return the transpose: float32 for F32 and BF16, else float16, which exceeds quantised precision."""
     values = np.ascontiguousarray(matrix.values().T)
     if matrix.type in (GGMLType.F32, GGMLType.BF16):
         return Weight.from_values(matrix.name, values)
@@ -99,17 +100,17 @@ def _transposed(matrix: Weight) -> Weight:
 
 
 class Queries(Module):
-    """The queries of all heads: what is rotated of each, and what is not."""
+    """Queries of all heads, split into the part without rotation and the rotated part."""
 
     linear: InterleavedLinear = weight("attn_q", "heads", "nope_dim", "rope_dim", "hidden_size")
 
     def forward(self, hidden: Array) -> list[Array]:
-        """[rows, hidden] to [rows, heads * nope_dim] and [rows, heads * rope_dim]."""
+        """Map [rows, hidden] to [rows, heads * nope_dim] and [rows, heads * rope_dim]."""
         return self.linear(hidden)
 
 
 class LowRankQueries(Queries):
-    """Made from a short vector that all heads share."""
+    """Queries expanded from a short vector shared by all heads."""
 
     shared: Linear = weight("attn_q_a", "query_rank", "hidden_size")
     norm: RMSNorm = weight("attn_q_a_norm", "query_rank")
@@ -129,10 +130,10 @@ def queries_kind(options: LatentAttentionOptions) -> type[Queries]:
 class LatentAttention(Module):
     """Multi-head latent attention (DeepSeek-AI, arXiv:2405.04434, section 2.1).
 
-    The keys and values of all heads are linear in one latent of each position, beside which keys have a part
-    that is rotated, one for all heads. So a query is taken to where latents are, all heads attend to
-    these as to one key/value head, and what each finds is taken to its values. A latent is kept once: it is
-    the value, and the last numbers of the key.
+    The keys and values of all heads are linear in one latent per position; keys also have a rotated part
+    shared by all heads. Each query is mapped into the space of latents, all heads attend to the latents as to
+    one key/value head, and the results are expanded to values. Each latent is stored once: it is the value
+    and the last part of the key.
     """
 
     options: LatentAttentionOptions
@@ -149,7 +150,7 @@ class LatentAttention(Module):
     def forward(
         self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
     ) -> Array:
-        """[rows, hidden] to the same, or to `rows` of it (int64)."""
+        """Map [rows, hidden] to the same shape, or only to its rows `rows` (int64)."""
         o, ops, count = self.options, self.ops, len(hidden)
         query, rotated = self.queries.forward(hidden)
         latent, rotated_key = self.latents(hidden)
@@ -162,14 +163,16 @@ class LatentAttention(Module):
             ops.rope_(key, batch.positions, rope)
         if o.temperature_scale:
             ops.temper_(query, batch.positions, o.temperature_scale, o.original_context, 0)
-        mixed = attention(ops, query, key, None, cache.layer(self.index), o.attention_scale)
+        kept = cache.layer(self.index)
+        kept.put(key, None)  # values are the last part of keys
+        mixed = attend(ops, query, kept.view(), o.attention_scale)
         mixed = mixed if rows is None else mixed[rows]
         values = self.expand(mixed.reshape(len(mixed), o.heads, o.latent_dim))
         return self.output(values.reshape(len(mixed), o.heads * o.value_dim))
 
 
 class JoinedLatentAttention(LatentAttention):
-    """With what makes keys and values in one tensor."""
+    """Latent attention whose key and value expansions are one tensor."""
 
     absorb = expand = None  # type: ignore[assignment]
     keys_and_values: KeysAndValues = weight("attn_kv_b", "heads", "nope_dim", "value_dim", "latent_dim")

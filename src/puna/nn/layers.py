@@ -1,4 +1,4 @@
-"""The leaves: modules that are one tensor of the file and one operation."""
+"""Leaf modules: a tensor of the file and one operation."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from puna.nn.low_rank import LowRank, LowRankRows
 from puna.nn.module import WeightSource
 from puna.ops import Array, Backend, Weight
 
-#: Which rows of a tensor a linear is made of.
+#: Rows of a tensor that make up a linear.
 Rows = slice | NDArray[np.intp]
 
 
 class Linear:
-    """y = x W^T + b, W being [out, in] as stored: the `rows` of the tensor that the weight is named after.
+    """y = x W^T + b with W [out, in] as stored: the `rows` of the tensor that the weight is named after.
 
-    What adapters add to that is `low_rank`.
+    `low_rank` is added by adapters.
     """
 
     def __init__(
@@ -48,19 +48,19 @@ class Linear:
     def of_values(
         cls, source: WeightSource, name: str, values: NDArray[np.float32], bias: Array | None = None
     ) -> Self:
-        """With the weights `values` [out, in], which were made of the tensor `name`."""
+        """Return a linear with weights `values` [out, in], derived from the tensor `name`."""
         weight = Weight.from_values(f"{name}.weight", values)
         source.ops.pack(weight)
         return cls(source.ops, weight, bias)
 
     def __call__(self, x: Array) -> Array:
-        """[rows, in] to [rows, out]."""
+        """Map [rows, in] to [rows, out]."""
         y = self.ops.linear(x, self.weight, self.bias)
         return y if self.low_rank is None else self.low_rank.added(x, y)
 
 
 def linear_many(x: Array, *linears: Linear) -> list[Array]:
-    """Several linears of the same input in one call, which reads and quantises it once."""
+    """Apply several linears to the same input in one call, which reads and quantises it once."""
     weights, biases = [linear.weight for linear in linears], [linear.bias for linear in linears]
     results = linears[0].ops.linear_many(x, weights, biases)
     return [
@@ -70,9 +70,9 @@ def linear_many(x: Array, *linears: Linear) -> list[Array]:
 
 
 class StackedLinear:
-    """Several linears of the same input whose weights lie one below the other in one tensor.
+    """Several linears of the same input whose weights are stacked in one tensor.
 
-    The shape is the number of rows of each, and the columns of all.
+    The shape is the rows of each, then the common number of columns.
     """
 
     def __init__(self, linears: list[Linear]) -> None:
@@ -97,12 +97,12 @@ class StackedLinear:
         return cls(linears)
 
     def __call__(self, x: Array) -> list[Array]:
-        """[rows, in] to [rows, out] of each."""
+        """Map [rows, in] to one [rows, out] per linear."""
         return linear_many(x, *self.linears)
 
 
 class SeparateLinears(StackedLinear):
-    """Several linears of one shape, whose weights are one tensor: [linears, out, in]."""
+    """Several linears of one shape whose weights are one tensor [linears, out, in]."""
 
     @classmethod
     def from_source(
@@ -120,7 +120,7 @@ class SeparateLinears(StackedLinear):
 class InterleavedLinear(StackedLinear):
     """Several linears of the same input whose rows alternate in one tensor, block by block.
 
-    The shape is the number of blocks, the rows that each linear has in a block, and the columns of all.
+    The shape is the number of blocks, the rows of each linear per block, then the common number of columns.
     """
 
     @classmethod
@@ -145,9 +145,9 @@ class InterleavedLinear(StackedLinear):
 
 
 class Values:
-    """The numbers of a tensor, float32; a subclass may arrange them in another way."""
+    """Values of a tensor, float32; subclasses may rearrange them."""
 
-    #: What follows the name of the weight in that of the tensor.
+    #: Suffixes of the tensor's name after the declared name.
     suffixes: ClassVar[tuple[str, ...]] = (".weight",)
 
     def __init__(self, values: Array) -> None:
@@ -165,19 +165,19 @@ class Values:
 
     @classmethod
     def stored_shape(cls, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape that the tensor has in files."""
+        """Return the shape of the tensor in files."""
         return shape
 
     @classmethod
     def arranged(cls, values: NDArray[np.float32], options: Any) -> NDArray[np.float32]:
-        """What is kept of the tensor's `values`, by the options of the module that declares it."""
+        """Return the tensor's `values` as kept, given the options of the declaring module."""
         return values
 
 
 class Embedding:
-    """A row of the [vocab, hidden] table per token, dequantised.
+    """Table [vocab, hidden] whose rows are dequantised per token.
 
-    What adapters add to that is `low_rank`.
+    `low_rank` is added by adapters.
     """
 
     def __init__(self, ops: Backend, weight: Weight) -> None:
@@ -193,15 +193,15 @@ class Embedding:
         return None if weight is None else cls(source.ops, weight)
 
     def __call__(self, tokens: Array) -> Array:
-        """int32 [rows] to float32 [rows, hidden]."""
+        """Map int32 [rows] to float32 [rows, hidden]."""
         rows = self.ops.embedding(tokens, self.weight)
         return rows if self.low_rank is None else self.low_rank.added(tokens, rows)
 
 
 class RMSNorm:
-    """x / sqrt(mean(x^2) + eps) * w (Zhang and Sennrich, 2019); eps is `options.norm_eps`.
+    """x / sqrt(mean(x^2) + eps) * w (Zhang and Sennrich, 2019), with eps = `options.norm_eps`.
 
-    The tensor's name may lack the `.weight`.
+    The tensor's name may lack `.weight`.
     """
 
     def __init__(self, ops: Backend, weight: Array, eps: float) -> None:
@@ -219,23 +219,23 @@ class RMSNorm:
         return None if weight is None else cls(source.ops, weight, options.norm_eps)
 
     def __call__(self, x: Array) -> Array:
-        """[rows, hidden] to the same."""
+        """Map [rows, hidden] to the same shape."""
         return self.ops.rms_norm(x, self.weight, self.eps)
 
     def after_adding(self, x: Array, residual: Array) -> tuple[Array, Array]:
-        """(x + residual, the norm of that): the step between the two halves of a layer."""
+        """Return x + residual and its norm: the step between the two halves of a layer."""
         return self.ops.add_rms_norm(x, residual, self.weight, self.eps)
 
 
 def unit_norm(ops: Backend, width: int, eps: float) -> RMSNorm:
-    """An RMS norm without weights."""
+    """Return an RMS norm without weights."""
     return RMSNorm(ops, ops.array(np.ones(width, np.float32)), eps)
 
 
 class Unused:
-    """A tensor that files have though nothing is computed with it. The field, which is optional, is None.
+    """A tensor present in files but not used; the field is optional, and None.
 
-    The tensor's name may lack the `.weight`.
+    The tensor's name may lack `.weight`.
     """
 
     @classmethod
@@ -248,7 +248,7 @@ class Unused:
 
 
 class LayerNorm:
-    """(x - mean(x)) / sqrt(var(x) + eps) * w + b (Ba et al., arXiv:1607.06450); eps is `options.norm_eps`."""
+    """(x - mean(x)) / sqrt(var(x) + eps) * w + b (Ba et al., arXiv:1607.06450), eps = `options.norm_eps`."""
 
     def __init__(self, ops: Backend, weight: Array, bias: Array | None, eps: float) -> None:
         self.ops = ops
@@ -266,10 +266,10 @@ class LayerNorm:
         return cls(source.ops, weight, source.vector(f"{name}.bias", shape[0]), options.norm_eps)
 
     def __call__(self, x: Array) -> Array:
-        """[rows, hidden] to the same."""
+        """Map [rows, hidden] to the same shape."""
         return self.ops.layer_norm(x, self.weight, self.bias, self.eps)
 
     def after_adding(self, x: Array, residual: Array) -> tuple[Array, Array]:
-        """(x + residual, the norm of that): the step between the two halves of a layer."""
+        """Return x + residual and its norm: the step between the two halves of a layer."""
         total = x + residual
         return total, self(total)

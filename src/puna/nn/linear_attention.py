@@ -1,4 +1,4 @@
-"""Mixers whose memory does not grow with the context: gated delta networks, also those of Kimi Linear."""
+"""Linear attention, whose memory does not grow with the context: gated delta networks, Kimi's included."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from puna.ops import Array, Rope
 
 
 class DeltaOptions(Protocol):
-    """What the options of a layer say about its gated delta network."""
+    """Layer options that gated delta networks read."""
 
     @property
     def key_heads(self) -> int: ...
@@ -30,10 +30,10 @@ class DeltaOptions(Protocol):
 
 
 class GatedDeltaNetwork(Module):
-    """Linear attention by the delta rule, after a short convolution (Yang et al., arXiv:2412.06464).
+    """Linear attention by the delta rule after a short convolution (Yang et al., arXiv:2412.06464).
 
-    A memory of each value head decays, and forgets what a key stood for before it learns what it stands for
-    now. What comes out is normed and gated.
+    Each value head's memory decays, and forgets the value stored for a key before it stores the new one. The
+    output is normalised and gated.
     """
 
     options: DeltaOptions
@@ -54,19 +54,19 @@ class GatedDeltaNetwork(Module):
     def loaded(self) -> None:
         dim = self.options.memory_dim
         ones = np.ones(dim, np.float32)
-        # x / |x|, and for queries that over sqrt(dim): RMS norms with these weights.
+        # x / |x|, for queries also / sqrt(dim): RMS norms with these weights.
         self.key_norm = RMSNorm(self.ops, self.ops.array(ones / np.float32(math.sqrt(dim))), 1e-6 / dim)
         self.query_norm = RMSNorm(self.ops, self.ops.array(ones / np.float32(dim)), 1e-6 / dim)
         self.alpha.bias = self.step_bias
 
     def project(self, hidden: Array) -> list[Array]:
-        """Queries, keys, values, gates, [rows, heads * dim] each, and betas and alphas, [rows, heads]."""
+        """Return queries, keys, values, gates [rows, heads * dim] and betas, alphas [rows, heads]."""
         return linear_many(hidden, *self.joined.linears, self.gate, self.beta, self.alpha)
 
     def forward(
         self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
     ) -> Array:
-        """[rows, hidden] to the same, or to `rows` of it (int64)."""
+        """Map [rows, hidden] to the same shape, or only to its rows `rows` (int64)."""
         o, count, state = self.options, len(hidden), cache.state(self.index)
         *inputs, gate, beta, alpha = self.project(hidden)
         query, key, value = self.convolutions(inputs, state)
@@ -82,18 +82,18 @@ class GatedDeltaNetwork(Module):
         return self.output(mixed if rows is None else mixed[rows])
 
     def decays(self, alpha: Array) -> Array:
-        """Logarithms of what memories are multiplied by: [rows, heads], or of each key [rows, heads, dim]."""
+        """Return log decays of the memories: [rows, heads], or per key entry [rows, heads, dim]."""
         return self.ops.softplus(alpha, self.decay)
 
     def gated(self, mixed: Array, gate: Array) -> Array:
-        """[rows, heads * dim] each, to the same."""
+        """Gate the output: [rows, heads * dim] each, to the same shape."""
         return self.ops.swiglu(gate, mixed)
 
 
 class KimiDeltaAttention(GatedDeltaNetwork):
-    """With a decay of each key (Kimi Team, arXiv:2510.26692), and tensors of other names.
+    """Gated delta network with a decay for each key entry (Kimi Team, arXiv:2510.26692).
 
-    Decays and gates are made by way of a vector as short as a key.
+    Tensor names differ, and decays and gates pass through a bottleneck as short as a key.
     """
 
     joined = gate = alpha = decay = None  # type: ignore[assignment]

@@ -1,7 +1,7 @@
-"""Low-rank adapters: what several fine-tunings add to linears, each row of a pass by its own.
+"""Low-rank adapters: several fine-tunings applied to linears, each row of a pass with its own.
 
-Hu et al., arXiv:2106.09685: y = W x + scale * B (A x). The weights W stay as they are, quantised or
-not, so one model serves requests with any adapters, in one batch.
+Hu et al., arXiv:2106.09685: y = W x + scale * B (A x). The weights W stay as they are, quantised or not, so
+one model serves requests with any adapters in one batch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RowScales:
-    """How strongly each adapter, by its number, changes each row of the pass that is being computed."""
+    """Strength of each adapter, by its number, for each row of the current pass."""
 
     def __init__(self, ops: Backend) -> None:
         self._ops = ops
@@ -32,19 +32,19 @@ class RowScales:
         self._columns: dict[tuple[int, int], Array] = {}
 
     def begin(self, scales: Mapping[int, NDArray[np.float32]], outputs: Rows | None) -> None:
-        """A pass begins: `scales` [rows] of each adapter that takes part, `outputs` the rows wanted of it."""
+        """Begin a pass: `scales` [rows] of the adapters taking part, `outputs` the rows wanted from it."""
         self.end()
         self._scales, self._outputs = dict(scales), outputs
         self._rows = len(next(iter(scales.values()))) if scales else 0
 
     def end(self) -> None:
-        """No adapter takes part until the next pass."""
+        """End the pass: no adapter takes part until the next one."""
         self._scales, self._outputs, self._rows = {}, None, 0
         self._columns.clear()
 
     @contextmanager
     def standing_for(self, rows: Rows) -> Iterator[None]:
-        """Meanwhile linears see other rows: each stands for the one of the pass whose number is given."""
+        """Let each row that linears receive stand for the pass's row whose number is given in `rows`."""
         before, self._others, self._columns = (self._others, self._columns), rows, {}
         try:
             yield
@@ -56,16 +56,16 @@ class RowScales:
         return bool(self._scales)
 
     def each(self, adapter: int, rows: int) -> NDArray[np.float32] | None:
-        """The scales of `rows` rows, [rows], or None where the adapter takes no part.
+        """Return the scales [rows] of `rows` rows, or None if the adapter takes no part.
 
-        A linear sees either all rows of the pass or those whose results are wanted, unless rows stand for
-        others. Raises `ValueError` for another number of rows that do not have one scale in common.
+        A linear receives either all rows of the pass or those whose results are wanted, unless rows stand for
+        others. Raises `ValueError` for any other number of rows unless all rows have one scale.
         """
         scales = self._scales.get(adapter)
         return None if scales is None else self._spread(scales, rows)
 
     def _spread(self, scales: NDArray[np.float32], rows: int) -> NDArray[np.float32]:
-        """The scales of `rows` rows, of those of the pass."""
+        """Return the scales of the `rows` rows that a linear receives, from those of the whole pass."""
         if (scales == scales[0]).all():
             return np.full(rows, scales[0])
         if self._others is not None:
@@ -77,19 +77,19 @@ class RowScales:
         return scales
 
     def of(self, adapter: int, rows: int) -> float | Array | None:
-        """The scale of all `rows` rows, or one for each [rows, 1]; otherwise as `each`."""
+        """Return one scale for all `rows` rows, or a column [rows, 1]; see `each`."""
         scales = self._scales.get(adapter)
         if scales is None:
             return None
         if (scales == scales[0]).all():
             return float(scales[0])
-        if (column := self._columns.get((adapter, rows))) is None:  # every linear of a layer asks
+        if (column := self._columns.get((adapter, rows))) is None:  # shared by every linear of a pass
             column = self._ops.array(self._spread(scales, rows).reshape(-1, 1).copy())
             self._columns[adapter, rows] = column
         return column
 
     def changed(self, adapters: Iterable[int], rows: int) -> Rows:
-        """Which of `rows` rows any of `adapters` changes, ascending."""
+        """Return which of `rows` rows any of `adapters` changes, in ascending order."""
         found = np.zeros(rows, bool)
         for adapter in adapters:
             if (scales := self.each(adapter, rows)) is not None:
@@ -98,7 +98,7 @@ class RowScales:
 
 
 class LowRank:
-    """What adapters add to one linear."""
+    """Adapters of one linear."""
 
     def __init__(self, ops: Backend, scales: RowScales) -> None:
         self._ops = ops
@@ -106,14 +106,14 @@ class LowRank:
         self._parts: list[tuple[int, Weight, Weight]] = []
 
     def add(self, adapter: int, name: str, a: NDArray[np.float32], b: NDArray[np.float32]) -> None:
-        """Adapter number `adapter` adds b a x: `a` [rank, in], `b` [out, rank]."""
+        """Let adapter number `adapter` add b a x: `a` [rank, in], `b` [out, rank]."""
         down, up = Weight.from_values(f"{name}.lora_a", a), Weight.from_values(f"{name}.lora_b", b)
         for each in (down, up):
             self._ops.pack(each)
         self._parts.append((adapter, down, up))
 
     def added(self, x: Array, y: Array) -> Array:
-        """`y` [rows, out] and what adapters make of `x` [rows, in]."""
+        """Return `y` [rows, out] plus the adapters' outputs for `x` [rows, in]."""
         for adapter, down, up in self._parts:
             if (scale := self._scales.of(adapter, len(x))) is not None:
                 y = y + self._ops.linear(self._ops.linear(x, down) * scale, up)
@@ -121,17 +121,17 @@ class LowRank:
 
 
 class LowRankRows(LowRank):
-    """What adapters add to rows of a table [rows, hidden]."""
+    """Adapters of a table [rows, hidden]."""
 
     def add(self, adapter: int, name: str, a: NDArray[np.float32], b: NDArray[np.float32]) -> None:
-        """Adapter number `adapter` adds (b a)^T: `a` [rank, rows], `b` [hidden, rank]."""
-        table = Weight.from_values(f"{name}.lora_a", a.T)  # looked up in, so it stays as it is
+        """Let adapter number `adapter` add (b a)^T: `a` [rank, rows], `b` [hidden, rank]."""
+        table = Weight.from_values(f"{name}.lora_a", a.T)  # a lookup table, so not packed
         up = Weight.from_values(f"{name}.lora_b", b)
         self._ops.pack(up)
         self._parts.append((adapter, table, up))
 
     def added(self, x: Array, y: Array) -> Array:
-        """`y` [rows, hidden] and what adapters add for the tokens `x`, int32 [rows]."""
+        """Return `y` [rows, hidden] plus the adapters' rows for the tokens `x`, int32 [rows]."""
         for adapter, table, up in self._parts:
             if (scale := self._scales.of(adapter, len(x))) is not None:
                 y = y + self._ops.linear(self._ops.embedding(x, table) * scale, up)
@@ -139,7 +139,7 @@ class LowRankRows(LowRank):
 
 
 class ExpertLowRank:
-    """What adapters add to a linear of each expert."""
+    """Adapters of one linear per expert."""
 
     def __init__(self, ops: Backend, scales: RowScales) -> None:
         self._ops = ops
@@ -147,7 +147,7 @@ class ExpertLowRank:
         self._parts: list[tuple[int, ExpertWeights, ExpertWeights]] = []
 
     def add(self, adapter: int, name: str, a: NDArray[np.float32], b: NDArray[np.float32]) -> None:
-        """Adapter number `adapter` adds b a x: `a` [experts, rank, in], `b` [experts, out, rank]."""
+        """Let adapter number `adapter` add b a x: `a` [experts, rank, in], `b` [experts, out, rank]."""
         down, up = (
             ExpertWeights(
                 Weight.from_values(f"{name}.lora_{half}", each.reshape(-1, each.shape[2])), len(each)
@@ -159,11 +159,11 @@ class ExpertLowRank:
         self._parts.append((adapter, down, up))
 
     def changed(self, rows: int) -> Rows:
-        """Which of `rows` rows it changes, ascending."""
+        """Return which of `rows` rows adapters change, in ascending order."""
         return self._scales.changed((adapter for adapter, *_ in self._parts), rows)
 
     def added(self, x: Array, y: Array, chosen: Array, rows: int, each: Rows) -> Array:
-        """`y` [T, out] and what adapters make of `x` [T, in] at the experts `chosen` [T].
+        """Return `y` [T, out] plus the adapters' outputs for `x` [T, in] at the experts `chosen` [T].
 
         These are rows `each` [T] of `rows`.
         """

@@ -1,4 +1,4 @@
-"""Mamba 1 and 2: mixers whose memory does not grow with the context."""
+"""Mamba 1 and 2: state-space mixers, whose memory does not grow with the context."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from puna.nn.layers import Linear, StackedLinear, Values
 from puna.nn.module import Module, WeightSource, weight
 from puna.ops import Array, Backend, Rope
 
-#: Of the norms of what a Mamba 1 chooses, whatever the layer's is.
+#: Of the norms of Mamba 1's selected inputs, independent of the layer's.
 _INPUT_EPS: Final = 1e-6
 
 
 class MambaOptions(Protocol):
-    """What the options of a layer say about its Mamba."""
+    """Layer options that Mamba 2 reads."""
 
     @property
     def mamba_heads(self) -> int: ...
@@ -32,7 +32,7 @@ class MambaOptions(Protocol):
 
 
 class HeadValues(Values):
-    """One number for each head: float32 [heads], which files have as a matrix of one column."""
+    """One value per head: float32 [heads], stored as a matrix of one column."""
 
     suffixes = ("",)
 
@@ -46,7 +46,7 @@ class HeadValues(Values):
 
 
 class GroupedRMSNorm:
-    """An RMS norm of each group of columns; its weights are [groups, columns of each]."""
+    """An RMS norm of each group of columns; its weights are [groups, columns per group]."""
 
     def __init__(self, ops: Backend, weight: Array, eps: float) -> None:
         self.ops = ops
@@ -63,17 +63,17 @@ class GroupedRMSNorm:
         return cls(source.ops, source.ops.array(np.array(values, np.float32)), options.norm_eps)
 
     def __call__(self, x: Array) -> Array:
-        """[rows, columns] to the same."""
+        """Map [rows, columns] to the same shape."""
         grouped = x.reshape(len(x), *self.weight.shape)
         normed: Array = self.ops.rms_norm(grouped, self.weight, self.eps).reshape(x.shape)
         return normed
 
 
 class Mamba2(Module):
-    """State spaces as linear attention, after a short convolution (Dao and Gu, arXiv:2405.21060).
+    """A state space as linear attention after a short convolution (Dao and Gu, arXiv:2405.21060).
 
-    What each head remembers decays by a step that the token chooses, and takes in the token's value as much.
-    Keys and queries are shared by the heads of a group. What comes out is gated and normed.
+    The token chooses a step for each head, by which the memory decays and the token's value is added. The
+    heads of a group share keys and queries. The output is gated and normalised.
     """
 
     options: MambaOptions
@@ -85,7 +85,7 @@ class Mamba2(Module):
         "ssm_conv1d", "mamba_size", "mamba_key_size", "mamba_key_size", "taps"
     )
     decay: HeadValues = weight("ssm_a", "mamba_heads")  # below 0
-    skip: HeadValues = weight("ssm_d", "mamba_heads")  # what of a value goes past the memory
+    skip: HeadValues = weight("ssm_d", "mamba_heads")  # share of a value that bypasses the memory
     norm: GroupedRMSNorm | None = weight("ssm_norm", "mamba_groups", "mamba_group_size", optional=True)
     output: Linear = weight("ssm_out", "hidden_size", "mamba_size")
 
@@ -97,7 +97,7 @@ class Mamba2(Module):
     def forward(
         self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
     ) -> Array:
-        """[rows, hidden] to the same, or to `rows` of it (int64)."""
+        """Map [rows, hidden] to the same shape, or only to its rows `rows` (int64)."""
         o, count, state = self.options, len(hidden), cache.state(self.index)
         gate, *inputs, step = self.inputs(hidden)
         value, key, query = self.convolutions(inputs, state)
@@ -116,14 +116,14 @@ class Mamba2(Module):
 
 
 class ScanOptions(Protocol):
-    """What the options of a layer say about its Mamba 1."""
+    """Layer options that Mamba 1 reads."""
 
     @property
     def normed_inputs(self) -> bool: ...
 
 
 class Rates(Values):
-    """How fast each entry of a channel's state decays: [entries, channels], in files [channels, entries]."""
+    """Decay rate of each entry of a channel's state: [entries, channels], stored as [channels, entries]."""
 
     suffixes = ("",)
 
@@ -133,9 +133,9 @@ class Rates(Values):
 
 
 class Mamba(Module):
-    """A selective state space, after a short convolution (Gu and Dao, arXiv:2312.00752).
+    """A selective state space after a short convolution (Gu and Dao, arXiv:2312.00752).
 
-    Every channel has a state of its own, and the token chooses each channel's step.
+    Each channel has its own state, and the token chooses each channel's step.
     """
 
     options: ScanOptions
@@ -154,7 +154,7 @@ class Mamba(Module):
     def forward(
         self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
     ) -> Array:
-        """[rows, hidden] to the same, or to `rows` of it (int64)."""
+        """Map [rows, hidden] to the same shape, or only to its rows `rows` (int64)."""
         state = cache.state(self.index)
         value, gate = self.inputs(hidden)
         (value,) = self.convolutions([value], state)

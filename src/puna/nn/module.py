@@ -1,15 +1,15 @@
-"""Modules that say where their weights are.
+"""Modules that declare where their weights are.
 
     class Attention(Module):
         query: Linear = weight("attn_q", "query_size", "hidden_size")
 
-declares that `query` is a Linear made from the tensor `<prefix>.attn_q.weight` (and `.bias`, if the
-file has one) of shape [options.query_size, options.hidden_size]. A field of type `Array` is the bare
-vector, whose name may lack the `.weight`. `Module.load` fills such fields, of the module and of the modules
-inside it, and reports a missing or misshapen tensor by its name.
+declares that `query` is a Linear made from the tensor `<prefix>.attn_q.weight` (and `.bias`, if the file has
+one) of shape [options.query_size, options.hidden_size]. A field of type `Array` is the bare vector, whose
+name may lack `.weight`. `Module.load` fills the fields of a module and its parts, and names any missing or
+misshapen tensor.
 
-Where tensors have other names, a subclass declares the field again; where that depends on the layer, the
-`choose` of `part` or `blocks` picks the subclass by the layer's options.
+A subclass redeclares fields whose tensors have other names; where that depends on the layer, the `choose` of
+`part` or `blocks` picks the subclass by the layer's options.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 
 
 class WeightSource(Protocol):
-    """Where modules get their tensors from, by their full names in the file, and what they compute with."""
+    """Source of tensors by their full names in the file, and the backend that computes with them."""
 
     @property
     def ops(self) -> Backend: ...
 
     def matrix(self, name: str, shape: tuple[int, ...]) -> Weight | None:
-        """The matrix `name`, or None if the file has none. Raises `ModelError` if its shape differs.
+        """Return the matrix `name`, or None if the file has none. Raises `ModelError` if its shape differs.
 
-        The shape is [out, in], and perhaps ones after that.
+        The shape is [out, in], possibly followed by ones.
         """
 
     def experts(self, name: str, shape: tuple[int, ...]) -> ExpertWeights | None:
-        """The matrices `name` [experts, out, in], or None. Raises `ModelError` if their shape differs."""
+        """Return matrices `name` [experts, out, in], or None. Raises `ModelError` if their shape differs."""
 
     def vector(self, name: str, length: int) -> Array | None:
-        """The vector `name` as float32, or None. Raises `ModelError` if its length differs."""
+        """Return the vector `name` as float32, or None. Raises `ModelError` if its length differs."""
 
     def values(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32] | None:
-        """The values of `name` on the host, or None. Raises `ModelError` if their shape differs."""
+        """Return the values of `name` on the host, or None. Raises `ModelError` if their shape differs."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ class _BlocksField:
 
 
 def weight(name: str, *shape: str | int, optional: bool = False, tied_to: str | None = None) -> Any:
-    """A leaf made from tensor `name`; `shape` is made of numbers and names of options, row-major.
+    """Declare a leaf made from tensor `name`; `shape` holds numbers and names of options, row-major.
 
-    Where files differ in a tensor's name, `name` is several with a `|` between them, the first of which that
-    the file has is taken. `tied_to` is the tensor that serves when it has none of them.
+    `name` may list alternatives separated by `|`; the first that the file has is used. `tied_to` is the
+    tensor used if the file has none of them.
     """
     return _WeightField(name, shape, optional, tied_to)
 
@@ -83,10 +83,10 @@ def weight(name: str, *shape: str | int, optional: bool = False, tied_to: str | 
 def part(
     prefix: str = "", *, choose: Callable[[Any], type[Module] | None] | None = None, options: str = ""
 ) -> Any:
-    """A module inside this one; its tensors are named like this module's, after `prefix`.
+    """Declare a module inside this one, whose tensors are named like this module's plus `prefix`.
 
-    Where layers differ, `choose(options of the layer)` says which module it is; None: there is none.
-    `options` names the field of this module's options that is the other one's; without, they are the same.
+    `choose(options)` picks its class, or None for no module. `options` names the field of this module's
+    options that holds the inner module's; by default they share theirs.
     """
     return _PartField(prefix, choose, options)
 
@@ -98,28 +98,28 @@ def blocks(
     choose: Callable[[Any], type[Module]] | None = None,
     begin: str = "",
 ) -> Any:
-    """A list of modules with tensors `<prefix>.0.*`, `<prefix>.1.*`, ...
+    """Declare a list of modules with tensors `<prefix>.0.*`, `<prefix>.1.*`, ...
 
-    `options` names the field of the model's options that lists theirs, and `begin` the one with the number
-    of the first, if that is not 0. Where they are not all of one kind, `choose(their options)` says which.
+    `options` names the field that lists the modules' options, and `begin` the field with the number of the
+    first module (default 0). `choose(options)` picks each module's class.
     """
     return _BlocksField(prefix, options, choose, begin)
 
 
 class Module:
-    """Base of everything a model is made of.
+    """Base class of models and their parts.
 
-    `options` are those of the model, or of its layer; `ops` does the arithmetic.
+    `options` belong to the model or the layer; `ops` does the arithmetic.
     """
 
     def __init__(self, options: Any, ops: Backend, index: int = 0) -> None:
         self.options = options
         self.ops = ops
-        self.index = index  # among its equals in a `blocks` list
+        self.index = index  # position in a `blocks` list
 
     @classmethod
     def load(cls, source: WeightSource, options: Any, prefix: str = "", index: int = 0) -> Self:
-        """Build the module with all its weights. Raises `ModelError` naming what is missing."""
+        """Build the module with all its weights. Raises `ModelError` that names a missing tensor."""
         module = cls(options, source.ops, index)
         for attribute, kind in get_type_hints(cls).items():
             declared = getattr(cls, attribute, None)
@@ -142,7 +142,7 @@ class Module:
         return module
 
     def loaded(self) -> None:
-        """Called once all weights are in place, to derive what forward needs."""
+        """Derive what `forward` needs once all weights are loaded."""
 
 
 def _join(prefix: str, name: str) -> str:
@@ -168,6 +168,6 @@ def _load_leaf(kind: Any, source: WeightSource, field: _WeightField, prefix: str
 
 
 def _leaf_type(kind: Any) -> Any:
-    """`X` of a field annotated `X` or `X | None`."""
+    """Return `X` for a field annotated `X` or `X | None`."""
     arguments = [argument for argument in getattr(kind, "__args__", ()) if argument is not type(None)]
     return arguments[0] if arguments else kind

@@ -1,7 +1,6 @@
-"""Per-layer embeddings: besides what enters the first layer, a token has a vector of its own for every layer.
+"""Per-layer embeddings (Gemma 3n): a separate vector per token for every layer, besides the usual embedding.
 
-The tables are large and only a row of them is read for each token: parameters that cost memory but next to no
-time (Gemma 3n).
+The tables are large but only one row per token is read, so these parameters cost memory and hardly any time.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from puna.ops import Array
 
 
 class PerLayerOptions(Protocol):
-    """What the options of a model say about it."""
+    """Model options that per-layer embeddings read."""
 
     @property
     def hidden_size(self) -> int: ...
@@ -26,7 +25,7 @@ class PerLayerOptions(Protocol):
 
 
 class _EqualParts(StackedLinear):
-    """The shape is the number of linears, the rows of each, and the columns of all."""
+    """Stacked linears of equal size; the shape is the number of linears, rows of each, columns."""
 
     @classmethod
     def from_source(
@@ -37,7 +36,7 @@ class _EqualParts(StackedLinear):
 
 
 class LayerInputs(Module):
-    """What a token gives each layer: half of it follows from the token, half from its embedding."""
+    """Per-layer inputs of tokens: half from a table, half projected from the token's embedding."""
 
     options: PerLayerOptions
     table: Embedding = weight("per_layer_token_embd", "vocab_size", "layer_inputs_size")
@@ -45,16 +44,16 @@ class LayerInputs(Module):
     norm: RMSNorm = weight("per_layer_proj_norm", "layer_input_size")
 
     def forward(self, tokens: Array, embedded: Array) -> list[Array]:
-        """For every layer [rows, layer_input_size], of `tokens` [rows] and `embedded` [rows, hidden]."""
+        """Return one [rows, layer_input_size] per layer for `tokens` [rows], `embedded` [rows, hidden]."""
         o, half = self.options, math.sqrt(0.5)
         of_tokens = self.ops.split(self.table(tokens) * (math.sqrt(o.layer_input_size) * half), o.block_count)
-        # As small as it was trained to be, for the sake of the norm's epsilon.
+        # Undo the embedding's scale: training did, and the norm's epsilon makes it matter.
         projected = self.projection(embedded * (1 / math.sqrt(o.hidden_size)))
         return [self.norm(each) * half + own for each, own in zip(projected, of_tokens, strict=True)]
 
 
 class NoLayerInputs(Module):
-    """Of models that have none."""
+    """Stand-in for models without per-layer inputs."""
 
     options: PerLayerOptions
 
@@ -63,12 +62,12 @@ class NoLayerInputs(Module):
 
 
 class LayerInput(Module):
-    """How a layer takes in what a token gives it."""
+    """Gate through which a layer takes in its per-layer input."""
 
     gate: Linear = weight("inp_gate", "layer_input_size", "hidden_size")
     output: Linear = weight("proj", "hidden_size", "layer_input_size")
     norm: RMSNorm = weight("post_norm", "hidden_size")
 
     def forward(self, hidden: Array, given: Array) -> Array:
-        """What is to be added to `hidden` [rows, hidden], of `given` [rows, layer_input_size]."""
+        """Return the update to add to `hidden` [rows, hidden] from `given` [rows, layer_input_size]."""
         return self.norm(self.output(self.ops.geglu(self.gate(hidden), given)))

@@ -1,4 +1,4 @@
-"""The two halves of a layer of RWKV 7, of which each sees the input before its own."""
+"""RWKV 7's time mix and channel mix, which shift in each token's predecessor."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from puna.nn.layers import Linear, RMSNorm, Unused
 from puna.nn.module import Module, WeightSource, part, weight
 from puna.ops import Array, Backend, Weight
 
-#: The logarithm of the least that a step leaves of what is remembered.
+#: Logarithm of the smallest factor by which one step may decay the memory.
 _FASTEST_DECAY: Final = -math.exp(-0.5)
-#: Of the norm of what heads find, whatever the layer's is.
+#: Of the norm of each head's output, independent of the layer's.
 _HEAD_NORM_EPS: Final = 64e-5
-#: Of the square of a removal key's length.
+#: For the squared length of a removal key.
 _LENGTH_EPS: Final = 1e-24
 
 
 class TimeMixOptions(Protocol):
-    """What the options of a layer say about its time mix."""
+    """Layer options that time mixing reads."""
 
     @property
     def hidden_size(self) -> int: ...
@@ -36,7 +36,7 @@ class TimeMixOptions(Protocol):
 
 
 class HeadProducts(HeadLinear):
-    """A product of each head's vector with one of its own; the shape is [heads, in]."""
+    """Dot product of each head's vector with a learned one; the shape is [heads, in]."""
 
     @classmethod
     def from_source(
@@ -50,7 +50,7 @@ class HeadProducts(HeadLinear):
 
 
 class HeadNorm:
-    """A layer norm of what each head finds; the shape is [heads, what a head has]."""
+    """Layer norm of each head's output; the shape is [heads, head_dim]."""
 
     def __init__(self, ops: Backend, weight: Array, bias: Array | None) -> None:
         self.ops = ops
@@ -68,18 +68,18 @@ class HeadNorm:
         return cls(source.ops, weight.reshape(shape), None if bias is None else bias.reshape(shape))
 
     def __call__(self, x: Array) -> Array:
-        """[rows, heads, dim] to the same."""
+        """Map [rows, heads, dim] to the same shape."""
         return self.ops.layer_norm(x, self.weight, self.bias, _HEAD_NORM_EPS)
 
 
 class Gate(Module):
-    """What comes out of a time mix is multiplied by."""
+    """Low-rank gate that a time mix's output is multiplied by."""
 
     to_gates: Linear = weight("time_mix_g1", "gate_rank", "hidden_size")
     from_gates: Linear = weight("time_mix_g2", "hidden_size", "gate_rank")
 
     def forward(self, hidden: Array) -> Array:
-        """[rows, hidden] to the same."""
+        """Map [rows, hidden] to the same shape."""
         return self.from_gates(self.ops.sigmoid(self.to_gates(hidden)))
 
 
@@ -90,8 +90,9 @@ def gate_kind(options: TimeMixOptions) -> type[Gate] | None:
 class TimeMix(Module):
     """Linear attention by the generalised delta rule (Peng et al., arXiv:2503.14456).
 
-    Each entry of a key decays as the token chooses; what the removal key finds in a head's memory is taken
-    out of it, as much as the token's in-context learning rates say. The token's own value comes out besides.
+    Each key entry decays at a rate chosen by the token. The value that a head's memory holds for the removal
+    key is removed in proportion to the token's in-context learning rates. A bonus for the token's own value
+    is added to the output.
     """
 
     options: TimeMixOptions
@@ -105,8 +106,8 @@ class TimeMix(Module):
     rate_bias: Array = weight("time_mix_a0", "hidden_size")
     to_rates: Linear = weight("time_mix_a1", "rate_rank", "hidden_size")
     from_rates: Linear = weight("time_mix_a2", "hidden_size", "rate_rank")
-    removal_scale: Array = weight("time_mix_k_k", "hidden_size")  # removal keys by keys
-    rated: Array = weight("time_mix_k_a", "hidden_size")  # how much of a key its rate multiplies
+    removal_scale: Array = weight("time_mix_k_k", "hidden_size")  # removal key = key * this
+    rated: Array = weight("time_mix_k_a", "hidden_size")  # share of a key that is scaled by its rate
     own_value: HeadProducts = weight("time_mix_r_k", "time_heads", "memory_dim")
     norm: HeadNorm | None = weight("time_mix_ln", "time_heads", "memory_dim", optional=True)
     gate: Gate | None = part(choose=gate_kind)
@@ -121,9 +122,9 @@ class TimeMix(Module):
         self.from_decays.bias, self.from_rates.bias = self.decay_bias, self.rate_bias
 
     def forward(self, hidden: Array, first: Array | None, state: LayerState) -> tuple[Array, Array]:
-        """[rows, hidden] to the same, and the values of the first layer [rows, hidden], which are `first`.
+        """Return the output [rows, hidden] and the first layer's values [rows, hidden].
 
-        The first layer gets none.
+        `first` holds those values, and is None in the first layer.
         """
         o, sigmoid = self.options, self.ops.sigmoid
         heads = len(hidden), o.time_heads, o.memory_dim
@@ -150,12 +151,12 @@ class TimeMix(Module):
         return self.output(mixed), first
 
     def with_first(self, value: Array, hidden: Array, first: Array | None) -> tuple[Array, Array]:
-        """What of the layer's values [rows, hidden] is used, and those of the first layer."""
+        """Return the values [rows, hidden] that this layer uses, and those of the first layer."""
         raise NotImplementedError
 
 
 class FirstTimeMix(TimeMix):
-    """That of the first layer. Its files have shares as well, of nothing."""
+    """Time mix of the first layer; files may hold its value-mixing tensors, which are not used."""
 
     share_bias: Unused | None = weight("time_mix_v0", "hidden_size", optional=True)
     to_shares: Unused | None = weight("time_mix_v1", "rate_rank", "hidden_size", optional=True)
@@ -166,7 +167,7 @@ class FirstTimeMix(TimeMix):
 
 
 class LaterTimeMix(TimeMix):
-    """That of the other layers, whose values are in part the first layer's, as the token chooses."""
+    """Time mix of later layers, which blend in the first layer's values by a share that the token chooses."""
 
     share_bias: Array = weight("time_mix_v0", "hidden_size")
     to_shares: Linear = weight("time_mix_v1", "share_rank", "hidden_size")
@@ -183,13 +184,13 @@ class LaterTimeMix(TimeMix):
 
 
 class ChannelMix(Module):
-    """value(relu(key(x))²), x being in part the token before."""
+    """Feed-forward half: value(relu(key(x))²), where x mixes in the previous token."""
 
     shift: TokenShift = weight("channel_mix_lerp_k", 1, "hidden_size")
     key: Linear = weight("channel_mix_key", "feed_forward_size", "hidden_size")
     value: Linear = weight("channel_mix_value", "hidden_size", "feed_forward_size")
 
     def forward(self, hidden: Array, state: LayerState, rows: Array | None) -> Array:
-        """[rows, hidden] to the same, or to `rows` of it (int64)."""
+        """Map [rows, hidden] to the same shape, or only to its rows `rows` (int64)."""
         (shifted,) = self.shift(hidden, state, "channel_shift")
         return self.value(self.ops.squared_relu(self.key(shifted if rows is None else shifted[rows])))

@@ -1,4 +1,4 @@
-"""Layers: a half in which tokens see each other, a half in which they do not, and where the norms are."""
+"""Transformer layers: where norms, the mixer and the feed-forward network stand."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from puna.ops import Array, Rope
 
 
 class Mixer(Protocol):
-    """The half of a layer in which tokens see each other."""
+    """Half of a layer that mixes information between tokens."""
 
     def forward(
         self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
     ) -> Array:
-        """[rows, hidden] to the same, or to `rows` of it (int64)."""
+        """Map [rows, hidden] to the same shape, or only to its rows `rows` (int64)."""
 
 
 class TokenWise(Protocol):
-    """The half in which every token is on its own."""
+    """Half of a layer that treats each token on its own."""
 
     def forward(self, hidden: Array) -> Array:
-        """[rows, hidden] to the same."""
+        """Map [rows, hidden] to the same shape."""
 
 
 class ResidualOptions(Protocol):
-    """What the options of a layer say about the sum of its halves."""
+    """Layer options for the residual connections."""
 
     @property
     def residual_scale(self) -> float: ...
 
 
 class TransformerLayer(Module):
-    """A layer of any kind; it says what its halves are."""
+    """Layer with a mixer and a feed-forward network, which subclasses name."""
 
     options: ResidualOptions
     mixer: Mixer
@@ -47,18 +47,18 @@ class TransformerLayer(Module):
     def forward(
         self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
     ) -> Array:
-        """[rows, hidden] to the same, or to `rows` of it (int64)."""
+        """Map [rows, hidden] to the same shape, or only to its rows `rows` (int64)."""
         raise NotImplementedError
 
     def scaled(self, x: Array) -> Array:
-        """What a half adds to its input, in layers that scale it (`residual_scale`)."""
+        """Scale a half's output by `residual_scale` before it is added to the residual."""
         scale = self.options.residual_scale
         scaled: Array = x if scale == 1 else x * scale
         return scaled
 
 
 class PreNormLayer(TransformerLayer):
-    """Norms before both halves: nearly all current decoders."""
+    """Layer with a norm before each half, as in nearly all current decoders."""
 
     mixer_norm: RMSNorm = weight("attn_norm", "hidden_size")
     mixer: SelfAttention = part()
@@ -76,7 +76,7 @@ class PreNormLayer(TransformerLayer):
 
 
 class SandwichNormLayer(PreNormLayer):
-    """Norms before both halves, and of what comes out of them (Gemma 2 and later)."""
+    """Layer with norms before and after each half (Gemma 2 and later)."""
 
     post_mixer_norm: RMSNorm = weight("post_attention_norm", "hidden_size")
     post_feed_forward_norm: RMSNorm = weight("post_ffw_norm", "hidden_size")
@@ -91,12 +91,12 @@ class SandwichNormLayer(PreNormLayer):
         return total
 
     def token_wise(self, hidden: Array, normed: Array) -> Array:
-        """What the second half makes of `normed`, which is the norm of `hidden`."""
+        """Return the output of the second half; `normed` is the norm of `hidden`."""
         return self.feed_forward.forward(normed)
 
 
 class PostNormLayer(TransformerLayer):
-    """Norms of what comes out of both halves, and none before them (OLMo 2 and 3)."""
+    """Layer with a norm after each half and none before (OLMo 2 and 3)."""
 
     mixer: SelfAttention = part()
     post_mixer_norm: RMSNorm = weight("post_attention_norm", "hidden_size")
@@ -113,9 +113,9 @@ class PostNormLayer(TransformerLayer):
 
 
 class ParallelLayer(TransformerLayer):
-    """Both halves read the layer's input, and their outputs are added to it together (Command R, Phi-2).
+    """Layer whose halves both read its input and whose outputs are added together (Command R, Phi-2).
 
-    They read it after the same norm, unless the second half has its own (GPT-NeoX).
+    Both halves share a norm unless the second has its own (GPT-NeoX).
     """
 
     mixer_norm: LayerNorm = weight("attn_norm", "hidden_size")
@@ -137,7 +137,7 @@ class ParallelLayer(TransformerLayer):
 
 
 class ResidualNormLayer(TransformerLayer):
-    """Norms of the sums: the layer of the first transformers and of encoders (arXiv:1706.03762)."""
+    """Layer that norms each residual sum, as in the first transformer and encoders (arXiv:1706.03762)."""
 
     mixer: SelfAttention = part()
     mixer_norm: LayerNorm = weight("attn_output_norm", "hidden_size")
@@ -153,7 +153,7 @@ class ResidualNormLayer(TransformerLayer):
 
 
 class MixerLayer(TransformerLayer):
-    """The half in which tokens see each other, alone."""
+    """Layer with only a mixer."""
 
     mixer_norm: RMSNorm = weight("attn_norm", "hidden_size")
 
@@ -166,7 +166,7 @@ class MixerLayer(TransformerLayer):
 
 
 class FeedForwardLayer(TransformerLayer):
-    """The half in which every token is on its own, alone."""
+    """Layer with only a feed-forward network."""
 
     feed_forward_norm: RMSNorm = weight("attn_norm", "hidden_size")
 

@@ -26,7 +26,7 @@ from puna.kvcache.cache import Picturing
 from puna.kvcache.contents import Contents
 from puna.kvcache.types import KVTypes
 from puna.machine import is_out_of_memory, memory_is_short
-from puna.model.load import load_model
+from puna.model.load import LoadSettings, load_model
 from puna.ops import default_backend, missing_kernels
 from puna.options import PUNA, AdapterFile, drafts_itself
 from puna.protocol import (
@@ -231,18 +231,20 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
     with _adapters_named(request.adapters):
         loaded = load_model(
             request.path,
-            context=request.num_ctx,  # 0 when it is to be found out
-            parallel=request.parallel,
-            batch_size=request.num_batch,
-            reserved=request.reserved,
-            cache_types=cache_types,
+            LoadSettings(
+                context=request.num_ctx,  # 0 when it is to be found out
+                parallel=request.parallel,
+                batch_size=request.num_batch,
+                reserved=request.reserved,
+                cache_types=cache_types,
+                prediction_heads=drafts_itself(request.speculate),
+                engine=request.engine,
+                placement=request.placement,
+            ),
             draft=request.draft,
-            prediction_heads=drafts_itself(request.speculate),
             projector=request.projector,
             adapters=request.adapters,
             ops=ops,
-            engine=request.engine,
-            placement=request.placement,
             progress=report,
         )
     engine = Engine(

@@ -1,1 +1,1 @@
-"""Vision: images decoded within limits, prepared as pixels, and read by towers."""
+"""Vision: images are decoded within limits, prepared as pixels, and encoded by vision towers."""

@@ -1,7 +1,7 @@
-"""From the bytes of an image file to pixels.
+"""Decoding of image files within limits.
 
-What a file claims is compared with the limits before anything is decoded: a small file can hold an
-image that takes gigabytes, or hours.
+The sizes a file claims are checked before decoding: a small file can hold an image that takes gigabytes
+or hours.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 #: An image in memory, RGB with 8 bits a channel.
 Picture = Image.Image
 
-#: What is read. Other formats Pillow knows are rarely sent, and are code that strangers' bytes would reach.
+#: Supported formats. Pillow's others are rarely sent and would expose more code to untrusted input.
 _FORMATS: Final = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
-#: Passes over the pixels that a progressive JPEG may ask for. Encoders use about ten.
+#: Limit of scans in a progressive JPEG. Encoders use about ten.
 _MAX_SCANS: Final = 100
 _SCAN: Final = b"\xff\xda"
 _WHITE: Final = (255, 255, 255, 255)
@@ -32,22 +32,22 @@ _WHITE: Final = (255, 255, 255, 255)
 def decode(
     data: bytes, limits: ImageLimits, name: str = "the image", *, enough: int | None = None
 ) -> Picture:
-    """Return the picture in a JPEG, PNG, WebP, GIF or BMP file, turned as its EXIF data say; holes are white.
+    """Return the picture in a JPEG, PNG, WebP, GIF or BMP file, upright by its EXIF data and on white.
 
-    A JPEG is decoded at a half, a quarter or an eighth of its size where that leaves `enough` pixels.
+    A JPEG is decoded at half, a quarter or an eighth of its size if that leaves `enough` pixels.
 
-    Raises `ImageError`, which calls it `name`: for no image, a damaged or animated one, one of another
-    format, and one beyond `limits`. Raises MemoryError.
+    Raises `ImageError`, which calls it `name`, for anything that is not an image, damaged, animated, of
+    another format or beyond `limits`. Raises MemoryError.
     """
     if not data:
         raise ImageError(f"{name} is empty: it has no bytes")
     if len(data) > limits.file_bytes:
         raise ImageError(
-            f"{name} has {len(data)} bytes, and at most {limits.file_bytes} are read (PUNA_MAX_IMAGE_MB)"
+            f"{name} has {len(data)} bytes, and at most {limits.file_bytes} are accepted (PUNA_MAX_IMAGE_MB)"
         )
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about size, which is checked here, and about odd metadata
+            warnings.simplefilter("ignore")  # about sizes, checked here, and odd metadata
             with Image.open(io.BytesIO(data), formats=_FORMATS) as file:
                 _check(file, data, limits, name)
                 if enough is not None:
@@ -55,15 +55,13 @@ def decode(
                 file.load()
                 return _rgb(_upright(file))
     except UnidentifiedImageError:
-        raise ImageError(
-            f"{name} is not of a format that is read; send JPEG, PNG, WebP, GIF or BMP"
-        ) from None
+        raise ImageError(f"{name} is not in a supported format; send JPEG, PNG, WebP, GIF or BMP") from None
     except Image.DecompressionBombError:
         raise ImageError(_too_many(name, "more than 178 million", limits)) from None
     except (ImageError, MemoryError):
         raise
     except Exception as error:
-        # Whatever a decoder stumbles over: Pillow promises no class, and does not wrap struct's errors.
+        # Pillow documents no class of error, and does not wrap struct's.
         raise ImageError(f"{name} is damaged and cannot be decoded: {error}") from error
 
 
@@ -73,7 +71,7 @@ def _check(file: ImageFile.ImageFile, data: bytes, limits: ImageLimits, name: st
         raise ImageError(f"{name} is {width} x {height}: it has no pixels")
     if width * height > limits.pixels:
         raise ImageError(_too_many(name, f"{width} x {height}", limits))
-    # Cameras write several pictures into a file that is a JPEG to everybody else: the first is the photo.
+    # Cameras write several pictures into what everybody else reads as a JPEG: the first is the photo.
     photo = file.format in ("JPEG", "MPO")
     if not photo and getattr(file, "is_animated", False):
         raise ImageError(f"{name} is animated; send one frame of it as an image of its own")
@@ -82,7 +80,7 @@ def _check(file: ImageFile.ImageFile, data: bytes, limits: ImageLimits, name: st
 
 
 def _scale(file: ImageFile.ImageFile, enough: int) -> None:
-    """Have a JPEG decoded at the smallest size that has `enough` pixels. Other formats have one size."""
+    """Let a JPEG be decoded at the smallest size with `enough` pixels; other formats have one size."""
     width, height = file.size
     for factor in (8, 4, 2):
         wide, high = width // factor, height // factor
@@ -99,7 +97,7 @@ def _too_many(name: str, size: str, limits: ImageLimits) -> str:
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """Turned as its EXIF data say; where they are damaged, as it is stored: so others show it."""
+    """Rotate by EXIF data; leave the image as stored if they are damaged, as other viewers do."""
     try:
         return ImageOps.exif_transpose(image)
     except Exception:
@@ -107,7 +105,7 @@ def _upright(image: Image.Image) -> Image.Image:
 
 
 def _rgb(image: Image.Image) -> Picture:
-    """Of any mode: what is not opaque on white, as people see it."""
+    """Convert any mode to RGB, with transparent parts on white as viewers show them."""
     if image.mode.startswith("I"):  # 16 bits of grey, which `convert` would clip to the darkest 8
         return Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8)).convert("RGB")
     if image.mode in ("LA", "PA", "La", "RGBa") or "transparency" in image.info:

@@ -1,4 +1,4 @@
-"""What a file says of its vision tower, checked against its tensors before anything is planned by it."""
+"""Options of vision towers, read from a file's metadata and checked against its tensors."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from puna.vision.pixels import HALVES
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
 
-#: How names of tensors begin that belong to what looks at images.
+#: Prefixes of the tensors of a vision tower.
 OF_IMAGES: Final = ("v.", "s.", "mm.", "model.image_newline")
-#: And those of what listens, which is not loaded.
+#: Prefixes of the tensors of an audio tower, which is not loaded.
 OF_SOUND: Final = ("a.", "mm.a.")
-#: Patches of one image beyond which a file is damaged: eight times those of the largest published models.
+#: Patches of an image beyond which a file is damaged: eight times the largest published models'.
 _MAX_PATCHES: Final = 1 << 17
 _LAYER = re.compile(r"v\.blk\.(\d{1,9})\.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class VisionOptions:
-    """What all towers have. Sizes are in pixels, unless stated."""
+    """Options common to all towers. Sizes are in pixels unless stated otherwise."""
 
     image_size: int
     patch_size: int
-    hidden_size: int  # numbers of a patch
-    text_size: int  # numbers of what the text model reads
+    hidden_size: int  # values of a patch
+    text_size: int  # values of a row for the text model
     norm_eps: float
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -40,7 +40,7 @@ class VisionOptions:
 
     @property
     def side(self) -> int:
-        """Patches of an image's side."""
+        """Patches along an image's side."""
         return self.image_size // self.patch_size
 
     @property
@@ -69,23 +69,23 @@ class VisionOptions:
         feed_forward: Sequence[str] = ("v.blk.0.mlp.fc1.weight", "v.blk.0.ffn_up.weight"),
         **more: Any,
     ) -> Self:
-        """From the metadata of `file`, the arguments standing for what it does not say.
+        """Read the options from the metadata of `file`; the arguments are defaults.
 
-        `feed_forward` are names of the tensor with a row for each number inside a feed-forward network.
-        Raises `ModelError` that names the key and its value, and `UnsupportedModelError`.
+        `feed_forward` are alternative names of the tensor with one row per hidden unit of a feed-forward
+        network. Raises `ModelError` that names the key and its value, and `UnsupportedModelError`.
         """
         count, hidden = _layers(file), required(file, "vision.embedding_length")
         heads = required(file, first_of(file, "vision.attention.head_count", "vision.head_count"))
         image_size = required(file, "vision.image_size", image_size)
         patch_size = required(file, "vision.patch_size", patch_size)
         if hidden % heads:
-            complaint = f"is {heads}, which does not divide the {hidden} numbers of a patch"
+            complaint = f"is {heads}, which does not divide the {hidden} values of a patch"
             raise invalid(file, "vision.attention.head_count", complaint)
         if not patch_size <= image_size or (image_size // patch_size) ** 2 > _MAX_PATCHES:
             raise invalid(file, "vision.image_size", f"is {image_size}, with patches of {patch_size}")
-        if (channels := scalar(file, "vision.num_channels", 3) or 3) != 3:  # Ollama writes 0 for none
+        if (channels := scalar(file, "vision.num_channels", 3) or 3) != 3:  # Ollama writes 0 if it is unknown
             raise UnsupportedModelError(
-                f"{file.path}: images of {channels} channels are not supported, only of 3"
+                f"{file.path}: images with {channels} channels are not supported, only with 3"
             )
         found = next((file.tensors[name] for name in feed_forward if name in file.tensors), None)
         if found is None or len(found.shape) != 2:
@@ -116,33 +116,33 @@ class VisionOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class MergedOptions(VisionOptions):
-    """Of towers that make one row of a square of patches."""
+    """Options of towers that merge a square of patches into one row."""
 
-    merge: int  # patches of the side of what becomes one row
+    merge: int  # patches per row along a side
 
     @property
     def merged_size(self) -> int:
-        """Numbers of the patches that become one row."""
+        """Values of the patches merged into one row."""
         return self.hidden_size * self.merge**2
 
     @property
     def unit(self) -> int:
-        """Pixels of the side of what becomes one row."""
+        """Pixels per row along a side."""
         return self.patch_size * self.merge
 
 
 @dataclass(frozen=True, kw_only=True)
 class TileOptions(MergedOptions):
-    """Of those that read pictures of one size, which may be parts of a larger one."""
+    """Options of towers that read pictures or tiles of one fixed size."""
 
     @property
     def tile_rows(self) -> int:
-        """Rows that become of one such picture."""
+        """Rows of one tile."""
         return (self.side // self.merge) ** 2
 
 
 def merge_factor(file: GGUFFile, options: VisionOptions, default: int = 2) -> int:
-    """Patches of the side of what becomes one row. Raises `ModelError` where an image is not that many."""
+    """Return the patches per row along a side. Raises `ModelError` unless it divides the image's side."""
     key = "vision.projector.scale_factor"
     merge = required(file, key, default)
     if options.side % merge:
@@ -151,7 +151,7 @@ def merge_factor(file: GGUFFile, options: VisionOptions, default: int = 2) -> in
 
 
 def with_named_layers(file: GGUFFile, options: VisionOptions) -> dict[str, Any]:
-    """The fields of `options`, its layers knowing which way round their tensors are named."""
+    """Return the fields of `options`, with layers that know whether up and down are swapped."""
     first, down = options.layers[0], file.tensors.get("v.blk.0.ffn_down.weight")
     if first.feed_forward_size != options.hidden_size or down is None or down.shape[0] == options.hidden_size:
         return vars(options)
@@ -160,14 +160,14 @@ def with_named_layers(file: GGUFFile, options: VisionOptions) -> dict[str, Any]:
 
 
 def with_clip_layers(file: GGUFFile, options: VisionOptions) -> dict[str, Any]:
-    """The fields of `options` with layers of CLIP, which say how they activate and are named."""
+    """Return the fields of `options` with CLIP's layers, by their activation and tensor names."""
     kind = ExactLayer if flag(file, "use_gelu", False) else QuickLayer
     named = with_named_layers(file, options)
     return named | {"layers": tuple(ClipLayerOptions(**vars(layer), kind=kind) for layer in named["layers"])}
 
 
 def _layers(file: GGUFFile) -> int:
-    """The number of layers, as many as there are tensors of."""
+    """Return the number of layers, checked against the tensors."""
     key, count = "vision.block_count", required(file, "vision.block_count")
     last = max((int(found[1]) for found in map(_LAYER.match, file.tensors) if found), default=-1)
     if count < last + 1:
@@ -185,5 +185,5 @@ def three_numbers(file: GGUFFile, key: str, default: Sequence[float]) -> tuple[f
         raise invalid(file, key, f"should be three numbers, but is {shown(values)}")
     numbers = tuple(map(float, values))
     if not all(abs(number) < 1e3 for number in numbers) or (key.endswith("std") and min(numbers) < 1e-3):
-        raise invalid(file, key, f"should be means or deviations of brightness, but is {shown(values)}")
+        raise invalid(file, key, f"should be means or deviations of pixel values, but is {shown(values)}")
     return numbers

@@ -1,4 +1,4 @@
-"""From a picture to what a vision tower reads: resized, padded, cut into tiles and patches, normalised."""
+"""Pixels for vision towers: resized, padded, cut into tiles and patches, normalised."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from PIL import Image
 
 from puna.vision.decoding import Picture
 
-#: Means and deviations of channels that published models were trained with.
+#: Channel means and deviations used to train published models.
 HALVES: Final = (0.5, 0.5, 0.5)
 CLIP_MEAN: Final = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD: Final = (0.26862954, 0.26130258, 0.27577711)
@@ -27,14 +27,14 @@ Pixels = NDArray[np.uint8]
 
 
 def stretched(picture: Picture, width: int, height: int, filter: Image.Resampling) -> Pixels:
-    """The whole picture at that size, whatever becomes of its proportions: uint8 [height, width, 3]."""
+    """Resize the whole picture, ignoring its proportions: uint8 [height, width, 3]."""
     if picture.size != (width, height):
         picture = picture.resize((width, height), filter)
     return np.asarray(picture)
 
 
 def as_picture(pixels: Pixels) -> Picture:
-    """The picture that [height, width, 3] are the pixels of."""
+    """Return the picture with pixels [height, width, 3]."""
     return Image.fromarray(pixels)
 
 
@@ -47,7 +47,7 @@ def padded(
     top: int = 0,
     colour: int | tuple[int, ...] = 0,
 ) -> Pixels:
-    """`pixels` on a canvas of one colour, `left` and `top` from its corner: uint8 [height, width, 3]."""
+    """Place `pixels` on a canvas of one colour, at `left` and `top`: uint8 [height, width, 3]."""
     own_height, own_width, _ = pixels.shape
     canvas = np.full((height, width, 3), colour, np.uint8)
     canvas[top : top + own_height, left : left + own_width] = pixels
@@ -55,16 +55,16 @@ def padded(
 
 
 def tiles(pixels: Pixels, side: int) -> Pixels:
-    """Squares of `side` pixels, row by row: uint8 [tiles, side, side, 3]; sizes are multiples of it."""
+    """Cut into squares of `side` pixels, row by row: uint8 [tiles, side, side, 3]."""
     rows, columns = pixels.shape[0] // side, pixels.shape[1] // side
     grid = pixels.reshape(rows, side, columns, side, 3).swapaxes(1, 2)
     return np.ascontiguousarray(grid).reshape(-1, side, side, 3)
 
 
 def patches(pixels: Pixels, size: int, merge: int = 1) -> Pixels:
-    """Squares of `size` pixels as rows of numbers, channel by channel: uint8 [patches, 3 * size * size].
+    """Cut into flattened squares of `size` pixels, by channel: uint8 [patches, 3 * size * size].
 
-    They come row by row, or block by block of `merge` x `merge` neighbours.
+    Patches are ordered row by row, or block by block of `merge` x `merge` neighbours.
     """
     height, width = pixels.shape[0] // size // merge, pixels.shape[1] // size // merge
     grid = pixels.reshape(height, merge, size, width, merge, size, 3).transpose(0, 3, 1, 4, 6, 2, 5)
@@ -72,7 +72,7 @@ def patches(pixels: Pixels, size: int, merge: int = 1) -> Pixels:
 
 
 def normalised(numbers: Pixels, mean: Sequence[float], std: Sequence[float]) -> NDArray[np.float32]:
-    """`(v / 255 - mean) / std` of rows [n, 3 * m] whose thirds are the channels, as float32."""
+    """Return `(v / 255 - mean) / std` of rows [n, 3 * m] whose thirds are the channels, as float32."""
     channels = numbers.reshape(len(numbers), 3, -1).astype(np.float32)
     scale = 1 / (255 * np.array(std))
     channels *= scale.astype(np.float32)[:, None]
@@ -83,10 +83,10 @@ def normalised(numbers: Pixels, mean: Sequence[float], std: Sequence[float]) -> 
 def smart_size(
     width: int, height: int, unit: int, least: int, most: int, *, thinnest: int = 0
 ) -> tuple[int, int]:
-    """(width, height) in multiples of `unit`, of about the same proportions, `least` to `most` pixels.
+    """Return (width, height) in multiples of `unit` with similar proportions and `least` to `most` pixels.
 
-    Qwen2-VL's "smart resize"; halves are rounded to even, as there. Proportions beyond 200 to 1 are cut.
-    A side has `thinnest` units at least before the pixels are counted.
+    Qwen2-VL's "smart resize", with halves rounded to even. Proportions beyond 200 to 1 are cut. Sides have at
+    least `thinnest` units before the pixels are counted.
     """
     width, height = min(width, 200 * height), min(height, 200 * width)
     wide, high = (max(round(size / unit), thinnest) * unit for size in (width, height))
@@ -104,15 +104,15 @@ Grid = tuple[int, int]
 
 
 def grids(most: int) -> list[Grid]:
-    """All of at most `most` tiles, row after row."""
+    """Return all grids of at most `most` tiles, by rows, then columns."""
     return [(rows, columns) for rows in range(1, most + 1) for columns in range(1, most // rows + 1)]
 
 
 def on_canvas(picture: Picture, side: int, among: Iterable[Grid]) -> tuple[Pixels, Grid]:
-    """The tiles of `side` pixels of a picture, uint8 [tiles, side, side, 3], and the grid they make.
+    """Return a picture as tiles of `side` pixels, uint8 [tiles, side, side, 3], and their grid.
 
-    It keeps its proportions, is in the left upper corner, on black, and made larger only if it is smaller
-    than a tile.
+    The picture keeps its proportions in the top left corner of a black canvas, and is enlarged only if it is
+    smaller than a tile.
     """
     rows, columns = _best(*picture.size, side, among)
     high, wide = rows * side, columns * side
@@ -122,7 +122,7 @@ def on_canvas(picture: Picture, side: int, among: Iterable[Grid]) -> tuple[Pixel
 
 
 def _best(width: int, height: int, side: int, among: Iterable[Grid]) -> Grid:
-    """The smallest canvas of those that change the picture least, which make it smaller only if all do."""
+    """Return the smallest of the canvases that scale the picture least, preferring not to shrink it."""
 
     def rank(grid: Grid) -> tuple[bool, float, int]:
         rows, columns = grid
@@ -133,14 +133,14 @@ def _best(width: int, height: int, side: int, among: Iterable[Grid]) -> Grid:
 
 
 def _fitting(width: int, height: int, wide: int, high: int) -> tuple[int, int]:
-    """(width, height) of a picture that fills one of `wide` and `high`."""
+    """Return the (width, height) of a picture scaled to fit into `wide` x `high`."""
     if wide / width < high / height:
         return wide, min(max(math.floor(height * (wide / width)), 1), high)
     return min(max(math.floor(width * (high / height)), 1), wide), high
 
 
 def slice_grid(width: int, height: int, side: int, most: int) -> tuple[int, int] | None:
-    """Rows and columns of slices of about `side` x `side` pixels; None for a picture no larger than one."""
+    """Return rows and columns of slices of about `side` x `side` pixels; None if one suffices."""
     wanted = min(math.ceil(width * height / side**2), most)
     if wanted <= 1:
         return None
@@ -158,9 +158,9 @@ def slice_grid(width: int, height: int, side: int, most: int) -> tuple[int, int]
 
 
 def fitted_size(width: float, height: float, side: int, unit: int, *, enlarge: bool) -> tuple[int, int]:
-    """(width, height) in multiples of `unit`, of about `side` x `side` pixels in the same proportions.
+    """Return (width, height) in multiples of `unit`, about `side` x `side` pixels in the same proportions.
 
-    What is smaller is made larger where `enlarge` says so. Proportions beyond 200 to 1 are cut.
+    Smaller pictures are enlarged only with `enlarge`. Proportions beyond 200 to 1 are cut.
     """
     width, height = min(width, 200 * height), min(height, 200 * width)
     if width * height > side**2 or enlarge:
@@ -171,22 +171,22 @@ def fitted_size(width: float, height: float, side: int, unit: int, *, enlarge: b
 
 
 def sliced_size(width: int, height: int, grid: tuple[int, int], side: int, unit: int) -> tuple[int, int]:
-    """(width, height) of each slice of a picture that is cut into a grid of rows and columns."""
+    """Return the (width, height) of each slice of a picture cut into a grid of rows and columns."""
     rows, columns = grid
     wide, high = rounded(width, columns) / columns, rounded(height, rows) / rows
     return fitted_size(wide, high, side, unit, enlarge=True)
 
 
 def rounded(length: float, unit: int) -> int:
-    """The multiple of `unit` that is nearest, and not 0."""
+    """Return the nearest multiple of `unit` other than 0."""
     return max(round(length / unit) * unit, unit)
 
 
 def closest_grid(width: int, height: int, side: int, least: int, most: int) -> tuple[int, int]:
-    """Rows and columns of `least` to `most` tiles whose proportions are closest to those of a picture.
+    """Return rows and columns of `least` to `most` tiles with proportions closest to a picture's.
 
-    InternVL's rule: of grids that are equally close, the larger one, while the picture has more than half as
-    many pixels as its tiles of `side` pixels.
+    InternVL's rule: of equally close grids, the larger one if the picture has more than half the pixels of
+    its tiles of `side` pixels.
     """
     grids = [
         (columns, rows)
@@ -204,12 +204,12 @@ def closest_grid(width: int, height: int, side: int, least: int, most: int) -> t
 
 
 def block_order(height: int, width: int, merge: int) -> NDArray[np.int64]:
-    """The number each patch has row by row, in the order of `merge` x `merge` blocks: [height * width]."""
+    """Return the row-major index of each patch in the order of `merge` x `merge` blocks: [height * width]."""
     numbers = np.arange(height * width).reshape(height // merge, merge, width // merge, merge)
     return numbers.swapaxes(1, 2).reshape(-1)
 
 
 def tile_places(rows: int, columns: int, side: int) -> NDArray[np.int64]:
-    """The number each patch of a grid of tiles has, tile by tile: [rows * side, columns * side]."""
+    """Return the tile-by-tile index of each patch of a grid of tiles: [rows * side, columns * side]."""
     numbers = np.arange(rows * columns * side**2).reshape(rows, columns, side, side)
     return numbers.swapaxes(1, 2).reshape(rows * side, columns * side)

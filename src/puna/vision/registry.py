@@ -1,4 +1,4 @@
-"""Which vision tower a file has; only the one that is asked for is imported."""
+"""Vision tower classes by the kind a file declares; only the requested module is imported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from puna.vision.options import VisionOptions
     from puna.vision.tower import VisionTower
 
-#: The value of each that changes nothing, or what computes it; None: there is no such value.
+#: Value of each setting that has no effect, or a function that computes it; None if there is none.
 _SELDOM: Final[dict[str, Any]] = {
     "vision.attention.head_count_kv": lambda o: o.heads,
     "vision.attention.head_dim": lambda o: o.head_dim,
@@ -58,7 +58,7 @@ _MAX_SHOWN: Final = 1 << 12
 
 
 class _Noting:
-    """A file that notes which keys it is asked for."""
+    """GGUF file that records which keys are read."""
 
     def __init__(self, file: GGUFFile) -> None:
         self._file = file
@@ -73,10 +73,7 @@ class _Noting:
 
 
 def read_checked(tower: type[VisionTower], file: GGUFFile, text_size: int) -> VisionOptions:
-    """Return the options of the tower in `file`: see `VisionTower.read_options`.
-
-    Raises `UnsupportedModelError` for an activation or another setting that the tower does not compute.
-    """
+    """Return the options of the tower in `file`; see `VisionTower.read_options`."""
     noting = _Noting(file)
     options = tower.read_options(cast("GGUFFile", noting), text_size)
     if (activation := _activation(file)) not in ("", *tower.activations):
@@ -100,7 +97,7 @@ def read_checked(tower: type[VisionTower], file: GGUFFile, text_size: int) -> Vi
 
 
 def _activation(file: GGUFFile) -> str:
-    """Return what the two keys for it say: "gelu", "silu" or "quick gelu"; "" if they say nothing."""
+    """Return the activation the file declares: "gelu", "silu" or "quick gelu"; "" if it declares none."""
     gelu, silu = flag(file, "use_gelu", False), flag(file, "use_silu", False)
     if gelu and silu:
         raise invalid(file, "use_silu", "is true, and so is 'use_gelu'")
@@ -109,7 +106,7 @@ def _activation(file: GGUFFile) -> str:
     return "" if file.get("use_gelu") is None else "quick gelu"
 
 
-#: Of files that have text and vision, by `general.architecture`: the file in this folder and the class in it.
+#: Towers in the text model's file, by `general.architecture`: module in `towers/` and class.
 _TOWERS: Final = {
     "deepseekocr": ("deepseek_ocr", "DeepSeekOcrVision"),
     "gemma3": ("gemma3", "Gemma3Vision"),
@@ -127,7 +124,7 @@ _TOWERS: Final = {
     "qwen3vlmoe": ("qwen", "Qwen3Vision"),
 }
 
-#: Of files with a tower alone, by `clip.projector_type`; also what models their rows are read by.
+#: Towers in files of their own, by `clip.projector_type`, and the text architectures that read their rows.
 _PROJECTORS: Final = {
     "deepseekocr": (("deepseek_ocr", "DeepSeekOcrVisionBeside"), ("deepseek2-ocr",)),
     "gemma3": (("gemma3", "Gemma3Vision"), ("gemma3",)),
@@ -149,19 +146,19 @@ _PROJECTORS: Final = {
 }
 
 PROJECTOR_ARCHITECTURE: Final = "clip"
-#: What LLaVA 1.6 cuts pictures into.
+#: Tile sizes of LLaVA 1.6.
 _GRIDS: Final = "vision.image_grid_pinpoints"
 
 
 def tower_in(file: GGUFFile) -> type[VisionTower] | None:
-    """The tower of a model's own file; None when it has none, or one there is no code for."""
+    """Return the tower class for a model's own file; None if it has no tower or an unsupported one."""
     if not has_tower(file):
         return None
     return _class(*_TOWERS[file.architecture])
 
 
 def has_tower(file: GGUFFile) -> bool:
-    """Whether a model's own file has a tower there is code for."""
+    """Whether a model's own file has a supported tower."""
     return (
         file.architecture in _TOWERS
         and file.get("vision.block_count") is not None
@@ -170,27 +167,30 @@ def has_tower(file: GGUFFile) -> bool:
 
 
 def projector_type(file: GGUFFile) -> str:
-    """What a file with a tower alone calls its kind."""
+    """Return the projector type that a file with only a tower declares."""
     kinds = (file.get(key) for key in ("vision.projector_type", "projector_type"))
-    # Files of LLaVA did not say it before there were others.
+    # The first LLaVA files declare none.
     kind = next((kind for kind in kinds if isinstance(kind, str)), "mlp")
     if kind == "mlp" and ("model.image_newline" in file.tensors or file.get(_GRIDS) is not None):
-        return "llava-next"  # which files do not tell from LLaVA 1.5
+        return "llava-next"  # declared "mlp" like LLaVA 1.5
     return kind
 
 
 def is_read_by(kind: str, architecture: str) -> bool:
-    """Whether a text model reads what a tower of that kind makes of images, and there is code for it."""
+    """Whether a text model of `architecture` reads the rows of a supported tower of this kind."""
     return kind in _PROJECTORS and architecture in _PROJECTORS[kind][1]
 
 
 def tower_beside(file: GGUFFile, architecture: str) -> type[VisionTower]:
-    """The tower in a file of its own, for a text model of `architecture`. Raises `UnsupportedModelError`."""
+    """Return the class of a tower in its own file, for text models of `architecture`.
+
+    Raises `UnsupportedModelError`.
+    """
     from puna.errors import UnsupportedModelError, shown
 
     if file.architecture != PROJECTOR_ARCHITECTURE:
         raise UnsupportedModelError(
-            f"{file.path} is no projector: its architecture is {shown(file.architecture)}, not 'clip'"
+            f"{file.path} is not a projector: its architecture is {shown(file.architecture)}, not 'clip'"
         )
     kind = projector_type(file)
     if kind not in _PROJECTORS:

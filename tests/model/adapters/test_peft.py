@@ -1,4 +1,4 @@
-"""Tensors of PEFT's adapters that are not what they should be."""
+"""PEFT adapters with invalid tensors."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def change(folder: Path, **tensors: torch.Tensor) -> None:
         "base_model.model.model.embed_tokens.lora_embedding_A",
     ],
 )
-def test_what_is_no_low_rank_matrix_is_named(folder: Path, model: GGUFFile, name: str) -> None:
+def test_tensors_that_are_not_low_rank_matrices_are_named(folder: Path, model: GGUFFile, name: str) -> None:
     change(folder, **{name: torch.ones(4, 4)})
-    with pytest.raises(ModelError, match=rf"tensor '{name}' is no low-rank matrix.*'modules_to_save'"):
+    with pytest.raises(ModelError, match=rf"tensor '{name}' is not a low-rank matrix.*'modules_to_save'"):
         read(folder, model)
 
 
@@ -91,7 +91,7 @@ def test_an_adapter_of_too_many_values_is_refused_unread(folder: Path, model: GG
         read(folder, model)
 
 
-def test_an_adapter_for_which_there_is_no_memory_is_refused(
+def test_an_adapter_that_does_not_fit_into_memory_is_refused(
     folder: Path, model: GGUFFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("puna.model.adapters.pairs.available_memory", lambda: 10)

@@ -1,4 +1,4 @@
-"""Settings of PEFT: which alpha a module has, and what is refused."""
+"""PEFT settings: each module's alpha, and refused settings."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_module_has_the_alpha_of_the_first_pattern_that_matches_as_in_peft(
     assert len(found) > 1 or patterns == {"proj": 1, "attn.q": 2, "": 3}
 
 
-def test_the_rank_counts_by_its_root_where_the_settings_say_so(tmp_path: Path) -> None:
+def test_the_scale_divides_by_the_root_of_the_rank_with_rslora(tmp_path: Path) -> None:
     ours = settings(tmp_path, use_rslora=True, alpha_pattern={"q_proj": 6}, rank_pattern={"q_proj": 9})
     assert (ours.factor("layers.0.q_proj", 9), ours.factor("layers.0.k_proj", 16)) == (2.0, 2.0)
 
@@ -65,7 +65,7 @@ def test_the_rank_counts_by_its_root_where_the_settings_say_so(tmp_path: Path) -
 @pytest.mark.parametrize(
     "pattern", ["(a|a)*", f"{'(' * 99}a{')*' * 99}b?", r"(?:(?:a|b|ab|ba|aba)+c?)+"], ids=len
 )
-def test_patterns_that_take_for_ever_are_named(
+def test_patterns_that_never_finish_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str
 ) -> None:
     monkeypatch.setattr("puna.model.adapters.peft._MAX_SECONDS", 0.2)
@@ -77,8 +77,8 @@ def test_patterns_that_take_for_ever_are_named(
 @pytest.mark.parametrize(
     "pattern", ["(", "a**", "(?R)", r"\m", "a{e<=2}", "x" * 1001, "(?<=a+)b", "(" * 400 + ")" * 400]
 )
-def test_what_is_no_expression_is_named(tmp_path: Path, pattern: str) -> None:
-    with pytest.raises(ModelError, match=r"'alpha_pattern' has .*, which is no regular expression"):
+def test_invalid_regular_expressions_are_named(tmp_path: Path, pattern: str) -> None:
+    with pytest.raises(ModelError, match=r"'alpha_pattern' has .*, not a regular expression"):
         settings(tmp_path, alpha_pattern={pattern: 1}).factor("model.layers.0.q_proj", 4)
 
 
@@ -97,18 +97,20 @@ def test_what_is_no_expression_is_named(tmp_path: Path, pattern: str) -> None:
         ("monteclora_config", {"n": 2}),
     ],
 )
-def test_what_computes_something_else_is_refused_by_name(tmp_path: Path, setting: str, value: Any) -> None:
+def test_settings_that_change_the_computation_are_refused_by_name(
+    tmp_path: Path, setting: str, value: Any
+) -> None:
     with pytest.raises(UnsupportedModelError, match=f"'{setting}' is not supported"):
         settings(tmp_path, **{setting: value})
 
 
 @pytest.mark.parametrize("way", ["pissa", "pissa_niter_16", "olora", "corda", "loftq", "lora_ga", "new"])
-def test_an_adapter_of_weights_that_its_training_changed_is_refused(tmp_path: Path, way: str) -> None:
+def test_an_adapter_trained_with_changed_base_weights_is_refused(tmp_path: Path, way: str) -> None:
     with pytest.raises(UnsupportedModelError, match=f"'init_lora_weights' is '{way}'"):
         settings(tmp_path, init_lora_weights=way)
 
 
-def test_settings_that_change_nothing_are_taken(tmp_path: Path) -> None:
+def test_settings_that_change_nothing_are_accepted(tmp_path: Path) -> None:
     none = dict.fromkeys(("alora_invocation_tokens", "layer_replication", "kasa_config", "alpha_pattern"))
     chosen = {
         "target_modules": ["q_proj"],

@@ -1,4 +1,4 @@
-"""Texts with images in them, read by our model and by transformers'."""
+"""Texts with images, read by our model and by transformers'."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Text:
 
     @classmethod
     def random(cls, length: int, images: dict[int, int], *, hidden: int, seed: int) -> Text:
-        """`images` says how many entries each has, by position."""
+        """Make a text with images of `images[position]` entries."""
         source = torch.Generator().manual_seed(seed)
         tokens = torch.randint(0, IMAGE, (length,), generator=source).tolist()
         for position in images:
@@ -39,7 +39,7 @@ class Text:
         return Text(self.tokens[:end], {p: states for p, states in self.images.items() if p < end})
 
     def without(self, begin: int, end: int) -> Text:
-        """Positions [begin, end) and their images taken out."""
+        """Return the text without positions [begin, end) and their images."""
         after = {p - end: states for p, states in self.images.items() if p >= end}
         return self.to(begin) + Text(self.tokens[end:], after)
 
@@ -49,11 +49,11 @@ class Text:
 
 
 def reference_log_probabilities(theirs: Any, text: Text) -> torch.Tensor:
-    """[positions, vocab], by transformers.
+    """Return log-probabilities [positions, vocab] computed by transformers.
 
-    What stands before the first image is read in a pass of its own: in one pass with the images transformers
-    lets it see all of them, unlike the code of the model's authors, and reading in parts could not do so.
-    Images are padded to the size of the largest, with numbers that must not be looked at.
+    The text before the first image is read in a pass of its own: in one pass transformers would let it attend
+    to all images, unlike the authors' code and unlike reading in parts. Images are padded to the size of the
+    largest with values that must be masked.
     """
     from transformers import DynamicCache
     from transformers.models.mllama.modeling_mllama import _prepare_cross_attention_mask
@@ -93,7 +93,7 @@ def reference_log_probabilities(theirs: Any, text: Text) -> torch.Tensor:
 
 @dataclass
 class Part:
-    """Positions [begin, end) of `text`, to be read as what `sequence` goes on with."""
+    """Positions [begin, end) of `text`, which continue `sequence`."""
 
     sequence: int
     text: Text
@@ -102,7 +102,7 @@ class Part:
 
 
 def batch_of(parts: list[Part], ops: Backend | None = None) -> Batch:
-    """All parts in one batch, all rows wanted; images as arrays of `ops`."""
+    """Return one batch of all parts with all rows wanted; images are arrays of `ops`."""
     ops = ops or default_backend()
     positions = [position for part in parts for position in range(part.begin, part.end)]
     tokens = [token for part in parts for token in part.text.tokens[part.begin : part.end]]
@@ -118,13 +118,13 @@ def batch_of(parts: list[Part], ops: Backend | None = None) -> Batch:
 
 
 def log_probabilities(ours: LoadedModel, cache: Cache, batch: Batch) -> torch.Tensor:
-    """[wanted rows, vocab]: of the tokens there are logits of."""
+    """Return log-probabilities [outputs, vocab] of the tokens that have logits."""
     with torch.inference_mode():
         cache.start_forward(batch)
         return torch.log_softmax(logits_of(ours.model, batch, cache)[:, :IMAGE], dim=-1)
 
 
 def read(ours: LoadedModel, cache: Cache, parts: list[Part]) -> list[torch.Tensor]:
-    """Log-probabilities of each part's positions, read in one batch."""
+    """Return log-probabilities of each part's positions, read in one batch."""
     found = log_probabilities(ours, cache, batch_of(parts, ours.ops))
     return list(found.split([part.end - part.begin for part in parts]))

@@ -1,4 +1,4 @@
-"""Comparing a model with the same one in transformers: tiny, random, in float32."""
+"""Comparison of a model with the same one in transformers: tiny, random, in float32."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ differences: dict[str, float] = {}
 
 
 def original(config: Any) -> Any:
-    """The model of transformers that `config` builds, built once for all tests, which must not change it."""
+    """Return transformers' model of `config`, built once for all tests, which must not change it."""
     key = f"{config!r}"
     if key not in _originals:
         _originals[key] = config.build()
@@ -38,7 +38,7 @@ def original(config: Any) -> Any:
 
 
 def reference_log_probabilities(theirs: Any, tokens: list[int]) -> torch.Tensor:
-    """Log-probabilities after each of `tokens`, computed once for each text."""
+    """Return log-probabilities after each of `tokens`, computed once per text."""
     said = _said.setdefault(theirs, {})
     if (found := said.get(tuple(tokens))) is None:
         with torch.inference_mode():
@@ -47,7 +47,7 @@ def reference_log_probabilities(theirs: Any, tokens: list[int]) -> torch.Tensor:
 
 
 def check_close(ours: LoadedModel, found: torch.Tensor, expected: torch.Tensor, limit: float = 1e-3) -> None:
-    """That log-probabilities, or hidden states of encoders, are those of the reference."""
+    """Check that log-probabilities, or hidden states of encoders, match the reference."""
     assert found.shape == expected.shape
     difference = float((found - expected).abs().max())
     note(ours, difference)
@@ -55,7 +55,7 @@ def check_close(ours: LoadedModel, found: torch.Tensor, expected: torch.Tensor, 
 
 
 def note(ours: LoadedModel, difference: float) -> None:
-    """Remember the largest difference of each architecture, for docs/models.md."""
+    """Record the largest difference of each architecture, for docs/models.md."""
     architecture = _architecture(ours.path)
     differences[architecture] = max(differences.get(architecture, 0.0), difference)
 
@@ -72,7 +72,7 @@ def random_tokens(ours: LoadedModel, count: int, seed: int) -> list[int]:
 
 
 def read(ours: LoadedModel, cache: Cache, sequence: int, tokens: list[int]) -> torch.Tensor:
-    """Log-probabilities of all `tokens`, which continue `sequence`."""
+    """Return log-probabilities of all `tokens`, which continue `sequence`."""
     begin, count = cache.length(sequence), len(tokens)
     batch = Batch.of(tokens, list(range(begin, begin + count)), [sequence] * count, list(range(count)))
     with torch.inference_mode():
@@ -81,7 +81,7 @@ def read(ours: LoadedModel, cache: Cache, sequence: int, tokens: list[int]) -> t
 
 
 def our_log_probabilities(ours: LoadedModel, tokens: list[int], parts: list[int]) -> torch.Tensor:
-    """Log-probabilities of every position, the prompt being read in `parts`, beside another sequence."""
+    """Return log-probabilities of every position, reading the prompt in `parts` beside another sequence."""
     cache = ours.make_cache(sequences=3, context=256, types=FLOATS)
     other = [7, 8, 9]
     found, begin = [], 0
@@ -104,10 +104,10 @@ def our_log_probabilities(ours: LoadedModel, tokens: list[int], parts: list[int]
 def log_probabilities_after_reuse(
     ours: LoadedModel, tokens: list[int], shared: int, *, chunk: int = 256
 ) -> torch.Tensor:
-    """Log-probabilities from where a sequence goes on that took over the first `shared` positions of another.
+    """Return log-probabilities of a sequence that reuses the first `shared` positions of another.
 
-    The other is read `chunk` inputs at a time. Where the cache does not remember all of the shared positions,
-    it goes on earlier, as far as the cache says.
+    The other is read `chunk` inputs at a time. If the cache has forgotten some of the shared positions, the
+    sequence continues at the earlier position that the cache reports.
     """
     cache = ours.make_cache(sequences=2, context=256, types=FLOATS)
 
@@ -121,9 +121,9 @@ def log_probabilities_after_reuse(
 
 
 def check_greedy(ours: LoadedModel, theirs: Any, *, count: int = 40) -> None:
-    """That `count` tokens after each of several prompts, all at once in our engine, are the reference's.
+    """Check that our engine's `count` tokens after each of several concurrent prompts are the reference's.
 
-    Each must be the likeliest after those before it, so the reference need not say them one by one.
+    Each must be the likeliest after those before it, so the reference need not generate them one by one.
     """
     prompts = [[3, 1, 4, 1, 5], list(range(40)), [200], [250, 7] * 10]
     engine = Engine(ours, context=128, parallel=4, batch_size=16, cache_types=FLOATS)

@@ -1,4 +1,4 @@
-"""Adapters of all that they can change in each decoder, against weights they are merged into."""
+"""Adapters of everything they can change in each decoder, against merged weights."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SCALES = (0.0, 1.0, -0.5)
 
 
 def scored(loaded: LoadedModel, *lora: list[AdapterScale] | None) -> list[np.ndarray]:
-    """Log-probabilities of the prompt by requests of one batch, a text to embed among them."""
+    """Return log-probabilities of the prompt by requests of one batch, one of them an embedding."""
     run = Run(loaded, batch_size=64)
     for number, each in enumerate(lora):
         run.submit(number, PROMPT, lora=each, prompt_logprobs=True, num_predict=4, ignore_eos=True)

@@ -1,4 +1,4 @@
-"""Adapters where linears see other rows than the pass has: prompts of T5, and images of Llama 3.2 Vision."""
+"""Adapters where linears receive other rows than the pass has: T5's prompts, Llama 3.2 Vision's images."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def t5_adapter(path: Path, adapter: TinyAdapter, model: Any) -> Path:
 
 
 @pytest.mark.parametrize("form", ["gguf", "peft"])
-def test_prompts_are_read_by_the_encoder_with_their_answers_adapters(tmp_path: Path, form: str) -> None:
+def test_the_encoder_reads_prompts_with_their_answers_adapters(tmp_path: Path, form: str) -> None:
     config, adapter = TinyT5(seed=1, start=3), TinyAdapter(tuple(T5), seed=4)
     model = original(config)
     if form == "peft":
@@ -70,7 +70,7 @@ def test_prompts_are_read_by_the_encoder_with_their_answers_adapters(tmp_path: P
 
 
 @pytest.mark.parametrize(("cross_layers", "form"), [((1, 3), "gguf"), ((1, 2), "gguf"), ((1, 3), "peft")])
-def test_images_are_looked_at_with_the_adapters_of_their_text(
+def test_cross_attention_to_images_uses_the_texts_adapters(
     tmp_path: Path, cross_layers: tuple[int, ...], form: str
 ) -> None:
     config, modules = TinyMllama(cross_layers=cross_layers), tuple(MLLAMA)

@@ -28,7 +28,7 @@ TEXTS = [[(11 * i + j * j) % len(VOCABULARY) for j in range(3 + 9 * i)] for i in
 
 @pytest.fixture(scope="module", params=MODELS)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ops: Backend):
-    """(ours, transformers')."""
+    """Our model and transformers'."""
     config = MODELS[request.param]
     path = tmp_path_factory.mktemp("bert") / f"{request.param}.gguf"
     return load_model(tiny_bert_gguf(path, config, model=original(config)), ops=ops), original(config)
@@ -46,7 +46,7 @@ def embedded(loaded: LoadedModel, *inputs: str | list[int], batch_size: int = 16
     return run.vectors(0)
 
 
-def test_hidden_states_agree_for_texts_side_by_side(pair: tuple[LoadedModel, Any]) -> None:
+def test_hidden_states_agree_for_texts_in_one_batch(pair: tuple[LoadedModel, Any]) -> None:
     ours, theirs = pair
     cache = ours.make_cache(sequences=3, context=64, types=FLOATS)
     texts = [random_tokens(ours, count, count) for count in (1, 40, 17)]
@@ -66,8 +66,8 @@ def test_hidden_states_agree_for_texts_side_by_side(pair: tuple[LoadedModel, Any
 
 
 @pytest.mark.parametrize("batch_size", [16, 512])
-def test_vectors_are_those_pooled_from_the_reference(pair: tuple[LoadedModel, Any], batch_size: int) -> None:
-    """Texts longer than a batch are read whole all the same."""
+def test_vectors_match_the_pooled_reference(pair: tuple[LoadedModel, Any], batch_size: int) -> None:
+    """Texts longer than a batch are also read whole."""
     ours, theirs = pair
     for pooling in (None, "mean", "cls", "last"):
         found = embedded(ours, *TEXTS, pooling=pooling, normalize=False, batch_size=batch_size)
@@ -78,7 +78,9 @@ def test_vectors_are_those_pooled_from_the_reference(pair: tuple[LoadedModel, An
             assert np.abs(vector - expected.numpy()).max() < 1e-3
 
 
-def test_a_vector_does_not_depend_on_its_company(pair: tuple[LoadedModel, Any], ops: Backend) -> None:
+def test_a_vector_does_not_depend_on_the_rest_of_its_batch(
+    pair: tuple[LoadedModel, Any], ops: Backend
+) -> None:
     ours, _ = pair
     together = embedded(ours, *TEXTS, batch_size=512)
     for vector, tokens in zip(together, TEXTS, strict=True):
@@ -110,7 +112,7 @@ def test_it_does_not_generate(pair: tuple[LoadedModel, Any]) -> None:
         ours.model.logits(np.zeros((1, 64), np.float32))
 
 
-def test_a_text_is_cut_to_the_positions_there_are(pair: tuple[LoadedModel, Any]) -> None:
+def test_a_text_is_cut_to_the_number_of_positions(pair: tuple[LoadedModel, Any]) -> None:
     ours, _ = pair
     long = "a " * 100
     framed = ours.tokenizer.encode(long)
@@ -120,7 +122,7 @@ def test_a_text_is_cut_to_the_positions_there_are(pair: tuple[LoadedModel, Any])
         embedded(ours, long, truncate=False)
 
 
-def test_a_text_cannot_be_gone_on_with(pair: tuple[LoadedModel, Any]) -> None:
+def test_a_text_cannot_be_continued(pair: tuple[LoadedModel, Any]) -> None:
     ours, _ = pair
     cache = ours.make_cache(sequences=1, context=64, types=FLOATS)
     cache.start_forward(Batch.of([1, 2], [0, 1], [0, 0], []))
@@ -133,7 +135,7 @@ def test_a_text_cannot_be_gone_on_with(pair: tuple[LoadedModel, Any]) -> None:
     assert cache.length(0) == 0
 
 
-def test_a_file_that_says_nothing_of_pooling_means_all_hidden_states(tmp_path: Path) -> None:
+def test_a_file_without_a_pooling_averages_all_hidden_states(tmp_path: Path) -> None:
     config = MODELS["cls"]
     path = tiny_bert_gguf(
         tmp_path / "bert.gguf", config, model=original(config), metadata={"pooling_type": None}
@@ -144,14 +146,14 @@ def test_a_file_that_says_nothing_of_pooling_means_all_hidden_states(tmp_path: P
 @pytest.mark.parametrize(
     ("metadata", "words"),
     [
-        ({"context_length": 65}, "'bert.context_length' is 65, but there are only 64 vectors of positions"),
+        ({"context_length": 65}, "'bert.context_length' is 65, but there are only 64 position vectors"),
         ({"attention.causal": True}, "'bert.attention.causal' is true"),
         ({"attention.layer_norm_epsilon": 0.0}, "'bert.attention.layer_norm_epsilon' should be above 0"),
         ({"attention.head_count": 0}, "'bert.attention.head_count' should be positive, but is 0"),
     ],
     ids=str,
 )
-def test_metadata_that_makes_no_sense_is_named(tmp_path: Path, metadata: dict[str, Any], words: str) -> None:
+def test_invalid_metadata_is_named(tmp_path: Path, metadata: dict[str, Any], words: str) -> None:
     config = MODELS["mean"]
     path = tiny_bert_gguf(tmp_path / "bad.gguf", config, model=original(config), metadata=metadata)
     with pytest.raises(ModelError, match=rf"bad\.gguf: {words}"):

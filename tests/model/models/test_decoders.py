@@ -1,6 +1,6 @@
-"""Decoders against Hugging Face transformers, on tiny random models in float32: one entry for each variant.
+"""Decoders against Hugging Face transformers, on tiny random models in float32: one entry per variant.
 
-What only one architecture has is tested in a file of its own.
+Features of a single architecture are tested in a file of their own.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 
 
 
 class GatesAreVectors(TinyDecoder):
-    """Matrices of one row lack that dimension, as some files of Qwen 2 have them."""
+    """Matrices of one row lack that dimension, as in some files of Qwen 2."""
 
     def change(self, found: Contents, model: Any) -> None:
         found.tensors = {
@@ -254,7 +254,7 @@ MODELS = {
 
 @pytest.fixture(scope="module", params=MODELS, ids=lambda name: name.replace(" ", "-"))
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ops: Backend):
-    """(ours, transformers')."""
+    """Our model and transformers'."""
     tiny = MODELS[request.param]
     theirs = original(tiny)
     path = tiny_decoder_gguf(tmp_path_factory.mktemp("decoder") / "model.gguf", tiny, model=theirs)

@@ -1,4 +1,4 @@
-"""What only models with latent attention have: what is cached, and files that do not say all."""
+"""Latent attention: what is cached, and files that leave out settings."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_latent_and_a_rotated_key_are_all_that_is_cached(tmp_path: Path, joine
     assert cache.allocated_bytes == layers * 200 * numbers * 2
 
 
-def test_what_was_saved_of_latents_is_what_they_were(tmp_path: Path) -> None:
+def test_saved_latents_are_restored(tmp_path: Path) -> None:
     ours = loaded(tmp_path, DEEPSEEK_V3)
     tokens = random_tokens(ours, 40, 5)
     caches = [ours.make_cache(sequences=1, context=64) for _ in range(2)]
@@ -54,7 +54,7 @@ def test_what_was_saved_of_latents_is_what_they_were(tmp_path: Path) -> None:
 
 
 def test_after_a_shift_keys_are_where_they_would_have_been_computed(tmp_path: Path) -> None:
-    """With one layer nothing that is kept depends on what was removed."""
+    """Nothing that remains depends on what was removed if there is one layer."""
     settings = {**DEEPSEEK_V3.settings, "num_hidden_layers": 1, "first_k_dense_replace": 1}
     tiny = dataclasses.replace(DEEPSEEK_V3, settings=settings)
     ours = loaded(tmp_path, tiny)
@@ -72,7 +72,7 @@ def test_after_a_shift_keys_are_where_they_would_have_been_computed(tmp_path: Pa
     [{"rope.scaling.type": None}, {"expert_gating_func": None, "expert_weights_norm": None}],
     ids=["yarn", "routing"],
 )
-def test_what_a_file_does_not_say_is_known(tmp_path: Path, missing: dict[str, None]) -> None:
+def test_defaults_replace_missing_settings(tmp_path: Path, missing: dict[str, None]) -> None:
     ours = loaded(tmp_path, DEEPSEEK_V3, **missing)
     tokens = random_tokens(ours, 70, 4)
     found = our_log_probabilities(ours, tokens, [70])
@@ -80,7 +80,7 @@ def test_what_a_file_does_not_say_is_known(tmp_path: Path, missing: dict[str, No
 
 
 def test_norms_of_latents_have_an_epsilon_of_their_own(tmp_path: Path) -> None:
-    """A millionth, whatever that of the layers' norms is."""
+    """It is 1e-6, independent of the layers' norms."""
     tiny = dataclasses.replace(DEEPSEEK_V3, settings={**DEEPSEEK_V3.settings, "rms_norm_eps": 0.1})
     ours = loaded(tmp_path, tiny)
     tokens = random_tokens(ours, 40, 4)
@@ -94,7 +94,7 @@ def test_norms_of_latents_have_an_epsilon_of_their_own(tmp_path: Path) -> None:
         ("attention.kv_lora_rank", 2**31 - 1, "rank' is 2147483647, but tensor 'blk.0.attn_kv_a_norm"),
         ("attention.kv_lora_rank", None, "metadata key 'deepseek2.attention.kv_lora_rank' is missing"),
         ("rope.dimension_count", 10, "is 10 and makes 42 rows of 'blk.0.attn_kv_a_mqa.weight', not 48"),
-        ("rope.dimension_count", 28, "rope.dimension_count' is 28, all 28 numbers of a head"),
+        ("rope.dimension_count", 28, "rope.dimension_count' is 28, all 28 dimensions of a head"),
         ("attention.value_length_mla", 2**31 - 1, "value_length_mla' is 4 x 2147483647, but tensor"),
         ("attention.key_length_mla", 24, "tensor 'blk.0.attn_q_b.weight' has 112x40 values, expected 96x40"),
         ("attention.q_lora_rank", 0, "tensor 'blk.0.attn_q.weight' is missing"),

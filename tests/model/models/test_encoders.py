@@ -44,7 +44,7 @@ TEXTS = [[(11 * i + j * j) % len(VOCABULARY) for j in range(3 + 19 * i)] for i i
 
 @pytest.fixture(scope="module", params=MODELS)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ops: Backend):
-    """(ours, the reference)."""
+    """Our model and the reference."""
     config = MODELS[request.param]
     path = tmp_path_factory.mktemp("encoder") / f"{request.param}.gguf"
     return load_model(tiny_encoder_gguf(path, config, model=original(config)), ops=ops), original(config)
@@ -63,7 +63,7 @@ def embedded(loaded: LoadedModel, *inputs: list[int], **settings: Any) -> Any:
     return run.vectors(0)
 
 
-def test_hidden_states_agree_for_texts_side_by_side(pair: tuple[LoadedModel, Any]) -> None:
+def test_hidden_states_agree_for_texts_in_one_batch(pair: tuple[LoadedModel, Any]) -> None:
     ours, theirs = pair
     cache = ours.make_cache(sequences=3, context=128, types=FLOATS)
     texts = [random_tokens(ours, count, count) for count in (1, 90, 17)]
@@ -81,7 +81,7 @@ def test_hidden_states_agree_for_texts_side_by_side(pair: tuple[LoadedModel, Any
         check_close(ours, found, expected)
 
 
-def test_vectors_are_those_pooled_from_the_reference(pair: tuple[LoadedModel, Any]) -> None:
+def test_vectors_match_the_pooled_reference(pair: tuple[LoadedModel, Any]) -> None:
     ours, theirs = pair
     found = embedded(ours, *TEXTS, normalize=False)
     for vector, tokens in zip(found, TEXTS, strict=True):
@@ -90,7 +90,9 @@ def test_vectors_are_those_pooled_from_the_reference(pair: tuple[LoadedModel, An
         assert np.abs(vector - expected.numpy()).max() < 1e-3
 
 
-def test_a_vector_does_not_depend_on_its_company(pair: tuple[LoadedModel, Any], ops: Backend) -> None:
+def test_a_vector_does_not_depend_on_the_rest_of_its_batch(
+    pair: tuple[LoadedModel, Any], ops: Backend
+) -> None:
     ours, _ = pair
     together = embedded(ours, *TEXTS)
     for vector, tokens in zip(together, TEXTS, strict=True):
@@ -120,7 +122,7 @@ def test_the_file_says_which_layers_see_a_window(tmp_path: Path, pattern: Any) -
     ],
     ids=str,
 )
-def test_metadata_that_makes_no_sense_is_named(tmp_path: Path, metadata: dict[str, Any], words: str) -> None:
+def test_invalid_metadata_is_named(tmp_path: Path, metadata: dict[str, Any], words: str) -> None:
     config = MODELS["modern-bert"]
     path = tiny_encoder_gguf(tmp_path / "bad.gguf", config, model=original(config), metadata=metadata)
     with pytest.raises(ModelError, match=rf"bad\.gguf: {words}"):

@@ -60,7 +60,7 @@ def slug(name: str) -> str:
 
 
 def load(directory: Path, config: TinyGemma3, **metadata: Any) -> tuple[LoadedModel, Any]:
-    """(ours, transformers'); `metadata` as of `tiny_gemma3_gguf`."""
+    """Return our model and transformers'; for `metadata` see `tiny_gemma3_gguf`."""
     theirs = original(config)
     path = tiny_gemma3_gguf(directory / "gemma3.gguf", config, model=theirs, metadata=metadata)
     return load_model(path), theirs
@@ -87,7 +87,7 @@ def test_log_probabilities_agree_after_prefix_reuse(pair: tuple[LoadedModel, Any
     check_close(ours, found, reference_log_probabilities(theirs, tokens)[-20:])
 
 
-def test_what_a_window_has_forgotten_of_a_prefix_is_read_again(pair: tuple[LoadedModel, Any]) -> None:
+def test_the_part_of_a_prefix_that_a_window_forgot_is_read_again(pair: tuple[LoadedModel, Any]) -> None:
     ours, theirs = pair
     tokens = random_tokens(ours, 70, 13)
     found = log_probabilities_after_reuse(ours, tokens, 50, chunk=10)
@@ -103,7 +103,7 @@ def test_greedy_output_agrees_token_for_token(pair: tuple[LoadedModel, Any]) -> 
     check_greedy(ours, theirs, count=25)
 
 
-def test_a_sequence_can_be_taken_up_as_far_back_as_its_window_remembers(tmp_path: Path) -> None:
+def test_a_sequence_can_resume_as_far_back_as_its_window_remembers(tmp_path: Path) -> None:
     ours, theirs = load(tmp_path, TinyGemma3(layers=3, pattern=3, window=8))
     tokens = random_tokens(ours, 60, 14)
     expected = reference_log_probabilities(theirs, tokens)
@@ -130,7 +130,7 @@ def test_a_sequence_can_be_taken_up_as_far_back_as_its_window_remembers(tmp_path
     ids=["wide window", "narrow window", "linear", "yarn"],
 )
 def test_after_a_shift_a_layer_sees_what_it_would_have_computed(tmp_path: Path, config: TinyGemma3) -> None:
-    """With one layer nothing that is kept depends on what was removed."""
+    """Nothing that remains depends on what was removed if there is one layer."""
     ours, theirs = load(tmp_path, config)
     tokens = random_tokens(ours, 41, 15)
     cache = ours.make_cache(sequences=1, context=64, types=FLOATS)
@@ -201,10 +201,10 @@ def test_windowed_layers_hold_no_more_than_their_window_and_a_batch(tmp_path: Pa
     ],
     ids=["1b", "4b", "12b", "27b"],
 )  # fmt: skip
-def test_what_files_of_published_models_lack_is_made_up_for(
+def test_settings_missing_from_published_files_are_filled_in(
     tmp_path: Path, config: TinyGemma3, metadata: dict[str, Any]
 ) -> None:
-    """Files of 26 layers may have a softcap that is not meant; larger ones scale by 8 without saying so."""
+    """Files of 26 layers may have an unintended softcap; larger models scale by 8 without saying so."""
     said = {"rope.scaling.type": None, "rope.scaling.factor": None, **metadata}
     ours, theirs = load(tmp_path, replace(config, hidden=64, feed_forward=64), **said)
     tokens = random_tokens(ours, 24, 17)
@@ -258,7 +258,7 @@ PATTERN = "attention.sliding_window_pattern"
     ],
     ids=str,
 )
-def test_metadata_that_makes_no_sense_is_named(tmp_path: Path, metadata: dict[str, Any], words: str) -> None:
+def test_invalid_metadata_is_named(tmp_path: Path, metadata: dict[str, Any], words: str) -> None:
     path = tiny_gemma3_gguf(tmp_path / "bad.gguf", TinyGemma3(pattern=[True, False]), metadata=metadata)
     with pytest.raises(ModelError, match=rf"bad\.gguf: .*{words}"):
         load_model(path)

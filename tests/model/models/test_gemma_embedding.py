@@ -24,7 +24,7 @@ TINY = TinyEmbeddingGemma()
 
 @pytest.fixture(scope="module")
 def theirs() -> tuple[Any, torch.Tensor, torch.Tensor]:
-    """The body, which sees later tokens too, and the matrices of the linears."""
+    """The body, which attends to later tokens too, and the matrices of the linears."""
     return original(TINY), torch.randn(160, 64) / 8, torch.randn(64, 160) / 12
 
 
@@ -39,7 +39,7 @@ def ours(
 
 
 def tiny_gguf(path: Path, dense: dict[str, np.ndarray]) -> Path:
-    """A file of TINY, with the linears `dense`."""
+    """Write a file of TINY with the linears `dense`."""
     found = stated(converted(original(TINY)), TINY)
     found.say({"pooling_type": 1})
     found.tensors |= dense
@@ -47,7 +47,7 @@ def tiny_gguf(path: Path, dense: dict[str, np.ndarray]) -> Path:
 
 
 def check_vectors(ours: LoadedModel, body: Any, linears: Sequence[torch.Tensor]) -> None:
-    """That vectors are what the `linears` make of the mean of what `body` has of each token."""
+    """Check that vectors are the `linears` applied to the mean of the hidden states of `body`."""
     run = Run(ours, batch_size=512, context=128)
     run.embed(0, *TEXTS, normalize=False)
     run.finish()
@@ -68,7 +68,9 @@ def test_vectors_are_those_of_the_reference(ours: LoadedModel, theirs: Any) -> N
 def test_half_a_projection_is_refused(tmp_path: Path) -> None:
     dense = {"dense_2.weight": np.ones((160, 64), np.float32)}
     path = tiny_gguf(tmp_path / "half.gguf", dense)
-    with pytest.raises(ModelError, match=r"half\.gguf: of the tensors 'dense_2.weight' and 'dense_3.weight'"):
+    with pytest.raises(
+        ModelError, match=r"half\.gguf: one of the tensors 'dense_2.weight' and 'dense_3.weight'"
+    ):
         load_model(path)
 
 

@@ -1,4 +1,4 @@
-"""What only Gemma 3n and Gemma 4 have; that they agree with transformers is in `test_decoders`."""
+"""Features of Gemma 3n and Gemma 4 alone; `test_decoders` compares them with transformers."""
 
 from __future__ import annotations
 
@@ -33,13 +33,15 @@ SHARING = TinyGemma4(settings={"num_kv_shared_layers": 2}, layer_inputs=16, seed
 
 
 def load(directory: Path, config: TinyGemma4) -> tuple[LoadedModel, Any]:
-    """(ours, transformers')."""
+    """Return our model and transformers'."""
     theirs = original(config)
     return load_model(tiny_decoder_gguf(directory / "model.gguf", config, model=theirs)), theirs
 
 
 @pytest.mark.parametrize("config", [SHARING, TinyGemma3n(seed=71)], ids=["gemma4", "gemma3n"])
-def test_the_last_layers_use_the_keys_of_those_that_see_as_much(tmp_path: Path, config: TinyGemma4) -> None:
+def test_the_last_layers_use_the_keys_of_layers_with_the_same_window(
+    tmp_path: Path, config: TinyGemma4
+) -> None:
     ours, _ = load(tmp_path, config)
     # Gemma 4 with inputs of each layer reads pictures as it reads text.
     spans = config is not SHARING
@@ -75,7 +77,7 @@ def test_only_rows_with_logits_go_through_layers_without_keys(
 
 @pytest.mark.parametrize("windowed", [True, False], ids=["window", "everything"])
 def test_after_a_shift_a_layer_sees_what_it_would_have_computed(tmp_path: Path, windowed: bool) -> None:
-    """With one layer that attends nothing that is kept depends on what was removed."""
+    """Nothing that remains depends on what was removed if one layer attends."""
     config = TinyGemma4(windowed=(windowed, False), seed=72)
     theirs = config.build()
     theirs.model.layers[1].self_attn.o_proj.weight.data.zero_()
@@ -90,8 +92,8 @@ def test_after_a_shift_a_layer_sees_what_it_would_have_computed(tmp_path: Path, 
     assert (found[0] - expected[-1]).abs().max() < 1e-3
 
 
-def test_a_file_may_leave_out_what_its_layers_do_without(tmp_path: Path) -> None:
-    """Scales of layers and of experts."""
+def test_a_file_may_leave_out_scales(tmp_path: Path) -> None:
+    """They are the scales of layers and of experts."""
     config = TinyGemma4(settings=EXPERTS, seed=73)
     theirs = config.build()
     for layer in theirs.model.layers:
@@ -116,7 +118,7 @@ def test_a_file_may_leave_out_what_its_layers_do_without(tmp_path: Path) -> None
     [
         (SHARING, {"attention.shared_kv_layers": 5}, "gemma4.attention.shared_kv_layers' is 5, of 5 layers"),
         (SHARING, {"attention.shared_kv_layers": -1}, "gemma4.attention.shared_kv_layers"),
-        (SHARING, {"attention.shared_kv_layers": 3}, "no layer before those sees as much as layer 2"),
+        (SHARING, {"attention.shared_kv_layers": 3}, "no earlier layer has the window of layer 2"),
         (SHARING, {"attention.key_length_swa": 8}, "gemma4.attention.key_length_swa"),
         (SHARING, {"attention.key_length": 32}, "gemma4.attention.key_length' is 2 x 32"),
         (SHARING, {"attention.value_length_swa": 8}, "gemma4.attention.value_length_swa"),
@@ -139,7 +141,7 @@ def test_a_file_may_leave_out_what_its_layers_do_without(tmp_path: Path) -> None
     ],
     ids=lambda value: f"{value}" if isinstance(value, dict) else "",
 )
-def test_metadata_that_makes_no_sense_is_named(
+def test_invalid_metadata_is_named(
     tmp_path: Path, config: TinyGemma4, metadata: dict[str, Any], words: str
 ) -> None:
     bad = replace(config, metadata=metadata)
@@ -149,7 +151,7 @@ def test_metadata_that_makes_no_sense_is_named(
 
 
 def test_layer_inputs_beside_experts_are_refused(tmp_path: Path) -> None:
-    """No model has both; what the layers would take in is not to be left out."""
+    """No model has both; the layers' inputs must not be ignored."""
     found = converted(original(TinyGemma4(settings=EXPERTS)))
     inputs = converted(original(TinyGemma4(layer_inputs=16)))
     found.say({"embedding_length_per_layer_input": 16})

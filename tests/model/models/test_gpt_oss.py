@@ -1,4 +1,4 @@
-"""What only gpt-oss has: files of two layouts."""
+"""gpt-oss files in two layouts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.tiny.decoders import GPT_OSS, TinyDecoder, tiny_decoder_gguf
 
 @dataclass(frozen=True)
 class OllamaLayout(TinyDecoder):
-    """As Ollama's converter writes it: fewer, larger tensors, whose rows alternate, under other names."""
+    """Layout of Ollama's converter: fewer, larger tensors with alternating rows, under other names."""
 
     def change(self, found: Contents, model: Any) -> None:
         tensors = found.tensors
@@ -40,7 +40,7 @@ class OllamaLayout(TinyDecoder):
         found.rename(ours)
 
 
-def test_files_of_ollama_give_the_same(tmp_path: Path, ops: Backend) -> None:
+def test_ollamas_layout_gives_the_same_results(tmp_path: Path, ops: Backend) -> None:
     tiny = OllamaLayout(
         GPT_OSS.hf, GPT_OSS.settings, {"rope.scaling.type": None}, "gptoss", transposed=True,
         seed=GPT_OSS.seed,

@@ -17,7 +17,7 @@ from tests.tiny.models import ARCHITECTURES
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ops: Backend):
-    """(ours, transformers') of one architecture."""
+    """Our model and transformers', of one architecture."""
     config, write = ARCHITECTURES[request.param]
     theirs = original(config)
     path = write(tmp_path_factory.mktemp("hidden") / "model.gguf", config, model=theirs)
@@ -37,7 +37,7 @@ def test_hidden_states_agree(pair: tuple[LoadedModel, Any], parts: list[int]) ->
 
 
 def hidden_states(ours: LoadedModel, tokens: list[int], parts: list[int]) -> torch.Tensor:
-    """Of every third position, the tokens being read in `parts`, beside another sequence."""
+    """Return those of every third position, reading the tokens in `parts` beside another sequence."""
     cache = ours.make_cache(sequences=2, context=128, types=FLOATS)
     found, begin = [], 0
     for part in parts:

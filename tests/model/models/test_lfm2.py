@@ -58,7 +58,7 @@ SMALL = ["convolutions and attention", "four taps, attention last", "experts"]
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory, ops: Backend):
-    """(ours, transformers') by the name of a configuration, each made once."""
+    """Our model and transformers' by name of a configuration, each made once."""
     made: dict[str, tuple[LoadedModel, Any]] = {}
 
     def get(name: str) -> tuple[LoadedModel, Any]:
@@ -82,7 +82,7 @@ def small(request: pytest.FixtureRequest, pairs: Any) -> tuple[LoadedModel, Any]
 
 
 def evaluate(ours: LoadedModel, cache: Cache, parts: dict[int, list[int]]) -> dict[int, torch.Tensor]:
-    """The next tokens of several sequences in one batch; logits of each sequence's."""
+    """Return the logits of several sequences whose next tokens are read in one batch."""
     sequences = [sequence for sequence, part in parts.items() for _ in part]
     positions = [cache.length(sequence) + i for sequence, part in parts.items() for i in range(len(part))]
     tokens = [token for part in parts.values() for token in part]
@@ -94,7 +94,7 @@ def evaluate(ours: LoadedModel, cache: Cache, parts: dict[int, list[int]]) -> di
 
 
 def check_agree(logits: torch.Tensor, theirs: Any, tokens: list[int]) -> None:
-    """That `logits` are those of the last of `tokens`."""
+    """Check that `logits` are those of the last of `tokens`."""
     exact = reference_log_probabilities(theirs, tokens)[-len(logits) :]
     assert (torch.log_softmax(logits, dim=-1) - exact).abs().max() < 1e-3
 
@@ -107,7 +107,7 @@ def test_log_probabilities_agree(pair: tuple[LoadedModel, Any], parts: list[int]
     check_close(ours, found, reference_log_probabilities(theirs, tokens))
 
 
-def test_sequences_in_the_same_batches_do_not_touch_each_other(small: tuple[LoadedModel, Any]) -> None:
+def test_sequences_in_the_same_batches_do_not_affect_each_other(small: tuple[LoadedModel, Any]) -> None:
     ours, theirs = small
     texts = {sequence: random_tokens(ours, 60, seed=20 + sequence) for sequence in (0, 1, 2)}
     cache = ours.make_cache(sequences=3, context=64, types=FLOATS)
@@ -159,7 +159,7 @@ def test_prefixes_are_reused_from_the_last_checkpoint(small: tuple[LoadedModel, 
     assert cache.resume_point(1, 12) == 0
 
 
-def test_a_sequence_goes_on_after_being_taken_back(small: tuple[LoadedModel, Any]) -> None:
+def test_a_truncated_sequence_can_continue(small: tuple[LoadedModel, Any]) -> None:
     ours, theirs = small
     tokens, others = random_tokens(ours, 60, seed=50), random_tokens(ours, 9, seed=51)
     cache = ours.make_cache(sequences=1, context=128, types=FLOATS)
@@ -183,7 +183,7 @@ def test_greedy_output_agrees_token_for_token(pair: tuple[LoadedModel, Any]) -> 
 
 
 def answer(engine: Engine, prompt: list[int], count: int, **options: int) -> tuple[list[int], Done]:
-    """The tokens an engine generates greedily after `prompt`, and what it says at the end."""
+    """Return the tokens that an engine generates greedily after `prompt`, and its final event."""
     tokens: list[int] = []
     ended: list[Done] = []
 
@@ -213,7 +213,7 @@ def their_answer(theirs: Any, prompt: list[int], count: int) -> list[int]:
     return tokens[len(prompt) :]
 
 
-def test_every_turn_of_a_conversation_reuses_what_went_before(small: tuple[LoadedModel, Any]) -> None:
+def test_every_turn_of_a_conversation_reuses_the_previous_ones(small: tuple[LoadedModel, Any]) -> None:
     ours, theirs = small
     engine = Engine(ours, context=128, parallel=2, batch_size=16, cache_types=FLOATS)
     opening, question = random_tokens(ours, 30, seed=60), random_tokens(ours, 8, seed=61)
@@ -267,7 +267,7 @@ EXPERTS = {"expert_count": 4, "expert_used_count": 2}
         ({"embedding_length": 0}, "'lfm2.embedding_length' should be positive, but is 0"),
         ({"feed_forward_length": None}, "'lfm2.feed_forward_length' is missing"),
         ({"shortconv.l_cache": None}, "'lfm2.shortconv.l_cache' is missing"),
-        ({"shortconv.l_cache": 1}, "'lfm2.shortconv.l_cache' is 1, which is no convolution"),
+        ({"shortconv.l_cache": 1}, "'lfm2.shortconv.l_cache' is 1, which is too short for a convolution"),
         (
             {"shortconv.l_cache": [3, 4]},
             "'lfm2.shortconv.l_cache' is not to differ between layers, but is [3, 4]",
@@ -306,7 +306,7 @@ EXPERTS = {"expert_count": 4, "expert_used_count": 2}
     ],
     ids=str,
 )
-def test_nonsense_is_refused(
+def test_invalid_metadata_is_refused(
     plain: tuple[TinyLfm2, Any], metadata: dict[str, Any], complaint: str, tmp_path: Path
 ) -> None:
     config, theirs = plain

@@ -44,7 +44,7 @@ MODELS = {
 
 @pytest.fixture(scope="module", params=MODELS, ids=[name.replace(" ", "-") for name in MODELS])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ops: Backend):
-    """(ours, transformers') of one configuration."""
+    """Our model and transformers', of one configuration."""
     config = MODELS[request.param]
     theirs = original(config)
     path = tiny_llama_gguf(tmp_path_factory.mktemp("llama") / "model.gguf", config, model=theirs)

@@ -78,13 +78,13 @@ def largest_difference(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 @pytest.fixture(scope="module", params=MODELS, ids=[name.replace(" ", "-") for name in MODELS])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ops: Backend):
-    """(ours, transformers') of one configuration."""
+    """Our model and transformers', of one configuration."""
     return made(tmp_path_factory.mktemp("llama4"), MODELS[request.param])
 
 
 @pytest.fixture(scope="module")
 def scout(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedModel, Any]:
-    """(ours, transformers') of one with chunks of 16; heads fill a block of a quantised cache."""
+    """Our model and transformers' with chunks of 16; heads fill a block of a quantised cache."""
     config = TinyLlama4(head_dim=32, no_rope_interval=2, layers=4, seed=20)
     return made(tmp_path_factory.mktemp("scout"), config)
 
@@ -114,7 +114,7 @@ def test_log_probabilities_agree_after_prefix_reuse(pair: tuple[LoadedModel, Any
 @pytest.mark.slow
 @pytest.mark.parametrize("name", GREEDY)
 def test_greedy_output_agrees_token_for_token(name: str, tmp_path: Path, ops: Backend) -> None:
-    """Their cache is one of the last chunk - 1 positions, with the chunks in its mask."""
+    """The reference caches the last chunk - 1 positions, with the chunks in its mask."""
     check_greedy(*made(tmp_path, MODELS[name]))
 
 
@@ -124,7 +124,7 @@ def test_greedy_output_agrees_token_for_token(name: str, tmp_path: Path, ops: Ba
 def test_a_prefix_is_taken_up_where_its_chunk_is_whole(
     scout: tuple[LoadedModel, Any], shared: int, resumed: int
 ) -> None:
-    """After 78 positions, chunks that none of the last 16 is in are gone: those before 48."""
+    """After 78 positions, chunks without any of the last 16 are gone: those before 48."""
     ours, theirs = scout
     tokens = random_tokens(ours, 70, 13) + random_tokens(ours, 10, 14)
     cache = ours.make_cache(sequences=2, context=256, types=FLOATS)
@@ -138,8 +138,8 @@ def test_a_prefix_is_taken_up_where_its_chunk_is_whole(
     assert largest_difference(found, reference_log_probabilities(theirs, tokens)[resumed:]) < 1e-3
 
 
-def test_streams_beside_each_other_agree(scout: tuple[LoadedModel, Any]) -> None:
-    """Three sequences in every batch, at different places of their chunks."""
+def test_concurrent_streams_agree(scout: tuple[LoadedModel, Any]) -> None:
+    """Three sequences share every batch, at different places of their chunks."""
     ours, theirs = scout
     texts = [random_tokens(ours, 70, 15), random_tokens(ours, 49, 16), random_tokens(ours, 58, 17)]
     cache = ours.make_cache(sequences=3, context=256, types=FLOATS)
@@ -168,10 +168,10 @@ def test_streams_beside_each_other_agree(scout: tuple[LoadedModel, Any]) -> None
     ],
     ids=["rotated and normed", "rotated", "unrotated", "everything"],
 )
-def test_after_a_shift_all_is_as_if_computed_there(tmp_path: Path, config: TinyLlama4) -> None:
+def test_a_shift_gives_the_same_as_computing_at_the_new_positions(tmp_path: Path, config: TinyLlama4) -> None:
     """Keys and values of the first layer do not depend on what was removed, so models have one layer.
 
-    Other positions are in other chunks then, and queries have other temperatures.
+    Shifted positions lie in other chunks, and queries have other temperatures.
     """
     ours, theirs = made(tmp_path, config)
     tokens = random_tokens(ours, 70, 18)
@@ -189,7 +189,7 @@ def test_after_a_shift_all_is_as_if_computed_there(tmp_path: Path, config: TinyL
 def test_other_types_of_keys_and_values_come_near(
     scout: tuple[LoadedModel, Any], types: str, bound: float
 ) -> None:
-    """By the median of the positions: where two experts nearly tie, rounding can choose the other."""
+    """The median over positions is compared: where two experts nearly tie, rounding can choose the other."""
     ours, theirs = scout
     tokens = random_tokens(ours, 70, 19)
     cache = ours.make_cache(sequences=1, context=256, types=KVTypes.parse(types))
@@ -201,7 +201,7 @@ def test_other_types_of_keys_and_values_come_near(
 
 
 def options_of(path: Path, values: dict[str, Any]) -> list[Llama4LayerOptions]:
-    """What the model makes of these metadata, of each layer."""
+    """Return each layer's options, read from these metadata."""
     writer = GGUFWriter(path, "llama4")
     for key, value in values.items():
         writer.add(key, value)
@@ -212,7 +212,7 @@ def options_of(path: Path, values: dict[str, Any]) -> list[Llama4LayerOptions]:
         return [layer for layer in Llama4.read_options(file).layers if isinstance(layer, Llama4LayerOptions)]
 
 
-def test_what_a_file_does_not_say_is_as_published(tmp_path: Path) -> None:
+def test_missing_settings_default_to_the_published_ones(tmp_path: Path) -> None:
     from transformers import Llama4TextConfig
 
     published = Llama4TextConfig()
@@ -270,7 +270,7 @@ def test_what_a_file_does_not_say_is_as_published(tmp_path: Path) -> None:
         ("rope.scaling.factor", -4.0),
     ],
 )
-def test_metadata_that_make_no_sense_are_refused_by_name(tmp_path: Path, key: str, value: Any) -> None:
+def test_invalid_metadata_is_refused_by_name(tmp_path: Path, key: str, value: Any) -> None:
     said = converted(original(TinyLlama4(expert_interval=2))).keys
     with pytest.raises(ModelError, match=rf"llama4\.{key}'"):
         options_of(tmp_path / "wrong.gguf", {**said, key: value})

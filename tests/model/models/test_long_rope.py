@@ -1,4 +1,4 @@
-"""Rotations that depend on how long a context is to be, of Phi 3 and MiniCPM 4."""
+"""Rotations of Phi 3 and MiniCPM 4, which depend on the size of the context."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ MODELS = {"phi3": TINY, "llama": tiny("llama", 8)}
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(("context", "count"), [(FIRST, 30), (CONTEXT, 70)], ids=["short", "long"])
-def test_the_context_decides_by_which_factors_it_turns(
+def test_the_context_selects_the_rotation_factors(
     tmp_path: Path, ops: Backend, context: int, count: int, name: str
 ) -> None:
-    """The reference decides by the length of the text, so texts here are as long as their contexts allow."""
+    """The reference decides by the text's length, so texts here are as long as their contexts allow."""
     theirs = original(MODELS[name])
     ours = load_model(tiny_decoder_gguf(tmp_path / "m.gguf", MODELS[name], model=theirs), ops=ops)
     tokens = random_tokens(ours, count, 11)
@@ -56,8 +56,8 @@ def test_the_context_decides_by_which_factors_it_turns(
 
 
 @pytest.mark.parametrize(("context", "count"), [(FIRST, 20), (CONTEXT, 60)], ids=["short", "long"])
-def test_a_shift_turns_as_the_context_does(tmp_path: Path, context: int, count: int) -> None:
-    """With one layer nothing that is kept depends on what was removed."""
+def test_a_shift_uses_the_contexts_rotation_factors(tmp_path: Path, context: int, count: int) -> None:
+    """Nothing that remains depends on what was removed if there is one layer."""
     theirs = original(TINY)
     ours = load_model(tiny_decoder_gguf(tmp_path / "phi3.gguf", TINY, model=theirs))
     tokens = random_tokens(ours, count + 11, 12)

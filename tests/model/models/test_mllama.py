@@ -50,7 +50,7 @@ PLACES = {
 
 @pytest.fixture(scope="module", params=MODELS, ids=[name.replace(" ", "-") for name in MODELS])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ops: Backend):
-    """(ours, transformers') of one configuration."""
+    """Our model and transformers', of one configuration."""
     config = MODELS[request.param]
     theirs = original(config)
     path = tiny_mllama_gguf(tmp_path_factory.mktemp("mllama") / "model.gguf", config, model=theirs)
@@ -65,7 +65,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory, ops: Backend) -> LoadedModel
 
 
 def texts(ours: LoadedModel, seed: int = 0) -> list[Text]:
-    """One text of 40 tokens for each of `PLACES`."""
+    """Return a text of 40 tokens for each of `PLACES`."""
     hidden = ours.model.options.hidden_size
     return [Text.random(40, places, hidden=hidden, seed=seed + n) for n, places in enumerate(PLACES.values())]
 
@@ -92,7 +92,7 @@ def test_log_probabilities_agree_of_texts_with_and_without_images_in_one_batch(
 
 
 def test_images_matter(pair: tuple[LoadedModel, Any]) -> None:
-    """Else the test above would show nothing."""
+    """The test above would prove nothing without this."""
     ours, _ = pair
     text = texts(ours)[2]
     other = Text(text.tokens, {place: states + 1 for place, states in text.images.items()})
@@ -102,7 +102,7 @@ def test_images_matter(pair: tuple[LoadedModel, Any]) -> None:
     assert (first[11:] - second[11:]).abs().amax(dim=1).min() > 0.01
 
 
-def test_only_the_rows_asked_for_are_answered(pair: tuple[LoadedModel, Any]) -> None:
+def test_only_the_wanted_rows_are_returned(pair: tuple[LoadedModel, Any]) -> None:
     ours, _ = pair
     parts = [Part(sequence, text, 0, 40) for sequence, text in enumerate(texts(ours))]
     batch = batch_of(parts)
@@ -112,7 +112,7 @@ def test_only_the_rows_asked_for_are_answered(pair: tuple[LoadedModel, Any]) -> 
         torch.testing.assert_close(log_probabilities(ours, new_cache(ours), batch), every[batch.outputs])
 
 
-def test_tokens_that_are_no_text_are_read_but_never_answered(plain: LoadedModel) -> None:
+def test_image_tokens_are_read_but_never_predicted(plain: LoadedModel) -> None:
     batch = Batch.of([IMAGE, 5, IMAGE], [0, 1, 2], [0] * 3, [1, 2])
     cache = new_cache(plain)
     with torch.inference_mode():
@@ -148,7 +148,7 @@ def test_greedy_output_agrees_token_for_token(pair: tuple[LoadedModel, Any]) -> 
 
 @pytest.mark.slow
 def test_greedy_output_after_images_agrees_token_for_token(pair: tuple[LoadedModel, Any]) -> None:
-    """Each token is the most probable one for transformers too, given those before it."""
+    """Each token is also the most probable one for transformers, given those before it."""
     ours, theirs = pair
     given, cache = texts(ours, seed=30), new_cache(ours)
     batch = batch_of([Part(sequence, text, 0, 40) for sequence, text in enumerate(given)])
@@ -210,8 +210,8 @@ def test_a_failed_pass_changes_nothing(plain: LoadedModel) -> None:
         assert torch.equal(after, expected)
 
 
-def test_more_images_than_there_is_room_for_are_refused(plain: LoadedModel) -> None:
-    """The file says that an image has up to 10 states, so there is room for 40."""
+def test_more_images_than_fit_are_refused(plain: LoadedModel) -> None:
+    """The file states up to 10 states per image, so there is room for 40."""
     hidden = plain.model.options.hidden_size
     text = Text.random(8, {0: 10, 2: 10, 3: 10, 5: 10, 7: 1}, hidden=hidden, seed=50)
     cache = new_cache(plain)
@@ -224,7 +224,7 @@ def test_more_images_than_there_is_room_for_are_refused(plain: LoadedModel) -> N
     read(plain, cache, [Part(0, text, 3, 7)])
 
 
-def test_neighbours_in_the_batch_change_no_bit(tmp_path: Path) -> None:
+def test_results_do_not_depend_on_other_rows_of_the_batch(tmp_path: Path) -> None:
     pytest.importorskip("puna._native", reason=NOT_BUILT)
     ours = load_model(tiny_mllama_gguf(tmp_path / "model.gguf", TinyMllama()), ops=backend_named("cpu"))
     given = texts(ours)
@@ -237,12 +237,16 @@ def test_neighbours_in_the_batch_change_no_bit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "complaint"),
     [
-        ("attention.cross_attention_layers", None, "should list the layers that look at images, but is None"),
-        ("attention.cross_attention_layers", 3, "should list the layers that look at images, but is 3"),
+        (
+            "attention.cross_attention_layers",
+            None,
+            "should list the layers that attend to images, but is None",
+        ),
+        ("attention.cross_attention_layers", 3, "should list the layers that attend to images, but is 3"),
         (
             "attention.cross_attention_layers",
             "1,3",
-            "should list the layers that look at images, but is '1,3'",
+            "should list the layers that attend to images, but is '1,3'",
         ),
         ("attention.cross_attention_layers", [1, 4], "names layer 4, but there are layers 0 to 3"),
         ("attention.cross_attention_layers", [-1], "names layer -1"),
@@ -251,14 +255,14 @@ def test_neighbours_in_the_batch_change_no_bit(tmp_path: Path) -> None:
         ("vision.max_num_tiles", "many", "should be a size, but is 'many'"),
     ],
 )
-def test_nonsense_in_the_metadata_is_named(tmp_path: Path, key: str, value: Any, complaint: str) -> None:
+def test_invalid_metadata_is_named(tmp_path: Path, key: str, value: Any, complaint: str) -> None:
     path = tiny_mllama_gguf(tmp_path / "good.gguf", TinyMllama())
     bad = rewritten(path, tmp_path / "bad.gguf", architecture="mllama", **{f"mllama.{key}": value})
     with pytest.raises(ModelError, match=rf"bad\.gguf: .*'mllama\.{key}' {complaint}"):
         load_model(bad)
 
 
-def test_a_model_no_layer_of_which_looks_at_images_is_a_llama(tmp_path: Path) -> None:
+def test_a_model_without_cross_attention_layers_is_a_llama(tmp_path: Path) -> None:
     config = TinyMllama(layers=2, cross_layers=(), seed=5)
     theirs = config.build()
     ours = load_model(tiny_mllama_gguf(tmp_path / "none.gguf", config, model=theirs))

@@ -14,7 +14,7 @@ from puna.batch import Batch, KeptStates
 from puna.errors import ModelError
 from puna.gguf import open_gguf
 from puna.model.decoder import Decoder
-from puna.model.load import LoadedModel, load_model
+from puna.model.load import LoadedModel, LoadSettings, load_model
 from puna.model.memory import Forecast
 from puna.ops import Backend
 from tests.model.models.parity import FLOATS, random_tokens
@@ -26,7 +26,7 @@ from tests.tiny.heads_reference import Reference
 
 @pytest.fixture(scope="module", params=MODELS)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ops: Backend) -> Any:
-    """(ours, the reference)."""
+    """Our model and the reference."""
     tiny = MODELS[request.param]
     reference = Reference(tiny)
     path = tiny_decoder_gguf(tmp_path_factory.mktemp("heads") / "model.gguf", tiny, model=reference.model)
@@ -34,7 +34,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def our_logits(ours: LoadedModel, tokens: list[int], parts: list[int]) -> list[torch.Tensor]:
-    """As `Reference.logits`, the tokens being read in `parts` beside another sequence."""
+    """Return logits like `Reference.logits`, reading the tokens in `parts` beside another sequence."""
     model, ops = ours.model, ours.ops
     assert isinstance(model, Decoder)
     cache = ours.make_cache(sequences=2, context=128, types=FLOATS)
@@ -78,7 +78,7 @@ def test_logits_are_those_of_the_published_formula(pair: Any, parts: list[int]) 
 
 @dataclasses.dataclass(frozen=True)
 class Lacking(TinyHeads):
-    """Files of which lack a tensor of the head."""
+    """Model whose files lack a tensor of the head."""
 
     tensor: str = ""
 
@@ -99,7 +99,7 @@ def test_a_head_that_lacks_a_tensor_is_refused(tmp_path: Path) -> None:
         load_model(lacking(tmp_path, "nextn.hnorm"))
 
 
-def test_a_file_without_what_joins_a_head_has_none(tmp_path: Path) -> None:
+def test_a_file_without_the_joint_projection_has_no_prediction_heads(tmp_path: Path) -> None:
     loaded = load_model(lacking(tmp_path, "nextn.eh_proj"))
     assert isinstance(loaded.model, Decoder)
     assert not loaded.model.prediction_heads
@@ -119,7 +119,7 @@ def test_heads_are_counted_where_they_are_loaded(tmp_path: Path) -> None:
     ]
     assert tables[0].parts[3].cache == tables[0].parts[2].cache > 0
     assert tables[0].activations - tables[1].activations >= 16 * every.options.hidden_size * 4
-    loaded = load_model(path, prediction_heads=False)
+    loaded = load_model(path, LoadSettings(prediction_heads=False))
     assert loaded.weight_bytes == few.weight_bytes
     assert isinstance(loaded.model, Decoder)
     assert not loaded.model.prediction_heads

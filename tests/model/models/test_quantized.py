@@ -1,6 +1,6 @@
-"""A hybrid in every type that files are written in, against transformers with the same weights in float32.
+"""A hybrid in every type of files, against transformers with the same weights in float32.
 
-Its layers are a gated delta network and attention, so the products of both have weights of that type.
+Its layers are a gated delta network and attention, so that weights of that type are used in both.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TYPES = sorted(QUANTIZABLE - {GGMLType.F32, GGMLType.F64})
 
 
 def rounded(model: Any, kind: GGMLType) -> Any:
-    """The model with the weights that a file of type `kind` has."""
+    """Return the model with the weights of a file of type `kind`."""
     found = copy.deepcopy(model)
     with torch.no_grad():
         for parameter in found.parameters():

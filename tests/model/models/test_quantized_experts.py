@@ -1,4 +1,4 @@
-"""Experts in every type that Puna writes, against the same numbers in transformers, in float32."""
+"""Experts in every type that Puna writes, against the same values in transformers, in float32."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KINDS = sorted(kind for kind in QUANTIZABLE if kind != GGMLType.F64)
 
 
 def with_experts_of(path: Path) -> torch.nn.Module:
-    """The model of transformers with the experts of a file, as the `gguf` package reads them."""
+    """Return transformers' model with the experts of a file, as the `gguf` package reads them."""
     tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
 
     def values(name: str) -> torch.Tensor:
@@ -54,10 +54,10 @@ def with_experts_of(path: Path) -> torch.nn.Module:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_experts_of_every_type_that_is_written(tmp_path: Path, kind: GGMLType) -> None:
-    """In numpy as exactly as floats; kernels round what they multiply quantised numbers with to 8 bits.
+def test_experts_of_every_written_type_agree(tmp_path: Path, kind: GGMLType) -> None:
+    """NumPy is as exact as floats; kernels round activations for quantised weights to 8 bits.
 
-    Some make integers of 16-bit floats.
+    Some turn 16-bit floats into integers.
     """
     path = converted(original(TINY)).write(tmp_path / "tiny.gguf", kind, among="_exps")
     with open_gguf(path) as file:

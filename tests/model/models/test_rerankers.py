@@ -53,7 +53,7 @@ def score(loaded: LoadedModel, *documents: str, query: str = QUERY, **settings: 
 
 
 def of_a_classifier(theirs: Any) -> Expected:
-    """The probability by the logits; BERT is told which of the texts a token is of."""
+    """Compute the probability from the logits; BERT is told which text a token belongs to."""
     tells = isinstance(theirs, BertForSequenceClassification)
 
     def expected(ours: LoadedModel, document: str) -> float:
@@ -97,7 +97,7 @@ SAVED = {"jina": save_jina_reranker, "jina 2": save_jina_reranker2}
 
 @pytest.fixture(scope="module", params=[*MODELS, *QWEN3S, "jina without pooler"])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ops: Backend):
-    """(ours, what transformers scores a document with)."""
+    """Our model and transformers' score of a document."""
     path = tmp_path_factory.mktemp("reranker") / "model.gguf"
     if request.param in QWEN3S:
         model = original(QWEN3S[request.param])
@@ -148,7 +148,7 @@ def test_another_model_does_not_rank(tmp_path: Path) -> None:
         run.embed(0, "once", query="once")
 
 
-def test_two_separators_are_between_the_texts_where_tokenizers_are_robertas(
+def test_two_separators_stand_between_the_texts_with_robertas_tokenizer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from puna.engine.embedding import _pair
@@ -170,8 +170,8 @@ def test_classes_that_are_not_yes_and_no_are_refused(tmp_path: Path, labels: Any
         load_model(path)
 
 
-def test_two_kinds_of_text_without_a_pooler_are_refused(tmp_path: Path) -> None:
-    """As llama.cpp's converter writes them."""
+def test_two_token_types_without_a_pooler_are_refused(tmp_path: Path) -> None:
+    """llama.cpp's converter writes such files."""
     found = converted(tiny_bert_reranker(), saved_with_words)
     for kind in ("weight", "bias"):
         del found.tensors[f"cls.{kind}"]
@@ -181,7 +181,7 @@ def test_two_kinds_of_text_without_a_pooler_are_refused(tmp_path: Path) -> None:
         load_model(found.write(tmp_path / "bad.gguf"))
 
 
-def test_an_adapter_of_kinds_that_are_told_apart_is_refused(tmp_path: Path) -> None:
+def test_an_adapter_of_distinguished_token_types_is_refused(tmp_path: Path) -> None:
     path = tiny_reranker_gguf(tmp_path / "bert.gguf", tiny_bert_reranker())
     writer = adapter_writer(tmp_path / "a.gguf", "bert")
     for half, shape in (("a", (4, 64)), ("b", (2, 4))):

@@ -32,14 +32,14 @@ LONG = 200
 
 @pytest.fixture(scope="module", params=MODELS)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ops: Backend):
-    """(ours, transformers') of one configuration."""
+    """Our model and transformers', of one configuration."""
     config = MODELS[request.param]
     path = tiny_t5_gguf(tmp_path_factory.mktemp("t5") / "model.gguf", config, model=original(config))
     return load_model(path, ops=ops), original(config)
 
 
 def expected(theirs: Any, source: list[int], answer: list[int]) -> torch.Tensor:
-    """Log-probabilities after each token of `answer`, which begins with the start token."""
+    """Return log-probabilities after each token of `answer`, which begins with the start token."""
     with torch.inference_mode():
         ids = torch.tensor([source])
         logits = theirs(
@@ -52,7 +52,7 @@ def expected(theirs: Any, source: list[int], answer: list[int]) -> torch.Tensor:
 
 
 def read(ours: LoadedModel, cache: Cache, parts: list[tuple[int, list[int] | None, list[int]]]) -> list[Any]:
-    """Log-probabilities of each part: a sequence, the prompt it begins with, and tokens of its answer."""
+    """Return log-probabilities of each part: a sequence, the prompt it starts with, and answer tokens."""
     tokens, positions, sequences, payloads = [], [], [], []
     for sequence, source, answer in parts:
         begin = cache.length(sequence)
@@ -97,7 +97,7 @@ def test_log_probabilities_agree_whole_and_in_parts_beside_others(
 
 
 def test_the_prompt_matters(pair: tuple[LoadedModel, Any]) -> None:
-    """Else the test above would show nothing."""
+    """The test above would prove nothing without this."""
     ours, _ = pair
     cache = ours.make_cache(sequences=2, context=256, types=FLOATS)
     answer = random_tokens(ours, 10, 2)
@@ -196,7 +196,7 @@ def test_vectors_are_the_mean_of_the_encoders_states(tmp_path: Path, ops: Backen
     ("metadata", "words"),
     [
         ({"attention.relative_buckets_count": None}, "relative_buckets_count' is missing"),
-        ({"attention.relative_buckets_count": 3}, "relative_buckets_count' is 3, and it takes 4 to"),
+        ({"attention.relative_buckets_count": 3}, "relative_buckets_count' is 3, but should be 4 to"),
         ({"decoder_start_token_id": 10_000}, "decoder_start_token_id' is 10000, of"),
         ({"decoder_block_count": 4}, "decoder_block_count' is 4, but there are only tensors of 3"),
         ({"block_count": 1}, "block_count' is 1, but there are tensors of layer 1"),
@@ -204,7 +204,7 @@ def test_vectors_are_the_mean_of_the_encoders_states(tmp_path: Path, ops: Backen
     ],
     ids=str,
 )
-def test_metadata_that_makes_no_sense_is_named(tmp_path: Path, metadata: dict[str, Any], words: str) -> None:
+def test_invalid_metadata_is_named(tmp_path: Path, metadata: dict[str, Any], words: str) -> None:
     config = MODELS["flan"]
     path = tiny_t5_gguf(tmp_path / "bad.gguf", config, model=original(config), metadata=metadata)
     with pytest.raises(ModelError, match=words):

@@ -1,4 +1,4 @@
-"""What tiny random models that see have in common: files, names, random weights, pixels for transformers."""
+"""Base of tiny random vision models: files, names, random weights, pixels for transformers."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ Tensors = dict[str, np.ndarray]
 
 @dataclass
 class Layout:
-    """How a file is laid out: all in one, as Ollama has it, or the tower in a file of its own (llama.cpp)."""
+    """Layout of files: one file, as in Ollama, or the tower in its own file, as in llama.cpp."""
 
     model: Path
     projector: Path | None = None
 
 
 def randomise(model: Any, seed: int) -> Any:
-    """Random weights of about the size that trained ones have; norms near 1, or near 0 where 1 is added."""
+    """Set random weights of a realistic size; norms are near 1, or near 0 where 1 is added."""
     torch.default_generator.manual_seed(seed)
     model = model.float().eval()
     with torch.no_grad():
@@ -61,7 +61,7 @@ def randomise(model: Any, seed: int) -> Any:
 
 
 def renamed(state: Tensors, names: dict[str, str], theirs: str, ours: str) -> Tensors:
-    """Tensors whose names begin with `theirs`, the rest by `names`, now beginning with `ours`."""
+    """Return the tensors with prefix `theirs`, renamed by `names`, with prefix `ours`."""
     return {
         f"{ours}{after}.{kind}": state[f"{theirs}{before}.{kind}"]
         for before, after in names.items()
@@ -79,9 +79,9 @@ def write(
     chat_template: str = CHATML,
     matrices: GGMLType = GGMLType.F32,
 ) -> Path:
-    """A file with `metadata` (without the architecture's name); with `markers` it has a tokenizer.
+    """Write a file with `metadata` (without the architecture's name); with `markers` it has a tokenizer.
 
-    Its matrices are of the type `matrices`, where that holds their rows.
+    Matrices have the type `matrices` if it holds their rows.
     """
     writer = GGUFWriter(path, architecture)
     for key, value in metadata.items():
@@ -101,14 +101,14 @@ def state_of(model: Any) -> Tensors:
 
 
 def channels_first(options: VisionOptions, image: Image) -> torch.Tensor:
-    """The normalised pixels [tiles, 3, height, width] of an image."""
+    """Return the normalised pixels [tiles, 3, height, width] of an image."""
     tiles = np.ascontiguousarray(image.pixels.pixels.transpose(0, 3, 1, 2))
     flat = normalised(tiles.reshape(len(tiles), -1), options.mean, options.std)
     return torch.from_numpy(flat.reshape(tiles.shape))
 
 
 def save(folder: Path, model: Any, markers: Sequence[str], pictures: dict[str, Any]) -> Path:
-    """The checkpoint of `model` in `folder`, which is returned."""
+    """Save the checkpoint of `model` in `folder`; return the folder."""
     save_tokenizer(saved(folder, model, tokenizer=False), markers=markers)
     (folder / "preprocessor_config.json").write_text(json.dumps(pictures))
     return folder
@@ -117,7 +117,7 @@ def save(folder: Path, model: Any, markers: Sequence[str], pictures: dict[str, A
 def converted_apart(
     folder: Path, checkpoint: Path, sized: dict[str, Any], matrices: GGMLType = GGMLType.F32
 ) -> Layout:
-    """What our converter makes of a checkpoint; its tower also has the keys `sized`."""
+    """Return our conversion of a checkpoint; its tower also has the keys `sized`."""
     layout = Layout(folder / "text.gguf", folder / "mmproj.gguf")
     convert(checkpoint, layout.model, FileType.F32)
     assert layout.projector is not None
@@ -130,7 +130,7 @@ def converted_apart(
 
 @dataclass
 class WithLlama:
-    """What models have in common whose text is a Llama's, or nearly."""
+    """Base of tiny vision models whose text model is nearly a Llama."""
 
     text: TinyLlama
     hidden: int = 48
@@ -147,17 +147,17 @@ class WithLlama:
 
     @property
     def vocab(self) -> int:
-        """Tokens of the text, its markers among them, and after them what stands for parts of images."""
+        """Size of the vocabulary: text tokens with markers, then stand-ins for parts of images."""
         return len(vocabulary()) + len(self.markers) + 1
 
     @property
     def pictures(self) -> dict[str, Any]:
-        """What preprocessor_config.json says of how pictures are prepared."""
+        """Settings of preprocessor_config.json."""
         return HALVES
 
     @property
     def sized(self) -> dict[str, Any]:
-        """Keys of a tower that tiny models need, while files leave them out, as usual sizes are known."""
+        """Keys of a tower that tiny models need and usual sizes do not."""
         return {}
 
     @property
@@ -165,11 +165,11 @@ class WithLlama:
         return self.vocab - 1
 
     def ids(self, tokens: list[int]) -> torch.Tensor:
-        """[1, tokens], with what transformers knows parts of images by."""
+        """Return [1, tokens] with transformers' tokens for parts of images."""
         return torch.tensor([[self.part_id if token == PART else token for token in tokens]])
 
     def sizes(self) -> dict[str, Any]:
-        """Of the text, as Hugging Face's configurations name them."""
+        """Return the text's sizes as Hugging Face names them."""
         text = self.text
         return {
             "vocab_size": self.vocab,
@@ -184,7 +184,7 @@ class WithLlama:
         }
 
     def metadata(self) -> dict[str, Any]:
-        """What a file says of the text that is all in one, beside what our converter does."""
+        """Metadata of the text in a single file, besides our converter's."""
         return {}
 
     def vision_metadata(self) -> dict[str, Any]:
@@ -201,7 +201,7 @@ class WithLlama:
         return save(folder, model, [*self.markers, "<|part|>"], self.pictures)
 
     def write(self, folder: Path, model: Any, *, apart: bool = False) -> Layout:
-        """In one file, as Ollama writes it, or as we convert the checkpoint, with the tower `apart`."""
+        """Write one file in Ollama's layout, or our conversion with the tower `apart`."""
         if apart:
             return converted_apart(folder, self.save(folder / "checkpoint", model), self.sized, self.matrices)
         found = converted(model, self.save)
@@ -211,9 +211,9 @@ class WithLlama:
         return Layout(found.write(folder / "one.gguf", self.matrices))
 
     def text_tensors(self, tensors: Tensors) -> Tensors:
-        """As a file has them that is all in one, of those that our converter makes."""
+        """Return our converter's text tensors in the layout of a single file."""
         return tensors
 
     def tower(self, state: Tensors) -> Tensors:
-        """As a file has it that is all in one."""
+        """Return the tower's tensors in the layout of a single file."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""A tiny random DeepSeek-OCR, of parts that transformers has: SAM and text of its successor, and CLIP."""
+"""Tiny random DeepSeek-OCR from parts of transformers: its successor's SAM and text model, and CLIP."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class DeepSeekOcr(torch.nn.Module):
         self.lm_head = torch.nn.Linear(size, vocab, bias=False)
 
     def see(self, pixels: torch.Tensor) -> torch.Tensor:
-        """[1, 3, side, side] to a square of rows [rows, rows, size]."""
+        """Map [1, 3, side, side] to a square of rows [rows, rows, size]."""
         seen = self.sam(pixels).last_hidden_state.flatten(2).transpose(1, 2)
         side, inner = int(seen.shape[1] ** 0.5), self.clip
         table = inner.embeddings.position_embedding.weight
@@ -41,7 +41,7 @@ class DeepSeekOcr(torch.nn.Module):
         return self.projector(torch.cat([hidden[:, 1:], seen], dim=-1)).reshape(side, side, -1)
 
     def lines(self, grid: torch.Tensor) -> torch.Tensor:
-        """The rows of a grid, each line with a newline."""
+        """Return the rows of a grid with a newline after each line."""
         ends = self.image_newline.expand(len(grid), 1, -1)
         return torch.cat([grid, ends], dim=1).flatten(0, 1)
 
@@ -73,7 +73,7 @@ _PUBLISHED = {
 
 
 class DeepseekOCRForCausalLM:
-    """A model as it is published: queries, keys and values in one, experts one by one."""
+    """Published form of a model: joint queries, keys and values, separate experts."""
 
     def __init__(self, model: DeepSeekOcr, config: dict[str, Any]) -> None:
         self._state = dict(model.state_dict())
@@ -99,7 +99,7 @@ class DeepseekOCRForCausalLM:
 
 
 def _joined(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """With queries, keys and values of CLIP in one."""
+    """Join the queries, keys and values of CLIP."""
     layer = "model.vision_model.transformer.layers."
     for name in [name for name in state if name.startswith(layer) and "q_proj" in name]:
         parts = [state.pop(name.replace("q_proj", f"{part}_proj")) for part in "qkv"]
@@ -109,7 +109,7 @@ def _joined(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 @dataclass
 class TinyDeepSeekOcr(WithLlama):
-    """Nine rows to a tile, two to nine tiles to an image, and sixteen to the whole; tiles have 40 pixels."""
+    """Nine rows per tile of 40 pixels, two to nine tiles, and sixteen rows for the whole."""
 
     sam_hidden: int = 32
 
@@ -164,7 +164,7 @@ class TinyDeepSeekOcr(WithLlama):
         )
 
     def metadata(self) -> dict[str, Any]:
-        """Without what Ollama leaves out."""
+        """Metadata without the keys that Ollama omits."""
         left_out = "feed_forward_length", "shared_count", "group_count", "group_used_count"
         return {f"expert_{name}": None for name in left_out}
 

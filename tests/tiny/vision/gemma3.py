@@ -1,4 +1,4 @@
-"""A tiny random Gemma 3 that sees."""
+"""Tiny random Gemma 3 with vision."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.tiny.vision.common import (
 
 @dataclass
 class TinyGemma3Vision:
-    """Four rows of 16 patches to an image."""
+    """Four rows of 16 patches per image."""
 
     text: TinyGemma3
     hidden: int = 48
@@ -71,7 +71,7 @@ class TinyGemma3Vision:
         return randomise(Gemma3ForConditionalGeneration(config), self.seed)
 
     def write(self, folder: Path, model: Any, *, apart: bool = False) -> Layout:
-        """In one file, as Ollama writes it, or as we convert the checkpoint, with the tower `apart`."""
+        """Write one file in Ollama's layout, or our conversion with the tower `apart`."""
         if apart:
             return converted_apart(folder, self.save(folder / "checkpoint", model), {})
         found = stated(converted(model, self.save), self.text)

@@ -1,4 +1,4 @@
-"""A tiny random Gemma 3n that sees."""
+"""Tiny random Gemma 3n with vision."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WORDS = 3
 
 @dataclass
 class TinyGemma3nVision(WithLlama):
-    """Four rows to an image, and one after them that stands for their end."""
+    """Four rows per image, and one after them for its end."""
 
     text: TinyLlama  # not used
     image_size: int = 64
@@ -32,7 +32,7 @@ class TinyGemma3nVision(WithLlama):
 
     @property
     def own_words(self) -> int:
-        """Tokens that are the text's."""
+        """Number of the text's own tokens."""
         return self.vocab - _WORDS
 
     @property
@@ -49,7 +49,7 @@ class TinyGemma3nVision(WithLlama):
         from transformers.models.gemma3n import modeling_gemma3n
 
         def from_config(config: Any) -> nn.Module:
-            """Instead of timm's, and of what listens."""
+            """Stand in for timm's model, and for the audio tower."""
             if config.model_type == "gemma3n_text":
                 return modeling_gemma3n.Gemma3nTextModel(config)
             return Wrapped(self.side) if config.model_type == "gemma3n_vision" else nn.Identity()
@@ -70,7 +70,7 @@ class TinyGemma3nVision(WithLlama):
             return randomise(Gemma3nForConditionalGeneration(config), self.seed)
 
     def write(self, folder: Any, model: Any, *, apart: bool = True) -> Any:
-        """There is no layout but this one."""
+        """Write the only layout."""
         return super().write(folder, model, apart=True)
 
     @property

@@ -1,4 +1,4 @@
-"""Tiny random Gemma 4 models that see."""
+"""Tiny random Gemma 4 models with vision."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from puna.batch import Image
-from puna.vision.layers.layers import ClippedLinear
 from puna.vision.options import VisionOptions
+from puna.vision.towers.gemma4 import ClippedLinear
 from tests.tiny.gemmas import TinyGemma4
 from tests.tiny.llama import TinyLlama
 from tests.tiny.vision.common import AS_IS, Tensors, WithLlama, randomise, renamed
@@ -24,7 +24,7 @@ _LINEARS = {
 
 @dataclass
 class TinyGemma4Vision(WithLlama):
-    """Four patches to a row, at most eight rows; what small models have, or what `large` ones do."""
+    """Four patches per row, at most eight rows; features of small models, or of `large` ones."""
 
     text: TinyLlama  # not used
     large: bool = False
@@ -113,7 +113,7 @@ class TinyGemma4Vision(WithLlama):
     def logits(
         self, theirs: Any, options: VisionOptions, tokens: list[int], images: list[Image]
     ) -> torch.Tensor:
-        """Patches as its processor makes them: pixel by pixel, padded to as many as there may be."""
+        """Pass patches like its processor: pixel by pixel, padded to the maximum."""
         size, most = self.patch_size, self.max_rows * 4
         pixels = torch.zeros(len(images), most, 3 * size**2)
         places = torch.full((len(images), most, 2), -1)

@@ -15,7 +15,7 @@ _ROTATED = HEAD // 2
 
 @dataclass
 class TinyGlm4v(TinyGlmOcr):
-    """Positions were learned for fewer patches than pictures have."""
+    """Tiny GLM-4.1V with positions learned for fewer patches than pictures have."""
 
     @property
     def sections(self) -> list[int]:
@@ -52,13 +52,13 @@ class TinyGlm4v(TinyGlmOcr):
         return randomise(AutoModelForImageTextToText.from_config(self.config()), self.seed)
 
     def write(self, folder: Any, model: Any, *, apart: bool = True) -> Any:
-        """There is no layout but this one."""
+        """Write the only layout."""
         return super().write(folder, model, apart=True)
 
 
 @dataclass
 class TinyGlm4vMoe(TinyGlm4v):
-    """With experts, and halves paired."""
+    """Variant with experts and pairs half a head apart."""
 
     def config(self) -> Any:
         from transformers import Glm4vMoeConfig

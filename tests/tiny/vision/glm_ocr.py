@@ -1,4 +1,4 @@
-"""A tiny random GLM-OCR."""
+"""Tiny random GLM-OCR."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OLLAMA = {
 
 @dataclass
 class TinyGlmOcr(TinyQwen):
-    """Four patches to a row, and heads that are not what the hidden size divides into."""
+    """Four patches per row, and a head size that is not the hidden size divided by the heads."""
 
     architecture = "glmocr"
     markers: ClassVar[tuple[str, ...]] = ("<|begin_of_image|>", "<|end_of_image|>")

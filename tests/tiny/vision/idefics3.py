@@ -1,4 +1,4 @@
-"""A tiny random SmolVLM."""
+"""Tiny random SmolVLM."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.tiny.vision.common import Layout, WithLlama, channels_first, randomis
 
 @dataclass
 class TinyIdefics3(WithLlama):
-    """Four rows to a tile, at most two by two tiles to an image, and the whole of it."""
+    """Four rows per tile, at most two by two tiles per image, and the whole."""
 
     longest_edge: int = 112
     seed: int = 1
@@ -62,7 +62,7 @@ class TinyIdefics3(WithLlama):
         return theirs(input_ids=self.ids(tokens), pixel_values=pixels[None]).logits[0]
 
     def written(self, image: Image) -> str:
-        """What the processor of transformers writes for an image."""
+        """Return the text that transformers' processor writes for an image."""
         from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 
         words = SimpleNamespace(

@@ -1,4 +1,4 @@
-"""A tiny random InternVL."""
+"""Tiny random InternVL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.tiny.vision.common import Layout, WithLlama, channels_first, randomis
 
 @dataclass
 class TinyInternVL(WithLlama):
-    """Four rows to a tile, at most four tiles to an image, and the whole of it."""
+    """Four rows per tile, at most four tiles per image, and the whole."""
 
     large: bool = False  # as the encoder of 6 billion parameters is: other norms, and more of them
 
@@ -59,7 +59,7 @@ class TinyInternVL(WithLlama):
         return theirs(input_ids=self.ids(tokens), pixel_values=pixels).logits[0]
 
     def written(self, image: Image) -> str:
-        """What the processor of transformers writes for an image."""
+        """Return the text that transformers' processor writes for an image."""
         from transformers.models.internvl.processing_internvl import InternVLProcessor
 
         words = SimpleNamespace(

@@ -1,4 +1,4 @@
-"""A tiny random LFM2-VL."""
+"""Tiny random LFM2-VL."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.tiny.vision.siglip import siglip_tensors
 
 @dataclass
 class TinyLfm2Vision(WithLlama):
-    """Four rows to a tile, two to four tiles to an image, and the whole of it; or two to four rows."""
+    """Four rows per tile, two to four tiles per image, and the whole; or two to four rows without tiles."""
 
     text: TinyLfm2
     patch_size: int = 8
@@ -102,7 +102,7 @@ class TinyLfm2Vision(WithLlama):
         ).logits[0]  # fmt: skip
 
     def written(self, image: Image) -> str:
-        """What the processor of transformers writes for an image."""
+        """Return the text that transformers' processor writes for an image."""
         from transformers.models.lfm2_vl.processing_lfm2_vl import Lfm2VlProcessor
 
         words = SimpleNamespace(

@@ -1,4 +1,4 @@
-"""A tiny random Llama 4 that sees."""
+"""Tiny random Llama 4 with vision."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.tiny.vision.common import Tensors, WithLlama, channels_first, randomi
 
 @dataclass
 class TinyLlama4Vision(WithLlama):
-    """Four rows of 16 patches to a tile."""
+    """Four rows of 16 patches per tile."""
 
     text: TinyLlama4  # type: ignore[assignment]
 

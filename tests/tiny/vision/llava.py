@@ -1,4 +1,4 @@
-"""A tiny random LLaVA 1.5."""
+"""Tiny random LLaVA 1.5."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.tiny.vision.common import CLIPS, Layout, WithLlama, channels_first, r
 
 @dataclass
 class TinyLlava(WithLlama):
-    """Sixteen rows to an image; four layers of which three are used."""
+    """Sixteen rows per image; three of four layers are used."""
 
     layers: int = 4
     feature_layer: int = -2

@@ -1,4 +1,4 @@
-"""A tiny random LLaVA 1.6."""
+"""Tiny random LLaVA 1.6."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GRIDS = ([56, 112], [112, 56], [112, 112])
 
 @dataclass
 class TinyLlavaNext(TinyLlava):
-    """Sixteen rows to a tile; two or four tiles to an image, and the whole of it."""
+    """Sixteen rows per tile; two or four tiles per image, and the whole."""
 
     def build(self) -> Any:
         from transformers import (

@@ -1,4 +1,4 @@
-"""A tiny random MiniCPM-V 2.5 to 4.5, of parts that transformers and PyTorch have."""
+"""Tiny random MiniCPM-V 2.5 to 4.5, from parts of transformers and PyTorch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.tiny.vision.common import PART, Layout, WithLlama, randomise
 
 
 class Resampler(torch.nn.Module):
-    """Learned queries that look at patches, by PyTorch's own attention."""
+    """Learned queries that attend to patches with PyTorch's attention."""
 
     def __init__(self, hidden: int, size: int, queries: int) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Resampler(torch.nn.Module):
 
 
 def places(size: int, height: int, width: int) -> torch.Tensor:
-    """[height * width, size]: waves of the column in the first half, of the row in the second."""
+    """Return [height * width, size]: waves of the column in the first half, of the row in the second."""
     rows = []
     for row in range(height):
         for column in range(width):
@@ -45,7 +45,7 @@ def places(size: int, height: int, width: int) -> torch.Tensor:
 
 
 class MiniCPMV(torch.nn.Module):
-    """With the names that the authors' code has."""
+    """Model with the names of the authors' code."""
 
     def __init__(self, vision: Any, resampler: Resampler, text: Any, config: SimpleNamespace) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class MiniCPMV(torch.nn.Module):
 
 
 class MiniCPMO(MiniCPMV):
-    """With what hears and speaks, which files are without."""
+    """Variant with audio modules, which files leave out."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
@@ -76,7 +76,7 @@ _TEXTS = {"2.5": "llama", "2.6": "qwen2", "4.0": "llama", "4.5": "qwen3"}
 
 @dataclass
 class TinyMiniCPMV(WithLlama):
-    """Six rows to a slice, up to nine slices to an image, and the whole of it."""
+    """Six rows per slice, up to nine slices per image, and the whole."""
 
     queries: int = 6
     positions: int = 5  # of a side
@@ -118,7 +118,7 @@ class TinyMiniCPMV(WithLlama):
         return randomise(model, self.seed)
 
     def write(self, folder: Any, model: Any, *, apart: bool = True) -> Layout:
-        """There is no layout but this one."""
+        """Write the only layout."""
         return super().write(folder, model, apart=True)
 
     def logits(
@@ -139,9 +139,9 @@ class TinyMiniCPMV(WithLlama):
 
 
 def written(grid: tuple[int, int], sides: list[list[int]], *, divisor: int) -> str:
-    """What the processor of MiniCPM-V 4.6 writes, which is that of 2.6, but for the image's number.
+    """Return the text of MiniCPM-V 4.6's processor, which is 2.6's without the image's number.
 
-    `sides` are rows and columns of the patches of the whole and of each slice, `divisor` of which become one.
+    `sides` are rows and columns of patches of the whole and of each slice; `divisor` of them become one row.
     """
     from transformers.models.minicpmv4_6.processing_minicpmv4_6 import MiniCPMV4_6Processor
 

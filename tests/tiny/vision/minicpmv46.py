@@ -1,4 +1,4 @@
-"""A tiny random MiniCPM-V 4.6."""
+"""Tiny random MiniCPM-V 4.6."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.tiny.vision.qwen3vl import TinyQwen35Vision
 
 @dataclass
 class TinyMiniCPMV46(TinyQwen35Vision):
-    """Slices of 8 x 8 patches, which become 2 x 2 rows, and are merged after the second of four layers."""
+    """Slices of 8 x 8 patches, which become 2 x 2 rows, merged after the second of four layers."""
 
     patch_size: int = 7
     positions: int = 10  # of a side
@@ -45,7 +45,7 @@ class TinyMiniCPMV46(TinyQwen35Vision):
         return randomise(AutoModelForImageTextToText.from_config(config), self.seed)
 
     def write(self, folder: Any, model: Any, *, apart: bool = True) -> Any:
-        """There is no layout but this one."""
+        """Write the only layout."""
         return super().write(folder, model, apart=True)
 
     @property
@@ -55,7 +55,7 @@ class TinyMiniCPMV46(TinyQwen35Vision):
     def logits(
         self, theirs: Any, options: VisionOptions, tokens: list[int], images: list[Image]
     ) -> torch.Tensor:
-        """Patches beside each other, [3, size, size * patches], those of all slices."""
+        """Pass patches side by side, [3, size, size * patches], those of all slices."""
         size, shown, sizes = self.patch_size, [], []
         for image in images:
             whole = [] if image.pixels.overview is None else [image.pixels.overview]

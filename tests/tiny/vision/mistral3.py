@@ -1,4 +1,4 @@
-"""A tiny random Mistral Small 3.1."""
+"""Tiny random Mistral Small 3.1."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.tiny.vision.common import CLIPS, Tensors, WithLlama, channels_first, 
 
 @dataclass
 class TinyMistral3(WithLlama):
-    """Four patches to a row, at most four by four rows to an image."""
+    """Four patches per row, at most four by four rows per image."""
 
     image_size: int = 112
 

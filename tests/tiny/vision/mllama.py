@@ -1,4 +1,4 @@
-"""A tiny random Llama 3.2 Vision."""
+"""Tiny random Llama 3.2 Vision."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.tiny.vision.common import (
 
 @dataclass
 class TinyMllamaVision(WithLlama):
-    """At most four tiles of 16 patches; patches are kept as they were before two of three layers."""
+    """At most four tiles of 16 patches; two of three layers keep their input patches."""
 
     text: TinyMllama
     layers: int = 3
@@ -76,13 +76,13 @@ class TinyMllamaVision(WithLlama):
         return folder
 
     def write(self, folder: Path, model: Any, *, apart: bool = False) -> Layout:
-        """There is no layout but this one, which is Ollama's too."""
+        """Write the only layout, which is Ollama's too."""
         return Layout(converted(model, self.save).write(folder / "one.gguf"))
 
     def logits(
         self, theirs: Any, options: VisionOptions, tokens: list[int], images: list[Image]
     ) -> torch.Tensor:
-        """The tower alone, then the text alone, in the parts in which transformers can read it."""
+        """Run the tower, then the text in the parts that transformers can read."""
         from transformers import MllamaForCausalLM
 
         text = MllamaForCausalLM(theirs.config.text_config).eval()
@@ -96,7 +96,7 @@ class TinyMllamaVision(WithLlama):
         return torch.cat([found, rest], dim=1)
 
     def states(self, theirs: Any, options: VisionOptions, image: Image) -> torch.Tensor:
-        """What the text is shown of an image: [tiles * positions, hidden]."""
+        """Return the image states that the text attends to: [tiles * positions, hidden]."""
         pixels, grid = channels_first(options, image), image.pixels.grid
         padded = torch.zeros(1, 1, self.tiles, *pixels.shape[1:])
         padded[0, 0, : len(pixels)] = pixels

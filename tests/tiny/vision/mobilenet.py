@@ -1,6 +1,6 @@
-"""MobileNet V5 in PyTorch, after timm's definition of its blocks and with timm's names of their weights.
+"""MobileNet V5 in PyTorch, after timm's definition of its blocks and with timm's names of weights.
 
-timm itself wants torchvision, which is not installed for the tests; where both are there,
+timm itself needs torchvision, which is not installed for the tests; where both are installed,
 `tests/vision/test_mobilenet.py` compares the two.
 """
 
@@ -29,7 +29,7 @@ STEM, OUT = 16, 48
 
 
 class Convolution(nn.Conv2d):
-    """What is read beyond the rim is halved, the odd one after it (`Conv2dSame`)."""
+    """Convolution with SAME padding, the odd place after the grid (`Conv2dSame`)."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         sides = []
@@ -48,7 +48,7 @@ def pointwise(channels: int, out: int) -> Convolution:
 
 
 class Norm(nn.Module):
-    """`RmsNorm2d`, and GELU where it is asked for (`RmsNormAct2d`)."""
+    """`RmsNorm2d`, optionally with GELU (`RmsNormAct2d`)."""
 
     def __init__(self, channels: int, *, act: bool = False) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ class Fusion(nn.Module):
 
 
 class MobileNetV5(nn.Module):
-    """Pictures [n, 3, height, width] to `out` channels of `side` x `side` places."""
+    """Network from pictures [n, 3, height, width] to `out` channels of `side` x `side` places."""
 
     def __init__(self, side: int, out: int = OUT, stages: Sequence[Sequence[str]] = STAGES) -> None:
         super().__init__()
@@ -196,7 +196,7 @@ class MobileNetV5(nn.Module):
 
 
 class Wrapped(nn.Module):
-    """As transformers' `TimmWrapperModel` calls it and is called."""
+    """Wrapper with the interface of transformers' `TimmWrapperModel`."""
 
     def __init__(self, side: int) -> None:
         super().__init__()

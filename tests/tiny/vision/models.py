@@ -1,4 +1,4 @@
-"""A tiny random model of every architecture that sees, as GGUF files and as its Hugging Face original."""
+"""Tiny random vision models of every architecture, as GGUF files and as their Hugging Face originals."""
 
 from __future__ import annotations
 

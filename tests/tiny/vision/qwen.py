@@ -1,4 +1,4 @@
-"""What tiny random models of Qwen's that see have in common."""
+"""Base of tiny random vision models of Qwen."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.tiny.vision.common import Tensors, WithLlama, renamed
 
 @dataclass
 class TinyQwen(WithLlama):
-    """Four patches to a row."""
+    """Four patches per row."""
 
     max_pixels: int = 28 * 28 * 16
 
@@ -25,7 +25,7 @@ class TinyQwen(WithLlama):
 
     @property
     def tokens(self) -> dict[str, int]:
-        """What the original knows images by."""
+        """The original's tokens for images."""
         begin = len(vocabulary())
         return {
             "image_token_id": self.part_id,
@@ -36,7 +36,7 @@ class TinyQwen(WithLlama):
 
     @property
     def sections(self) -> list[int]:
-        """Of the pairs of a head."""
+        """Pairs of a head by axis."""
         pairs = self.text.hidden // self.text.heads // 2
         return [pairs - 2 * (pairs * 3 // 8), pairs * 3 // 8, pairs * 3 // 8]
 
@@ -61,7 +61,7 @@ class TinyQwen(WithLlama):
         return super().vision_metadata() | more
 
     def split_inputs(self, state: Tensors, index: int) -> Tensors:
-        """Queries, keys and values of layer `index` as tensors of their own."""
+        """Return queries, keys and values of layer `index` as separate tensors."""
         found: Tensors = {}
         for kind in ("weight", "bias"):
             parts = np.split(state[f"model.visual.blocks.{index}.attn.qkv.{kind}"], 3)
@@ -69,7 +69,7 @@ class TinyQwen(WithLlama):
         return found
 
     def blocks(self, state: Tensors, names: dict[str, str], *, joined: bool = False) -> Tensors:
-        """All layers of the tower, with `names` of their modules."""
+        """Return all layers of the tower, with `names` of their modules."""
         tensors: Tensors = {}
         for i in range(self.layers):
             tensors |= renamed(state, names, f"model.visual.blocks.{i}.", f"v.blk.{i}.")
@@ -78,14 +78,14 @@ class TinyQwen(WithLlama):
         return tensors
 
     def frames(self, state: Tensors) -> Tensors:
-        """The weights of the first frame and of the second, as llama.cpp names them."""
+        """Return the first and second frame's weights with llama.cpp's names."""
         frames = state["model.visual.patch_embed.proj.weight"]
         return {"v.patch_embd.weight": frames[:, :, 0], "v.patch_embd.weight.1": frames[:, :, 1]}
 
     def logits(
         self, theirs: Any, options: VisionOptions, tokens: list[int], images: list[Image]
     ) -> torch.Tensor:
-        """Patches as the processor makes them: block by block, each with both frames."""
+        """Pass patches like the processor: block by block, each with both frames."""
         rows, grids = [], []
         for image in images:
             flat = patches(image.pixels.pixels[0], options.patch_size, options.merge)

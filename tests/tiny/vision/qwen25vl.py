@@ -1,4 +1,4 @@
-"""A tiny random Qwen2.5-VL."""
+"""Tiny random Qwen2.5-VL."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.tiny.vision.qwen import TinyQwen
 
 @dataclass
 class TinyQwen25VL(TinyQwen):
-    """Windows of two by two rows, every second layer looking at everything."""
+    """Windows of two by two rows; every second layer attends to the whole image."""
 
     layers: int = 4
 

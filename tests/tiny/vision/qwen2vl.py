@@ -1,4 +1,4 @@
-"""A tiny random Qwen2-VL."""
+"""Tiny random Qwen2-VL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.tiny.vision.qwen import TinyQwen
 
 @dataclass
 class TinyQwen2VL(TinyQwen):
-    """Of which there are files with the tower apart only."""
+    """Tiny Qwen2-VL, whose files always have the tower apart."""
 
     def build(self) -> Any:
         from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration

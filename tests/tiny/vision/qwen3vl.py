@@ -1,4 +1,4 @@
-"""Tiny random models of the eyes of Qwen3-VL."""
+"""Tiny random vision models of Qwen3-VL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEAD = {"num_hidden_layers": 3, "head_dim": 16}
 
 @dataclass
 class TinyQwen3VL(TinyQwen):
-    """Two of four layers speak to the text; positions are interpolated from six by six."""
+    """Two of four layers have DeepStack mergers; positions are interpolated from six by six."""
 
     layers: int = 4
     speaking: tuple[int, ...] = (0, 2)
@@ -33,7 +33,7 @@ class TinyQwen3VL(TinyQwen):
         return [4, 2, 2]
 
     def settings(self) -> dict[str, Any]:
-        """Of the text, as transformers has them."""
+        """Settings of the text, as transformers names them."""
         return {**SIZES, "rope_parameters": self.rope, **self.decoder.settings, "vocab_size": self.vocab}
 
     def build(self) -> Any:
@@ -86,7 +86,7 @@ class TinyQwen3VL(TinyQwen):
 
 @dataclass
 class TinyQwen35Vision(TinyQwen3VL):
-    """No layer speaks to the text, which is a hybrid."""
+    """Tiny Qwen 3.5 with vision: no DeepStack mergers, and a hybrid text model."""
 
     speaking: tuple[int, ...] = ()
     decoder: TinyDecoder = field(default_factory=lambda: TinyHybrid("qwen3_5_text", SETTINGS))

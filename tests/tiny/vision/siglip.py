@@ -1,4 +1,4 @@
-"""How llama.cpp names the tensors of a SigLIP, which several models that see have."""
+"""llama.cpp's names of a SigLIP's tensors, which several vision models have."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OUTER = {
 
 
 def siglip_tensors(state: Tensors, prefix: str, layers: int) -> Tensors:
-    """Those of `state` that begin with `prefix`, by the names they have beside a text model."""
+    """Return the tensors of `state` with prefix `prefix`, under their names beside a text model."""
     tensors = renamed(state, _OUTER, prefix, "v.")
     for i in range(layers):
         tensors |= renamed(state, _LAYER, f"{prefix}encoder.layers.{i}.", f"v.blk.{i}.")

@@ -1,4 +1,4 @@
-"""The process that decodes images: what it gives back, its limits, and its end."""
+"""Process that decodes images: its results, its limits, and its end."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def plain(side: int, kind: str = "PNG", mode: str = "RGB") -> bytes:
 
 @pytest.mark.slow  # one of them
 @pytest.mark.parametrize("name", sorted(SEEING))
-def test_an_image_is_what_the_tower_makes_of_it_in_this_process(name: str, tmp_path: Path) -> None:
+def test_an_image_is_prepared_as_in_this_process(name: str, tmp_path: Path) -> None:
     tower = tower_of(name, tmp_path)
     preparer = Preparer(tower)
     for size in [(60, 40), (300, 280), (30, 200)]:
@@ -133,7 +133,7 @@ def test_every_format_fits_the_memory_it_may_have(preparer: Preparer) -> None:
         assert preparer.prepare(plain(side, kind, mode), f"{kind} {mode}", limits).prepared.rows == 4
 
 
-def test_what_is_being_decoded_can_be_ended_and_the_next_image_gets_a_fresh_process(
+def test_decoding_can_be_stopped_and_the_next_image_gets_a_fresh_process(
     preparer: Preparer,
 ) -> None:
     preparer.prepare(file_of(picture(1)), "it", LIMITS)
@@ -156,10 +156,10 @@ def test_what_is_being_decoded_can_be_ended_and_the_next_image_gets_a_fresh_proc
     assert len(failures) <= 1  # none if it was ended before the image came
 
 
-def test_a_process_that_was_killed_is_an_error_in_words(preparer: Preparer) -> None:
+def test_a_killed_process_is_reported(preparer: Preparer) -> None:
     preparer.prepare(file_of(picture(1)), "it", LIMITS)
     children("vision/preparer")[0].kill()
-    with pytest.raises(PreparerError, match="for want of memory; try again"):
+    with pytest.raises(PreparerError, match="was killed, probably because memory ran out; try again"):
         preparer.prepare(file_of(picture(1)), "it", LIMITS)
     assert preparer.prepare(file_of(picture(1)), "it", LIMITS).rows == 4
 

@@ -1,1 +1,1 @@
-"""Adapters (LoRA): reading them from files, and putting them beside a model's weights."""
+"""Adapters (LoRA): reading their files, and applying them to a model's linears."""

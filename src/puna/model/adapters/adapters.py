@@ -1,4 +1,4 @@
-"""The adapters of a loaded model: what they add to its linears, and which of them a request asks for."""
+"""Adapters of a loaded model: applied to its linears, and chosen by requests."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from puna.nn.low_rank import ExpertLowRank, LowRank, LowRankRows, RowScales
 from puna.nn.module import Module
 from puna.options import LARGEST_SCALE, MAX_ADAPTERS, AdapterFile, AdapterScale, is_scale
 
-#: The table of kinds of text.
+#: Table of token types.
 KINDS: Final = "token_types.weight"
 
 Changed = Linear | ExpertLinear | Embedding
-#: What an adapter changes with rows of its b, several where they share the rows of one tensor.
+#: Places that an adapter changes with rows of its b; several if they share one tensor's rows.
 Places = list[tuple[Changed, Rows]]
 
-#: The adapters of a request by their numbers, ascending, each with its scale, which is not 0.
+#: Adapters of a request: (number, nonzero scale) in ascending order.
 Uses = tuple[tuple[int, float], ...]
 
 
 class Adapters:
-    """What a model was loaded with. Nothing of it changes afterwards but `rows`, which is each pass's own."""
+    """Adapters that a model was loaded with; only `rows` changes afterwards, with each pass."""
 
     def __init__(self, model: TextModel) -> None:
         self.rows = model.row_scales
@@ -44,13 +44,13 @@ class Adapters:
         self._digests: list[str] = []
 
     def add(self, file: AdapterFile, pairs: Pairs) -> None:
-        """Put the adapter `pairs`, which came from `file`, beside the weights of the model.
+        """Add the adapter `pairs`, read from `file`, to the model's weights.
 
-        Raises `ModelError` when its shapes or its tensors are not those of the model.
+        Raises `ModelError` if it does not fit the model.
         """
         number, name = len(self.names), file.name or _name_of(Path(file.path))
         if name in self.names:
-            raise ModelError(f"{file.path}: there are two adapters of the name {shown(name)}; rename one")
+            raise ModelError(f"{file.path}: two adapters are named {shown(name)}; rename one")
         if not is_scale(file.scale):
             raise ModelError(
                 f"{file.path}: the scale {file.scale} is not between {-LARGEST_SCALE:g} and {LARGEST_SCALE:g}"
@@ -71,9 +71,9 @@ class Adapters:
         self._digests.append(digest.hexdigest())
 
     def uses(self, wanted: Sequence[AdapterScale] | None) -> Uses:
-        """What a request that wants this is computed with; None: what the model was loaded for.
+        """Return the adapters that `wanted` asks for; None means the scales the model was loaded with.
 
-        As in llama.cpp, an adapter that is not named counts nothing. Raises `RequestError`.
+        As in llama.cpp, adapters not listed have no effect. Raises `RequestError`.
         """
         if wanted is None:
             return tuple((i, scale) for i, scale in enumerate(self._scales) if scale)
@@ -90,11 +90,11 @@ class Adapters:
         return tuple((number, scale) for number, scale in sorted(found.items()) if scale)
 
     def identity(self, uses: Uses) -> str:
-        """Tells apart what is computed with adapters, in any process; empty without any."""
+        """Return a string that identifies these adapters and scales in any process; "" for none."""
         return " ".join(f"{self._digests[number]}*{scale!r}" for number, scale in uses)
 
     def _shapes(self, tensor: str) -> list[tuple[int, ...]]:
-        """Of the weights that share the rows of a tensor, [out, in] or [experts, out, in]."""
+        """Return the shapes of the weights in a tensor, [out, in] or [experts, out, in]."""
         options = self._encoder.options if self._encoder is not None else None
         if tensor == KINDS and options is not None and options.token_types and options.kinds == 1:
             return [(options.token_types, options.hidden_size)]
@@ -115,7 +115,7 @@ class Adapters:
 
 
 def read_adapter(path: Path, model: GGUFFile) -> Pairs:
-    """The adapter at `path`, a GGUF file or what PEFT saves, for the model in `model`.
+    """Read the adapter at `path`, a GGUF file or a PEFT folder, for the model in `model`.
 
     Raises `GGUFError`, `ModelError`, `UnsupportedModelError`.
     """
@@ -128,10 +128,10 @@ def read_adapter(path: Path, model: GGUFFile) -> Pairs:
 
 
 def adapter_bytes(path: Path) -> int:
-    """Memory the adapter at `path` takes. Raises `GGUFError`."""
+    """Return the memory that the adapter at `path` takes. Raises `GGUFError`."""
     weights = path / WEIGHTS if path.is_dir() else path
     if weights.name == WEIGHTS:
-        return 2 * weights.stat().st_size if weights.is_file() else 0  # which is said when it is read
+        return 2 * weights.stat().st_size if weights.is_file() else 0  # missing: an error when it is read
     if not path.is_file():
         return 0
     with open_gguf(path) as file:
@@ -139,7 +139,7 @@ def adapter_bytes(path: Path) -> int:
 
 
 def load_adapters(files: Sequence[AdapterFile], every: Sequence[Pairs], model: TextModel) -> Adapters:
-    """The adapters `every` of `files` beside the weights of `model`. Raises `ModelError`."""
+    """Add the adapters `every`, read from `files`, to `model`. Raises `ModelError`."""
     adapters = Adapters(model)
     for file, pairs in zip(files, every, strict=True):
         adapters.add(file, pairs)
@@ -147,18 +147,18 @@ def load_adapters(files: Sequence[AdapterFile], every: Sequence[Pairs], model: T
 
 
 def check_count(files: Sequence[AdapterFile]) -> None:
-    """Raises `UnsupportedModelError` for more adapters than a model may have."""
+    """Raise `UnsupportedModelError` for more adapters than a model may have."""
     if len(files) > MAX_ADAPTERS:
         raise UnsupportedModelError(f"{len(files)} adapters; a model can have at most {MAX_ADAPTERS}")
 
 
 def _name_of(path: Path) -> str:
-    """What the adapter of a file is called that has no other name."""
+    """Return the default name of an adapter file."""
     return path.parent.name if path.name == WEIGHTS else path.stem if path.suffix == ".gguf" else path.name
 
 
 def _check(path: str, tensor: str, pair: Pair, shapes: Sequence[tuple[int, ...]]) -> None:
-    """`shapes` are of the weights that share the rows of the tensor."""
+    """Raise `ModelError` unless `pair` fits `shapes`, the weights that share the tensor's rows."""
     if not shapes:
         raise ModelError(
             f"{path}: the adapter changes {shown(tensor)}, which the model does not have as a matrix that "
@@ -177,7 +177,7 @@ def _check(path: str, tensor: str, pair: Pair, shapes: Sequence[tuple[int, ...]]
 
 
 def _low_rank_of(place: Changed, scales: RowScales) -> LowRank | ExpertLowRank:
-    """What adapters add to what `place` computes."""
+    """Return the adapters of what `place` computes, creating them if needed."""
     if place.low_rank is None:
         if isinstance(place, Linear):
             place.low_rank = LowRank(place.ops, scales)
@@ -189,18 +189,18 @@ def _low_rank_of(place: Changed, scales: RowScales) -> LowRank | ExpertLowRank:
 
 
 def _shape(place: Changed) -> tuple[int, ...]:
-    """Of the weight that is changed, [out, in] or [experts, out, in]."""
+    """Return the shape of the changed weight: [out, in] or [experts, out, in]."""
     if isinstance(place, ExpertLinear):
         return place.weights.shape
     return place.weight.shape if isinstance(place, Linear) else place.weight.shape[::-1]
 
 
 def _kinds_in_table(pairs: Pairs, model: Encoder) -> Pairs:
-    """With what is added for the first kind of text, which all are of, added for every token instead."""
+    """Move changes of the first token type, which all tokens have, to the table of tokens."""
     if KINDS not in pairs:
         return pairs
     kinds, tokens = pairs[KINDS], model.token_embedding.weight.shape[0]
-    # The same for each token is a product of rank 1, whatever the rank is of the kinds.
+    # Equal rows are a product of rank 1, whatever the rank of the token types' pair.
     both = Pair(np.ones((1, tokens), np.float32), np.ascontiguousarray((kinds.b[:1] @ kinds.a).T))
     if (own := pairs.get(TABLE)) is not None:
         both = Pair(np.concatenate([own.a, both.a]), np.concatenate([own.b, both.b], axis=1))
@@ -208,10 +208,11 @@ def _kinds_in_table(pairs: Pairs, model: Encoder) -> Pairs:
 
 
 def _places(model: Module) -> dict[str, Places]:
-    """What can be changed of a model, by the tensors it is made of.
+    """Return all changeable places of a model by tensor name.
 
-    Gate and up of experts go by their common tensor too, which some files have. Of tables of tokens only
-    those of encoders: others may be the output too, and an adapter would have to change both.
+    Gate and up of experts are also listed under their joint tensor, which some files have. Token tables are
+    listed for encoders only: elsewhere the table may also be the output, and an adapter would have to change
+    both.
     """
     found: dict[str, dict[int, tuple[Changed, Rows]]] = {}
     for linear in _of(model):
@@ -229,7 +230,7 @@ def _places(model: Module) -> dict[str, Places]:
 
 
 def _is_one_tensor(places: Collection[tuple[Changed, Rows]]) -> bool:
-    """Whether linears are parts of a tensor, or all of it, and not each something made of it."""
+    """Whether places are one whole tensor or parts of one, rather than several values derived from it."""
     return len(places) == 1 or not any(isinstance(rows, slice) and rows == slice(None) for _, rows in places)
 
 

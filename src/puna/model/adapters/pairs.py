@@ -1,4 +1,4 @@
-"""What an adapter file says, whatever its format: two small matrices for each tensor it changes."""
+"""Contents of an adapter file in any format: two small matrices for each tensor it changes."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from puna.machine import available_memory
 from puna.model.memory import is_of_images
 from puna.model.published import ALTERNATING
 
-#: What comes after the names of tensors that an adapter changes.
+#: Suffixes of an adapter's tensor names.
 A, B = ".lora_a", ".lora_b"
-#: The table of tokens, whose `a` has a row for each in files, so that it can be looked up in.
+#: Table of tokens, whose `a` is stored transposed, one row per token.
 TABLE = "token_embd.weight"
-#: Values of all matrices of one adapter: more are a mistake, or an attack.
+#: Limit of values in one adapter, beyond any real one.
 MAX_VALUES = 1 << 31
-#: With larger values, what an adapter makes of a row may be infinite. Rows of other requests take it 0 times,
-#: and infinity times 0 is no number.
+#: Larger values could make an adapter's output infinite. Other requests' rows take it 0 times, and infinity
+#: times 0 is NaN.
 _LARGEST = 1e15
 
 
 @dataclass(frozen=True)
 class Pair:
-    """What is added to a weight W [out, in] is `b @ a`: `a` is [rank, in], and `b` [out, rank].
+    """Matrices whose product `b @ a` is added to a weight W [out, in]: `a` [rank, in], `b` [out, rank].
 
-    Of experts there are as many of each: [experts, rank, in] and [experts, out, rank].
-    The table of tokens counts as a weight [hidden, tokens].
+    For experts they are [experts, rank, in] and [experts, out, rank]. The table of tokens counts as a weight
+    [hidden, tokens].
     """
 
     a: NDArray[np.float32]
@@ -48,10 +48,10 @@ Factor = Callable[[str, int], float]
 
 
 def read_gguf_adapter(path: Path, architecture: str) -> Pairs:
-    """The adapter at `path`, as llama.cpp's converter writes them, for a model of `architecture`.
+    """Read a GGUF adapter as llama.cpp's converter writes them, for a model of `architecture`.
 
-    Its alpha is part of the matrices. Raises `GGUFError`, `ModelError` for an adapter that is incomplete or
-    of another architecture, and `UnsupportedModelError`.
+    Its alpha is folded into the matrices. Raises `GGUFError`, `ModelError` for an adapter that is incomplete
+    or for another architecture, and `UnsupportedModelError`.
     """
     with open_gguf(path) as file:
         _check_kind(file, architecture)
@@ -71,21 +71,21 @@ def read_gguf_adapter(path: Path, architecture: str) -> Pairs:
 
 
 def leaves_out(path: Path, name: str) -> bool:
-    """True: the tensor `name`, of what sees or hears, is left out, as `PUNA_ADAPTERS_TEXT_ONLY` wants it.
+    """Return True if `PUNA_ADAPTERS_TEXT_ONLY` allows leaving out tensor `name` of a vision or audio tower.
 
-    Raises `UnsupportedModelError` where nobody wants that.
+    Raises `UnsupportedModelError` otherwise.
     """
     if env_bool("ADAPTERS_TEXT_ONLY"):
         return True
     raise UnsupportedModelError(
-        f"{path}: tensor {shown(name)} is of what sees or hears, which adapters cannot change here: train "
-        "the language model's layers alone, or set PUNA_ADAPTERS_TEXT_ONLY=1 to apply the adapter without "
-        "such tensors"
+        f"{path}: tensor {shown(name)} belongs to a vision or audio tower, which adapters cannot "
+        "change here: train the language model's layers alone, or set PUNA_ADAPTERS_TEXT_ONLY=1 to apply the "
+        "adapter without such tensors"
     )
 
 
 def check_room(path: Path, needed: int) -> None:
-    """Raises `InsufficientMemoryError` unless `needed` more bytes are free."""
+    """Raise `InsufficientMemoryError` unless `needed` more bytes are free."""
     if needed > (available := available_memory()):
         raise InsufficientMemoryError(
             f"{path}: reading the adapter takes {needed / 1e9:.1f} GB, and {available / 1e9:.1f} GB are free",
@@ -95,9 +95,9 @@ def check_room(path: Path, needed: int) -> None:
 
 
 def paired(path: Path, halves: Mapping[str, NDArray[np.float32]], factor: Factor) -> Pairs:
-    """Pairs of the matrices `halves`, named by the tensors they change with `A` and `B` behind.
+    """Pair the matrices `halves`, named by tensor with the suffix `A` or `B`.
 
-    `factor(tensor, rank)` is what their product counts. Raises `ModelError` and `UnsupportedModelError`.
+    Each product is scaled by `factor(tensor, rank)`. Raises `ModelError` and `UnsupportedModelError`.
     """
     found: dict[str, Pair] = {}
     for name, half in halves.items():
@@ -105,7 +105,7 @@ def paired(path: Path, halves: Mapping[str, NDArray[np.float32]], factor: Factor
         other = {A: B, B: A}.get(f".{name[len(tensor) + 1 :]}")
         if not mark or other is None:
             raise UnsupportedModelError(
-                f"{path}: tensor {shown(name)} is no part of a low-rank adapter; only those can be applied"
+                f"{path}: tensor {shown(name)} is not part of a low-rank adapter; only those can be applied"
             )
         if tensor + other not in halves:
             raise ModelError(f"{path}: tensor '{tensor}{other}' is missing beside '{name}'")
@@ -125,7 +125,7 @@ def paired(path: Path, halves: Mapping[str, NDArray[np.float32]], factor: Factor
             b, rank = halves[tensor + B], a.shape[-2]
             if b.shape[-1] != rank:
                 raise ModelError(
-                    f"{path}: '{tensor}{B}' is {list(b.shape)}, which does not go with '{name}' of "
+                    f"{path}: '{tensor}{B}' is {list(b.shape)}, which does not fit '{name}' of "
                     f"{list(a.shape)}: the rank is {rank} here and {b.shape[-1]} there"
                 )
             with np.errstate(over="ignore"):
@@ -164,7 +164,7 @@ def _check_kind(file: GGUFFile, architecture: str) -> None:
         )
 
 
-#: Experts, their hidden size and their width.
+#: Number of experts, hidden size, width of an expert.
 _Sizes = tuple[int, int, int]
 
 
@@ -174,9 +174,9 @@ def spread(
     model: GGUFFile,
     factor: Factor,
 ) -> dict[str, NDArray[np.float32]]:
-    """The matrices of each expert, by tensors with `A` and `B` behind, of flat ones by layer and module.
+    """Split flat matrices, by layer and module, into those of each expert, named by tensor with `A` or `B`.
 
-    `factor(module, rank)` is what their product counts. Raises `ModelError` and `UnsupportedModelError`.
+    Each product is scaled by `factor(module, rank)`. Raises `ModelError` and `UnsupportedModelError`.
     """
     sizes = {place: _sizes(path, model, *place) for place in fused}
     ways = [
@@ -227,7 +227,7 @@ def _sizes(path: Path, model: GGUFFile, layer: int, module: str) -> _Sizes:
 
 
 def _parameter(pair: Pair, sizes: _Sizes, swapped: bool) -> str | None:
-    """Which parameter this changes if it was `swapped`; None: that cannot be."""
+    """Return the parameter that this pair changes if its sides were `swapped`; None if it cannot be."""
     count, hidden, width = sizes
     if pair.a.ndim != 2 or pair.b.ndim != 2 or len(pair.a) % count or pair.b.shape[1] != len(pair.a):
         return None
@@ -239,7 +239,7 @@ def _parameter(pair: Pair, sizes: _Sizes, swapped: bool) -> str | None:
 
 
 def _apart(pair: Pair, count: int, swapped: bool) -> Pair:
-    """Of each expert."""
+    """Split a flat pair into one per expert."""
     a = pair.a.reshape(count, -1, pair.a.shape[1])
     b = pair.b.reshape(len(pair.b), -1, count).transpose(2, 0, 1)
     return Pair(b.swapaxes(1, 2), a.swapaxes(1, 2)) if swapped else Pair(a, b)

@@ -1,7 +1,6 @@
-"""Adapters as Hugging Face's PEFT saves them: a folder with their settings and a safetensors file.
+"""Adapters saved by Hugging Face's PEFT: a folder with settings and a safetensors file.
 
-Their tensors are named after modules of transformers, and queries and keys have the order of
-transformers.
+Tensors are named after modules of transformers, and queries and keys are ordered as in transformers.
 """
 
 from __future__ import annotations
@@ -34,25 +33,25 @@ from puna.model.published import (
 
 CONFIG: Final = "adapter_config.json"
 
-#: Bytes of settings: a few thousand where each module has its own.
+#: Limit of the settings file; a few thousand bytes if each module has its own settings.
 _MAX_BYTES: Final = 1 << 20
-#: Characters of a pattern: names of modules, and what leaves them open.
+#: Limit of a pattern, which holds names of modules and wildcards.
 _LONGEST_PATTERN: Final = 1000
-#: Seconds that reading and matching all patterns may take. 500 of 500 modules take half a second.
+#: Time limit for compiling and matching all patterns. 500 patterns on 500 modules take half a second.
 _MAX_SECONDS: Final = 3.0
 
-#: Ways to begin a training that leave the model's weights alone. Others take out of them what they put into
-#: the adapter, unless PEFT has undone that when it saved: then the settings say True.
+#: Initialisations that leave the model's weights alone. Others subtract from the weights what they put into
+#: the adapter, unless PEFT undid that on saving; then the settings say True.
 _HARMLESS_BEGINNINGS: Final = (True, False, None, "gaussian", "eva", "orthogonal", "mica")
 
 _Number = Annotated[float, msgspec.Meta(gt=0, lt=1e9)]
 
 
 class _File(msgspec.Struct):
-    """The fields that change results.
+    """Settings that affect results.
 
-    Those that choose modules (`target_modules`, `exclude_modules`, `layers_to_transform`,
-    `target_parameters`) and ranks (`rank_pattern`) do not: the tensors say which were chosen. Those of
+    Settings that choose modules (`target_modules`, `exclude_modules`, `layers_to_transform`,
+    `target_parameters`) or ranks (`rank_pattern`) are not needed: the tensors show the choice.
     `modules_to_save` and `trainable_token_indices` are refused.
     """
 
@@ -63,7 +62,7 @@ class _File(msgspec.Struct):
     peft_type: str = "LORA"
     bias: str = "none"
     init_lora_weights: bool | str | None = True
-    # What is not supported at all.
+    # Not supported.
     use_dora: bool = False
     use_qalora: bool = False
     fan_in_fan_out: bool = False
@@ -80,7 +79,7 @@ _REFUSED: Final = _File.__struct_fields__[_File.__struct_fields__.index("use_dor
 
 
 class PeftSettings:
-    """The settings of one adapter."""
+    """Settings of one adapter."""
 
     def __init__(self, path: Path, fields: _File) -> None:
         self._path = path
@@ -89,7 +88,7 @@ class PeftSettings:
 
     @classmethod
     def read(cls, path: Path) -> PeftSettings:
-        """Raises `ModelError` and `UnsupportedModelError`."""
+        """Read the settings. Raises `ModelError` and `UnsupportedModelError`."""
         try:
             if path.stat().st_size > _MAX_BYTES:
                 raise ModelError(f"{path}: settings of {path.stat().st_size} bytes; at most {_MAX_BYTES}")
@@ -99,16 +98,15 @@ class PeftSettings:
                 f"{path}: cannot be read ({error.strerror}); PEFT saves it beside the tensors"
             ) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ModelError(f"{path}: these are no settings of an adapter: {shown(str(error))}") from None
+            raise ModelError(f"{path}: not an adapter's settings: {shown(str(error))}") from None
         _check(path, fields)
         return cls(path, fields)
 
     def factor(self, module: str, rank: int) -> float:
-        """What the product of the matrices of a `module` of transformers counts.
+        """Return the scale of the matrices' product for a `module` of transformers.
 
-        The first of the patterns that match has its alpha, as `get_pattern_key` of PEFT says. Raises
-        `ModelError` for one that is no regular expression, and `UnsupportedModelError` for those that take
-        too long.
+        The first matching pattern sets alpha, like PEFT's `get_pattern_key`. Raises `ModelError` for an
+        invalid regular expression, and `UnsupportedModelError` if the patterns take too long.
         """
         alpha = next((own for pattern, own in self._alphas if self._matches(pattern, module)), None)
         alpha = self._fields.lora_alpha if alpha is None else alpha
@@ -122,19 +120,19 @@ class PeftSettings:
         began = time.monotonic()
         try:
             if len(key) > _LONGEST_PATTERN or _FUZZY.search(key):
-                raise ValueError("too long, or with braces that are no count")
-            re.compile(f"(.*\\.)?({key})$")  # of what `regex` knows besides, PEFT knows nothing
+                raise ValueError("too long, or braces that are not a count")
+            re.compile(f"(.*\\.)?({key})$")  # PEFT does not know the extensions of `regex`
             found = regex.compile(f"(.*\\.)?({key})$", cache_pattern=False)
         except (re.error, regex.error, ValueError, OverflowError, RecursionError) as error:
             raise ModelError(
-                f"{self._path}: 'alpha_pattern' has {shown(key)}, which is no regular expression of at most "
+                f"{self._path}: 'alpha_pattern' has {shown(key)}, not a regular expression of at most "
                 f"{_LONGEST_PATTERN} characters: {error}"
             ) from None
         self._took(key, began)
         return found
 
     def _matches(self, pattern: Any, module: str) -> bool:
-        """Whether `pattern` matches. Python's own expressions cannot be stopped, nor let others run."""
+        """Whether `pattern` matches. Unlike `re`, `regex` has a timeout and releases the GIL."""
         began = time.monotonic()
         try:
             found = pattern.match(module, timeout=self._left_s, concurrent=True)
@@ -155,7 +153,7 @@ class PeftSettings:
         )
 
 
-#: Braces that mean something to `regex` alone.
+#: Braces with a meaning only in `regex`.
 _FUZZY: Final = re.compile(r"\{(?!\d*,?\d*\})", re.ASCII)
 
 
@@ -195,22 +193,22 @@ _FUSED = re.compile(
     re.ASCII,
 )
 _EXPERT = re.compile(r"(?<=\bexperts\.)(\d{1,6})(?=\.)", re.ASCII)
-#: Characters of a tensor's name.
+#: Limit of a tensor's name in characters.
 _LONGEST_NAME: Final = 1000
 _DTYPES = {"F32": "<f4", "F16": "<f2", "F64": "<f8"}
 
 
 def convert(config: Path, weights: Path, model: Path, target: Path) -> None:
-    """Write the adapter of PEFT's files `config` and `weights`, for `model`, to `target` as GGUF.
+    """Convert PEFT's files `config` and `weights`, for `model`, to a GGUF adapter at `target`.
 
-    Raises what `read_peft_adapter` does, and `GGUFError` and `OSError`.
+    Raises the errors of `read_peft_adapter`, `GGUFError` and `OSError`.
     """
     with open_gguf(model) as file:
         pairs, architecture = read_peft_adapter(config, weights, file), file.architecture
     writer = GGUFWriter(target, architecture)
     writer.add("general.type", "adapter")
     writer.add("adapter.type", "lora")
-    writer.add("adapter.lora.alpha", 0.0)  # it is part of the matrices
+    writer.add("adapter.lora.alpha", 0.0)  # folded into the matrices
     for tensor, pair in pairs.items():
         writer.add_tensor(tensor + A, pair.a)
         writer.add_tensor(tensor + B, pair.b)
@@ -218,14 +216,14 @@ def convert(config: Path, weights: Path, model: Path, target: Path) -> None:
 
 
 def read_peft_adapter(config_path: Path, weights: Path, model: GGUFFile) -> Pairs:
-    """The adapter with settings at `config_path` and tensors in `weights`, for the model in `model`.
+    """Read the adapter with settings at `config_path` and tensors in `weights`, for the model in `model`.
 
     Raises `ModelError` and `UnsupportedModelError`.
     """
     architecture = model.architecture
     if architecture not in REORDERED | AS_THEY_ARE:
         raise UnsupportedModelError(
-            f"{weights}: which tensors of {architecture} this adapter means is not known; convert it to GGUF "
+            f"{weights}: the modules of {architecture} are not known; convert the adapter to GGUF "
             "with llama.cpp's convert_lora_to_gguf.py"
         )
     settings = PeftSettings.read(config_path)
@@ -275,7 +273,7 @@ def _flat(path: Path, module: str, both: dict[str, Values]) -> Pair:
 
 
 def _stacked(path: Path, name: str, found: dict[int, Values], count: int) -> Values:
-    """The matrices of `count` experts, with zeros for those that have none, or a lower rank than others."""
+    """Stack the matrices of `count` experts, padding missing experts and lower ranks with zeros."""
     shapes = [each.shape for each in found.values()]
     axis = 0 if name.endswith(A) else 1  # of the rank
     if any(len(shape) != 2 or shape[1 - axis] != shapes[0][1 - axis] for shape in shapes):
@@ -283,7 +281,7 @@ def _stacked(path: Path, name: str, found: dict[int, Values], count: int) -> Val
     largest = np.max(shapes, axis=0)
     if count * int(largest[0]) * int(largest[1]) > MAX_VALUES:
         raise ModelError(f"{path}: '{name}' of {count} experts is too large; at most {MAX_VALUES} values")
-    check_room(path, 8 * count * int(largest[0]) * int(largest[1]))  # also where few experts have any
+    check_room(path, 8 * count * int(largest[0]) * int(largest[1]))  # also if few experts have matrices
     stack = np.zeros((count, *largest), np.float32)
     for expert, each in found.items():
         stack[expert, : each.shape[0], : each.shape[1]] = each
@@ -296,12 +294,12 @@ def _read_tensors(path: Path) -> dict[str, Values]:
     try:
         if path.stat().st_size > 4 * MAX_VALUES:
             raise ModelError(f"{path}: an adapter of {path.stat().st_size} bytes; at most {4 * MAX_VALUES}")
-        check_room(path, 3 * path.stat().st_size)  # as it is, and in float32
+        check_room(path, 3 * path.stat().st_size)  # as stored, and in float32
         found: Any = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
     except OSError as error:
         raise ModelError(f"{path}: cannot be read ({error.strerror})") from None
     except (SafetensorError, ValueError, RecursionError) as error:
-        raise ModelError(f"{path}: this is no safetensors file: {shown(str(error))}") from None
+        raise ModelError(f"{path}: not a safetensors file: {shown(str(error))}") from None
     return {name: _numbers(path, name, tensor) for name, tensor in found}
 
 
@@ -313,12 +311,12 @@ def _numbers(path: Path, name: str, tensor: dict[str, object]) -> Values:
         return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32).reshape(shape)
     if dtype not in _DTYPES:
         raise UnsupportedModelError(f"{path}: tensor {shown(name)} is {dtype}; F32, F16 and BF16 are read")
-    with np.errstate(over="ignore"):  # what is too large is refused
+    with np.errstate(over="ignore"):  # checked later
         return np.frombuffer(data, _DTYPES[dtype]).astype(np.float32).reshape(shape)
 
 
 def _tensor(path: Path, name: str) -> tuple[str, str, str, int | None]:
-    """The module of transformers that `name` is of, its tensor in files, which half, and which expert's."""
+    """Return the module in transformers, the tensor's name in files, the half, and the expert of `name`."""
     if (parsed := _NAME.fullmatch(name)) is not None:
         module, half = parsed["module"], parsed["half"]
         if (placed := _T5_LAYER.fullmatch(module)) is not None and placed["module"] in T5_LINEARS:
@@ -338,7 +336,7 @@ def _tensor(path: Path, name: str) -> tuple[str, str, str, int | None]:
 def _unsupported(path: Path, name: str) -> UnsupportedModelError:
     if len(name) <= _LONGEST_NAME and _NAME.fullmatch(name) is None:
         return UnsupportedModelError(
-            f"{path}: tensor {shown(name)} is no low-rank matrix beside a linear, but of its own kind, as "
+            f"{path}: tensor {shown(name)} is not a low-rank matrix of a linear, but of another kind, as "
             "those of 'modules_to_save', 'trainable_token_indices', 'lora_bias' or embeddings are: merge the "
             "adapter into its model, and convert that"
         )
@@ -349,7 +347,7 @@ def _unsupported(path: Path, name: str) -> UnsupportedModelError:
 
 
 def _reordered(tensor: str, values: Values, model: GGUFFile) -> Values:
-    """The rows of `values` in the order that queries and keys have in files of the model."""
+    """Reorder the rows of `values` as the model's files order queries and keys."""
     kind = tensor.split(".")[2:3]
     if kind not in (["attn_q"], ["attn_k"]):
         return values
@@ -360,5 +358,5 @@ def _reordered(tensor: str, values: Values, model: GGUFFile) -> Values:
     if not (
         layer < count and heads[layer] and values.ndim == 2 and values.shape[0] % (2 * heads[layer]) == 0
     ):
-        return values  # which fits no tensor: that is said when it is applied
+        return values  # fits no tensor, which applying it reports
     return np.ascontiguousarray(neighbours(values, heads[layer]))

@@ -1,5 +1,5 @@
-"""Models that llama.cpp computes, for Puna's engine: `puna.model.base.RunnableModel` on llama-cpp-python.
+"""Models computed by llama.cpp for Puna's engine: `puna.model.base.RunnableModel` on llama-cpp-python.
 
 Everything above a forward pass stays Puna's: scheduling, prefixes, sampling, text. llama.cpp has the weights,
-the caches and the arithmetic.
+caches and arithmetic.
 """

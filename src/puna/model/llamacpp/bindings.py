@@ -1,4 +1,4 @@
-"""The C interface of llama.cpp, as llama-cpp-python declares it; imported only where a model needs it."""
+"""C interface of llama.cpp as declared by llama-cpp-python, imported only when a model needs it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from puna.errors import UnavailableError
 
 _MIN_VERSION: Final = "0.3.36"
 
-#: Levels of llama.cpp's messages, as those of `logging`. What it says of every load is of no interest.
+#: llama.cpp's log levels as those of `logging`, lowered because routine messages are of no interest.
 _LEVELS: Final = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.WARNING}
 _CONTINUED: Final = 5
 _KEPT_LINES: Final = 3
@@ -22,10 +22,10 @@ _log = logging.getLogger("puna.llamacpp")
 
 @cache
 def bindings() -> Any:
-    """The functions and constants of llama.h. Raises `UnavailableError`."""
+    """Return the functions and constants of llama.h. Raises `UnavailableError`."""
     try:
         found = importlib.import_module("llama_cpp.llama_cpp")
-    except Exception as error:  # its libraries cannot be loaded, say
+    except Exception as error:  # for example, its libraries cannot be loaded
         raise UnavailableError(f"llama-cpp-python cannot be used: {error}") from error
     if not hasattr(found, "LLAMA_LOAD_MODE_MMAP"):
         raise UnavailableError(
@@ -38,10 +38,10 @@ def bindings() -> Any:
 
 
 class _Messages:
-    """llama.cpp's messages: passed on to our log, and the latest errors kept for those of ours.
+    """Messages of llama.cpp: passed to our log, and the latest errors kept for our own errors.
 
-    They come from any thread and in the middle of each other: freeing a context is told, too, and may happen
-    whenever garbage is collected. So nothing is locked.
+    They arrive from any thread, even inside each other: freeing a context logs too, and may happen during any
+    garbage collection. So nothing is locked.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class _Messages:
         self._level = logging.DEBUG
 
     def hear(self, level: int, text: bytes, user_data: object) -> None:
-        # It quotes what it finds in files.
+        # Messages quote file contents.
         line = "".join(c if c.isprintable() else " " for c in text.decode(errors="replace")).strip()
         ours = self._level if level == _CONTINUED else _LEVELS.get(level, logging.DEBUG)
         self._level = ours
@@ -59,14 +59,14 @@ class _Messages:
                 self._errors.append(line)
 
     def take_errors(self) -> str:
-        """What went wrong since this was last asked, or nothing."""
+        """Return the errors since the last call, and forget them."""
         text = "; ".join(list(self._errors))
         self._errors.clear()
         return text
 
 
 _messages = _Messages()
-_callbacks: list[Any] = []  # which C keeps no reference of
+_callbacks: list[Any] = []  # C keeps no reference to them
 
 
 def _listen(found: Any) -> None:
@@ -76,5 +76,5 @@ def _listen(found: Any) -> None:
 
 
 def complaint(otherwise: str) -> str:
-    """What llama.cpp said about its latest failure; `otherwise` if it said nothing."""
+    """Return llama.cpp's latest error messages, or `otherwise` if there are none."""
     return _messages.take_errors() or otherwise

@@ -1,4 +1,4 @@
-"""What llama.cpp remembers, as a `Cache`: the books are Puna's, keys and values are with llama.cpp."""
+"""Cache of a model in llama.cpp: Puna keeps the books, llama.cpp the keys and values."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class LlamaCppCache(Cache):
-    """Sequences in one pool of llama.cpp's cells, of which those with a common beginning share that.
+    """Sequences in one pool of llama.cpp's cells; common prefixes are shared.
 
-    The books (`Cells`) say how full it is and who shares what; llama.cpp decides for itself where things
-    are. A model that is `recurrent`, or partly, can only go on where a sequence ended.
+    The books (`Cells`) track how full the pool is and who shares what; llama.cpp places cells itself. A
+    `recurrent` or hybrid model can only continue at the end of a sequence.
     """
 
     def __init__(
@@ -38,19 +38,19 @@ class LlamaCppCache(Cache):
         capacity: int,
         recurrent: bool,
     ) -> None:
-        """`longest` is the most positions of a sequence. Without a `context` it is only asked for sizes."""
+        """Make a cache for sequences of up to `longest` positions; without `context`, for sizes only."""
         self.context = longest
-        self.batch: Batch | None = None  # of the present pass
+        self.batch: Batch | None = None  # of the current pass
         self._llama = context
         self._sizes = layers
         self._recurrent = recurrent
         self._cells = Cells(capacity, longest, np.zeros(table_shape(sequences, longest), np.int32))
-        self._before: dict[int, int] = {}  # lengths of the sequences of the last pass before it
-        self._lost: set[int] = set()  # whose state a failed pass has left nobody knows where
+        self._before: dict[int, int] = {}  # lengths of the last pass's sequences before it
+        self._lost: set[int] = set()  # sequences whose state a failed pass left undefined
 
     @property
     def generation(self) -> None:
-        return None  # there is nothing to record
+        return None  # nothing to record
 
     @property
     def layers(self) -> Iterable[int]:
@@ -73,7 +73,7 @@ class LlamaCppCache(Cache):
     def plan_forward(self, batch: Batch) -> Callable[[], None]:
         if lost := self._lost.intersection(batch.sequences.tolist()):
             raise GenerationError(
-                f"what was computed of sequence {min(lost)} was lost with a pass that failed; send it again"
+                f"the state of sequence {min(lost)} was lost in a failed pass; send the request again"
             )
         begins = np.flatnonzero(np.diff(batch.sequences, prepend=-1))
         if (batch.positions[begins] != self._cells.length[batch.sequences[begins]]).any():
@@ -94,7 +94,7 @@ class LlamaCppCache(Cache):
         self._before = {}
 
     def layer(self, index: int) -> LayerCache:
-        raise NotSupportedError("what llama.cpp keeps of a layer is its own affair")
+        raise NotSupportedError("llama.cpp does not expose the cache of a layer")
 
     # --- between passes ---------------------------------------------------------------------------------
 
@@ -113,7 +113,7 @@ class LlamaCppCache(Cache):
     def copy_prefix(self, source: int, target: int, count: int) -> None:
         self._forget(target)
         if self._recurrent and count < self.length(source):
-            return  # its state is one of all its inputs
+            return  # a recurrent state cannot be shortened
         self._cells.share(source, target, count)
         self.llama.copy(source, target, count)
 
@@ -146,8 +146,8 @@ class LlamaCppCache(Cache):
 
     @property
     def llama(self) -> Context:
-        """Where it all is."""
-        assert self._llama is not None, "made to be asked for sizes"
+        """The context that holds the keys and values."""
+        assert self._llama is not None, "made only to report sizes"
         return self._llama
 
     # --- figures ------------------------------------------------------------------------------------------
@@ -175,24 +175,24 @@ class LlamaCppCache(Cache):
 
 
 class LlamaCppTexts(WholeTextCache):
-    """The cache of llama.cpp's encoders, which read each text whole and remember nothing."""
+    """Cache of llama.cpp's encoders, which read each text whole and remember nothing."""
 
     def __init__(self, ops: Backend, context: Context | None, *, sequences: int) -> None:
-        """Without a `context` it is only asked for sizes."""
+        """Make a cache; without `context` it only reports sizes."""
         super().__init__(ops, {}, sequences=sequences)
         self.batch: Batch | None = None
         self._llama = context
 
     @property
     def llama(self) -> Context:
-        assert self._llama is not None, "made to be asked for sizes"
+        assert self._llama is not None, "made only to report sizes"
         return self._llama
 
     def plan_forward(self, batch: Batch) -> Callable[[], None]:
         begin = super().plan_forward(batch)
         longest = int(np.bincount(batch.sequences).max())
         if longest > (most := self.llama.sizes.rows):
-            raise CacheFullError(f"a text has {longest} tokens, and at most {most} are read in a pass")
+            raise CacheFullError(f"a text has {longest} tokens, and at most {most} fit into a pass")
 
         def both() -> None:
             begin()

@@ -1,4 +1,4 @@
-"""A context of llama.cpp: batches in, logits and hidden states out, and what it remembers of sequences."""
+"""Context of llama.cpp: computes batches into logits and hidden states, and keeps sequences."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class ContextSizes:
-    """How much a context is for; `rows` of a batch are computed in one pass."""
+    """Capacity of a context; `rows` of a batch are computed in one pass."""
 
     sequences: int
     capacity: int  # positions of all sequences together
     rows: int
-    whole: bool  # an encoder: the rows of a sequence must be in one pass, and there are no logits
+    whole: bool  # whether it is an encoder, which reads each text in one pass and has no logits
 
 
 class Context:
-    """What llama.cpp keeps of up to `sizes.sequences` sequences of a model.
+    """State of up to `sizes.sequences` sequences of a model in llama.cpp.
 
-    `pointer` is llama.cpp's to the model, whose `owner` frees it and is therefore kept alive. Raises
-    `ModelError` when the context cannot be made.
+    `pointer` is llama.cpp's model; `owner` frees it and is therefore kept alive. Raises `ModelError` if the
+    context cannot be made.
     """
 
     def __init__(
@@ -53,29 +53,30 @@ class Context:
         parameters.n_seq_max = sizes.sequences
         parameters.n_threads = parameters.n_threads_batch = threads
         parameters.type_k, parameters.type_v = int(types.keys), int(types.values)
-        parameters.pooling_type = c.LLAMA_POOLING_TYPE_NONE  # texts are pooled by the engine
-        parameters.kv_unified = True  # one pool of cells, so that prefixes are shared by reference
-        parameters.swa_full = True  # or a prefix could not be continued behind a window
+        parameters.pooling_type = c.LLAMA_POOLING_TYPE_NONE  # the engine pools texts
+        parameters.kv_unified = True  # one pool of cells, so that prefixes can be shared
+        parameters.swa_full = True  # otherwise a prefix longer than a window could not be continued
         parameters.no_perf = True
         self._context = c.llama_init_from_model(pointer, parameters)
         if not self._context:
             raise ModelError(
                 f"llama.cpp cannot keep {sizes.capacity} tokens of {sizes.sequences} sequences: "
-                f"{complaint('it does not say why; a smaller num_ctx may fit')}"
+                f"{complaint('no reason given; a smaller num_ctx may fit')}"
             )
         self._closing = weakref.finalize(self, c.llama_free, self._context)
         self._memory = c.llama_get_memory(self._context)
-        # Some encoders are decoders that see later tokens, too: these have a memory, which a text fills.
+        # Some encoders are decoders that also attend to later tokens: these have a memory, which a text
+        # fills.
         self._encodes = sizes.whole and not (self._memory and c.llama_model_has_decoder(pointer))
         self.can_shift = bool(self._memory and c.llama_memory_can_shift(self._memory)) and (
-            # Positions that were added to the inputs are in the keys, and cannot be moved.
+            # Learned positions are part of the keys, which therefore cannot be moved.
             c.llama_model_rope_type(pointer) in (c.LLAMA_ROPE_TYPE_NORM, c.LLAMA_ROPE_TYPE_NEOX)
         )
 
     def evaluate(self, batch: Batch, *, states: bool) -> tuple[Floats, Floats]:
-        """Logits [wanted, vocab] and, if they are asked for, hidden states [wanted, hidden] of a batch.
+        """Return logits [outputs, vocab] and, with `states`, hidden states [outputs, hidden] of a batch.
 
-        Raises `CacheFullError` and `GenerationError`; what was computed of the batch until then stays.
+        Raises `CacheFullError` and `GenerationError`, keeping what was computed until then.
         """
         c = self._c
         wanted = np.ones(len(batch), np.int8)
@@ -86,7 +87,7 @@ class Context:
         logits, hidden = [], []
         for begin, end in self._pieces(batch):
             outputs = wanted[begin:end]
-            # With hidden states there are outputs of all rows, whichever are wanted.
+            # With hidden states, llama.cpp outputs all rows.
             self._run(batch, begin, end, np.ones_like(outputs) if states else outputs)
             rows = np.flatnonzero(outputs) if states else np.arange(np.count_nonzero(outputs))
             count = end - begin if states else len(rows)
@@ -100,11 +101,11 @@ class Context:
         return _joined(logits, self._vocab), _joined(hidden, self._width)
 
     def remove(self, sequence: int, begin: int, end: int = -1) -> bool:
-        """Forget positions [begin, end) of a sequence, -1 meaning all further ones. False: it cannot."""
+        """Forget positions [begin, end) of a sequence (end -1: all). Returns False if that is impossible."""
         return self._memory is None or bool(self._c.llama_memory_seq_rm(self._memory, sequence, begin, end))
 
     def copy(self, source: int, target: int, count: int) -> None:
-        """Let `target`, which is empty, have the first `count` positions of `source`; they are shared."""
+        """Share the first `count` positions of `source` with `target`, which must be empty."""
         self._c.llama_memory_seq_cp(self._memory, source, target, 0, count)
 
     def move(self, sequence: int, begin: int, offset: int) -> None:
@@ -116,7 +117,7 @@ class Context:
         self._context = self._memory = None
 
     def _pieces(self, batch: Batch) -> Iterator[tuple[int, int]]:
-        """Stretches of rows that fit a pass."""
+        """Yield ranges of rows that fit into a pass."""
         begin, rows = 0, self.sizes.rows
         while begin < len(batch):
             end = min(begin + rows, len(batch))
@@ -128,7 +129,7 @@ class Context:
 
     def _run(self, batch: Batch, begin: int, end: int, outputs: NDArray[np.int8]) -> None:
         c, count = self._c, end - begin
-        # Arrays that live as long as the call; each row's sequences are a list of one.
+        # These arrays must outlive the call; each row's list of sequences has one entry.
         tokens = np.ascontiguousarray(batch.tokens[begin:end], np.int32)
         positions = np.ascontiguousarray(batch.positions[begin:end], np.int32)
         sequences = np.ascontiguousarray(batch.sequences[begin:end], np.int32)
@@ -166,5 +167,5 @@ def _rows(pointer: Any, count: int, width: int) -> Floats:
 
 
 def _joined(parts: list[Floats], width: int) -> Floats:
-    # Always a copy: what llama.cpp hands out lies in memory that the next pass overwrites.
+    # Copied, because the next pass overwrites llama.cpp's buffers.
     return np.concatenate(parts) if parts else np.empty((0, width), np.float32)

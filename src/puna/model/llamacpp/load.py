@@ -1,4 +1,4 @@
-"""From a GGUF file to a model that llama.cpp runs."""
+"""Loading of a GGUF file into a model run by llama.cpp."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def load(
     placement: Placement,
     progress: Callable[[int, int], None] | None,
 ) -> tuple[LlamaCppModel, Tokenizer, Pooling | None]:
-    """The model in an open file, its tokenizer, and how it embeds texts.
+    """Load the model in an open file; also return its tokenizer and pooling.
 
-    Raises `UnsupportedModelError`, `ModelError`, `TokenizerError`, `OptionError`, and `UnavailableError` when
-    there is no llama.cpp.
+    Raises `UnsupportedModelError`, `ModelError`, `TokenizerError`, `OptionError`, and `UnavailableError` if
+    llama.cpp is not installed.
     """
     assert isinstance(forecast, LlamaCppForecast)
     model = LlamaCppModel(

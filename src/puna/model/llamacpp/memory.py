@@ -1,8 +1,7 @@
-"""What a model will take that llama.cpp runs, from its file alone.
+"""Estimate of the memory of a model run by llama.cpp, from its file alone.
 
-It is an estimate: weights as the file has them, keys and values of every layer, states of recurrent ones by
-the sizes the file states, and the results of a pass. What lies on a GPU is not counted; whether it fits there
-is told by llama.cpp.
+It counts weights as stored, keys and values of every layer, states of recurrent layers by the sizes the file
+states, and the results of a pass. Memory on a GPU is not counted; llama.cpp reports whether it suffices.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ if TYPE_CHECKING:
     from puna.kvcache.types import KVTypes
     from puna.options import Placement
 
-#: What llama.cpp takes beside a model's own: its libraries, graphs, and the scratch memory of their nodes.
+#: Memory of llama.cpp itself: libraries, graphs, and scratch memory of their nodes.
 _PROCESS_BYTES: Final = 64 << 20
 _FLOAT_BYTES: Final = 4
-#: Results of a layer that are alive at once, of the hidden and of the feed-forward size.
+#: Results of a layer alive at once, of the hidden and of the feed-forward size.
 _HIDDEN_ROWS, _FEED_FORWARD_ROWS = 8, 2
 _MAX_LAYERS: Final = 4096
 _LAYER = re.compile(r"(?:enc\.|dec\.)?blk\.(\d{1,9})\.")
@@ -32,17 +31,17 @@ _LAYER = re.compile(r"(?:enc\.|dec\.)?blk\.(\d{1,9})\.")
 
 @dataclass(frozen=True)
 class LayerSizes:
-    """What a layer remembers, in bytes."""
+    """Bytes that a layer remembers."""
 
-    position: int = 0  # keys and values
-    sequence: int = 0  # a recurrent state
+    position: int = 0  # per position: keys and values
+    sequence: int = 0  # per sequence: a recurrent state
 
     def bytes(self, sequences: int, capacity: int) -> int:
         return self.position * capacity + self.sequence * sequences
 
 
 class LlamaCppForecast(MemoryForecast):
-    """The estimate for the model in an open file. Raises `ModelError`."""
+    """Estimate for the model in an open file. Raises `ModelError`."""
 
     def __init__(self, file: GGUFFile, types: KVTypes, placement: Placement) -> None:
         super().__init__(file)
@@ -68,7 +67,7 @@ class LlamaCppForecast(MemoryForecast):
 
     @property
     def vram_bytes(self) -> int:
-        """Of the weights, those on GPUs."""
+        """Bytes of weights on GPUs."""
         parts = [part for part in self._weights if self._device(part) == "GPU"]
         return sum(self._weights[part] for part in parts)
 
@@ -99,7 +98,7 @@ class LlamaCppForecast(MemoryForecast):
         )
 
     def _device(self, part: int | str) -> str:
-        """As llama.cpp places them: the last layers are on the GPU, and the output if all of them are."""
+        """Return the device of a part: the GPU has the last layers, and the output if it has them all."""
         if part == "input":
             return "CPU"
         place = len(self.layers) if part == "output" else int(part)
@@ -107,7 +106,7 @@ class LlamaCppForecast(MemoryForecast):
 
 
 def _offloaded(layers: int, placement: Placement) -> int:
-    """How many layers, the output counting as one, are on GPUs."""
+    """Return the number of layers on GPUs, counting the output as one."""
     if placement.num_gpu == 0 or not bindings().llama_supports_gpu_offload():
         return 0
     return layers + 1 if placement.num_gpu < 0 else min(placement.num_gpu, layers + 1)
@@ -132,7 +131,7 @@ def _layers(file: GGUFFile, types: KVTypes) -> dict[int, LayerSizes]:
 
 
 def _state_bytes(file: GGUFFile, hidden: int) -> int:
-    """Of the state of one recurrent layer; hybrids' other layers are counted as if they had one, too."""
+    """Return the bytes of a recurrent layer's state; other layers of hybrids are counted alike."""
     values = scalar(file, "ssm.state_size", 0) * scalar(file, "ssm.inner_size", 0)
     values += max(scalar(file, "ssm.conv_kernel", 0) - 1, 0) * scalar(file, "ssm.inner_size", 0)
     values += hidden * scalar(file, "wkv.head_size", 0)

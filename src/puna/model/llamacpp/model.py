@@ -1,4 +1,4 @@
-"""A model that llama.cpp has loaded, as the engine sees it."""
+"""Model loaded by llama.cpp, as a `RunnableModel`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NO_GPUS: Final = (
 
 
 class LlamaCppModel:
-    """A `RunnableModel` whose weights, caches and passes are llama.cpp's; its results are arrays of `ops`."""
+    """`RunnableModel` whose weights, caches and passes are llama.cpp's; its results are arrays of `ops`."""
 
     engine: Final = LLAMACPP
     classifier: Final = None
@@ -54,7 +54,7 @@ class LlamaCppModel:
         self._layers = forecast.layers
         self._batch_size = batch_size
         wants_gpu = placement.num_gpu > 0 or placement.main_gpu > 0 or bool(placement.tensor_split)
-        #: What whoever uses it should know.
+        #: Warnings for users of the model.
         self.warnings = (_NO_GPUS,) if wants_gpu and not c.llama_supports_gpu_offload() else ()
         total = forecast.weight_bytes
 
@@ -111,7 +111,7 @@ class LlamaCppModel:
 
     def _evaluate(self, cache: Cache, *, states: bool) -> tuple[Any, Any]:
         assert isinstance(cache, LlamaCppCache | LlamaCppTexts)
-        assert cache.batch is not None, "a pass begins with `start_forward`"
+        assert cache.batch is not None, "call `start_forward` first"
         return cache.llama.evaluate(cache.batch, states=states)
 
     def _load(self, path: Path, placement: Placement, report: Callable[[float, object], bool]) -> Any:
@@ -125,7 +125,7 @@ class LlamaCppModel:
                 f'option "tensor_split" has {len(shares)} shares, and this llama.cpp knows '
                 f"{c.LLAMA_MAX_DEVICES} devices"
             )
-        if shares:  # as many as there can be, the rest having none
+        if shares:  # as many as possible; the rest are 0
             given = (ctypes.c_float * c.LLAMA_MAX_DEVICES)(*shares)
             parameters.tensor_split = given
         elif placement.main_gpu:
@@ -134,6 +134,6 @@ class LlamaCppModel:
         parameters.progress_callback = callback
         pointer = c.llama_model_load_from_file(str(path).encode(), parameters)
         if not pointer:
-            reason = complaint("it does not say why")
+            reason = complaint("no reason given")
             raise UnsupportedModelError(f"{path.name}: llama.cpp cannot load it: {reason}")
         return pointer

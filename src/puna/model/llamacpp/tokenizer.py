@@ -1,4 +1,4 @@
-"""The vocabulary of a model that llama.cpp has loaded, for files whose tokenizer Puna does not know."""
+"""Tokenizer on llama.cpp's vocabulary, for files whose tokenizer Puna does not know."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def llamacpp_tokenizer(file: GGUFFile, model: LlamaCppModel) -> Tokenizer:
-    """A tokenizer that splits text as llama.cpp does for `model`. Raises `TokenizerError`.
+    """Return a tokenizer that splits text as llama.cpp does for `model`. Raises `TokenizerError`.
 
-    What the file says of its tokens is read by Puna, which also finds added tokens in a text.
+    Puna reads what the file says about tokens, and finds added tokens in a text.
     """
     c, vocabulary = bindings(), model.vocabulary
     read = read_vocabulary(file)
@@ -57,15 +57,15 @@ def _id(token: int) -> int | None:
 
 
 class _Encoder:
-    """`puna.tokenizer.tokenizer.TextEncoder`."""
+    """Implementation of `puna.tokenizer.tokenizer.TextEncoder`."""
 
     def __init__(self, model: LlamaCppModel) -> None:
         self._c = bindings()
-        self._model = model  # which the vocabulary is a part of
+        self._model = model  # keeps the vocabulary alive
 
     def encode(self, text: str, *, first: bool) -> list[int]:
         data = text.encode()
-        count = -(len(data) + 2)  # there is hardly ever more than a token for a byte
+        count = -(len(data) + 2)  # rarely more than one token per byte
         while count < 0:
             tokens = (ctypes.c_int32 * -count)()
             room, count = (
@@ -78,7 +78,7 @@ class _Encoder:
 
 
 def _piece(model: LlamaCppModel) -> Callable[[int], bytes]:
-    """What gives the bytes of a token."""
+    """Return a function that gives the bytes of a token."""
     c = bindings()
 
     def piece(id: int) -> bytes:

@@ -1,1 +1,1 @@
-"""All architectures, one file each; `puna.model.registry` says which file has which."""
+"""Architectures, one file each; `puna.model.registry` maps names to them."""

@@ -1,8 +1,8 @@
-"""BERT and what was trained like it (BGE, E5, GTE, MiniLM ...): the first of the encoders.
+"""BERT and models trained like it (BGE, E5, GTE, MiniLM ...): the first of the encoders.
 
-Devlin et al., arXiv:1810.04805. RoBERTa's files have their positions counted from 0, as BERT's. Where two
-kinds of text tell documents from queries, a document's places are beyond those of queries, and a place's
-vector is that of the position with what the kind adds.
+Devlin et al., arXiv:1810.04805. RoBERTa's files count positions from 0, like BERT's. Where token types tell
+documents from queries, a document's places follow those of queries, and a place's vector is the position's
+plus that of the type.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class BertLayerOptions(LayerOptions):
-    fused: bool  # whether queries, keys and values are of one tensor
+    fused: bool  # whether queries, keys and values are one tensor
 
 
 @dataclass(frozen=True, kw_only=True)
 class BertOptions(EncoderOptions):
-    positions: int = 0  # that there are vectors of: the longest text
+    positions: int = 0  # number of position vectors: the longest text
 
     @property
     def kinds(self) -> int:
-        """An encoder reads one, a reranker two."""
+        """Token types: one for an encoder, two for a reranker."""
         return 2 if self.labels and self.token_types > 1 else 1
 
 
 class Places(Embedding):
-    """The vectors of positions; where two kinds of text are told apart, of both, one after the other."""
+    """Position vectors; with two token types, those for both, one after the other."""
 
     @classmethod
     def from_source(
@@ -59,17 +59,17 @@ class Places(Embedding):
         kinds = source.values("token_types.weight", (options.token_types, options.hidden_size))
         if first is None or kinds is None:
             return None
-        second = first + (kinds[1] - kinds[0])  # the first kind is added to all
+        second = first + (kinds[1] - kinds[0])  # the first type is added to all tokens
         return cls(source.ops, Weight.from_values(f"{name}.weight", np.concatenate([first, second])))
 
 
 class PairClassifier(Classifier):
-    """Of texts of two kinds."""
+    """Classifier of pairs whose texts have different token types."""
 
     options: BertOptions
 
     def inputs(self, query: list[int], document: list[int]) -> list[Input]:
-        begin = self.options.positions  # of the places of documents
+        begin = self.options.positions  # of documents' places
         places = [*range(len(query)), *range(begin + len(query), begin + len(query) + len(document))]
         return [
             Input(token, place=(place,), advance=0)
@@ -119,6 +119,6 @@ class Bert(Encoder):
         context = required(file, "context_length", max(positions, 1))
         if positions and context > positions:
             raise invalid(
-                file, "context_length", f"is {context}, but there are only {positions} vectors of positions"
+                file, "context_length", f"is {context}, but there are only {positions} position vectors"
             )
         return dataclasses.replace(options, positions=positions)

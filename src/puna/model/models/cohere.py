@@ -1,6 +1,7 @@
-"""Command R of Cohere: attention and feed-forward side by side after one LayerNorm without bias.
+"""Command R of Cohere: attention and feed-forward in parallel after one LayerNorm without bias.
 
-In Command R7B and Command A (`cohere2`) three of four layers see a window, and the others do not rotate.
+In Command R7B and Command A (`cohere2`) three of four layers have a sliding window, and the others do not
+rotate.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """DeepSeek V2, V3 and R1, Kimi K2, GLM 4.7 Flash and Mistral 4: latent attention and many small experts.
 
-DeepSeek-AI, arXiv:2405.04434 and arXiv:2412.19437. In the first layers every token goes through the same
-feed-forward network; in the others one expert is shared.
+DeepSeek-AI, arXiv:2405.04434 and arXiv:2412.19437. The first layers have a dense feed-forward network; the
+others a shared expert besides the routed ones.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from puna.gguf.metadata import check_extent, invalid, limit, number, positive, required, scalar
 from puna.kvcache.storage import KVShape
 from puna.model.decoder import Decoder
-from puna.model.options import LayerOptions, TextOptions
+from puna.model.options import LayerOptions, TextDefaults, TextOptions
 from puna.model.rope import RopeOptions, read_magnitude, read_yarn
 from puna.nn.experts import SharedAndRouted, dense_or_shared
 from puna.nn.feed_forward import FeedForward
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class LatentLayerOptions(LayerOptions):
     latent_dim: int
-    rope_dim: int  # of a head's query, the last ones, which is rotated
-    query_rank: int  # 0: queries are made from the hidden state itself
-    joined: bool  # what makes keys and values of latents is one tensor
-    temperature_scale: float  # 0: queries do not sharpen
+    rope_dim: int  # the last dimensions of a head's query, which are rotated
+    query_rank: int  # 0: queries come straight from the hidden state
+    joined: bool  # whether the expansions of latents to keys and values are one tensor
+    temperature_scale: float  # 0: no scaling by position
     original_context: int
 
     @property
@@ -43,7 +43,7 @@ class LatentLayerOptions(LayerOptions):
 
     @property
     def mixing_values(self) -> int:
-        # Queries as long as keys, what heads find, and that in the form in which it is multiplied.
+        # Queries as long as keys, the heads' results, and their form for the product.
         return self.heads * (self.rope_dim + 3 * self.latent_dim)
 
     @property
@@ -68,18 +68,24 @@ class DeepSeek2(Decoder):
         names = "attention.key_length", "attention.value_length"
         glm = file.architecture == "glm4moelite"
         if not glm and all(file.get(f"{name}_mla") is not None for name in names):
-            # Then those are the sizes of what is cached; glm4moelite has it the other way round.
+            # In that case the plain keys state the cached sizes; glm4moelite does the opposite.
             names = "attention.key_length_mla", "attention.value_length_mla"
         options = TextOptions.read(
-            file, head_dims=names, norm_eps=1e-6, rope_base=1e6 if glm else 10000.0, routing=_routing(file),
-            predicts=True,
-        )  # fmt: skip
+            file,
+            TextDefaults(
+                head_dims=names,
+                norm_eps=1e-6,
+                rope_base=1e6 if glm else 10000.0,
+                routing=_routing(file),
+                predicts=True,
+            ),
+        )
         latent_dim = required(file, "attention.kv_lora_rank")
         rope_dim = required(file, "rope.dimension_count")
         query_rank = max(scalar(file, "attention.q_lora_rank", 0), 0)
         head_dim = options.layers[0].head_dim
         if rope_dim >= head_dim:
-            raise invalid(file, "rope.dimension_count", f"is {rope_dim}, all {head_dim} numbers of a head")
+            raise invalid(file, "rope.dimension_count", f"is {rope_dim}, all {head_dim} dimensions of a head")
         for i in range(len(options.layers)):
             check_latents(file, i, latent_dim, rope_dim)
         original = scalar(file, "rope.scaling.original_context_length", 0)
@@ -98,7 +104,7 @@ class DeepSeek2(Decoder):
 
 
 def _routing(file: GGUFFile) -> Routing:
-    """Where files say nothing of it: V3 and later choose by biased sigmoids, and V2 by a softmax."""
+    """Return routing defaults: biased sigmoids in V3 and later, a softmax in V2."""
     biased = any(".exp_probs_b" in name for name in file.tensors)
     by_softmax = scalar(file, "expert_gating_func", 2 if biased else 1) == 1
     second = file.architecture == "deepseek2" and by_softmax
@@ -106,7 +112,7 @@ def _routing(file: GGUFFile) -> Routing:
 
 
 def _rope(file: GGUFFile, rope: RopeOptions | None) -> RopeOptions:
-    """Some files do not say that the scaling is YaRN."""
+    """Return the rotation, with YaRN also for files that do not name it."""
     assert rope is not None
     if file.get("rope.scaling.type") is None and file.get("rope.scaling.factor") is not None:
         rope = dataclasses.replace(rope, linear_factor=1.0, magnitude=1.0, yarn=read_yarn(file))
@@ -115,16 +121,16 @@ def _rope(file: GGUFFile, rope: RopeOptions | None) -> RopeOptions:
 
 
 def _sharpness(file: GGUFFile) -> float:
-    """What YaRN multiplies scores by, in place of queries and keys.
+    """Return YaRN's factor on attention scores, used instead of one on queries and keys.
 
-    The file has a tenth of `mscale_all_dim`.
+    The file stores a tenth of `mscale_all_dim`.
     """
     factor = max(positive(file, "rope.scaling.factor", 1.0), 1.0)
     return (1 + number(file, "rope.scaling.yarn_log_multiplier", 0.0) * math.log(factor)) ** 2
 
 
 def check_latents(file: GGUFFile, index: int, latent_dim: int, rope_dim: int) -> None:
-    """Raise `ModelError` when what is cached of a position is not as long as the tensors make it."""
+    """Raise `ModelError` unless the cached size of a position matches the tensors."""
     check_extent(file, f"blk.{index}.attn_kv_a_norm.weight", 0, {"attention.kv_lora_rank": latent_dim})
     made = file.tensors.get(f"blk.{index}.attn_kv_a_mqa.weight")
     if made is not None and made.shape[0] != latent_dim + rope_dim:

@@ -1,4 +1,4 @@
-"""The text model of DeepSeek-OCR: Llama rotated in halves, with experts in most layers, some of them shared.
+"""Text model of DeepSeek-OCR: Llama rotated in halves, with experts in most layers, some of them shared.
 
 Wei et al., arXiv:2510.18234, section 3.3.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from puna.gguf.metadata import scalar
 from puna.model.decoder import Decoder
-from puna.model.options import TextOptions
+from puna.model.options import TextDefaults, TextOptions
 from puna.nn.experts import MixtureOfExperts, dense_or_shared
 from puna.nn.feed_forward import FeedForward
 from puna.nn.module import blocks, part
@@ -31,12 +31,15 @@ class DeepSeekOcr(Decoder):
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
         return TextOptions.read(
-            file, neox=True, norm_eps=1e-6, routing=Routing(0, normalize=False), expert_sizes=_sizes(file)
+            file,
+            TextDefaults(
+                neox=True, norm_eps=1e-6, routing=Routing(0, normalize=False), expert_sizes=_sizes(file)
+            ),
         )
 
 
 def _sizes(file: GGUFFile) -> tuple[int, int]:
-    """Of an expert and of what is shared, as the tensors of the last layer have them; files do not say it."""
+    """Return the sizes of an expert and of the shared ones from the last layer's tensors; files omit them."""
     block = f"blk.{scalar(file, 'block_count', 0) - 1}"
     down = (file.tensors.get(f"{block}.ffn_down_{kind}.weight") for kind in ("exps", "shexp"))
     expert, shared = (found.shape[-1] if found else 0 for found in down)

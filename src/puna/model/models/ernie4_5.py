@@ -1,4 +1,4 @@
-"""ERNIE 4.5 of Baidu: Llama, and with experts in most layers, some of them shared.
+"""ERNIE 4.5 of Baidu: Llama, optionally with experts in most layers, some of them shared.
 
 Baidu ERNIE Team, "ERNIE 4.5 Technical Report", 2025.
 """
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from puna.model.decoder import Decoder
-from puna.model.options import TextOptions
+from puna.model.options import TextDefaults, TextOptions
 from puna.nn.experts import MixtureOfExperts, dense_or_shared
 from puna.nn.feed_forward import FeedForward
 from puna.nn.module import blocks, part
@@ -28,4 +28,4 @@ class Ernie45(Decoder):
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
-        return TextOptions.read(file, rope_base=500000.0)
+        return TextOptions.read(file, TextDefaults(rope_base=500000.0))

@@ -1,7 +1,7 @@
-"""EXAONE 4: norms after each half of a layer and of each head's queries and keys.
+"""EXAONE 4: norms after each half of a layer, and of each head's queries and keys.
 
-LG AI Research, arXiv:2507.11407. In the 32B model three of four layers see a window, and the others do not
-rotate.
+LG AI Research, arXiv:2507.11407. In the 32B model three of four layers have a sliding window, and the others
+do not rotate.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import Window
-from puna.model.options import LayerOptions, TextOptions, read_windows
+from puna.model.options import LayerOptions, TextDefaults, TextOptions, read_windows
 from puna.nn.attention import NormedSelfAttention
 from puna.nn.module import blocks, part
 from puna.nn.transformer_layer import PostNormLayer
@@ -30,7 +30,7 @@ class Exaone4(Decoder):
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
-        options = TextOptions.read(file, neox=True, rope_base=1e6)
+        options = TextOptions.read(file, TextDefaults(neox=True, rope_base=1e6))
         remembers = read_windows(file, options.block_count, period=4)
         hybrid = any(isinstance(each, Window) for each in remembers)
 

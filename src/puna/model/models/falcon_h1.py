@@ -1,6 +1,7 @@
-"""Falcon-H1: every layer is both, attention and a Mamba 2, which read the same and whose results are added.
+"""Falcon-H1: attention and Mamba 2 in every layer, reading the same input, with their outputs added.
 
-Falcon LLM Team, "Falcon-H1", arXiv:2507.22448. Its many multipliers are in the weights of GGUF files.
+Falcon LLM Team, "Falcon-H1", arXiv:2507.22448. Its many multipliers are folded into the weights of GGUF
+files.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from puna.kvcache.cache import Cache
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import Everything, StateAnd
 from puna.model.mamba import with_mamba
-from puna.model.options import TextOptions
+from puna.model.options import TextDefaults, TextOptions
 from puna.nn.attention import SelfAttention
 from puna.nn.mamba import Mamba2
 from puna.nn.module import Module, blocks, part
@@ -45,5 +46,5 @@ class FalconH1(Decoder):
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
-        options = TextOptions.read(file, neox=True)
+        options = TextOptions.read(file, TextDefaults(neox=True))
         return with_mamba(file, options, lambda layer: StateAnd(layer.mamba_state, Everything()))

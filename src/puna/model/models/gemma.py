@@ -1,7 +1,6 @@
 """Gemma: Llama with GELU gates, wide heads and scaled embeddings.
 
-Gemma Team, arXiv:2403.08295. GGUF files hold the weights of norms with the 1 that the reference adds to them
-already added.
+Gemma Team, arXiv:2403.08295. In GGUF files the weights of norms already include the reference's 1.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from puna.gguf.metadata import required
 from puna.model.decoder import Decoder
-from puna.model.options import TextOptions
+from puna.model.options import TextDefaults, TextOptions
 from puna.nn.feed_forward import GeluFeedForward
 from puna.nn.module import blocks, part
 from puna.nn.transformer_layer import PreNormLayer
@@ -31,4 +30,6 @@ class Gemma(Decoder):
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
         scale = math.sqrt(required(file, "embedding_length"))
-        return TextOptions.read(file, neox=True, norm_eps=1e-6, head_dim=256, embedding_scale=scale)
+        return TextOptions.read(
+            file, TextDefaults(neox=True, norm_eps=1e-6, head_dim=256, embedding_scale=scale)
+        )

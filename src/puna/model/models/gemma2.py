@@ -1,7 +1,6 @@
-"""Gemma 2: every other layer sees a window of the last positions; attention scores and logits are capped.
+"""Gemma 2: a sliding window in every other layer, and softcaps on attention scores and logits.
 
-Gemma Team, arXiv:2408.00118. GGUF files hold the weights of norms with the 1 that the reference adds to them
-already added.
+Gemma Team, arXiv:2408.00118. In GGUF files the weights of norms already include the reference's 1.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 from puna.gguf.metadata import required
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import Everything, Window
-from puna.model.options import LayerOptions, TextOptions
+from puna.model.options import LayerOptions, TextDefaults, TextOptions
 from puna.nn.feed_forward import GeluFeedForward
 from puna.nn.module import blocks, part
 from puna.nn.transformer_layer import SandwichNormLayer
@@ -36,9 +35,16 @@ class Gemma2(Decoder):
     def read_options(cls, file: GGUFFile) -> TextOptions:
         hidden, window = required(file, "embedding_length"), required(file, "attention.sliding_window", 4096)
         options = TextOptions.read(
-            file, neox=True, norm_eps=1e-6, head_dim=256, embedding_scale=math.sqrt(hidden),
-            attention_softcap=50.0, logit_softcap=30.0,
-        )  # fmt: skip
+            file,
+            TextDefaults(
+                neox=True,
+                norm_eps=1e-6,
+                head_dim=256,
+                embedding_scale=math.sqrt(hidden),
+                attention_softcap=50.0,
+                logit_softcap=30.0,
+            ),
+        )
 
         def own(index: int, layer: LayerOptions) -> LayerOptions:
             divisor = hidden // layer.heads if options.block_count == _27B else layer.head_dim

@@ -1,7 +1,7 @@
-"""Gemma 3: of six layers five see only a window of the last positions, the sixth sees everything.
+"""Gemma 3: sliding windows in five of six layers, full attention in the sixth.
 
-Gemma Team, arXiv:2503.19786. Rnj-1 is the same network without windows. GGUF files hold the weights of norms
-with the 1 that the reference adds to them already added.
+Gemma Team, arXiv:2503.19786. Rnj-1 is the same network without windows. In GGUF files the weights of norms
+already include the reference's 1.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from puna.errors import UnsupportedModelError
 from puna.gguf.metadata import block_count, first_of, positive, required, scalar
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import Window
-from puna.model.options import LayerOptions, TextOptions, read_windows
+from puna.model.options import LayerOptions, TextDefaults, TextOptions, read_windows
 from puna.model.rope import RopeOptions
 from puna.nn.attention import NormedSelfAttention
 from puna.nn.feed_forward import GeluFeedForward
@@ -44,17 +44,20 @@ class Gemma3(Decoder):
 
     @classmethod
     def read_body(cls, file: GGUFFile) -> TextOptions:
-        """The options of the layers, whatever is made of what comes out of them."""
+        """Read the options without those of an output or a pooling."""
         hidden, count = required(file, "embedding_length"), block_count(file)
         options = TextOptions.read(
-            file, neox=True, norm_eps=1e-6, rope_base=1e6, head_dim=256, embedding_scale=math.sqrt(hidden)
+            file,
+            TextDefaults(
+                neox=True, norm_eps=1e-6, rope_base=1e6, head_dim=256, embedding_scale=math.sqrt(hidden)
+            ),
         )
         remembers = read_windows(file, count, period=6)
-        # Google's own models, of which there are files that say these two wrongly or not at all.
+        # Google's own models, whose softcap and rotation some files state wrongly or omit.
         published = 0 < scalar(file, "attention.sliding_window", 0) < scalar(file, "context_length", 0)
         if published and count == _1B:
             options = dataclasses.replace(options, logit_softcap=0.0)
-        # Ollama's and llama.cpp's names for it.
+        # Names in Ollama's and in llama.cpp's files.
         local_base = positive(file, first_of(file, "rope.local.freq_base", "rope.freq_base_swa"), 10000.0)
 
         def own(index: int, layer: LayerOptions) -> LayerOptions:

@@ -1,9 +1,9 @@
-"""Gemma 3n: a layer computes one of four streams and predicts the others, and takes in what tokens give it.
+"""Gemma 3n: layers compute one of four streams, predict the others, and take in per-layer embeddings.
 
 Reference: `Gemma3nForCausalLM` in Hugging Face transformers. The streams are alternating updates (AltUp:
-Baykal et al., arXiv:2301.13310), beside attention goes a learned augmented residual (LAuReL: Menghani et al.,
+Baykal et al., arXiv:2301.13310), a learned augmented residual runs beside attention (LAuReL: Menghani et al.,
 arXiv:2411.07501), the first layers keep only the largest activations (Spark: You et al., arXiv:2506.06644),
-and the last ones use the keys and values of earlier ones.
+and the last layers use the keys and values of earlier ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from puna.gguf.metadata import block_count, first_of, flag, invalid, positive, r
 from puna.kvcache.cache import Cache
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import KeysOf, Window
-from puna.model.options import LayerOptions, TextOptions, read_windows, share_keys
+from puna.model.options import LayerOptions, TextDefaults, TextOptions, read_windows, share_keys
 from puna.model.rope import RopeOptions
 from puna.nn.attention import AllNormedSelfAttention, BorrowingAttention
 from puna.nn.feed_forward import GeluFeedForward
@@ -33,20 +33,20 @@ from puna.ops import Array, Rope
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
 
-#: The mean square that streams are taken to have at least where they are made as large as others.
+#: Lower bound of a stream's mean square when its magnitude is matched to another's.
 _FLOOR = 1e-5
-#: Beyond which nothing lies of what is distributed at all normally.
+#: More standard deviations than any sensible threshold.
 _MAX_DEVIATIONS = 40
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gemma3nLayerOptions(LayerOptions):
     streams: int
-    active: int  # the stream that is computed
+    active: int  # index of the computed stream
     laurel_rank: int
     layer_input_size: int
-    scales_corrected: bool  # whether the computed stream is scaled where it meets what tokens give
-    deviations: float  # above the mean, that gates must be to count; minus infinity: all count
+    scales_corrected: bool  # whether the computed stream is scaled where it meets per-layer embeddings
+    deviations: float  # threshold of gates, in standard deviations above the mean; minus infinity keeps all
 
     @property
     def mixtures(self) -> int:
@@ -68,7 +68,7 @@ class Gemma3nOptions(TextOptions):
 
 
 class Prediction(Linear):
-    """From what the router says, how each stream is predicted from all: itself, and a mixture [streams²]."""
+    """Weights that predict each stream from all: the identity plus the router's mixture [streams²]."""
 
     @classmethod
     def from_source(
@@ -82,10 +82,10 @@ class Prediction(Linear):
 
 
 class Correction(Prediction):
-    """From what the router says, how each stream is made of all predictions and of what was computed.
+    """Weights that correct each stream by the computed one, as a mixture [streams, streams + 1].
 
-    With p the prediction of the computed stream and z what it became, stream m is its prediction and
-    `(1 + c[m]) * (z - p)`, c being the product of the tensor: a mixture [streams, streams + 1].
+    With p the prediction of the computed stream and z its result, stream m becomes its prediction plus `(1 +
+    c[m]) * (z - p)`, where c is the tensor's product with the router's output.
     """
 
     @classmethod
@@ -107,7 +107,7 @@ class Correction(Prediction):
 
 
 class SparseFeedForward(GeluFeedForward):
-    """Which gates only what is far above the mean."""
+    """Gated network that keeps only gates far above the mean."""
 
     options: Gemma3nLayerOptions
 
@@ -117,7 +117,7 @@ class SparseFeedForward(GeluFeedForward):
 
 
 class Laurel(Module):
-    """A residual of low rank, in place of what attention reads."""
+    """Low-rank residual beside attention."""
 
     left: Linear = weight("laurel_l", "laurel_rank", "hidden_size")
     right: Linear = weight("laurel_r", "hidden_size", "laurel_rank")
@@ -160,7 +160,7 @@ class Layer(Module):
         self, streams: list[Array], given: Array, batch: BatchArrays, cache: Cache, rope: Rope | None,
         rows: Array | None,
     ) -> list[Array]:  # fmt: skip
-        """Streams [rows, hidden] to the same, or to `rows` of them, of which `given` is what tokens give."""
+        """Map streams [rows, hidden] to the same, or to their rows `rows`; `given` is the per-layer input."""
         active = self.options.active
         predicted = self.ops.mix(streams, self.predict(self.routed(streams[active])))
         normed = self.mixer_norm(predicted[active])
@@ -178,14 +178,14 @@ class Layer(Module):
         return [corrected[0], *(each + added for each in corrected[1:])]
 
     def routed(self, hidden: Array) -> Array:
-        """What the mixtures of a token follow from: [rows, streams], between -1 and 1."""
+        """Return the router's output, which mixtures depend on: [rows, streams], between -1 and 1."""
         return self.ops.softcap(self.router(self.router_norm(hidden)), 1.0)
 
 
 class Gemma3n(Decoder):
     options: Gemma3nOptions
     layer_inputs: LayerInputs = part()
-    #: Of every stream but the first.
+    #: One matrix for each stream but the first.
     expand: SeparateLinears = weight("altup_proj", "other_streams", "hidden_size", "hidden_size")
     layers: Sequence[Layer] = blocks("blk")  # type: ignore[assignment]
     merge: SeparateLinears = weight("altup_unembd_proj", "other_streams", "hidden_size", "hidden_size")
@@ -202,7 +202,7 @@ class Gemma3n(Decoder):
             if rows is not None:
                 given = [each[rows] for each in given]
             streams = layer.forward(streams, given[i], batch, cache, rope, rows)
-            if rows is not None:  # the layers from here on need no others
+            if rows is not None:  # later layers need only these rows
                 batch = batch.wanted()
         total, *others = streams
         for linear, stream in zip(self.merge.linears, others, strict=True):
@@ -214,9 +214,16 @@ class Gemma3n(Decoder):
         hidden, count = required(file, "embedding_length"), block_count(file)
         remembers = read_windows(file, count, period=5)
         options = TextOptions.read(
-            file, neox=True, norm_eps=1e-6, rope_base=1e6, head_dim=scalar(file, "head_dim", 0) or None,
-            embedding_scale=math.sqrt(hidden), logit_softcap=30.0,
-        )  # fmt: skip
+            file,
+            TextDefaults(
+                neox=True,
+                norm_eps=1e-6,
+                rope_base=1e6,
+                head_dim=scalar(file, "head_dim", 0) or None,
+                embedding_scale=math.sqrt(hidden),
+                logit_softcap=30.0,
+            ),
+        )
         size = required(file, "embedding_length_per_layer_input", 256)
         streams, active = required(file, "altup.num_inputs", 4), scalar(file, "altup.active_idx", 0)
         if not 0 <= active < streams:
@@ -240,7 +247,7 @@ class Gemma3n(Decoder):
 
 
 def _read_deviations(file: GGUFFile, layers: int) -> list[float]:
-    """By layer; minus infinity is how files say that all gates count."""
+    """Return each layer's threshold; files state minus infinity for no threshold."""
     key = "activation_sparsity_scale"
     found: Any = file.get(key)
     if found is None:

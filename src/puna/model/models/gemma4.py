@@ -1,8 +1,8 @@
-"""Gemma 4: of six layers five see a window of the last positions, and have smaller heads than the sixth.
+"""Gemma 4: sliding windows and smaller heads in five of six layers, full attention in the sixth.
 
-Reference: `Gemma4ForCausalLM` in Hugging Face transformers. Large ones are dense, or have experts beside a
-dense network in each layer, and where all is seen their values are their keys. In small ones a token gives
-every layer an embedding of its own, and the last layers use the keys and values of earlier ones.
+Reference: `Gemma4ForCausalLM` in Hugging Face transformers. Large models are dense, or have experts beside a
+dense network in each layer, and use keys as values in layers with full attention. Small ones have per-layer
+embeddings, and their last layers use the keys and values of earlier ones.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from puna.gguf.metadata import block_count, first_of, invalid, positive, require
 from puna.kvcache.cache import Cache
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import KeysOf, Window
-from puna.model.options import LayerOptions, TextOptions, read_windows, share_keys
+from puna.model.options import LayerOptions, TextDefaults, TextOptions, read_windows, share_keys
 from puna.model.rope import RopeOptions
 from puna.nn.attention import AllNormedSelfAttention, BorrowingAttention, KeysAsValues
 from puna.nn.experts import MixtureOfExperts
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Gemma4LayerOptions(LayerOptions):
-    layer_input_size: int  # of what a token gives the layer; 0: nothing
+    layer_input_size: int  # size of the per-layer embedding; 0 if there is none
     keys_as_values: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gemma4Options(TextOptions):
-    layer_input_size: int  # 0: tokens have one embedding only
+    layer_input_size: int  # 0: no per-layer embeddings
 
     @property
     def layer_inputs_size(self) -> int:
@@ -48,7 +48,7 @@ class Gemma4Options(TextOptions):
 
 
 class ExpertScales(Embedding):
-    """What each expert's share is multiplied by: a table with one number for each."""
+    """Factor of each expert's share, as a table with one column."""
 
     @classmethod
     def from_source(
@@ -59,7 +59,7 @@ class ExpertScales(Embedding):
 
 
 class RoutedExperts(MixtureOfExperts):
-    """Both they and their router have norms of their own."""
+    """Experts with their own norms before and after, and a norm before their router."""
 
     options: LayerOptions
     activation = "geglu"
@@ -81,6 +81,8 @@ class RoutedExperts(MixtureOfExperts):
 
 
 class DenseBesideExperts(Module):
+    """Dense network and routed experts with a norm after each; `ExpertLayer` adds their outputs."""
+
     dense: GeluFeedForward = part()
     post_norm: RMSNorm = weight("post_ffw_norm_1", "hidden_size")
     routed: RoutedExperts = part()
@@ -101,7 +103,7 @@ class Layer(SandwichNormLayer):
         self.factor = 1.0 if self.scale is None else float(self.ops.numpy(self.scale)[0])
 
     def finish(self, hidden: Array, given: Array | None) -> Array:
-        """What leaves the layer, of what its halves made, and what the tokens give it."""
+        """Return the layer's output, given that of its halves and the per-layer input."""
         scaled: Array = hidden * self.factor
         return scaled
 
@@ -147,7 +149,7 @@ class Gemma4(Decoder):
         for i, (layer, rope) in enumerate(zip(self.layers, self.layer_ropes(cache.context), strict=True)):
             rows = batch.outputs if i == last else None
             hidden = layer.forward(hidden, batch, cache, rope, rows)
-            if rows is not None:  # the layers from here on need no others
+            if rows is not None:  # later layers need only these rows
                 batch, given = batch.wanted(), [each if each is None else each[rows] for each in given]
             hidden = layer.finish(hidden, given[i])
         return self.output_norm(hidden)
@@ -158,13 +160,20 @@ class Gemma4(Decoder):
         remembers = read_windows(file, count, period=6)
         windowed = [isinstance(each, Window) for each in remembers]
         options = TextOptions.read(
-            file, neox=True, norm_eps=1e-6, rope_base=1e6, head_dim=512, embedding_scale=math.sqrt(hidden),
-            windowed=windowed,
-        )  # fmt: skip
+            file,
+            TextDefaults(
+                neox=True,
+                norm_eps=1e-6,
+                rope_base=1e6,
+                head_dim=512,
+                embedding_scale=math.sqrt(hidden),
+                windowed=windowed,
+            ),
+        )
         size = scalar(file, "embedding_length_per_layer_input", 0)
         if size < 0:
             raise invalid(file, "embedding_length_per_layer_input", f"should be a size, but is {size}")
-        # Parts of an image see each other in windows alone, and in small models not even there.
+        # Parts of an image attend to each other only in windows, and in small models not even there.
         spans = [each and not size for each in windowed]
         remembers = tuple(replace(each, spans=spans[i]) for i, each in enumerate(remembers))
         shared = share_keys(file, remembers)

@@ -1,7 +1,7 @@
-"""EmbeddingGemma: Gemma 3 reading each text whole, then two linears.
+"""EmbeddingGemma: Gemma 3 as an encoder, followed by two linears.
 
-Schechter Vera et al., arXiv:2509.20354. The linears follow the pooling in the reference; they have no biases
-and nothing between them, so the mean of what they make of each token is the same.
+Schechter Vera et al., arXiv:2509.20354. In the reference the linears follow the pooling; without biases or an
+activation between them, applying them to each token gives the same mean.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class GemmaEmbedding(Gemma3):
     def loaded(self) -> None:
         super().loaded()
         if (self.widening is None) != (self.narrowing is None):
-            raise ModelError("of the tensors 'dense_2.weight' and 'dense_3.weight' one is missing")
+            raise ModelError("one of the tensors 'dense_2.weight' and 'dense_3.weight' is missing")
 
     def hidden(self, batch: BatchArrays, cache: Cache) -> Array:
         hidden = super().hidden(batch, cache)
@@ -56,6 +56,6 @@ class GemmaEmbedding(Gemma3):
 
 
 def _whole(_: int, layer: LayerOptions) -> LayerOptions:
-    # The size of a window counts both of its sides.
+    # A window's size counts both sides.
     reach = layer.remembers.size // 2 if isinstance(layer.remembers, Window) else None
     return dataclasses.replace(layer, remembers=WholeText(reach))

@@ -1,7 +1,7 @@
-"""GLM-4.5 and later with experts: partial rotation, experts chosen by biased sigmoids, one of them shared.
+"""GLM-4.5 and later with experts: partial rotation, biased sigmoid routing, one shared expert.
 
-GLM-4.5 Team, arXiv:2508.06471. Only the large models norm queries and keys. What sees (GLM-4.5V) has places
-in time, height and width.
+GLM-4.5 Team, arXiv:2508.06471. Only the large models normalise queries and keys. Vision models (GLM-4.5V)
+have positions in time, height and width.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from puna.model.decoder import Decoder
-from puna.model.options import LayerOptions, TextOptions, with_axes
+from puna.model.options import LayerOptions, TextDefaults, TextOptions, with_axes
 from puna.model.rope import SECTIONS
 from puna.nn.attention import NormedSelfAttention, SelfAttention
 from puna.nn.experts import SharedAndRouted, dense_or_shared
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Glm4MoeLayerOptions(LayerOptions):
-    normed: bool  # queries and keys
+    normed: bool  # whether queries and keys are normalised
 
 
 def mixer_kind(options: Glm4MoeLayerOptions) -> type[SelfAttention]:
@@ -46,7 +46,7 @@ class Glm4Moe(Decoder):
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
         options = TextOptions.read(
-            file, neox=True, rope_base=1e6, routing=Routing(0, sigmoid=True), predicts=True
+            file, TextDefaults(neox=True, rope_base=1e6, routing=Routing(0, sigmoid=True), predicts=True)
         )
         normed = "blk.0.attn_q_norm.weight" in file.tensors
         if any(file.get(key) is not None for key in SECTIONS):

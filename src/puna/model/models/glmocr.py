@@ -1,7 +1,7 @@
-"""The language model of GLM-OCR in Ollama's files: GLM-4 with places in time, height and width.
+"""Language model of GLM-OCR in Ollama's files: GLM-4 with positions in time, height and width.
 
-Reference: `GlmOcrTextModel` in Hugging Face transformers. Tensors have other names than in GLM-4, and gates
-and ups are two.
+Reference: `GlmOcrTextModel` in Hugging Face transformers. Tensor names differ from GLM-4's, and gates and ups
+are separate.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from puna.model.decoder import Decoder
-from puna.model.options import TextOptions, with_axes
+from puna.model.options import TextDefaults, TextOptions, with_axes
 from puna.nn.attention import SelfAttention
 from puna.nn.feed_forward import FeedForward
 from puna.nn.layers import Linear, RMSNorm
@@ -37,4 +37,6 @@ class GlmOcr(Decoder):
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
-        return with_axes(file, TextOptions.read(file, neox=True, norm_eps=1e-5), shares=(2, 3, 3))
+        return with_axes(
+            file, TextOptions.read(file, TextDefaults(neox=True, norm_eps=1e-5)), shares=(2, 3, 3)
+        )

@@ -1,7 +1,6 @@
 """gpt-oss of OpenAI: experts in every layer, attention sinks, and a window in every other layer.
 
-OpenAI, arXiv:2508.10925. Every linear has a bias. The blend of its YaRN need not begin and end at whole
-pairs.
+OpenAI, arXiv:2508.10925. Every linear has a bias. YaRN's ramp is not rounded to whole pairs.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 from puna.gguf.metadata import required
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import Everything, Window
-from puna.model.options import LayerOptions, TextOptions
+from puna.model.options import LayerOptions, TextDefaults, TextOptions
 from puna.model.rope import RopeOptions, read_yarn
 from puna.nn.attention import FusedSelfAttention, SelfAttention
 from puna.nn.experts import AlternatingExpertLinear, MixtureOfExperts
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class GptOssLayerOptions(LayerOptions):
-    fused: bool  # queries, keys and values are one tensor
+    fused: bool  # whether queries, keys and values are one tensor
 
 
 class Attention(SelfAttention):
@@ -67,7 +66,7 @@ class GptOss(Decoder):
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
-        options = TextOptions.read(file, neox=True, head_dim=64, rope_base=150000.0)
+        options = TextOptions.read(file, TextDefaults(neox=True, head_dim=64, rope_base=150000.0))
         window = required(file, "attention.sliding_window", 128)
         rope = _rope(file, options)
         fused = "blk.0.attn_qkv.weight" in file.tensors
@@ -80,7 +79,7 @@ class GptOss(Decoder):
 
 
 def _rope(file: GGUFFile, options: TextOptions) -> RopeOptions:
-    """Some files do not say that the scaling is YaRN."""
+    """Return the rotation with YaRN, which some files do not name."""
     rope = options.layers[0].rope
     assert rope is not None
     yarn = dataclasses.replace(read_yarn(file), truncate=False)

@@ -1,7 +1,7 @@
-"""Granite 3, with experts or without: Llama with scales of embeddings, attention, residuals and logits.
+"""Granite 3, dense or with experts: Llama with scales of embeddings, attention, residuals and logits.
 
-Granite Team, IBM, "Granite 3.0 Language Models". The scale of the logits divides them. Some models with
-experts have a shared one too.
+Granite Team, IBM, "Granite 3.0 Language Models". Logits are divided by their scale. Some models with experts
+also have a shared one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Granite(Decoder):
 
 
 def with_scales(file: GGUFFile, options: TextOptions) -> TextOptions:
-    """`options` with shared experts only where the file has them, and a scale of logits that divides."""
+    """Return `options` with shared experts only if the file has them, and logits divided by their scale."""
     shared = scalar(file, "expert_shared_feed_forward_length", 0)
 
     def own(_: int, layer: LayerOptions) -> LayerOptions:

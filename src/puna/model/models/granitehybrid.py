@@ -1,4 +1,4 @@
-"""Granite 4: Granite whose layers are Mamba 2, but for a few that attend, most often without rotation.
+"""Granite 4: Granite with Mamba 2 in most layers and attention in a few, usually without rotation.
 
 Granite Team, IBM, "Granite 4.0 Language Models", 2025.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from puna.gguf.metadata import flag
 from puna.model.mamba import attends_or_state, attention_or_mamba, with_mamba
 from puna.model.models import granite
-from puna.model.options import TextOptions
+from puna.model.options import TextDefaults, TextOptions
 from puna.nn.attention import SelfAttention
 from puna.nn.mamba import Mamba2
 from puna.nn.module import blocks, part
@@ -29,6 +29,8 @@ class GraniteHybrid(granite.Granite):
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
-        rotates = flag(file, "rope.scaling.finetuned", True)  # which says it here
-        options = granite.with_scales(file, TextOptions.read(file, all_attend=False, rotates=rotates))
+        rotates = flag(file, "rope.scaling.finetuned", True)  # this key says so here
+        options = granite.with_scales(
+            file, TextOptions.read(file, TextDefaults(all_attend=False, rotates=rotates))
+        )
         return with_mamba(file, options, attends_or_state)

@@ -1,4 +1,4 @@
-"""Hunyuan dense models of Tencent: queries and keys are normed after they are rotated.
+"""Dense Hunyuan models of Tencent: queries and keys are normalised after rotation.
 
 Tencent Hunyuan Team, "Hunyuan-7B" and smaller, 2025.
 """
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from puna.model.decoder import Decoder
-from puna.model.options import TextOptions
+from puna.model.options import TextDefaults, TextOptions
 from puna.nn.attention import SelfAttention
 from puna.nn.layers import RMSNorm
 from puna.nn.module import blocks, part, weight
@@ -38,4 +38,4 @@ class HunyuanDense(Decoder):
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
-        return TextOptions.read(file, neox=True)
+        return TextOptions.read(file, TextDefaults(neox=True))

@@ -1,8 +1,8 @@
 """Jina Embeddings 2 and Rerankers 1: BERT without positions.
 
-Günther et al., arXiv:2310.19923: what attention adds falls with distance, and GELUs are gated. The models for
-code norm their queries and keys, of all heads together, and what attention has added a second time; where
-gates and ups are one tensor, theirs has the ups first, which llama.cpp takes for gates.
+Günther et al., arXiv:2310.19923: ALiBi biases attention by distance, and GELUs are gated. The models for code
+also normalise queries and keys across heads and norm the attention's output a second time; where gates and
+ups are one tensor, theirs has the ups first, which llama.cpp takes for gates.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from puna.ops import Array, Rope
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
 
-#: Tokens; the published ones read 8,192. A bias for each distance and head takes 1 MB a head at this length.
+#: Limit in tokens; published models read 8,192. The bias takes 1 MB per head at this length.
 _LONGEST = 131_072
 
 
@@ -47,7 +47,7 @@ def _feed_forward(options: JinaLayerOptions) -> type[FeedForward | PlainFeedForw
 
 
 class UpFirstFeedForward(FusedExactGeluFeedForward):
-    """With ups before gates, as the models for code are published."""
+    """Gated network whose joint tensor has ups before gates, as in the models for code."""
 
     def project(self, hidden: Array) -> list[Array]:
         up, gate = super().project(hidden)
@@ -82,8 +82,8 @@ class Layer(ResidualNormLayer):
 
 @dataclass(frozen=True, kw_only=True)
 class JinaBertV2Options(EncoderOptions):
-    context: int = 0  # the longest text
-    pools: bool = False  # whether the layer before a reranker's classifier is there
+    context: int = 0  # longest text
+    pools: bool = False  # whether a reranker has the layer before its classifier
 
 
 def _classifier(options: JinaBertV2Options) -> type[Classifier] | None:
@@ -125,7 +125,7 @@ class JinaBertV2(Encoder):
             raise invalid(
                 file,
                 "context_length",
-                f"is {context}, and biases by distance are kept for texts of up to {_LONGEST} tokens",
+                f"is {context}, but texts of at most {_LONGEST} tokens are supported",
             )
         return JinaBertV2Options(
             **vars(options.each(own)),

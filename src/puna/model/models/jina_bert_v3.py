@@ -1,6 +1,6 @@
 """Jina Embeddings 3: XLM-RoBERTa with rotated queries and keys instead of position vectors.
 
-Sturua et al., arXiv:2409.10173. The adapters for its tasks are files of their own.
+Sturua et al., arXiv:2409.10173. Its task adapters are separate files.
 """
 
 from __future__ import annotations

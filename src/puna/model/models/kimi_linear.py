@@ -1,6 +1,7 @@
-"""Kimi Linear: most layers are delta networks that forget key by key, a few have latent attention.
+"""Kimi Linear: delta networks with a decay per key entry in most layers, latent attention in a few.
 
-Kimi Team, arXiv:2510.26692. Nothing rotates: what latent attention calls the rotated part of a key is not.
+Kimi Team, arXiv:2510.26692. Nothing is rotated, not even the part of keys that latent attention calls
+rotated.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from puna.gguf.metadata import check_extent, invalid, required, scalar
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import State
 from puna.model.models.deepseek2 import LatentLayerOptions, check_latents
-from puna.model.options import LayerOptions, TextOptions
+from puna.model.options import LayerOptions, TextDefaults, TextOptions
 from puna.nn.convolution import convolution_states
 from puna.nn.experts import SharedAndRouted, dense_or_shared
 from puna.nn.feed_forward import FeedForward
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class KimiLayerOptions(LatentLayerOptions):
-    memory_dim: int  # of keys and of values
-    taps: int  # inputs a convolution sees, the newest among them
-    tiled_heads: bool = False  # each head has a key of its own
+    memory_dim: int  # of keys and values
+    taps: int  # inputs a convolution reads, including the newest
+    tiled_heads: bool = False  # each head has its own key
 
     @property
     def key_heads(self) -> int:
@@ -68,7 +69,9 @@ class KimiLinear(Decoder):
     def read_options(cls, file: GGUFFile) -> TextOptions:
         names = "attention.key_length_mla", "attention.value_length_mla"
         routing = Routing(0, sigmoid=True, normalize=True)
-        options = TextOptions.read(file, head_dims=names, rotates=False, routing=routing, all_attend=False)
+        options = TextOptions.read(
+            file, TextDefaults(head_dims=names, rotates=False, routing=routing, all_attend=False)
+        )
         latent_dim, unrotated = (
             required(file, "attention.kv_lora_rank"),
             required(file, "rope.dimension_count"),
@@ -76,9 +79,11 @@ class KimiLinear(Decoder):
         query_rank = max(scalar(file, "attention.q_lora_rank", 0), 0)
         dim, taps = required(file, "kda.head_dim"), required(file, "ssm.conv_kernel")
         if unrotated >= (head_dim := options.layers[0].head_dim):
-            raise invalid(file, "rope.dimension_count", f"is {unrotated}, all {head_dim} numbers of a head")
+            raise invalid(
+                file, "rope.dimension_count", f"is {unrotated}, all {head_dim} dimensions of a head"
+            )
         if taps < 2:
-            raise invalid(file, "ssm.conv_kernel", f"is {taps}, which is no convolution")
+            raise invalid(file, "ssm.conv_kernel", f"is {taps}, which is too short for a convolution")
 
         def own(index: int, layer: LayerOptions) -> LayerOptions:
             values = vars(layer)

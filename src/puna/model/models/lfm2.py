@@ -1,8 +1,7 @@
-"""LFM2 of Liquid AI: short convolutions, with attention in a few layers, and LFM2-MoE, the same with experts.
+"""LFM2 and LFM2-MoE of Liquid AI: short convolutions, with attention in a few layers.
 
-Amini et al., arXiv:2511.23404. A convolution remembers the last few of its inputs, whatever the context, as a
-state of the sequence. What a state has seen it cannot forget again: when the context is full, what is to stay
-is evaluated again.
+Amini et al., arXiv:2511.23404. A convolution's state holds its last few inputs, whatever the context. A state
+cannot forget: when the context is full, the part to keep is evaluated again.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from puna.gguf.metadata import check_extent, invalid, required, scalar
 from puna.kvcache.cache import Cache
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import State
-from puna.model.options import LayerOptions, TextOptions
+from puna.model.options import LayerOptions, TextDefaults, TextOptions
 from puna.nn.attention import NormedSelfAttention
 from puna.nn.convolution import GatedConvolution
 from puna.nn.layers import Linear, RMSNorm
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Lfm2LayerOptions(LayerOptions):
-    taps: int  # inputs a convolution sees, the newest among them
+    taps: int  # inputs a convolution reads, including the newest
 
     @property
     def projected_size(self) -> int:
@@ -70,10 +69,10 @@ class Lfm2(Decoder):
                 f"{file.path}: '{file.architecture}.attention.sliding_window' is not supported: LFM2 is run "
                 "with full attention only"
             )
-        options = TextOptions.read(file, neox=True, rope_base=1e6, all_attend=False)
+        options = TextOptions.read(file, TextDefaults(neox=True, rope_base=1e6, all_attend=False))
         taps = required(file, "shortconv.l_cache")
         if taps < 2:
-            raise invalid(file, "shortconv.l_cache", f"is {taps}, which is no convolution")
+            raise invalid(file, "shortconv.l_cache", f"is {taps}, which is too short for a convolution")
         for layer in range(options.block_count):
             check_extent(file, f"blk.{layer}.shortconv.conv.weight", 1, {"shortconv.l_cache": taps})
         state = State((("conv", (taps - 1, options.hidden_size)),))

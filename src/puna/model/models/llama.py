@@ -1,8 +1,8 @@
-"""Llama 2 and 3.x, Mistral, Mixtral, and everything else that is the same network under their name.
+"""Llama 2 and 3.x, Mistral, Mixtral, and other models converted to the same network.
 
-Touvron et al., arXiv:2307.09288; Grattafiori et al., arXiv:2407.21783; with experts in place of the
-feed-forward network: Jiang et al., arXiv:2401.04088. GGUF files hold the query and key projections permuted
-so that rotary pairs are neighbours.
+Touvron et al., arXiv:2307.09288; Grattafiori et al., arXiv:2407.21783; with experts instead of the
+feed-forward network: Jiang et al., arXiv:2401.04088. GGUF files permute the query and key projections so that
+rotary pairs are neighbours.
 """
 
 from __future__ import annotations

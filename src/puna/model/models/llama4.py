@@ -1,8 +1,8 @@
-"""Llama 4 (Scout, Maverick) without its images, and MobileLLM models, which are dense ones of it.
+"""Text model of Llama 4 (Scout, Maverick), and MobileLLM models, which are dense variants.
 
 Reference: `Llama4ForCausalLM` in Hugging Face transformers. Most layers rotate queries and keys and attend
-within chunks of the context; in between stand layers without positions (NoPE) that see all of it. GGUF files
-hold the query and key projections as published: rotary pairs are neighbours already.
+within chunks of the context; layers without positions (NoPE) in between see all of it. GGUF files hold the
+query and key projections as published: rotary pairs are already neighbours.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from puna.gguf.metadata import flag, number, positive, required, scalar
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import ChunkedKeys, Everything
-from puna.model.options import LayerOptions, TextOptions
+from puna.model.options import LayerOptions, TextDefaults, TextOptions
 from puna.nn.attention import SelfAttention
 from puna.nn.experts import MixtureOfExperts, SharedAndRouted
 from puna.nn.feed_forward import FeedForward
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Llama4LayerOptions(LayerOptions):
-    qk_norm: bool  # of layers that rotate
-    temperature_scale: float  # of the others; 0: none
+    qk_norm: bool  # whether layers with rotation normalise queries and keys
+    temperature_scale: float  # of layers without rotation; 0: none
     floor_scale: float
 
 
@@ -79,13 +79,14 @@ class Llama4(Decoder):
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
         options = TextOptions.read(
-            file, head_dim=128, rope_base=500000.0, routing=Routing(0, sigmoid=True, normalize=False)
+            file,
+            TextDefaults(head_dim=128, rope_base=500000.0, routing=Routing(0, sigmoid=True, normalize=False)),
         )
-        # So llama.cpp marks models whose layers all rotate and see everything: MobileLLM.
+        # llama.cpp marks MobileLLM so: all layers rotate and see everything.
         everything = scalar(file, "attention.sliding_window", 1) == 0
         interval = 0 if everything else required(file, "no_rope_interval", 4)
         chunk = required(file, "attention.chunk_size", 8192)
-        # Maverick was trained without; its files may say so, or leave it to be known.
+        # Maverick has none; its files may say so or leave it out.
         qk_norm = flag(file, "use_qk_norm", scalar(file, "expert_count", 0) != 128)
         tempered = flag(file, "attention.temperature_tuning", True)
         temperature = number(file, "attention.scale", 0.1) if tempered else 0.0
@@ -94,7 +95,7 @@ class Llama4(Decoder):
         def own(index: int, layer: LayerOptions) -> LayerOptions:
             rotates = not interval or (index + 1) % interval != 0
             values = vars(layer) | {
-                "attention_scale": 1 / math.sqrt(layer.head_dim),  # that key is another one here
+                "attention_scale": 1 / math.sqrt(layer.head_dim),  # here the key means something else
                 "rope": layer.rope if rotates else None,
                 "remembers": ChunkedKeys(chunk) if rotates and not everything else Everything(),
             }

@@ -1,6 +1,7 @@
-"""Mamba 1 and Falcon Mamba: nothing but state spaces, and so no cache that grows.
+"""Mamba 1 and Falcon Mamba: only state spaces, so no cache that grows.
 
-Gu and Dao, arXiv:2312.00752; Zuo et al., "Falcon Mamba", arXiv:2410.05355, which norms what tokens choose.
+Gu and Dao, arXiv:2312.00752; Zuo et al., "Falcon Mamba", arXiv:2410.05355, which normalises the selected
+inputs.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from puna.gguf.metadata import check_extent, flag, invalid, required
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import State
-from puna.model.options import LayerOptions, TextOptions
+from puna.model.options import LayerOptions, TextDefaults, TextOptions
 from puna.nn.convolution import convolution_states
 from puna.nn.mamba import Mamba
 from puna.nn.module import blocks, part
@@ -27,7 +28,7 @@ class ScanLayerOptions(LayerOptions):
     mamba_size: int  # channels
     entries: int  # of a channel's state
     step_rank: int
-    taps: int  # inputs a convolution sees, the newest among them
+    taps: int  # inputs a convolution reads, including the newest
     normed_inputs: bool
 
 
@@ -40,12 +41,12 @@ class MambaDecoder(Decoder):
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
-        options = TextOptions.read(file, rotates=False, all_attend=False, halves=True)
+        options = TextOptions.read(file, TextDefaults(rotates=False, all_attend=False, halves=True))
         size, entries = required(file, "ssm.inner_size"), required(file, "ssm.state_size")
         rank, taps = required(file, "ssm.time_step_rank"), required(file, "ssm.conv_kernel")
         normed = flag(file, "ssm.dt_b_c_rms", False)
         if taps < 2:
-            raise invalid(file, "ssm.conv_kernel", f"is {taps}, which is no convolution")
+            raise invalid(file, "ssm.conv_kernel", f"is {taps}, which is too short for a convolution")
         state = State((*convolution_states(taps, size), ("memory", (entries, size))))
 
         def own(index: int, layer: LayerOptions) -> LayerOptions:

@@ -1,4 +1,4 @@
-"""Mamba 2, such as Codestral Mamba: nothing but Mambas, and so no cache that grows.
+"""Mamba 2, such as Codestral Mamba: only state spaces, so no cache that grows.
 
 Dao and Gu, arXiv:2405.21060.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from puna.model.decoder import Decoder
 from puna.model.mamba import with_mamba
-from puna.model.options import TextOptions
+from puna.model.options import TextDefaults, TextOptions
 from puna.nn.mamba import Mamba2
 from puna.nn.module import blocks, part
 from puna.nn.transformer_layer import MixerLayer
@@ -28,5 +28,5 @@ class Mamba2Decoder(Decoder):
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
-        options = TextOptions.read(file, rotates=False, all_attend=False, halves=True)
+        options = TextOptions.read(file, TextDefaults(rotates=False, all_attend=False, halves=True))
         return with_mamba(file, options, lambda layer: layer.mamba_state)

@@ -16,7 +16,7 @@ from puna.gguf.metadata import flags, positive, required
 from puna.kvcache.cache import Cache
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import Window
-from puna.model.options import LayerOptions, TextOptions
+from puna.model.options import LayerOptions, TextDefaults, TextOptions
 from puna.nn.attention import FusedSelfAttention, SelfAttention
 from puna.nn.module import blocks, part, weight
 from puna.nn.transformer_layer import PreNormLayer
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class MiMo2LayerOptions(LayerOptions):
     value_scale: float
-    fused: bool  # queries, keys and values are one tensor
+    fused: bool  # whether queries, keys and values are one tensor
 
 
 class Attention(SelfAttention):
@@ -40,12 +40,12 @@ class Attention(SelfAttention):
         self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
     ) -> Array:
         mixed = super().forward(hidden, batch, cache, rope, rows)
-        scaled: Array = mixed * self.options.value_scale  # as if each value had been
+        scaled: Array = mixed * self.options.value_scale  # equals scaling the values
         return scaled
 
 
 class FusedAttention(Attention, FusedSelfAttention):
-    pass
+    """Attention with one tensor for queries, keys and values."""
 
 
 def mixer_kind(options: MiMo2LayerOptions) -> type[Attention]:
@@ -63,10 +63,10 @@ class MiMo2(Decoder):
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
         options = TextOptions.read(
-            file, neox=True, rope_base=5e6, routing=Routing(0, sigmoid=True), predicts=True
+            file, TextDefaults(neox=True, rope_base=5e6, routing=Routing(0, sigmoid=True), predicts=True)
         )
         windowed = flags(file, "attention.sliding_window_pattern", required(file, "block_count"))
-        # The file says how many tokens are seen before the one that looks.
+        # The file's size does not count the attending token itself.
         window = Window(required(file, "attention.sliding_window") + 1)
         local_base = positive(file, "rope.freq_base_swa", 10000.0)
         value_scale = positive(file, "attention.value_scale", 1.0)

@@ -1,4 +1,4 @@
-"""Mistral 3 and Ministral 3: Llama extended by YaRN, with queries that sharpen beyond the original context.
+"""Mistral 3 and Ministral 3: Llama with YaRN and queries that sharpen beyond the original context.
 
 Mistral AI, "Introducing Mistral 3", 2025; Nakanishi, arXiv:2501.19399, for the sharpening.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from puna.gguf.metadata import first_of, limit, scalar
 from puna.model.decoder import Decoder
-from puna.model.options import LayerOptions, TextOptions
+from puna.model.options import LayerOptions, TextDefaults, TextOptions
 from puna.model.rope import read_magnitude
 from puna.nn.attention import SelfAttention
 from puna.nn.module import blocks, part
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Mistral3LayerOptions(LayerOptions):
-    temperature_scale: float  # 0: queries do not sharpen
+    temperature_scale: float  # 0: no sharpening
     original_context: int
 
 
@@ -48,10 +48,10 @@ class Mistral3(Decoder):
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
-        options = TextOptions.read(file, rope_base=1e6)
+        options = TextOptions.read(file, TextDefaults(rope_base=1e6))
         beta = first_of(file, "attention.temperature_scale", "rope.scaling_beta")
         original = scalar(file, "rope.scaling.original_context_length", 0)
-        # Files of before there were such models say nothing of it.
+        # Older files say nothing about it.
         temperature = limit(file, beta, 0.1) if original else 0.0
         magnitude = read_magnitude(file)
 

@@ -1,9 +1,9 @@
-"""The language model of Llama 3.2 Vision: a Llama with layers in between that look at images.
+"""Language model of Llama 3.2 Vision: Llama with additional layers that cross-attend to images.
 
-Grattafiori et al., arXiv:2407.21783, section 7. An image is one token of the text. What the vision tower made
-of it comes with that token, as `ImageStates`; keys and values of it are computed once and remembered. Text
-sees the image before it, or the images, where several follow each other directly. Text before any image skips
-the layers between, so that without images this is the Llama it was made from.
+Grattafiori et al., arXiv:2407.21783, section 7. An image is one token of the text. The vision tower's output
+comes with that token as `ImageStates`; its keys and values are computed once and cached. Text attends to the
+image before it, or to several that follow each other directly. Text before any image skips the additional
+layers, so that without images this is the Llama it was made from.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 
 #: Images of the largest size that a sequence can hold; of smaller ones it can hold more.
 _LARGE_IMAGES = 4
-#: Entries of an image beyond which a file is damaged: forty times those of the published models.
+#: Entries of an image beyond which a file is damaged: forty times the published models'.
 _MAX_ENTRIES = 1 << 18
 
 
 @dataclass(frozen=True, kw_only=True)
 class MllamaOptions(TextOptions):
-    """`vocab_size` is larger than what the model answers with."""
+    """Options of Mllama; `vocab_size` also counts tokens that are never predicted."""
 
-    output_size: int  # tokens there are logits of; those after them mark what is no text
+    output_size: int  # tokens with logits; those after them mark images
 
 
 class CrossAttention(Module):
@@ -57,7 +57,7 @@ class CrossAttention(Module):
     key_norm: RMSNorm = weight("cross_attn_k_norm", "head_dim")
 
     def remember(self, states: Array, cache: LayerCache) -> None:
-        """Store keys and values of the batch's images, whose states [entries, hidden] follow each other."""
+        """Store keys and values of the batch's images from their concatenated states [entries, hidden]."""
         shape = len(states), self.options.kv_heads, self.options.head_dim
         key, value = linear_many(states, self.key, self.value)
         cache.put(self.key_norm(key.reshape(shape)), value.reshape(shape))
@@ -110,7 +110,7 @@ class CrossLayer(TransformerLayer):
         return merged
 
     def _look(self, hidden: Array, seen: KVView) -> Array:
-        """The layer for rows that see an image."""
+        """Apply the layer to rows that attend to an image."""
         attended = self.attention.forward(self.attention_norm(hidden), seen)
         hidden, normed = self.feed_forward_norm.after_adding(self.attention_gate * attended, hidden)
         total: Array = hidden + self.feed_forward_gate * self.feed_forward.forward(normed)
@@ -133,10 +133,10 @@ class Mllama(Decoder):
                 layer.row_scales = self.row_scales
 
     def with_images(self, hidden: Array, batch: BatchArrays) -> Array:
-        return hidden  # images stand beside the text
+        return hidden  # images are cross-attended instead
 
     def logits(self, hidden: Array) -> Array:
-        # What marks images is a token, but never the next one.
+        # The image marker is a token, but never predicted.
         return self.ops.pad(super().logits(hidden), self.options.vocab_size, -math.inf)
 
     @classmethod
@@ -157,7 +157,7 @@ def _cross_layers(file: GGUFFile, layers: int) -> frozenset[int]:
     key = "attention.cross_attention_layers"
     listed = file.get(key)
     if isinstance(listed, str) or not isinstance(listed, Sequence):
-        raise invalid(file, key, f"should list the layers that look at images, but is {shown(listed)}")
+        raise invalid(file, key, f"should list the layers that attend to images, but is {shown(listed)}")
     for layer in listed:
         if type(layer) is not int or not 0 <= layer < layers:
             raise invalid(file, key, f"names layer {shown(layer)}, but there are layers 0 to {layers - 1}")
@@ -165,7 +165,7 @@ def _cross_layers(file: GGUFFile, layers: int) -> frozenset[int]:
 
 
 def _image_entries(file: GGUFFile) -> int:
-    """States of an image of the largest size: of its tiles' patches, and of each tile as a whole."""
+    """Return the states of an image of the largest size: its tiles' patches and class embeddings."""
     sizes = {"vision.image_size": 560, "vision.patch_size": 14, "vision.max_num_tiles": 4}
     given = {key: size if file.get(key) is None else required(file, key) for key, size in sizes.items()}
     side, patch, tiles = given.values()

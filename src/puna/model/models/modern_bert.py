@@ -1,7 +1,7 @@
-"""ModernBERT (GTE, Granite Embedding ...): norms before the halves of a layer, rotation, windows, GeGLU.
+"""ModernBERT (GTE, Granite Embedding ...): norms before each half, rotation, windows, GeGLU.
 
-Warner et al., arXiv:2412.13663. Of three layers one sees the whole text; the others see a window around each
-token, and are rotated with another base.
+Warner et al., arXiv:2412.13663. One of three layers attends to the whole text; the others attend within a
+window around each token and rotate with another base.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from puna.ops import Array
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
 
-#: By `hidden_activation`, which some files have.
+#: By `hidden_activation`, which some files state.
 _FEED_FORWARDS = {"gelu": FusedExactGeluFeedForward, "silu": FusedFeedForward}
 
 
@@ -44,7 +44,7 @@ def _feed_forward(options: ModernLayerOptions) -> type[FusedFeedForward]:
 
 
 class Layer(PreNormLayer):
-    # The first layer has none: the embeddings it reads have just been normed.
+    # The first layer has no norm: it reads normalised embeddings.
     mixer_norm: LayerNorm | Callable[[Array], Array] | None = weight(  # type: ignore[assignment]
         "attn_norm", "hidden_size", optional=True
     )
@@ -89,14 +89,14 @@ class ModernBert(Encoder):
                 return layer
             assert layer.rope is not None
             rope = dataclasses.replace(layer.rope, base=local_base)
-            # The size of a window counts both of its sides.
+            # A window's size counts both sides.
             return dataclasses.replace(layer, rope=rope, remembers=WholeText(reach=window // 2))
 
         return options.each(own)
 
 
 def _windowed(file: GGUFFile, layers: int) -> tuple[bool, ...]:
-    """Which layers see only a window: the file says it of each, or every how many layers one sees it all."""
+    """Return which layers have a window: listed in the file, or all but one per period."""
     key = "attention.sliding_window_pattern"
     if isinstance(file.get(key, 3), int):
         every = required(file, key, 3)

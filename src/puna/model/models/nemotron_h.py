@@ -1,7 +1,7 @@
-"""Nemotron-H and Nemotron 3: layers are a Mamba 2, attention or a feed-forward network alone.
+"""Nemotron-H and Nemotron 3: each layer is only a Mamba 2, attention or a feed-forward network.
 
 NVIDIA, "Nemotron-H", arXiv:2504.03624. Attention does not rotate. Feed-forward networks have no gates; those
-with experts have a shared one too, and some project tokens to fewer numbers for the others.
+with experts also have a shared one, and some project tokens to a smaller size for the routed ones.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from puna.gguf.metadata import invalid, required
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import Nothing, Remembered
 from puna.model.mamba import MambaLayerOptions, attends_or_state, attention_or_mamba, with_mamba
-from puna.model.options import LayerOptions, TextOptions
+from puna.model.options import LayerOptions, TextDefaults, TextOptions
 from puna.nn.attention import SelfAttention
 from puna.nn.experts import ExpertLinear, SharedAndRouted, SquaredReluExperts
 from puna.nn.feed_forward import SquaredReluFeedForward
@@ -31,10 +31,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class NemotronLayerOptions(MambaLayerOptions):
-    latent_size: int  # of what experts see of a token
+    latent_size: int  # of the experts' inputs and outputs
 
 
 class LatentExperts(SquaredReluExperts):
+    """Experts that read and write a smaller projection of the hidden state."""
+
     to_latent: Linear | None = weight(
         "ffn_latent_down|ffn_latent_in", "latent_size", "hidden_size", optional=True
     )
@@ -82,7 +84,9 @@ class NemotronH(Decoder):
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
         routing = Routing(0, sigmoid=True, normalize=False)
-        options = TextOptions.read(file, rotates=False, routing=routing, all_attend=False, halves=True)
+        options = TextOptions.read(
+            file, TextDefaults(rotates=False, routing=routing, all_attend=False, halves=True)
+        )
         latent = required(file, "moe_latent_size", options.hidden_size)
 
         def own(_: int, layer: LayerOptions) -> LayerOptions:
@@ -93,7 +97,7 @@ class NemotronH(Decoder):
 
         options = with_mamba(file, options, remembered).each(own)
         if all(isinstance(layer.remembers, Nothing) for layer in options.layers):
-            raise invalid(file, "feed_forward_length", "leaves no layer in which tokens see each other")
+            raise invalid(file, "feed_forward_length", "leaves no layer that mixes tokens")
         return options
 
 

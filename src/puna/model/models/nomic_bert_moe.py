@@ -1,7 +1,7 @@
-"""Nomic Embed 2: BERT with rotated queries and keys, and with experts in every second layer.
+"""Nomic Embed 2: BERT with rotated queries and keys, and with experts in every other layer.
 
-Nussbaum and Duderstadt, arXiv:2502.07972. An expert has no gate, and what a chosen one weighs is its share
-among all.
+Nussbaum and Duderstadt, arXiv:2502.07972. Experts have no gates; a chosen one is weighted by its share among
+all experts.
 """
 
 from __future__ import annotations

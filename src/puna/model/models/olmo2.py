@@ -1,7 +1,7 @@
-"""OLMo 2: norms after each half of a layer instead of before it, and of all queries and keys together.
+"""OLMo 2: norms after each half of a layer instead of before, and across all queries and all keys.
 
-OLMo Team, arXiv:2501.00656. In OLMo 3 three of four layers see a window, and only the
-others' rotation is scaled for long contexts.
+OLMo Team, arXiv:2501.00656. In OLMo 3 three of four layers have a sliding window, and only the others scale
+their rotation for long contexts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import Window
-from puna.model.options import LayerOptions, TextOptions, read_windows
+from puna.model.options import LayerOptions, TextDefaults, TextOptions, read_windows
 from puna.model.rope import RopeOptions
 from puna.nn.attention import WideNormedSelfAttention
 from puna.nn.module import blocks, part
@@ -31,7 +31,7 @@ class Olmo2(Decoder):
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
-        options = TextOptions.read(file, neox=True, norm_eps=1e-6, rope_base=500000.0)
+        options = TextOptions.read(file, TextDefaults(neox=True, norm_eps=1e-6, rope_base=500000.0))
         remembers = read_windows(file, options.block_count, period=4)
 
         def own(index: int, layer: LayerOptions) -> LayerOptions:
@@ -39,7 +39,7 @@ class Olmo2(Decoder):
             assert rope is not None
             if isinstance(remembers[index], Window):
                 rope = RopeOptions(rope.dims, rope.base, neox=True)
-            elif rope.yarn is not None:  # files repeat as a factor what follows from the others
+            elif rope.yarn is not None:  # files repeat what follows from the other settings as a factor
                 rope = dataclasses.replace(rope, yarn=dataclasses.replace(rope.yarn, attention_factor=1.0))
             return dataclasses.replace(layer, rope=rope, remembers=remembers[index])
 

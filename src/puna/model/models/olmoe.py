@@ -1,4 +1,4 @@
-"""OLMoE: 64 small experts in every layer, and norms of all queries and keys together.
+"""OLMoE: 64 small experts in every layer, and norms across all queries and all keys.
 
 Muennighoff et al., arXiv:2409.02060.
 """
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from puna.model.decoder import Decoder
-from puna.model.options import TextOptions
+from puna.model.options import TextDefaults, TextOptions
 from puna.nn.attention import WideNormedSelfAttention
 from puna.nn.module import blocks, part
 from puna.nn.transformer_layer import PreNormLayer
@@ -28,4 +28,4 @@ class Olmoe(Decoder):
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
-        return TextOptions.read(file, neox=True, routing=Routing(0, normalize=False))
+        return TextOptions.read(file, TextDefaults(neox=True, routing=Routing(0, normalize=False)))

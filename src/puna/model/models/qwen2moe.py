@@ -1,4 +1,4 @@
-"""Qwen 1.5 and 2 with experts: Qwen 2 with routed experts, and one that is shared, behind a gate.
+"""Qwen 1.5 and 2 with experts: Qwen 2 with routed experts and a gated shared one.
 
 Yang et al., arXiv:2407.10671.
 """
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from puna.model.decoder import Decoder
-from puna.model.options import TextOptions
+from puna.model.options import TextDefaults, TextOptions
 from puna.nn.experts import GatedSharedAndRouted
 from puna.nn.module import blocks, part
 from puna.nn.transformer_layer import PreNormLayer
@@ -29,5 +29,5 @@ class Qwen2Moe(Decoder):
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
         return TextOptions.read(
-            file, neox=True, norm_eps=1e-6, rope_base=1e6, routing=Routing(0, normalize=False)
+            file, TextDefaults(neox=True, norm_eps=1e-6, rope_base=1e6, routing=Routing(0, normalize=False))
         )

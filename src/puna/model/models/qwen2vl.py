@@ -1,6 +1,6 @@
-"""The language model of Qwen2-VL and Qwen2.5-VL: Qwen 2 with places in time, height and width.
+"""Language model of Qwen2-VL and Qwen2.5-VL: Qwen 2 with positions in time, height and width.
 
-Wang et al., arXiv:2409.12191, section 2.1. A text without images is read as by Qwen 2.
+Wang et al., arXiv:2409.12191, section 2.1. Text without images is read as by Qwen 2.
 """
 
 from __future__ import annotations

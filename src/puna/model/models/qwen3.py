@@ -1,4 +1,4 @@
-"""Qwen 3, with experts or without: Llama with normed queries and keys, rotated in halves.
+"""Qwen 3, dense or with experts: Llama with norms of queries and keys, rotated in halves.
 
 Qwen Team, arXiv:2505.09388.
 """
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from puna.model.decoder import Decoder
-from puna.model.options import TextOptions
+from puna.model.options import TextDefaults, TextOptions
 from puna.nn.attention import NormedSelfAttention
 from puna.nn.module import blocks, part
 from puna.nn.transformer_layer import PreNormLayer
@@ -27,4 +27,4 @@ class Qwen3(Decoder):
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
-        return TextOptions.read(file, neox=True, norm_eps=1e-6, rope_base=1e6)
+        return TextOptions.read(file, TextDefaults(neox=True, norm_eps=1e-6, rope_base=1e6))

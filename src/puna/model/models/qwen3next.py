@@ -1,7 +1,7 @@
-"""Qwen3-Next, Qwen 3.5 and later: three of four layers are gated delta networks, the others gated attention.
+"""Qwen3-Next, Qwen 3.5 and later: gated delta networks in three of four layers, gated attention in the rest.
 
-Qwen Team, "Qwen3-Next", 2025; Yang et al., arXiv:2412.06464. With experts, one of them shared, or without.
-GGUF files hold the weights of norms with the 1 that the reference adds to them already added.
+Qwen Team, "Qwen3-Next", 2025; Yang et al., arXiv:2412.06464. Dense, or with experts of which one is shared.
+In GGUF files the weights of norms already include the reference's 1.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from puna.errors import UnsupportedModelError
 from puna.gguf.metadata import flag, flags, invalid, required
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import State
-from puna.model.options import LayerOptions, TextOptions, with_axes
+from puna.model.options import LayerOptions, TextDefaults, TextOptions, with_axes
 from puna.model.rope import SECTIONS
 from puna.nn.attention import GatedSelfAttention
 from puna.nn.convolution import convolution_states
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 class HybridLayerOptions(LayerOptions):
     key_heads: int
     value_heads: int
-    memory_dim: int  # of keys and of values
-    taps: int  # inputs a convolution sees, the newest among them
-    tiled_heads: bool  # value head h has the key of head h % key_heads
-    joined_inputs: bool  # queries, keys, values and gates are one tensor, key head by key head
-    joined_gates: bool  # so are betas and alphas
+    memory_dim: int  # of keys and values
+    taps: int  # inputs a convolution reads, including the newest
+    tiled_heads: bool  # whether value head h has the key of head h % key_heads
+    joined_inputs: bool  # whether queries, keys, values and gates are one tensor, key head by key head
+    joined_gates: bool  # the same for betas and alphas
 
     @property
     def delta_key_size(self) -> int:
@@ -58,7 +58,7 @@ class HybridLayerOptions(LayerOptions):
 
 
 class JoinedGates(GatedDeltaNetwork):
-    """With betas and alphas in one tensor, key head by key head."""
+    """Gated delta network with betas and alphas in one tensor, key head by key head."""
 
     beta = alpha = None  # type: ignore[assignment]
     betas_and_alphas: InterleavedLinear = weight(
@@ -71,7 +71,7 @@ class JoinedGates(GatedDeltaNetwork):
 
 
 class JoinedInputs(JoinedGates):
-    """With all else that is projected in one tensor too, as the first files have it."""
+    """Gated delta network of the first files, whose other projections are one tensor too."""
 
     joined = gate = None  # type: ignore[assignment]
     inputs: InterleavedLinear = weight(
@@ -108,7 +108,7 @@ class Qwen3Next(Decoder):
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
         options = TextOptions.read(
-            file, neox=True, norm_eps=1e-6, rope_base=1e7, all_attend=False, predicts=True
+            file, TextDefaults(neox=True, norm_eps=1e-6, rope_base=1e7, all_attend=False, predicts=True)
         )
         key_heads, value_heads = required(file, "ssm.group_count"), required(file, "ssm.time_step_rank")
         dim, taps = required(file, "ssm.state_size"), required(file, "ssm.conv_kernel")
@@ -138,13 +138,13 @@ class Qwen3Next(Decoder):
             )  # fmt: skip
 
         options = options.each(own)
-        # Those that see have places in time, height and width.
+        # Vision models have positions in time, height and width.
         seeing = any(file.get(key) is not None for key in SECTIONS)
         return with_axes(file, options, interleaved=True) if seeing else options
 
 
 def _recurrent(file: GGUFFile, options: TextOptions) -> list[bool]:
-    """Which layers are: the file says it by name, by their heads, or every how many one is not."""
+    """Return which layers are recurrent: by name, by their heads, or all but the last of each period."""
     count = options.block_count
     if file.get("attention.recurrent_layers") is not None:
         return list(flags(file, "attention.recurrent_layers", required(file, "block_count")))[:count]

@@ -1,7 +1,7 @@
-"""The language model of Qwen3-VL, with experts or without: Qwen 3 with places in time, height and width.
+"""Language model of Qwen3-VL, dense or with experts: Qwen 3 with positions in time, height and width.
 
-Qwen Team, arXiv:2511.21631. The first layers are told more of an image than stands in its place in the text
-(DeepStack: Meng et al., arXiv:2406.04334). A text without images is read as by Qwen 3.
+Qwen Team, arXiv:2511.21631. The first layers receive more features of an image besides its embeddings
+(DeepStack: Meng et al., arXiv:2406.04334). Text without images is read as by Qwen 3.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Qwen3VL(Qwen3):
         if not told:
             return hidden
         rows: Array = self.ops.concatenate([*told, self._nothing(len(batch.tokens) - end)])
-        if len(hidden) < len(rows):  # the last layer is left by the rows to be sampled alone
+        if len(hidden) < len(rows):  # only sampled rows leave the last layer
             rows = rows[batch.outputs]
         total: Array = hidden + rows
         return total
 
     def _nothing(self, rows: int) -> Array:
-        """What a layer is told of text."""
+        """Return zeros for rows of text."""
         return self.ops.array(np.zeros((rows, self.options.hidden_size), np.float32))

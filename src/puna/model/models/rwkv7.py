@@ -1,7 +1,7 @@
-"""RWKV 7 and ARWKV: nothing but linear attention by the generalised delta rule, and so no cache that grows.
+"""RWKV 7 and ARWKV: only linear attention by the generalised delta rule, so no cache that grows.
 
-Peng et al., "RWKV-7 Goose", arXiv:2503.14456. ARWKV (Yueyu et al., arXiv:2501.15570) has that in the
-layers of a transformer: RMS norms, and feed-forward networks that see one token alone.
+Peng et al., "RWKV-7 Goose", arXiv:2503.14456. ARWKV (Yueyu et al., arXiv:2501.15570) uses it in the layers of
+a transformer: with RMS norms, and feed-forward networks without token shift.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from puna.gguf.metadata import invalid, required, scalar
 from puna.kvcache.cache import Cache
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import State
-from puna.model.options import LayerOptions, TextOptions
+from puna.model.options import LayerOptions, TextDefaults, TextOptions
 from puna.nn.feed_forward import FeedForward
 from puna.nn.layers import LayerNorm, RMSNorm
 from puna.nn.module import Module, blocks, part, weight
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RwkvLayerOptions(LayerOptions):
-    first: bool  # whose values the other layers take a share of
+    first: bool  # whether it is the first layer, whose values the others blend in
     memory_dim: int  # of a head's keys and values
     decay_rank: int
     rate_rank: int  # of in-context learning rates
     share_rank: int  # of shares of the first layer's values
-    gate_rank: int  # 0: there are no gates
+    gate_rank: int  # 0: no gates
 
     @property
     def time_heads(self) -> int:
@@ -61,7 +61,7 @@ class Layer(Module):
     def forward(
         self, hidden: Array, first: Array | None, cache: Cache, rows: Array | None
     ) -> tuple[Array, Array]:
-        """[rows, hidden] to the same, or to `rows` of it (int64); for `first` see `TimeMix.forward`."""
+        """Map [rows, hidden] to the same shape, or to its rows `rows`; for `first` see `TimeMix.forward`."""
         state = cache.state(self.index)
         mixed, first = self.mixer.forward(self.mixer_norm(hidden), first, state)
         hidden, normed = self.feed_forward_norm.after_adding(mixed, hidden)
@@ -70,7 +70,7 @@ class Layer(Module):
 
 
 class Rwkv7(Decoder):
-    shifts: ClassVar[int] = 2  # halves of a layer that see the input before theirs
+    shifts: ClassVar[int] = 2  # halves of a layer with token shift
 
     embedding_norm: LayerNorm | None = weight("token_embd_norm", "hidden_size")
     layers: Sequence[Layer] = blocks("blk")  # type: ignore[assignment]
@@ -87,10 +87,10 @@ class Rwkv7(Decoder):
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
-        options = TextOptions.read(file, rotates=False, all_attend=False, halves=True)
+        options = TextOptions.read(file, TextDefaults(rotates=False, all_attend=False, halves=True))
         size, dim = options.hidden_size, required(file, "wkv.head_size")
         if size % dim:
-            raise invalid(file, "wkv.head_size", f"is {dim}, and heads cannot share {size} numbers")
+            raise invalid(file, "wkv.head_size", f"is {dim}, which does not divide the hidden size {size}")
         if (shifts := scalar(file, "token_shift_count", cls.shifts)) != cls.shifts:
             raise invalid(file, "token_shift_count", f"is {shifts}; only {cls.shifts} is supported")
         decays, rates = (

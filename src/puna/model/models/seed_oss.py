@@ -1,4 +1,4 @@
-"""Seed-OSS of ByteDance: Llama rotated in halves, with biases of queries, keys and values.
+"""Seed-OSS of ByteDance: Llama rotated in halves, with biases on queries, keys and values.
 
 ByteDance Seed Team, "Seed-OSS Open-Source Models", 2025.
 """
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from puna.model.decoder import Decoder
-from puna.model.options import TextOptions
+from puna.model.options import TextDefaults, TextOptions
 from puna.nn.layers import RMSNorm
 from puna.nn.module import blocks, weight
 from puna.nn.transformer_layer import PreNormLayer
@@ -27,4 +27,4 @@ class SeedOss(Decoder):
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
-        return TextOptions.read(file, neox=True, norm_eps=1e-6, rope_base=1e7)
+        return TextOptions.read(file, TextDefaults(neox=True, norm_eps=1e-6, rope_base=1e7))

@@ -1,4 +1,4 @@
-"""SmolLM3: Llama in which every fourth layer does not rotate.
+"""SmolLM3: Llama without rotation in every fourth layer.
 
 Bakouch et al., "SmolLM3: smol, multilingual, long-context reasoner", 2025; Yang et al., arXiv:2501.18795.
 """
@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from puna.model.decoder import Decoder
-from puna.model.options import LayerOptions, TextOptions
+from puna.model.options import LayerOptions, TextDefaults, TextOptions
 from puna.nn.module import blocks
 from puna.nn.transformer_layer import PreNormLayer
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
 
-_PERIOD = 4  # files do not say it
+_PERIOD = 4  # not stated in files
 
 
 class SmolLM3(Decoder):
@@ -25,7 +25,7 @@ class SmolLM3(Decoder):
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
-        options = TextOptions.read(file, norm_eps=1e-6, rope_base=2e6)
+        options = TextOptions.read(file, TextDefaults(norm_eps=1e-6, rope_base=2e6))
 
         def own(index: int, layer: LayerOptions) -> LayerOptions:
             return layer if (index + 1) % _PERIOD else dataclasses.replace(layer, rope=None)

@@ -1,4 +1,4 @@
-"""StarCoder 2: LayerNorms, biases everywhere and a feed-forward network without gates.
+"""StarCoder 2: LayerNorms, biases on all linears and a feed-forward network without gates.
 
 Lozhkov et al., arXiv:2402.19173.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from puna.gguf.metadata import scalar
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import Window
-from puna.model.options import TextOptions
+from puna.model.options import TextDefaults, TextOptions
 from puna.nn.feed_forward import TanhGeluFeedForward
 from puna.nn.layers import LayerNorm
 from puna.nn.module import blocks, part, weight
@@ -34,7 +34,7 @@ class Starcoder2(Decoder):
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
-        options = TextOptions.read(file, neox=True)
+        options = TextOptions.read(file, TextDefaults(neox=True))
         if (window := scalar(file, "attention.sliding_window", 0)) < 1:
             return options
         return options.each(lambda _, layer: dataclasses.replace(layer, remembers=Window(window)))

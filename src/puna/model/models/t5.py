@@ -1,8 +1,7 @@
-"""T5, Flan-T5, mT5 and UMT5: an encoder reads the prompt, and a decoder that looks at it writes the answer.
+"""T5, Flan-T5, mT5 and UMT5: an encoder reads the prompt, and a decoder attending to it writes the answer.
 
-Raffel et al., arXiv:1910.10683. To the decoder the whole prompt is what comes with its first input, the token
-that begins every answer: keys and values of it are computed once, in all layers, and remembered as those of
-an image are.
+Raffel et al., arXiv:1910.10683. For the decoder the prompt is a payload of its first input, the token that
+begins every answer: its keys and values are computed once, in all layers, and cached like an image's.
 """
 
 from __future__ import annotations
@@ -46,16 +45,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderLayerOptions(T5LayerOptions):
-    looks: int  # the number of the cache layer with keys and values of the prompt
+    looks: int  # number of the cache layer with the prompt's keys and values
 
 
 @dataclass(frozen=True, kw_only=True)
 class T5Options(TextOptions):
-    """`layers` are what is remembered: the decoder's own keys and values, then those of the prompt."""
+    """Options of T5; `layers` describe the cache: the decoder's layers, then the prompt's."""
 
     encoder: tuple[T5LayerOptions, ...]
     decoder: tuple[DecoderLayerOptions, ...]
-    start: int  # the token that begins every answer
+    start: int  # token that begins every answer
 
 
 class CrossAttention(Module):
@@ -64,11 +63,11 @@ class CrossAttention(Module):
     key: Linear = weight("cross_attn_k", "key_size", "hidden_size")
     value: Linear = weight("cross_attn_v", "value_size", "hidden_size")
     output: Linear = weight("cross_attn_o", "hidden_size", "mixed_size")
-    # The reference has it in the first layer, and does not use it.
+    # Present in the first layer of the reference, but unused.
     buckets: Unused | None = weight("cross_attn_rel_b", "buckets", "heads", optional=True)
 
     def remember(self, states: Array, cache: LayerCache) -> None:
-        """Store keys and values of the batch's prompts, whose states [tokens, hidden] follow each other."""
+        """Store keys and values of the batch's prompts from their concatenated states [tokens, hidden]."""
         o, count = self.options, len(states)
         key, value = linear_many(states, self.key, self.value)
         cache.put(key.reshape(count, o.kv_heads, o.head_dim), value.reshape(count, o.kv_heads, o.value_dim))
@@ -118,7 +117,7 @@ class T5(TextModel):
         return [Input(self.options.start, int.from_bytes(digest, "little") or 1, SourceText(tuple(tokens)))]
 
     def shift_within(self, context: int) -> Shift:
-        return lambda layer, keys, offset: None  # keys do not depend on where they are
+        return lambda layer, keys, offset: None  # keys do not depend on their positions
 
     def hidden(self, batch: BatchArrays, cache: Cache) -> Array:
         if texts := [payload.tokens for _, payload in batch.payloads]:
@@ -134,7 +133,7 @@ class T5(TextModel):
         return self.output_norm(hidden)
 
     def _read(self, texts: Sequence[tuple[int, ...]]) -> Array:
-        """What the encoder makes of texts: float32 [tokens of all, hidden]."""
+        """Encode texts: float32 [tokens of all, hidden]."""
         shapes = {i: layer.kv_shape for i, layer in enumerate(self.options.encoder)}
         cache = WholeTextCache(self.ops, shapes, sequences=len(texts))
         batch = Batch(
@@ -158,7 +157,7 @@ class T5(TextModel):
     @classmethod
     def read_options(cls, file: GGUFFile) -> T5Options:
         text = read_encoder(file)
-        first = read_text(file).layers[0]  # the sizes of which are those of the decoder's, too
+        first = read_text(file).layers[0]  # the decoder's sizes are the same
         count = block_count(file, "dec.blk", key="decoder_block_count", default=text.block_count)
         encoder = tuple(layer for layer in text.layers if isinstance(layer, T5LayerOptions))
         own = distant(file, "dec.blk", first, Everything(), sees_later=False)
@@ -167,6 +166,6 @@ class T5(TextModel):
         if not 0 <= (start := scalar(file, "decoder_start_token_id", 0)) < text.vocab_size:
             raise invalid(file, "decoder_start_token_id", f"is {start}, of {text.vocab_size} tokens")
         known = dict(vars(text)) | {"layers": decoder + sources}
-        if "output.weight" not in file.tensors:  # what is tied is scaled
+        if "output.weight" not in file.tensors:  # tied logits are scaled
             known["logit_scale"] = text.hidden_size**-0.5
         return T5Options(**known, encoder=encoder, decoder=decoder, start=start)

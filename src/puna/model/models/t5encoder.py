@@ -1,7 +1,7 @@
-"""The encoder of T5, alone (Sentence-T5 ...): norms before the halves of a layer, and buckets of distances.
+"""Encoder of T5 alone (Sentence-T5 ...): norms before each half, and distance buckets.
 
-Raffel et al., arXiv:1910.10683; Flan-T5 and mT5 have gates in the second half. All layers add by distance
-what the first one has learned, unless they have learned their own, as in UMT5.
+Raffel et al., arXiv:1910.10683; Flan-T5 and mT5 have gated feed-forward networks. All layers share the first
+one's bias by distance, unless they have their own, as in UMT5.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from puna.gguf.metadata import invalid, required
 from puna.kvcache.cache import Cache
 from puna.model.base import TextModel
 from puna.model.layer_cache import Remembered, WholeText
-from puna.model.options import LayerOptions, TextOptions
+from puna.model.options import LayerOptions, TextDefaults, TextOptions
 from puna.nn.attention import SelfAttention
 from puna.nn.distance import BucketBias
 from puna.nn.feed_forward import FeedForward, GeluFeedForward, ReluFeedForward
@@ -28,7 +28,7 @@ from puna.ops import Array
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
 
-#: More buckets than distances make no sense.
+#: Limit of buckets; more than distances make no sense.
 _MAX_BUCKETS = 256
 
 
@@ -36,7 +36,7 @@ _MAX_BUCKETS = 256
 class T5LayerOptions(LayerOptions):
     buckets: int  # of distances
     gated: bool
-    sees_later: bool  # tokens after each, too
+    sees_later: bool  # whether tokens attend to later ones
 
 
 class DistanceAttention(SelfAttention):
@@ -58,7 +58,7 @@ class EncoderLayer(PreNormLayer):
 
 
 def share_bias(layers: Sequence[PreNormLayer], prefix: str) -> None:
-    """Give the first layer's bias to those that have none. Raises `ModelError` if that has none."""
+    """Give the first layer's bias to layers without one. Raises `ModelError` if the first has none."""
     first = layers[0].mixer.bias
     if first is None:
         raise ModelError(f"tensor '{prefix}.0.attn_rel_b.weight' is missing")
@@ -91,7 +91,7 @@ class T5Encoder(TextModel):
 def encoded(
     hidden: Array, layers: Sequence[EncoderLayer], norm: RMSNorm, batch: BatchArrays, cache: Cache
 ) -> Array:
-    """What `layers` make of texts that are read whole: [wanted, hidden]."""
+    """Apply `layers` to texts that are read whole: [outputs, hidden]."""
     for i, layer in enumerate(layers):
         last = i == len(layers) - 1
         hidden = layer.forward(hidden, batch, cache, None, batch.outputs if last else None)
@@ -99,24 +99,24 @@ def encoded(
 
 
 def read_encoder(file: GGUFFile) -> TextOptions:
-    """The options of a file's encoder. Raises `ModelError` and `UnsupportedModelError`."""
+    """Read the options of a file's encoder. Raises `ModelError` and `UnsupportedModelError`."""
     return read_text(file).each(
         lambda _, layer: distant(file, "enc.blk", layer, WholeText(), sees_later=True)
     )
 
 
 def read_text(file: GGUFFile) -> TextOptions:
-    return TextOptions.read(file, norm_eps=1e-6, rotates=False, blocks="enc.blk")
+    return TextOptions.read(file, TextDefaults(norm_eps=1e-6, rotates=False, blocks="enc.blk"))
 
 
 def distant(
     file: GGUFFile, prefix: str, layer: LayerOptions, remembers: Remembered, *, sees_later: bool
 ) -> T5LayerOptions:
-    """`layer` as one of those whose tensors begin with `prefix`; its scores are not scaled."""
+    """Return `layer` as T5's, with tensors named `prefix` and without a scale of scores."""
     key = "attention.relative_buckets_count"
     buckets, least = required(file, key), 4 if sees_later else 2
     if not least <= buckets <= _MAX_BUCKETS:
-        raise invalid(file, key, f"is {buckets}, and it takes {least} to {_MAX_BUCKETS} buckets")
+        raise invalid(file, key, f"is {buckets}, but should be {least} to {_MAX_BUCKETS}")
     known = dict(vars(layer)) | {"attention_scale": 1.0, "remembers": remembers}
     gated = f"{prefix}.0.ffn_gate.weight" in file.tensors
     return T5LayerOptions(**known, buckets=buckets, gated=gated, sees_later=sees_later)

@@ -1,5 +1,5 @@
 """Layers of vision towers.
 
-A tower reads far more patches than a step has rows, so its layers work through them a slice at a time and
-stop after each: between two slices the engine can go on with what others generate.
+A tower reads far more patches than a step has rows, so its layers process them in slices and yield after
+each one, so that the engine can continue other requests in between.
 """

@@ -1,4 +1,4 @@
-"""Attention among the patches of an image: no mask, no cache that stays."""
+"""Attention among the patches of an image, without a mask or a lasting cache."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def axial_rope(head_dim: int, base: float, *, neox: bool = True, axes: tuple[int, int] = (0, 1)) -> Rope:
-    """Rotation whose first half of pairs goes by one axis of a place, and whose second half by the other.
+    """Return a rotation of the first half of pairs by one axis of a place, and the second half by the other.
 
     Both halves have the same frequencies.
     """
@@ -27,35 +27,35 @@ def axial_rope(head_dim: int, base: float, *, neox: bool = True, axes: tuple[int
 
 T = TypeVar("T")
 
-#: What takes several slices: it stops after each, and returns its result in the end.
+#: A computation in slices: yields after each and returns its result.
 Slices = Generator[None, None, T]
 
 
 def pieces(count: int, size: int) -> Iterable[tuple[int, int]]:
-    """[begin, end) of pieces of at most `size` of `count` rows."""
+    """Return [begin, end) of slices of at most `size` rows that cover `count` rows."""
     return ((begin, min(begin + size, count)) for begin in range(0, count, size))
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Which patches see each other: neighbouring ones of a group, a tile or a window."""
+    """Groups of neighbouring patches that attend to each other: tiles or windows."""
 
     starts: Array  # int32 [patches]
     counts: Array  # int32 [patches]
 
     @classmethod
     def of(cls, ops: Backend, sizes: Sequence[int]) -> Groups:
-        """Groups of these sizes, one after another."""
+        """Return consecutive groups of these sizes."""
         lengths = np.array(sizes, np.int32)
         starts = np.cumsum(lengths, dtype=np.int32) - lengths
         return cls(ops.array(starts.repeat(lengths)), ops.array(lengths.repeat(lengths)))
 
 
 class PatchKeys:
-    """Keys and values of the patches being read, of one layer at a time."""
+    """Keys and values of the patches being read, for one layer at a time."""
 
     def __init__(self, ops: Backend, heads: int, key_dim: int, value_dim: int = 0) -> None:
-        """Without a `value_dim`, values are as long as keys."""
+        """Make an empty store; `value_dim` defaults to `key_dim`."""
         self._ops = ops
         self._key_shape = heads, key_dim
         self._value_shape = heads, value_dim or key_dim
@@ -65,7 +65,7 @@ class PatchKeys:
         self._cells = ops.array(np.empty(0, np.int32))
 
     def reserve(self, rows: int) -> None:
-        """Make room for that many patches."""
+        """Make room for `rows` patches."""
         if rows <= self._rows:
             return
         self.release()
@@ -77,7 +77,7 @@ class PatchKeys:
         self._cells = self._ops.array(np.arange(rows, dtype=np.int32))
 
     def release(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         for storage in (self._keys, self._values):
             if storage is not None:
                 storage.close()
@@ -93,7 +93,7 @@ class PatchKeys:
         self._ops.store_rows(self._values, cells, values)
 
     def attend(self, queries: Array, begin: int, groups: Groups, scale: float) -> Array:
-        """What patches from `begin` on find in their groups: [rows, heads * value_dim].
+        """Attend from patches `begin` onwards within their groups: [rows, heads * value_dim].
 
         `queries` are [rows, heads, key_dim].
         """

@@ -1,7 +1,6 @@
-"""Convolutions over a grid of patches, as products with each place's neighbours.
+"""Convolutions over a square grid of patches, computed as matrix products with each place's neighbours.
 
-A grid is an array [height * width, channels], and square. What is beyond its rim counts as zeros, a row
-of which follows the grids that convolutions read.
+A grid is an array [height * width, channels]. Places outside it read the row of zeros that `rimmed` appends.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from puna.vision.layers.attention import pieces
 
 
 def neighbours(side: int, kernel: int, step: int, before: int, after: int) -> NDArray[np.int64]:
-    """The places that a convolution of `kernel` x `kernel` reads: [results, kernel * kernel].
+    """Return the indices that a convolution of `kernel` x `kernel` reads: [results, kernel * kernel].
 
-    It begins `before` places outside the grid and may reach `after` places beyond it; all of them have the
-    number `side * side`.
+    The kernel starts `before` places outside the grid and may reach `after` places beyond it; places outside
+    have the index `side * side`.
     """
     numbers = np.pad(np.arange(side**2).reshape(side, side), (before, after), constant_values=side**2)
     seen = np.lib.stride_tricks.sliding_window_view(numbers, (kernel, kernel))[::step, ::step]
@@ -30,26 +29,26 @@ def neighbours(side: int, kernel: int, step: int, before: int, after: int) -> ND
 
 
 def evenly(side: int, kernel: int, step: int) -> NDArray[np.int64]:
-    """`neighbours` where each `step` places have a result, and what is read beyond the grid is halved.
+    """Return `neighbours` with TensorFlow's SAME padding, for one result per `step` places.
 
-    TensorFlow calls that padding SAME: of an odd number of places, the one more is after the grid.
+    The padding is split evenly; an odd place goes after the grid.
     """
     outside = max((results(side, step) - 1) * step + kernel - side, 0)
     return neighbours(side, kernel, step, outside // 2, outside - outside // 2)
 
 
 def results(side: int, step: int) -> int:
-    """The side of what a convolution makes of a grid, one result for each `step` places."""
+    """Return the side of a convolution's output grid, one result per `step` places."""
     return -(-side // step)
 
 
 def rimmed(ops: Backend, parts: Sequence[Array]) -> Array:
-    """A grid of which these are the rows, and after it a row of zeros for what is beyond its rim."""
+    """Join `parts` into a grid and append the row of zeros for places outside it."""
     return ops.concatenate([*parts, ops.array(np.zeros((1, parts[0].shape[1]), np.float32))])
 
 
 class Convolution:
-    """One whose weights are [out, in, kernel, kernel], perhaps with a bias [1, out, 1, 1]."""
+    """Convolution with weights [out, in, kernel, kernel] and an optional bias [1, out, 1, 1]."""
 
     def __init__(self, linear: Linear, kernel: int) -> None:
         self.linear = linear
@@ -65,9 +64,9 @@ class Convolution:
     def parts(
         self, grid: Array, side: int, step: int, slice_rows: int, rim: int | None = None
     ) -> Iterator[Array]:
-        """A `rimmed` grid [side² + 1, in] to [results², out], `slice_rows` rows at a time.
+        """Map a `rimmed` grid [side² + 1, in] to [results², out], `slice_rows` rows at a time.
 
-        It reads `rim` places beyond each side of the grid, or as `evenly` has it.
+        The padding is `rim` places on each side, or SAME by default.
         """
         ops, kernel = self.linear.ops, self.kernel
         seen = evenly(side, kernel, step) if rim is None else neighbours(side, kernel, step, rim, rim)
@@ -77,7 +76,7 @@ class Convolution:
 
 
 class DepthwiseConvolution(Values):
-    """One that reads each channel by itself: its weights are [channels, 1, kernel, kernel]."""
+    """Depthwise convolution with weights [channels, 1, kernel, kernel]."""
 
     @classmethod
     def stored_shape(cls, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -89,7 +88,7 @@ class DepthwiseConvolution(Values):
         return values.reshape(len(values), -1).T  # [kernel * kernel, channels]
 
     def parts(self, ops: Backend, grid: Array, side: int, step: int, slice_rows: int) -> Iterator[Array]:
-        """A `rimmed` grid [side² + 1, channels] to [results², channels], `slice_rows` rows at a time."""
+        """Map a `rimmed` grid [side² + 1, channels] to [results², channels], `slice_rows` rows at a time."""
         seen = np.ascontiguousarray(evenly(side, round(len(self.values) ** 0.5), step).T)
         for begin, end in pieces(seen.shape[1], slice_rows):
             read = (grid[ops.array(places)] for places in seen[:, begin:end])
@@ -100,7 +99,7 @@ class DepthwiseConvolution(Values):
 
 
 class Pointwise(Linear):
-    """A linear stored as a convolution that reads one place: [out, in, 1, 1]."""
+    """Pointwise convolution: a linear stored as [out, in, 1, 1]."""
 
     @classmethod
     def from_source(
@@ -110,7 +109,7 @@ class Pointwise(Linear):
 
 
 def _as_linear(source: WeightSource, name: str, shape: tuple[int, ...]) -> Linear | None:
-    """The convolution `name` [out, in, kernel, kernel] as a product with all channels of each place read."""
+    """Return the convolution `name` [out, in, kernel, kernel] as a linear over flattened neighbourhoods."""
     values = source.values(f"{name}.weight", shape)
     if values is None:
         return None

@@ -1,105 +1,24 @@
-"""Layers of vision transformers (Dosovitskiy et al., arXiv:2010.11929), and what stands before and after."""
+"""Layers of vision transformers (Dosovitskiy et al., arXiv:2010.11929), embeddings and projectors."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
-from puna.errors import ModelError
 from puna.nn.feed_forward import gelu_tanh
 from puna.nn.layers import LayerNorm, Linear, RMSNorm, StackedLinear, Values, linear_many
 from puna.nn.module import Module, WeightSource, part, weight
 from puna.ops import Array, Backend, Rope
 from puna.vision.layers.attention import Groups, PatchKeys, Slices, pieces
 
-#: In the order in which one tensor may have them of all linears.
-_BOUNDS = ("input_min", "input_max", "output_min", "output_max")
-
-
-class ClippedLinear(Linear):
-    """The bounds are tensors of one number beside the weight, or in `v.clamp_data`, or there are none.
-
-    `v.clamp_data` has four numbers for each linear of each layer, and for the one after all layers; the
-    options say as `bound_count` how many these are, 0 if there is no such tensor.
-    """
-
-    #: The linears of a layer in that tensor.
-    in_layer: ClassVar[tuple[str, ...]] = (
-        "attn_q", "attn_k", "attn_v", "attn_out", "ffn_gate", "ffn_up", "ffn_down"
-    )  # fmt: skip
-    bounds: tuple[float, ...] = (-math.inf, math.inf, -math.inf, math.inf)
-
-    @classmethod
-    def from_source(
-        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
-    ) -> Self | None:
-        linear = super().from_source(source, name, shape, options)
-        if linear is None:
-            return None
-        found = [source.values(f"{name}.{bound}", (1,)) for bound in _BOUNDS]
-        linear.bounds = tuple(
-            default if values is None else float(values[0])
-            for default, values in zip(cls.bounds, found, strict=True)
-        )
-        if options.bound_count:
-            linear.bounds = cls._packed(source, name, options.bound_count)
-        if not (linear.bounds[0] <= linear.bounds[1] and linear.bounds[2] <= linear.bounds[3]):
-            raise ModelError(f"the bounds of '{name}.weight' leave nothing between them: {linear.bounds}")
-        return linear
-
-    @classmethod
-    def _packed(cls, source: WeightSource, name: str, count: int) -> tuple[float, ...]:
-        values = source.values("v.clamp_data", (count,))
-        assert values is not None
-        parts = name.split(".")
-        index = count // 4 - 1
-        if parts[-1] in cls.in_layer:
-            index = int(parts[-2]) * len(cls.in_layer) + cls.in_layer.index(parts[-1])
-        return tuple(map(float, values[4 * index : 4 * index + 4]))
-
-    def __call__(self, x: Array) -> Array:
-        """[rows, in] to [rows, out]."""
-        return self._within(super().__call__(self._within(x, *self.bounds[:2])), *self.bounds[2:])
-
-    def _within(self, x: Array, least: float, most: float) -> Array:
-        if math.isinf(least) and math.isinf(most):
-            return x
-        return self.ops.array(np.clip(self.ops.numpy(x), least, most))
-
-
-@dataclass(frozen=True, kw_only=True)
-class VisionLayerOptions:
-    hidden_size: int
-    feed_forward_size: int
-    heads: int
-    norm_eps: float
-    joined: bool = False  # queries, keys and values are one tensor
-    swapped: bool = False  # as the first converters named feed-forward networks: what leads up is called down
-
-    @property
-    def head_dim(self) -> int:
-        return self.hidden_size // self.heads
-
-
-@dataclass(frozen=True)
-class Patches:
-    """What all layers are told about the patches they read."""
-
-    keys: PatchKeys
-    groups: Sequence[Groups]  # of each layer
-    slice_rows: int
-    rope: Rope | None = None
-    places: Array | None = None  # int32 [patches, axes], by which `rope` rotates
-
 
 class PatchEmbedding:
-    """A convolution whose steps are as large as its kernel: a product with each patch.
+    """Convolution whose stride equals its kernel: a product with each patch.
 
-    Patches are rows of numbers, channel by channel, as the weights [out, channels, size, size] are.
+    Patches are flattened channel by channel, like the weights [out, channels, size, size].
     """
 
     def __init__(self, linear: Linear) -> None:
@@ -116,12 +35,12 @@ class PatchEmbedding:
         return cls(Linear.of_values(source, name, values.reshape(shape[0], -1), bias))
 
     def __call__(self, patches: Array) -> Array:
-        """[patches, channels * size * size] to [patches, out]."""
+        """Map [patches, channels * size * size] to [patches, out]."""
         return self.linear(patches)
 
 
 class FlatPatchEmbedding(PatchEmbedding):
-    """One whose weights are stored as a matrix [out, channels * size * size]."""
+    """Patch embedding with weights stored as a matrix [out, channels * size * size]."""
 
     @classmethod
     def from_source(
@@ -132,13 +51,13 @@ class FlatPatchEmbedding(PatchEmbedding):
 
 
 class Table(Values):
-    """A table of numbers [rows, columns]; its name may lack the `.weight`."""
+    """Table of values [rows, columns]; its name may lack `.weight`."""
 
     suffixes = (".weight", "")
 
 
 class TransposedLinear(Linear):
-    """y = x W, W being [in, out] as stored."""
+    """y = x W with W [in, out] as stored."""
 
     @classmethod
     def from_source(
@@ -149,32 +68,61 @@ class TransposedLinear(Linear):
 
 
 class ProjectorNorm(LayerNorm):
-    """What projectors begin with: a norm with PyTorch's own epsilon, whichever the tower has."""
+    """First norm of projectors, with PyTorch's default epsilon instead of the tower's."""
 
     def __init__(self, ops: Backend, weight: Array, bias: Array | None, eps: float) -> None:
         super().__init__(ops, weight, bias, 1e-5)
 
 
-def quick_gelu(ops: Backend, x: Array) -> Array:
-    """`x * sigmoid(1.702 x)`: [rows, n] to the same."""
-    return ops.sigmoid_gate(x, x * 1.702)
+@dataclass(frozen=True, kw_only=True)
+class VisionLayerOptions:
+    """Options of a layer."""
+
+    hidden_size: int
+    feed_forward_size: int
+    heads: int
+    norm_eps: float
+    joined: bool = False  # whether queries, keys and values are one tensor
+    swapped: bool = False  # whether up is named down and down up, as by the first converters
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.heads
 
 
-def gelu(ops: Backend, x: Array) -> Array:
-    """GELU itself: [rows, n] to the same."""
-    return ops.gelu(x)
+@dataclass(frozen=True)
+class Patches:
+    """The patches of an image as their layers read them."""
+
+    keys: PatchKeys
+    groups: Sequence[Groups]  # one per layer
+    slice_rows: int
+    rope: Rope | None = None
+    places: Array | None = None  # int32 [patches, axes], rotated by `rope`
 
 
 Activation = Callable[[Backend, Array], Array]
 
 
+def quick_gelu(ops: Backend, x: Array) -> Array:
+    """Return `x * sigmoid(1.702 x)`, [rows, n]."""
+    return ops.sigmoid_gate(x, x * 1.702)
+
+
+def gelu(ops: Backend, x: Array) -> Array:
+    """Return exact GELU, [rows, n]."""
+    return ops.gelu(x)
+
+
 class VisionFeedForward(Protocol):
+    """Feed-forward half of a layer."""
+
     def forward(self, x: Array) -> Array:
-        """[rows, hidden] to the same."""
+        """Map [rows, hidden] to the same shape."""
 
 
 class VisionGeluFeedForward(Module):
-    """Two linears with GELU, by its approximation, between."""
+    """Feed-forward network with GELU in its tanh approximation."""
 
     options: VisionLayerOptions
     activation: Activation = staticmethod(gelu_tanh)
@@ -186,6 +134,8 @@ class VisionGeluFeedForward(Module):
 
 
 class SwappedFeedForward(VisionGeluFeedForward):
+    """GELU network whose tensors for up and down are named the wrong way round."""
+
     up: Linear = weight("ffn_down", "feed_forward_size", "hidden_size")
     down: Linear = weight("ffn_up", "hidden_size", "feed_forward_size")
 
@@ -194,11 +144,31 @@ def gelu_feed_forward(options: VisionLayerOptions) -> type[VisionGeluFeedForward
     return SwappedFeedForward if options.swapped else VisionGeluFeedForward
 
 
+class QuickGeluFeedForward(VisionGeluFeedForward):
+    """Feed-forward network with quick GELU."""
+
+    activation: Activation = staticmethod(quick_gelu)
+
+
+class SwappedQuickFeedForward(SwappedFeedForward):
+    """Quick GELU network whose tensors for up and down are named the wrong way round."""
+
+    activation: Activation = staticmethod(quick_gelu)
+
+
+def quick_feed_forward(options: VisionLayerOptions) -> type[VisionGeluFeedForward]:
+    return SwappedQuickFeedForward if options.swapped else QuickGeluFeedForward
+
+
 class VisionExactGeluFeedForward(VisionGeluFeedForward):
+    """Feed-forward network with exact GELU."""
+
     activation: Activation = staticmethod(gelu)
 
 
 class SwiGluFeedForward(Module):
+    """Gated feed-forward network with SiLU, as in Llama."""
+
     options: VisionLayerOptions
     gate: Linear = weight("ffn_gate", "feed_forward_size", "hidden_size")
     up: Linear = weight("ffn_up", "feed_forward_size", "hidden_size")
@@ -210,6 +180,8 @@ class SwiGluFeedForward(Module):
 
 
 class PatchAttention(Module):
+    """Self-attention among patches."""
+
     options: VisionLayerOptions
     query: Linear = weight("attn_q", "hidden_size", "hidden_size")
     key: Linear = weight("attn_k", "hidden_size", "hidden_size")
@@ -217,17 +189,17 @@ class PatchAttention(Module):
     output: Linear = weight("attn_output|attn_out", "hidden_size", "hidden_size")
 
     def project(self, x: Array) -> list[Array]:
-        """Queries, keys and values [rows, heads, head_dim] of patches."""
+        """Return queries, keys and values [rows, heads, head_dim] of patches."""
         shape = len(x), self.options.heads, self.options.head_dim
         return [each.reshape(shape) for each in self.linears(x)]
 
     def linears(self, x: Array) -> list[Array]:
-        """Queries, keys and values [rows, hidden]."""
+        """Return queries, keys and values [rows, hidden]."""
         return linear_many(x, self.query, self.key, self.value)
 
 
 class JoinedPatchAttention(PatchAttention):
-    """With the weights of queries, keys and values in one tensor."""
+    """Attention with the query, key and value weights in one tensor."""
 
     query = key = value = None  # type: ignore[assignment]
     inputs: StackedLinear = weight("attn_qkv", "hidden_size", "hidden_size", "hidden_size", "hidden_size")
@@ -241,7 +213,7 @@ def attention_kind(options: VisionLayerOptions) -> type[PatchAttention]:
 
 
 class VisionLayer(Module):
-    """Attention, then a feed-forward network, each after a norm. Subclasses say which."""
+    """Layer with a norm before attention and one before the feed-forward network; subclasses choose them."""
 
     options: VisionLayerOptions
     attention_norm: LayerNorm | RMSNorm
@@ -251,11 +223,11 @@ class VisionLayer(Module):
 
     @property
     def score_scale(self) -> float:
-        """What products of queries and keys are multiplied by."""
+        """Factor for products of queries and keys."""
         return float(self.options.head_dim**-0.5)
 
     def forward(self, hidden: Array, patches: Patches) -> Slices[Array]:
-        """[patches, hidden] to the same."""
+        """Map [patches, hidden] to the same shape."""
         queries, groups = [], patches.groups[self.index]
         for begin, end in pieces(len(hidden), patches.slice_rows):
             query, key, value = self.attention.project(self.attention_norm(hidden[begin:end]))
@@ -281,30 +253,53 @@ class VisionLayer(Module):
 
 
 class LayerNormLayer(VisionLayer):
-    """With layer norms, as CLIP and SigLIP have them."""
+    """Layer with layer norms, as in CLIP and SigLIP."""
 
     attention_norm: LayerNorm = weight("layer_norm1|ln1|attn_norm|norm1", "hidden_size")
     feed_forward_norm: LayerNorm = weight("layer_norm2|ln2|ffn_norm|norm2", "hidden_size")
     feed_forward: VisionGeluFeedForward = part(choose=gelu_feed_forward)
 
 
+class QuickLayer(LayerNormLayer):
+    """Layer of CLIP with quick GELU."""
+
+    feed_forward: VisionGeluFeedForward = part(choose=quick_feed_forward)
+
+
+class ExactLayer(LayerNormLayer):
+    """Layer of CLIP with exact GELU."""
+
+    feed_forward: VisionExactGeluFeedForward = part()
+
+
 class RMSNormLayer(VisionLayer):
-    """With the norms and the feed-forward network of Llama."""
+    """Layer with Llama's norms and feed-forward network."""
 
     attention_norm: RMSNorm = weight("attn_norm|ln1", "hidden_size")
     feed_forward_norm: RMSNorm = weight("ffn_norm|ln2", "hidden_size")
     feed_forward: SwiGluFeedForward = part()
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClipLayerOptions(VisionLayerOptions):
+    """Options of a layer of CLIP."""
+
+    kind: type[LayerNormLayer]
+
+
+def clip_layer_kind(options: ClipLayerOptions) -> type[LayerNormLayer]:
+    return options.kind
+
+
 def through(layers: Sequence[VisionLayer], hidden: Array, patches: Patches) -> Slices[Array]:
-    """[patches, hidden] after all `layers`."""
+    """Return [patches, hidden] after all `layers`."""
     for layer in layers:
         hidden = yield from layer.forward(hidden, patches)
     return hidden
 
 
 def pooled(grid: Array, size: int) -> Array:
-    """Means over squares of `size`: [height, width, n] to [height / size * width / size, n]."""
+    """Average squares of `size`: [height, width, n] to [height / size * width / size, n]."""
     height, width, n = grid.shape
     cut = grid.reshape(height // size, size, width // size, size, n)
     total = cut[:, 0, :, 0]
@@ -314,32 +309,3 @@ def pooled(grid: Array, size: int) -> Array:
                 total = total + cut[:, row, :, column]
     mean: Array = (total * (1 / size**2)).reshape(-1, n)
     return mean
-
-
-class QuickGeluFeedForward(VisionGeluFeedForward):
-    activation: Activation = staticmethod(quick_gelu)
-
-
-class SwappedQuickFeedForward(SwappedFeedForward):
-    activation: Activation = staticmethod(quick_gelu)
-
-
-def quick_feed_forward(options: VisionLayerOptions) -> type[VisionGeluFeedForward]:
-    return SwappedQuickFeedForward if options.swapped else QuickGeluFeedForward
-
-
-class QuickLayer(LayerNormLayer):
-    feed_forward: VisionGeluFeedForward = part(choose=quick_feed_forward)
-
-
-class ExactLayer(LayerNormLayer):
-    feed_forward: VisionExactGeluFeedForward = part()
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClipLayerOptions(VisionLayerOptions):
-    kind: type[LayerNormLayer]
-
-
-def clip_layer_kind(options: ClipLayerOptions) -> type[LayerNormLayer]:
-    return options.kind

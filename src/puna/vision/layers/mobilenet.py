@@ -1,6 +1,6 @@
-"""Blocks of MobileNet (Qin et al., arXiv:2404.10518), as MobileNet V5 has them in Gemma 3n.
+"""Blocks of MobileNet (Qin et al., arXiv:2404.10518) as used by MobileNet V5 in Gemma 3n.
 
-Reference: `MobileNetV5Encoder` in timm. A grid is an array [height * width, channels], and square.
+Reference: `MobileNetV5Encoder` in timm. A grid is a square array [height * width, channels].
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from puna.vision.layers.convolution import Convolution, DepthwiseConvolution, Po
 
 @dataclass(frozen=True, kw_only=True)
 class BlockOptions:
-    """Of a block; what its kind does not have is 0."""
+    """Options of a block; fields that its kind lacks are 0."""
 
     kind: str  # one of `_KINDS`
     in_size: int
     out_size: int
     norm_eps: float
-    step: int = 1  # places of a side that become one
+    step: int = 1  # stride
     inner_size: int = 0
     first_kernel: int = 0
     kernel: int = 0
     heads: int = 0
     head_dim: int = 0
-    key_step: int = 1  # places of a side that are looked at as one
-    flat_scale: bool = False  # whether the tensor of its scale has one axis
+    key_step: int = 1  # stride of keys and values
+    flat_scale: bool = False  # whether the scale tensor is one-dimensional
 
     @property
     def query_size(self) -> int:
@@ -48,7 +48,7 @@ class StageOptions:
 
 
 class ChannelScale(Values):
-    """A factor for each channel: [1, channels, 1, 1], or [channels] from newer converters."""
+    """Factor per channel: [1, channels, 1, 1], or [channels] from newer converters."""
 
     suffixes = ("",)
 
@@ -65,17 +65,17 @@ class ChannelScale(Values):
 
 
 class Block(Module):
-    """What makes of a grid one as large, or one of half its side. Subclasses say how."""
+    """Block that keeps the grid's size or halves its side; subclasses compute it."""
 
     options: BlockOptions
     scale: ChannelScale | None = weight("layer_scale.gamma", "out_size", optional=True)
 
     def forward(self, grid: Array, side: int, slice_rows: int) -> Slices[Array]:
-        """[side * side, in_size] to [results², out_size], `slice_rows` rows in each slice."""
+        """Map [side * side, in_size] to [results², out_size], `slice_rows` rows per slice."""
         raise NotImplementedError
 
     def added(self, grid: Array, found: Array, begin: int) -> Array:
-        """What was `found` for the places from `begin` on, added to the grid where that goes on as it was."""
+        """Scale the output for the places from `begin` on and add the residual where shapes are kept."""
         if self.scale is not None:
             found = found * self.scale.values
         o = self.options
@@ -86,7 +86,7 @@ class Block(Module):
 
 
 class EdgeResidual(Block):
-    """A convolution, then fewer channels."""
+    """Full convolution that widens, then a pointwise one that narrows."""
 
     wide: Convolution = weight("conv_exp", "inner_size", "in_size", "kernel", "kernel")
     wide_norm: RMSNorm = weight("bn1", "inner_size")
@@ -104,7 +104,7 @@ class EdgeResidual(Block):
 
 
 class InvertedResidual(Block):
-    """More channels, then fewer, with convolutions of single channels before and between where they are."""
+    """Pointwise convolutions that widen and narrow, with optional depthwise ones before and between."""
 
     first: DepthwiseConvolution | None = weight("dw_start.conv", "in_size", "first_kernel", optional=True)
     first_norm: RMSNorm | None = weight("dw_start.bn", "in_size", optional=True)
@@ -142,7 +142,7 @@ class InvertedResidual(Block):
 
 
 class GridAttention(Block):
-    """Every place looks at all, with several queries and one key, perhaps of a grid of half the side."""
+    """Multi-query attention over all places; keys and values may come from a grid of half the side."""
 
     norm: RMSNorm = weight("norm", "in_size")
     query: Pointwise = weight("attn.query.proj", "query_size", "in_size")
@@ -209,7 +209,7 @@ class Stage(Module):
     blocks: Sequence[Block] = blocks("", options="blocks", choose=block_kind)
 
     def forward(self, grid: Array, side: int, slice_rows: int) -> Slices[Array]:
-        """[side * side, in_size] to [results², out_size] of the last block."""
+        """Map [side * side, in_size] to [results², out_size] of the last block."""
         for block in self.blocks:
             grid = yield from block.forward(grid, side, slice_rows)
             side = results(side, block.options.step)
@@ -217,10 +217,10 @@ class Stage(Module):
 
 
 def in_pieces(grid: Array, slice_rows: int) -> Iterator[Array]:
-    """`slice_rows` rows after `slice_rows` rows of a grid."""
+    """Yield `slice_rows` rows of a grid at a time."""
     return (grid[begin:end] for begin, end in pieces(len(grid), slice_rows))
 
 
 def normed(parts: Iterator[Array], norm: RMSNorm | None) -> Iterator[Array]:
-    """Parts of a grid, each after the norm, where there is one."""
+    """Apply the norm, if any, to each part of a grid."""
     return parts if norm is None else map(norm, parts)

@@ -1,4 +1,4 @@
-"""A fixed number of rows for an image of any size: learned queries that look at its patches."""
+"""Resampler: learned queries that turn an image of any size into a fixed number of rows."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from puna.ops import Array
 from puna.vision.layers.attention import Groups, PatchKeys, Slices, pieces
 from puna.vision.layers.layers import Table
 
-#: Numbers of a head, in every published model.
+#: Size of a head in every published model.
 HEAD_DIM: Final = 128
 
 
 class ResamplerOptions(Protocol):
-    """What a resampler wants to know of a tower."""
+    """Options of a tower that its resampler reads."""
 
     @property
     def hidden_size(self) -> int: ...
@@ -32,14 +32,14 @@ class ResamplerOptions(Protocol):
 
     @property
     def listed(self) -> int:
-        """Places of patches that a file lists, though they can be computed."""
+        """Patch positions listed in the file, which can also be computed."""
 
     @property
     def norm_eps(self) -> float: ...
 
 
 class Resampler(Module):
-    """Qwen-VL's adapter (Bai et al., arXiv:2308.12966, section 2.1), as MiniCPM-V has it."""
+    """Qwen-VL's adapter (Bai et al., arXiv:2308.12966, section 2.1) as used by MiniCPM-V."""
 
     options: ResamplerOptions
     query: Table = weight("query", "queries", "text_size")
@@ -59,7 +59,7 @@ class Resampler(Module):
         self._queries = queries.reshape(self.options.queries, -1, HEAD_DIM)
 
     def forward(self, hidden: Array, height: int, width: int, slice_rows: int) -> Slices[Array]:
-        """A grid of patches [height * width, hidden] to [queries, text_size]."""
+        """Map a grid of patches [height * width, hidden] to [queries, text_size]."""
         size = self.options.text_size
         places = grid_waves(height, width, size)
         keys = PatchKeys(self.ops, size // HEAD_DIM, HEAD_DIM)
@@ -81,13 +81,13 @@ class Resampler(Module):
         return self.projection(self.norm(self.attention_output(found)))
 
     def _all(self, patches: int) -> Groups:
-        """Every query sees all patches."""
+        """Return groups that let every query attend to all patches."""
         starts = np.zeros(self.options.queries, np.int32)
         return Groups(self.ops.array(starts), self.ops.array(starts + np.int32(patches)))
 
 
 def grid_waves(height: int, width: int, size: int) -> NDArray[np.float32]:
-    """Sines and cosines of the column, then of the row, of each patch of a grid: [height * width, size]."""
+    """Return sines and cosines of each patch's column, then of its row: [height * width, size]."""
     frequencies = 10000.0 ** (-np.arange(size // 4) / (size // 4))
     row, column = (axis.reshape(-1, 1) * frequencies for axis in np.mgrid[:height, :width])
     waves = [np.sin(column), np.cos(column), np.sin(row), np.cos(row)]

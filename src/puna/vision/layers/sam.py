@@ -1,4 +1,4 @@
-"""SAM's image encoder (Kirillov et al., arXiv:2304.02643): windows, and places relative to each other."""
+"""SAM's image encoder (Kirillov et al., arXiv:2304.02643): windowed attention with relative positions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from puna.vision.layers.convolution import Convolution, results, rimmed
 from puna.vision.layers.interpolation import resized_positions, resized_row
 from puna.vision.layers.layers import PatchEmbedding, Table
 
-_KERNEL = 3  # places of a side that the convolutions after the layers read
+_KERNEL = 3  # kernel side of the convolutions after the layers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +25,8 @@ class SamLayerOptions:
     feed_forward_size: int
     heads: int
     norm_eps: float
-    window: int  # patches of its side; 0: everything is seen
-    places: int  # of patches relative to each other, along one side
+    window: int  # patches per side of a window; 0: attention is global
+    places: int  # relative positions along a side
 
     @property
     def head_dim(self) -> int:
@@ -36,7 +36,7 @@ class SamLayerOptions:
 @dataclass(frozen=True, kw_only=True)
 class SamOptions:
     patch_size: int  # pixels
-    side: int  # patches of the largest picture's side
+    side: int  # patches per side of the largest picture
     channels: int
     hidden_size: int
     neck_size: int
@@ -63,7 +63,7 @@ class SamLayer(Module):
     def forward(
         self, hidden: Array, side: int, slice_rows: int, keys_of: dict[int, PatchKeys]
     ) -> Slices[Array]:
-        """A grid of patches [side * side, hidden] to the same; `keys_of` windows are for all layers."""
+        """Map a grid of patches [side * side, hidden] to the same shape; `keys_of` windows are shared."""
         o = self.options
         window = o.window or side
         order, back = windows(side, window)
@@ -71,7 +71,7 @@ class SamLayer(Module):
         rim = self.ops.array(np.zeros((1, o.hidden_size), np.float32))
         shown = self.ops.concatenate([*normed, rim])[self.ops.array(order)]
         yield
-        # What queries find at a distance is added to scores: as products with keys that say their places.
+        # Relative positions enter the scores as extra key dimensions that one-hot encode places.
         width = o.head_dim + 2 * window
         row, column = np.divmod(np.arange(len(order)) % window**2, window)
         said = np.concatenate([np.eye(window)[row], np.eye(window)[column]], axis=1).astype(np.float32)
@@ -108,8 +108,10 @@ class SamLayer(Module):
         return self.ops.concatenate(results)
 
     def _distances(self, table: NDArray[np.float32], side: int) -> list[Weight]:
-        """For each place of a side what queries there are multiplied with for the places of keys."""
-        resized = resized_row(table, 2 * side - 1) * self.options.head_dim**0.5  # which scores are scaled by
+        """Return, for each query place along a side, the weights that score all key places."""
+        resized = (
+            resized_row(table, 2 * side - 1) * self.options.head_dim**0.5
+        )  # undoes the scaling of scores
         weights = []
         for place in range(side):
             distances = place - np.arange(side) + side - 1
@@ -120,7 +122,7 @@ class SamLayer(Module):
         return weights
 
     def _at_places(self, queries: Array, places: NDArray[np.int64], weights: Sequence[Weight]) -> Array:
-        """Queries [rows * heads, head_dim], each multiplied with the weights of its row's place."""
+        """Multiply queries [rows * heads, head_dim] by the weights of their row's place."""
         each = places.repeat(self.options.heads)
         order = np.argsort(each, kind="stable")
         sorted_queries, begin, found = queries[self.ops.array(order)], 0, []
@@ -147,7 +149,7 @@ class Sam(Module):
         self._table = self.ops.numpy(self.positions.values)
 
     def forward(self, patches: Array, slice_rows: int) -> Slices[Array]:
-        """A square of patches [side * side, pixels] to a quarter of its side: [quarter * quarter, out]."""
+        """Map a square of patches [side * side, pixels] to [(side / 4)², out]."""
         side = round(len(patches) ** 0.5)
         hidden = self.embedding(patches)
         hidden = hidden + self.ops.array(resized_positions(self._table, side, side, cubic=True))
@@ -171,9 +173,9 @@ class Sam(Module):
 
 
 def windows(side: int, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The patches of a square window by window, and where each patch is among them.
+    """Return the indices of a square's patches window by window, and the inverse.
 
-    The last windows reach beyond the square: what is there has the number of patches as its own.
+    Windows that reach beyond the square read index `side²` there.
     """
     whole = -(-side // window) * window
     numbers = np.full((whole, whole), side**2)

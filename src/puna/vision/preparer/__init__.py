@@ -1,1 +1,1 @@
-"""The process that decodes images for a vision tower, within bounds."""
+"""Process that decodes images for a vision tower within limits."""

@@ -1,14 +1,14 @@
-"""`python -I -S .../preparer/__main__.py FOLDER...`: how a preparer is started.
+"""Entry point of a preparer: `python -I -S .../preparer/__main__.py FOLDER...`.
 
-Nothing but the standard library and what lies in the given folders can be imported: neither the working
-directory nor the environment decides what runs.
+Only the standard library and the given folders can be imported: neither the working directory nor the
+environment decides what runs.
 """
 
 import os
 import sys
 
 sys.path += sys.argv[1:]
-os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy multiplies nothing here
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # no matrix products here
 
 from puna.vision.preparer.process import main
 

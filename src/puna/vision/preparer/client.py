@@ -1,4 +1,4 @@
-"""A vision tower's preparer, as seen by the tower's owner."""
+"""Client of the preparer process of a vision tower."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from puna.vision.preparer.protocol import (
 )
 from puna.vision.tower import VisionTower
 
-#: How long an image may take by the clock, on a machine that is busy with other things.
+#: Wall-clock limit for one image on a busy machine.
 PATIENCE_S: Final = 60.0
 
 _decoder: msgspec.msgpack.Decoder[FromPreparer] = msgspec.msgpack.Decoder(FromPreparer)
 
 
 class Preparer:
-    """Decodes images for a tower in a process of its own, one at a time.
+    """Decodes images for a tower in a separate process, one at a time.
 
-    The process starts with the first image, and again when an image was its end; it ends with this object.
-    `prepare` belongs to one thread at a time, all else to any.
+    The process starts with the first image, restarts after an image killed it, and ends with this object.
+    Call `prepare` from one thread at a time; the other methods from any.
     """
 
     def __init__(self, tower: VisionTower) -> None:
@@ -56,8 +56,8 @@ class Preparer:
     ) -> PreparedImage:
         """Return the image in the file `data`, which errors call `name`, as the tower reads it.
 
-        It may take `seconds` of processor time if that is less than for any image. Raises `ImageError`, also
-        beyond the limits, and PreparerError.
+        It may take `seconds` of processor time if that is less than the limit of one image. Raises
+        `ImageError`, also beyond the limits, and `PreparerError`.
         """
         allowed = limits.seconds if seconds is None else min(limits.seconds, seconds)
         process = self._running()
@@ -77,13 +77,13 @@ class Preparer:
         raise PreparerError(f"the process that decodes images answered {type(reply).__name__} out of turn")
 
     def stop(self) -> None:
-        """End what is being prepared, with a PreparerError. The next image gets a fresh process."""
+        """Abort the current image with a `PreparerError`; the next image gets a fresh process."""
         with self._lock:
             self._end()
             self._process = None
 
     def close(self) -> None:
-        """End the process. What is being prepared fails."""
+        """End the process; the current image fails."""
         with self._lock:
             self._closed = True
             self._end()
@@ -105,7 +105,7 @@ class Preparer:
 
 
 class _TooMuchError(Exception):
-    """An image was the end of its process."""
+    """The preparer process died of an image."""
 
     def __init__(self, status: int) -> None:
         self.status = status
@@ -122,7 +122,7 @@ class _TooMuchError(Exception):
                 f"image ({limits.seconds_together:g} s for those of a request); send it smaller"
             )
         return ImageError(
-            f"{name} cannot be decoded: it ended the process that does it (signal {-self.status}); "
+            f"{name} cannot be decoded: it crashed the decoder process (signal {-self.status}); "
             "is the file damaged?"
         )
 
@@ -138,7 +138,7 @@ class _Process:
 
     @classmethod
     def start(cls, opening: bytes) -> _Process:
-        """Raises PreparerError."""
+        """Start a preparer. Raises `PreparerError`."""
         try:
             process, connection = confined.start(
                 Path(__file__).with_name("__main__.py"), ("numpy", "PIL", "msgspec")
@@ -155,7 +155,7 @@ class _Process:
         self._connection.close()
 
     def ask(self, message: bytes) -> FromPreparer:
-        """Return the reply to `message`. Raises the error that the end of the process is for an image."""
+        """Return the reply to `message`. If the process died, raises the error this means for the image."""
         try:
             if not self._is_ready:
                 self._connection.settimeout(START_PATIENCE_S)
@@ -167,8 +167,7 @@ class _Process:
         except TimeoutError:
             limit_s = PATIENCE_S if self._is_ready else START_PATIENCE_S
             raise PreparerError(
-                f"the image was not decoded within {limit_s:g} s: the machine has too much else to do; "
-                "try again"
+                f"the image was not decoded within {limit_s:g} s: the machine is too busy; try again"
             ) from None
         except (OSError, EOFError):
             raise self._death() from None
@@ -182,19 +181,19 @@ class _Process:
         return _decoder.decode(received)
 
     def _death(self) -> Exception:
-        """What the end of the process means for the image that it was asked about."""
+        """Return the error that the end of the process means for the current image."""
         try:
             status = self._process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             return PreparerError("the process that decodes images closed its connection")
         if not self._is_ready:
             return PreparerError(
-                f"the process that decodes images could not start (exit status {status}); what it said is in "
-                "the log, or on the terminal"
+                f"the process that decodes images could not start (exit status {status}); see its output in "
+                "the log or on the terminal"
             )
         if -status in (signal.SIGKILL, signal.SIGTERM) or status == 0:
             return PreparerError(
-                "the process that decodes images was ended, as the system does for want of memory; try again"
+                "the process that decodes images was killed, probably because memory ran out; try again"
             )
         if status < 0 or status == OUT_OF_MEMORY:
             return _TooMuchError(status)

@@ -1,4 +1,4 @@
-"""The preparer process: decodes one image at a time, and dies of one that takes too much."""
+"""The preparer process: decodes one image at a time, and dies of one that exceeds its limits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from puna.vision.preparer.protocol import (
 from puna.vision.tower import VisionTower
 
 _CONNECTION: Final = 0  # the file descriptor
-#: Option of mallopt: larger pieces of memory are mapped, and so given back to the system when they are freed.
+#: Option of mallopt: allocations above this size are mapped, so freeing returns them to the system.
 _MMAP_THRESHOLD: Final = -3
 _MAPPED_BYTES: Final = 1 << 20
 
@@ -36,9 +36,9 @@ _decoder = msgspec.msgpack.Decoder(Prepare)
 def main() -> None:
     """Prepare images until the owner hangs up."""
     settle()
-    with contextlib.suppress(OSError, AttributeError):  # not the GNU library
+    with contextlib.suppress(OSError, AttributeError):  # not glibc
         CDLL(None).mallopt(_MMAP_THRESHOLD, _MAPPED_BYTES)
-    with contextlib.suppress(ConnectionError):  # it is gone
+    with contextlib.suppress(ConnectionError):  # the owner is gone
         _serve()
     os._exit(0)
 
@@ -47,7 +47,7 @@ def _serve() -> None:
     opened = frame(_read)
     if opened is None:
         return
-    kind, options = pickle.loads(opened)  # of the owner
+    kind, options = pickle.loads(opened)  # from the owner
     tower: VisionTower = kind(options, None)
     _send(PreparerReady())
     while (received := frame(_read)) is not None:
@@ -55,9 +55,9 @@ def _serve() -> None:
 
 
 def _answer(request: Prepare, tower: VisionTower) -> FromPreparer:
-    """The image as the tower reads it, or what is wrong with it.
+    """Return the image as the tower reads it, or the error.
 
-    Without time or memory the process ends: what went on after that could not be trusted.
+    Out of time or memory the process ends, because its state could no longer be trusted.
     """
     address_space = memory_bytes("size") + request.limits.memory_bytes
     try:
@@ -71,7 +71,7 @@ def _answer(request: Prepare, tower: VisionTower) -> FromPreparer:
     except MemoryError:
         os._exit(OUT_OF_MEMORY)
     except Exception as error:
-        traceback.print_exc()  # a defect of ours, which fails no other request
+        traceback.print_exc()  # our own defect; other requests go on
         reason = f"internal error in the process that decodes images: {type(error).__name__}: {error}"
         return PreparerFailure(PreparerError.__name__, reason)
 

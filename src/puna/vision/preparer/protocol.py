@@ -17,7 +17,7 @@ _encoder = msgspec.msgpack.Encoder()
 #: Exit status of a preparer whose image took too much memory.
 OUT_OF_MEMORY: Final = 12
 
-#: A reply that is longer does not come from our own code.
+#: Replies longer than this cannot come from our own code.
 MAX_REPLY_BYTES: Final = 1 << 30
 
 
@@ -26,7 +26,7 @@ class _Message(msgspec.Struct, tag=True, frozen=True):
 
 
 class Prepare(_Message, frozen=True):
-    """Decode the image file `data`, which errors call `name`.
+    """Request to decode the image file `data`, which errors call `name`.
 
     Answered by `PreparedImage` or `PreparerFailure`.
     """
@@ -38,7 +38,7 @@ class Prepare(_Message, frozen=True):
 
 
 class PreparerReady(_Message, frozen=True):
-    """The process has started: its first message."""
+    """First message of the process, once it has started."""
 
 
 class Numbers(msgspec.Struct, frozen=True):
@@ -56,14 +56,14 @@ class Numbers(msgspec.Struct, frozen=True):
         return cls(array.shape, array.dtype.str, array.reshape(-1).view(np.uint8).data)
 
     def array(self, kind: type[np.generic]) -> NDArray[Any]:
-        """Raises ValueError for another kind of numbers, and where they are too few or too many."""
+        """Return the array. Raises ValueError unless its type is `kind` and its size matches its shape."""
         if np.dtype(self.kind) != np.dtype(kind):
             raise ValueError(f"an array of {self.kind} came instead of one of {np.dtype(kind).str}")
         return np.frombuffer(self.data, kind).reshape(self.shape)
 
 
 class PreparedImage(_Message, frozen=True):
-    """The image as the tower reads it; it took `seconds` of processor time to decode `decoded_pixels`."""
+    """Image as the tower reads it; decoding `decoded_pixels` took `seconds` of processor time."""
 
     pixels: Numbers
     rows: int
@@ -84,7 +84,7 @@ class PreparedImage(_Message, frozen=True):
 
     @property
     def prepared(self) -> Prepared:
-        """Raises ValueError for arrays that are not what they should be."""
+        """The prepared image. Raises ValueError for arrays of the wrong type or size."""
         overview, order = self.overview, self.order
         return Prepared(
             self.pixels.array(np.uint8),
@@ -96,7 +96,7 @@ class PreparedImage(_Message, frozen=True):
 
 
 class PreparerFailure(_Message, frozen=True):
-    """`kind` is a class of `puna.errors`."""
+    """An error; `kind` is a class of `puna.errors`."""
 
     kind: str
     message: str

@@ -1,1 +1,1 @@
-"""Vision towers, one file for each lineage."""
+"""Vision towers, one file per lineage."""

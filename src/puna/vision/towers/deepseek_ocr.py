@@ -1,7 +1,7 @@
-"""The eyes of DeepSeek-OCR: SAM on a picture and on tiles of it, and CLIP on what SAM makes of them.
+"""Vision tower of DeepSeek-OCR: SAM on the picture and on its tiles, then CLIP on SAM's output.
 
-Wei et al., arXiv:2510.18234, section 3.2. Lines of rows end with a row of their own, and the picture
-with another one.
+Wei et al., arXiv:2510.18234, section 3.2. A separator row follows each line of rows, and another one the
+whole picture.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ if TYPE_CHECKING:
 _MIN_TILES: Final = 2
 _MAX_TILES: Final = 9
 _ABSURD_TILES: Final = 256
-#: Of the model's code. llama.cpp's converter writes SAM's, which no reader takes for that of CLIP.
+#: The value in the model's code; llama.cpp's converter writes SAM's, which readers do not use for CLIP.
 _CLIP_EPS: Final = 1e-5
 _GREY: Final = 127
-#: Patches of a side that become one row.
+#: Patches per row along a side.
 _STRIDES: Final = 4
-_LARGEST_SIDE: Final = 256  # of the patches of a picture; published models have 64
+_LARGEST_SIDE: Final = 256  # patches of a picture's side; published models have 64
 
 
 class OcrAttention(JoinedPatchAttention):
@@ -79,29 +79,29 @@ class DeepSeekOcrVisionOptions(VisionOptions):
 
     @property
     def positions(self) -> int:
-        """Those of the patches, and of what stands for all of them."""
+        """Positions of the patches and the class embedding."""
         return self.patches + 1
 
     @property
     def joined_size(self) -> int:
-        """What CLIP made of a patch, and SAM."""
+        """Values of a patch from CLIP and SAM together."""
         return 2 * self.hidden_size
 
     @property
     def whole_size(self) -> int:
-        """Pixels of the side of the whole picture."""
+        """Pixels along a side of the whole picture."""
         return self.sam.side * self.sam.patch_size
 
     @property
     def tile_size(self) -> int:
-        """Pixels of the side of a tile: 640 where the whole has 1024."""
+        """Pixels along a side of a tile: 640 for a whole of 1024."""
         return self.whole_size * 5 // 8
 
 
 class DeepSeekOcrVision(VisionTower):
     options: DeepSeekOcrVisionOptions
-    activations = ("gelu",)  # which is what files call the quick one of its CLIP
-    #: The windows' sizes follow from SAM's tables, and the rows from its strides.
+    activations = ("gelu",)  # files call the quick GELU of its CLIP so
+    #: Window sizes follow from SAM's tables, and the number of rows from its strides.
     without_effect = ("vision.window_size", "vision.projector.scale_factor")
     sam: Sam = part("s", options="sam")
     unused: PatchEmbedding | None = weight(
@@ -113,7 +113,7 @@ class DeepSeekOcrVision(VisionTower):
     layers: Sequence[OcrLayer] = blocks("v.blk")
     projection: Linear = weight("mm.layers|mm.model.fc", "text_size", "joined_size")
     line_end: Array = weight("mm.image_newline|v.image_newline", "text_size")
-    #: Which is how the models spell it.
+    #: Spelt so by the published models.
     picture_end: Array = weight("mm.view_seperator|v.view_seperator", "text_size")
 
     @classmethod
@@ -165,7 +165,7 @@ class DeepSeekOcrVision(VisionTower):
         return rows
 
     def _rows(self, pixels: Pixels, slice_rows: int) -> Slices[Array]:
-        """What becomes of a tile, or of the whole: [rows, text_size]."""
+        """Return the rows of a tile or of the whole picture: [rows, text_size]."""
         o = self.options
         shown = self.ops.array(normalised(patches(pixels, o.sam.patch_size), o.mean, o.std))
         seen = yield from self.sam.forward(shown, slice_rows)
@@ -189,7 +189,7 @@ class DeepSeekOcrVision(VisionTower):
         return self.options.sam.side**2
 
     def memory_bytes(self, slice_rows: int) -> int:
-        """Those of SAM, whose queries and keys also say where patches are, for windows and for the whole."""
+        """Add SAM's memory, whose queries and keys also encode places in windows and in the whole."""
         sam, layer = self.options.sam, self.options.sam.layers[0]
         numbers = sam.side**2 * (layer.head_dim + 2 * sam.side)  # of the queries of a head
         for window in {each.window or sam.side for each in sam.layers}:
@@ -198,20 +198,20 @@ class DeepSeekOcrVision(VisionTower):
 
 
 class DeepSeekOcrVisionBeside(DeepSeekOcrVision):
-    """In a file of its own."""
+    """DeepSeek-OCR's tower in a file of its own."""
 
     sam: Sam = part("v.sam", options="sam")
 
 
 def _rows(side: int) -> int:
-    """The side of what becomes of a square of patches."""
+    """Return the rows per side for a square of `side` patches per side."""
     return -(-side // _STRIDES)
 
 
 def _order(rows: int, columns: int, tile: int, whole: int) -> NDArray[np.int64]:
-    """The rows of tiles line by line, then those of the whole, lines ending with a row, and all with another.
+    """Return the order of rows: tiles line by line, then the whole, with separators.
 
-    Of tiles and the whole the sides are given, in rows.
+    `tile` and `whole` are the rows per side of a tile and of the whole picture.
     """
     count = rows * columns * tile**2
     line_end = count + whole**2
@@ -223,7 +223,7 @@ def _order(rows: int, columns: int, tile: int, whole: int) -> NDArray[np.int64]:
 
 
 def _read_sam(file: GGUFFile, prefix: str, out_size: int) -> SamOptions:
-    """Of SAM, whose sizes files mostly leave to its tensors."""
+    """Read SAM's options, whose sizes come mostly from its tensors."""
     inner = "sam" if prefix == "s" else "vision.sam"
     hidden, heads = (required(file, f"{inner}.{key}") for key in ("embedding_length", "head_count"))
     count = block_count(file, f"{prefix}.blk", key=f"{inner}.block_count")
@@ -263,7 +263,7 @@ def _read_sam(file: GGUFFile, prefix: str, out_size: int) -> SamOptions:
 
 
 def _shape(file: GGUFFile, tensor: str) -> tuple[int, ...]:
-    """Of a tensor that tells sizes. Raises `ModelError` when it is missing."""
+    """Return the shape of a tensor. Raises `ModelError` if it is missing."""
     found = file.tensors.get(tensor)
     if found is None or len(found.shape) < 2:
         raise ModelError(f"{file.path}: tensor '{tensor}' is missing")

@@ -1,6 +1,6 @@
-"""The eyes of Gemma 3: SigLIP (Zhai et al., arXiv:2303.15343), whose 4096 patches become 256 rows.
+"""Vision tower of Gemma 3: SigLIP (Zhai et al., arXiv:2303.15343), 4096 patches pooled to 256 rows.
 
-Gemma Team, arXiv:2503.19786. The rows of an image all see each other.
+Gemma Team, arXiv:2503.19786. The rows of an image attend to each other.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Gemma3VisionOptions(VisionOptions):
-    pool: int  # patches of the side of what becomes one row
+    pool: int  # patches per row along a side
 
     @property
     def rows(self) -> int:
@@ -59,7 +59,7 @@ class Gemma3Vision(VisionTower):
             pool = options.side // square_root(tokens)
         if not 0 < pool <= options.side or options.side % pool:
             raise ModelError(
-                f"{file.path}: {options.side} x {options.side} patches are not divided by {pool}"
+                f"{file.path}: {options.side} x {options.side} patches cannot be divided by {pool}"
             )
         return Gemma3VisionOptions(**vars(options), pool=pool)
 

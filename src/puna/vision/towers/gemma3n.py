@@ -1,4 +1,4 @@
-"""The eyes of Gemma 3n: MobileNet V5, the last two of whose stages are joined and become 256 rows.
+"""Vision tower of Gemma 3n: MobileNet V5, whose last two stages are fused and pooled to 256 rows.
 
 Reference: `Gemma3nModel` in Hugging Face transformers, `MobileNetV5Encoder` in timm.
 """
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from puna.tokenizer import Tokenizer
 
 _BLOCK = re.compile(r"v\.blk\.(\d{1,3})\.(\d{1,4})\.")
-#: Stages that are joined, of which the first has the larger grid.
+#: Number of stages that are fused; the first has the larger grid.
 _JOINED: Final = 2
 _STEP: Final = 2
 _STEM_KERNEL: Final = 3
-#: Beyond which a file is damaged; the published model has 768 and 84.
+#: Bounds beyond which a file is damaged; the published model has 768 and 84.
 _LARGEST_IMAGE: Final = 4096
 _MAX_BLOCKS: Final = 1024
 _LARGEST_KERNEL: Final = 9
@@ -48,9 +48,9 @@ _LARGEST_KERNEL: Final = 9
 class Gemma3nVisionOptions(VisionOptions):
     stages: tuple[StageOptions, ...]
     stem_size: int
-    fused_size: int  # inside the network after the stages
-    row_side: int  # of the square of rows
-    words: int  # that are said by the tower
+    fused_size: int  # inside the fusing network
+    row_side: int  # side of the square of rows
+    words: int  # size of the tower's own vocabulary
 
     @property
     def stem_kernel(self) -> int:
@@ -62,7 +62,7 @@ class Gemma3nVisionOptions(VisionOptions):
 
     @property
     def sides(self) -> list[int]:
-        """Places of a side after the stem, and after each stage."""
+        """Side of the grid after the stem and after each stage."""
         found = [results(self.image_size, _STEP)]
         for stage in self.stages:
             found.append(found[-1])
@@ -117,9 +117,9 @@ class Gemma3nVision(VisionTower):
         return options
 
     def loaded(self) -> None:
-        self.keys = PatchKeys(self.ops, 1, 1)  # each block has its own, while it needs them
+        self.keys = PatchKeys(self.ops, 1, 1)  # placeholder: attention blocks make their own
         self._unit_norm = unit_norm(self.ops, self.options.text_size, self.options.norm_eps)
-        # The token after the rows is said by the tower, not by the text model.
+        # The end token comes from the tower's vocabulary, not the text model's.
         self._end_row = self._unit_norm(self.projection(self.word_norm(self.said.values[:1])))
 
     def use(self, tokenizer: Tokenizer) -> None:
@@ -153,7 +153,7 @@ class Gemma3nVision(VisionTower):
         return self.ops.concatenate([rows, self._end_row])
 
     def _joined(self, large: Array, small: Array) -> Array:
-        """What two stages made of each place, of which the second has fewer: [large², both sizes]."""
+        """Concatenate two stages' outputs for each place of the larger grid: [large², both sizes]."""
         side, factor = self.options.sides[-_JOINED], self.options.sides[-_JOINED] // self.options.sides[-1]
         row, column = np.divmod(np.arange(side**2), side)
         places = row // factor * self.options.sides[-1] + column // factor
@@ -171,7 +171,7 @@ class Gemma3nVision(VisionTower):
         return self.options.sides[0] ** 2
 
     def memory_bytes(self, slice_rows: int) -> int:
-        """Of the block that takes most: what it reads and makes, and what is between where that is whole."""
+        """Return the memory of the largest block: its input, output, and intermediates kept whole."""
         o, most = self.options, self.options.image_size**2 * self.options.channels * 2
         for stage, outer in zip(o.stages, o.sides, strict=False):
             side = outer
@@ -187,17 +187,17 @@ class Gemma3nVision(VisionTower):
 
 
 def _read_stages(file: GGUFFile, eps: float) -> tuple[StageOptions, ...]:
-    """Files say nothing of blocks but their tensors. Raises `ModelError` for what no model has."""
+    """Read the stages, which files describe only by their tensors. Raises `ModelError` for invalid ones."""
     found = sorted({(int(match[1]), int(match[2])) for match in map(_BLOCK.match, file.tensors) if match})
     counts: list[int] = []
     for stage, block in found:
         if block == 0 and stage == len(counts):
             counts.append(0)
         if stage != len(counts) - 1 or block != counts[-1]:
-            raise ModelError(f"{file.path}: there is a block 'v.blk.{stage}.{block}' but none before it")
+            raise ModelError(f"{file.path}: block 'v.blk.{stage}.{block}' does not follow another")
         counts[-1] += 1
     if len(counts) < _JOINED or sum(counts) > _MAX_BLOCKS:
-        raise ModelError(f"{file.path}: a tower of {len(counts)} stages and {sum(counts)} blocks is none")
+        raise ModelError(f"{file.path}: no tower has {len(counts)} stages and {sum(counts)} blocks")
     stages, size = [], table_rows(file, "v.conv_stem.conv.weight")
     for stage, count in enumerate(counts):
         read: list[BlockOptions] = []
@@ -212,7 +212,7 @@ def _read_stages(file: GGUFFile, eps: float) -> tuple[StageOptions, ...]:
 
 
 def _read_block(file: GGUFFile, prefix: str, size: int, eps: float, step: int) -> BlockOptions:
-    """Of the tensors that begin with `prefix`, in a place where a grid has `size` channels."""
+    """Read a block from the tensors named `prefix`, for a grid of `size` channels."""
 
     def rows(name: str) -> int:
         return table_rows(file, f"{prefix}.{name}.weight")
@@ -222,7 +222,7 @@ def _read_block(file: GGUFFile, prefix: str, size: int, eps: float, step: int) -
         side = tensor.shape[-1] if tensor is not None and len(tensor.shape) > 1 else 0
         if side > _LARGEST_KERNEL or (tensor is not None and not side % 2):
             raise ModelError(
-                f"{file.path}: '{prefix}.{name}.weight' reads {side} places, which no model does"
+                f"{file.path}: '{prefix}.{name}.weight' has a kernel of {side}, which no model has"
             )
         return side
 
@@ -234,14 +234,14 @@ def _read_block(file: GGUFFile, prefix: str, size: int, eps: float, step: int) -
     if f"{prefix}.pw_exp.conv.weight" in file.tensors:
         first, middle = kernel("dw_start.conv"), kernel("dw_mid.conv")
         if step > 1 and not first and not middle:
-            raise ModelError(f"{file.path}: block '{prefix}' begins a stage, but reads single places")
+            raise ModelError(f"{file.path}: block '{prefix}' begins a stage, but has no convolution")
         return BlockOptions(
             kind="inverted", in_size=size, out_size=rows("pw_proj.conv"), norm_eps=eps, step=step,
             inner_size=rows("pw_exp.conv"), first_kernel=first, kernel=middle,
         )  # fmt: skip
     head_dim, queries, near = rows("attn.key.proj"), rows("attn.query.proj"), kernel("attn.key.down_conv")
     if step > 1 or not head_dim or queries % head_dim or near != kernel("attn.value.down_conv"):
-        raise ModelError(f"{file.path}: the attention of block '{prefix}' is such as no model has")
+        raise ModelError(f"{file.path}: the attention of block '{prefix}' has sizes that no model has")
     return BlockOptions(
         kind="attention", in_size=size, out_size=rows("attn.output.proj"), norm_eps=eps,
         heads=queries // head_dim, head_dim=head_dim, kernel=near, key_step=_STEP if near else 1,

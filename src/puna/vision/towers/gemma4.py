@@ -1,7 +1,7 @@
-"""The eyes of Gemma 4: pictures at as many patches as there may be, nine of which become a row.
+"""Vision tower of Gemma 4: pictures scaled to as many patches as allowed, nine per row.
 
-Reference: `Gemma4VisionModel` in Hugging Face transformers. Rotation goes by column in the first half
-of a head, by row in the second.
+Reference: `Gemma4VisionModel` in Hugging Face transformers. The first half of each head is rotated by column,
+the second by row.
 """
 
 from __future__ import annotations
@@ -9,20 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 import numpy as np
 
 from puna.batch import Image, Input
 from puna.errors import ImageError, ModelError
 from puna.gguf.metadata import first_of, invalid, positive, required
-from puna.nn.layers import RMSNorm, unit_norm
-from puna.nn.module import Module, blocks, part, weight
+from puna.nn.layers import Linear, RMSNorm, unit_norm
+from puna.nn.module import Module, WeightSource, blocks, part, weight
 from puna.ops import Array
 from puna.vision.decoding import Picture
 from puna.vision.layers.attention import Slices, axial_rope
 from puna.vision.layers.layers import (
-    ClippedLinear,
     PatchAttention,
     PatchEmbedding,
     Table,
@@ -40,8 +39,61 @@ if TYPE_CHECKING:
     from puna.tokenizer import Tokenizer
 
 _MAX_ROWS: Final = 280
-#: Beyond which a file is damaged.
+#: Bound beyond which a file is damaged.
 _ABSURD_PIXELS: Final = 1 << 26
+#: In the order of `v.clamp_data`.
+_BOUNDS = ("input_min", "input_max", "output_min", "output_max")
+
+
+class ClippedLinear(Linear):
+    """Linear whose inputs and outputs are clamped, if the file has bounds for it.
+
+    The bounds are scalar tensors beside the weight, or in `v.clamp_data`: four values for each linear of each
+    layer and for the projection. `options.bound_count` is the size of that tensor, 0 if absent.
+    """
+
+    #: Linears of a layer, in the order of that tensor.
+    in_layer: ClassVar[tuple[str, ...]] = (
+        "attn_q", "attn_k", "attn_v", "attn_out", "ffn_gate", "ffn_up", "ffn_down"
+    )  # fmt: skip
+    bounds: tuple[float, ...] = (-math.inf, math.inf, -math.inf, math.inf)
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        linear = super().from_source(source, name, shape, options)
+        if linear is None:
+            return None
+        found = [source.values(f"{name}.{bound}", (1,)) for bound in _BOUNDS]
+        linear.bounds = tuple(
+            default if values is None else float(values[0])
+            for default, values in zip(cls.bounds, found, strict=True)
+        )
+        if options.bound_count:
+            linear.bounds = cls._packed(source, name, options.bound_count)
+        if not (linear.bounds[0] <= linear.bounds[1] and linear.bounds[2] <= linear.bounds[3]):
+            raise ModelError(f"the bounds of '{name}.weight' leave nothing between them: {linear.bounds}")
+        return linear
+
+    @classmethod
+    def _packed(cls, source: WeightSource, name: str, count: int) -> tuple[float, ...]:
+        values = source.values("v.clamp_data", (count,))
+        assert values is not None
+        parts = name.split(".")
+        index = count // 4 - 1
+        if parts[-1] in cls.in_layer:
+            index = int(parts[-2]) * len(cls.in_layer) + cls.in_layer.index(parts[-1])
+        return tuple(map(float, values[4 * index : 4 * index + 4]))
+
+    def __call__(self, x: Array) -> Array:
+        """Map [rows, in] to [rows, out]."""
+        return self._within(super().__call__(self._within(x, *self.bounds[:2])), *self.bounds[2:])
+
+    def _within(self, x: Array, least: float, most: float) -> Array:
+        if math.isinf(least) and math.isinf(most):
+            return x
+        return self.ops.array(np.clip(self.ops.numpy(x), least, most))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +102,7 @@ class Gemma4VisionLayerOptions(VisionLayerOptions):
 
 
 class Gemma4PatchAttention(PatchAttention):
-    """With norms of each head, those of values without weights."""
+    """Attention with norms of each head; the values' norm has no weights."""
 
     options: Gemma4VisionLayerOptions
     query: ClippedLinear = weight("attn_q", "hidden_size", "hidden_size")
@@ -75,7 +127,7 @@ class Gemma4PatchAttention(PatchAttention):
         ]
 
     def _paired(self, x: Array) -> Array:
-        """Heads whose halves are rotated apart, in halves of which each has one of every pair's numbers."""
+        """Reorder heads, whose halves are rotated separately, so that pairs are half a head apart."""
         rows, heads, dim = x.shape
         order = self.ops.array(np.array([0, 2, 1, 3]))
         paired: Array = x.reshape(rows, heads, 4, dim // 4)[:, :, order].reshape(rows, heads, dim)
@@ -93,7 +145,7 @@ class ClippedFeedForward(Module):
 
 
 class SandwichLayer(VisionLayer):
-    """With norms before both halves, and of what comes out of them."""
+    """Layer with norms before and after each half."""
 
     options: Gemma4VisionLayerOptions
     attention_norm: RMSNorm = weight("ln1", "hidden_size")
@@ -117,14 +169,14 @@ class SandwichLayer(VisionLayer):
 @dataclass(frozen=True, kw_only=True)
 class Gemma4VisionOptions(VisionOptions):
     layers: tuple[Gemma4VisionLayerOptions, ...]
-    merge: int  # patches of the side of what becomes one row
+    merge: int  # patches per row along a side
     max_pixels: int
-    table_size: int  # columns, and rows, that there are positions for
+    table_size: int  # columns, and rows, with learned positions
     rope_base: float
 
     @property
     def unit(self) -> int:
-        """Pixels of the side of what becomes one row."""
+        """Pixels per row along a side."""
         return self.patch_size * self.merge
 
     @property
@@ -163,13 +215,13 @@ class Gemma4Vision(VisionTower):
         unit, key = options.patch_size * merge, first_of(file, "vision.image_max_pixels", "vision.max_pixels")
         most = required(file, key, _MAX_ROWS * unit**2)
         if not unit**2 <= most <= _ABSURD_PIXELS:
-            raise invalid(file, key, f"is {most}, of which {unit} x {unit} become a row")
+            raise invalid(file, key, f"is {most}, but one row takes {unit} x {unit} pixels")
         bounds = _bound_count(file, len(options.layers))
         layers = tuple(Gemma4VisionLayerOptions(**vars(each), bound_count=bounds) for each in options.layers)
         table = file.tensors.get("v.position_embd.weight")
         size = table.shape[1] if table is not None and len(table.shape) == 3 else 0
         if size < merge:
-            raise ModelError(f"{file.path}: there are positions for {size} columns, and a row takes {merge}")
+            raise ModelError(f"{file.path}: there are positions for {size} columns, but a row takes {merge}")
         return Gemma4VisionOptions(
             **{**vars(options), "layers": layers, **_centred(options.mean, options.std)},
             merge=merge,
@@ -231,27 +283,27 @@ class Gemma4Vision(VisionTower):
 
 
 def filling(width: int, height: int, unit: int, most: int) -> tuple[int, int]:
-    """Columns and rows of a picture that is as large as `most` rows of `unit` pixels allow."""
+    """Return columns and rows of a picture enlarged to at most `most` rows of `unit` pixels per side."""
     factor = math.sqrt(most * unit**2 / (width * height))
     columns, rows = (math.floor(factor * side / unit) for side in (width, height))
     if columns and rows:
         return columns, rows
-    # So long and narrow that a whole unit is more than its share.
+    # Too long and narrow for a whole unit across.
     return min(max(width // height, 1), most), min(max(height // width, 1), most)
 
 
 def _centred(mean: Sequence[float], std: Sequence[float]) -> dict[str, tuple[float, ...]]:
-    """Return the mean and the deviation with which pixels become 2 x - 1, where those given make x of them.
+    """Return mean and deviation that give 2 x - 1 where those given would give x.
 
-    The network itself does that to what the image processor hands it, which published settings leave between
-    0 and 1 (`Gemma4VisionPatchEmbedder` in transformers, the graph of `gemma4v` in llama.cpp).
+    The network itself maps the image processor's output, which published settings leave between 0 and 1, to
+    -1 to 1 (`Gemma4VisionPatchEmbedder` in transformers, the graph of `gemma4v` in llama.cpp).
     """
     halves = tuple(each / 2 for each in std)
     return {"mean": tuple(a + b for a, b in zip(mean, halves, strict=True)), "std": halves}
 
 
 def _bound_count(file: GGUFFile, layers: int) -> int:
-    """Numbers in the tensor that has the bounds of all linears; 0 if there is none. Raises `ModelError`."""
+    """Return the size of the tensor with the bounds of all linears, 0 if absent. Raises `ModelError`."""
     tensor = file.tensors.get("v.clamp_data")
     if tensor is None:
         return 0

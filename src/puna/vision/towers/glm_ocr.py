@@ -1,6 +1,6 @@
-"""The eyes of GLM-OCR and GLM-4.1V: as in Qwen2.5-VL without windows, but for the way to the text.
+"""Vision tower of GLM-OCR and GLM-4.1V: Qwen2.5-VL's without windows, and with another projector.
 
-GLM-OCR norms heads; GLM-4.1V norms patches before the layers, and has learned their positions too.
+GLM-OCR normalises heads; GLM-4.1V normalises patches before the layers and has learned positions too.
 References: `GlmOcrVisionModel` and `Glm4vVisionModel` in Hugging Face transformers.
 """
 
@@ -35,7 +35,7 @@ from puna.vision.towers.qwen import FramesEmbedding, QwenTower, QwenVisionOption
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
 
-#: Of two frames, where files do not say it.
+#: Of two frames, if the file does not say.
 _MAX_PIXELS: Final = 2 * 28**2 * 6144
 _MAX_OCR_PIXELS: Final = 4 << 20
 
@@ -50,12 +50,12 @@ class NormedHeads(PatchAttention):
 
 
 class JoinedNormedHeads(NormedHeads, JoinedPatchAttention):
-    """With one tensor for queries, keys and values."""
+    """Attention with norms of each head and one tensor for queries, keys and values."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GlmLayerOptions(VisionLayerOptions):
-    normed: bool  # heads
+    normed: bool  # whether heads are normalised
 
 
 def attention_kind(options: GlmLayerOptions) -> type[PatchAttention]:
@@ -84,8 +84,8 @@ class MergingLinear(Linear):
 
 @dataclass(frozen=True, kw_only=True)
 class GlmVisionOptions(QwenVisionOptions):
-    projected_size: int  # inside the network after the merger
-    positions: int  # of a square of patches, that were learned; 0: none
+    projected_size: int  # inside the projector's network
+    positions: int  # learned, of a square of patches; 0 if there are none
 
 
 class GlmOcrVision(QwenTower):
@@ -115,7 +115,7 @@ class GlmOcrVision(QwenTower):
         positions = table_rows(file, "v.position_embd.weight")
         most = _MAX_PIXELS if positions else _MAX_OCR_PIXELS
         sizes = GlmVisionOptions.read_sizes(file, min_pixels=112**2, max_pixels=most)
-        for key in ("min_pixels", "max_pixels"):  # of the two frames that a picture is taken for
+        for key in ("min_pixels", "max_pixels"):  # a picture counts as two frames
             sizes[key] //= 2
         normed = "v.blk.0.attn_q_norm.weight" in file.tensors
         layers = tuple(GlmLayerOptions(**vars(each), normed=normed) for each in options.layers)
@@ -132,7 +132,7 @@ class GlmOcrVision(QwenTower):
 
     def sized(self, width: int, height: int) -> tuple[int, int]:
         unit = self.options.unit
-        if (shorter := min(width, height)) < unit:  # made as large as one row first
+        if (shorter := min(width, height)) < unit:  # enlarge to one row first
             width, height = int(width * (unit / shorter)), int(height * (unit / shorter))
         return super().sized(width, height)
 

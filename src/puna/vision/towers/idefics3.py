@@ -1,7 +1,7 @@
-"""The eyes of SmolVLM and Idefics 3: SigLIP on each tile of a picture, and on the whole of it, made small.
+"""Vision tower of SmolVLM and Idefics 3: SigLIP on each tile of a picture and on a thumbnail of the whole.
 
-Laurençon et al., arXiv:2408.12637, section 3.1; Marafioti et al., arXiv:2504.05299. Blocks of
-neighbouring patches become a row each.
+Laurençon et al., arXiv:2408.12637, section 3.1; Marafioti et al., arXiv:2504.05299. Each block of
+neighbouring patches becomes one row.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from puna.gguf import GGUFFile
     from puna.tokenizer import Tokenizer
 
-#: Tiles of the side of a picture that any model has; published ones have up to 6.
+#: Upper bound of tiles along a side; published models have up to 6.
 _MAX_TILES: Final = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Idefics3VisionOptions(TileOptions):
-    longest_edge: int  # to which a picture is made larger or smaller, before it is cut into tiles
+    longest_edge: int  # longer side of a picture before it is cut into tiles
 
     @property
     def max_tiles(self) -> int:
-        """Of the side of a picture."""
+        """Maximum tiles along a side."""
         return -(-self.longest_edge // self.image_size)
 
 
@@ -55,7 +55,7 @@ class Idefics3Vision(VisionTower):
         options = VisionOptions.read(file, text_size, image_size=364)
         merge = merge_factor(file, options)
         key = "vision.preproc_image_size"
-        edge = required(file, key, 4 * options.image_size)  # older files do not say it
+        edge = required(file, key, 4 * options.image_size)  # missing in older files
         if edge > _MAX_TILES * options.image_size:
             raise invalid(
                 file, key, f"is {edge}, more than {_MAX_TILES} tiles of {options.image_size} pixels"
@@ -120,7 +120,7 @@ class Idefics3Vision(VisionTower):
 
 
 def longest_edge(width: int, height: int, edge: int) -> tuple[int, int]:
-    """(width, height) of a picture whose longer side is `edge` pixels; the other one is even."""
+    """Return (width, height) scaled to a longer side of `edge` pixels; the other side is even."""
     if width >= height:
         height = int(edge / (width / height))
         return edge, max(height + height % 2, 1)
@@ -129,7 +129,7 @@ def longest_edge(width: int, height: int, edge: int) -> tuple[int, int]:
 
 
 def tile_grid(width: int, height: int, side: int) -> tuple[int, int]:
-    """Rows and columns of tiles that a picture of that size is stretched to fill."""
+    """Return rows and columns of the tiles that a picture of this size is stretched to fill."""
     if width >= height:
         columns = -(-width // side)
         return -(-int(columns * side / (width / height)) // side), columns

@@ -1,6 +1,6 @@
-"""The eyes of InternVL: InternViT on each tile of a picture, and on the whole of it, made small.
+"""Vision tower of InternVL: InternViT on each tile of a picture and on a thumbnail of the whole.
 
-Chen et al., arXiv:2404.16821 and 2412.05271. Blocks of four patches become a row each.
+Chen et al., arXiv:2404.16821 and 2412.05271. Each block of four patches becomes one row.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _MAX_TILES: Final = 256
 
 
 class NormedAttention(PatchAttention):
-    """With norms over all heads' queries and keys, as the model of 6 billion parameters has them."""
+    """Attention with norms across the queries and keys of all heads, which InternViT 6B has."""
 
     query_norm: RMSNorm | None = weight("attn_q_norm", "hidden_size", optional=True)
     key_norm: RMSNorm | None = weight("attn_k_norm", "hidden_size", optional=True)
@@ -64,7 +64,7 @@ class NormedAttention(PatchAttention):
 
 
 class ScaledLayer(VisionLayer):
-    """Each half is multiplied by a vector before it is added."""
+    """Layer that scales the output of each half by a learned vector."""
 
     attention: NormedAttention = part()
     attention_scale: Array = weight("ls1", "hidden_size")
@@ -78,12 +78,14 @@ class ScaledLayer(VisionLayer):
 
 
 class InternLayer(ScaledLayer):
+    """Layer of InternViT 300M."""
+
     attention_norm: LayerNorm = weight("ln1", "hidden_size")
     feed_forward_norm: LayerNorm = weight("ln2", "hidden_size")
 
 
 class RMSInternLayer(ScaledLayer):
-    """Of the model of 6 billion parameters."""
+    """Layer of InternViT 6B."""
 
     attention_norm: RMSNorm = weight("ln1", "hidden_size")
     feed_forward_norm: RMSNorm = weight("ln2", "hidden_size")
@@ -106,7 +108,7 @@ class InternVisionOptions(TileOptions):
 
     @property
     def positions(self) -> int:
-        """Those of the patches, and of what stands for all of them."""
+        """Positions of the patches and the class embedding."""
         return self.patches + 1
 
 

@@ -1,7 +1,7 @@
-"""The eyes of LFM2-VL: SigLIP 2 (Tschannen et al., arXiv:2502.14786) for pictures of any proportions.
+"""Vision tower of LFM2-VL: SigLIP 2 (Tschannen et al., arXiv:2502.14786) for any aspect ratio.
 
-Liquid AI, "LFM2-VL" (2025). A large picture is cut into tiles, and shown once more as a whole, made
-small. Blocks of four patches become a row each.
+Liquid AI, "LFM2-VL" (2025). A large picture is cut into tiles, followed by a thumbnail of the whole. Each
+block of four patches becomes one row.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _LARGEST_TILE: Final = 2048
 
 @dataclass(frozen=True, kw_only=True)
 class Lfm2VisionOptions(MergedOptions):
-    positions: int  # those that were learned
+    positions: int  # learned
     projected_size: int  # between the two linears
-    normed: bool  # whether what is projected is normed first
+    normed: bool  # whether a norm precedes the projection
     tile_size: int
     min_tiles: int
-    max_tiles: int  # 1: pictures are not cut
-    thumbnail: bool  # whether a picture that is cut is shown as a whole, too
-    min_pixels: int  # of what is not cut
+    max_tiles: int  # 1 if pictures are not cut
+    thumbnail: bool  # whether a thumbnail follows the tiles
+    min_pixels: int  # of pictures that are not cut
     max_pixels: int
-    tolerance: float  # by how much a picture may have more of them before it is cut
+    tolerance: float  # factor by which a picture may exceed max_pixels before it is cut
 
     @property
     def tile_rows(self) -> int:
@@ -147,7 +147,7 @@ class Lfm2Vision(VisionTower):
         return self.ops.concatenate(rows)
 
     def _rows(self, pixels: Pixels, slice_rows: int) -> Slices[Array]:
-        """What becomes of one tile, or of the whole: [rows, text_size]."""
+        """Return the rows of one tile or of the whole: [rows, text_size]."""
         o = self.options
         (patches,) = self.patch_rows(pixels[None], o.merge)
         height, width = (size // o.patch_size for size in pixels.shape[:2])

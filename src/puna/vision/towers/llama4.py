@@ -1,6 +1,6 @@
-"""The eyes of Llama 4: tiles of a picture and the whole of it, made small; rotation by column and row.
+"""Vision tower of Llama 4: tiles of a picture and a thumbnail of the whole; rotation by column and row.
 
-Reference: `Llama4VisionModel` in Hugging Face transformers. Four neighbouring patches become a row.
+Reference: `Llama4VisionModel` in Hugging Face transformers. Four neighbouring patches become one row.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _MAX_TILES: Final = 16
 @dataclass(frozen=True, kw_only=True)
 class Llama4VisionOptions(TileOptions):
     rope_base: float
-    adapted_size: int  # between and after the adapter's linears
+    adapted_size: int  # inside and after the adapter
 
     @property
     def positions(self) -> int:
-        """Those of the patches, and of what stands for all of them."""
+        """Positions of the patches and the class embedding."""
         return self.patches + 1
 
 
 class Llama4Layer(ExactLayer):
-    #: Newer converters of llama.cpp give it the name that another model's norm has.
+    #: Newer llama.cpp converters use the name of another model's norm.
     feed_forward_norm: LayerNorm = weight("ffn_norm|ln2|attn_post_norm", "hidden_size")
 
 
@@ -76,7 +76,7 @@ class Llama4Vision(VisionTower):
     def loaded(self) -> None:
         super().loaded()
         o, count = self.options, self.options.side // self.options.merge
-        # Columns rotate the first half of the pairs; what stands for all patches is not rotated.
+        # Columns rotate the first half of the pairs; the class embedding is not rotated.
         self._rope = axial_rope(o.head_dim, o.rope_base, neox=False, axes=(1, 0))
         places = patch_places(count, count, o.merge)
         self._places = np.concatenate([places + 1, np.zeros((1, 2), np.int32)])
@@ -128,7 +128,7 @@ class Llama4Vision(VisionTower):
 
 
 def _merge(file: GGUFFile, options: VisionOptions) -> int:
-    """Said as a number, or as one over it."""
+    """Read the merge factor, stored as a number or as its reciprocal."""
     key = first_of(file, "vision.projector.scale_factor", "vision.pixel_shuffle_ratio")
     if key.endswith("ratio"):
         ratio = number(file, key, 0.5)

@@ -1,7 +1,7 @@
-"""The vision tower of LLaVA 1.5: CLIP (Radford et al., arXiv:2103.00020) without its last layer, two
-linears.
+"""Vision towers of LLaVA 1.5 and 1.6: CLIP (Radford et al., arXiv:2103.00020) up to its second-last layer.
 
-Liu et al., arXiv:2310.03744. A picture is padded to a square; its patches are what stands in the text.
+Two linears project the patches (Liu et al., arXiv:2310.03744). LLaVA 1.5 pads a picture to a square; 1.6
+reads it in tiles as well.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from puna.vision.tower import Prepared, VisionTower, kept_together, rows_of
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
 
-#: Pixels of the side of a picture beyond which it is made smaller before it is padded.
+#: Longer side of a picture in pixels; larger ones are scaled down before they are padded.
 _LARGEST_SIDE: Final = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
 class LlavaVisionOptions(VisionOptions):
     projected_size: int  # between the two linears
-    used_layers: int  # whose last one's patches are projected
+    used_layers: int  # the layers that run; the last one's patches are projected
 
     @property
     def positions(self) -> int:
-        """Those of the patches, and of what stands for all of them."""
+        """Positions of the patches and the class embedding."""
         return self.patches + 1
 
 
@@ -76,7 +76,7 @@ class LlavaVision(VisionTower):
 
     def prepare(self, picture: Picture) -> Prepared:
         o = self.options
-        if (longest := max(picture.size)) > _LARGEST_SIDE:  # a line of pixels would become a square of them
+        if (longest := max(picture.size)) > _LARGEST_SIDE:  # a thin strip would become a huge square
             width, height = (max(size * _LARGEST_SIDE // longest, 1) for size in picture.size)
             picture = as_picture(stretched(picture, width, height, BICUBIC))
         width, height = picture.size
@@ -93,7 +93,7 @@ class LlavaVision(VisionTower):
         return (yield from self.read(patches, slice_rows))
 
     def read(self, patches: Array, slice_rows: int) -> Slices[Array]:
-        """Yield between steps; return the rows of one square of patches: [patches, text_size]."""
+        """Return the rows of one square of patches [patches, text_size], yielding between steps."""
         o = self.options
         whole = self.whole.reshape(1, o.hidden_size)
         hidden = self.ops.concatenate([whole, self.embedding(patches)]) + self.positions.values
@@ -114,9 +114,9 @@ class LlavaVision(VisionTower):
 def _used_layers(file: GGUFFile, count: int) -> int:
     """Return how many of the file's layers run: all but CLIP's last one, which most files lack.
 
-    Newer files name it in `feature_layer`. Before that, llama.cpp's converter left the last layer out and
-    called what it wrote a LLaVA projector. For other files it is a guess: a whole CLIP has an even number of
-    layers.
+    Newer files name the layer in `feature_layer`. Before that, llama.cpp's converter left the last layer out
+    and called the result a LLaVA projector. For other files this guesses: a complete CLIP has an even number
+    of layers.
     """
     key = "vision.feature_layer"
     listed: Any = file.get(key)
@@ -126,8 +126,8 @@ def _used_layers(file: GGUFFile, count: int) -> int:
             raise invalid(file, key, "should name a layer")
         if len(layers) != 1:
             raise UnsupportedModelError(
-                f"{file.path}: '{file.architecture}.{key}' names {len(layers)} layers; towers whose patches "
-                "are taken from several are not supported"
+                f"{file.path}: '{file.architecture}.{key}' names {len(layers)} layers; towers that take "
+                "patches from several are not supported"
             )
         if not 0 < layers[0] <= count:
             raise invalid(file, key, f"is {layers[0]}, but there are {count} layers")
@@ -137,9 +137,9 @@ def _used_layers(file: GGUFFile, count: int) -> int:
     return count - 1 if count % 2 == 0 else count
 
 
-#: Columns and rows of tiles that pictures are cut into, where a file does not say it.
+#: Columns and rows of tiles if the file lists none.
 _GRIDS: Final = ((1, 2), (2, 1), (2, 2), (3, 1), (1, 3))
-#: How tiles are chosen and put together again: other ways are not supported.
+#: The supported ways of choosing and joining tiles.
 _KNOWN: Final = {"vision.mm_patch_merge_type": "spatial_unpad", "vision.image_aspect_ratio": "anyres"}
 _MAX_GRIDS: Final = 256
 _MAX_TILES: Final = 64
@@ -148,7 +148,7 @@ _MAX_TILES: Final = 64
 @dataclass(frozen=True, kw_only=True)
 class LlavaNextVisionOptions(LlavaVisionOptions):
     grids: tuple[tuple[int, int], ...]  # columns and rows of tiles
-    ends_lines: bool  # whether a row of its own follows each line of patches
+    ends_lines: bool  # whether a newline row follows each line of patches
 
     @property
     def newline_size(self) -> int:
@@ -211,7 +211,7 @@ class LlavaNextVision(LlavaVision):
 
 
 def best_grid(width: int, height: int, side: int, grids: Iterable[tuple[int, int]]) -> tuple[int, int]:
-    """Columns and rows of tiles that show most of a picture's pixels; of such, those with least padding."""
+    """Return the columns and rows of tiles that keep most of a picture's pixels, then waste fewest."""
 
     def worth(grid: tuple[int, int]) -> tuple[int, int]:
         wide, high = grid[0] * side, grid[1] * side
@@ -223,7 +223,7 @@ def best_grid(width: int, height: int, side: int, grids: Iterable[tuple[int, int
 
 
 def unpadded(grid: NDArray[np.int64], width: int, height: int) -> NDArray[np.int64]:
-    """The lines and columns of a grid of patches that show something of a picture, and not its padding."""
+    """Return the lines and columns of a grid of patches that are not padding."""
     high, wide = grid.shape
     if width / height > wide / high:
         spare = (high - int(round(height * (wide / width), 7))) // 2
@@ -233,7 +233,7 @@ def unpadded(grid: NDArray[np.int64], width: int, height: int) -> NDArray[np.int
 
 
 def _grids(file: GGUFFile, side: int) -> tuple[tuple[int, int], ...]:
-    """Columns and rows of tiles, of the sizes a file lists: width, height, width, height, ..."""
+    """Return columns and rows of tiles for the sizes listed in the file: width, height, width, height, ..."""
     key = "vision.image_grid_pinpoints"
     values: Any = file.get(key)
     if values is None:

@@ -1,7 +1,7 @@
-"""The eyes of MiniCPM-V 2.5 to 4.5: SigLIP on slices of a picture and on the whole, and a resampler.
+"""Vision towers of MiniCPM-V: SigLIP on slices of a picture and on the whole.
 
-Yao et al., arXiv:2408.01800, section 3.2. Each slice becomes the same number of rows, whatever its
-size. `SlicingVision` is what later versions have in common with these.
+Versions 2.5 to 4.5 (Yao et al., arXiv:2408.01800, section 3.2) turn each slice into a fixed number of rows
+with a resampler; 4.6 merges patches instead. `SlicingVision` is common to both.
 """
 
 from __future__ import annotations
@@ -51,23 +51,23 @@ if TYPE_CHECKING:
     from puna.tokenizer import Tokenizer
 
 _MAX_SLICES: Final = 9
-#: By what files call the version: MiniCPM-V 2.6, MiniCPM-o 2.6, MiniCPM-V 4, 4.5 and MiniCPM-o 4.5.
+#: As files number them: MiniCPM-V 2.6, MiniCPM-o 2.6, MiniCPM-V 4, 4.5 and MiniCPM-o 4.5.
 _VERSIONS: Final = (3, 4, 5, 6, 100045)
 _VERSION_2_5: Final = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlicingOptions(VisionOptions):
-    positions: int  # those that were learned
+    positions: int  # learned
 
     @property
     def unit(self) -> int:
-        """Pixels that sides of slices are multiples of."""
+        """Pixels of which the sides of slices are multiples."""
         return self.patch_size
 
     @abstractmethod
     def rows(self, height: int, width: int) -> int:
-        """Rows of a slice of so many pixels."""
+        """Return the rows of a slice of `height` x `width` pixels."""
 
 
 class SlicingVision(VisionTower):
@@ -115,13 +115,13 @@ class SlicingVision(VisionTower):
 
     @abstractmethod
     def read(self, pixels: Pixels, slice_rows: int) -> Slices[Array]:
-        """What becomes of one slice, or of the whole: [rows, text_size]."""
+        """Return the rows of one slice or of the whole: [rows, text_size]."""
 
     def embedded(self, pixels: Pixels) -> Array:
-        """The patches of a slice, with positions: [patches, hidden_size]."""
+        """Return the embedded patches of a slice with positions: [patches, hidden_size]."""
         height, width = (size // self.options.patch_size for size in pixels.shape[:2])
         (patches,) = self.patch_rows(pixels[None])
-        # The places of a grid of the size that was learned which lie nearest below.
+        # Nearest lower places of the grid that was learned.
         down, across = (self._side * np.arange(count) // count for count in (height, width))
         places = (down[:, None] * self._side + across).reshape(-1)
         hidden: Array = self.embedding(patches) + self.positions.values[self.ops.array(places)]
@@ -146,9 +146,9 @@ class SlicingVision(VisionTower):
 
 @dataclass(frozen=True, kw_only=True)
 class MiniCPMVisionOptions(SlicingOptions):
-    queries: int  # rows of a slice
-    listed: int  # places of patches in the file
-    nested: bool  # whether slices stand in the text as images do, all in one pair of marks
+    queries: int  # rows per slice
+    listed: int  # places of patches stored in the file
+    nested: bool  # whether slices are marked like images, in one outer pair of markers
 
     def rows(self, height: int, width: int) -> int:
         return self.queries
@@ -195,11 +195,11 @@ class MiniCPMVision(SlicingVision):
 
     @property
     def max_patches(self) -> int:
-        """Those of thin slices, both of whose sides are rounded."""
+        """Patches of a thin slice, both of whose sides are rounded up."""
         return 3 * self.options.patches // 2
 
 
-#: Neighbours that become one, and those of a side.
+#: Patches that are merged into one, in all and along a side.
 _MERGED, _SIDE = 4, 2
 
 
@@ -222,7 +222,7 @@ class MergerOptions:
 
 
 class WindowAttention(VisionLayer):
-    """The first half of a layer."""
+    """Attention half of a layer, without its feed-forward network."""
 
     attention_norm: LayerNorm = weight("ln1", "hidden_size")
 
@@ -232,7 +232,7 @@ class WindowAttention(VisionLayer):
 
 
 class WindowMerger(Module):
-    """Makes one of four neighbours, which is their mean and what a network says of all of them."""
+    """Merges four neighbours into one: their mean plus a network's output for all four."""
 
     options: MergerOptions
     window: WindowAttention = part(options="layer")
@@ -241,7 +241,7 @@ class WindowMerger(Module):
     down: Linear = weight("ds_ffn_down", "hidden_size", "inner_size")
 
     def forward(self, hidden: Array, patches: Patches) -> Slices[Array]:
-        """[windows * 4, hidden] to [windows, hidden]."""
+        """Map [windows * 4, hidden] to [windows, hidden]."""
         o, merged = self.options, []
         hidden = yield from self.window.forward(hidden, patches)
         windows = hidden.reshape(-1, _SIDE, _SIDE, o.hidden_size)
@@ -256,14 +256,14 @@ class WindowMerger(Module):
 
 @dataclass(frozen=True, kw_only=True)
 class MiniCPM46Options(SlicingOptions):
-    merges: int  # 2, or 1 if patches are merged after the last layer alone
-    merged_after: int  # the layer
+    merges: int  # 2, or 1 if patches are merged only after the last layer
+    merged_after: int  # layer after which the first merge happens
     merger: MergerOptions | None
     projected_size: int
 
     @property
     def unit(self) -> int:
-        return self.patch_size << self.merges  # `_SIDE` being 2
+        return self.patch_size << self.merges  # `_SIDE` is 2
 
     @property
     def merged_size(self) -> int:
@@ -319,12 +319,12 @@ class MiniCPM46Vision(SlicingVision):
 
     @property
     def max_patches(self) -> int:
-        """Those of slices that are as thin as one row."""
+        """Patches of a slice as thin as one row."""
         return 2 * self.options.patches
 
 
 def nested_order(height: int, width: int, times: int) -> NDArray[np.int64]:
-    """The numbers of a grid's places in blocks of 2 x 2, in blocks of 2 x 2 of those, `times` times over."""
+    """Return a grid's indices in nested blocks of 2 x 2, `times` levels deep."""
     numbers: NDArray[np.int64] = np.arange(height * width)
     for level in range(times):
         side = _SIDE ** (level + 1)
@@ -334,7 +334,7 @@ def nested_order(height: int, width: int, times: int) -> NDArray[np.int64]:
 
 
 def _merging_layer(file: GGUFFile, layers: int) -> int:
-    """After which layer patches are merged. Raises `ModelError`."""
+    """Return the layer after which patches are merged. Raises `ModelError`."""
     key = "vision.wa_layer_indexes"
     listed: Any = file.get(key)
     if listed is None:

@@ -1,8 +1,8 @@
-"""The eyes of Llama 3.2 Vision: all tiles of a picture read together, then once more by global layers.
+"""Vision tower of Llama 3.2 Vision: all tiles of a picture read together, then again by global layers.
 
-Grattafiori et al., arXiv:2407.21783, section 7.1. Reference: `MllamaVisionModel` in transformers. What
-becomes of the patches in the end stands beside what they were before some of the layers. The text looks
-at all of it from the place of one token.
+Grattafiori et al., arXiv:2407.21783, section 7.1. Reference: `MllamaVisionModel` in transformers. The result
+joins the final patches with those before some of the layers. The text model cross-attends to all of it from
+one token.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from puna.gguf import GGUFFile
     from puna.tokenizer import Tokenizer
 
-#: Patches of a tile are made as many as a multiple of this, with zeros; these are looked at like others.
+#: The patches of a tile are padded with zeros to a multiple of this; the padding is attended to as well.
 _MULTIPLE: Final = 8
-#: Tiles beyond which a file is damaged.
+#: Bound of tiles beyond which a file is damaged.
 _ABSURD_TILES: Final = 64
 
 
 class GlobalLayer(ExactLayer):
-    """Each half is multiplied by a number before it is added."""
+    """Layer that scales the output of each half by a learned number."""
 
     attention_gate: Array = weight("attn_gate", 1)
     feed_forward_gate: Array = weight("ffn_gate", 1)
@@ -50,22 +50,22 @@ class GlobalLayer(ExactLayer):
 @dataclass(frozen=True, kw_only=True)
 class MllamaVisionOptions(VisionOptions):
     max_tiles: int
-    kept: tuple[int, ...]  # layers that patches are kept as they are before
+    kept: tuple[int, ...]  # layers before which the patches are kept for the result
     global_layers: tuple[VisionLayerOptions, ...]
 
     @property
     def positions(self) -> int:
-        """Of a tile: those of the patches, and of what stands for all of them."""
+        """Positions of a tile's patches and the class embedding."""
         return self.patches + 1
 
     @property
     def padding(self) -> int:
-        """Zeros after the patches of a tile."""
+        """Padding rows after the patches of a tile."""
         return -self.positions % _MULTIPLE
 
     @property
     def ranks(self) -> int:
-        """Grids of tiles, and no image."""
+        """Number of possible grids of tiles, plus one for no image."""
         return len(grids(self.max_tiles)) + 1
 
     @property
@@ -78,7 +78,7 @@ class MllamaVisionOptions(VisionOptions):
 
     @property
     def seen_size(self) -> int:
-        """Numbers of a patch that the projection reads."""
+        """Values of a patch that the projection reads."""
         return self.hidden_size * (1 + len(self.kept))
 
 
@@ -136,7 +136,7 @@ class MllamaVision(VisionTower):
             )
         )
         whole, positions = self.whole.reshape(1, -1), self.positions.values * self.positions_gate
-        empty = ops.array(np.zeros((o.patches, o.hidden_size), np.float32))  # what a tile without pixels is
+        empty = ops.array(np.zeros((o.patches, o.hidden_size), np.float32))  # a tile without pixels
         embedded = [self.embedding(patches) for patches in self.patch_rows(prepared.pixels)]
         count, tiles = len(embedded), []
         for tile in range(o.max_tiles):
@@ -144,7 +144,7 @@ class MllamaVision(VisionTower):
             hidden = ops.concatenate([whole, patches + before[tile]]) + positions + places[tile]
             tiles.append(self.first_norm(hidden))
             yield
-        # Those that stand for pixels come first: the others see nothing but them.
+        # Real tiles come first: padding attends only to them.
         padding = ops.array(np.zeros((o.max_tiles * o.padding, o.hidden_size), np.float32))
         hidden = ops.concatenate([*tiles, padding])
         real, total = count * o.positions, len(hidden)
@@ -163,7 +163,7 @@ class MllamaVision(VisionTower):
         tile_of = ops.array(np.concatenate([of_row, of_padding]))
         hidden = self.norm(hidden) + after.reshape(o.max_tiles, -1)[tile_of]
         hidden = (yield from through(self.global_layers, hidden, reading))[:real]
-        if kept:  # number by number, not layer by layer
+        if kept:  # interleaved value by value, not layer by layer
             beside = np.stack([ops.numpy(each) for each in kept], axis=-1).reshape(real, -1)
             hidden = ops.join([hidden, ops.array(beside)])
         return self.projection(hidden)

@@ -1,7 +1,7 @@
-"""The eyes of Mistral Small 3.1 and Pixtral: pictures at their own size, rotation by row and column.
+"""Vision tower of Mistral Small 3.1 and Pixtral: pictures at their own size, rotation by row and column.
 
-Agrawal et al., arXiv:2410.07073, section 2. Blocks of patches become a row of the text model; each line
-of rows ends with a token of its own.
+Agrawal et al., arXiv:2410.07073, section 2. Each block of patches becomes one row; a separator token ends
+each line of rows.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 
 class BlockLinear(Linear):
-    """A linear of blocks of patches whose weights [out, channels * block] have the block innermost.
+    """Linear over blocks of patches whose weights [out, channels * block] have the block innermost.
 
-    It reads them patch by patch; the shape is out, channels, block.
+    Blocks are read patch by patch; the shape is out, channels, block.
     """
 
     @classmethod
@@ -55,12 +55,12 @@ class PixtralVisionOptions(VisionOptions):
     merge: int
     longest_edge: int  # pixels
     rope_base: float
-    halves: bool  # what is rotated together in a head is halves apart, not side by side
+    halves: bool  # whether rotated pairs are half a head apart, not adjacent
     projected_size: int
 
     @property
     def block(self) -> int:
-        """Patches that become one row."""
+        """Patches per row."""
         return self.merge**2
 
     @property
@@ -101,7 +101,7 @@ class PixtralVision(VisionTower):
             raise invalid(file, key, f"is {merge}, which is more than any model has")
         edge = required(file, "vision.longest_edge", options.image_size)
         if edge > 1 << 13:
-            raise invalid(file, "vision.longest_edge", f"is {edge}, and images are not read as large as that")
+            raise invalid(file, "vision.longest_edge", f"is {edge}, which is more than is supported")
         projected = table_rows(file, "mm.linear_1.weight") or table_rows(file, "mm.1.weight")
         return PixtralVisionOptions(
             **vars(options),
@@ -163,7 +163,7 @@ class PixtralVision(VisionTower):
 
 
 def _rope_key(file: GGUFFile) -> str:
-    """Return the key of the rotation's base; of Mistral's own format llama.cpp names it as a text's."""
+    """Return the key of the rotation's base; files converted from Mistral's format name it as for text."""
     if file.architecture != PROJECTOR_ARCHITECTURE:
         return "vision.rope.freq_base"
     return first_of(file, "vision.rope.freq_base", "rope.freq_base")

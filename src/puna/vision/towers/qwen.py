@@ -1,8 +1,7 @@
-"""What the eyes of Qwen's models have in common, and those that are like them.
+"""Vision towers of Qwen2-VL, Qwen2.5-VL and Qwen3-VL, and the base of similar ones.
 
-Wang et al., arXiv:2409.12191, section 2.1. Pictures are read at about their own size; blocks of
-neighbouring patches become a row. An image takes as many places of the text as its longer side has
-rows.
+Wang et al., arXiv:2409.12191, section 2.1. Pictures are read at about their own size; each block of
+neighbouring patches becomes one row. An image advances text positions by the rows along its longer side.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ if TYPE_CHECKING:
 
 _MIN_PIXELS: Final = 4 * 28 * 28
 _MAX_PIXELS: Final = 2 << 20
-#: Beyond which a file is damaged.
+#: Bound beyond which a file is damaged.
 _ABSURD_PIXELS: Final = 1 << 26
 
 
 class FramesEmbedding(PatchEmbedding):
-    """One that was trained for two frames of a film, which a picture is both of: the sum of their weights."""
+    """Patch embedding trained on two video frames; a picture is both, so the weights are summed."""
 
     @classmethod
     def from_source(
@@ -74,9 +73,9 @@ class QwenVisionOptions(MergedOptions):
     def read_sizes(
         cls, file: GGUFFile, *, min_pixels: int = _MIN_PIXELS, max_pixels: int = _MAX_PIXELS
     ) -> dict[str, Any]:
-        """Return `merge`, the sizes between which pictures are read, and the rotation's base.
+        """Return the fields `merge`, `min_pixels`, `max_pixels` and `rope_base`.
 
-        The arguments stand for sizes that the file lacks.
+        The arguments replace sizes that the file lacks.
         """
         merge = required(file, "vision.spatial_merge_size", 2)
         if merge > 8:
@@ -107,7 +106,7 @@ class QwenTower(VisionTower):
         return Prepared(stretched(picture, width, height, BICUBIC)[None], grid[0] * grid[1], grid)
 
     def sized(self, width: int, height: int) -> tuple[int, int]:
-        """(width, height) at which a picture of that size is read."""
+        """Return (width, height) at which a picture of this size is read."""
         o = self.options
         return smart_size(width, height, o.unit, o.min_pixels, o.max_pixels)
 
@@ -117,7 +116,7 @@ class QwenTower(VisionTower):
         )
 
     def merged(self, hidden: Array) -> Array:
-        """Patches [patches, hidden] side by side that become one row: [rows, merged_size]."""
+        """Join the neighbouring patches [patches, hidden] of each row: [rows, merged_size]."""
         joined: Array = hidden.reshape(-1, self.options.merged_size)
         return joined
 
@@ -127,14 +126,14 @@ class QwenTower(VisionTower):
 
 
 def patch_places(height: int, width: int, merge: int) -> NDArray[np.int32]:
-    """Row and column of each patch, block by block: int32 [patches, 2], of a grid of blocks."""
+    """Return row and column of each patch in a grid of blocks, block by block: int32 [patches, 2]."""
     grid = np.mgrid[: height * merge, : width * merge].astype(np.int32)  # [2, rows, columns]
     cut = grid.reshape(2, height, merge, width, merge).transpose(1, 3, 2, 4, 0)
     return np.ascontiguousarray(cut.reshape(-1, 2))
 
 
 def placed_rows(image: Image, height: int, width: int) -> list[Input]:
-    """The rows of an image that has a height and a width in the text, and takes the longer of them."""
+    """Return the rows of an image with 2-D positions, advancing the text by the longer side."""
     rows = [
         replace(item, place=(0, row // width, row % width), advance=0)
         for row, item in enumerate(rows_of(image))
@@ -172,8 +171,8 @@ class Qwen2Vision(QwenTower):
 
 @dataclass(frozen=True, kw_only=True)
 class Qwen25VisionOptions(QwenVisionOptions):
-    window: int  # rows of the side of a window
-    full: frozenset[int]  # layers that look at everything
+    window: int  # rows along a window's side
+    full: frozenset[int]  # layers that attend to the whole image
 
 
 class Qwen25Vision(QwenTower):
@@ -218,7 +217,7 @@ class Qwen25Vision(QwenTower):
         return back
 
     def _windows(self, height: int, width: int) -> tuple[NDArray[np.int64], list[int]]:
-        """The rows of a grid window by window, and how many each window has."""
+        """Return the rows of a grid window by window, and the size of each window."""
         row, column = (axis.reshape(-1) for axis in np.mgrid[:height, :width])
         across = -(-width // self.options.window)
         window = row // self.options.window * across + column // self.options.window
@@ -226,7 +225,7 @@ class Qwen25Vision(QwenTower):
 
 
 def _full_layers(file: GGUFFile, count: int) -> frozenset[int]:
-    """The layers that look at everything: listed, or each last of a period."""
+    """Return the layers that attend to the whole image: listed, or the last of each period."""
     listed = file.get("vision.fullatt_block_indexes")
     if listed is None:
         period = required(file, "vision.n_wa_pattern", 8)
@@ -237,7 +236,7 @@ def _full_layers(file: GGUFFile, count: int) -> frozenset[int]:
 
 
 class JoinedFramesEmbedding(FramesEmbedding):
-    """One whose weights of both frames are one tensor: [out, channels, 2, size, size], in Ollama's files."""
+    """Frames embedding with both frames in one tensor [out, channels, 2, size, size] (Ollama's files)."""
 
     @classmethod
     def from_source(
@@ -254,19 +253,19 @@ class JoinedFramesEmbedding(FramesEmbedding):
 
 
 class DeepStackMerger(Module):
-    """What makes of the patches after some layer what a layer of the text model is told."""
+    """Projection of an intermediate layer's patches for an early layer of the text model."""
 
     norm: LayerNorm = weight("norm", "merged_size")
     up: Linear = weight("linear_fc1|fc1", "merged_size", "merged_size")
     down: Linear = weight("linear_fc2|fc2", "text_size", "merged_size")
 
     def __call__(self, merged: Array) -> Array:
-        """[rows, merged_size] to [rows, text_size]."""
+        """Map [rows, merged_size] to [rows, text_size]."""
         return self.down(self.ops.gelu(self.up(self.norm(merged))))
 
 
 class DeepStackMergers:
-    """Those of all layers that have one, by the layer's number."""
+    """DeepStack mergers of all layers that have one, by layer number."""
 
     def __init__(self, speakers: dict[int, DeepStackMerger]) -> None:
         self.of_layer = speakers
@@ -285,9 +284,9 @@ class DeepStackMergers:
 
 @dataclass(frozen=True, kw_only=True)
 class Qwen3VisionOptions(QwenVisionOptions):
-    table_side: int  # of the square of positions that is interpolated
-    speaking: tuple[int, ...]  # layers
-    speakers: tuple[str, ...]  # how the names of their tensors begin
+    table_side: int  # side of the square of positions that is interpolated
+    speaking: tuple[int, ...]  # layers with a DeepStack merger
+    speakers: tuple[str, ...]  # prefixes of the mergers' tensors
 
     @property
     def table_size(self) -> int:
@@ -314,7 +313,7 @@ class Qwen3Vision(QwenTower):
             feed_forward=("v.blk.0.mlp.linear_fc1.weight", "v.blk.0.ffn_up.weight"),
         )  # fmt: skip
         if (side := math.isqrt(positions)) ** 2 != positions:
-            raise ModelError(f"{file.path}: a table of {positions} positions is no square")
+            raise ModelError(f"{file.path}: a table of {positions} positions is not a square")
         speaking, speakers = _speaking(file, len(options.layers))
         return Qwen3VisionOptions(
             **vars(options),
@@ -346,7 +345,7 @@ class Qwen3Vision(QwenTower):
 
 
 def _speaking(file: GGUFFile, count: int) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """The layers that speak to the text, and how the names of the tensors begin by which they do."""
+    """Return the layers with a DeepStack merger, and the prefixes of the mergers' tensors."""
     if file.get("vision.is_deepstack_layers") is not None:
         said = flags(file, "vision.is_deepstack_layers", count)
         layers = tuple(index for index, speaks in enumerate(said) if speaks)
