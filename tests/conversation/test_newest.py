@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from puna.chat.templates.messages import Message
-from puna.conversation.chat_model import newest, size
+from puna.conversation.fit import newest, size
 
 MESSAGES = st.lists(
     st.builds(

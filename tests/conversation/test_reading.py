@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from puna.chat.answers.registry import PARSERS
-from puna.chat.templates.capabilities import capabilities
-from puna.chat.templates.format import Think, Traits
-from puna.chat.templates.messages import Chat, Message
+from puna.chat.templates.choose import abilities, chat_template
+from puna.chat.templates.messages import Chat, Message, Think, Traits
 from puna.chat.templates.model_facts import ModelFacts
 from puna.conversation.chat_model import reading_of
 from puna.protocol import Generate
@@ -63,7 +62,8 @@ def answered(parser: str, answer: str, think: Think, last: str = "user", tools: 
 @pytest.mark.parametrize("name", NAMED)
 def test_a_parser_reads_as_ollamas_of_that_name(name: str) -> None:
     tools, thinking, begins = NAMED[name]
-    can = capabilities(ModelFacts(architecture="llama"), "{{ .Prompt }}", parser=name)
+    facts = ModelFacts(architecture="llama")
+    can = abilities(facts, chat_template(facts, "{{ .Prompt }}"), parser=name).capabilities
     assert can == tuple(filter(None, ("completion", tools, thinking)))
     for think in (True, False):
         if think and not thinking:

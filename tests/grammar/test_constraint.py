@@ -13,8 +13,7 @@ import pytest
 from puna.chat.answers.family import Reading
 from puna.chat.answers.parts import Tags
 from puna.chat.answers.registry import PARSERS, PLAIN
-from puna.chat.templates.format import Traits
-from puna.chat.templates.messages import Chat, Message
+from puna.chat.templates.messages import Chat, Message, Traits
 from puna.conversation.chat_model import reading_of
 from puna.gguf import open_gguf
 from puna.grammar.compiled import Grammars

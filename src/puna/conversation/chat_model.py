@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache, partial
 
 import msgspec
 
@@ -15,11 +16,10 @@ from puna.chat.answers.family import Reading
 from puna.chat.answers.registry import PARSERS, family_by
 from puna.chat.answers.tools import tools_of
 from puna.chat.templates.choose import ChatTemplate, chat_template
-from puna.chat.templates.fit import fit_chat, remaining
-from puna.chat.templates.format import Traits
-from puna.chat.templates.messages import Chat, Insert, Message, tagged
+from puna.chat.templates.messages import Chat, Insert, Traits, tagged
 from puna.chat.templates.model_facts import ModelFacts
 from puna.chat.templates.renderer.client import Renderer
+from puna.conversation.fit import fit_chat, newest, size
 from puna.conversation.pictures import Pictures
 from puna.conversation.turns import RenderQueue
 from puna.engine.engine import Engine
@@ -30,26 +30,16 @@ from puna.grammar.compiler.protocol import FormatTask
 from puna.machine import is_out_of_memory
 from puna.protocol import Embed, Failed, Generate, Prompted
 
+log = logging.getLogger("puna.conversation")
 
-def newest(messages: Sequence[Message], max_bytes: int) -> tuple[list[Message], int]:
-    """The system messages, and the newest others as long as all have at most `max_bytes` of text together.
+#: The request that is none: asking what the model's own template is like.
+_NOBODY = -1
 
-    Also returns how many bytes of text were left out. The last message stays, however long.
-    """
-    sizes = [size(message) for message in messages]
-    left_out = sum(sizes) - max_bytes
-    start = dropped = 0
-    while dropped < left_out and start < len(messages) - 1:
-        if messages[start].role != "system":
-            dropped += sizes[start]
-        start += 1
-    return remaining(messages, start), dropped
+#: Formats that are compiled at the same time, each in a process of its own.
+_MAX_COMPILED = 4
 
-
-def size(message: Message) -> int:
-    """Bytes of text in a message."""
-    calls = len(msgspec.json.encode(message.tool_calls)) if message.tool_calls else 0
-    return text_size(message.content) + text_size(message.thinking) + calls
+#: Templates whose resolution and digest are kept; a model has one, more only come with requests.
+_KEPT_TEMPLATES = 8
 
 
 def reading_of(request: Generate, traits: Traits, architecture: str, prompt: str) -> Reading | None:
@@ -83,15 +73,6 @@ def reading_of(request: Generate, traits: Traits, architecture: str, prompt: str
         parallel=chat is None or chat.parallel_tool_calls,
         strict=chat is not None and chat.strict_tools,
     )
-
-
-log = logging.getLogger("puna.conversation")
-
-#: The request that is none: asking what the model's own template is like.
-_NOBODY = -1
-
-#: Formats that are compiled at the same time, each in a process of its own.
-_MAX_COMPILED = 4
 
 
 @dataclass(frozen=True)
@@ -128,7 +109,9 @@ class ChatModel:
         self._pictures = None if engine.images is None else Pictures(engine.images, self._turns.cancel)
         self._closing = False
         self._process = os.getpid()
-        self._own = chat_template(facts)
+        #: The template of requests that bring this text, or none.
+        self._template = lru_cache(maxsize=_KEPT_TEMPLATES)(partial(chat_template, facts))
+        self._own = self._template("")
         self._own_traits: Traits | None = None
         if engine.loaded.generates:
             # Requests that are no conversations may want to know where answers end.
@@ -224,7 +207,7 @@ class ChatModel:
         self, request: Generate, sink: Sink, use: Callable[[FittedPrompt], None], images: list[Image]
     ) -> None:
         """Make the prompt of `request` when it is its turn with the renderer, and `use` it."""
-        template = chat_template(self._facts, request.template)
+        template = self._template(request.template)
 
         def render() -> None:
             use(self._rendered(request, template, images))

@@ -18,11 +18,14 @@ from puna.grammar.constraint import Constraint, Thinking, words
 from puna.grammar.diagnosis import LIMITS, check_parts, check_patterns, schema_grammar, short
 from puna.grammar.format import Format, checked
 from puna.grammar.schema import checked_schema
-from puna.grammar.vocabulary import TokenBytes
 from puna.tokenizer import Tokenizer
 
 #: Brackets within brackets of a grammar: what reads them calls itself for each.
 _DEEPEST: Final = 100
+#: Characters of a text that are tokenised: forced texts may be long, and only their first tokens are of use.
+_MAX_TEXT = 256
+#: Tokens at the end of a text cut there that might be others if it went on.
+_UNCERTAIN = 8
 
 
 class Grammars:
@@ -34,7 +37,7 @@ class Grammars:
     @cached_property
     def vocabulary(self) -> LLTokenizer:
         """The model's tokens as the library wants them. Making that takes a while."""
-        tokens = TokenizerWrapper(TokenBytes(self._tokenizer))
+        tokens = TokenizerWrapper(_TokenBytes(self._tokenizer))
         return LLTokenizer(tokens, eos_token=sorted(self._tokenizer.eos_ids) or None)
 
     def constraint_of(self, format: Format | None, reading: Reading | None) -> Constraint | None:
@@ -146,3 +149,30 @@ def _check_depth(text: str) -> None:
         raise RequestError(
             f"format: brackets are nested {deepest} levels deep, and at most {_DEEPEST} are read"
         )
+
+
+class _TokenBytes:
+    """What the library's `TokenizerWrapper` wants to know, and calls.
+
+    Special tokens stand for no text. A model without an end token gets one after its others, never drawn.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        ids = range(tokenizer.vocab_size)
+        ends = tokenizer.eos_ids
+        special = {id for id in ids if tokenizer.is_control(id)} | ends
+        if tokenizer.unknown_id is not None:
+            special.add(tokenizer.unknown_id)
+        self.tokens = [tokenizer.piece(id) for id in ids]
+        if not ends:
+            special.add(len(self.tokens))
+            self.tokens.append(b"<end>")
+        self.special_token_ids = sorted(special)
+        self.eos_token_id = min(ends, default=tokenizer.vocab_size)
+        self.bos_token_id = tokenizer.bos_id
+        self._tokenizer = tokenizer
+
+    def __call__(self, text: str) -> list[int]:
+        """The first tokens of a text that follows another one."""
+        ids = self._tokenizer.encode(text[:_MAX_TEXT], add_special=False, parse_special=False, first=False)
+        return ids if len(text) <= _MAX_TEXT else ids[: max(len(ids) - _UNCERTAIN, 1)]

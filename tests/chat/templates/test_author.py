@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from puna.chat.templates.author import Author
-from puna.chat.templates.capabilities import check_capabilities
+from puna.chat.templates.choose import Abilities, check_capabilities
 from puna.chat.templates.messages import Chat, Message
 from puna.errors import RequestError
 
 EXAMPLE = {"role": "assistant", "content": "example"}
-AUTHOR = Author("m", lambda: ("completion",), system="own", opening=[EXAMPLE])
+AUTHOR = Author("m", lambda: Abilities(("completion",)), system="own", opening=[EXAMPLE])
 
 
 def opened(*roles: str, system: str = "", opening: bool = True) -> list[str]:
@@ -40,11 +40,11 @@ def test_everything_a_model_lacks_is_said_a_line_each() -> None:
 
 @pytest.mark.parametrize(("asked", "think"), [(None, True), (True, True), (False, False), ("low", "low")])
 def test_what_can_think_does_unless_told_otherwise(asked: bool | str | None, think: bool | str) -> None:
-    assert Author("m", lambda: ("thinking",)).think(asked) == think
+    assert Author("m", lambda: Abilities(("thinking",))).think(asked) == think
 
 
 def test_harmony_knows_no_level_above_high() -> None:
     for family, level in (("harmony", "high"), ("qwen", "max")):
-        author = Author("m", lambda: ("thinking",), lambda family=family: family)  # type: ignore[misc]
+        author = Author("m", lambda family=family: Abilities(("thinking",), family))  # type: ignore[misc]
         assert author.think("max") == level
         assert author.think("low") == "low"

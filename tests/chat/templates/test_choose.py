@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from puna.chat.templates.author import Author
-from puna.chat.templates.capabilities import capabilities
-from puna.chat.templates.choose import chat_format, check_template
+from puna.chat.templates.choose import abilities, chat_format, chat_template, check_template
 from puna.chat.templates.defaults import rendered_by
-from puna.chat.templates.format import ChatFormat
+from puna.chat.templates.messages import ChatFormat
 from puna.chat.templates.model_facts import ModelFacts, facts_at, read_facts
 from puna.errors import RequestError, TemplateError
 from puna.gguf import open_gguf
@@ -133,10 +132,10 @@ def test_capabilities_come_from_template_and_file(
 def test_what_a_config_claims_and_an_image_model_beside_come_in_their_places() -> None:
     facts = ModelFacts(architecture="llama")
     template = "{{ .Tools }}{{ .Prompt }}{{ .Suffix }}"
-    assert capabilities(facts, template, extra=["image"], sees=True) == (
+    assert abilities(facts, chat_template(facts, template), extra=["image"], sees=True).capabilities == (
         "completion", "vision", "image", "tools", "insert",
     )  # fmt: skip
-    assert capabilities(facts, extra=["thinking"]) == ("completion", "thinking")
+    assert abilities(facts, extra=["thinking"]).capabilities == ("completion", "thinking")
 
 
 @pytest.mark.parametrize(

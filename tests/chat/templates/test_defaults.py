@@ -13,8 +13,8 @@ import pytest
 from puna.chat.answers.registry import PARSERS, family_of
 from puna.chat.templates.choose import chat_format
 from puna.chat.templates.defaults import RENDERERS, default_template, rendered_by
-from puna.chat.templates.format import ChatFormat, SpecialTokens
 from puna.chat.templates.jinja_chat import JinjaFormat
+from puna.chat.templates.messages import ChatFormat, SpecialTokens
 from puna.chat.templates.model_facts import ModelFacts
 from puna.errors import RequestError
 from puna.model.registry import supported

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from puna.chat.templates.format import Think
 from puna.chat.templates.go_chat import GoFormat
+from puna.chat.templates.messages import Think
 from puna.errors import NotSupportedError, RequestError, TemplateError
 from tests.chat.templates.conversations import TOOLS
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from puna.chat.templates.jinja_chat import JinjaFormat
-from puna.chat.templates.model_facts import SpecialTokens
+from puna.chat.templates.messages import SpecialTokens
 from puna.errors import TemplateError
 from tests.chat.templates.conversations import AGAIN, ANSWER, SYSTEM, TOOLS, USER
 

@@ -9,11 +9,9 @@ from typing import Any
 import jinja2.sandbox
 import pytest
 
-from puna.chat.templates.format import SpecialTokens
 from puna.chat.templates.go_chat import GoFormat
-from puna.chat.templates.jinja_chat import JinjaFormat
-from puna.chat.templates.jinja_forms import simple_tool
-from puna.chat.templates.messages import as_messages
+from puna.chat.templates.jinja_chat import JinjaFormat, simple_tool
+from puna.chat.templates.messages import SpecialTokens, as_messages
 from puna.errors import TemplateError, TemplateRefusalError, TemplateRenderError
 from tests.chat.templates.conversations import TOOLS, USER
 

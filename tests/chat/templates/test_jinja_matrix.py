@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from puna.chat.templates.format import SpecialTokens
 from puna.chat.templates.jinja_chat import JinjaFormat
-from puna.chat.templates.messages import as_messages
+from puna.chat.templates.messages import SpecialTokens, as_messages
 from tests.chat.templates.conversations import AGAIN, ANSWER, SYSTEM, TOOLS, USER
 from tests.chat.templates.test_jinja import SPECIAL, outcome, reference, templates
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal
 
-from puna.chat.answers.families.functionary import Functionary, FunctionaryCalls
 from puna.chat.answers.families.functions import GemmaCalls, LlamaCalls, PythonicCalls
 from puna.chat.answers.families.glimmer import Glimmer, GlimmerCalls
 from puna.chat.answers.families.harmony import Harmony
 from puna.chat.answers.families.json_calls import JsonCalls, KeyedCalls
-from puna.chat.answers.families.named_json import DeepSeekCalls, KimiCalls, MistralCalls, NamedJson
+from puna.chat.answers.families.named_json import (
+    DeepSeekCalls,
+    Functionary,
+    FunctionaryCalls,
+    KimiCalls,
+    MistralCalls,
+    NamedJson,
+)
 from puna.chat.answers.families.parameters import CODER, GLM, ParameterCalls, TaggedCalls
 from puna.chat.answers.family import AnswerFamily
 from puna.chat.answers.parts import Tags
@@ -263,6 +270,7 @@ def family_of(template: str, *, calls: bool = False) -> AnswerFamily:
     return TEMPLATE if calls else PLAIN
 
 
+@lru_cache(maxsize=256)
 def family_by(parser: str, name: str, architecture: str = "", call_tags: Tags | None = None) -> AnswerFamily:
     """The family of a model: by the `parser` its author names, if there is such a one.
 

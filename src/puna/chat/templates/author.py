@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec.structs
 
-from puna.chat.templates.capabilities import answer_family, capabilities
-from puna.chat.templates.choose import chat_template, is_parsed, own_template, traits
+from puna.chat.templates.choose import (
+    Abilities,
+    ChatTemplate,
+    abilities,
+    chat_template,
+    is_parsed,
+    own_template,
+)
 from puna.chat.templates.defaults import rendered_by
-from puna.chat.templates.format import Think
-from puna.chat.templates.framing import frame
-from puna.chat.templates.messages import Chat, Message
+from puna.chat.templates.go import GoTemplate
+from puna.chat.templates.go.parser import Action, Field, Statement, Text
+from puna.chat.templates.messages import Chat, Message, Think
 from puna.chat.templates.model_facts import ModelFacts, facts_at, projector_for
-from puna.errors import RequestError
+from puna.errors import RequestError, TemplateError
 
 
 class _Config(Protocol):
@@ -55,15 +61,13 @@ class Author:
     """What the Modelfile of a stored model says; for a file alone just its capabilities."""
 
     name: str
-    find_capabilities: Callable[[], tuple[str, ...]]
-    find_family: Callable[[], str] = lambda: ""
+    find_abilities: Callable[[], Abilities]
     template: str = ""  # empty: the file's own
     parser: str = ""  # how answers are read, in Ollama's words; empty: as the template says
     system: str | None = None
     opening: Sequence[Mapping[str, Any]] = ()  # messages before every conversation
     options: Mapping[str, Any] = field(default_factory=dict)
-    takes_documents: Callable[[], bool] = lambda: False  # whether the template has a place for them
-    is_parsed: Callable[[], bool] = lambda: False  # what the capabilities take is known: they take no time
+    is_parsed: Callable[[], bool] = lambda: False  # whether to find the abilities takes no time
 
     @classmethod
     def of(cls, model: AuthoredModel, template: str = "") -> Author:
@@ -74,6 +78,7 @@ class Author:
         and RequestError for a renderer that nobody knows.
         """
 
+        @cache
         def facts() -> ModelFacts | None:
             return facts_at(model.model_path) if model.model_path else None
 
@@ -84,45 +89,43 @@ class Author:
         elif not template:
             template = model.template or ""
 
-        def find() -> tuple[str, ...]:
-            return capabilities(
+        @cache
+        def chosen() -> ChatTemplate:
+            return chat_template(facts() or ModelFacts(), template)
+
+        def find() -> Abilities:
+            return abilities(
                 facts(),
-                template,
+                chosen(),
                 extra=model.config.capabilities or (),
                 parser=model.config.parser,
                 sees=bool(model.model_path and projector_for(model.projector_paths, model.model_path)),
             )
 
-        def family() -> str:
-            return answer_family(facts(), template, model.config.parser)
-
-        def parsed() -> bool:
-            return is_parsed(chat_template(facts() or ModelFacts(), template))
-
-        def documents() -> bool:
-            return traits(chat_template(facts() or ModelFacts(), template)).takes_documents
-
         return cls(
             model.name,
             find,
-            family,
             template,
             model.config.parser,
             model.system,
             model.messages,
             model.params,
-            documents,
-            parsed,
+            lambda: is_parsed(chosen()),
         )
 
     @cached_property
-    def capabilities(self) -> tuple[str, ...]:
-        """What the model can do; to know that takes parsing its template, which not every request needs.
+    def abilities(self) -> Abilities:
+        """What the model can do; finding it out parses the template, which not every request needs.
 
         A model file that is missing or damaged only means fewer capabilities. Raises TemplateError if the
         template does not parse.
         """
-        return self.find_capabilities()
+        return self.find_abilities()
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """The model's capabilities. Raises TemplateError as `abilities`."""
+        return self.abilities.capabilities
 
     def framed(self, inputs: Sequence[str | list[int]]) -> list[str | list[int]]:
         """Texts to embed with what the author's template puts around each; tokens are as they are.
@@ -130,14 +133,18 @@ class Author:
         That is the instruction an embedding model was trained with. Models that are none, and templates of
         conversations, change nothing. Raises TemplateError as `capabilities`.
         """
-        before, after = frame(self.template)
+        before, after = _frame(self.template)
         if not (before or after) or "embedding" not in self.capabilities:
             return list(inputs)
         return [f"{before}{text}{after}" if isinstance(text, str) else text for text in inputs]
 
     def answer_family(self) -> str:
-        """The name of the family whose markup answers have. Raises TemplateError as `capabilities`."""
-        return self.find_family()
+        """Return the name of the family whose markup answers have. Raises TemplateError as `abilities`."""
+        return self.abilities.family
+
+    def takes_documents(self) -> bool:
+        """Return whether the template has a place for documents. Raises TemplateError as `abilities`."""
+        return self.abilities.takes_documents
 
     def think(self, asked: Think, name: str = "") -> Think:
         """What the template is told: a model that can think does so unless the request says not to.
@@ -165,3 +172,32 @@ class Author:
             for item in (self.opening if opening else ())
         ]
         return msgspec.structs.replace(chat, messages=[*first, *examples, *chat.messages])
+
+
+@lru_cache(maxsize=256)
+def _frame(template: str) -> tuple[str, str]:
+    """The text that `template` puts before and after `{{ .Prompt }}`; of any other template, nothing.
+
+    Only a template that does nothing else is meant for texts to embed. One of conversations, which a model
+    that also embeds may have, is none.
+    """
+    try:
+        statements = GoTemplate(template).tree.root
+    except TemplateError:
+        return "", ""
+    texts = [""]
+    for statement in statements:
+        if isinstance(statement, Text):
+            texts[-1] += statement.text
+        elif _is_prompt(statement):
+            texts.append("")
+        else:
+            return "", ""
+    return (texts[0], texts[1]) if len(texts) == 2 else ("", "")
+
+
+def _is_prompt(statement: Statement) -> bool:
+    if not isinstance(statement, Action) or statement.pipeline.variables:
+        return False
+    words = [word for command in statement.pipeline.commands for word in command.words]
+    return len(words) == 1 and isinstance(words[0], Field) and words[0].names == ("Prompt",)

@@ -1,19 +1,23 @@
-"""Which chat format a model has."""
+"""The chat template of a model, and what the model can do: resolved from its file and its author's words."""
 
 from __future__ import annotations
 
 import hashlib
 import threading
 from collections import OrderedDict
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from puna.chat.answers.registry import PARSERS, family_by
 from puna.chat.templates.defaults import WORLD_NAME, default_template
-from puna.chat.templates.format import ChatFormat, SpecialTokens, Traits
 from puna.chat.templates.go import GoTemplate
 from puna.chat.templates.go_chat import PASS_THROUGH, GoFormat
-from puna.errors import TemplateError
+from puna.chat.templates.messages import ChatFormat, SpecialTokens, Traits
+from puna.errors import RequestError, TemplateError
 
 if TYPE_CHECKING:  # renderers do without what reads files
     from puna.chat.templates.model_facts import ModelFacts
@@ -22,7 +26,7 @@ if TYPE_CHECKING:  # renderers do without what reads files
 _REMEMBERED: Final = 1024
 
 
-class ChatTemplate(msgspec.Struct, frozen=True, kw_only=True):
+class ChatTemplate(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A template, and what else a chat format is made of."""
 
     text: str
@@ -30,7 +34,7 @@ class ChatTemplate(msgspec.Struct, frozen=True, kw_only=True):
     with_tools: str | None = None  # used instead whenever there are tools
     tokens: SpecialTokens = SpecialTokens()
 
-    @property
+    @cached_property
     def digest(self) -> bytes:
         """16 bytes that no other template has."""
         return hashlib.blake2b(msgspec.msgpack.encode(self), digest_size=16).digest()
@@ -126,3 +130,58 @@ def check_template(text: str) -> None:
 def is_jinja(text: str) -> bool:
     """Whether a template is Jinja: only there are statements written `{% %}`."""
     return "{%" in text
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """What a model can do, as its file and its template's text say; the template is not run for it."""
+
+    #: Those that apply, in this order: embedding, rerank, completion, vision, audio, tools, insert, thinking.
+    capabilities: tuple[str, ...] = ()
+    family: str = ""  # the name of the family whose markup the model's answers have
+    takes_documents: bool = False  # whether the template has a place for them
+
+
+def abilities(
+    facts: ModelFacts | None,
+    template: ChatTemplate | None = None,
+    *,
+    extra: Collection[str] = (),
+    sees: bool = False,
+    parser: str = "",
+) -> Abilities:
+    """Return what a model can do with `template`, by default that of its file. Raises TemplateError.
+
+    `facts` are None when the model's file cannot be read. `extra` are further capabilities that the author
+    claims, and `parser` is the author's name for how answers are read.
+    """
+    form = traits(template or chat_template(facts or ModelFacts()))
+    named = PARSERS.get(parser)
+    family = family_by(parser, form.family, facts.architecture if facts else "", form.call_tags)
+    found = {
+        "embedding": facts is not None and facts.embeds and not facts.ranks,
+        "rerank": facts is not None and facts.ranks,
+        "completion": facts is not None and not facts.embeds,
+        "vision": sees or (facts is not None and facts.sees),
+        "audio": facts is not None and facts.hears,
+        **dict.fromkeys(extra, True),
+        "tools": facts is not None
+        and not facts.embeds
+        and (
+            ((form.takes_tools or "tools" in extra) and family.calls is not None)
+            or (named is not None and named.calls)
+        ),
+        "insert": form.takes_suffix,
+        "thinking": family.thinking is not None
+        or form.thinking_tags is not None
+        or (named is not None and named.thinking is not None)
+        or "thinking" in extra,
+    }
+    return Abilities(tuple(name for name, there in found.items() if there), family.name, form.takes_documents)
+
+
+def check_capabilities(name: str, has: Collection[str], wanted: Collection[str]) -> None:
+    """Raise RequestError naming each capability of `wanted` that the model lacks."""
+    missing = [capability for capability in wanted if capability not in has]
+    if missing:
+        raise RequestError("\n".join(f'"{name}" does not support {one}' for one in missing))

@@ -9,11 +9,18 @@ from typing import Any
 from puna.chat.answers.family import tags_around
 from puna.chat.answers.parts import Tags
 from puna.chat.answers.registry import TEMPLATE, family_of
-from puna.chat.templates.format import ChatFormat, Think, Traits, think_level
-from puna.chat.templates.go import GoTemplate, nodes
-from puna.chat.templates.go.nodes import Action, Block, Branch, Text
+from puna.chat.templates.go import GoTemplate
+from puna.chat.templates.go.parser import Action, Block, Branch, Text, paths
 from puna.chat.templates.go.values import JsonList, JsonMap, Record, plain
-from puna.chat.templates.messages import Message, as_messages, call_function
+from puna.chat.templates.messages import (
+    ChatFormat,
+    Message,
+    Think,
+    Traits,
+    as_messages,
+    call_function,
+    think_level,
+)
 from puna.errors import NotSupportedError, RequestError
 
 #: What is longer is no tag, and would be compared with every end of an answer.
@@ -36,13 +43,12 @@ def _thinking_blocks(block: Block, *, over_messages: bool) -> Iterator[Block]:
     """Blocks with an action that prints `.Thinking`."""
     for statement in block:
         if isinstance(statement, Action):
-            paths = nodes.paths(statement.pipeline)
-            if over_messages and any(names[-1:] == ("Thinking",) for names in paths):
+            if over_messages and any(names[-1:] == ("Thinking",) for names in paths(statement.pipeline)):
                 yield block
         elif isinstance(statement, Branch):
             inside = over_messages
             if statement.kind == "range":
-                inside = any("Messages" in names for names in nodes.paths(statement.pipeline))
+                inside = any("Messages" in names for names in paths(statement.pipeline))
             yield from _thinking_blocks(statement.body, over_messages=inside)
             yield from _thinking_blocks(statement.otherwise or (), over_messages=over_messages)
 
@@ -58,7 +64,7 @@ def call_tags(template: GoTemplate) -> Tags:
 def _call_blocks(block: Block) -> Iterator[Block]:
     for statement in block:
         if isinstance(statement, Branch):
-            if any("ToolCalls" in names for names in nodes.paths(statement.pipeline)):
+            if any("ToolCalls" in names for names in paths(statement.pipeline)):
                 yield statement.body
             yield from _call_blocks(statement.body)
             yield from _call_blocks(statement.otherwise or ())

@@ -1,14 +1,23 @@
-"""Messages of a chat, and the tags that stand for their images."""
+"""Conversations: their messages, the tags of their images, and the interface of chat formats."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
 from puna import gojson
-from puna.errors import RequestError, shown
+from puna.chat.answers.parts import Tags
+from puna.errors import NotSupportedError, RequestError, shown
+
+#: Where an author of a message wants its next image.
+PLACE: Final = "[img]"
+
+#: Whether, or how hard, the model should think; None leaves it to the template.
+Think = bool | str | None
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,10 +90,6 @@ def call_function(call: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     return str(function.get("name", "")), dict(arguments)
 
 
-#: Where an author of a message wants its next image.
-PLACE: Final = "[img]"
-
-
 def tag(number: int) -> str:
     """What stands in a text for the image with that number."""
     return f"[img-{number}]"
@@ -111,3 +116,67 @@ def tagged(messages: Sequence[Message]) -> tuple[list[Message], list[Any]]:
         images += message.images
         shown.append(msgspec.structs.replace(message, content=before + content, images=list(numbers)))
     return shown, images
+
+
+def remaining(messages: Sequence[Message], start: int) -> list[Message]:
+    """Return the messages from `start` on, after all earlier system messages, which are never dropped."""
+    return [message for message in messages[:start] if message.role == "system"] + list(messages[start:])
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """Spellings of a model's special tokens, and whether its tokenizer puts BOS in front by itself."""
+
+    spellings: Mapping[str, str] = field(default_factory=dict)  # "bos_token" -> "<s>"
+    adds_bos: bool = False
+
+
+class Traits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a template's text says about a chat format, without being run."""
+
+    #: Texts that end an answer, beside the model's own end-of-turn tokens.
+    stop: tuple[str, ...] = ()
+    #: The tags around thinking in the output, if the model thinks.
+    thinking_tags: Tags | None = None
+    #: The family whose markup the template writes, and for "template" the markup of calls itself.
+    family: str = ""
+    call_tags: Tags | None = None
+    #: Whether the template has a place for tools, for the text after a gap, and for documents.
+    takes_tools: bool = False
+    takes_suffix: bool = False
+    takes_documents: bool = False
+
+
+class ChatFormat(ABC):
+    """How one model wants its conversations written."""
+
+    #: The template's text, as it would be shown.
+    template: str
+    traits: Traits
+
+    @abstractmethod
+    def render(
+        self,
+        messages: Sequence[Message | Mapping[str, Any]],
+        *,
+        tools: Iterable[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] = (),
+        think: Think = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """The prompt text. A last message of role assistant is continued instead of answered.
+
+        The text begins with the BOS token only where the tokenizer does not add it by itself.
+        Raises TemplateError, RequestError for malformed messages.
+        """
+
+    def render_insert(self, prompt: str, suffix: str, *, think: Think = None) -> str:
+        """The prompt for text between `prompt` and `suffix`. Raises NotSupportedError, TemplateError."""
+        raise NotSupportedError("this model's template has no place for a suffix: it does not support insert")
+
+
+def think_level(think: Think) -> str:
+    """`low`, `medium`, `high` or `max`; empty when thinking is off or left to the template."""
+    if think is True:
+        return "medium"
+    return think if isinstance(think, str) else ""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from puna.chat.templates.defaults import TELLING_TOKENS
-from puna.chat.templates.format import SpecialTokens
+from puna.chat.templates.messages import SpecialTokens
 from puna.errors import GGUFError
 from puna.gguf import GGUFFile, open_gguf
 from puna.model.pooling import is_reranker

@@ -15,8 +15,7 @@ import pytest
 from puna import confined
 from puna.chat.templates import jinja
 from puna.chat.templates.choose import ChatTemplate, is_jinja
-from puna.chat.templates.format import SpecialTokens
-from puna.chat.templates.messages import Chat, Insert, Message
+from puna.chat.templates.messages import Chat, Insert, Message, SpecialTokens
 from puna.chat.templates.renderer.client import Renderer
 from puna.errors import (
     NotSupportedError,

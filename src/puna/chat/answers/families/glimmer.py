@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from puna.chat.answers.answer import Answer
 from puna.chat.answers.families.parameters import ParameterCalls
-from puna.chat.answers.family import AnswerFamily, Syntax
+from puna.chat.answers.family import AnswerFamily, Reading, Syntax
 from puna.chat.answers.parts import Form, Tags
 from puna.chat.answers.reader import BrokenError, Steps, search
-
-if TYPE_CHECKING:
-    from puna.chat.answers.family import Reading
 
 _START: Final = "<|start|>"
 _MESSAGE: Final = "<|message|>"

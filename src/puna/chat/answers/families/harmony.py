@@ -5,16 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from puna.chat.answers.answer import Answer
 from puna.chat.answers.families.json_calls import arguments_of, object_text
-from puna.chat.answers.family import AnswerFamily, Syntax
+from puna.chat.answers.family import AnswerFamily, Reading, Syntax
 from puna.chat.answers.parts import Form, Tags
 from puna.chat.answers.reader import BrokenError, Steps, search
-
-if TYPE_CHECKING:
-    from puna.chat.answers.family import Reading
 
 START: Final = "<|start|>"
 CHANNEL: Final = "<|channel|>"

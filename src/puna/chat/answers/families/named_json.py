@@ -8,9 +8,9 @@ from typing import Final
 
 from puna.chat.answers.answer import Answer
 from puna.chat.answers.families.json_calls import JsonCalls, arguments_of, calls, skip_closing
-from puna.chat.answers.family import Syntax
+from puna.chat.answers.family import AnswerFamily, Reading, Syntax
 from puna.chat.answers.parts import Form
-from puna.chat.answers.reader import Steps
+from puna.chat.answers.reader import BrokenError, Steps
 
 #: Characters of a name; what is longer is none.
 LONGEST_NAME: Final = 256
@@ -156,3 +156,48 @@ class MistralCalls(Syntax):
         yield from reader.space()
         yield from arguments_of(answer, name)
         answer.end_call()
+
+
+#: Begins each message of Functionary 3.2; the first line says which function it is for.
+_MESSAGE: Final = ">>>"
+
+
+@dataclass(frozen=True)
+class FunctionaryCalls(Syntax):
+    """`>>>f` and a line break, then JSON; `>>>all` begins text."""
+
+    @property
+    def openings(self) -> tuple[str, ...]:
+        return (_MESSAGE,)
+
+    @property
+    def form(self) -> Form:
+        # The first `>>>` is the end of the prompt.
+        return Form("", "\n", between=f"\n{_MESSAGE}", said="all\n")
+
+    def read(self, answer: Answer, opening: str) -> Steps[None]:
+        answer.reader.take(len(opening))
+        yield from _message_to(answer)
+
+
+@dataclass(frozen=True)
+class Functionary(AnswerFamily):
+    """A prompt ends in the `>>>` of the answer's first message."""
+
+    def read(self, answer: Answer, reading: Reading) -> Steps[None]:
+        if reading.prompt.endswith(_MESSAGE):
+            yield from answer.attempt("", _message_to(answer))
+        yield from super().read(answer, reading)
+
+
+def _message_to(answer: Answer) -> Steps[None]:
+    """Everybody, or a function with its arguments. Raises `BrokenError`."""
+    reader = answer.reader
+    name = yield from reader.before("\n", most=LONGEST_NAME)
+    if name == "all":
+        return
+    if not answer.tools or (yield from reader.peek()) != "{":
+        raise BrokenError
+    yield from arguments_of(answer, name)
+    answer.end_call()
+    yield from reader.space()

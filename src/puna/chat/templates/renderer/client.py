@@ -19,8 +19,7 @@ import psutil
 from puna import confined
 from puna.chat.templates import jinja
 from puna.chat.templates.choose import ChatTemplate
-from puna.chat.templates.format import Think
-from puna.chat.templates.messages import Chat, Insert
+from puna.chat.templates.messages import Chat, Insert, Think
 from puna.chat.templates.renderer.protocol import (
     MAX_REPLY_BYTES,
     OUT_OF_MEMORY,

@@ -14,9 +14,7 @@ import msgspec
 import puna.chat.templates.jinja_chat  # noqa: F401  (now, and not within the first request's bounds)
 from puna.chat.templates import jinja
 from puna.chat.templates.choose import ChatTemplate
-from puna.chat.templates.fit import remaining
-from puna.chat.templates.format import ChatFormat
-from puna.chat.templates.messages import Chat, Insert
+from puna.chat.templates.messages import Chat, ChatFormat, Insert, remaining
 from puna.chat.templates.renderer.protocol import (
     OUT_OF_MEMORY,
     OVERGROWN,

@@ -8,9 +8,8 @@ import msgspec
 
 from puna import confined
 from puna.chat.templates.choose import ChatTemplate
-from puna.chat.templates.format import Think, Traits
 from puna.chat.templates.jinja import OUTPUT_BYTES
-from puna.chat.templates.messages import Chat, Insert
+from puna.chat.templates.messages import Chat, Insert, Think, Traits
 
 _encoder = msgspec.msgpack.Encoder()
 

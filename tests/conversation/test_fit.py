@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puna.chat.templates.fit import Fitted, fit_chat, remaining
-from puna.chat.templates.messages import Message
+from puna.chat.templates.messages import Message, remaining
+from puna.conversation.fit import Fitted, fit_chat
 from puna.errors import TemplateError
 
 

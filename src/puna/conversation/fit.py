@@ -7,7 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from puna.chat.templates.messages import Message
+import msgspec
+
+from puna.chat.templates.messages import Message, remaining
+from puna.engine.requests import text_size
 from puna.errors import TemplateError
 
 #: The prompt of a chat that begins with the message of this index, after all system messages before it.
@@ -29,9 +32,25 @@ class Fitted:
     dropped: int
 
 
-def remaining(messages: Sequence[Message], start: int) -> list[Message]:
-    """The messages from `start` on, after all system messages before: those are never dropped."""
-    return [message for message in messages[:start] if message.role == "system"] + list(messages[start:])
+def newest(messages: Sequence[Message], max_bytes: int) -> tuple[list[Message], int]:
+    """The system messages, and the newest others as long as all have at most `max_bytes` of text together.
+
+    Also returns how many bytes of text were left out. The last message stays, however long.
+    """
+    sizes = [size(message) for message in messages]
+    left_out = sum(sizes) - max_bytes
+    start = dropped = 0
+    while dropped < left_out and start < len(messages) - 1:
+        if messages[start].role != "system":
+            dropped += sizes[start]
+        start += 1
+    return remaining(messages, start), dropped
+
+
+def size(message: Message) -> int:
+    """Bytes of text in a message."""
+    calls = len(msgspec.json.encode(message.tool_calls)) if message.tool_calls else 0
+    return text_size(message.content) + text_size(message.thinking) + calls
 
 
 def fit_chat(messages: Sequence[Message], render: Render, count: Callable[[str], int], limit: int) -> Fitted:
