@@ -1,4 +1,4 @@
-"""Calls written as a language writes them: `f(a="x", b=1)`, or `call:f{a:<|"|>x<|"|>,b:1}`."""
+"""Calls in the syntax of a programming language: `f(a="x", b=1)`, or `call:f{a:<|"|>x<|"|>,b:1}`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 from puna.chat.answers.answer import Answer
 from puna.chat.answers.families.json_calls import JsonCalls, skip_closing
 from puna.chat.answers.families.json_calls import call as json_call
-from puna.chat.answers.families.named_json import LONGEST_NAME
+from puna.chat.answers.families.named_json import MAX_NAME
 from puna.chat.answers.family import Syntax
 from puna.chat.answers.json_text import is_number
 from puna.chat.answers.parts import Form, ParameterForm
@@ -77,9 +77,9 @@ class PythonicCalls(Syntax):
 
 
 def pythonic_call(answer: Answer, *, known_only: bool = False, suffix: str = "") -> Steps[None]:
-    """`f(a=1)`; with a `suffix` after the name. Raises `BrokenError`."""
+    """Read `f(a=1)`, whose name ends in `suffix`. Raises `BrokenError`."""
     reader = answer.reader
-    name = (yield from reader.before("(", most=LONGEST_NAME)).strip()
+    name = (yield from reader.before("(", most=MAX_NAME)).strip()
     if suffix and not name.endswith(suffix):
         raise BrokenError
     name = name.removesuffix(suffix)
@@ -89,7 +89,7 @@ def pythonic_call(answer: Answer, *, known_only: bool = False, suffix: str = "")
 
 
 def _arguments(answer: Answer, name: str, pair: str, closing: str) -> Steps[None]:
-    """What is between the brackets of a call, as its arguments."""
+    """Read the arguments between the brackets of a call."""
     reader = answer.reader
     answer.begin_call(name)
     yield from reader.space()
@@ -118,7 +118,7 @@ class GemmaCalls(Syntax):
         reader.take(len(opening))
         yield from reader.space()
         yield from reader.expect("call:")
-        name = (yield from reader.before("{", most=LONGEST_NAME)).strip()
+        name = (yield from reader.before("{", most=MAX_NAME)).strip()
         if not _NAME.fullmatch(name):
             raise BrokenError
         yield from _arguments(answer, name, ":", "}")
@@ -127,12 +127,12 @@ class GemmaCalls(Syntax):
 
 @dataclass(frozen=True)
 class LlamaCalls(Syntax):
-    """Llama 3: an answer that is `{"name": "f", "parameters": {...}}`, perhaps more after `;`.
+    """Llama 3: the answer is `{"name": "f", "parameters": {...}}`, perhaps with more after `;`.
 
     After `<|python_tag|>` it may also be `f.call(a="x")`.
     """
 
-    pythonic: bool = False  # Llama 4: `[f(a=1)]`, which is read anyway
+    pythonic: bool = False  # Llama 4 was trained on `[f(a=1)]`; both read it
 
     @property
     def openings(self) -> tuple[str, ...]:
@@ -170,10 +170,10 @@ class LlamaCalls(Syntax):
 
 @dataclass(frozen=True)
 class Notation:
-    """How a language writes values."""
+    """A language's notation of values."""
 
     quotes: tuple[str, ...] = ('"', "'")
-    escapes: tuple[str, ...] = ('"', "'")  # the quotes in which a backslash means something
+    escapes: tuple[str, ...] = ('"', "'")  # quotes within which a backslash escapes
     bare_keys: bool = False
 
 
@@ -237,7 +237,7 @@ def _escape(reader: Reader) -> Steps[str]:
 
 
 def _code(reader: Reader, length: int) -> Steps[int]:
-    """A character's number, written in `length` hexadecimal digits."""
+    """Read a code point of `length` hexadecimal digits. Raises `BrokenError`."""
     digits = ""
     while len(digits) < length and (yield from reader.peek()):
         digits += reader.take(1)
@@ -271,7 +271,7 @@ def _copy_object(reader: Reader, notation: Notation, out: Out, depth: int) -> St
 def copy_members(
     reader: Reader, notation: Notation, out: Out, pair: str, closing: str, depth: int = 0
 ) -> Steps[None]:
-    """Read what is between the brackets of an object or a call, and `closing`; give it to `out` as JSON."""
+    """Read the members of an object or a call, and `closing`; give them to `out` as JSON."""
     first = True
     while not (yield from reader.skip(closing)):
         if not first:
@@ -293,7 +293,7 @@ def copy_members(
 
 
 def _separated(reader: Reader, closing: str) -> Steps[None]:
-    """Take the comma after a value; there is none before `closing`, or one."""
+    """Take the comma after a value, which is optional before `closing`."""
     yield from reader.space()
     if not (yield from reader.skip(",")) and not (yield from reader.comes(closing)):
         raise BrokenError
@@ -312,7 +312,7 @@ def _number(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """`text` within a JSON string."""
+    """Return `text` escaped for a JSON string."""
     return json.dumps(text.encode("utf-8", "replace").decode(), ensure_ascii=False)[1:-1]
 
 
