@@ -1,4 +1,4 @@
-"""What the author of a model adds to its weights, and how that changes a request."""
+"""The additions of a model's author to its weights, and their effect on requests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Config(Protocol):
 
 
 class AuthoredModel(Protocol):
-    """What is asked of a model of the store (`puna.store.StoredModel` has it all)."""
+    """The fields of a stored model that are needed here, all of which `puna.store.StoredModel` has."""
 
     @property
     def name(self) -> str: ...
@@ -58,24 +58,24 @@ class AuthoredModel(Protocol):
 
 @dataclass(frozen=True)
 class Author:
-    """What the Modelfile of a stored model says; for a file alone just its capabilities."""
+    """The contents of a stored model's Modelfile; for a bare file, only its abilities."""
 
     name: str
     find_abilities: Callable[[], Abilities]
     template: str = ""  # empty: the file's own
-    parser: str = ""  # how answers are read, in Ollama's words; empty: as the template says
+    parser: str = ""  # Ollama's name for how answers are read; empty: the template decides
     system: str | None = None
     opening: Sequence[Mapping[str, Any]] = ()  # messages before every conversation
     options: Mapping[str, Any] = field(default_factory=dict)
-    is_parsed: Callable[[], bool] = lambda: False  # whether to find the abilities takes no time
+    is_parsed: Callable[[], bool] = lambda: False  # whether finding the abilities is quick
 
     @classmethod
     def of(cls, model: AuthoredModel, template: str = "") -> Author:
-        """That of a model of the store, with `template` instead of its own if that is given.
+        """Return the author of a stored model, with `template` instead of the model's own if given.
 
-        A renderer counts more than a template of the store, and the file's own template more than a renderer,
-        which is one that others have made of it. Raises StoreError if something of the model cannot be read,
-        and RequestError for a renderer that nobody knows.
+        A renderer takes precedence over a template of the store, and the file's own template over a renderer,
+        which is someone else's version of it. Raises StoreError if a part of the model cannot be read, and
+        RequestError for an unknown renderer.
         """
 
         @cache
@@ -115,7 +115,7 @@ class Author:
 
     @cached_property
     def abilities(self) -> Abilities:
-        """What the model can do; finding it out parses the template, which not every request needs.
+        """The model's abilities, found when first needed because that parses the template.
 
         A model file that is missing or damaged only means fewer capabilities. Raises TemplateError if the
         template does not parse.
@@ -128,10 +128,10 @@ class Author:
         return self.abilities.capabilities
 
     def framed(self, inputs: Sequence[str | list[int]]) -> list[str | list[int]]:
-        """Texts to embed with what the author's template puts around each; tokens are as they are.
+        """Return texts to embed with the instruction that the author's template puts around each.
 
-        That is the instruction an embedding model was trained with. Models that are none, and templates of
-        conversations, change nothing. Raises TemplateError as `capabilities`.
+        Tokens stay unchanged, as do the inputs of models that do not embed or whose template is for
+        conversations. Raises TemplateError as `abilities`.
         """
         before, after = _frame(self.template)
         if not (before or after) or "embedding" not in self.capabilities:
@@ -147,22 +147,22 @@ class Author:
         return self.abilities.takes_documents
 
     def think(self, asked: Think, name: str = "") -> Think:
-        """What the template is told: a model that can think does so unless the request says not to.
+        """Return the template's setting for thinking, which is on by default for models that can think.
 
-        `name` is what the request calls the model. Raises RequestError if it is to think and cannot.
+        `name` is the request's name for the model. Raises RequestError if it must think and cannot.
         """
         if "thinking" in self.capabilities:
             if asked == "max" and self.answer_family() == "harmony":
-                return "high"  # no more is known to models of that format
+                return "high"  # the highest level of that format
             return True if asked is None else asked
         if asked:
             raise RequestError(f'"{name or self.name}" does not support thinking')
         return asked
 
     def opened(self, chat: Chat, *, system: str = "", opening: bool = True) -> Chat:
-        """`chat` after the author's system text (or `system`), and with `opening` the messages after that.
+        """Return `chat` after the author's system text (or `system`) and, with `opening`, opening messages.
 
-        There is no system text for a chat that begins with one of its own.
+        A chat that begins with its own system message gets no other.
         """
         text = system or self.system
         has_own = bool(chat.messages) and chat.messages[0].role == "system"
@@ -176,10 +176,9 @@ class Author:
 
 @lru_cache(maxsize=256)
 def _frame(template: str) -> tuple[str, str]:
-    """The text that `template` puts before and after `{{ .Prompt }}`; of any other template, nothing.
+    """Return the texts that `template` puts before and after `{{ .Prompt }}`; empty for other templates.
 
-    Only a template that does nothing else is meant for texts to embed. One of conversations, which a model
-    that also embeds may have, is none.
+    A template that does anything else is for conversations, which embedding models may have, too.
     """
     try:
         statements = GoTemplate(template).tree.root
