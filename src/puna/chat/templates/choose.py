@@ -70,7 +70,7 @@ def own_template(facts: ModelFacts) -> str:
 
 
 def chat_format(facts: ModelFacts, template: str = "") -> ChatFormat:
-    """Return the format of `chat_template`, which renders in this process, unbounded. Raises TemplateError."""
+    """Return the format of `chat_template`, which renders here, without limits. Raises TemplateError."""
     return chat_template(facts, template).format()
 
 

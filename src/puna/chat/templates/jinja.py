@@ -136,8 +136,8 @@ def too_long() -> TemplateLimitError:
 def crashed(signal: int) -> TemplateLimitError:
     """Return the error of a request whose template ended its process by `signal`."""
     return TemplateLimitError(
-        f"the chat template was stopped: it ended the process that renders it (signal {signal}), as endlessly "
-        "nested values do; simplify the template"
+        f"the chat template was stopped: it ended the process that renders it (signal {signal}), as "
+        "endlessly nested values do; simplify the template"
     )
 
 
@@ -200,7 +200,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return concealed(super().getitem(obj, argument))
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        # Kimi K2's template keeps call ids in a list of its own. Its values are not shared with other requests.
+        # Kimi K2's template keeps call ids in its own list, and no values are shared between requests.
         return (attr in ("append", "pop") and type(obj) is list) or super().is_safe_attribute(
             obj, attr, value
         )

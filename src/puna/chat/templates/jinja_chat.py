@@ -1,4 +1,4 @@
-"""Prompts from a model file's own Jinja template."""
+"""Prompts written by Jinja templates, which differ in the form of a chat that they accept."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ Chat = list[dict[str, Any]]
 Tools = list[dict[str, Any]] | None
 Attempt = Callable[[Chat, Tools], str]
 
-#: The first entry whose marker the template writes, and no excluded one, counts. A model's end-of-turn
-#: token ends its answer anyway; these catch models that write the markers as ordinary text.
+#: Marker, excluded marker and stop strings; the first match counts. A model's end-of-turn token ends its
+#: answer anyway; these catch models that write the markers as ordinary text.
 _STOPS: tuple[tuple[str, str | None, tuple[str, ...]], ...] = (
     ("<|im_start|>", None, ("<|im_start|>", "<|im_end|>")),
     ("<|start_header_id|>", None, ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")),
@@ -46,7 +46,7 @@ _STOPS: tuple[tuple[str, str | None, tuple[str, ...]], ...] = (
 #: Ends a continued message while it is rendered; what the template writes after it is cut off.
 _CONTINUED = "\ue000continued here\ue000"
 
-#: Around thinking, in the templates of models that think.
+#: Tags around thinking in known templates.
 _THINKING_TAGS = (
     Tags("<think>", "</think>"),
     Tags("[THINK]", "[/THINK]"),
@@ -56,24 +56,24 @@ _THINKING_TAGS = (
     Tags("<|channel>thought", "<channel|>"),
 )
 
-#: What a template asks that tells calls from answers by there being no content; "" would be an empty answer.
+#: Matches templates that recognise calls by missing content, to which "" would be an empty answer.
 _NO_CONTENT: Final = re.compile(r"""\bcontent(["']\])? is (not )?none\s*-?%}""")
 
-#: What a template reads that knows of one call in a message.
+#: Matches templates that handle only one call in a message.
 _FIRST_CALL: Final = re.compile(r"""tool_calls(["']\])?\[0\]""")
 
 #: Types of JSON schemas that templates turn into types of a programming language.
 _TYPES: Final = ("string", "number", "integer", "boolean", "array", "object")
 
-#: Under which names templates look for thinking.
+#: Names under which templates look for thinking.
 _THINKING: Final = ("reasoning_content", "thinking")
 
-#: Characters of a tool call's id, where a template insists.
+#: Characters of a tool call's id, for templates that insist on a length.
 _SHORT_ID: Final = 9
 
 
 def stop_strings(template: JinjaTemplate) -> tuple[str, ...]:
-    """Stop strings for a template; none for one that is not known."""
+    """Return the stop strings for a template; none for an unknown one."""
     for marker, excluded, stops in _STOPS:
         if template.literal(marker) and not (excluded and template.literal(excluded)):
             return stops
@@ -81,7 +81,7 @@ def stop_strings(template: JinjaTemplate) -> tuple[str, ...]:
 
 
 def call_tags(template: JinjaTemplate) -> Tags:
-    """The tags of the first block that is there for a message's `tool_calls`."""
+    """Return the tags around the calls that the first block about `tool_calls` writes."""
     waiting: list[nodes.Node] = [template.tree]
     while waiting:
         node = waiting.pop()
@@ -108,7 +108,7 @@ def _mentions_calls(node: nodes.Node) -> bool:
 
 
 def _written(body: list[nodes.Node]) -> Iterator[str]:
-    """The texts that are written, whatever they depend on, in their order."""
+    """Yield the texts that may be written, regardless of conditions, in order."""
     waiting = body[::-1]
     while waiting:
         node = waiting.pop()
@@ -122,10 +122,10 @@ def _written(body: list[nodes.Node]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Wording:
-    """How a template wants calls and their results, as far as its text tells.
+    """A template's requirements for calls and their results, as its text shows them.
 
-    `nothing` is the content of a message that only calls. `one_call`: a message has one call at most, and
-    the result comes after it. `results_within`: results belong to the message that calls.
+    `nothing` is the content of a message with calls only. `one_call`: a message has at most one call, followed
+    by its result. `results_within`: results belong to the message with the calls.
     """
 
     nothing: str | None = ""
@@ -141,7 +141,7 @@ class Wording:
         )
 
     def chat(self, messages: Iterable[Message]) -> list[dict[str, Any]]:
-        """A chat, message by message."""
+        """Return the chat in this wording, message by message."""
         chat = [_message(message, self.nothing) for message in messages]
         if self.results_within:
             chat = _results_within(chat)
@@ -149,7 +149,7 @@ class Wording:
 
 
 def _message(message: Message, nothing: str | None) -> dict[str, Any]:
-    """One message; thinking is under each of the names in use."""
+    """Return one message, with thinking under each name in use."""
     content = message.content or (nothing if message.tool_calls else "")
     value: dict[str, Any] = {"role": message.role, "content": content}
     if message.thinking:
@@ -170,7 +170,7 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _turns(chat: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Each message, with the results of tools right after one that calls."""
+    """Yield each message, together with the tool results that directly follow its calls."""
     place = 0
     while place < len(chat):
         message, begin = chat[place], place + 1
@@ -181,7 +181,7 @@ def _turns(chat: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], list[di
 
 
 class _Results:
-    """Results that belong to calls by their ids, and others that belong to the next call in their order."""
+    """Results of calls: those with a call's id, and others that belong to the calls in order."""
 
     def __init__(self, results: list[dict[str, Any]], calls: list[dict[str, Any]]) -> None:
         ids = {call.get("id") for call in calls} - {None}
@@ -195,14 +195,14 @@ class _Results:
                 self.others.append(result)
 
     def of(self, call: dict[str, Any]) -> dict[str, Any] | None:
-        """The result of a call, given once."""
+        """Remove and return the result of a call, if any."""
         if (found := self._named.pop(str(call.get("id")), None)) is not None:
             return found
         return self.others.popleft() if self.others else None
 
 
 def _results_within(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """`chat` with results in the message that calls, by the names of their tools."""
+    """Move results into the message with the calls, under the names of their tools."""
     form: list[dict[str, Any]] = []
     for message, given in _turns(chat):
         if given:
@@ -216,7 +216,7 @@ def _results_within(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _one_call_each(chat: list[dict[str, Any]], nothing: str | None) -> list[dict[str, Any]]:
-    """`chat` with a message for each call, and its result, if there is one, after it."""
+    """Give each call its own message, followed by its result, if any."""
     form: list[dict[str, Any]] = []
     for message, given in _turns(chat):
         calls = message.get("tool_calls", [])
@@ -234,10 +234,10 @@ def _one_call_each(chat: list[dict[str, Any]], nothing: str | None) -> list[dict
 
 
 def first_accepted(chat: Chat, tools: Tools, attempt: Attempt) -> str:
-    """The text of the first form the template accepts.
+    """Return the text of the first form that the template accepts.
 
-    If there is none, raises what the template itself says against a form (`raise_exception`), else what went
-    wrong with the first, with the message it is about.
+    If there is none, raise the template's own objection (`raise_exception`) if it has one, else the error of
+    the first form, naming the message that caused it.
     """
     try:
         text = attempt(chat, tools)
@@ -255,7 +255,7 @@ def first_accepted(chat: Chat, tools: Tools, attempt: Attempt) -> str:
 
 
 def _others(chat: Chat, tools: Tools) -> Iterator[tuple[Chat, Tools]]:
-    """All other forms, those that differ least first; without tools, the last have an empty list of them."""
+    """Yield all other forms, the closest first; without tools, the last ones have an empty list of them."""
     tried = [(chat, tools)]
     for described in (tools, [simple_tool(tool) for tool in tools or ()]):
         form = chat
@@ -268,7 +268,7 @@ def _others(chat: Chat, tools: Tools) -> Iterator[tuple[Chat, Tools]]:
 
 
 class _Refused:
-    """That a template did not take a form."""
+    """A form that a template did not accept, and its error."""
 
     def __init__(self, error: TemplateError, form: Chat, tools: Tools) -> None:
         self._error = error
@@ -280,10 +280,10 @@ class _Refused:
         return isinstance(self._error, TemplateRefusalError)
 
     def told(self, count: int, attempt: Attempt) -> TemplateError:
-        """The error with the message it is about: the one with which it began. `count` are all messages."""
+        """Return the error with the message that first caused it. The chat has `count` messages."""
 
         def fails(first: int) -> bool:
-            """Whether the template says the same of the first messages alone."""
+            """Return whether the `first` messages alone cause the same error."""
             try:
                 attempt(self._form[:first], self._tools)
             except TemplateError as error:
@@ -292,14 +292,14 @@ class _Refused:
 
         last = bisect_left(range(len(self._form)), True, key=fails)
         if last == 0:
-            return self._error  # about no message
+            return self._error  # not caused by a message
         number = f" {last}" if len(self._form) == count else ""
         role = shown(self._form[last - 1]["role"])
         return type(self._error)(f"{self._error} (about message{number} of the chat, role {role})")
 
 
 def _with_typed_content(chat: Chat, attempt: Callable[[Chat], str], text: str) -> str:
-    """`text`, unless the template lost the last message and finds it when contents are lists of parts."""
+    """Return `text`, or if it lacks the last message, the text for contents as lists of parts."""
     wanted = (chat[-1]["content"] or "").strip() if chat else ""
     if not wanted or wanted in text:
         return text
@@ -312,7 +312,7 @@ def _with_typed_content(chat: Chat, attempt: Callable[[Chat], str], text: str) -
 
 
 def _arguments_as_text(chat: Chat) -> Chat:
-    """Some templates concatenate the arguments of a call instead of encoding them."""
+    """Write arguments as JSON text, for templates that concatenate them instead of encoding them."""
 
     def changed(call: dict[str, Any]) -> dict[str, Any]:
         function = call["function"]
@@ -328,7 +328,7 @@ def _arguments_as_text(chat: Chat) -> Chat:
 
 
 def _system_in_user(chat: Chat) -> Chat:
-    """Some models know no system role: their instructions belong in the first user message, or are one."""
+    """Move system texts into the first user message, for models without a system role."""
     system = "\n\n".join(message["content"] for message in chat if message["role"] == "system")
     rest = [message for message in chat if message["role"] != "system"]
     if not system:
@@ -341,12 +341,12 @@ def _system_in_user(chat: Chat) -> Chat:
 
 
 def _neighbours_merged(chat: Chat) -> Chat:
-    """Some templates insist that user and assistant take turns, or know of the last message only."""
+    """Merge neighbours of one role, for templates that insist on alternating turns or read only the last."""
     return [_merged(run) for run in _runs(chat, lambda last, role: role == last != "tool")]
 
 
 def _runs(chat: Chat, belongs: Callable[[str, str], bool]) -> list[Chat]:
-    """The messages in runs: whether one belongs to a run, its role and that of the run's last tell."""
+    """Split the chat into runs; `belongs` gets the role of a run's last message and of the next one."""
     runs: list[Chat] = []
     for message in chat:
         if runs and belongs(runs[-1][-1]["role"], message["role"]):
@@ -357,7 +357,7 @@ def _runs(chat: Chat, belongs: Callable[[str, str], bool]) -> list[Chat]:
 
 
 def _merged(run: Chat) -> dict[str, Any]:
-    """One message with the texts, the thinking and the calls of all."""
+    """Merge a run into one message with all its texts, thinking and calls."""
     if len(run) == 1:
         return run[0]
     made: dict[str, Any] = {}
@@ -372,7 +372,7 @@ def _merged(run: Chat) -> dict[str, Any]:
 
 
 def _said_as_thinking(chat: Chat) -> Chat:
-    """Some templates have one place for what is said and what is thought before a call."""
+    """Move text before a call into its thinking, for templates with only one place for both."""
     return [
         {**message, "content": "", **{key: f"{message[key]}\n\n{message['content']}" for key in _THINKING}}
         if message["content"] and "tool_calls" in message and all(key in message for key in _THINKING)
@@ -382,7 +382,7 @@ def _said_as_thinking(chat: Chat) -> Chat:
 
 
 def _nothing_left_out(chat: Chat) -> Chat:
-    """Some templates want of each answer that it says or calls something: others are no turn to them."""
+    """Drop answers without text and calls, which some templates do not accept as turns."""
     return _neighbours_merged(
         [
             message
@@ -393,7 +393,7 @@ def _nothing_left_out(chat: Chat) -> Chat:
 
 
 def _text_with_result(chat: Chat) -> Chat:
-    """Some templates take no text of the user right after a result: it is said with it."""
+    """Append user texts to the result before them, for templates that refuse them right after one."""
     form: Chat = []
     for first, *texts in _runs(chat, lambda last, role: role == "user" and last in ("tool", "user")):
         if first["role"] == "tool":
@@ -405,7 +405,7 @@ def _text_with_result(chat: Chat) -> Chat:
 
 
 def _short_ids(chat: Chat) -> Chat:
-    """Some templates take ids of tool calls of nine letters and digits only, and no call without one."""
+    """Give each call an id of nine letters and digits, on which some templates insist."""
     unanswered: dict[str, None] = {}
     count = 0
 
@@ -432,7 +432,7 @@ def _short_ids(chat: Chat) -> Chat:
     return form
 
 
-#: One after the other, each changes what the one before has made.
+#: Applied cumulatively, in this order.
 _CHANGES: Final = (
     _system_in_user,
     _neighbours_merged,
@@ -444,10 +444,10 @@ _CHANGES: Final = (
 
 
 def simple_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    """A tool with all that templates may expect of one, and without what they may not know.
+    """Return a tool with every field that templates may expect, and without types they may not know.
 
-    Some templates go round in circles at a type that they cannot name in a programming language, `null`
-    among them: such a one is left open, and out of a list of types.
+    Some templates recurse endlessly on a type that they cannot name in a programming language, such as
+    `null`: it becomes an open type, and is left out of a list of types.
     """
     function = tool.get("function")
     if not isinstance(function, dict):
@@ -486,7 +486,7 @@ def _simple_schema(schema: Any) -> Any:
 
 
 def _described(schema: Any) -> Any:
-    """A property; templates ask each for its description and type."""
+    """Complete a property with the description and type for which templates ask."""
     if not isinstance(schema, dict):
         return {"type": None, "description": ""}
     return {"type": None, "description": "", **schema}
@@ -495,16 +495,19 @@ def _described(schema: Any) -> Any:
 class JinjaFormat(ChatFormat):
     """A Hugging Face chat template.
 
-    Templates differ in what they accept. Where one refuses the usual form of a chat it is given
-    another of the same meaning (`jinja_forms`): arguments of tool calls as JSON text, the system
-    text inside the first user message, neighbouring messages of one role merged, short ids of tool
-    calls and the like; then all of them with simpler descriptions of the tools.
+    Templates differ in what they accept. A template that refuses the usual form of a chat gets another form of
+    the same meaning (`first_accepted`): arguments of tool calls as JSON text, the system text inside the
+    first user message, neighbouring messages of one role merged, short ids of tool calls and the like; then
+    all of these with simpler descriptions of the tools.
     """
 
     def __init__(
         self, template: str, tokens: SpecialTokens | None = None, *, with_tools: str | None = None
     ) -> None:
-        """`with_tools` is a template to use instead whenever there are tools. Raises TemplateError."""
+        """Parse `template`, and `with_tools`, which replaces it whenever there are tools.
+
+        Raises TemplateError.
+        """
         self.template = template
         self._template = JinjaTemplate(template)
         self._with_tools = JinjaTemplate(with_tools) if with_tools else None
@@ -564,7 +567,7 @@ def _is_continued(message: Mapping[str, Any]) -> bool:
 
 
 def _think_values(think: Think) -> dict[str, Any]:
-    """The switches templates look at; all absent when the template is to decide."""
+    """Return the switches that templates read; none if the template is to decide."""
     if think is None:
         return {}
     level = {"reasoning_effort": think_level(think)} if think else {}

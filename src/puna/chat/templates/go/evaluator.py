@@ -1,4 +1,4 @@
-"""A parsed Go template, run over its values."""
+"""Execution of a parsed Go template."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from puna.chat.templates.go.values import MISSING, Record, is_true, to_text, typ
 from puna.chat.templates.jinja import MAX_TEMPLATE_CHARACTERS, OUTPUT_BYTES, too_long
 from puna.errors import TemplateError, TemplateRenderError
 
-#: Templates calling templates.
+#: Depth of templates that call templates.
 MAX_CALLS = 24
 
 _NO_VALUE: Any = object()
 
-#: How a block ended: at its end, or by a jump out of the loop's body.
+#: The way a block ended: at its end, or by a jump out of the loop's body.
 Exit = Literal["end", "break", "continue"]
 
 
@@ -55,7 +55,7 @@ class Evaluator:
         self._calls = 0
 
     def run(self, data: Any) -> str:
-        """The text the template makes of `data`. Raises TemplateRenderError with line and column."""
+        """Return the template's output for `data`. Raises TemplateRenderError with line and column."""
         self._variables = [("$", data)]
         try:
             self._block(self._tree.root, data)
@@ -64,8 +64,6 @@ class Evaluator:
         except TemplateError as error:
             raise TemplateRenderError(str(error)) from error
         return "".join(self._output)
-
-    # --- statements ---
 
     def _block(self, block: Block, dot: Any) -> Exit:
         for statement in block:
@@ -141,8 +139,6 @@ class Evaluator:
         self._block(self._tree.defined[call.name], value)
         self._calls -= 1
         self._variables = outer
-
-    # --- pipelines ---
 
     def _pipeline(self, pipeline: Pipeline, dot: Any, *, in_range: bool = False) -> Any:
         value = _NO_VALUE
@@ -225,8 +221,6 @@ class Evaluator:
                 return value
         return value if piped is _NO_VALUE else piped
 
-    # --- variables, output ---
-
     def _get(self, name: str) -> Any:
         return next(value for known, value in reversed(self._variables) if known == name)
 
@@ -258,16 +252,16 @@ class GoTemplate:
         self.tree = parse(text, NAMES)
 
     def execute(self, data: Any) -> str:
-        """The text made of `data`. Raises TemplateError."""
+        """Return the output for `data`. Raises TemplateError."""
         return Evaluator(self._source, self.tree).run(data)
 
     def execute_until(self, field: str, data: Mapping[str, Any]) -> str:
-        """`execute`, leaving out everything after the first time the main template prints `.field`."""
+        """Execute the main template only up to the first action that prints `.field`."""
         root, _ = _cut(self.tree.root, field)
         return Evaluator(self._source, Tree(root, self.tree.defined)).run(data)
 
     def appended(self, text: str) -> GoTemplate:
-        """A template with `text` after this one's."""
+        """Return a template with `text` appended."""
         return GoTemplate(self.text + text)
 
     @property
@@ -278,7 +272,7 @@ class GoTemplate:
 
 
 def _cut(block: Block, field: str) -> tuple[Block, bool]:
-    """The block up to and including the first action printing `.field`; whether it was there."""
+    """Return the block up to and including the first action printing `.field`, and whether it has one."""
     kept: list[Statement] = []
     for statement in block:
         if isinstance(statement, Branch):

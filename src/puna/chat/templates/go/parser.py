@@ -1,4 +1,4 @@
-"""From tokens to the tree, with Go's rules and, where it helps, Go's error messages."""
+"""Parser of templates and its tree, with Go's rules and, where it helps, Go's error messages."""
 
 from __future__ import annotations
 
@@ -9,16 +9,13 @@ from typing import NoReturn
 
 from puna.chat.templates.go.lexer import TemplateSource, Token, read_char, read_number, read_string, tokens
 
-#: Blocks and parentheses may nest this deep: far more than any real template, far less than the stack holds.
+#: Nesting of blocks and parentheses: far more than any real template has, far less than the stack holds.
 MAX_DEPTH = 48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemplateNode:
     at: int  # offset in the template's text
-
-
-# --- operands ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +82,6 @@ class Pipeline(TemplateNode):
 Operand = Dot | Nil | Constant | Field | Variable | Function | Chain | Pipeline
 
 
-# --- statements ---
-
-
 @dataclass(frozen=True, slots=True)
 class Text(TemplateNode):
     text: str
@@ -139,7 +133,7 @@ class Tree:
 
 
 def operands(pipeline: Pipeline) -> Iterator[Operand]:
-    """Every operand of a pipeline, inside parentheses, too."""
+    """Yield every operand of a pipeline, including those in parentheses."""
     for command in pipeline.commands:
         for word in command.words:
             yield word
@@ -149,14 +143,14 @@ def operands(pipeline: Pipeline) -> Iterator[Operand]:
 
 
 def paths(pipeline: Pipeline) -> Iterator[tuple[str, ...]]:
-    """The names of each `.A.B` and `$x.A.B` in a pipeline."""
+    """Yield the names of each `.A.B` and `$x.A.B` in a pipeline."""
     for operand in operands(pipeline):
         if isinstance(operand, Field | Variable):
             yield operand.names
 
 
 def identifiers(block: Block) -> Iterator[str]:
-    """Every field and variable name in a block, as written."""
+    """Yield every field and variable name in a block, as written."""
     for statement in block:
         if isinstance(statement, Action | Branch | TemplateCall):
             for operand in operands(statement.pipeline):
@@ -171,7 +165,7 @@ def identifiers(block: Block) -> Iterator[str]:
 
 
 def parse(text: str, functions: Collection[str]) -> Tree:
-    """The tree of a template. Raises TemplateError with line and column."""
+    """Parse a template. Raises TemplateError with line and column."""
     return _Parser(TemplateSource(text), functions).tree()
 
 
@@ -196,10 +190,8 @@ class _Parser:
                 self._source.fail(f'template "{name}" is not defined', at)
         return Tree(root, self._defined)
 
-    # --- blocks ---
-
     def _block(self, *, top: bool = False) -> tuple[Block, Token]:
-        """Statements up to `end`, `else` or the end of the text; that token (its `right` not consumed)."""
+        """Return the statements up to `end`, `else` or the end of the text, and that token."""
         statements: list[Statement] = []
         while True:
             token = self._take()
@@ -282,7 +274,7 @@ class _Parser:
         return TemplateCall(name, pipeline, at=word.at)
 
     def _body_of(self, word: Token) -> Block:
-        """The body of a define or block: its own variables, no surrounding range."""
+        """Parse the body of a define or block, which has its own variables and no surrounding range."""
         self._deeper(word.at)
         outer_variables, outer_ranges = self._variables, self._ranges
         self._variables, self._ranges = ["$"], 0
@@ -307,8 +299,6 @@ class _Parser:
             self._unexpected(token, context)
         return self._string(token)
 
-    # --- pipelines ---
-
     def _pipeline(self, context: str, ends: tuple[str, ...]) -> Pipeline:
         at = self._peek(skip_space=True).at
         variables, declares = self._declaration(context)
@@ -332,7 +322,7 @@ class _Parser:
         return Pipeline(tuple(commands), variables, declares, at=at)
 
     def _declaration(self, context: str) -> tuple[tuple[str, ...], bool]:
-        """`$x :=`, `$x =`, `$i, $e :=` if the pipeline begins with one."""
+        """Parse `$x :=`, `$x =` or `$i, $e :=` if the pipeline begins with one."""
         start = self._next
         names: list[Token] = []
         while True:
@@ -434,8 +424,6 @@ class _Parser:
             return read_char(token.text) if token.kind == "char" else read_number(token.text)
         except ValueError as error:
             self._source.fail(str(error), token.at)
-
-    # --- tokens ---
 
     def _peek(self, *, skip_space: bool = False) -> Token:
         i = self._next
