@@ -124,8 +124,8 @@ def _written(body: list[nodes.Node]) -> Iterator[str]:
 class Wording:
     """A template's requirements for calls and their results, as its text shows them.
 
-    `nothing` is the content of a message with calls only. `one_call`: a message has at most one call, followed
-    by its result. `results_within`: results belong to the message with the calls.
+    `nothing` is the content of a message with calls only. `one_call`: a message has at most one call,
+    followed by its result. `results_within`: results belong to the message with the calls.
     """
 
     nothing: str | None = ""
@@ -495,8 +495,8 @@ def _described(schema: Any) -> Any:
 class JinjaFormat(ChatFormat):
     """A Hugging Face chat template.
 
-    Templates differ in what they accept. A template that refuses the usual form of a chat gets another form of
-    the same meaning (`first_accepted`): arguments of tool calls as JSON text, the system text inside the
+    Templates differ in what they accept. A template that refuses the usual form of a chat gets another one
+    of the same meaning (`first_accepted`): arguments of tool calls as JSON text, the system text inside the
     first user message, neighbouring messages of one role merged, short ids of tool calls and the like; then
     all of these with simpler descriptions of the tools.
     """

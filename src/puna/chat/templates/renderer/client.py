@@ -53,7 +53,7 @@ _OWN_FAULTS = (
 class Renderer:
     """Renders chat templates in a process of its own, one request at a time.
 
-    The process starts with the first request or with `start`, starts again after a template ended it, and ends
+    The process starts with the first request or `start`, starts again after a template ended it, and ends
     with this object. Only a request waits for a start. `rendering` is for one thread at a time; everything
     else is for any thread.
     """
