@@ -59,7 +59,7 @@ def test_the_last_message_stays_even_if_too_long() -> None:
     assert found.count > 1
 
 
-def test_cuts_the_template_refuses_are_passed_over() -> None:
+def test_cuts_that_the_template_refuses_are_skipped() -> None:
     def strict(messages: list[Message]) -> str:
         first = next((m for m in messages if m.role != "system"), None)
         if first is not None and first.role != "user":
@@ -83,7 +83,7 @@ _CHATS = st.lists(
 
 
 @given(_CHATS, st.integers(0, 40))
-def test_no_longer_chat_would_have_fitted(chat: list[Message], limit: int) -> None:
+def test_no_longer_chat_would_have_fit(chat: list[Message], limit: int) -> None:
     found = fitted(chat, render, limit)
     candidates = [
         [m for m in chat[:start] if m.role == "system"] + chat[start:] for start in range(len(chat))
@@ -95,7 +95,7 @@ def test_no_longer_chat_would_have_fitted(chat: list[Message], limit: int) -> No
 
 
 @pytest.mark.parametrize("limit", [2, 500, 5_000, 9_900])
-def test_the_sizes_of_the_messages_tell_where_to_cut(limit: int) -> None:
+def test_message_sizes_aim_the_cut(limit: int) -> None:
     chat = [message(("user", "assistant")[i % 2], f"word{'s and words' * (i % 7)} " * 5) for i in range(300)]
     tries: list[int] = []
 

@@ -21,7 +21,9 @@ MESSAGES = st.lists(
 
 
 @given(MESSAGES, st.integers(0, 60))
-def test_the_newest_stay_and_what_is_missing_is_told(messages: list[Message], most: int) -> None:
+def test_the_newest_messages_stay_and_the_missing_bytes_are_counted(
+    messages: list[Message], most: int
+) -> None:
     kept, dropped = newest(messages, most)
     assert dropped == sum(map(size, messages)) - sum(map(size, kept))
     assert kept[-1] is messages[-1]
@@ -34,10 +36,10 @@ def test_the_newest_stay_and_what_is_missing_is_told(messages: list[Message], mo
 
 
 @given(MESSAGES)
-def test_a_chat_that_is_short_enough_is_left_alone(messages: list[Message]) -> None:
+def test_a_chat_within_the_bytes_is_left_alone(messages: list[Message]) -> None:
     assert newest(messages, sum(map(size, messages))) == (messages, 0)
 
 
-def test_a_size_is_in_bytes_and_counts_calls() -> None:
+def test_size_is_in_bytes_and_includes_calls() -> None:
     assert size(Message(content="aé", thinking="b")) == 4
     assert size(Message(tool_calls=[{"function": {"name": "f", "arguments": {"a": 1}}}])) > 30

@@ -124,8 +124,8 @@ class ChatModel:
     def submit(self, request: Generate | Embed, sink: Sink) -> None:
         """Queue a request; its events go to `sink`, `Prompted` first where text is generated.
 
-        Raises `RequestError`, `ContextLengthError`, `UnavailableError` or `RunnerError` at once if no template or
-        format is needed to find out; otherwise `sink` gets a `Failed`.
+        Raises `RequestError`, `ContextLengthError`, `UnavailableError` or `RunnerError` at once if that takes
+        neither template nor format; otherwise `sink` gets a `Failed`.
         """
         self.refuse_after_fork()
         if isinstance(request, Embed):
@@ -328,7 +328,7 @@ class ChatModel:
     ) -> FittedPrompt:
         stop = request.options.stop
         if stop is None:
-            # A template's stop strings spell out the model's end token. An answer with a format ends by itself.
+            # A template's stop strings spell out the end token. An answer with a format ends by itself.
             stop = () if request.ignore_eos or request.format is not None else traits.stop
         return FittedPrompt(
             tokens=read.tokens,

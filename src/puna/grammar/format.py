@@ -28,7 +28,7 @@ Kind = Literal["json_schema", "regex", "choice", "lark", "gbnf", "calls"]
 
 
 class Format(msgspec.Struct, frozen=True):
-    """The required form of an answer: JSON of a schema, a match of a regular expression, a text of a grammar.
+    """The required form of an answer: JSON of a schema, a match of a regex, or a text of a grammar.
 
     `text` is a JSON schema or a list of strings as JSON, a regular expression (Rust's syntax) that the whole
     answer matches, or a grammar, as the client wrote it.
@@ -44,7 +44,7 @@ class Format(msgspec.Struct, frozen=True):
 
     @classmethod
     def json_schema(cls, schema: Any) -> Format:
-        """Return the format of JSON that a schema (mapping, boolean, or text) accepts. Raises `RequestError`."""
+        """Return the format of JSON that a schema (mapping, boolean or text) accepts. Raises `RequestError`."""
         if isinstance(schema, str):
             schema = _parsed(schema)
         if not isinstance(schema, Mapping | bool):
@@ -74,7 +74,7 @@ class Format(msgspec.Struct, frozen=True):
 
     @classmethod
     def grammar(cls, grammar: Any) -> Format:
-        """Return the format of a grammar: GBNF (llama.cpp) if it has a `::=`, else Lark. Raises `RequestError`."""
+        """Return the format of a grammar: llama.cpp's GBNF if it has a `::=`, else Lark. Raises `RequestError`."""
         text = _text("a grammar", grammar)
         return checked(cls("gbnf" if "::=" in text else "lark", text))
 

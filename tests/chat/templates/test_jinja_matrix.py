@@ -1,4 +1,4 @@
-"""Chats in Ollama's shape become the prompts that transformers makes of them, over many conversations."""
+"""Many conversations in Ollama's shape render to the same prompts as in transformers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NESTED = {"place": {"city": "Zürich", "at": [8.5, 47]}, "days": 2, "now": True,
 
 
 def turn(*calls: tuple[str, dict[str, Any]], content: str = "", thinking: str = "") -> list[dict[str, Any]]:
-    """A message with calls, and a result of each."""
+    """Return a message with calls, and a result of each."""
     made = [
         {"id": f"abcdefgh{number}", "function": {"name": name, "arguments": arguments}}
         for number, (name, arguments) in enumerate(calls)
