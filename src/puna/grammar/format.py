@@ -44,7 +44,10 @@ class Format(msgspec.Struct, frozen=True):
 
     @classmethod
     def json_schema(cls, schema: Any) -> Format:
-        """Return the format of JSON that a schema (mapping, boolean or text) accepts. Raises `RequestError`."""
+        """Return the format of JSON that a schema accepts, given as mapping, boolean or text.
+
+        Raises `RequestError`.
+        """
         if isinstance(schema, str):
             schema = _parsed(schema)
         if not isinstance(schema, Mapping | bool):
@@ -74,7 +77,10 @@ class Format(msgspec.Struct, frozen=True):
 
     @classmethod
     def grammar(cls, grammar: Any) -> Format:
-        """Return the format of a grammar: llama.cpp's GBNF if it has a `::=`, else Lark. Raises `RequestError`."""
+        """Return the format of a grammar: llama.cpp's GBNF if it has a `::=`, else Lark.
+
+        Raises `RequestError`.
+        """
         text = _text("a grammar", grammar)
         return checked(cls("gbnf" if "::=" in text else "lark", text))
 

@@ -48,3 +48,18 @@ def test_high_is_the_top_level_of_harmony() -> None:
         author = Author("m", lambda family=family: Abilities(("thinking",), family))  # type: ignore[misc]
         assert author.think("max") == level
         assert author.think("low") == "low"
+
+
+def test_abilities_are_found_once_for_all_questions_about_them() -> None:
+    found: list[Abilities] = []
+
+    def find() -> Abilities:
+        found.append(Abilities(("thinking",), "harmony", takes_documents=True))
+        return found[-1]
+
+    author = Author("m", find)
+    assert author.capabilities == ("thinking",)
+    assert author.answer_family() == "harmony"
+    assert author.takes_documents()
+    assert author.think(None) is True
+    assert len(found) == 1
