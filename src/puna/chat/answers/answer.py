@@ -79,8 +79,6 @@ class Answer:
             self._add(Said(self._space))
         self._space = ""
 
-    # --- calls --------------------------------------------------------------------------------------
-
     def tool(self, name: str) -> Tool:
         """Return the tool called `name`; an unknown one has no parameters."""
         return self.tools.get(name) or Tool(name)
@@ -136,8 +134,6 @@ class Answer:
             self._parts[-1] = type(part)(last.text + part.text)
         elif part.text:
             self._parts.append(part)
-
-    # --- markup -------------------------------------------------------------------------------------
 
     def attempt(self, opening: str, markup: Steps[None]) -> Steps[bool]:
         """Read `markup`, which begins with the untaken `opening`; return False if it turns out malformed.
