@@ -17,7 +17,7 @@ from puna.chat.answers.registry import FAMILIES, PLAIN
 from puna.chat.answers.tools import Tool
 from puna.chat.templates.go import GoTemplate
 from puna.chat.templates.go_chat import collated
-from puna.chat.templates.jinja_forms import _neighbours_merged, _short_ids, _text_with_result, simple_tool
+from puna.chat.templates.jinja_chat import _neighbours_merged, _short_ids, _text_with_result, simple_tool
 from puna.chat.templates.messages import Message
 from puna.engine.text import TextStream, TokenText
 from puna.errors import PunaError

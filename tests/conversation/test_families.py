@@ -1,4 +1,4 @@
-"""Every family's answers, said by a model token by token, come out of the engine as they are meant."""
+"""Answers of every family, generated token by token, come out of the engine correctly."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CONTROLS = (
 
 
 def template_of(vector: Vector) -> str:
-    """A template that has the family's marks, where it never writes them."""
+    """Return a template that contains the family's marks without ever writing them."""
     mark = next(mark for mark in _MARKS if mark.family == vector.family)
     marks = " ".join(mark.texts)
     tags = vector.options.get("thinking")
@@ -74,7 +74,7 @@ def asked(number: int, vector: Vector, **more: object) -> Generate:
 
 
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
-def test_what_the_model_says_is_read(model: puna.Model, streams: bool) -> None:
+def test_answers_of_every_family_are_read(model: puna.Model, streams: bool) -> None:
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     for number, vector in enumerate(SPOKEN):  # side by side
         model._chat.submit(asked(number, vector, stream_calls=streams, logprobs=True), events.put)
@@ -126,7 +126,7 @@ def test_the_library_gives_calls(tmp_path: Path) -> None:
         assert (unwanted.text, unwanted.calls) == (plain.text, [])
 
 
-def test_a_call_that_is_cut_short_is_text(model: puna.Model) -> None:
+def test_a_truncated_call_is_text(model: puna.Model) -> None:
     vector = SPOKEN[0]
     request = asked(1, vector)
     whole = len(vector.answer.removesuffix("\n</tool_call>"))
@@ -152,7 +152,7 @@ def test_a_call_that_is_cut_short_is_text(model: puna.Model) -> None:
     ],
 )
 def test_a_tool_that_must_be_called_is_called(model: puna.Model, choice: str, families: set[str]) -> None:
-    """The model would rather say something else: what it says is what the grammar leaves of that."""
+    """The model prefers another answer, and the grammar makes it a call."""
     ended = 0
     for vector in {vector.family: vector for vector in SPOKEN if vector.family in families}.values():
         request = asked(1, vector)

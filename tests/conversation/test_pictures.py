@@ -1,4 +1,4 @@
-"""Requests whose images have to be decoded: whose turn it is, and what ends them."""
+"""Requests that wait for their images: the order of turns, cancelling, and closing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.waiting import PATIENCE_S
 
 
 class World:
-    """Pictures whose preparer waits for `go_on`, and what came of them."""
+    """Pictures whose preparer waits for `go_on`, and their results."""
 
     def __init__(self) -> None:
         self.decoded: list[bytes] = []
@@ -87,7 +87,7 @@ def test_batch_requests_come_after_the_others(world: World) -> None:
     assert [world.outcome()[0] for _ in range(3)] == [1, 3, 2]
 
 
-def test_images_come_in_their_order_and_known_ones_are_not_decoded_again(world: World) -> None:
+def test_images_keep_their_order_and_known_ones_are_not_decoded_again(world: World) -> None:
     world.go_on.set()
     world.ask(1, "", b"a", b"b", b"a")
     assert world.outcome() == (1, [b"a", b"b", b"a"])
@@ -117,7 +117,7 @@ def test_a_damaged_image_fails_its_request_alone(world: World) -> None:
     assert sorted(world.outcome() for _ in range(2)) == [(1, "image 2 of 2 is damaged"), (2, [b"c"])]
 
 
-def test_a_request_that_waits_is_forgotten_when_it_is_cancelled(world: World) -> None:
+def test_a_waiting_request_is_forgotten_when_cancelled(world: World) -> None:
     world.ask(1, "", b"a")
     assert world.began.wait(PATIENCE_S)
     world.ask(2, "", b"b")
@@ -139,7 +139,7 @@ def test_decoding_is_ended_when_its_request_is_cancelled(world: World) -> None:
     assert world.stopped == 1
 
 
-def test_a_request_that_has_its_images_is_cancelled_where_it_is(world: World) -> None:
+def test_a_request_with_its_images_is_cancelled_in_the_next_stage(world: World) -> None:
     world.go_on.set()
     world.ask(1, "", b"a")
     world.outcome()
@@ -148,7 +148,7 @@ def test_a_request_that_has_its_images_is_cancelled_where_it_is(world: World) ->
     assert world.cancelled == [1]
 
 
-def test_closing_gives_up_what_waits(world: World) -> None:
+def test_closing_fails_waiting_requests(world: World) -> None:
     world.ask(1, "", b"stopped")
     assert world.began.wait(PATIENCE_S)
     world.ask(2, "", b"b")

@@ -1,4 +1,4 @@
-"""What a `PARSER` means for the answers of a model, and for what it is said to be able to do."""
+"""The effect of a `PARSER` on a model's answers and abilities."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from puna.chat.answers.registry import PARSERS
-from puna.chat.templates.capabilities import capabilities
-from puna.chat.templates.format import Think, Traits
-from puna.chat.templates.messages import Chat, Message
+from puna.chat.templates.choose import abilities, chat_template
+from puna.chat.templates.messages import Chat, Message, Think, Traits
 from puna.chat.templates.model_facts import ModelFacts
 from puna.conversation.chat_model import reading_of
 from puna.protocol import Generate
@@ -61,9 +60,10 @@ def answered(parser: str, answer: str, think: Think, last: str = "user", tools: 
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_a_parser_reads_as_ollamas_of_that_name(name: str) -> None:
+def test_parsers_read_like_ollamas(name: str) -> None:
     tools, thinking, begins = NAMED[name]
-    can = capabilities(ModelFacts(architecture="llama"), "{{ .Prompt }}", parser=name)
+    facts = ModelFacts(architecture="llama")
+    can = abilities(facts, chat_template(facts, "{{ .Prompt }}"), parser=name).capabilities
     assert can == tuple(filter(None, ("completion", tools, thinking)))
     for think in (True, False):
         if think and not thinking:
@@ -82,7 +82,7 @@ def test_every_parser_of_ollama_is_known() -> None:
     assert NAMED.keys() <= PARSERS.keys()
 
 
-def test_cogito_does_not_think_where_it_may_call() -> None:
+def test_cogito_does_not_start_thinking_if_it_may_call() -> None:
     assert answered("cogito", "Hm</think>Hi", True, tools=TOOLS).thinking == ""
     assert answered("deepseek3", "Hm</think>Hi", True, tools=TOOLS).thinking == "Hm"
 

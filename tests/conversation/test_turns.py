@@ -1,4 +1,4 @@
-"""Who waits for the renderer, and for how long."""
+"""The order and cancelling of requests that wait for the renderer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PATIENCE_S = 60
 
 
 class World:
-    """Turns, of which one can be held up, and what came of the others."""
+    """Turns, one of which can be held up, and the results of the others."""
 
     def __init__(self) -> None:
         self.cancelled: list[int] = []
@@ -68,14 +68,14 @@ def test_a_template_known_to_be_quick_goes_before_unknown_and_slow_ones(
     assert world.order(5) == [3, 5, 2, 4, 1]
 
 
-def test_who_was_first_goes_first_with_the_same_template(world: World) -> None:
+def test_requests_with_the_same_template_keep_their_order(world: World) -> None:
     world.hold()
     for request_id in range(6):
         world.add(request_id, b"same")
     assert world.order(6) == list(range(6))
 
 
-def test_a_request_that_waits_is_forgotten_when_it_is_cancelled(world: World) -> None:
+def test_a_waiting_request_is_forgotten_when_cancelled(world: World) -> None:
     world.hold()
     for request_id in range(4):
         world.add(request_id, b"same")
@@ -84,7 +84,7 @@ def test_a_request_that_waits_is_forgotten_when_it_is_cancelled(world: World) ->
     assert world.cancelled == []
 
 
-def test_a_request_whose_turn_it_is_is_stopped_when_that_is_over(world: World) -> None:
+def test_a_request_cancelled_during_its_turn_is_stopped_afterwards(world: World) -> None:
     world.hold(7)
     world.turns.cancel(7)
     assert world.cancelled == []
@@ -95,7 +95,7 @@ def test_a_request_whose_turn_it_is_is_stopped_when_that_is_over(world: World) -
     assert world.cancelled == [7, 1]
 
 
-def test_closing_gives_up_what_waits(world: World) -> None:
+def test_closing_fails_waiting_requests(world: World) -> None:
     world.hold()
     world.add(1, b"x")
     closing = threading.Thread(target=world.turns.close)
@@ -107,7 +107,7 @@ def test_closing_gives_up_what_waits(world: World) -> None:
         world.add(2, b"x")
 
 
-def test_work_that_raises_is_given_up_and_holds_nobody_up(world: World) -> None:
+def test_work_that_raises_is_given_up_and_does_not_block_the_queue(world: World) -> None:
     def work() -> None:
         raise MemoryError
 
@@ -116,7 +116,7 @@ def test_work_that_raises_is_given_up_and_holds_nobody_up(world: World) -> None:
     assert world.order(2) == ["gave up 1", 2]
 
 
-def test_turns_on_several_threads_wait_for_no_slow_one() -> None:
+def test_slow_work_does_not_block_other_threads() -> None:
     done: SimpleQueue[int] = SimpleQueue()
     go_on = threading.Event()
     turns = RenderQueue([].append, threads=2)
@@ -129,7 +129,7 @@ def test_turns_on_several_threads_wait_for_no_slow_one() -> None:
     turns.close()
 
 
-def test_a_turn_that_can_be_stopped_is_and_cancelled_afterwards() -> None:
+def test_a_stoppable_turn_is_stopped_and_then_cancelled() -> None:
     began, stopped, cancelled = threading.Event(), threading.Event(), threading.Event()
     turns = RenderQueue(lambda _: cancelled.set(), stop=lambda _: stopped.set())
 

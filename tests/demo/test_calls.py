@@ -12,9 +12,9 @@ from demo.corpus import calls, records
 from demo.corpus.arithmetic import HELD_OUT_ASK
 from demo.packing import segments
 from demo.vocabulary import CHAT_TEMPLATE, chat_prompt
-from puna.chat.templates.format import SpecialTokens
 from puna.chat.templates.jinja import JinjaTemplate
 from puna.chat.templates.jinja_chat import JinjaFormat
+from puna.chat.templates.messages import SpecialTokens
 
 
 def test_held_out_questions_and_cities_are_never_taught() -> None:

@@ -1,4 +1,4 @@
-"""Grammars over a tiny vocabulary, and what an adversary makes of them."""
+"""Grammars over a tiny vocabulary, and an adversary that answers at random."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def grammars(tokenizer: Tokenizer) -> Grammars:
 
 @pytest.fixture(scope="session")
 def spoken(tokenizer: Tokenizer) -> Callable[..., bytes | None]:
-    """What somebody says who draws any token that is allowed; None if `most` are not enough."""
+    """Return a function that answers with random allowed tokens; None if `most` do not suffice."""
 
     def speak(constraint: Constraint, dice: random.Random, most: int = 600) -> bytes | None:
         said = b""

@@ -1,4 +1,4 @@
-"""Formats of a few kilobytes that take all the time and memory there is, unless somebody stops them."""
+"""Formats of a few kilobytes that take unlimited time or memory unless stopped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def _terms(count: int) -> list[str]:
 
 
 def patterns(count: int) -> dict[str, Any]:
-    """A schema of about 2 KB. The library looks for a text that satisfies all patterns, without bounds."""
+    """Return a schema of about 2 KB, for which the library searches without limits for a matching text."""
     terms = [{"pattern": term} for term in _terms(count)]
     return {
         "type": "object",

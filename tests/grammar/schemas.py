@@ -1,4 +1,4 @@
-"""Random JSON schemas of what the grammar compiler takes."""
+"""Random JSON schemas that the grammar compiler supports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _NAMES = ("name", "age", "tags", "größe", 'a "quoted"', "x/y~z", "when")
 
 
 def random_schema(dice: random.Random, depth: int = 3) -> Any:
-    """A schema that some short value satisfies."""
+    """Return a schema that some short value satisfies."""
     kinds = ["string", "number", "integer", "boolean", "null", "enum", "const", "pattern", "format"]
     if depth:
         kinds += ["object", "array", "tuple", "anyOf", "allOf"] * 2

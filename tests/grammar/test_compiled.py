@@ -1,4 +1,4 @@
-"""Formats that are understood, those that are not, and that an adversary can say nothing else."""
+"""Supported and refused formats; random answers cannot violate them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Spoken = Callable[..., bytes | None]
 
 @pytest.mark.scenario(225)
 @pytest.mark.parametrize("seed", range(40))
-def test_whatever_is_drawn_satisfies_the_schema(grammars: Grammars, spoken: Spoken, seed: int) -> None:
+def test_random_answers_satisfy_the_schema(grammars: Grammars, spoken: Spoken, seed: int) -> None:
     dice = random.Random(seed)
     schema = random_schema(dice)
     said = spoken(grammars.constraint(Format.json_schema(schema)), dice)
@@ -32,7 +32,7 @@ def test_whatever_is_drawn_satisfies_the_schema(grammars: Grammars, spoken: Spok
         assert list(validator.iter_errors(json.loads(said))) == []
 
 
-def test_most_of_them_come_to_an_end(grammars: Grammars, spoken: Spoken) -> None:
+def test_most_random_answers_end(grammars: Grammars, spoken: Spoken) -> None:
     ends = 0
     for seed in range(40):
         dice = random.Random(seed)
@@ -51,7 +51,9 @@ def test_most_of_them_come_to_an_end(grammars: Grammars, spoken: Spoken) -> None
         (Format.json_schema(True), r"(?s).*"),
     ],
 )
-def test_other_formats(grammars: Grammars, spoken: Spoken, format: Format, pattern: str, seed: int) -> None:
+def test_random_answers_satisfy_other_formats(
+    grammars: Grammars, spoken: Spoken, format: Format, pattern: str, seed: int
+) -> None:
     said = spoken(grammars.constraint(format), random.Random(seed))
     assert said is None or re.fullmatch(pattern, said.decode())
 
@@ -62,8 +64,8 @@ def test_json_is_any_object(grammars: Grammars, spoken: Spoken) -> None:
     assert any(value is not None for value in values)
 
 
-def test_formats_of_strings_that_nobody_knows_say_nothing(grammars: Grammars) -> None:
-    """JSON Schema has it so; and a property may be called format."""
+def test_unknown_string_formats_are_ignored(grammars: Grammars) -> None:
+    """JSON Schema allows it; and a property may be called format."""
     schema = {
         "type": "object",
         "properties": {"format": {"type": "integer", "format": "int32"}, "b": {"format": "password"}},
@@ -91,10 +93,10 @@ def test_formats_of_strings_that_nobody_knows_say_nothing(grammars: Grammars) ->
         ({"type": "object"}, {"b": 1}, True),
     ],
 )
-def test_objects_have_no_other_properties_unless_the_schema_says_so(
+def test_objects_have_no_other_properties_unless_the_schema_allows_them(
     grammars: Grammars, tokenizer: Tokenizer, schema: Any, value: Any, fits: bool
 ) -> None:
-    """As Ollama has it; schemas that are put together may each know only some of them."""
+    """Ollama behaves the same; combined schemas may each know only some of the properties."""
     matcher = grammars.matcher(Format.json_schema(schema))
     taken = {json.dumps(one) for one in (value, dict(reversed(value.items())) if fits else value)}
     found = set()
@@ -169,9 +171,7 @@ WRONG: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("schema", "message"), WRONG, ids=[str(schema)[:60] for schema, _ in WRONG])
-def test_what_is_wrong_with_a_schema_is_named_with_its_place(
-    grammars: Grammars, schema: Any, message: str
-) -> None:
+def test_schema_errors_name_the_place(grammars: Grammars, schema: Any, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         grammars.matcher(Format.json_schema(schema))
 
@@ -198,7 +198,7 @@ def test_what_is_wrong_with_a_schema_is_named_with_its_place(
     ],
     ids=str,
 )
-def test_references_that_come_to_an_end_are_followed(grammars: Grammars, schema: Any) -> None:
+def test_references_that_end_are_followed(grammars: Grammars, schema: Any) -> None:
     grammars.matcher(Format.json_schema(schema))
 
 
@@ -214,6 +214,6 @@ def test_references_that_come_to_an_end_are_followed(grammars: Grammars, schema:
         (Format.grammar("start: " + "(" * 5000 + '"a"'), "nested 5000 levels"),
     ],
 )
-def test_what_is_wrong_with_a_grammar_is_said(grammars: Grammars, format: Format, message: str) -> None:
+def test_grammar_errors_are_explained(grammars: Grammars, format: Format, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         grammars.matcher(format)

@@ -1,4 +1,4 @@
-"""Answers that follow thinking, forced tokens, and models that know no end."""
+"""Answers after thinking, forced tokens, and models without an end token."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import pytest
 from puna.chat.answers.family import Reading
 from puna.chat.answers.parts import Tags
 from puna.chat.answers.registry import PARSERS, PLAIN
-from puna.chat.templates.format import Traits
-from puna.chat.templates.messages import Chat, Message
+from puna.chat.templates.messages import Chat, Message, Traits
 from puna.conversation.chat_model import reading_of
 from puna.gguf import open_gguf
 from puna.grammar.compiled import Grammars
@@ -30,7 +29,7 @@ FORMAT = Format.regex(r"\[[0-9]{1,3}\]")
 
 
 def say(constraint: Constraint, tokenizer: Tokenizer, text: str) -> bool:
-    """Whether all tokens of `text` are allowed one after another, and taken."""
+    """Return whether all tokens of `text` are allowed one after another, following them."""
     for token in tokenizer.encode(text, add_special=False, first=False):
         if not allows(constraint, token) or not constraint.accept(token):
             return False
@@ -53,20 +52,20 @@ def test_a_model_may_answer_without_thinking(grammars: Grammars, tokenizer: Toke
     assert constraint.finished
 
 
-def test_what_begins_like_thinking_must_be_it(grammars: Grammars, tokenizer: Tokenizer) -> None:
+def test_an_answer_cannot_break_off_the_opening_tag(grammars: Grammars, tokenizer: Tokenizer) -> None:
     constraint = grammars.constraint(FORMAT, TAGS)
     assert say(constraint, tokenizer, "<thi")
     assert not say(constraint, tokenizer, "[")
 
 
-def test_thinking_that_the_prompt_began_goes_on(grammars: Grammars, tokenizer: Tokenizer) -> None:
+def test_thinking_begun_in_the_prompt_continues(grammars: Grammars, tokenizer: Tokenizer) -> None:
     constraint = grammars.constraint(FORMAT, TAGS, begun=True)
     assert say(constraint, tokenizer, "hmm</think>[1]")
     assert constraint.finished
 
 
 @pytest.mark.parametrize("parser", [name for name, named in PARSERS.items() if named.begins != "prompt"])
-def test_thinking_that_begins_without_a_tag_goes_on(
+def test_thinking_that_begins_without_a_tag_continues(
     grammars: Grammars, tokenizer: Tokenizer, parser: str
 ) -> None:
     chat = Chat(messages=[Message(role="user", content="Say")])
@@ -93,10 +92,10 @@ def test_thinking_cannot_end_the_text(grammars: Grammars, tokenizer: Tokenizer) 
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whoever_thinks_at_random_answers_in_the_format(
+def test_random_thinking_is_followed_by_an_answer_in_the_format(
     grammars: Grammars, tokenizer: Tokenizer, spoken: Callable[..., bytes | None], seed: int
 ) -> None:
-    """The closing tag is one that random tokens soon hit, and that their tokens run over."""
+    """Random tokens soon hit the closing tag, and may extend beyond it."""
     tags = Tags("<", " t")
     said = spoken(grammars.constraint(FORMAT, tags), random.Random(seed), 3000)
     assert said is not None
@@ -104,10 +103,8 @@ def test_whoever_thinks_at_random_answers_in_the_format(
     assert isinstance(json.loads(text), list)
 
 
-def test_a_token_that_runs_over_into_a_wrong_answer_is_not_drawn(
-    grammars: Grammars, tokenizer: Tokenizer
-) -> None:
-    """ " the" closes the thinking and goes on with "he", which no answer begins with."""
+def test_a_token_that_runs_into_a_wrong_answer_is_rejected(grammars: Grammars, tokenizer: Tokenizer) -> None:
+    """ " the" closes the thinking and goes on with "he", with which no answer begins."""
     constraint = grammars.constraint(FORMAT, Tags("<", " t"), begun=True)
     (the,) = tokenizer.encode(" the", add_special=False)
     assert allows(constraint, the)
@@ -120,7 +117,7 @@ def test_a_token_that_runs_over_into_a_wrong_answer_is_not_drawn(
     assert fitting.finished
 
 
-def test_an_answer_taken_in_half_is_taken_back(grammars: Grammars, tokenizer: Tokenizer) -> None:
+def test_a_half_consumed_answer_is_rolled_back(grammars: Grammars, tokenizer: Tokenizer) -> None:
     """ " story" closes the thinking, then says "tory": "t", "o", "r" fit the format, "y" does not."""
     constraint = grammars.constraint(Format.regex("to(p|rn)"), Tags("<", " s"), begun=True)
     (story,) = tokenizer.encode(" story", add_special=False)
@@ -130,9 +127,7 @@ def test_an_answer_taken_in_half_is_taken_back(grammars: Grammars, tokenizer: To
     assert constraint.finished
 
 
-def test_forced_tokens_are_what_the_tokenizer_makes_of_the_text(
-    grammars: Grammars, tokenizer: Tokenizer
-) -> None:
+def test_forced_tokens_are_the_tokenizers(grammars: Grammars, tokenizer: Tokenizer) -> None:
     constraint = grammars.constraint(Format.regex("(a|b) story once upon(x|y)"))
     assert constraint.forced() == []
     assert say(constraint, tokenizer, "a")
@@ -152,7 +147,7 @@ def test_forced_texts_of_any_length_take_no_time(grammars: Grammars, tokenizer: 
 
 
 @pytest.mark.parametrize("said", ["", "[", "[4"])
-def test_looking_ahead_of_drafts_changes_nothing(grammars: Grammars, tokenizer: Tokenizer, said: str) -> None:
+def test_looking_ahead_changes_nothing(grammars: Grammars, tokenizer: Tokenizer, said: str) -> None:
     format = Format.regex("\\[[0-9]{1,3}(a|b|\\])")
     looking, following = grammars.constraint(format), grammars.constraint(format)
     assert say(looking, tokenizer, said)
@@ -166,7 +161,7 @@ def test_looking_ahead_of_drafts_changes_nothing(grammars: Grammars, tokenizer: 
         assert np.array_equal(mask, following.allowed())
 
 
-def test_nothing_is_drafted_of_thinking(grammars: Grammars, tokenizer: Tokenizer) -> None:
+def test_thinking_is_not_drafted(grammars: Grammars, tokenizer: Tokenizer) -> None:
     thinking = grammars.constraint(FORMAT, TAGS, begun=True)
     assert thinking.after(tokenizer.encode("hm", add_special=False)) == []
 
@@ -179,7 +174,7 @@ def test_a_model_without_an_end_token_ends_with_its_format(tmp_path: Path) -> No
     assert constraint.finished
 
 
-def test_control_tokens_are_no_text(grammars: Grammars, tokenizer: Tokenizer) -> None:
+def test_control_tokens_do_not_stand_for_text(grammars: Grammars, tokenizer: Tokenizer) -> None:
     constraint = grammars.constraint(Format.regex("(?s).*"))
     for id in range(tokenizer.vocab_size):
         wanted = bool(not tokenizer.is_control(id) or id in tokenizer.eos_ids)

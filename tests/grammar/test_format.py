@@ -12,7 +12,7 @@ from puna.grammar.format import LONGEST, MAX_CHOICES, Format, format_of
 
 
 @pytest.mark.scenario(235)
-def test_no_format_is_none() -> None:
+def test_empty_formats_are_none() -> None:
     assert format_of(None) is None
     assert format_of("") is None
 
@@ -63,6 +63,6 @@ def test_any_other_format_is_refused(value: Any) -> None:
         (lambda: Format.choice(["a"] * (MAX_CHOICES + 1)), "at most 10,000 choices"),
     ],
 )
-def test_what_is_no_format_is_refused_in_words(make: Any, message: str) -> None:
+def test_invalid_formats_are_refused_with_a_reason(make: Any, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         make()

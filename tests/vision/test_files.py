@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from puna.chat.templates.capabilities import capabilities
+from puna.chat.templates.choose import abilities
 from puna.chat.templates.model_facts import facts_at, projector_for
 from puna.errors import ImageError, ModelError, UnsupportedModelError
 from puna.model.load import load_model
@@ -34,8 +34,8 @@ def apart(tmp_path_factory: pytest.TempPathFactory) -> Layout:
 
 
 def test_capabilities_say_vision_where_there_is_a_tower(together: Layout, apart: Layout) -> None:
-    assert "vision" in capabilities(facts_at(together.model))
-    assert "vision" not in capabilities(facts_at(apart.model))
+    assert "vision" in abilities(facts_at(together.model)).capabilities
+    assert "vision" not in abilities(facts_at(apart.model)).capabilities
     assert apart.projector is not None
     assert projector_for([apart.model, apart.projector], apart.model) == apart.projector
 

@@ -1,1 +1,1 @@
-"""Chats: templates, which write a conversation as a prompt, and parsers, which read answers."""
+"""Chat templates, which write a conversation as a prompt, and parsers, which read answers."""

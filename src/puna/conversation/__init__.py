@@ -1,1 +1,1 @@
-"""Talking with a loaded model, where it runs: messages become prompts, tokens text and thinking."""
+"""Conversations with a loaded model, in its process: from messages to prompts, from tokens to answers."""

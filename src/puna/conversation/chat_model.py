@@ -1,12 +1,13 @@
-"""A loaded model as one talks to it, for the runner and the library alike."""
+"""A loaded model together with its chat templates, for the runner and the library alike."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache, partial
 
 import msgspec
 
@@ -15,11 +16,10 @@ from puna.chat.answers.family import Reading
 from puna.chat.answers.registry import PARSERS, family_by
 from puna.chat.answers.tools import tools_of
 from puna.chat.templates.choose import ChatTemplate, chat_template
-from puna.chat.templates.fit import fit_chat, remaining
-from puna.chat.templates.format import Traits
-from puna.chat.templates.messages import Chat, Insert, Message, tagged
+from puna.chat.templates.messages import Chat, Insert, Traits, tagged
 from puna.chat.templates.model_facts import ModelFacts
 from puna.chat.templates.renderer.client import Renderer
+from puna.conversation.fit import fit_chat, newest, size
 from puna.conversation.pictures import Pictures
 from puna.conversation.turns import RenderQueue
 from puna.engine.engine import Engine
@@ -30,33 +30,23 @@ from puna.grammar.compiler.protocol import FormatTask
 from puna.machine import is_out_of_memory
 from puna.protocol import Embed, Failed, Generate, Prompted
 
+log = logging.getLogger("puna.conversation")
 
-def newest(messages: Sequence[Message], max_bytes: int) -> tuple[list[Message], int]:
-    """The system messages, and the newest others as long as all have at most `max_bytes` of text together.
+#: Request id of the model's own look at its template.
+_NOBODY = -1
 
-    Also returns how many bytes of text were left out. The last message stays, however long.
-    """
-    sizes = [size(message) for message in messages]
-    left_out = sum(sizes) - max_bytes
-    start = dropped = 0
-    while dropped < left_out and start < len(messages) - 1:
-        if messages[start].role != "system":
-            dropped += sizes[start]
-        start += 1
-    return remaining(messages, start), dropped
+#: Formats compiled at the same time, each in its own process.
+_MAX_COMPILED = 4
 
-
-def size(message: Message) -> int:
-    """Bytes of text in a message."""
-    calls = len(msgspec.json.encode(message.tool_calls)) if message.tool_calls else 0
-    return text_size(message.content) + text_size(message.thinking) + calls
+#: Resolved templates kept with their digests; a model has one, more only come with requests.
+_KEPT_TEMPLATES = 8
 
 
 def reading_of(request: Generate, traits: Traits, architecture: str, prompt: str) -> Reading | None:
-    """How answers to `prompt` are read; None where all of them is what the model says.
+    """Return how answers to `prompt` are read; None if they are plain text.
 
-    `traits` are those of the template that the request uses. A name of the request itself (`parser`) counts
-    more than they do, and one that nobody knows does not count.
+    `traits` are those of the request's template. The request's own `parser` takes precedence over them if it
+    is a known one.
     """
     named = PARSERS.get(request.parser)
     family = family_by(request.parser, traits.family, architecture, traits.call_tags)
@@ -85,24 +75,15 @@ def reading_of(request: Generate, traits: Traits, architecture: str, prompt: str
     )
 
 
-log = logging.getLogger("puna.conversation")
-
-#: The request that is none: asking what the model's own template is like.
-_NOBODY = -1
-
-#: Formats that are compiled at the same time, each in a process of its own.
-_MAX_COMPILED = 4
-
-
 @dataclass(frozen=True)
 class _Read:
-    """A text as the model reads it; `inputs` where there are images in it."""
+    """A text as the model's input; `inputs` is set if it contains images."""
 
     tokens: list[int]
     inputs: list[Input] | None = None
 
     def after(self, context: list[int]) -> _Read:
-        """With the tokens of `context` before it."""
+        """Return the input with the tokens of `context` before it."""
         if not context:
             return self
         inputs = None if self.inputs is None else [*map(Input, context), *self.inputs]
@@ -110,13 +91,13 @@ class _Read:
 
 
 class ChatModel:
-    """An engine and the templates its model is talked to with.
+    """An engine and the chat templates of its model.
 
-    All methods may be called from any thread. What a template does, it does in the model's renderer.
+    All methods may be called from any thread. Templates run only in the model's renderer.
     """
 
     def __init__(self, engine: Engine, facts: ModelFacts, renderer: Renderer) -> None:
-        """`facts` are what the model's file says about chatting; `renderer` is closed with the model."""
+        """Take over `renderer`, which is closed with the model; `facts` are those of the model's file."""
         self.engine = engine
         self._tokenizer = engine.loaded.tokenizer
         self._facts = facts
@@ -128,22 +109,23 @@ class ChatModel:
         self._pictures = None if engine.images is None else Pictures(engine.images, self._turns.cancel)
         self._closing = False
         self._process = os.getpid()
-        self._own = chat_template(facts)
+        self._template = lru_cache(maxsize=_KEPT_TEMPLATES)(partial(chat_template, facts))
+        self._own = self._template("")
         self._own_traits: Traits | None = None
         if engine.loaded.generates:
-            # Requests that are no conversations may want to know where answers end.
+            # Requests without a conversation may need the template's stop strings.
             self._turns.add(_NOBODY, self._own.digest, self._look_at_own, lambda: None)
 
     @property
     def architecture(self) -> str:
-        """The model's, as its file names it."""
+        """The model's architecture, as its file names it."""
         return self._facts.architecture
 
     def submit(self, request: Generate | Embed, sink: Sink) -> None:
         """Queue a request; its events go to `sink`, `Prompted` first where text is generated.
 
-        Raises at once when it cannot be served, as far as that is known without a template or a format:
-        `RequestError`, `ContextLengthError`, `UnavailableError`, `RunnerError`. Else `sink` gets a `Failed`.
+        Raises `RequestError`, `ContextLengthError`, `UnavailableError` or `RunnerError` at once if that takes
+        neither template nor format; otherwise `sink` gets a `Failed`.
         """
         self.refuse_after_fork()
         if isinstance(request, Embed):
@@ -165,7 +147,7 @@ class ChatModel:
         self._prepare(request, sink, start)
 
     def render(self, request: Generate, sink: Sink) -> None:
-        """Tell `sink` what the prompt of `request` comes to: `Prompted`, or `Failed`. Raises as `submit`."""
+        """Send the prompt of `request` to `sink` as `Prompted`, or `Failed`. Raises as `submit`."""
         self.refuse_after_fork()
         self._prepare(request, sink, lambda prompt: sink(self._prompted(request, prompt)))
 
@@ -174,9 +156,9 @@ class ChatModel:
         (self._pictures or self._turns).cancel(request_id)
 
     def refuse_after_fork(self) -> None:
-        """Raise UnavailableError in a process that was forked from the one which loaded the model.
+        """Raise UnavailableError in a process forked from the one that loaded the model.
 
-        The threads that compute are not there, and a request would wait for ever.
+        It lacks the computing threads, so that a request would wait for ever.
         """
         if os.getpid() != self._process:
             raise UnavailableError(
@@ -186,9 +168,9 @@ class ChatModel:
             )
 
     def close(self) -> None:
-        """End all requests with an error, and give the model's memory back."""
+        """End all requests with an error, and free the model's memory."""
         if os.getpid() != self._process:
-            return  # its threads and processes are those of the process that loaded it
+            return  # threads and processes belong to the process that loaded the model
         self._closing = True
         if self._pictures is not None:
             self._pictures.close()
@@ -198,9 +180,9 @@ class ChatModel:
         self.engine.close()
 
     def _prepare(self, request: Generate, sink: Sink, use: Callable[[FittedPrompt], None]) -> None:
-        """Make the prompt of `request` and `use` it: at once, or when its images and its text have had turns.
+        """Pass the prompt of `request` to `use`, at once or after waiting for its images and its rendering.
 
-        `sink` gets the errors of later.
+        `sink` gets the errors that occur after waiting.
         """
         request, files = _tagged(request)
         if files:
@@ -223,8 +205,8 @@ class ChatModel:
     def _queue(
         self, request: Generate, sink: Sink, use: Callable[[FittedPrompt], None], images: list[Image]
     ) -> None:
-        """Make the prompt of `request` when it is its turn with the renderer, and `use` it."""
-        template = chat_template(self._facts, request.template)
+        """Pass the prompt of `request` to `use` when it is its turn with the renderer."""
+        template = self._template(request.template)
 
         def render() -> None:
             use(self._rendered(request, template, images))
@@ -235,12 +217,12 @@ class ChatModel:
     def _take_turn(
         turns: RenderQueue, request: Generate, sink: Sink, kind: bytes, work: Callable[[], None]
     ) -> None:
-        """Have `work` done when it is the turn of `request`. Errors go to `sink`."""
+        """Do `work` when it is the turn of `request`. Errors go to `sink`."""
 
         def tried() -> None:
             try:
                 work()
-            except Exception as error:  # also a defect, which must not end this thread
+            except Exception as error:  # including bugs, which must not end this thread
                 sink(_failure(request, error))
 
         def give_up() -> None:
@@ -249,11 +231,11 @@ class ChatModel:
         turns.add(request.id, kind, tried, give_up)
 
     def _traits_of(self, request: Generate) -> Traits | None:
-        """What the template of a request that is no conversation says; None if the renderer must be asked."""
+        """Return the traits for a request without a conversation; None if the renderer must be asked."""
         if isinstance(request.prompt, Chat | Insert):
             return None
         if not request.think and (request.options.stop is not None or request.ignore_eos):
-            return Traits()  # nothing of it counts
+            return Traits()  # none of them matters
         return None if request.template else self._own_traits
 
     def _look_at_own(self) -> None:
@@ -265,7 +247,10 @@ class ChatModel:
                 log.warning("the model's chat template cannot be used: %s", error)
 
     def _rendered(self, request: Generate, template: ChatTemplate, images: list[Image]) -> FittedPrompt:
-        """Raises `TemplateError`, `TemplateLimitError`, `RendererError`, and what `Rendering.text` does."""
+        """Return the prompt of `request`, using the renderer.
+
+        Raises `TemplateError`, `TemplateLimitError`, `RendererError`, and the errors of `Rendering.text`.
+        """
         match request.prompt:
             case Chat() as chat:
                 return self._chat(request, chat, template, images)
@@ -281,9 +266,9 @@ class ChatModel:
     def _chat(
         self, request: Generate, chat: Chat, template: ChatTemplate, images: list[Image]
     ) -> FittedPrompt:
-        """The prompt of a conversation, from which messages are left out if it is too long."""
+        """Return the prompt of a conversation, without its oldest messages if it is too long."""
         context = request.context or []
-        tries: dict[str, _Read] = {}  # of the whole chat first, then of each shorter try
+        tries: dict[str, _Read] = {}  # the whole chat first, then each shorter try
         messages, missing_bytes = chat.messages, 0
         shorten = chat.shorten and request.truncate
         if shorten:
@@ -307,13 +292,13 @@ class ChatModel:
                 text = rendering.text()
                 count(text)
         everything, read = next(iter(tries.values())), tries[text]
-        # What was not even tokenised had at least so many.
+        # A lower bound for the text that was not even tokenised.
         missing = -(-missing_bytes // self._tokenizer.longest_bytes)
         dropped = missing + len(everything.tokens) - len(read.tokens)
         return self._fitted(request, rendering.traits, read.after(context), text, dropped)
 
     def _plain(self, request: Generate, traits: Traits, images: list[Image]) -> FittedPrompt:
-        """The prompt of a request that is text or tokens. Raises `RequestError`, `ContextLengthError`."""
+        """Return the prompt of a request in text or tokens. Raises `RequestError`, `ContextLengthError`."""
         match request.prompt:
             case str(text):
                 return self._text(request, traits, text, images)
@@ -343,7 +328,7 @@ class ChatModel:
     ) -> FittedPrompt:
         stop = request.options.stop
         if stop is None:
-            # A template's stop strings are the model's end, spelled out. A text with a format ends by itself.
+            # A template's stop strings spell out the end token. An answer with a format ends by itself.
             stop = () if request.ignore_eos or request.format is not None else traits.stop
         return FittedPrompt(
             tokens=read.tokens,
@@ -359,14 +344,14 @@ class ChatModel:
         if request.prompt_logprobs:
             if isinstance(request.prompt, str):
                 own = self._tokenizer.encode(prompt.text, add_special=False)
-                begin = int(own[:1] != prompt.tokens[:1])  # the begin token the model wants comes first
+                begin = int(own[:1] != prompt.tokens[:1])  # the prompt starts with an added begin token
             if begin == 0:
                 first = self._tokenizer.decode(prompt.tokens[:1])
         return Prompted(id=request.id, text=prompt.text, tokens=prompt.tokens, begin=begin, first=first)
 
 
 def _tagged(request: Generate) -> tuple[Generate, list[bytes]]:
-    """Return the request with tags in place of its images, and the files of these."""
+    """Return the request with tags in place of its images, and the image files."""
     if not isinstance(chat := request.prompt, Chat):
         return request, request.images
     messages, files = tagged(chat.messages)

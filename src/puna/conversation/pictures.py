@@ -1,4 +1,4 @@
-"""Requests whose images have to be decoded: clients take turns, an image each."""
+"""Decoding of images for waiting requests: clients take turns, an image each."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class _Waiting:
 
 
 class Pictures:
-    """Has images decoded, one after the other, on a thread of its own that starts with the first.
+    """Queue of images to decode, one at a time, on a thread that starts with the first.
 
-    Nobody waits for another client's images but for the one that is being decoded and the next one of each,
-    and requests without images wait for none.
+    A client waits for at most the image being decoded and the next one of each other client; requests
+    without images do not wait.
     """
 
     def __init__(self, images: Images, cancel: Callable[[int], None]) -> None:
-        """`cancel` stops a request whose images have been read."""
+        """Decode with `images`; `cancel` stops a request whose images are ready."""
         self._images = images
         self._cancel = cancel
         self._changed = threading.Condition()
-        self._waiting: list[_Waiting] = []  # those that wait longer come first
+        self._waiting: list[_Waiting] = []  # the longest wait first
         self._turns = ClientRotation()
         self._at_work: _Waiting | None = None
         self._closed = False
@@ -55,9 +55,9 @@ class Pictures:
         use: Callable[[list[Image]], None],
         fail: Callable[[Exception], None],
     ) -> None:
-        """Have `use` called with the images in `files`, or `fail` with what is wrong with them.
+        """Call `use` with the images in `files`, or `fail` with their error.
 
-        That is at once if all of them are known. Neither is called for a request that is cancelled. Raises
+        `use` is called at once if all images are known, and neither for a cancelled request. Raises
         `ImageError` for too many images, and RunnerError once closed.
         """
         one = _Waiting(request, ReadingImages(self._images, files), use, fail)
@@ -76,7 +76,7 @@ class Pictures:
     def cancel(self, request_id: int) -> None:
         """Stop a request, whether it waits, is at work, or has its images.
 
-        The process that decodes its image is ended.
+        A process decoding its image is ended.
         """
         with self._changed:
             at_work = self._at_work
@@ -94,7 +94,7 @@ class Pictures:
             self._cancel(request_id)
 
     def close(self) -> None:
-        """Give up what waits, and what is at work."""
+        """Fail all requests, waiting and at work, and end the thread."""
         with self._changed:
             self._closed = True
             waiting, self._waiting = self._waiting, []
@@ -130,10 +130,10 @@ class Pictures:
                 one.fail(RunnerError("the model was unloaded"))
             elif failure is not None:
                 one.fail(failure)
-            del one, failure  # with the files, while this thread waits
+            del one, failure  # frees the files while this thread waits
 
     def _next(self) -> _Waiting | None:
-        """The request whose turn it is; None once closed."""
+        """Return the request whose turn it is; None once closed."""
         with self._changed:
             while not self._waiting and not self._closed:
                 self._changed.wait()

@@ -1,4 +1,4 @@
-"""Requests that wait for their template or format: those whose own have been quick go first."""
+"""The queue for rendering templates and compiling formats, in which quick ones go first."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from puna.errors import RunnerError
 
 _log = logging.getLogger(__name__)
 
-#: Seconds that work is assumed to take of which nothing is known.
+#: Assumed seconds of work of an unknown kind.
 _UNKNOWN_S: Final = 0.5
-#: Kinds of work whose time is remembered.
+#: Kinds of work whose times are remembered.
 _REMEMBERED: Final = 256
 
 
@@ -33,10 +33,10 @@ class _Waiting:
 
 
 class RenderQueue:
-    """Does pieces of work on threads of its own, one after the other on each; they start with the first.
+    """Queue of work for a few threads, which start when needed; work expected to be quick goes first.
 
-    So a template or format that is slow time after time holds up only those that are no better or not yet
-    known, and everybody else for one of its turns at most.
+    So a consistently slow template or format delays only those that are as slow or unknown, and everything
+    else by at most one of its turns.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class RenderQueue:
         threads: int = 1,
         stop: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`cancel` stops a request whose turn is over, `stop` one that is at work, if that is possible."""
+        """Use `cancel` to stop a request after its turn, and `stop` during it, if possible."""
         self._name = name
         self._cancel = cancel
         self._max_threads = threads
@@ -55,18 +55,18 @@ class RenderQueue:
         self._changed = threading.Condition()
         self._waiting: list[_Waiting] = []
         self._numbers = itertools.count()
-        self._seconds: OrderedDict[bytes, float] = OrderedDict()  # of each kind's turns, late ones most
-        self._at_work: dict[int, bool] = {}  # requests, and whether they were cancelled
+        self._seconds: OrderedDict[bytes, float] = OrderedDict()  # moving average of each kind's turns
+        self._at_work: dict[int, bool] = {}  # request ids, and whether they were cancelled
         self._closed = False
         self._threads: list[threading.Thread] = []
 
     def add(
         self, request_id: int, kind: bytes, work: Callable[[], None], give_up: Callable[[], None]
     ) -> None:
-        """Have `work` called, or `give_up` if `close` comes first or it raises.
+        """Call `work` when it is its turn, or `give_up` if it raises or `close` comes first.
 
-        Work of one `kind`, the digest of a template or a format, takes about as long each time. Raises
-        RunnerError once closed.
+        Work of one `kind`, the digest of a template or a format, is expected to take the same time as
+        before. Raises RunnerError once closed.
         """
         with self._changed:
             if self._closed:
@@ -97,7 +97,7 @@ class RenderQueue:
             self._cancel(request_id)
 
     def close(self) -> None:
-        """Give up what waits."""
+        """Give up all waiting work, stop the work in progress, and end the threads."""
         with self._changed:
             self._closed = True
             waiting, self._waiting = self._waiting, []
@@ -123,7 +123,7 @@ class RenderQueue:
             began = time.monotonic()
             try:
                 turn.work()
-            except Exception:  # too little memory for the error itself, say
+            except Exception:  # for example, no memory left to report the error
                 _log.exception("a request could not be prepared")
                 turn.give_up()
             with self._changed:
@@ -131,7 +131,7 @@ class RenderQueue:
                 self._note(turn.kind, time.monotonic() - began)
             if cancelled:
                 self._cancel(turn.request_id)
-            del turn  # with the messages in it, while this thread waits
+            del turn  # frees the messages while this thread waits
 
     def _note(self, kind: bytes, seconds: float) -> None:
         before = self._seconds.pop(kind, seconds)

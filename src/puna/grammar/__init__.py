@@ -1,1 +1,1 @@
-"""Answers in a shape that was asked for: what may follow, token by token."""
+"""Constrained answers: which tokens a requested format allows next."""

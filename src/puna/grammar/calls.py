@@ -1,4 +1,4 @@
-"""A grammar of tool calls in a family's own markup: whatever follows it is a call with valid arguments."""
+"""Grammars of tool calls with valid arguments, in a family's own markup."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from puna.grammar.schema import checked_schema
 from puna.grammar.text_values import Unwritable, looks_other, text_terminal
 from puna.tokenizer import Tokenizer
 
-#: Calls of one answer where some are forced.
+#: Calls in one answer if a grammar governs them.
 MAX_CALLS: Final = 64
 
-#: What an object's schema may say where each parameter has markup of its own.
+#: Keywords supported in an object's schema if each parameter has its own markup.
 _OF_PARAMETERS: Final = frozenset(("type", "properties", "required", "additionalProperties"))
 
-#: Spells a text of the markup: its control tokens as such.
+#: Writes a text of the markup in Lark, with its control tokens as tokens.
 Spell = Callable[[str], str]
 
 
 def calls_grammar(reading: Reading, spell: Spell) -> str:
-    """The grammar (in Lark) of answers that call tools as `reading.choice` wants it.
+    """Return the Lark grammar of answers that call tools according to `reading.choice`.
 
-    Raises `RequestError` that names the tool and says what is wrong with its parameters.
+    Raises a `RequestError` that names the tool and what is wrong with its parameters.
     """
     syntax, tools = reading.family.calls, _chosen(reading)
     if syntax is None:
@@ -42,7 +42,7 @@ def calls_grammar(reading: Reading, spell: Spell) -> str:
 
 
 def check_tools(reading: Reading) -> None:
-    """Raises `RequestError` that names the tool, and the place in its parameters, that cannot be used."""
+    """Raise a `RequestError` naming the first unusable tool and the place in its parameters, if any."""
     for tool in _chosen(reading):
         with _of_tool(tool):
             check_parts(checked_schema(dict(tool.parameters)).parts())
@@ -50,7 +50,7 @@ def check_tools(reading: Reading) -> None:
 
 @contextmanager
 def _of_tool(tool: Tool) -> Iterator[None]:
-    """Let errors say that they are about the parameters of `tool`."""
+    """Prefix errors with the tool whose parameters they are about."""
     try:
         yield
     except RequestError as error:
@@ -89,7 +89,7 @@ class _Writer:
             self._or_text(form, openings, several)
 
     def _or_text(self, form: Form, openings: tuple[str, ...], several: bool) -> None:
-        """What is said instead of calls, or before them."""
+        """Add the rules of text instead of calls, or before them."""
         self.start = "calls | said"
         if form.said:
             self.rules.append(f"said: ({self._spelled(form.lead)})? {self._spelled(form.said)} TEXT")
@@ -98,7 +98,7 @@ class _Writer:
         begins = form.begin or form.before
         controls = [text for text in openings if self.spell(text).startswith("<[")]
         plain = [text for text in openings if text not in controls]
-        if not openings:  # only what an answer begins with can be a call
+        if not openings:  # only the start of an answer can be a call
             self.rules += ["said: TEXT", r"TEXT: /([^\s{\[](?s:.*))?/"]
             return
         without = " & ".join(["ANY", *(f"~(ANY {json.dumps(text)} ANY)" for text in plain)])
@@ -115,7 +115,7 @@ class _Writer:
         self.start = "said"
 
     def _rest(self, first: str, form: Form, several: bool, rest: str) -> None:
-        """Calls after the first text of their markup."""
+        """Add the rules of calls after the first text of their markup."""
         more = f" ({self._spelled(form.between)} call){{0,{MAX_CALLS - 1}}}" if several else ""
         if form.begin:
             self.rules.append(f"rest: {rest} {first}{more} {self._spelled(form.end)}")
@@ -140,10 +140,8 @@ class _Writer:
         )
         self.rules.append(f"tool_{number}: {self._spelled(form.before)} body_{number}")
 
-    # --- parameters with markup of their own ---------------------------------------------------------
-
     def _parameters(self, number: int, tool: Tool, form: ParameterForm) -> str:
-        """The rule of all parameters in the order of the schema, without some of those not required."""
+        """Return the rule of all parameters in the schema's order, where optional ones may be missing."""
         schema = tool.parameters
         for keyword in schema.keys() & SAYING - _OF_PARAMETERS:
             raise RequestError(f'the keyword "{keyword}" at # is not supported in calls of this model')
@@ -156,7 +154,7 @@ class _Writer:
             if name in required or (part is not False and _branches(tool, part, _place(name)))
         ]
         between = self._spelled(form.between)
-        # From the last: what may follow when nothing was written yet, and when something was.
+        # From the last parameter backwards: the rule if none was written before, and if some were.
         none, some = '""', '""'
         for place, name in reversed(list(enumerate(names))):
             rule = f"p_{number}_{place}"
@@ -194,7 +192,7 @@ class _Writer:
     def _text(
         self, terminal: str, name: str, schema: Any, form: ParameterForm, place: str, others: list[str]
     ) -> str:
-        """The rule of a parameter that is a string, which is written as it is; it may be of `others`, too."""
+        """Return the rule of a string, written verbatim, of a parameter that may also have types `others`."""
         assert form.quotes is not None
         opening, closing = form.quotes
         closing += form.closing
@@ -204,7 +202,7 @@ class _Writer:
             raise RequestError(f"{error} at {place} is not supported in calls of this model") from None
         excluded = []
         mark = closing.strip()
-        if form.untyped:  # else it would be read as something else, or without its line breaks
+        if form.untyped:  # else it would be read as another type, or without its line breaks
             excluded += [f"~{look}" for look in looks_other(dict.fromkeys(("null", *others)))]
             if not opening.endswith("\n"):
                 excluded += [r"~/\n(?s:.*)/", r"~/(?s:.*)\n/"]
@@ -227,10 +225,9 @@ def _place(name: str) -> str:
 
 
 def _branches(tool: Tool, schema: Any, place: str) -> list[tuple[str, Any]]:
-    """Ways to satisfy a schema, each with the kind of its values: a string, or anything else.
+    """Return the ways to satisfy a schema, each with the kind of its values: "string" or "other".
 
-    There is none where no value does. Unions may lead back to themselves, or to one schema again and again:
-    it is one way all the same.
+    The list is empty if no value does. A schema that recursive unions reach repeatedly counts once.
     """
     ways: list[tuple[str, Any]] = []
     waiting, seen = [schema], set[int]()
@@ -252,7 +249,7 @@ def _branches(tool: Tool, schema: Any, place: str) -> list[tuple[str, Any]]:
 
 
 def _union(schema: Mapping[str, Any], place: str) -> list[Any] | None:
-    """The schemas of which one must hold, if that is all that `schema` says."""
+    """Return the alternatives of a schema that is nothing but a union; None for other schemas."""
     for keyword in ("anyOf", "oneOf"):
         listed = schema.get(keyword)
         if not isinstance(listed, list):
@@ -266,7 +263,7 @@ def _union(schema: Mapping[str, Any], place: str) -> list[Any] | None:
 
 
 def _ways(tool: Tool, schema: Mapping[str, Any], place: str) -> list[tuple[str, Any]]:
-    """As `_branches`, of a schema that is no union."""
+    """Return `_branches` for a schema without a union."""
     if "allOf" in schema:
         raise RequestError(f'the keyword "allOf" at {place} is not supported in calls of this model')
     types = tool.types_of(schema)
@@ -286,12 +283,12 @@ def _ways(tool: Tool, schema: Mapping[str, Any], place: str) -> list[tuple[str, 
         return [*ways, ("string", {**schema, "enum": texts})] if texts else ways
     if types in ([], ["string"]):
         return [("string", schema)]
-    # A text of several types would be read as the first that fits, so it is written as one of the others.
+    # Text would be read as the first type that fits, so only the types other than string are written.
     return [("other", {**schema, "type": [kind for kind in types if kind != "string"]})]
 
 
 def _is_read_otherwise(tool: Tool, name: str, kind: str, schema: Any) -> bool:
-    """Whether each of the texts to choose from would be read as something else."""
+    """Return whether every string to choose from would be read as another type."""
     if kind != "string" or not isinstance(schema, Mapping):
         return False
     values = schema.get("enum")
@@ -303,7 +300,7 @@ def _as_object(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_definitions(schema: Any, root: Mapping[str, Any]) -> Any:
-    """`schema`, which stands within `root`, by itself."""
+    """Return `schema`, a part of `root`, with the definitions that it may reference."""
     kept = {key: root[key] for key in ("$defs", "definitions") if key in root}
     return {**kept, **schema} if isinstance(schema, Mapping) else schema
 
@@ -315,7 +312,7 @@ def _json_rule(schema: Any) -> str:
 
 
 def spelled(text: str, tokenizer: Tokenizer) -> str:
-    """`text` in Lark, with the control tokens that are spelled in it."""
+    """Write `text` in Lark, with the control tokens it contains as tokens."""
     parts: list[str] = []
     plain = b""
     for id in tokenizer.encode(text, add_special=False, first=False):

@@ -1,4 +1,4 @@
-"""Compiling formats to grammars over a model's tokens, with the `llguidance` library."""
+"""Compilation of formats to grammars over a model's tokens, with the `llguidance` library."""
 
 from __future__ import annotations
 
@@ -18,27 +18,30 @@ from puna.grammar.constraint import Constraint, Thinking, words
 from puna.grammar.diagnosis import LIMITS, check_parts, check_patterns, schema_grammar, short
 from puna.grammar.format import Format, checked
 from puna.grammar.schema import checked_schema
-from puna.grammar.vocabulary import TokenBytes
 from puna.tokenizer import Tokenizer
 
-#: Brackets within brackets of a grammar: what reads them calls itself for each.
-_DEEPEST: Final = 100
+#: Nesting of brackets in a grammar, for which its parser recurses.
+_MAX_DEPTH: Final = 100
+#: Characters of a forced text that are tokenised: only its first tokens are of use.
+_MAX_TEXT = 256
+#: Tokens at the end of a cut text that might differ if it went on.
+_UNCERTAIN = 8
 
 
 class Grammars:
-    """Compiles the formats of one model's requests. Nothing here bounds what that takes (see `compiler`)."""
+    """Compiler of formats for one model, without limits of time and memory (see `compiler` for those)."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
 
     @cached_property
     def vocabulary(self) -> LLTokenizer:
-        """The model's tokens as the library wants them. Making that takes a while."""
-        tokens = TokenizerWrapper(TokenBytes(self._tokenizer))
+        """The model's tokens in the library's form, which takes a while to build."""
+        tokens = TokenizerWrapper(_TokenBytes(self._tokenizer))
         return LLTokenizer(tokens, eos_token=sorted(self._tokenizer.eos_ids) or None)
 
     def constraint_of(self, format: Format | None, reading: Reading | None) -> Constraint | None:
-        """What may follow in an answer that is read so. Raises `RequestError`."""
+        """Return the constraint of an answer that is read as `reading`. Raises `RequestError`."""
         if reading is not None and reading.forces_calls:
             return self._of_calls(reading)
         if format is None:
@@ -63,8 +66,7 @@ class Grammars:
     def constraint(self, format: Format, thinking: Tags | None = None, *, begun: bool = False) -> Constraint:
         """Return the constraint of an answer, which may come after thinking between tags.
 
-        With `begun` the answer starts inside the thinking. Raises `RequestError` that says what is wrong with
-        the format.
+        With `begun` the answer starts inside the thinking. Raises `RequestError` for an unusable format.
         """
         told_apart = None
         if thinking is not None:
@@ -74,15 +76,12 @@ class Grammars:
         return Constraint(self.matcher(format), self.vocabulary, self._tokenizer, told_apart)
 
     def _opening(self, tag: str) -> Format:
-        """The tag that thinking begins with: as a text, or with the control tokens that are spelled so."""
+        """Return the format of the tag that opens thinking: as text, or as the control tokens it spells."""
         spelled = self._spelled(tag)
         return Format("lark", f"start: {json.dumps(tag)}" + (f" | {spelled}" if "<[" in spelled else ""))
 
     def matcher(self, format: Format) -> LLMatcher:
-        """What follows an answer's tokens, at its beginning.
-
-        Raises `RequestError` that says what is wrong with the format.
-        """
+        """Return a matcher at the beginning of an answer. Raises `RequestError` for an unusable format."""
         match format.kind:
             case "json_schema":
                 return self._schema(format.text)
@@ -115,7 +114,7 @@ class Grammars:
     def _made(self, grammar: str, what: str) -> LLMatcher:
         matcher = LLMatcher(self.vocabulary, grammar, log_level=0, limits=LIMITS)
         if not matcher.is_error():
-            matcher.compute_bitmask()  # some mistakes show here only, and what it found out is kept
+            matcher.compute_bitmask()  # some mistakes only show here, and the result is cached
         if matcher.is_error():
             raise RequestError(f"format: {what} cannot be used: {short(matcher.get_error())}")
         return matcher
@@ -129,12 +128,12 @@ def _lark(gbnf: str) -> str:
 
 
 def _literal(text: str) -> str:
-    """A regular expression of exactly `text`."""
+    """Return a regular expression that matches exactly `text`."""
     return re.sub(r"[\\.+*?()|\[\]{}^$#&~-]", r"\\\g<0>", text)
 
 
 def _check_depth(text: str) -> None:
-    """Refuse what is nested so deeply that reading it could end the process. Quoted brackets count, too."""
+    """Refuse nesting that could crash the parser. Quoted brackets count, too."""
     depth = deepest = 0
     for character in text:
         if character in "([{":
@@ -142,7 +141,34 @@ def _check_depth(text: str) -> None:
             deepest = max(deepest, depth)
         elif character in ")]}":
             depth = max(depth - 1, 0)
-    if deepest > _DEEPEST:
+    if deepest > _MAX_DEPTH:
         raise RequestError(
-            f"format: brackets are nested {deepest} levels deep, and at most {_DEEPEST} are read"
+            f"format: brackets are nested {deepest} levels deep, and at most {_MAX_DEPTH} are read"
         )
+
+
+class _TokenBytes:
+    """A model's tokens in the form that the library's `TokenizerWrapper` takes.
+
+    Special tokens stand for no text. A model without an end token gets an extra one, which is never drawn.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        ids = range(tokenizer.vocab_size)
+        ends = tokenizer.eos_ids
+        special = {id for id in ids if tokenizer.is_control(id)} | ends
+        if tokenizer.unknown_id is not None:
+            special.add(tokenizer.unknown_id)
+        self.tokens = [tokenizer.piece(id) for id in ids]
+        if not ends:
+            special.add(len(self.tokens))
+            self.tokens.append(b"<end>")
+        self.special_token_ids = sorted(special)
+        self.eos_token_id = min(ends, default=tokenizer.vocab_size)
+        self.bos_token_id = tokenizer.bos_id
+        self._tokenizer = tokenizer
+
+    def __call__(self, text: str) -> list[int]:
+        """Return the first tokens of a text that follows another one."""
+        ids = self._tokenizer.encode(text[:_MAX_TEXT], add_special=False, parse_special=False, first=False)
+        return ids if len(text) <= _MAX_TEXT else ids[: max(len(ids) - _UNCERTAIN, 1)]

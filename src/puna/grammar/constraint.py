@@ -1,4 +1,4 @@
-"""What may follow in one answer: its grammar, after what the model thinks."""
+"""The constraint of one answer: its grammar, which applies after the thinking."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from puna.tokenizer import Tokenizer
 
 
-#: What models write between thinking and answer, once. It is not part of the answer.
+#: Texts that models may write once between thinking and answer. They are not part of the answer.
 _GAPS = ("\n", "\n\n")
 
 
 class _Phase(Enum):
-    OPENING = auto()  # the opening tag of thinking, or the answer at once
+    OPENING = auto()  # the opening tag of thinking, or directly the answer
     THINKING = auto()
     GAP = auto()  # right after the closing tag
     ANSWER = auto()
 
 
 class Thinking:
-    """How a model's thinking is told from its answer, in terms of tokens."""
+    """The boundaries of a model's thinking, in tokens."""
 
     def __init__(self, opening: LLMatcher | None, closing: str, tokenizer: Tokenizer, size: int) -> None:
-        """`opening` matches the opening tag; None when the prompt ends in it. `size` is that of masks."""
+        """Match the tag with `opening`, None if the prompt ends in it; masks have `size` words."""
         self.opening = opening
         self.closing = closing.encode()
         self._tokenizer = tokenizer
@@ -41,18 +41,18 @@ class Thinking:
 
     @cached_property
     def inside(self) -> NDArray[np.int32]:
-        """Everything but the end: an answer is still to come."""
+        """Mask of every token but the end, because an answer must follow."""
         return ~mask_of(self._tokenizer.eos_ids, self._size)
 
     @cached_property
     def gaps(self) -> frozenset[int]:
-        """Tokens that may stand between the closing tag and the answer."""
+        """Tokens that may come between the closing tag and the answer."""
         found = (self._tokenizer.encode(gap, add_special=False, first=False) for gap in _GAPS)
         return frozenset(ids[0] for ids in found if len(ids) == 1)
 
 
 class Constraint:
-    """Follows the tokens of one answer, and says which may come next."""
+    """Follower of one answer's tokens, which says which may come next."""
 
     def __init__(
         self, matcher: LLMatcher, vocabulary: LLTokenizer, tokenizer: Tokenizer, thinking: Thinking | None
@@ -65,13 +65,13 @@ class Constraint:
         self._phase = _Phase.ANSWER
         if thinking is not None:
             self._phase = _Phase.OPENING if thinking.opening is not None else _Phase.THINKING
-        self._begun = False  # a part of the opening tag has come
-        self._tail = b""  # of what was thought, which the closing tag may have begun in
+        self._begun = False  # part of the opening tag has come
+        self._tail = b""  # end of the thinking, where the closing tag may have begun
         self._rejected: list[int] = []
 
     @property
     def answering(self) -> bool:
-        """Whether the next token is one of the answer, for which `matcher` alone decides."""
+        """Whether the next token belongs to the answer, so that `matcher` alone decides."""
         return self._phase is _Phase.ANSWER
 
     @property
@@ -80,13 +80,13 @@ class Constraint:
         return self.answering and self.matcher.is_stopped()
 
     def forced(self) -> list[int]:
-        """The tokens that must come next, as far as that is certain."""
+        """Return the tokens that are certain to come next."""
         if not self.answering or self.matcher.is_stopped():
             return []
         return self.matcher.compute_ff_tokens()
 
     def after(self, drafts: list[int]) -> list[NDArray[np.int32]]:
-        """The tokens that may come after each of `drafts`, as far as an answer may begin with these."""
+        """Return the masks after each of `drafts`, up to the first one that is not allowed."""
         rows = []
         for token in drafts if self.answering else []:
             if not self.matcher.try_consume_tokens([token]):
@@ -98,9 +98,9 @@ class Constraint:
         return rows
 
     def allowed(self) -> NDArray[np.int32]:
-        """The tokens that may come next: bit i of word w is for token 32 w + i.
+        """Return the tokens that may come next: bit i of word w is for token 32 w + i.
 
-        Raises `FormatError` when following the grammar takes more than is allowed.
+        Raises `FormatError` if following the grammar exceeds a limit.
         """
         mask = self._mask()
         if self._rejected:
@@ -108,7 +108,7 @@ class Constraint:
         return mask
 
     def accept(self, token: int) -> bool:
-        """Follow `token`. False if it cannot stand after all: it is not among the `allowed` from now on."""
+        """Follow `token`. Return False if it cannot stand: it is not among the `allowed` from then on."""
         if not self._follow(token):
             self._rejected.append(token)
             return False
@@ -157,7 +157,7 @@ class Constraint:
         return True
 
     def _think(self, thinking: Thinking, text: bytes) -> bool:
-        """Follow thinking that ends in `text`; False if the answer begins there with what it must not."""
+        """Follow thinking that ends in `text`; return False if `text` also begins an invalid answer."""
         before, found, rest = text.partition(thinking.closing)
         if not found:
             self._tail = before[max(len(before) - len(thinking.closing) + 1, 0) :]
@@ -183,12 +183,12 @@ class Constraint:
 
 
 def words(size: int) -> int:
-    """Words of a mask over `size` tokens."""
+    """Return the number of words in a mask over `size` tokens."""
     return math.ceil(size / 32)
 
 
 def mask_of(tokens: frozenset[int] | list[int], size: int) -> NDArray[np.int32]:
-    """The mask, of `size` words, of these tokens."""
+    """Return the mask of `tokens`, with `size` words."""
     mask = np.zeros(size, np.uint32)
     for token in tokens:
         mask[token // 32] |= np.uint32(1 << token % 32)

@@ -1,4 +1,4 @@
-"""Which part of a schema is wrong, and why, mostly in the words of the library."""
+"""Diagnosis of unusable schemas: the part at fault and the reason, mostly in the library's words."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from puna.errors import RequestError
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
-#: Work, in the library's units, that compiling may take (about a second at most), and one step of an answer.
-#: The library does not count all of its work: the grammar process has limits that nothing escapes.
+#: Limits, in the library's units of work, of compiling (about a second at most) and of one step of an answer.
+#: The library does not count all of its work; the limits of the grammar process are inescapable.
 _MAX_WORK: Final = 200_000
 LIMITS: Final = LLParserLimits(
     initial_lexer_fuel=_MAX_WORK,
@@ -28,22 +28,22 @@ LIMITS: Final = LLParserLimits(
     verbose_errors=False,
 )
 
-#: Parts that are looked at, each of which takes a tenth of a millisecond.
+#: Parts examined, each of which takes a tenth of a millisecond.
 _MAX_PARTS: Final = 2000
 
-#: How JSON is written: between its tokens is what people and models write, but not white space for ever.
+#: Notation of JSON: white space as people and models write it, but not endlessly.
 GUIDANCE: Final[JsonCompileOptions] = {"whitespace_pattern": r"[ ]|\n[ \t]{0,20}", "lenient": False}
 
 
 def check_patterns(patterns: Iterable[tuple[str, str]]) -> None:
-    """Raises `RequestError` for the first of `patterns`, each with its place, that cannot be used."""
+    """Raise `RequestError` for the first unusable one of `patterns`, given with their places."""
     for pattern, place in patterns:
         if reason := LLMatcher.validate_grammar(LLMatcher.grammar_from_regex(pattern)):
             raise RequestError(f"format: the pattern at {place} cannot be used: {short(reason)}") from None
 
 
 def check_parts(parts: Iterable[tuple[str, Any]]) -> None:
-    """Raises `RequestError` for the first of `parts`, each a schema with its place, that cannot be used."""
+    """Raise `RequestError` for the first unusable schema of `parts`, given with their places."""
     for place, schema in islice(parts, _MAX_PARTS):
         if reason := LLMatcher.validate_grammar(schema_grammar(schema)):
             if "coerce_one_of" in reason:
@@ -52,7 +52,7 @@ def check_parts(parts: Iterable[tuple[str, Any]]) -> None:
 
 
 def check_terminal(terminal: str, place: str) -> None:
-    """Raises `RequestError` if no text is a `terminal`, in Lark, or if following it takes too much work."""
+    """Raise `RequestError` if no text matches a Lark `terminal`, or following it takes too much work."""
     grammar = LLMatcher.grammar_from_lark(f"start: TEXT\nTEXT: {terminal}\nANY: /(?s:.*)/")
     matcher = LLMatcher(_bytes(), grammar, log_level=0, limits=LIMITS)
     if not matcher.is_error():
@@ -73,12 +73,12 @@ def _bytes() -> LLTokenizer:
 
 
 def schema_grammar(schema: Any) -> str:
-    """The grammar of JSON that a schema, which was checked, accepts."""
+    """Return the grammar of the JSON that a checked schema accepts."""
     return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=GUIDANCE)
 
 
 def short(reason: str) -> str:
-    """Return the library's message on one line, without the source that it quotes."""
+    """Return the library's message on one line, without the quoted source."""
     if "Unable to determine if regex is empty" in reason:
         return (
             f"to find a text that matches all of its patterns takes more than {_MAX_WORK:,} steps, "

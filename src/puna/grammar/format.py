@@ -1,4 +1,4 @@
-"""The shape an answer is to have, as requests name it. What it means is found out where the model is."""
+"""The format that a request wants its answer in; it is compiled in the model's process."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import msgspec
 from puna.errors import RequestError, shown
 from puna.json_gauge import JsonGauge
 
-#: Bytes of a format, by its kind: what takes about a second to compile.
+#: Bytes of a format by kind, chosen to compile within about a second.
 LONGEST: Final = {
     "json_schema": 1 << 18,
     "regex": 1 << 14,
     "choice": 1 << 18,
     "lark": 1 << 16,
     "gbnf": 1 << 16,
-    "calls": 1 << 20,  # made of the tools of a request
+    "calls": 1 << 20,  # generated from the tools of a request
 }
 
 #: Strings to choose from.
@@ -28,10 +28,10 @@ Kind = Literal["json_schema", "regex", "choice", "lark", "gbnf", "calls"]
 
 
 class Format(msgspec.Struct, frozen=True):
-    """What an answer must be: JSON of a schema, a match of a regular expression, a text of a grammar.
+    """The required form of an answer: JSON of a schema, a match of a regex, or a text of a grammar.
 
     `text` is a JSON schema or a list of strings as JSON, a regular expression (Rust's syntax) that the whole
-    answer matches, or a grammar. It is as the client wrote it.
+    answer matches, or a grammar, as the client wrote it.
     """
 
     kind: Kind
@@ -39,12 +39,15 @@ class Format(msgspec.Struct, frozen=True):
 
     @classmethod
     def json_object(cls) -> Format:
-        """Any JSON object."""
+        """Return the format of any JSON object."""
         return cls("json_schema", '{"type":"object"}')
 
     @classmethod
     def json_schema(cls, schema: Any) -> Format:
-        """JSON that a schema (a mapping, a boolean, or either as text) accepts. Raises `RequestError`."""
+        """Return the format of JSON that a schema accepts, given as mapping, boolean or text.
+
+        Raises `RequestError`.
+        """
         if isinstance(schema, str):
             schema = _parsed(schema)
         if not isinstance(schema, Mapping | bool):
@@ -57,12 +60,12 @@ class Format(msgspec.Struct, frozen=True):
 
     @classmethod
     def regex(cls, pattern: Any) -> Format:
-        """A text that `pattern` matches from its beginning to its end. Raises `RequestError`."""
+        """Return the format of texts that `pattern` matches as a whole. Raises `RequestError`."""
         return checked(cls("regex", _text("a regular expression", pattern)))
 
     @classmethod
     def choice(cls, choices: Any) -> Format:
-        """One of `choices`. Raises `RequestError`."""
+        """Return the format of a text that is one of `choices`. Raises `RequestError`."""
         if isinstance(choices, str) or not isinstance(choices, Iterable):
             raise RequestError(f"choices are a list of strings, not {shown(choices)}")
         listed = list(choices)
@@ -74,15 +77,18 @@ class Format(msgspec.Struct, frozen=True):
 
     @classmethod
     def grammar(cls, grammar: Any) -> Format:
-        """A text of a grammar: in llama.cpp's GBNF if it has a `::=`, else in Lark. Raises `RequestError`."""
+        """Return the format of a grammar: llama.cpp's GBNF if it has a `::=`, else Lark.
+
+        Raises `RequestError`.
+        """
         text = _text("a grammar", grammar)
         return checked(cls("gbnf" if "::=" in text else "lark", text))
 
 
 def format_of(value: Any) -> Format | None:
-    """What a `format` of Ollama's API asks for; None for nothing. Raises `RequestError`.
+    """Convert the `format` of a request to Ollama's API; None if there is none. Raises `RequestError`.
 
-    It is "json", or a JSON schema; in the library also its text, a class of pydantic's, or a `Format`.
+    `value` is "json", a JSON schema, or a `Format`.
     """
     if value is None or value == "" or isinstance(value, Format):
         return value or None
@@ -109,7 +115,7 @@ def _parsed(text: str) -> Any:
 
 
 def checked(format: Format) -> Format:
-    """`format`, if it is not too large. Raises `RequestError`."""
+    """Return `format`. Raises `RequestError` if it is too large."""
     try:
         size = len(format.text.encode())
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""What the keywords of a JSON schema may have as values, and how much of them is read."""
+"""Keywords of JSON schemas: which are supported, their valid values, and limits of size."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from puna.errors import RequestError, shown
 
-#: Keywords that say what is valid and have no counterpart in a grammar.
+#: Keywords that constrain values and have no counterpart in a grammar.
 UNSUPPORTED: Final = frozenset(
     (
         *("not", "if", "then", "else", "uniqueItems", "contains", "minContains", "maxContains"),
@@ -17,7 +17,7 @@ UNSUPPORTED: Final = frozenset(
     )
 )
 
-#: All keywords that say what is valid. Others are notes, whoever made them up.
+#: All keywords that constrain values. Others are annotations.
 SAYING: Final = UNSUPPORTED | frozenset(
     (
         *("type", "enum", "const", "$ref", "anyOf", "oneOf", "allOf"),
@@ -28,32 +28,32 @@ SAYING: Final = UNSUPPORTED | frozenset(
     )
 )
 
-#: Formats of strings that are kept to. Any other says nothing about validity, as JSON Schema has it.
+#: Enforced formats of strings. JSON Schema lets any other be ignored.
 FORMATS: Final = frozenset(
     ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
 )
 
-#: What one schema may have in all: the work of compiling grows with it.
+#: Limits of one schema as a whole, with which the work of compiling grows.
 MAX_PROPERTIES: Final = 1000
 MAX_VALUES: Final = 5000
 MAX_PATTERNS: Final = 500
-#: Objects and lists within each other: what reads them calls itself for each.
+#: Nesting of objects and lists, for which parsers recurse.
 DEEPEST: Final = 100
 
 _TYPES: Final = ("string", "number", "integer", "boolean", "object", "array", "null")
-#: What an answer can be made to have: no model comes to the end of more.
+#: Largest supported minimums; no model would finish more.
 _LEAST: Final = {"minLength": 10_000, "minItems": 1_000, "minProperties": 1_000}
 _MOST: Final = ("maxLength", "maxItems", "maxProperties")
-#: More than any answer has is as good as no limit.
+#: Maximums from here on exceed any answer and count as no limit.
 _UNLIMITED: Final = 2**31
 _NUMBERS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _TEXTS: Final = ("pattern", "format")
-#: Larger numbers are none to those who read JSON.
+#: JSON parsers do not read larger numbers.
 _LARGEST: Final = 2**1023
 
 
 def check_keywords(schema: Mapping[str, Any], place: str) -> None:
-    """Raises `RequestError` that names the first keyword of `schema`, at `place`, that cannot be kept to."""
+    """Raise a `RequestError` naming the first unsupported keyword of `schema`, at `place`, if any."""
     for keyword in schema:
         if keyword in UNSUPPORTED:
             raise RequestError(f'format: the keyword "{keyword}" at {place} is not supported')
@@ -69,18 +69,18 @@ def check_keywords(schema: Mapping[str, Any], place: str) -> None:
 
 
 def kept(keyword: str, value: Any) -> bool:
-    """Whether this says anything about an answer, so that it is to be compiled."""
+    """Return whether a keyword with this value constrains answers, and must be compiled."""
     if keyword == "format" and isinstance(value, str):
         return value in FORMATS
     if keyword == "$schema" and isinstance(value, str):
         return "json-schema.org/" in value
     if keyword in _MOST and isinstance(value, int | float):
         return value < _UNLIMITED
-    return keyword != "x-guidance"  # which would tell the library what to do
+    return keyword != "x-guidance"  # it would configure the library
 
 
 def check_depth(root: Any) -> None:
-    """Raises `RequestError` for what is nested too deeply, and for numbers that are too large."""
+    """Raise `RequestError` for excessive nesting, and for numbers that are too large."""
     level: list[tuple[Any, str]] = [(root, "#")]
     for _ in range(DEEPEST + 1):
         below: list[tuple[Any, str]] = []
@@ -100,12 +100,12 @@ def check_depth(root: Any) -> None:
 
 
 def escaped(name: str) -> str:
-    """A name as a step of a JSON pointer."""
+    """Escape a name for a JSON pointer."""
     return name.replace("~", "~0").replace("/", "~1")
 
 
 def _problem(keyword: str, value: Any) -> str:
-    """What is wrong with a keyword's value; empty if nothing is."""
+    """Return the fault of a keyword's value; empty if there is none."""
     match keyword:
         case "type":
             listed = value if isinstance(value, list) else [value]

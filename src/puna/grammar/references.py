@@ -1,4 +1,4 @@
-"""What references within a JSON schema lead to: pointers, anchors and the `$id`s of parts."""
+"""Resolution of references within a JSON schema: pointers, anchors and the `$id`s of parts."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from urllib.parse import quote, unquote, urljoin
 
 from puna.errors import RequestError, shown
 
-#: Keywords whose values are no schemas, whatever they contain.
+#: Keywords whose values are never schemas, whatever they contain.
 VALUES: Final = ("const", "enum", "default", "examples")
-#: Keywords under which names lead to schemas.
+#: Keywords whose values map names to schemas.
 NAMED: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 
 _INDEX: Final = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
 
 
 class References:
-    """The references of one schema."""
+    """Resolver of the references in one schema."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
@@ -39,7 +39,7 @@ class References:
             waiting += [(part, base) for part in _parts(schema)]
 
     def resolved(self, schema: Mapping[str, Any], place: str) -> Any:
-        """What the `$ref` of `schema`, which stands at `place`, means. Raises `RequestError`."""
+        """Return the target of the `$ref` of `schema`, found at `place`. Raises `RequestError`."""
         reference, where = schema["$ref"], f"format: {place}/$ref"
         if not isinstance(reference, str):
             raise RequestError(f"{where} must be a string, not {shown(reference)}")
@@ -65,18 +65,18 @@ class References:
 
 
 def written(reference: str) -> str:
-    """A reference with what addresses cannot hold escaped."""
+    """Escape the characters of a reference that a URI cannot contain."""
     return quote(reference, safe="#/:?%&=~!$'()*+,;@[]-._")
 
 
 def _joined(base: str, reference: str) -> str:
-    if reference.startswith("#"):  # also in addresses that have no paths, such as urn:
+    if reference.startswith("#"):  # urljoin fails for URIs without paths, such as urn:
         return base.partition("#")[0] + reference
     return urljoin(base, reference)
 
 
 def _parts(schema: Mapping[str, Any]) -> Iterator[Any]:
-    """What is, or contains, the schemas within one."""
+    """Yield the values that are, or contain, the schemas directly within a schema."""
     for keyword, value in schema.items():
         if keyword in VALUES:
             continue

@@ -1,7 +1,8 @@
-"""What is wrong with a JSON schema, in words that name the keyword and where it stands.
+"""Checks of JSON schemas before they are compiled, with errors that name the keyword and its place.
 
-The library that compiles schemas says what it cannot do, but not always where; and a schema that refers to
-itself without end it takes, to find out while answering that nothing can follow. Places are JSON pointers.
+The library that compiles schemas reports what it does not support, but not always where; and it accepts a
+schema that references itself endlessly, only to find during the answer that nothing can follow. Places are
+JSON pointers.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ _LISTS = ("prefixItems", "anyOf", "oneOf", "allOf")
 _COMBINING = ("allOf", "anyOf", "oneOf", "$ref")
 _SINGLE = ("additionalProperties", "additionalItems", "items")
 
-#: What says something of a schema only with others.
+#: Keywords that involve other schemas, or only name this one.
 _OF_OTHERS = (*_MAPS, *_LISTS, *_SINGLE, "$ref", "$defs", "definitions", "$id", "$anchor")
 
-#: Looks at subschemas when searching for endless ones; a larger schema is left to its own fate.
+#: Steps of the search for endless subschemas; a larger schema is not searched to the end.
 _MAX_LOOKS = 200_000
 
 
 @dataclass(eq=False)
 class _Node:
-    """A schema that another one, or the root, uses. `parts` are its subschemas by keyword."""
+    """The root schema or one that another uses. `parts` are its subschemas by keyword."""
 
     schema: Mapping[str, Any]
     place: str
@@ -47,14 +48,14 @@ class _Node:
 
 @dataclass(frozen=True)
 class CheckedSchema:
-    """A schema to be compiled, and its parts with the places where they stand."""
+    """A schema to compile, and its parts with their places."""
 
     schema: Any
     patterns: list[tuple[str, str]]
     nodes: list[_Node]
 
     def parts(self) -> Iterator[tuple[str, Any]]:
-        """Schemas that are wrong if this one is: what each of those within it says itself, and its oneOf."""
+        """Yield parts that can be checked alone: the own keywords of each schema, and each `oneOf`."""
         for node in self.nodes:
             own = {key: value for key, value in node.schema.items() if key not in _OF_OTHERS}
             if "properties" in node.schema:
@@ -70,11 +71,11 @@ class CheckedSchema:
 
 
 def checked_schema(schema: Any) -> CheckedSchema:
-    """`schema` as it is to be compiled: narrower than written, so that what it accepts is what was meant.
+    """Return `schema` ready to compile, narrowed from what is written to what is meant.
 
-    An object has no properties but those of the schema, unless that says so, and formats of strings that are
-    not kept to are left out. Raises `RequestError` for unsupported keywords, references to nothing,
-    what no finite value satisfies, and what is too much.
+    Objects get no properties beyond the schema's unless it allows them, and formats of strings that are not
+    enforced are dropped. Raises `RequestError` for unsupported keywords, dangling references, schemas that no
+    finite value satisfies, and excessive sizes.
     """
     check_depth(schema)
     nodes = _nodes(schema)
@@ -111,13 +112,13 @@ def _check_size(nodes: list[_Node]) -> None:
 
 
 def _nodes(root: Any) -> list[_Node]:
-    """The schema and all it uses, each once. Raises `RequestError`."""
+    """Return the nodes of the schema and of all schemas it uses, each once. Raises `RequestError`."""
     found: dict[int, _Node] = {}
     order: list[_Node] = []
     references: References | None = None
 
     def visit(schema: Any, place: str) -> _Node | None:
-        """The node of `schema`; None for a boolean, which has nothing to look at."""
+        """Return the node of `schema`; None for a boolean, which has no parts."""
         if isinstance(schema, bool):
             return None
         if not isinstance(schema, Mapping):
@@ -151,7 +152,7 @@ def _boolean(schema: bool, place: str) -> _Node:
 
 
 def _subschemas(node: _Node) -> Iterator[tuple[str, str | None, Any]]:
-    """The keyword, the name or number under it, and the schema there."""
+    """Yield each subschema with its keyword, and its name or number under that."""
     for keyword in _MAPS:
         if keyword not in node.schema:
             continue
@@ -180,13 +181,10 @@ def _patterns(node: _Node) -> Iterator[tuple[str, str]]:
         yield name, f"{node.place}/patternProperties"
 
 
-# --- finite values -----------------------------------------------------------------------------------
-
-
 def _is_finite(nodes: list[_Node]) -> bool:
-    """Whether some finite value may satisfy the first of `nodes`; sets `finite` of all that are certain.
+    """Return whether some finite value may satisfy the first of `nodes`, setting `finite` on the way.
 
-    It is the least fixed point: nothing is, until what it needs is.
+    This is the least fixed point: a node becomes finite once everything it needs is.
     """
     waiting = nodes[::-1]  # parts come after those that use them
     looks = 0
@@ -219,11 +217,8 @@ def _may_end(node: _Node) -> bool:
     return True
 
 
-# --- what is meant -----------------------------------------------------------------------------------
-
-
 def _closed(nodes: list[_Node]) -> set[int]:
-    """Ids of the schemas that list all properties: those that are not put together with others."""
+    """Return the ids of the schemas that list all properties, as they are not combined with others."""
     combined: set[int] = set()
     waiting = []
     for node in nodes:
@@ -248,9 +243,9 @@ def _closed(nodes: list[_Node]) -> set[int]:
 
 
 def _narrowed(schema: Any, closed: set[int], *, named: bool = False) -> Any:
-    """A copy of `schema` without what is not kept to, those `closed` without other properties.
+    """Copy `schema` without ignored keywords, forbidding other properties in the `closed` schemas.
 
-    Where schemas are `named`, names are no keywords.
+    If `named`, the keys are names of schemas, not keywords.
     """
     if isinstance(schema, list):
         return [_narrowed(item, closed) for item in schema]

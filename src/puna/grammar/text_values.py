@@ -1,4 +1,4 @@
-"""Strings of a schema that are written without quotes: regular expressions of what they may be."""
+"""Strings written without quotes: regular expressions of the values that a schema allows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TIME: Final = "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z"
 _BYTE: Final = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _HOST: Final = r"([a-z0-9]{1,40}\.){1,4}[a-z]{2,10}"
 
-#: Of formats; narrower than these are, so that every match is one.
+#: Patterns of string formats, narrower than their definitions, so that every match is valid.
 _FORMATS: Final = {
     "date": _DATE,
     "time": _TIME,
@@ -31,7 +31,7 @@ _KNOWN: Final = frozenset(("type", "enum", "const", "pattern", "minLength", "max
 
 _BLANK: Final = r"[\s\x1c-\x1f]*"
 
-#: What is no string where a value's type is told by what it looks like, by type; wider than these are.
+#: Patterns of texts that would be read as another type, by type; wider than their definitions.
 _LOOKS: Final = {
     "null": "[nN][uU][lL][lL]",
     "boolean": "([tT][rR][uU][eE]|[fF][aA][lL][sS][eE])",
@@ -42,12 +42,12 @@ _LOOKS: Final = {
 }
 
 
-class Unwritable(Exception):  # noqa: N818 (it is told on as an error of the request)
-    """A keyword with no counterpart here; the text says which."""
+class Unwritable(Exception):  # noqa: N818 (it becomes an error of the request)
+    """A keyword without a counterpart here, named by the message."""
 
 
 def text_terminal(schema: Mapping[str, Any]) -> str:
-    """What a string of `schema` may be, as a terminal in Lark without its name. Raises `Unwritable`."""
+    """Return the right-hand side of a Lark terminal for the strings of `schema`. Raises `Unwritable`."""
     for keyword in schema.keys() & SAYING - _KNOWN:
         raise Unwritable(f'the keyword "{keyword}"')
     parts = ["ANY"]
@@ -66,12 +66,12 @@ def text_terminal(schema: Mapping[str, Any]) -> str:
 
 
 def looks_other(kinds: Iterable[str]) -> list[str]:
-    """Texts that would be read as a value of one of these types, each as a pattern in Lark."""
+    """Return Lark patterns of the texts that would be read as a value of one of these types."""
     return [f"/{_BLANK}({_LOOKS[kind]}){_BLANK}/" for kind in kinds if kind in _LOOKS]
 
 
 def _anywhere(pattern: str) -> str:
-    """A pattern of the whole text, of one that is looked for in it."""
+    """Turn a pattern that is searched for into one of the whole text."""
     begins = pattern.startswith("^")
     ends = pattern.endswith("$") and not pattern.endswith("\\$")
     middle = pattern[begins : len(pattern) - ends]
@@ -79,6 +79,6 @@ def _anywhere(pattern: str) -> str:
 
 
 def _slashed(pattern: str) -> str:
-    """With the slashes escaped that would end it."""
+    """Escape the slashes that would end the pattern."""
     parts = pattern.split("\\\\")
     return "\\\\".join(part.replace("\\/", "/").replace("/", "\\/") for part in parts)

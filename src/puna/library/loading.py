@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from puna.chat.templates.author import Author
-from puna.chat.templates.capabilities import answer_family, capabilities
+from puna.chat.templates.choose import abilities
 from puna.chat.templates.model_facts import projector_for, read_facts
 from puna.chat.templates.renderer.client import Renderer
 from puna.config import path_of
@@ -107,9 +107,7 @@ def load(
         projector = parts.projector
     sees = projector is not None
     author = (
-        Author.of(stored)
-        if stored is not None
-        else Author(path.name, lambda: capabilities(facts, sees=sees), lambda: answer_family(facts))
+        Author.of(stored) if stored is not None else Author(path.name, lambda: abilities(facts, sees=sees))
     )
     types = KVTypes.from_env() if kv_cache_type is None else KVTypes.parse(kv_cache_type)
     renderer = Renderer()

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.chat.templates.author import Author
-from puna.chat.templates.format import Think
+from puna.chat.templates.messages import Think
 from puna.conversation.chat_model import ChatModel
 from puna.library.completion import Completion, by_sample, stacked
 from puna.library.options import RequestOptions

@@ -14,9 +14,8 @@ import numpy as np
 import PIL.Image
 
 from puna.chat.templates.author import Author
-from puna.chat.templates.capabilities import check_capabilities
-from puna.chat.templates.format import Think
-from puna.chat.templates.messages import Chat, Message, as_messages
+from puna.chat.templates.choose import check_capabilities
+from puna.chat.templates.messages import Chat, Message, Think, as_messages
 from puna.config import path_of
 from puna.errors import ImageError, OptionError, RequestError, shown
 from puna.library.functions import checked_tools

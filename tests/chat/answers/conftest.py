@@ -1,4 +1,4 @@
-"""A model's grammars, as those of formats have them."""
+"""The fixtures of grammars, shared with the tests of formats."""
 
 from tests.grammar.conftest import grammars as grammars
 from tests.grammar.conftest import tokenizer as tokenizer

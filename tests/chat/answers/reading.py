@@ -1,4 +1,4 @@
-"""Reading whole answers, in whatever pieces they come."""
+"""Reading of whole answers, cut into pieces."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TOOLS = [
 
 @dataclass
 class Read:
-    """What an answer came to. `calls` are names with the JSON text of arguments."""
+    """The parts of a whole answer. `calls` are names with the JSON text of arguments."""
 
     thinking: str = ""
     text: str = ""
@@ -51,7 +51,7 @@ def reading(family: str, *, tools: Iterable[Mapping[str, Any]] = TOOLS, **option
 
 
 def read(how: Reading, pieces: Iterable[str], *, complete: bool = True) -> Read:
-    """Feed `pieces` to a parser, and put together what it tells."""
+    """Feed `pieces` to a parser, and join the parts it returns."""
     parser = AnswerParser(how)
     found = Read()
     for part in itertools.chain(*map(parser.feed, pieces), parser.flush(complete=complete)):
@@ -74,6 +74,6 @@ def read(how: Reading, pieces: Iterable[str], *, complete: bool = True) -> Read:
 
 
 def cut(text: str, places: Iterable[int]) -> list[str]:
-    """`text` in pieces that end at `places`."""
+    """Cut `text` at `places`."""
     ends = [0, *sorted(min(place, len(text)) for place in places), len(text)]
     return [text[begin:end] for begin, end in itertools.pairwise(ends)]

@@ -1,4 +1,4 @@
-"""Whatever follows the grammar of a family's calls is calls, valid against the parameters as sent."""
+"""Answers that follow the grammar of a family's calls are calls valid against the parameters as sent."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ GIVEN = [RICH, tool("get_time")]
 
 
 def said(grammar: str, dice: random.Random, most: int = 1500) -> str | None:
-    """What somebody says who draws any byte that is allowed, markup sooner than other; None if it is long."""
+    """Return an answer of random allowed bytes, preferring markup; None if it gets too long."""
     matcher = LLMatcher(BYTES, LLMatcher.grammar_from_lark(grammar), log_level=0)
     assert not matcher.is_error(), matcher.get_error()
     text = b""
@@ -103,7 +103,7 @@ def test_forced_calls_are_valid(family: str, choice: str) -> None:
 
 
 @pytest.mark.parametrize("family", CALLING)
-def test_a_strict_answer_is_said_or_valid_calls(family: str) -> None:
+def test_a_strict_answer_is_text_or_valid_calls(family: str) -> None:
     how = forced(family, choice="auto", strict=True)
     grammar = calls_grammar(how, json.dumps)
     for seed in range(2):
@@ -138,7 +138,7 @@ def test_a_strict_answer_is_said_or_valid_calls(family: str) -> None:
         ({"properties": {}, "required": [str(i) for i in range(1001)]}, "1,001 required names"),
     ],
 )
-def test_parameters_that_cannot_be_kept_to_are_named(
+def test_unsupported_parameters_are_named(
     grammars: Grammars, family: str, parameters: dict[str, Any], words: str
 ) -> None:
     tools = tools_of([{"function": {"name": "f", "parameters": parameters}}])
@@ -158,7 +158,7 @@ def test_parameters_that_cannot_be_kept_to_are_named(
         ({"const": "null"}, "no text satisfies"),  # as a parameter of its own it would be read as null
     ],
 )
-def test_texts_that_cannot_be_written_as_they_are_are_refused(
+def test_texts_that_cannot_be_written_verbatim_are_refused(
     grammars: Grammars, schema: dict[str, Any], words: str
 ) -> None:
     given = tool("f", ["a"], a={"type": "string", **schema})
@@ -167,7 +167,7 @@ def test_texts_that_cannot_be_written_as_they_are_are_refused(
 
 
 @pytest.mark.parametrize("bound", [{"minLength": 20.0, "maxLength": 10**12}, {"maxLength": 10**6}])
-def test_lengths_may_be_large_where_that_takes_no_work(grammars: Grammars, bound: dict[str, Any]) -> None:
+def test_large_lengths_are_accepted_if_they_take_no_work(grammars: Grammars, bound: dict[str, Any]) -> None:
     given = tool("f", ["a"], a={"type": "string", **bound})
     grammars.constraint_of(None, forced("qwen3-coder", tools=tools_of([given])))
 
@@ -178,7 +178,7 @@ def test_the_grammar_of_all_tools_has_a_limit(grammars: Grammars) -> None:
         grammars.constraint_of(None, forced("hermes", tools=tools_of(given)))
 
 
-def test_an_answer_has_so_many_forced_calls_and_no_more() -> None:
+def test_number_of_forced_calls_is_limited() -> None:
     grammar = calls_grammar(forced("hermes", tools=tools_of([tool("f")])), json.dumps)
     matcher = LLMatcher(BYTES, LLMatcher.grammar_from_lark(grammar), log_level=0)
     one = BYTES.tokenize_str('<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>')
@@ -189,12 +189,12 @@ def test_an_answer_has_so_many_forced_calls_and_no_more() -> None:
     assert matcher.is_stopped() or matcher.try_consume_tokens(one) < len(one)
 
 
-def test_a_tool_that_is_not_there_cannot_be_chosen() -> None:
+def test_an_unknown_tool_cannot_be_chosen() -> None:
     with pytest.raises(RequestError, match="there are get_weather, get_time, write"):
         calls_grammar(forced("hermes", choice="function:nobody", tools=tools_of(TOOLS)), json.dumps)
 
 
-def test_unions_that_lead_to_one_schema_again_and_again_are_read_once() -> None:
+def test_a_schema_repeated_by_unions_is_read_once() -> None:
     doubling: dict[str, Any] = {f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(40)}
     doubling["d40"] = {"type": ["string", "null"]}
     circle = {"anyOf": [{"type": "integer"}, *[{"$ref": "#/$defs/circle"}] * 9]}
@@ -215,7 +215,7 @@ def test_a_union_of_nothing_but_itself_is_refused() -> None:
 
 
 def follows(family: str, parameters: dict[str, Any], value: str) -> bool:
-    """Whether a model may write `value`, up to the closing tag, as the parameter `a`."""
+    """Return whether a model may write `value`, up to the closing tag, as the parameter `a`."""
     tools = tools_of([{"function": {"name": "f", "parameters": parameters}}])
     grammar = calls_grammar(forced(family, tools=tools, parallel=False), json.dumps)
     matcher = LLMatcher(BYTES, LLMatcher.grammar_from_lark(grammar), log_level=0)
@@ -253,7 +253,7 @@ def test_a_text_that_would_be_read_as_another_type_is_not_written(
 
 
 @pytest.mark.parametrize("family", UNTYPED)
-def test_of_an_enum_only_what_is_read_as_itself_is_written(family: str) -> None:
+def test_enum_values_read_as_another_type_are_not_written(family: str) -> None:
     parameters = {"properties": {"a": {"enum": ["5", "x", 7]}}, "required": ["a"]}
     assert [value for value in ("5", "x", "7") if follows(family, parameters, value)] == ["x", "7"]
     parameters = {"properties": {"a": {"enum": ["5", 7]}}, "required": ["a"]}
@@ -264,7 +264,7 @@ def test_of_an_enum_only_what_is_read_as_itself_is_written(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["hermes", *UNTYPED])
-def test_what_is_no_keyword_and_what_has_no_value_are_left_out(grammars: Grammars, family: str) -> None:
+def test_annotations_and_properties_without_values_are_left_out(grammars: Grammars, family: str) -> None:
     text = {"type": "string", "optional": True, "nullable": True}
     of_two = {"anyOf": [{"type": "integer"}, {"type": "null"}], "x-order": 1}
     impossible = {"type": "boolean", "enum": ["True", "False"]}
@@ -278,7 +278,7 @@ def test_what_is_no_keyword_and_what_has_no_value_are_left_out(grammars: Grammar
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
 @pytest.mark.parametrize("family", UNTYPED)
-def test_a_closing_tag_in_a_string_of_json_does_not_end_it(family: str, size: int) -> None:
+def test_a_closing_tag_inside_a_json_string_does_not_end_the_value(family: str, size: int) -> None:
     parameters = {"properties": {"a": {"type": "array"}, "b": {"type": "array"}}, "required": ["a"]}
     tools = tools_of([{"function": {"name": "f", "parameters": parameters}}])
     how = forced(family, tools=tools, parallel=False)

@@ -1,4 +1,4 @@
-"""Which family a model is: by its template, its architecture, or the name of a parser."""
+"""The assignment of models to families, by template, architecture, or parser."""
 
 from __future__ import annotations
 
@@ -66,19 +66,19 @@ DATA = find_test_data()
 
 @pytest.mark.skipif(DATA is None, reason="no test data: set PUNA_TEST_DATA to a folder with templates/")
 @pytest.mark.parametrize(("name", "family"), PUBLISHED.items())
-def test_a_published_template_is_of_its_family(name: str, family: str) -> None:
+def test_published_templates_are_assigned_to_their_family(name: str, family: str) -> None:
     assert DATA is not None
     text = (DATA / "templates" / f"{name}.jinja").read_text()
     assert family_of(text).name == family
 
 
 @pytest.mark.skipif(DATA is None, reason="no test data: set PUNA_TEST_DATA to a folder with templates/")
-def test_every_published_template_is_known() -> None:
+def test_every_published_template_has_a_family() -> None:
     assert DATA is not None
     assert {path.stem for path in (DATA / "templates").glob("*.jinja")} <= PUBLISHED.keys()
 
 
-def test_a_parsers_name_counts_most_and_an_architecture_more_than_nothing() -> None:
+def test_parser_takes_precedence_over_template_and_template_over_architecture() -> None:
     assert family_by("lfm2", "hermes").name == "lfm2"
     assert family_by("nobody", "hermes").name == "hermes"
     assert family_by("", "plain", "gptoss").name == "harmony"
@@ -96,7 +96,7 @@ def test_a_parsers_name_counts_most_and_an_architecture_more_than_nothing() -> N
         (["assistant", "}"], Tags("", "")),
     ],
 )
-def test_the_tags_of_calls_are_what_a_template_writes_around_them(texts: list[str], tags: Tags) -> None:
+def test_call_tags_are_the_texts_around_calls_in_the_template(texts: list[str], tags: Tags) -> None:
     assert tags_around(texts) == tags
 
 
@@ -118,7 +118,7 @@ def test_the_tags_of_calls_are_what_a_template_writes_around_them(texts: list[st
         ),
     ],
 )
-def test_a_template_of_no_family_says_itself_how_calls_are_written(is_go: bool, template: str) -> None:
+def test_a_template_of_no_family_shows_how_calls_are_written(is_go: bool, template: str) -> None:
     assert family_of(template, calls=True) is TEMPLATE
     tags = go_call_tags(GoTemplate(template)) if is_go else jinja_call_tags(JinjaTemplate(template))
     assert tags == Tags("<<call>>", "<</call>>")
@@ -127,7 +127,7 @@ def test_a_template_of_no_family_says_itself_how_calls_are_written(is_go: bool, 
     assert (found.text, found.calls) == ("So: and", [("get_time", "{}")])
 
 
-def test_the_page_about_tools_has_every_family() -> None:
+def test_the_page_about_tools_lists_every_family() -> None:
     page = (Path(__file__).parents[3] / "docs" / "tools.md").read_text()
     listed = re.findall(r"^\| `([\w.-]+)` \|", page, re.MULTILINE)
     assert set(listed) == FAMILIES.keys() - {"plain", "template"}

@@ -1,4 +1,4 @@
-"""Markup that is broken, cut short or only looks like it is text, as it was written."""
+"""Markup that is broken, truncated or only apparent is text, unchanged."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ LOOKALIKES = [
 
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize(("family", "answer"), LOOKALIKES)
-def test_what_only_looks_like_a_call_is_said_exactly(family: str, answer: str, streams: bool) -> None:
+def test_text_that_only_looks_like_a_call_stays_unchanged(family: str, answer: str, streams: bool) -> None:
     how = reading(family, streams_calls=streams)
     whole = read(how, [answer])
     if not streams:
@@ -74,8 +74,8 @@ def test_what_only_looks_like_a_call_is_said_exactly(family: str, answer: str, s
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=str)
-def test_a_truncated_answer_has_no_call_made_of_a_fragment(vector: Vector) -> None:
-    """At every place: calls of the whole answer, in order, and what is left as text."""
+def test_a_truncated_answer_has_no_call_from_a_fragment(vector: Vector) -> None:
+    """Wherever it is cut, it has calls of the whole answer, in order, and the rest is text."""
     how = reading(vector.family, **vector.options)
     most = 0
     for place in range(len(vector.answer)):
@@ -95,7 +95,7 @@ def test_a_truncated_answer_has_no_call_made_of_a_fragment(vector: Vector) -> No
 
 
 @pytest.mark.parametrize("vector", [v for v in VECTORS if v.calls], ids=str)
-def test_what_was_streamed_of_a_truncated_call_is_the_beginning_of_its_arguments(vector: Vector) -> None:
+def test_a_truncated_call_streams_a_prefix_of_its_arguments(vector: Vector) -> None:
     how = reading(vector.family, streams_calls=True, **vector.options)
     for place in range(len(vector.answer)):
         found = read(how, list(vector.answer[:place]), complete=False)
@@ -104,7 +104,7 @@ def test_what_was_streamed_of_a_truncated_call_is_the_beginning_of_its_arguments
             assert whole.startswith(arguments)
 
 
-def test_arguments_come_as_soon_as_they_are_certain() -> None:
+def test_arguments_are_streamed_as_soon_as_they_are_certain() -> None:
     for family, before, after in (
         ("hermes", '<tool_call>{"name": "write", "arguments": {"text": "', "abc"),
         ("qwen3-coder", "<tool_call>\n<function=write>\n<parameter=text>\n", "abc"),
@@ -238,7 +238,7 @@ def check_any(answer: str, cuts: list[int], family: str, streams: bool, thinks: 
 
 @given(ANSWERS, CUTS, st.sampled_from(SHUFFLED), st.booleans(), st.booleans())
 @settings(max_examples=300, deadline=None)
-def test_any_answer_is_read_however_it_is_cut(
+def test_the_cuts_of_any_answer_make_no_difference(
     answer: str, cuts: list[int], family: str, streams: bool, thinks: bool
 ) -> None:
     check_any(answer, cuts, family, streams, thinks)
@@ -246,7 +246,7 @@ def test_any_answer_is_read_however_it_is_cut(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("family", SHUFFLED)
-def test_many_answers_are_read_however_they_are_cut(family: str) -> None:
+def test_the_cuts_of_many_random_answers_make_no_difference(family: str) -> None:
     @given(ANSWERS, CUTS, st.booleans(), st.booleans())
     @settings(max_examples=2000, deadline=None)
     def run(answer: str, cuts: list[int], streams: bool, thinks: bool) -> None:

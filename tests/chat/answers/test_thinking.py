@@ -1,4 +1,4 @@
-"""Thinking is told from content wherever the stream is cut."""
+"""Thinking is separated from content wherever the stream is cut."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_tag_is_held_back_until_it_is_certain() -> None:
     assert parser.feed(">y") == [Said("y")]
 
 
-def test_thinking_has_begun_where_the_prompt_ends_in_the_tag() -> None:
+def test_thinking_has_begun_if_the_prompt_ends_in_the_tag() -> None:
     assert split(["a</think>b"], prompt="Q\n<think>\n") == ("a", "b")
     assert split(["a</think>b"], prompt="Q\n<think>\n.") == ("", "a</think>b")
 
@@ -61,7 +61,7 @@ _TEXT = st.lists(
 
 
 @given(_TEXT, st.lists(st.integers(0, 60), max_size=8))
-def test_borders_between_pieces_make_no_difference(text: str, cuts: list[int]) -> None:
+def test_cuts_make_no_difference(text: str, cuts: list[int]) -> None:
     places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
     pieces = [text[a:b] for a, b in itertools.pairwise(places)]
     # The whole rule in one expression: an opening tag at the start, white space around it, a closing tag.

@@ -1,4 +1,4 @@
-"""Texts that models write without saying of which type they are, as values of a tool's parameters."""
+"""Untyped texts as values of a tool's parameters."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.chat.answers.reading import read, reading, tool
         (None, "12", "12"),
     ],
 )
-def test_the_schema_decides_what_a_text_is(types: str | list[str] | None, text: str, value: Any) -> None:
+def test_the_schema_decides_the_type_of_a_text(types: str | list[str] | None, text: str, value: Any) -> None:
     found = json.loads(Tool("f", {"properties": {"a": {"type": types} if types else {}}}).value("a", text))
     assert (found, type(found)) == (value, type(value))
     kinds = [types] if isinstance(types, str) else types or []
@@ -45,6 +45,6 @@ def test_the_schema_decides_what_a_text_is(types: str | list[str] | None, text: 
 
 
 @pytest.mark.parametrize("name", ["get-time", "get.time", "get time", "get_time"])
-def test_a_harmony_model_writes_names_with_underscores(name: str) -> None:
+def test_names_that_harmony_models_write_with_underscores_are_recognised(name: str) -> None:
     answer = "<|channel|>commentary to=functions.get_time <|constrain|>json<|message|>{}<|call|>"
     assert read(reading("harmony", tools=[tool(name)]), [answer]).calls == [(name, "{}")]

@@ -1,4 +1,4 @@
-"""Answers of every family are read as they are meant, wherever the stream is cut."""
+"""Answers of every family are read correctly wherever the stream is cut."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.chat.answers.vectors import VECTORS, Vector
 
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("vector", VECTORS, ids=str)
-def test_an_answer_is_read_however_it_is_cut(vector: Vector, streams: bool) -> None:
+def test_the_cuts_of_an_answer_make_no_difference(vector: Vector, streams: bool) -> None:
     how = reading(vector.family, streams_calls=streams, **vector.options)
     answer = vector.answer
     for pieces in ([answer], list(answer), *(cut(answer, [place]) for place in range(1, len(answer)))):
@@ -25,7 +25,7 @@ def test_an_answer_is_read_however_it_is_cut(vector: Vector, streams: bool) -> N
 
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("vector", [each for each in VECTORS if each.calls], ids=str)
-def test_where_one_call_is_wanted_the_answer_is_over_with_it(vector: Vector, streams: bool) -> None:
+def test_without_parallel_calls_the_answer_ends_with_the_first(vector: Vector, streams: bool) -> None:
     how = reading(vector.family, streams_calls=streams, parallel=False, **vector.options)
     for pieces in ([vector.answer], list(vector.answer)):
         found = read(how, pieces)

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 (an answer is easier to read on one line)
-"""Answers as the models of each family write them, by their published templates, and what they mean."""
+"""Answers as the models of each family write them, by their published templates, and their meaning."""
 
 from __future__ import annotations
 

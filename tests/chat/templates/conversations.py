@@ -1,4 +1,4 @@
-"""Chats the template tests share, in the native API's shape."""
+"""Chats shared by the tests of templates, in the native API's shape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Templates that take too much, in both languages, and the limit that stops each."""
+"""Excessive templates in both languages, and the limit that stops each."""
 
 from __future__ import annotations
 

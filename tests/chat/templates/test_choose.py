@@ -1,4 +1,4 @@
-"""Which template a model gets, and what it is said to be able to do."""
+"""The choice of a model's template, and the model's abilities."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from puna.chat.templates.author import Author
-from puna.chat.templates.capabilities import capabilities
-from puna.chat.templates.choose import chat_format, check_template
+from puna.chat.templates.choose import abilities, chat_format, chat_template, check_template
 from puna.chat.templates.defaults import rendered_by
-from puna.chat.templates.format import ChatFormat
+from puna.chat.templates.messages import ChatFormat
 from puna.chat.templates.model_facts import ModelFacts, facts_at, read_facts
 from puna.errors import RequestError, TemplateError
 from puna.gguf import open_gguf
@@ -50,14 +49,14 @@ def test_the_files_own_template_is_used_without_a_layer(create: Create, tmp_path
         assert chat_format(read_facts(file)).render(USER) == "user:hi;"
 
 
-def test_the_stores_layer_wins_over_the_files_and_a_given_one_over_both(create: Create) -> None:
+def test_a_stored_template_overrides_the_files_and_a_given_one_both(create: Create) -> None:
     model = create({"template": "[{{ .Prompt }}]"}, tokenizer__chat_template=JINJA)
     assert form_of(model).render(USER) == "[hi]"
     assert form_of(model, "<{{ .Prompt }}>").render(USER) == "<hi>"
     assert form_of(model, "{% if true %}{{ messages[0].content }}{% endif %}").render(USER) == "hi"
 
 
-def test_a_renderer_wins_over_a_layer_and_the_files_own_template_over_both(create: Create) -> None:
+def test_a_renderer_overrides_a_layer_and_the_files_template_both(create: Create) -> None:
     named = {"renderer": "qwen3-coder", "parser": "qwen3-coder", "template": "{{ .Prompt }}"}
     model = create(named)
     author = Author.of(model)
@@ -71,7 +70,7 @@ def test_a_renderer_wins_over_a_layer_and_the_files_own_template_over_both(creat
     assert Author.of(create({"renderer": "x9"}, tokenizer__chat_template=JINJA)).template == ""
 
 
-def test_the_default_is_that_of_models_such_as_this(create: Create) -> None:
+def test_a_model_without_a_template_gets_its_architectures_default(create: Create) -> None:
     tokens = ["a", "<|im_end|>", "<|im_middle|>"]
     model = create(None, "deepseek2", tokenizer__ggml__tokens=tokens, tokenizer__ggml__eos_token_id=1)
     assert Author.of(model).answer_family() == "kimi"
@@ -79,7 +78,7 @@ def test_the_default_is_that_of_models_such_as_this(create: Create) -> None:
     assert Author.of(model).capabilities == ("completion", "tools", "thinking")
 
 
-def test_a_model_without_any_template_gets_the_prompt_as_it_is(create: Create) -> None:
+def test_an_unknown_model_without_a_template_gets_the_plain_prompt(create: Create) -> None:
     model = create()
     form = form_of(model)
     assert form.template == "{{ .Prompt }}"
@@ -130,13 +129,13 @@ def test_capabilities_come_from_template_and_file(
     assert Author.of(model).capabilities == can
 
 
-def test_what_a_config_claims_and_an_image_model_beside_come_in_their_places() -> None:
+def test_claimed_capabilities_and_vision_keep_their_order() -> None:
     facts = ModelFacts(architecture="llama")
     template = "{{ .Tools }}{{ .Prompt }}{{ .Suffix }}"
-    assert capabilities(facts, template, extra=["image"], sees=True) == (
+    assert abilities(facts, chat_template(facts, template), extra=["image"], sees=True).capabilities == (
         "completion", "vision", "image", "tools", "insert",
     )  # fmt: skip
-    assert capabilities(facts, extra=["thinking"]) == ("completion", "thinking")
+    assert abilities(facts, extra=["thinking"]).capabilities == ("completion", "thinking")
 
 
 @pytest.mark.parametrize(
@@ -154,7 +153,7 @@ def test_what_a_config_claims_and_an_image_model_beside_come_in_their_places() -
         (None, 1, "sky"),
     ],
 )
-def test_a_template_around_nothing_but_the_prompt_frames_texts_to_embed(
+def test_a_template_of_only_the_prompt_frames_texts_to_embed(
     create: Create, template: str | None, pooling: int | None, framed: str
 ) -> None:
     metadata = {} if pooling is None else {"ARCH__pooling_type": pooling}
@@ -162,7 +161,7 @@ def test_a_template_around_nothing_but_the_prompt_frames_texts_to_embed(
     assert author.framed(["sky", [1, 2]]) == [framed, [1, 2]]
 
 
-def test_a_model_whose_file_is_gone_can_do_nothing(create: Create) -> None:
+def test_a_model_without_its_file_has_no_capabilities(create: Create) -> None:
     model = create({"template": "{{ .Prompt }}{{ .Tools }}"})
     assert model.model_path is not None
     model.model_path.unlink()
@@ -193,7 +192,7 @@ def test_a_model_whose_file_is_gone_can_do_nothing(create: Create) -> None:
         ("llama", {"tokenizer__ggml__model": "gpt2", "tokenizer__ggml__bos_token_id": 99}, "||"),
     ],
 )
-def test_bos_is_written_only_where_the_tokenizer_does_not_add_it(
+def test_bos_is_written_only_if_the_tokenizer_does_not_add_it(
     create: Create, architecture: str, metadata: dict[str, Any], text: str
 ) -> None:
     template = "{% if true %}{{ bos_token }}|{{ bos_token }}|{{ eos_token }}{% endif %}"
@@ -212,7 +211,7 @@ def test_bos_is_written_only_where_the_tokenizer_does_not_add_it(
         (JINJA, ()),
     ],
 )  # fmt: skip
-def test_the_markers_of_a_known_format_end_an_answer(
+def test_markers_of_a_known_format_are_stop_strings(
     create: Create, template: str, stop: tuple[str, ...]
 ) -> None:
     assert form_of(create(tokenizer__chat_template=template)).traits.stop == stop
@@ -226,7 +225,7 @@ def test_a_template_is_checked_in_its_own_language() -> None:
             check_template(wrong)
 
 
-def test_a_broken_layer_is_an_error_and_not_another_template(create: Create) -> None:
+def test_a_broken_layer_is_an_error_instead_of_a_fallback(create: Create) -> None:
     model = create({"template": "{{ .Prompt"}, tokenizer__chat_template=JINJA)
     with pytest.raises(TemplateError, match="unclosed action"):
         form_of(model)

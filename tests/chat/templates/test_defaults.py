@@ -1,4 +1,4 @@
-"""The templates of models that bring none: as those are, which such models are published with."""
+"""Default templates agree with those that such models are published with."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from puna.chat.answers.registry import PARSERS, family_of
 from puna.chat.templates.choose import chat_format
 from puna.chat.templates.defaults import RENDERERS, default_template, rendered_by
-from puna.chat.templates.format import ChatFormat, SpecialTokens
 from puna.chat.templates.jinja_chat import JinjaFormat
+from puna.chat.templates.messages import ChatFormat, SpecialTokens
 from puna.chat.templates.model_facts import ModelFacts
 from puna.errors import RequestError
 from puna.model.registry import supported
@@ -90,7 +90,7 @@ def default(architecture: str, end: str, tokens: set[str] | None = None, own: st
 
 
 @pytest.mark.parametrize(("architecture", "end", "token", "file", "only"), PUBLISHED)
-def test_a_default_is_as_published(
+def test_a_default_renders_like_the_published_template(
     test_data: Path, architecture: str, end: str, token: str, file: str, only: str
 ) -> None:
     published = JinjaFormat((test_data / "templates" / f"{file}.jinja").read_text(), TOKENS)
@@ -141,7 +141,7 @@ BESIDE = {
 
 
 @pytest.mark.parametrize("name", sorted(RENDERERS))
-def test_what_a_renderer_writes_its_parser_reads(name: str) -> None:
+def test_parsers_read_what_their_renderers_write(name: str) -> None:
     named = PARSERS[BESIDE.get(name, name)]
     form = JinjaFormat(rendered_by(name), TOKENS)
     if form.traits.takes_tools:
@@ -177,17 +177,17 @@ WHOLE = {
 
 
 @pytest.mark.parametrize("name", sorted(WHOLE))
-def test_a_renderers_prompt_is_ollamas(name: str) -> None:
+def test_renderers_write_the_same_prompts_as_ollama(name: str) -> None:
     text = JinjaFormat(rendered_by(name), TOKENS).render([{"role": "user", "content": "Hello"}])
     assert text == WHOLE[name]
 
 
-def test_an_unknown_renderer_is_an_error_that_lists_those_there_are() -> None:
+def test_the_error_of_an_unknown_renderer_lists_the_known_ones() -> None:
     with pytest.raises(RequestError, match=r"unknown renderer 'qwen9'.*qwen3-coder.*TEMPLATE"):
         rendered_by("qwen9")
 
 
-def test_llama_3s_is_that_of_its_first_model_card() -> None:
+def test_llama_3_gets_the_template_of_its_first_model_card() -> None:
     form = JinjaFormat(default_template("llama", {"<|eot_id|>"}), SpecialTokens({"bos_token": "<B>"}))
     assert form.render([SYSTEM, USER]) == (
         "<B><|start_header_id|>system<|end_header_id|>\n\nYou are terse.<|eot_id|>"
@@ -196,7 +196,7 @@ def test_llama_3s_is_that_of_its_first_model_card() -> None:
     )
 
 
-def test_phi_3s_is_that_of_its_model_card() -> None:
+def test_phi_3_gets_the_template_of_its_model_card() -> None:
     form = JinjaFormat(default_template("phi3", {"<|end|>"}))
     assert form.render([SYSTEM, USER]) == (
         "<|system|>\nYou are terse.<|end|>\n<|user|>\nHello, how are you?<|end|>\n<|assistant|>\n"
@@ -204,7 +204,7 @@ def test_phi_3s_is_that_of_its_model_card() -> None:
 
 
 @pytest.mark.parametrize("own", ["", "rwkv-world"])
-def test_rwkvs_is_the_chat_of_its_world_models(own: str) -> None:
+def test_rwkv_gets_the_template_of_its_world_models(own: str) -> None:
     assert default("rwkv7", "<s>", own=own).render([SYSTEM, USER, ANSWER, AGAIN]) == (
         f"<s>System: You are terse.\n\nUser: Hello, how are you?\n\nAssistant: {ANSWER['content']}\n\n"
         f"User: {AGAIN['content']}\n\nAssistant:"
@@ -214,5 +214,5 @@ def test_rwkvs_is_the_chat_of_its_world_models(own: str) -> None:
 @pytest.mark.parametrize(
     ("architecture", "end"), [("llama", "</s>"), ("llama", "<|end|>"), ("x", ""), ("qwen3", "<|endoftext|>")]
 )
-def test_a_model_that_only_ends_texts_gets_its_prompt_as_it_is(architecture: str, end: str) -> None:
+def test_a_base_model_gets_the_plain_prompt(architecture: str, end: str) -> None:
     assert default(architecture, end).template == "{{ .Prompt }}"

@@ -196,7 +196,7 @@ def test_a_template_that_nests_too_deeply_or_writes_too_much_is_stopped(template
         run(template)
 
 
-def test_fields_used_anywhere_are_told() -> None:
+def test_identifiers_are_all_names_used_anywhere() -> None:
     template = GoTemplate(
         '{{ define "d" }}{{ .InDefine }}{{ end }}{{ if or .A (eq .B.C 1) }}{{ $x := .D }}{{ $x.E }}{{ end }}'
         '{{ range $i, $e := .F }}{{ template "d" .G }}{{ else }}{{ (.H).I }}{{ end }}'

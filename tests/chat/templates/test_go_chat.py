@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from puna.chat.templates.format import Think
 from puna.chat.templates.go_chat import GoFormat
+from puna.chat.templates.messages import Think
 from puna.errors import NotSupportedError, RequestError, TemplateError
 from tests.chat.templates.conversations import TOOLS
 
@@ -29,7 +29,7 @@ CHATML_MESSAGES = """{{- range $i, $_ := .Messages }}<|im_start|>{{ .Role }}
 
 
 def chat(*turns: str) -> Chat:
-    """`"u: text"` per message; s, u, a and t for the roles."""
+    """Make messages from `"u: text"`, with s, u, a and t for the roles."""
     roles = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
     return [{"role": roles[turn[0]], "content": turn[3:]} for turn in turns]
 
@@ -55,7 +55,7 @@ def test_a_template_without_messages_is_run_turn_by_turn(messages: Chat, text: s
 
 
 @pytest.mark.parametrize("template", [CHATML_TURNS, CHATML_MESSAGES])
-def test_both_ways_of_writing_chatml_give_one_prompt(template: str) -> None:
+def test_both_ways_of_writing_chatml_give_the_same_prompt(template: str) -> None:
     text = GoFormat(template).render(chat("s: Be nice.", "u: Hello", "a: Hi", "u: Name?"))
     assert text == (
         "<|im_start|>system\nBe nice.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n"
@@ -71,7 +71,7 @@ def test_a_last_assistant_message_is_continued(template: str) -> None:
     assert text == "[INST] Hello[/INST] My name is"
 
 
-def test_the_cut_is_at_the_first_printing_of_the_response_not_at_conditions() -> None:
+def test_output_ends_where_the_response_is_printed_not_where_it_is_tested() -> None:
     template = "{{ if .Response }}R{{ else }}-{{ end }}{{ if true }}{{ .Response }}x{{ else }}y{{ end }}z"
     assert GoFormat(template).render(chat("u: q")) == "-"
     assert GoFormat(template).render(chat("u: q", "a: r", "u: s")) == "Rrxz-"
@@ -93,7 +93,7 @@ def test_neighbours_of_one_role_are_merged(messages: Chat, text: str) -> None:
     )
 
 
-def test_all_system_texts_are_in_system() -> None:
+def test_all_system_texts_are_joined_in_system() -> None:
     form = GoFormat("{{ .System }}|{{ range .Messages }}{{ .Role }} {{ end }}")
     assert form.render(chat("s: a", "u: b", "s: c")) == "a\n\nc|system user system "
 
@@ -154,7 +154,7 @@ def test_thinking_switches_reach_the_template(think: Think, text: str, extra: st
     assert form.render(chat("u: x"), think=think) == text
 
 
-def test_a_suffix_asks_for_text_in_between() -> None:
+def test_a_suffix_makes_a_prompt_for_the_text_in_between() -> None:
     form = GoFormat(
         "{{- if .Suffix }}<PRE> {{ .Prompt }} <SUF>{{ .Suffix }} <MID>{{ else }}{{ .Prompt }}{{ end }}"
     )
@@ -195,7 +195,7 @@ def test_thinking_tags_are_found_in_the_template(template: str, tags: tuple[str,
     assert (found and (found.opening, found.closing)) == tags
 
 
-def test_a_field_messages_do_not_have_is_an_error() -> None:
+def test_an_unknown_field_of_a_message_is_an_error() -> None:
     with pytest.raises(
         TemplateError, match=r"line 1, column 25: can't evaluate field Name in type api\.Message"
     ):
@@ -217,7 +217,7 @@ def test_a_malformed_message_is_the_callers_mistake(message: Any) -> None:
         GoFormat("{{ range .Messages }}{{ end }}").render([message])
 
 
-def test_calls_are_numbered_unless_they_are() -> None:
+def test_calls_without_an_index_are_numbered() -> None:
     calls = [{"function": {"name": name, "arguments": {}}} for name in "ab"]
     each = "{{ range .ToolCalls }}{{ .Function.Index }}{{ .Function.Name }} {{ end }}"
     form = GoFormat("{{ range .Messages }}" + each + "{{ end }}")
@@ -226,7 +226,7 @@ def test_calls_are_numbered_unless_they_are() -> None:
     assert form.render([{"role": "assistant", "content": "", "tool_calls": calls}]) == "7a 1b "
 
 
-def test_merging_loses_no_calls_and_no_thinking() -> None:
+def test_merging_keeps_calls_and_thinking() -> None:
     form = GoFormat(
         "{{ range .Messages }}{{ .Thinking }}|{{ range .ToolCalls }}{{ .Function.Name }}{{ end }}{{ end }}"
     )
@@ -308,6 +308,6 @@ def test_a_modern_template_with_tools_thinking_and_last_turn_logic() -> None:
         {"function": {"parameters": {"properties": {"x": {"anyOf": 1}}}}},
     ],
 )
-def test_a_tool_that_is_none_is_the_requests_mistake(tool: dict[str, Any]) -> None:
+def test_a_malformed_tool_is_the_requests_mistake(tool: dict[str, Any]) -> None:
     with pytest.raises(RequestError, match=r"tools\[1\] is malformed: "):
         GoFormat("{{ .Tools }}{{ .Messages }}").render(chat("u: x"), tools=[TOOLS[0], tool])

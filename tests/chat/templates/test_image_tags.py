@@ -1,11 +1,11 @@
-"""Where in a conversation its images are said to be."""
+"""The places of images in a conversation."""
 
 from __future__ import annotations
 
 from puna.chat.templates.messages import Message, tagged
 
 
-def test_images_stand_before_their_text_or_where_it_says() -> None:
+def test_images_come_before_their_text_or_at_its_tags() -> None:
     messages = [
         Message(role="system", content="see"),
         Message(role="user", content="two", images=[b"a", b"b"]),

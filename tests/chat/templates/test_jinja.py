@@ -30,7 +30,7 @@ FURTHER = ("Kimi-K2-Instruct", "llama-cpp-deepseek-r1")
 
 
 def reference(template: str, chat: list[dict[str, Any]], tools: Any, values: dict[str, Any]) -> str:
-    """What transformers renders. Raises what it raises."""
+    """Render with transformers, raising its errors."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     values = dict(values)
@@ -135,7 +135,7 @@ def test_each_feature_and_mistake_gives_what_transformers_gives(template: str) -
     assert ours(template, CHATS["turns"], TOOLS, values) == expected
 
 
-def test_the_date_is_todays() -> None:
+def test_strftime_now_uses_todays_date() -> None:
     from datetime import datetime
 
     text = JinjaTemplate("{{ strftime_now('%Y-%m-%d') }}").render({})
@@ -147,7 +147,7 @@ def test_a_failure_names_the_line() -> None:
         JinjaTemplate("a\nb\n{{ 'x' + y }}").render({"y": {"k": 1}})
 
 
-def test_what_a_template_uses_is_told() -> None:
+def test_variables_and_literals_of_a_template_are_found() -> None:
     template = JinjaTemplate(
         "{% set x = 1 %}{{ messages[0]['reasoning_content'] }}{% if tools %}{{ '<think>' }}{% endif %}"
     )
@@ -162,7 +162,7 @@ def test_what_a_template_uses_is_told() -> None:
 
 
 @pytest.mark.parametrize("change", ["message.update({'role': 'x'})", "dict.update(message, {'role': 'x'})"])
-def test_a_template_cannot_change_what_it_is_given(change: str) -> None:
+def test_a_template_cannot_change_its_values(change: str) -> None:
     message = {"role": "user"}
     with pytest.raises(TemplateError):
         JinjaTemplate(f"{{{{ {change} }}}}").render({"message": message})

@@ -1,4 +1,4 @@
-"""Chats through a model file's own template: what reaches it, and what is done when it refuses."""
+"""Chats through a model file's own template: its values, and alternatives when it refuses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from puna.chat.templates.jinja_chat import JinjaFormat
-from puna.chat.templates.model_facts import SpecialTokens
+from puna.chat.templates.messages import SpecialTokens
 from puna.errors import TemplateError
 from tests.chat.templates.conversations import AGAIN, ANSWER, SYSTEM, TOOLS, USER
 
@@ -32,7 +32,7 @@ def test_messages_reach_the_template_in_hugging_faces_shape() -> None:
     ("think", "text"),
     [(None, "--x"), (False, "FalseFalsex"), (True, "TrueTruemedium"), ("high", "TrueTruehigh")],
 )
-def test_thinking_is_left_to_the_template_unless_said(think: Any, text: str) -> None:
+def test_thinking_is_left_to_the_template_by_default(think: Any, text: str) -> None:
     template = (
         "{{ enable_thinking | default('-') }}{{ thinking | default('-') }}"
         "{{ reasoning_effort | default('x') }}"
@@ -41,7 +41,7 @@ def test_thinking_is_left_to_the_template_unless_said(think: Any, text: str) -> 
 
 
 @pytest.mark.parametrize(("adds", "text"), [(True, "hi<s></s>"), (False, "<s>hi<s></s>")])
-def test_bos_is_left_out_where_the_tokenizer_adds_it(adds: bool, text: str) -> None:
+def test_bos_is_left_out_if_the_tokenizer_adds_it(adds: bool, text: str) -> None:
     tokens = SpecialTokens({"bos_token": "<s>", "eos_token": "</s>"}, adds_bos=adds)
     assert JinjaFormat("{{ bos_token }}hi{{ bos_token + eos_token }}", tokens).render([USER]) == text
 
@@ -68,12 +68,12 @@ def test_a_template_without_a_system_role_gets_it_in_the_users_message(test_data
     )
 
 
-def test_what_cannot_be_put_another_way_fails_with_the_templates_own_words() -> None:
+def test_a_chat_refused_in_every_form_fails_with_the_templates_message() -> None:
     with pytest.raises(TemplateError, match="no chats today"):
         JinjaFormat("{{ raise_exception('no chats today') }}").render([SYSTEM, USER, ANSWER, AGAIN])
 
 
-def test_arguments_are_given_as_text_to_templates_that_concatenate_them() -> None:
+def test_templates_that_concatenate_arguments_get_them_as_text() -> None:
     template = (
         "{% for m in messages %}{% for c in m.tool_calls %}"
         "{{ '<' + c.function.arguments + '>' }}{% endfor %}{% endfor %}"
@@ -83,7 +83,7 @@ def test_arguments_are_given_as_text_to_templates_that_concatenate_them() -> Non
     assert JinjaFormat(template).render(chat) == '<{"x": "é"}>'
 
 
-def test_content_is_given_in_parts_to_templates_that_only_take_those() -> None:
+def test_templates_that_require_parts_get_content_in_parts() -> None:
     template = "{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}"
     assert JinjaFormat(template).render([USER]) == USER["content"]
 
@@ -108,7 +108,7 @@ def test_another_template_may_be_used_for_tools() -> None:
         ("meta-llama-Llama-3.2-3B-Instruct", True, None),
     ],
 )
-def test_published_templates_tell_what_their_models_can_do(
+def test_traits_of_published_templates(
     test_data: Path, file: str, tools: bool, tags: tuple[str, str] | None
 ) -> None:
     form = JinjaFormat((test_data / "templates" / f"{file}.jinja").read_text())

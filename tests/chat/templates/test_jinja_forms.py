@@ -1,4 +1,4 @@
-"""Chats in the forms that templates take, where they refuse the usual one."""
+"""Alternative forms of chats, for templates that refuse the usual one."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from typing import Any
 import jinja2.sandbox
 import pytest
 
-from puna.chat.templates.format import SpecialTokens
 from puna.chat.templates.go_chat import GoFormat
-from puna.chat.templates.jinja_chat import JinjaFormat
-from puna.chat.templates.jinja_forms import simple_tool
-from puna.chat.templates.messages import as_messages
+from puna.chat.templates.jinja_chat import JinjaFormat, simple_tool
+from puna.chat.templates.messages import SpecialTokens, as_messages
 from puna.errors import TemplateError, TemplateRefusalError, TemplateRenderError
 from tests.chat.templates.conversations import TOOLS, USER
 
@@ -46,7 +44,7 @@ def form_of(folder: Path, name: str) -> JinjaFormat:
         "meetkai-functionary-medium-v3.2",
     ],
 )
-def test_templates_that_name_types_take_those_they_do_not_know(test_data: Path, name: str) -> None:
+def test_templates_that_name_types_accept_unknown_ones(test_data: Path, name: str) -> None:
     form = form_of(test_data, name)
     odd = [{"type": kind, "description": "x"} for kind in ODD_TYPES]
     nested = [{"type": "array", "items": one} for one in odd] + [{}, {"type": "array"}, {"enum": [1, None]}]
@@ -65,14 +63,14 @@ def test_templates_that_name_types_take_those_they_do_not_know(test_data: Path, 
         pytest.param({"name": "look", "description": "d"}, marks=pytest.mark.slow),
     ],
 )
-def test_a_function_need_not_say_more_than_its_name(test_data: Path, bare: dict[str, Any]) -> None:
+def test_a_function_needs_only_a_name(test_data: Path, bare: dict[str, Any]) -> None:
     for path in sorted((test_data / "templates").glob("*.jinja")):
         form = form_of(test_data, path.stem)
         if form.traits.takes_tools and path.stem not in BROKEN:
             assert "look" in form.render([USER], tools=[{"type": "function", "function": bare}]), path.name
 
 
-def test_what_a_template_knows_is_left_as_it_is(test_data: Path) -> None:
+def test_tools_that_a_template_accepts_are_unchanged(test_data: Path) -> None:
     assert simple_tool(TOOLS[0])["function"]["name"] == "get_weather"
     form = JinjaFormat("{{ tools | tojson }}")
     assert '"null"' in form.render([USER], tools=[tool(place={"type": "null"})])
@@ -125,7 +123,7 @@ def test_documents_reach_the_template() -> None:
     assert not JinjaFormat("{{ messages }}").traits.takes_documents
 
 
-def test_the_first_refusal_is_what_is_told() -> None:
+def test_the_first_refusal_is_reported() -> None:
     with pytest.raises(TemplateError, match="no tools today"):
         JinjaFormat("{% if tools %}{{ raise_exception('no tools today') }}{% endif %}").render(
             [USER], tools=[tool(place={"type": "null"})]
@@ -181,19 +179,19 @@ def test_every_template_renders_what_agents_send_back(test_data: Path, tools: An
     assert rendered > 390
 
 
-def test_instructions_alone_are_words_of_the_user_where_there_is_no_system(test_data: Path) -> None:
+def test_a_lone_system_text_becomes_a_user_message_without_a_system_role(test_data: Path) -> None:
     text = form_of(test_data, "google-gemma-2-2b-it").render([SYSTEM])
     assert text == "<s><start_of_turn>user\nBe terse.<end_of_turn>\n<start_of_turn>model\n"
 
 
-def test_what_is_said_before_a_call_is_kept_beside_the_thinking(test_data: Path) -> None:
+def test_text_before_a_call_is_kept_with_the_thinking(test_data: Path) -> None:
     text = form_of(test_data, "openai-gpt-oss-120b").render(SENT_BACK["all at once"][:3], tools=TOOLS)
     assert "<|channel|>analysis<|message|>Hm.\n\nI look.<|end|>" in text
     assert '<|message|>{"city": "Paris"}<|call|>' in text
 
 
 @pytest.mark.parametrize("name", ["all at once", "calls in two answers"])
-def test_a_template_may_change_lists_of_its_own(test_data: Path, name: str) -> None:
+def test_a_template_may_change_its_own_lists(test_data: Path, name: str) -> None:
     text = (test_data / "templates" / "Kimi-K2-Instruct.jinja").read_text()
     environment = jinja2.sandbox.SandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     environment.filters["tojson"] = lambda value, **more: json.dumps(value, ensure_ascii=False, **more)
@@ -208,7 +206,7 @@ def test_a_template_may_change_lists_of_its_own(test_data: Path, name: str) -> N
     ).render(values)
 
 
-def test_an_error_names_the_message_it_is_about(test_data: Path) -> None:
+def test_an_error_names_the_message_that_causes_it(test_data: Path) -> None:
     form = form_of(test_data, "MiniMax-M2")
     with pytest.raises(
         TemplateRefusalError, match=r"no previous assistant .* message 4 of the chat, role 'tool'"

@@ -1,4 +1,4 @@
-"""Chats in Ollama's shape become the prompts that transformers makes of them, over many conversations."""
+"""Many conversations in Ollama's shape render to the same prompts as in transformers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from puna.chat.templates.format import SpecialTokens
 from puna.chat.templates.jinja_chat import JinjaFormat
-from puna.chat.templates.messages import as_messages
+from puna.chat.templates.messages import SpecialTokens, as_messages
 from tests.chat.templates.conversations import AGAIN, ANSWER, SYSTEM, TOOLS, USER
 from tests.chat.templates.test_jinja import SPECIAL, outcome, reference, templates
 
@@ -20,7 +19,7 @@ NESTED = {"place": {"city": "Zürich", "at": [8.5, 47]}, "days": 2, "now": True,
 
 
 def turn(*calls: tuple[str, dict[str, Any]], content: str = "", thinking: str = "") -> list[dict[str, Any]]:
-    """A message with calls, and a result of each."""
+    """Return a message with calls, and a result of each."""
     made = [
         {"id": f"abcdefgh{number}", "function": {"name": name, "arguments": arguments}}
         for number, (name, arguments) in enumerate(calls)

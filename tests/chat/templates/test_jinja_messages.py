@@ -1,4 +1,4 @@
-"""Messages in the words of the templates that read them."""
+"""Messages in the wording that their template requires."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def chat(template: str, *results: Message) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("ids", [("1", "2"), ("", ""), ("2", "1"), ("x", "2")])
-def test_a_template_that_knows_one_call_gets_each_with_its_result(ids: tuple[str, str]) -> None:
+def test_a_template_for_single_calls_gets_each_with_its_result(ids: tuple[str, str]) -> None:
     found = chat("{{ message.tool_calls[0] }}", *(result(f"of {id}", id) for id in ids))
     assert [message["role"] for message in found] == ["user", *["assistant", "tool"] * 2, "user"]
     assert [message["tool_calls"][0]["id"] for message in found if "tool_calls" in message] == ["1", "2"]
@@ -32,12 +32,12 @@ def test_a_template_that_knows_one_call_gets_each_with_its_result(ids: tuple[str
     )
 
 
-def test_results_that_no_call_asked_for_are_kept() -> None:
+def test_results_without_a_call_are_kept() -> None:
     found = chat("{{ m['tool_calls'][0] }}", *(result(str(n), "9") for n in range(3)))
     assert [message["content"] for message in found if message["role"] == "tool"] == ["0", "1", "2"]
 
 
-def test_results_stand_within_the_message_that_calls_where_a_template_reads_them_there() -> None:
+def test_results_move_into_the_message_with_the_calls_if_the_template_reads_them_there() -> None:
     found = chat("{{ message.tool_responses }}", result("two", "2"), result("one", "1"), result("more", "9"))
     assert [message["role"] for message in found] == ["user", "assistant", "user"]
     assert [(one["name"], one["response"]) for one in found[1]["tool_responses"]] == [
@@ -53,7 +53,7 @@ def test_results_stand_within_the_message_that_calls_where_a_template_reads_them
         ("x", ""),
     ],
 )
-def test_what_only_calls_says_nothing_in_the_words_of_the_template(
+def test_a_message_with_calls_only_has_the_templates_empty_content(
     template: str, content: str | None
 ) -> None:
     assert chat(template)[1]["content"] == content

@@ -1,4 +1,4 @@
-"""Grammar processes say what the library says, and end with those who need them, or with what is too much."""
+"""Grammar processes agree with the library, and end with their requests or when they exceed a limit."""
 
 from __future__ import annotations
 
@@ -54,8 +54,15 @@ def compiler(path: Path) -> Iterator[Compiler]:
 
 
 def processes() -> list[psutil.Process]:
-    """All grammar processes of this one."""
+    """Return all grammar processes of this process."""
     return children("grammar/compiler")
+
+
+def has_ended(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def only(following: RemoteConstraint | None) -> RemoteConstraint:
@@ -73,7 +80,7 @@ def tokens_of(mask: Any, tokenizer: Tokenizer) -> list[int]:
 def test_an_answer_is_followed_as_the_library_follows_it(
     compiler: Compiler, tokenizer: Tokenizer, seed: int, thinks: bool
 ) -> None:
-    """With some tokens drafted, of which some are right."""
+    """Some tokens are drafted, and some of these are right."""
     dice = random.Random(seed)
     format = Format.json_schema(random_schema(dice))
     reading = Reading(PLAIN, Tags("<", " t"), "<") if thinks else None
@@ -99,7 +106,7 @@ def test_an_answer_is_followed_as_the_library_follows_it(
     following.close()
 
 
-def test_calls_of_tools_are_compiled_too(compiler: Compiler) -> None:
+def test_tool_calls_are_compiled_too(compiler: Compiler) -> None:
     tool = {"type": "function", "function": {"name": "add", "parameters": {"properties": {"a": {"not": {}}}}}}
     with pytest.raises(RequestError, match="the parameters of tool 'add': the keyword \"not\" at"):
         compiler.constraint_of(None, Reading(FAMILIES["hermes"], tools=tools_of([tool]), choice="required"))
@@ -114,9 +121,7 @@ def test_calls_of_tools_are_compiled_too(compiler: Compiler) -> None:
     ],
     ids=["schema", "json in lark"],
 )
-def test_a_format_that_takes_too_much_is_stopped_and_the_limit_named(
-    compiler: Compiler, format: Format
-) -> None:
+def test_an_excessive_format_is_stopped_and_the_limit_named(compiler: Compiler, format: Format) -> None:
     before = psutil.Process().memory_info().rss
     with pytest.raises(RequestError, match=LIMITS):
         compiler.constraint_of(format, None)
@@ -126,7 +131,7 @@ def test_a_format_that_takes_too_much_is_stopped_and_the_limit_named(
 
 
 @pytest.mark.slow
-def test_an_answer_whose_steps_take_too_much_is_stopped_and_the_limit_named(
+def test_an_answer_with_excessive_steps_is_stopped_and_the_limit_named(
     compiler: Compiler, tokenizer: Tokenizer
 ) -> None:
     following = only(compiler.constraint_of(Format.grammar(AMBIGUOUS), None))
@@ -150,7 +155,7 @@ def test_an_answer_whose_steps_take_too_much_is_stopped_and_the_limit_named(
     assert other.accept(letter)  # it has its own
 
 
-def test_what_is_compiled_ends_when_nobody_asks_for_it_any_more(compiler: Compiler) -> None:
+def test_compiling_ends_when_no_request_waits_for_it(compiler: Compiler) -> None:
     compiler.constraint_of(Format.regex("a"), None)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(compiler.constraint_of, Format.json_schema(PATTERNS), None, 1)
@@ -171,7 +176,7 @@ def test_what_is_compiled_ends_when_nobody_asks_for_it_any_more(compiler: Compil
     wait_until(lambda: len(processes()) == 2, "the end")
 
 
-def test_what_is_compiled_ends_when_all_who_asked_for_it_have_left(compiler: Compiler) -> None:
+def test_compiling_ends_when_all_its_requests_are_cancelled(compiler: Compiler) -> None:
     compiler.constraint_of(Format.regex("a"), None)
     with ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(compiler.constraint_of, Format.json_schema(PATTERNS), None, 1)]
@@ -187,7 +192,7 @@ def test_what_is_compiled_ends_when_all_who_asked_for_it_have_left(compiler: Com
     wait_until(lambda: len(processes()) == 2, "its end")
 
 
-def test_a_format_that_an_answer_waits_for_is_compiled_though_another_request_leaves(
+def test_compiling_goes_on_for_an_answer_when_another_request_leaves(
     compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting = only(compiler.constraint_of(Format.regex("b"), None))
@@ -220,7 +225,7 @@ def test_an_answer_that_ends_leaves_no_process(compiler: Compiler) -> None:
         compiler.constraint_of(Format.regex("a"), None)
 
 
-def test_formats_are_compiled_once_and_not_kept_for_ever(
+def test_formats_are_compiled_once_and_eventually_forgotten(
     compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "_MAX_KEPT", 2)
@@ -246,7 +251,7 @@ def test_formats_are_compiled_once_and_not_kept_for_ever(
     wait_until(lambda: len(processes()) == 4, "the end of the first x1")
 
 
-def test_formats_are_forgotten_where_they_take_too_much_memory_together(
+def test_formats_are_forgotten_when_they_exceed_their_memory_together(
     compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def compiled(name: str) -> int:
@@ -269,13 +274,11 @@ def test_formats_are_forgotten_where_they_take_too_much_memory_together(
     wait_until(lambda: len(processes()) == 2, "the end of the others")
 
 
-def test_processes_that_are_killed_are_replaced(compiler: Compiler) -> None:
+def test_killed_processes_are_replaced(compiler: Compiler) -> None:
     def killed(index: int) -> None:
         victim = processes()[index]
         os.kill(victim.pid, signal.SIGKILL)
-        wait_until(
-            lambda: not victim.is_running() or victim.status() == psutil.STATUS_ZOMBIE, "the end of it"
-        )
+        wait_until(lambda: has_ended(victim), "the end of it")
 
     following = only(compiler.constraint_of(Format.regex("ab"), None))
     following.allowed()
@@ -301,7 +304,7 @@ def test_many_threads_compile_at_once(compiler: Compiler) -> None:
         assert all(pool.map(ask, range(6)))
 
 
-def test_a_model_that_is_gone_is_an_error_in_words(tmp_path: Path) -> None:
+def test_a_missing_model_is_a_clear_error(tmp_path: Path) -> None:
     compiler = Compiler(tmp_path / "none.gguf")
     with pytest.raises(RunnerError, match="has ended"):
         compiler.constraint_of(Format.regex("a"), None)

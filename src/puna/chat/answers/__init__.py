@@ -1,1 +1,1 @@
-"""How models mark thinking and tool calls in their answers: reading it while it streams in."""
+"""Streaming parsers of the markup that models put around thinking and tool calls."""

@@ -1,4 +1,4 @@
-"""One answer while it streams in: what is thought, what is said, which tools are called."""
+"""One answer while it streams in: its thinking, its text and its tool calls."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from puna.chat.answers.parts import CallDelta, Part, Said, Thought
 from puna.chat.answers.reader import BrokenError, Reader, Steps, search
 from puna.chat.answers.tools import Tool
 
-#: How often all of an answer may be read again because it was no call; then none is looked for any more.
+#: How many times the length of an answer may be reread after failed calls before the search for calls stops.
 _MAX_REREAD: Final = 4
 
 _ID_CHARACTERS: Final = string.ascii_lowercase + string.digits
 
-#: What a tool may be called that nobody knows.
+#: A plausible name for a tool that the request does not define.
 _NAME: Final = re.compile(r"[\w.:/@-]{1,256}")
 
 _random = random.SystemRandom()
 
 
 class EnoughError(Exception):
-    """The answer is over, whatever else comes. Never leaves this package."""
+    """The end of the answer, whatever text follows. Never leaves this package."""
 
 
 class Answer:
-    """What has become certain of one answer, and how a family's parser adds to it."""
+    """The certain parts of one answer, and the operations with which a family's parser adds to them."""
 
     def __init__(self, tools: Mapping[str, Tool], *, streams_calls: bool, parallel: bool) -> None:
         self.reader = Reader()
@@ -36,17 +36,17 @@ class Answer:
         self._streams = streams_calls
         self._parallel = parallel
         self._parts: list[Part] = []
-        self._space = ""  # that may belong to the markup of a call
-        self._bare = True  # nothing was said since the beginning, or since the last call
+        self._space = ""  # held back, as it may belong to the markup of a call
+        self._bare = True  # no text since the beginning, or since the last call
         self._after_call = False
         self._calls = 0
         self._ids: set[str] = set()
-        self._name: str | None = None  # of the call that is being read
+        self._name: str | None = None  # of the call being read
         self._arguments: list[str] = []
         self._announced = False
 
     def taken(self) -> list[Part]:
-        """What has become certain since the last time."""
+        """Return the parts that have become certain since the last call."""
         parts, self._parts = self._parts, []
         return parts
 
@@ -54,7 +54,7 @@ class Answer:
         self._add(Thought(text))
 
     def say(self, text: str) -> None:
-        """Say `text`. White space at its end may turn out to belong to a call that follows."""
+        """Add `text` to the answer, holding back trailing white space that may belong to a following call."""
         if not self.tools:
             self._add(Said(text))
             return
@@ -74,19 +74,17 @@ class Answer:
             self._add(Said(text))
 
     def end(self) -> None:
-        """Nothing comes any more."""
+        """Release held-back white space at the end of the answer."""
         if self._space and not self._after_call:
             self._add(Said(self._space))
         self._space = ""
 
-    # --- calls --------------------------------------------------------------------------------------
-
     def tool(self, name: str) -> Tool:
-        """The tool a model calls `name`; one that nobody knows has no parameters."""
+        """Return the tool called `name`; an unknown one has no parameters."""
         return self.tools.get(name) or Tool(name)
 
     def begin_call(self, name: str) -> None:
-        """A call has begun. Raises `BrokenError` for what is no name."""
+        """Begin a call. Raises `BrokenError` if `name` is not a plausible name."""
         if name not in self.tools and not _NAME.fullmatch(name):
             raise BrokenError
         self._name = name
@@ -98,7 +96,7 @@ class Answer:
             self.reader.mark()
 
     def argue(self, text: str) -> None:
-        """More of the JSON text of the arguments."""
+        """Add to the JSON text of the arguments."""
         if not self._announced:
             self._arguments.append(text)
         elif text:
@@ -106,7 +104,7 @@ class Answer:
             self.reader.mark()
 
     def end_call(self) -> None:
-        """The call is complete. Raises `EnoughError` if it is to be the only one."""
+        """Complete the call. Raises `EnoughError` if the answer may have only one."""
         assert self._name is not None
         if not self._announced:
             self._space, self._bare, self._after_call = "", True, True
@@ -119,7 +117,7 @@ class Answer:
             raise EnoughError
 
     def _drop_call(self) -> None:
-        """The call is none after all. What was sent of it stays."""
+        """Abandon the call; deltas already sent stay sent."""
         if self._announced:
             self._calls += 1
         self._name, self._announced = None, False
@@ -137,12 +135,10 @@ class Answer:
         elif part.text:
             self._parts.append(part)
 
-    # --- markup -------------------------------------------------------------------------------------
-
     def attempt(self, opening: str, markup: Steps[None]) -> Steps[bool]:
-        """Read `markup`, which begins with `opening`, not yet taken. False if it is none.
+        """Read `markup`, which begins with the untaken `opening`; return False if it turns out malformed.
 
-        Then all that was not sent is to be read as text, at least the opening.
+        In that case everything that was not sent, at least the opening, is read again as text.
         """
         sent = self._calls
         self.reader.mark()
@@ -160,7 +156,7 @@ class Answer:
 
     @property
     def may_call(self) -> bool:
-        """Whether to look for calls any more."""
+        """Whether to keep looking for calls."""
         return bool(self.tools) and self.reader.reread <= _MAX_REREAD * self.reader.added
 
 
@@ -170,9 +166,9 @@ _SPACE: Final = re.compile(r"\s*")
 def think(
     answer: Answer, opening: str, closing: str, *, begun: bool, ends: tuple[str, ...] = ()
 ) -> Steps[None]:
-    """Read what is between two tags at the very beginning of an answer; it may have `begun` before that.
+    """Read thinking between two tags at the very start of an answer, or already `begun` in the prompt.
 
-    White space after either tag is dropped. One of `ends` also ends it, and is not taken.
+    White space after either tag is dropped. Any of `ends` also ends the thinking, and is left unread.
     """
     reader = answer.reader
     blank = ""

@@ -1,4 +1,4 @@
-"""A family of models: those that mark thinking and calls in the same way."""
+"""Families of models that mark thinking and calls in the same way, and the parser of their answers."""
 
 from __future__ import annotations
 
@@ -13,69 +13,69 @@ from puna.chat.answers.parts import Form, Part, Tags
 from puna.chat.answers.reader import Steps, search
 from puna.chat.answers.tools import Tool
 
-#: What is longer is no tag, and would be compared with every end of an answer.
-_LONGEST: Final = 256
+#: Characters of a tag; a longer one would be compared with every end of an answer.
+_MAX_TAG: Final = 256
 
 
 def tags_around(texts: Iterable[str]) -> Tags:
-    """The tags around calls written as JSON objects: empty where there are none.
+    """Return the tags around calls written as JSON objects; both empty if there are none.
 
-    `texts` are those that the template writes for a message with calls, in their order. The opening tag is
-    what comes before the first bracket, the closing tag what comes after the last.
+    `texts` are the texts that the template writes for a message with calls, in order. The opening tag comes
+    before the first bracket, and the closing tag after the last.
     """
     written = [text for text in texts if text.strip()]
     opening = written[0].partition("{")[0].strip().rstrip("[").strip() if written else ""
-    if not 0 < len(opening) <= _LONGEST or opening.isalnum():
+    if not 0 < len(opening) <= _MAX_TAG or opening.isalnum():
         return Tags("", "")
     closing = written[-1].rpartition("}")[2].strip().lstrip("]").strip().split("\n")[0].strip()
-    return Tags(opening, closing if len(closing) <= _LONGEST and closing != opening else "")
+    return Tags(opening, closing if len(closing) <= _MAX_TAG and closing != opening else "")
 
 
 _SPACE: Final = re.compile(r"\s*")
 
 
 class Syntax(ABC):
-    """How calls are written. They begin with `opening`, if there is one, unless a subclass knows better."""
+    """A way to write calls, which begin with `opening` if it is not empty, unless a subclass overrides it."""
 
     opening: str
 
     @property
     def openings(self) -> tuple[str, ...]:
-        """Texts that begin calls, wherever they stand."""
+        """Texts that begin calls anywhere in an answer."""
         return (self.opening,) if self.opening else ()
 
     @property
     def first(self) -> tuple[str, ...]:
-        """Texts that begin calls if an answer begins with them."""
+        """Texts that begin calls only at the start of an answer."""
         return ()
 
     @property
     @abstractmethod
     def form(self) -> Form:
-        """How the model was taught to write them."""
+        """The form in which the model was trained to write calls."""
 
     @abstractmethod
     def read(self, answer: Answer, opening: str) -> Steps[None]:
-        """Read what begins with `opening`, which is not taken yet. Raises `BrokenError`."""
+        """Read calls from the untaken `opening` on. Raises `BrokenError`."""
 
 
 @dataclass(frozen=True)
 class AnswerFamily:
-    """How one family's answers are read."""
+    """A way to read answers, shared by the models of one family."""
 
     name: str
     calls: Syntax | None = None
-    dropped: tuple[str, ...] = ()  # markup around what is said
+    dropped: tuple[str, ...] = ()  # markup around the answer's text
     calls_end_thinking: bool = False
 
     @property
     def thinking(self) -> Tags | None:
-        """What is around thinking, where the family says so and not the model's template."""
+        """Tags around thinking; None where the model's template decides."""
         return None
 
     @property
     def thinking_before_calls(self) -> Tags | None:
-        """What is around thinking that calls come after; None: as always."""
+        """Tags around thinking that precedes calls; None if they are the usual ones."""
         return None
 
     def read(self, answer: Answer, reading: Reading) -> Steps[None]:
@@ -104,26 +104,26 @@ class AnswerFamily:
 
 @dataclass(frozen=True)
 class Reading:
-    """How one request's answers are read."""
+    """Settings with which the answers of one request are read."""
 
     family: AnswerFamily
-    thinking: Tags | None = None  # None: thinking is not told from what is said
-    prompt: str = ""  # what the answers follow
-    tools: Mapping[str, Tool] = field(default_factory=dict)  # none: calls are text
+    thinking: Tags | None = None  # None: thinking is not separated from the text
+    prompt: str = ""  # that the answers continue
+    tools: Mapping[str, Tool] = field(default_factory=dict)  # without tools, calls are text
     streams_calls: bool = False  # arguments come as they are written, not when the call is complete
     begins_thinking: bool = False  # without an opening tag
     choice: str = "auto"  # as `Chat.tool_choice`
     parallel: bool = True
-    strict: bool = False  # calls are valid by construction also where there need be none
+    strict: bool = False  # optional calls are valid by construction, too
 
     @property
     def forces_calls(self) -> bool:
-        """Whether answers must call tools, or if they do, with valid arguments."""
+        """Whether a grammar decides on calls: they are required, or must be valid if made."""
         return self.choice != "auto" or (self.strict and bool(self.tools))
 
     @property
     def begun(self) -> bool:
-        """Whether thinking has begun with the prompt."""
+        """Whether the prompt ends inside thinking."""
         if self.thinking is None:
             return False
         prompt = self.prompt.rstrip()
@@ -133,27 +133,27 @@ class Reading:
 
 
 class AnswerParser:
-    """Tells the parts of one answer, fed in pieces of any size, apart.
+    """Splits one answer, fed in pieces of any size, into its parts.
 
-    The pieces' borders make no difference to what comes out altogether.
+    The total output does not depend on how the text was cut into pieces.
     """
 
     def __init__(self, reading: Reading) -> None:
         self._answer = Answer(reading.tools, streams_calls=reading.streams_calls, parallel=reading.parallel)
         self._steps = reading.family.read(self._answer, reading)
-        self.enough = False  # the answer is over, whatever else comes
+        self.enough = False  # the answer is over, whatever text follows
         self._ended = False
         self._advance()
 
     def feed(self, text: str) -> list[Part]:
-        """What is now certain."""
+        """Add `text`, and return the parts that are now certain."""
         if text:
             self._answer.reader.add(text)
             self._advance()
         return self._answer.taken()
 
     def flush(self, *, complete: bool = False) -> list[Part]:
-        """What was held back, once the answer has ended: `complete` if it was the model that ended it."""
+        """End the answer, and return the parts held back; `complete` if the model ended it itself."""
         self._answer.reader.ended = True
         self._answer.reader.complete = complete
         self._advance()

@@ -1,4 +1,4 @@
-"""JSON as it streams in: passed on as it is certain, exactly as it was written."""
+"""Streaming JSON: each character is passed on as soon as it is certain, exactly as it was written."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from puna.chat.answers.reader import BrokenError, Reader, Steps
 
 Out = Callable[[str], object]
 
-#: Values within values. Deeper JSON is refused everywhere else, too.
-_DEEPEST: Final = 100
+#: Nesting of values. Deeper JSON is refused everywhere else, too.
+_MAX_DEPTH: Final = 100
 
 _PLAIN: Final = re.compile(r'[^"\\\x00-\x1f]*')
 _NUMBER: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?", re.ASCII)
@@ -23,7 +23,7 @@ _HEX: Final = re.compile(r"[0-9a-fA-F]{4}")
 
 
 def copy_json(reader: Reader, out: Out) -> Steps[None]:
-    """Read one JSON value, and give its text to `out`. Raises `BrokenError` where it is none."""
+    """Read one JSON value, and give its text to `out`. Raises `BrokenError` if it is malformed."""
     closing: list[str] = []  # brackets that are open
     while True:
         yield from _copy_space(reader, out)
@@ -31,7 +31,7 @@ def copy_json(reader: Reader, out: Out) -> Steps[None]:
         if kind in ("{", "["):
             out(reader.take(1))
             closing.append("}" if kind == "{" else "]")
-            if len(closing) > _DEEPEST:
+            if len(closing) > _MAX_DEPTH:
                 raise BrokenError
             yield from _copy_space(reader, out)
             if (yield from reader.peek()) != closing[-1]:
@@ -47,7 +47,7 @@ def copy_json(reader: Reader, out: Out) -> Steps[None]:
             if word not in ("true", "false", "null"):
                 raise BrokenError
             out(word)
-        # A value has ended, or brackets that have nothing in them are about to.
+        # A value has ended, or empty brackets are about to.
         while closing:
             yield from _copy_space(reader, out)
             mark = yield from reader.peek()
@@ -66,7 +66,7 @@ def copy_json(reader: Reader, out: Out) -> Steps[None]:
 
 
 def read_string(reader: Reader) -> Steps[str]:
-    """The text that a JSON string stands for. Raises `BrokenError`."""
+    """Read a JSON string, and return its value. Raises `BrokenError`."""
     parts: list[str] = []
     yield from copy_string(reader, parts.append)
     value = json.loads("".join(parts))
@@ -77,7 +77,7 @@ def read_string(reader: Reader) -> Steps[str]:
 def copy_string(reader: Reader, out: Out) -> Steps[None]:
     """Read a string, and give it to `out` in quotes.
 
-    Line breaks and other control characters, which models write though JSON wants them escaped, are escaped;
+    Raw line breaks and other control characters, which models write although JSON forbids them, are escaped;
     half a surrogate pair becomes U+FFFD.
     """
     out((yield from reader.expect('"')))
@@ -98,7 +98,7 @@ def copy_string(reader: Reader, out: Out) -> Steps[None]:
 
 
 def _plain(reader: Reader) -> Steps[str]:
-    """What has come of a string up to the next mark: at least a character, unless there is a mark."""
+    """Take the available text up to the next mark: at least one character, unless a mark comes next."""
     yield from reader.peek()
     return reader.take_match(_PLAIN)
 
@@ -115,7 +115,7 @@ def _escape(reader: Reader) -> Steps[str]:
     if not _is_surrogate(high):
         return "\\u" + high
     if int(high, 16) >= 0xDC00 or not (yield from reader.skip("\\u")):
-        if reader.is_left("", "\\"):  # the other half was still to come
+        if reader.is_left("", "\\"):  # the answer ended before the other half
             raise BrokenError
         return "\\ufffd"
     low = yield from _hex(reader)
@@ -125,7 +125,7 @@ def _escape(reader: Reader) -> Steps[str]:
 
 
 def _hex(reader: Reader) -> Steps[str]:
-    """Four digits."""
+    """Read four hexadecimal digits. Raises `BrokenError`."""
     digits = ""
     while len(digits) < 4 and (yield from reader.peek()):
         digits += reader.take(1)
@@ -159,12 +159,12 @@ def _copy_space(reader: Reader, out: Out) -> Steps[None]:
 
 
 def is_number(text: str) -> bool:
-    """Whether `text` is a number in JSON."""
+    """Return whether `text` is a JSON number."""
     return _NUMBER.fullmatch(text) is not None
 
 
 def parsed(text: str) -> Any:
-    """The value of a JSON text. Raises ValueError, also for what JSON does not have."""
+    """Return the value of a JSON text. Raises ValueError, also for NaN and infinities."""
 
     def refuse(name: str) -> Any:
         raise ValueError(name)

@@ -1,4 +1,4 @@
-"""What an answer is made of, once its markup has been read."""
+"""Parts of an answer whose markup has been read, and the forms in which calls are written."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import msgspec
 
 @dataclass(frozen=True)
 class ParameterForm:
-    """`key` NAME `after_key` VALUE `closing`, a parameter after the other.
+    """`key` NAME `after_key` VALUE `closing` for each parameter.
 
-    A string is written as it is between `quotes`, or as JSON if there are none; what is no string is JSON.
+    Strings are written verbatim between `quotes`, or as JSON if there are none; other values are JSON.
     """
 
     key: str
@@ -19,7 +19,7 @@ class ParameterForm:
     closing: str = ""
     quotes: tuple[str, str] | None = None
     between: str = ""
-    untyped: bool = False  # what is no string is told from one by the tool's schema alone
+    untyped: bool = False  # only the tool's schema tells strings from other values
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class Form:
     begin: str = ""
     end: str = ""
     between: str = ""
-    lead: str = ""  # that may come before all of it
-    most: int = 0  # calls; 0: any number
+    lead: str = ""  # optional text before everything else
+    most: int = 0  # number of calls; 0: any
     parameters: ParameterForm | None = None
-    said: str = ""  # before what is said instead
+    said: str = ""  # before an answer that is text instead
 
 
 class CallDelta(msgspec.Struct, frozen=True):
-    """More of a tool call. All deltas of one call come before those of the next."""
+    """A piece of a tool call. All deltas of one call come before those of the next."""
 
     index: int  # of the call within the answer, from 0
     id: str = ""  # in the call's first delta only, as is the name
@@ -52,14 +52,14 @@ class CallDelta(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """More of what the model thinks."""
+    """A piece of the model's thinking."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """More of what the model says."""
+    """A piece of the answer's text."""
 
     text: str
 

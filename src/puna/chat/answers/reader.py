@@ -1,7 +1,7 @@
-"""Text that comes in pieces of any size, for parsers that are written as if all of it were there.
+"""Streaming text for parsers that are written as if all of it were available.
 
-A parser is a generator: it yields when it needs more text, and goes on when that has come. What it finds
-cannot depend on where the text was cut, because it looks at nothing but text.
+A parser is a generator that yields when it needs more text and resumes when some has arrived. Its result
+cannot depend on where the text was cut, because it sees nothing but the text.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _SPACE: Final = re.compile(r"[ \t\r\n]*")
 
 
 class BrokenError(Exception):
-    """What was read is no markup after all. Never leaves this package."""
+    """Text that looked like markup and is not. Never leaves this package."""
 
 
 class Search:
-    """Finds the first of some texts, none of which begins another."""
+    """Search for the first of several texts, none of which is a prefix of another."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.texts = tuple(texts)
@@ -33,12 +33,12 @@ class Search:
         self._begun = _beginnings(self.texts)
 
     def find(self, text: str, begin: int) -> tuple[int, str] | None:
-        """Where the first begins in `text` from `begin` on, and which it is."""
+        """Return the position of the first match in `text[begin:]`, and the text that matched."""
         match = self._any.search(text, begin)
         return (match.start(), match[0]) if match else None
 
     def undecided(self, text: str, begin: int) -> int:
-        """How many characters at the end of `text[begin:]` may be the beginning of one."""
+        """Return how many characters at the end of `text[begin:]` may begin a match."""
         for size in range(min(self._longest - 1, len(text) - begin), 0, -1):
             if text[len(text) - size :] in self._begun:
                 return size
@@ -51,44 +51,40 @@ def _beginnings(texts: tuple[str, ...]) -> frozenset[str]:
 
 
 class Reader:
-    """The text of one answer: what has come and is not read yet."""
+    """The received and still unread text of one answer."""
 
     def __init__(self) -> None:
         self.ended = False
         self.complete = False  # the model has ended the answer itself
-        self.added = 0  # characters that came
+        self.added = 0  # characters received
         self.reread = 0  # characters given back
         self._text = ""
         self._at = 0
-        self._raw: list[str] | None = None  # what was read since the mark
+        self._raw: list[str] | None = None  # text read since the mark
 
     def add(self, text: str) -> None:
         self._text = self._text[self._at :] + text
         self._at = 0
         self.added += len(text)
 
-    # --- marks: what turns out to be no markup is read again ----------------------------------------
-
     def mark(self) -> None:
-        """Remember what is read from here on."""
+        """Remember the text read from here on, for `rewind`."""
         self._raw = []
 
     def unmark(self) -> None:
-        """Forget what was read: it is certain."""
+        """Forget the text read since the mark: it is certain."""
         self._raw = None
 
     def rewind(self) -> None:
-        """Go back to the mark."""
+        """Go back to the mark, so that the text is read again."""
         given_back = "".join(self._raw or ())
         self.reread += len(given_back)
         self._text = given_back + self._text[self._at :]
         self._at = 0
         self._raw = None
 
-    # --- reading ------------------------------------------------------------------------------------
-
     def take(self, count: int) -> str:
-        """The next `count` characters, which must have come."""
+        """Take the next `count` characters, which must have arrived."""
         text = self._text[self._at : self._at + count]
         self._at += len(text)
         if self._raw is not None:
@@ -96,7 +92,7 @@ class Reader:
         return text
 
     def peek(self) -> Steps[str]:
-        """The next character; empty at the end."""
+        """Return the next character without taking it; empty at the end."""
         while self._at == len(self._text):
             if self.ended:
                 return ""
@@ -104,7 +100,7 @@ class Reader:
         return self._text[self._at]
 
     def comes(self, *texts: str) -> Steps[str]:
-        """The longest of `texts` that comes next; empty if none does. Nothing is taken."""
+        """Return the longest of `texts` that comes next, without taking it; empty if none does."""
         while True:
             longest = ""
             undecided = False
@@ -118,7 +114,7 @@ class Reader:
             yield
 
     def skip(self, *texts: str) -> Steps[bool]:
-        """Take the longest of `texts` that comes next. False if none does."""
+        """Take the longest of `texts` that comes next. Return False if none does."""
         found = yield from self.comes(*texts)
         self.take(len(found))
         return bool(found)
@@ -135,7 +131,7 @@ class Reader:
         yield from self.run(_SPACE)
 
     def run(self, pattern: re.Pattern[str]) -> Steps[str]:
-        """Take all that comes next of what `pattern`, a class of characters any number of times, matches."""
+        """Take the longest match of `pattern`, which must be a repeated character class."""
         parts: list[str] = []
         while True:
             match = pattern.match(self._text, self._at)
@@ -146,7 +142,7 @@ class Reader:
             yield
 
     def give_back(self, text: str) -> None:
-        """Have `text`, the last that was taken, come again."""
+        """Put back `text`, the last text taken."""
         if len(text) <= self._at:
             self._at -= len(text)
         else:
@@ -156,19 +152,19 @@ class Reader:
             self._raw = ["".join(self._raw).removesuffix(text)]
 
     def is_left(self, *texts: str) -> bool:
-        """Whether one of `texts` is all that the answer still has."""
+        """Return whether the answer has ended and its unread rest is one of `texts`."""
         return self.ended and self._text[self._at :] in texts
 
     def take_match(self, pattern: re.Pattern[str]) -> str:
-        """What has come of what `pattern` matches, as much as it matches."""
+        """Take the match of `pattern` in the text that has arrived."""
         match = pattern.match(self._text, self._at)
         return self.take(len(match[0])) if match else ""
 
     def until(self, search: Search, out: Callable[[str], object], *, must_come: bool = False) -> Steps[str]:
-        """Give `out` the text before the first of the texts searched for, as it is certain.
+        """Pass text to `out`, as it becomes certain, up to the first of the texts searched for.
 
-        Returns which it is, not taken; empty at the end of all text. Where one `must_come`, what may be its
-        beginning stays what it is.
+        Return that text without taking it; empty at the end of the answer. With `must_come`, a possible
+        beginning of a match at the end of the answer is held back.
         """
         while True:
             found = search.find(self._text, self._at)
@@ -187,9 +183,9 @@ class Reader:
             yield
 
     def before(self, *texts: str, most: int = 0, keep: Sequence[str] = ()) -> Steps[str]:
-        """The text before the first of `texts`, which is taken, too, unless it is one to `keep`.
+        """Return the text before the first of `texts`, and take that one as well unless it is in `keep`.
 
-        Raises `BrokenError` if none comes, or not within `most` characters (0: any number).
+        Raises `BrokenError` if none comes within `most` characters (0: any number).
         """
         parts: list[str] = []
         size = 0
@@ -211,5 +207,5 @@ class Reader:
 
 @lru_cache(maxsize=256)
 def search(*texts: str) -> Search:
-    """The search for `texts`, made once."""
+    """Return the cached search for `texts`."""
     return Search(texts)

@@ -1,25 +1,32 @@
-"""The one list of families, and which of them a model belongs to."""
+"""The list of families, and the rules that assign a model to one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal
 
-from puna.chat.answers.families.functionary import Functionary, FunctionaryCalls
 from puna.chat.answers.families.functions import GemmaCalls, LlamaCalls, PythonicCalls
 from puna.chat.answers.families.glimmer import Glimmer, GlimmerCalls
 from puna.chat.answers.families.harmony import Harmony
 from puna.chat.answers.families.json_calls import JsonCalls, KeyedCalls
-from puna.chat.answers.families.named_json import DeepSeekCalls, KimiCalls, MistralCalls, NamedJson
+from puna.chat.answers.families.named_json import (
+    DeepSeekCalls,
+    Functionary,
+    FunctionaryCalls,
+    KimiCalls,
+    MistralCalls,
+    NamedJson,
+)
 from puna.chat.answers.families.parameters import CODER, GLM, ParameterCalls, TaggedCalls
 from puna.chat.answers.family import AnswerFamily
 from puna.chat.answers.parts import Tags
 from puna.errors import RequestError, shown
 
-#: A model about which nothing is known: it may think between tags, and calls nothing.
+#: Family of unknown models, which may think between tags and call no tools.
 PLAIN: Final = AnswerFamily("plain")
 
-#: A model whose template alone says how it writes calls: as JSON objects after some tag, or at once.
+#: Family of models whose template alone says how calls are written: JSON objects, perhaps after a tag.
 TEMPLATE: Final = AnswerFamily("template", JsonCalls(""))
 
 
@@ -135,14 +142,14 @@ FAMILIES: Final = {
 
 @dataclass(frozen=True)
 class _Mark:
-    """A family's template has all of these texts, and none of those."""
+    """Marks by which a family's template is recognised: it has all `texts` and none of `absent`."""
 
     family: str
     texts: tuple[str, ...]
     absent: tuple[str, ...] = ()
 
 
-#: The first whose texts a template has counts.
+#: The first match counts.
 _MARKS: Final = (
     _Mark("harmony", ("<|channel|>", "<|message|>", "<|start|>")),
     _Mark("glimmer", ("<atem:function_calls>", "<|message|>")),
@@ -195,16 +202,16 @@ _ARCHITECTURES: Final = {
 
 @dataclass(frozen=True)
 class Named:
-    """What a `PARSER` of a Modelfile says, in Ollama's words."""
+    """A `PARSER` that a Modelfile may name, as Ollama defines it."""
 
     family: str
     thinking: Tags | None = None
-    begins: Literal["prompt", "asked", "always"] = "prompt"  # when answers begin inside thinking
+    begins: Literal["prompt", "asked", "always"] = "prompt"  # when an answer starts inside thinking
     calls: bool = True
-    always_splits: bool = False  # also where the request does not want thinking
+    always_splits: bool = False  # also without thinking in the request
 
     def begins_thinking(self, asked: bool, tools: bool) -> bool:
-        """Whether an answer begins inside thinking, without a tag, whatever its prompt ends in."""
+        """Return whether an answer starts inside thinking without a tag, whatever the prompt ends in."""
         if self.begins == "asked":
             return asked and not (tools and self.family == "deepseek-v3")
         return self.begins == "always"
@@ -244,7 +251,7 @@ PARSERS: Final = {
 
 
 def check_parser(parser: str) -> None:
-    """Raises RequestError if nothing is known by that name."""
+    """Raise RequestError if `parser` is unknown."""
     if parser not in PARSERS:
         raise RequestError(
             f"unknown parser {shown(parser)}: this version knows {', '.join(sorted(PARSERS))}; "
@@ -253,9 +260,9 @@ def check_parser(parser: str) -> None:
 
 
 def family_of(template: str, *, calls: bool = False) -> AnswerFamily:
-    """The family whose markup the text of a template has.
+    """Return the family whose markup a template contains.
 
-    A template that is of none of them and knows `calls` says itself how they are written.
+    A template of no known family that handles `calls` shows itself how they are written.
     """
     for mark in _MARKS:
         if all(text in template for text in mark.texts) and not any(text in template for text in mark.absent):
@@ -263,10 +270,11 @@ def family_of(template: str, *, calls: bool = False) -> AnswerFamily:
     return TEMPLATE if calls else PLAIN
 
 
+@lru_cache(maxsize=256)
 def family_by(parser: str, name: str, architecture: str = "", call_tags: Tags | None = None) -> AnswerFamily:
-    """The family of a model: by the `parser` its author names, if there is such a one.
+    """Return a model's family: that of the author's `parser` if it is a known one.
 
-    Else the one called `name`, as `family_of` has found it, if the architecture does not know better.
+    Otherwise it is the one called `name`, as found by `family_of`, unless the architecture decides.
     """
     if parser in PARSERS:
         return FAMILIES[PARSERS[parser].family]

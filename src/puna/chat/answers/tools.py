@@ -1,4 +1,4 @@
-"""The tools a request offers, as far as reading calls of them needs to know."""
+"""The tools that a request offers, as the parsers of calls need them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any, Final
 
 from puna.chat.answers.json_text import is_number, parsed
 
-#: References that are followed from one schema; more lead in circles.
+#: References followed from one schema; longer chains are circular.
 _MAX_REFERENCES: Final = 16
 
-#: Types as JSON Schema names them, in the order in which a text is tried as a value of one.
+#: JSON Schema types, in the order in which an untyped text is tried as each.
 _ORDER: Final = ("boolean", "integer", "number", "array", "object", "string")
 
 _INTEGER: Final = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
 
 
 class Tool:
-    """A function that may be called: its name, and the JSON schema of its arguments."""
+    """A callable function: its name, and the JSON schema of its arguments."""
 
     def __init__(self, name: str, parameters: Any = None) -> None:
         self.name = name
@@ -32,11 +32,11 @@ class Tool:
         return found if isinstance(found, Mapping) else {}
 
     def types(self, parameter: str) -> list[str]:
-        """The types that values of a parameter may have; empty when nothing is said about it."""
+        """Return the types that a parameter's values may have; empty if its schema names none."""
         return self.types_of(self.properties.get(parameter))
 
     def types_of(self, schema: Any) -> list[str]:
-        """The types of values that a schema within the parameters names."""
+        """Return the types that a schema within the parameters names."""
         found: set[str] = set()
         waiting, seen = [schema], set[int]()
         while waiting:
@@ -44,7 +44,7 @@ class Tool:
             if not isinstance(branch, Mapping):
                 continue
             branch = self.resolved(branch)
-            if id(branch) in seen:  # unions may lead back to themselves, or to one schema again and again
+            if id(branch) in seen:  # unions may be recursive or repeat a schema
                 continue
             seen.add(id(branch))
             found |= _types_said(branch)
@@ -54,9 +54,9 @@ class Tool:
         return [kind for kind in (*_ORDER, "null") if kind in found]
 
     def value(self, parameter: str, text: str) -> str:
-        """`text`, which the model wrote without saying of which type it is, as JSON.
+        """Return `text`, which the model wrote without marking its type, as JSON.
 
-        The types of the parameter's schema decide; what is a value of none of them is a string.
+        The parameter's schema decides which type is tried; a text that fits none is a string.
         """
         if text.strip().lower() == "null":
             return "null"
@@ -67,7 +67,7 @@ class Tool:
         return "false" if types == ["boolean"] else dumps(text)
 
     def resolved(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The schema that references within the parameters lead to."""
+        """Follow the references of `schema` within the parameters, and return the schema they lead to."""
         for _ in range(_MAX_REFERENCES):
             reference = schema.get("$ref")
             if not isinstance(reference, str) or not reference.startswith("#"):
@@ -83,7 +83,7 @@ class Tool:
 
 
 def tools_of(given: Iterable[Mapping[str, Any]]) -> dict[str, Tool]:
-    """The functions of a request's `tools`, by name. What is no function is left out."""
+    """Return the functions among a request's `tools`, by name."""
     found: dict[str, Tool] = {}
     for each in given:
         function = each.get("function")
@@ -93,12 +93,12 @@ def tools_of(given: Iterable[Mapping[str, Any]]) -> dict[str, Tool]:
 
 
 def dumps(value: Any) -> str:
-    """JSON of a value that was no JSON before."""
+    """Return `value` as JSON, without escaping non-ASCII characters."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def _as(kind: str, text: str) -> str | None:
-    """`text` as JSON of this type; None if it is none."""
+    """Return `text` as JSON of type `kind`; None if it is not a value of that type."""
     match kind:
         case "boolean":
             return text.lower() if text.lower() in ("true", "false") else None
@@ -117,7 +117,7 @@ def _as(kind: str, text: str) -> str | None:
 
 
 def _types_said(schema: Mapping[str, Any]) -> set[str]:
-    """The types that a schema names itself, or those of its values."""
+    """Return the types that a schema names itself, or those of its enum and const values."""
     kind = schema.get("type")
     if kind is not None:
         return {one for one in (kind if isinstance(kind, list) else [kind]) if isinstance(one, str)}
@@ -127,7 +127,7 @@ def _types_said(schema: Mapping[str, Any]) -> set[str]:
 
 
 def has_type(value: Any, types: Collection[str]) -> bool:
-    """Whether a value is of one of these types, as JSON Schema has it."""
+    """Return whether `value` has one of `types`, as JSON Schema defines them."""
     kind = _type_of(value)
     if kind == "integer" or (isinstance(value, float) and value.is_integer()):
         return "integer" in types or "number" in types

@@ -1,1 +1,1 @@
-"""From messages to prompt text: chat templates in Jinja and in Go's template language, and back."""
+"""Chat templates, in Jinja and in Go's template language: from messages to prompt text."""

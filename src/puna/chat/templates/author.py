@@ -1,23 +1,29 @@
-"""What the author of a model adds to its weights, and how that changes a request."""
+"""The additions of a model's author to its weights, and their effect on requests."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec.structs
 
-from puna.chat.templates.capabilities import answer_family, capabilities
-from puna.chat.templates.choose import chat_template, is_parsed, own_template, traits
+from puna.chat.templates.choose import (
+    Abilities,
+    ChatTemplate,
+    abilities,
+    chat_template,
+    is_parsed,
+    own_template,
+)
 from puna.chat.templates.defaults import rendered_by
-from puna.chat.templates.format import Think
-from puna.chat.templates.framing import frame
-from puna.chat.templates.messages import Chat, Message
+from puna.chat.templates.go import GoTemplate
+from puna.chat.templates.go.parser import Action, Field, Statement, Text
+from puna.chat.templates.messages import Chat, Message, Think
 from puna.chat.templates.model_facts import ModelFacts, facts_at, projector_for
-from puna.errors import RequestError
+from puna.errors import RequestError, TemplateError
 
 
 class _Config(Protocol):
@@ -30,7 +36,7 @@ class _Config(Protocol):
 
 
 class AuthoredModel(Protocol):
-    """What is asked of a model of the store (`puna.store.StoredModel` has it all)."""
+    """The fields of a stored model that are needed here, all of which `puna.store.StoredModel` has."""
 
     @property
     def name(self) -> str: ...
@@ -52,28 +58,27 @@ class AuthoredModel(Protocol):
 
 @dataclass(frozen=True)
 class Author:
-    """What the Modelfile of a stored model says; for a file alone just its capabilities."""
+    """The contents of a stored model's Modelfile; for a bare file, only its abilities."""
 
     name: str
-    find_capabilities: Callable[[], tuple[str, ...]]
-    find_family: Callable[[], str] = lambda: ""
+    find_abilities: Callable[[], Abilities]
     template: str = ""  # empty: the file's own
-    parser: str = ""  # how answers are read, in Ollama's words; empty: as the template says
+    parser: str = ""  # Ollama's name for how answers are read; empty: the template decides
     system: str | None = None
     opening: Sequence[Mapping[str, Any]] = ()  # messages before every conversation
     options: Mapping[str, Any] = field(default_factory=dict)
-    takes_documents: Callable[[], bool] = lambda: False  # whether the template has a place for them
-    is_parsed: Callable[[], bool] = lambda: False  # what the capabilities take is known: they take no time
+    is_parsed: Callable[[], bool] = lambda: False  # whether finding the abilities is quick
 
     @classmethod
     def of(cls, model: AuthoredModel, template: str = "") -> Author:
-        """That of a model of the store, with `template` instead of its own if that is given.
+        """Return the author of a stored model, with `template` instead of the model's own if given.
 
-        A renderer counts more than a template of the store, and the file's own template more than a renderer,
-        which is one that others have made of it. Raises StoreError if something of the model cannot be read,
-        and RequestError for a renderer that nobody knows.
+        A renderer takes precedence over a template of the store, and the file's own template over a renderer,
+        which is someone else's version of it. Raises StoreError if a part of the model cannot be read, and
+        RequestError for an unknown renderer.
         """
 
+        @cache
         def facts() -> ModelFacts | None:
             return facts_at(model.model_path) if model.model_path else None
 
@@ -84,78 +89,80 @@ class Author:
         elif not template:
             template = model.template or ""
 
-        def find() -> tuple[str, ...]:
-            return capabilities(
+        @cache
+        def chosen() -> ChatTemplate:
+            return chat_template(facts() or ModelFacts(), template)
+
+        def find() -> Abilities:
+            return abilities(
                 facts(),
-                template,
+                chosen(),
                 extra=model.config.capabilities or (),
                 parser=model.config.parser,
                 sees=bool(model.model_path and projector_for(model.projector_paths, model.model_path)),
             )
 
-        def family() -> str:
-            return answer_family(facts(), template, model.config.parser)
-
-        def parsed() -> bool:
-            return is_parsed(chat_template(facts() or ModelFacts(), template))
-
-        def documents() -> bool:
-            return traits(chat_template(facts() or ModelFacts(), template)).takes_documents
-
         return cls(
             model.name,
             find,
-            family,
             template,
             model.config.parser,
             model.system,
             model.messages,
             model.params,
-            documents,
-            parsed,
+            lambda: is_parsed(chosen()),
         )
 
     @cached_property
-    def capabilities(self) -> tuple[str, ...]:
-        """What the model can do; to know that takes parsing its template, which not every request needs.
+    def abilities(self) -> Abilities:
+        """The model's abilities, found when first needed because that parses the template.
 
         A model file that is missing or damaged only means fewer capabilities. Raises TemplateError if the
         template does not parse.
         """
-        return self.find_capabilities()
+        return self.find_abilities()
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """The model's capabilities. Raises TemplateError as `abilities`."""
+        return self.abilities.capabilities
 
     def framed(self, inputs: Sequence[str | list[int]]) -> list[str | list[int]]:
-        """Texts to embed with what the author's template puts around each; tokens are as they are.
+        """Return texts to embed with the instruction that the author's template puts around each.
 
-        That is the instruction an embedding model was trained with. Models that are none, and templates of
-        conversations, change nothing. Raises TemplateError as `capabilities`.
+        Tokens stay unchanged, as do the inputs of models that do not embed or whose template is for
+        conversations. Raises TemplateError as `abilities`.
         """
-        before, after = frame(self.template)
+        before, after = _frame(self.template)
         if not (before or after) or "embedding" not in self.capabilities:
             return list(inputs)
         return [f"{before}{text}{after}" if isinstance(text, str) else text for text in inputs]
 
     def answer_family(self) -> str:
-        """The name of the family whose markup answers have. Raises TemplateError as `capabilities`."""
-        return self.find_family()
+        """Return the name of the family whose markup answers have. Raises TemplateError as `abilities`."""
+        return self.abilities.family
+
+    def takes_documents(self) -> bool:
+        """Return whether the template has a place for documents. Raises TemplateError as `abilities`."""
+        return self.abilities.takes_documents
 
     def think(self, asked: Think, name: str = "") -> Think:
-        """What the template is told: a model that can think does so unless the request says not to.
+        """Return the template's setting for thinking, which is on by default for models that can think.
 
-        `name` is what the request calls the model. Raises RequestError if it is to think and cannot.
+        `name` is the request's name for the model. Raises RequestError if it must think and cannot.
         """
         if "thinking" in self.capabilities:
             if asked == "max" and self.answer_family() == "harmony":
-                return "high"  # no more is known to models of that format
+                return "high"  # the highest level of that format
             return True if asked is None else asked
         if asked:
             raise RequestError(f'"{name or self.name}" does not support thinking')
         return asked
 
     def opened(self, chat: Chat, *, system: str = "", opening: bool = True) -> Chat:
-        """`chat` after the author's system text (or `system`), and with `opening` the messages after that.
+        """Return `chat` after the author's system text (or `system`) and, with `opening`, opening messages.
 
-        There is no system text for a chat that begins with one of its own.
+        A chat that begins with its own system message gets no other.
         """
         text = system or self.system
         has_own = bool(chat.messages) and chat.messages[0].role == "system"
@@ -165,3 +172,31 @@ class Author:
             for item in (self.opening if opening else ())
         ]
         return msgspec.structs.replace(chat, messages=[*first, *examples, *chat.messages])
+
+
+@lru_cache(maxsize=256)
+def _frame(template: str) -> tuple[str, str]:
+    """Return the texts that `template` puts before and after `{{ .Prompt }}`; empty for other templates.
+
+    A template that does anything else is for conversations, which embedding models may have, too.
+    """
+    try:
+        statements = GoTemplate(template).tree.root
+    except TemplateError:
+        return "", ""
+    texts = [""]
+    for statement in statements:
+        if isinstance(statement, Text):
+            texts[-1] += statement.text
+        elif _is_prompt(statement):
+            texts.append("")
+        else:
+            return "", ""
+    return (texts[0], texts[1]) if len(texts) == 2 else ("", "")
+
+
+def _is_prompt(statement: Statement) -> bool:
+    if not isinstance(statement, Action) or statement.pipeline.variables:
+        return False
+    words = [word for command in statement.pipeline.commands for word in command.words]
+    return len(words) == 1 and isinstance(words[0], Field) and words[0].names == ("Prompt",)

@@ -1,54 +1,58 @@
-"""Which chat format a model has."""
+"""The choice of a model's chat template, and the abilities that follow from it."""
 
 from __future__ import annotations
 
 import hashlib
 import threading
 from collections import OrderedDict
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from puna.chat.answers.registry import PARSERS, family_by
 from puna.chat.templates.defaults import WORLD_NAME, default_template
-from puna.chat.templates.format import ChatFormat, SpecialTokens, Traits
 from puna.chat.templates.go import GoTemplate
 from puna.chat.templates.go_chat import PASS_THROUGH, GoFormat
-from puna.errors import TemplateError
+from puna.chat.templates.messages import ChatFormat, SpecialTokens, Traits
+from puna.errors import RequestError, TemplateError
 
 if TYPE_CHECKING:  # renderers do without what reads files
     from puna.chat.templates.model_facts import ModelFacts
 
-#: Templates whose traits are remembered; a model of the store has one.
+#: Templates whose traits are remembered; a stored model has one.
 _REMEMBERED: Final = 1024
 
 
-class ChatTemplate(msgspec.Struct, frozen=True, kw_only=True):
-    """A template, and what else a chat format is made of."""
+class ChatTemplate(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """A template and everything else that makes a chat format."""
 
     text: str
     is_go: bool
     with_tools: str | None = None  # used instead whenever there are tools
     tokens: SpecialTokens = SpecialTokens()
 
-    @property
+    @cached_property
     def digest(self) -> bytes:
-        """16 bytes that no other template has."""
+        """Identity of the template, in 16 bytes."""
         return hashlib.blake2b(msgspec.msgpack.encode(self), digest_size=16).digest()
 
     def format(self) -> ChatFormat:
         """Parse the template, which takes up to a second for the longest. Raises TemplateError."""
         if self.is_go:
             return GoFormat(self.text)
-        # Not needed for every model, and slow to import.
+        # Slow to import, and not needed for every model.
         from puna.chat.templates.jinja_chat import JinjaFormat
 
         return JinjaFormat(self.text, self.tokens, with_tools=self.with_tools)
 
 
 def chat_template(facts: ModelFacts, template: str = "") -> ChatTemplate:
-    """The chat template of a model whose file says `facts`.
+    """Return the chat template of the model with these facts.
 
-    The first there is of: `template`, the file's own Jinja template, the one of models such as this
+    It is the first available of: `template`, the file's own Jinja template, the default for such models
     (`puna.chat.templates.defaults`), and `{{ .Prompt }}`.
     """
     text = template or own_template(facts)
@@ -61,17 +65,17 @@ def chat_template(facts: ModelFacts, template: str = "") -> ChatTemplate:
 
 
 def own_template(facts: ModelFacts) -> str:
-    """The Jinja template that the file brings; empty if it has none."""
+    """Return the Jinja template in the file; empty if it has none."""
     return "" if facts.chat_template in (None, WORLD_NAME) else facts.chat_template or ""
 
 
 def chat_format(facts: ModelFacts, template: str = "") -> ChatFormat:
-    """The format of `chat_template`, to render with here, without bounds. Raises TemplateError."""
+    """Return the format of `chat_template`, which renders here, without limits. Raises TemplateError."""
     return chat_template(facts, template).format()
 
 
 class _Remembered:
-    """What parsing the templates seen last came to: their traits, or why they have none."""
+    """Results of parsing the most recent templates: traits, or error messages."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -94,12 +98,12 @@ _remembered = _Remembered()
 
 
 def is_parsed(template: ChatTemplate) -> bool:
-    """Whether `traits` will not have to parse it."""
+    """Return whether `traits` knows the template without parsing it."""
     return _remembered.get(template.digest) is not None
 
 
 def traits(template: ChatTemplate) -> Traits:
-    """What a template's text says, parsed here unless that was done lately. Raises TemplateError."""
+    """Return a template's traits, parsing it unless that was done recently. Raises TemplateError."""
     digest = template.digest
     found = _remembered.get(digest)
     if found is None:
@@ -114,7 +118,7 @@ def traits(template: ChatTemplate) -> Traits:
 
 
 def check_template(text: str) -> None:
-    """Raises TemplateError if `text` is no template of either language."""
+    """Raise TemplateError unless `text` is a template of one of the two languages."""
     if is_jinja(text):
         from puna.chat.templates.jinja import JinjaTemplate
 
@@ -124,5 +128,60 @@ def check_template(text: str) -> None:
 
 
 def is_jinja(text: str) -> bool:
-    """Whether a template is Jinja: only there are statements written `{% %}`."""
+    """Return whether a template is Jinja, the only one of the two languages with `{% %}`."""
     return "{%" in text
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """Abilities of a model, told by its file and the text of its template, which is not run."""
+
+    #: A subset, in this order, of: embedding, rerank, completion, vision, audio, tools, insert, thinking.
+    capabilities: tuple[str, ...] = ()
+    family: str = ""  # name of the family whose markup the answers have
+    takes_documents: bool = False  # whether the template has a place for them
+
+
+def abilities(
+    facts: ModelFacts | None,
+    template: ChatTemplate | None = None,
+    *,
+    extra: Collection[str] = (),
+    sees: bool = False,
+    parser: str = "",
+) -> Abilities:
+    """Return the abilities of a model with `template`, by default that of its file. Raises TemplateError.
+
+    `facts` are None when the model's file cannot be read. `extra` are further capabilities that the author
+    claims, and `parser` is the author's name for how answers are read.
+    """
+    form = traits(template or chat_template(facts or ModelFacts()))
+    named = PARSERS.get(parser)
+    family = family_by(parser, form.family, facts.architecture if facts else "", form.call_tags)
+    found = {
+        "embedding": facts is not None and facts.embeds and not facts.ranks,
+        "rerank": facts is not None and facts.ranks,
+        "completion": facts is not None and not facts.embeds,
+        "vision": sees or (facts is not None and facts.sees),
+        "audio": facts is not None and facts.hears,
+        **dict.fromkeys(extra, True),
+        "tools": facts is not None
+        and not facts.embeds
+        and (
+            ((form.takes_tools or "tools" in extra) and family.calls is not None)
+            or (named is not None and named.calls)
+        ),
+        "insert": form.takes_suffix,
+        "thinking": family.thinking is not None
+        or form.thinking_tags is not None
+        or (named is not None and named.thinking is not None)
+        or "thinking" in extra,
+    }
+    return Abilities(tuple(name for name, there in found.items() if there), family.name, form.takes_documents)
+
+
+def check_capabilities(name: str, has: Collection[str], wanted: Collection[str]) -> None:
+    """Raise RequestError naming each capability of `wanted` that the model lacks."""
+    missing = [capability for capability in wanted if capability not in has]
+    if missing:
+        raise RequestError("\n".join(f'"{name}" does not support {one}' for one in missing))

@@ -1,6 +1,6 @@
-"""Chat templates of models that bring none: by the names of Ollama's renderers, or by what the file is.
+"""Chat templates for models without one, by the name of Ollama's renderer or by the model's architecture.
 
-The templates are in the folder `templates`, one for each way of writing conversations.
+The templates are in the folder `builtin`, one for each way of writing conversations.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from puna.errors import RequestError, shown
 
 @dataclass(frozen=True)
 class _Renderer:
-    """A template, and what is set before it, for those that differ in little."""
+    """A template, and a prefix of settings for variants that differ little."""
 
     template: str
     before: str = ""
 
 
-#: What a `RENDERER` of a Modelfile says, in Ollama's words.
+#: Values of `RENDERER` in a Modelfile, as Ollama names them.
 RENDERERS: Final = {
     "cogito": _Renderer("cogito"),
     "cohere": _Renderer("command-a"),
@@ -59,7 +59,7 @@ RENDERERS: Final = {
 
 @dataclass(frozen=True)
 class _Default:
-    """The template of models of an architecture, if their answers end so and their vocabulary has that."""
+    """The template of models whose answers end in `end` and whose vocabulary has `token`, if given."""
 
     template: str
     end: str = ""
@@ -71,7 +71,7 @@ _DEEPSEEK: Final = _Default("deepseek", "<｜end▁of▁sentence｜>", "<｜User
 _GEMMA: Final = _Default("gemma", "<end_of_turn>")
 _LLAMA: Final = (_Default("llama3.1", "<|eot_id|>", "<|python_tag|>"), _Default("llama3", "<|eot_id|>"))
 
-#: The first that fits counts. Architectures of which most models only go on with texts are not here.
+#: The first match counts. Architectures with mostly base models are absent.
 _BY_ARCHITECTURE: Final = {
     "cohere2": (_Default("command-a", token="<|START_TEXT|>"), _Default("command-r")),
     "command-r": (_Default("command-r"),),
@@ -124,7 +124,7 @@ _BY_ARCHITECTURE: Final = {
     "smollm3": (_Default("smollm3"),),
 }
 
-#: Those of any architecture: models that end their turns so were trained on conversations of that form.
+#: For any architecture: a model with this end of turn was trained on conversations of that form.
 _BY_END: Final = (_CHATML, *_LLAMA, _GEMMA, _DEEPSEEK, _Default("mistral", "</s>", "[SYSTEM_PROMPT]"))
 
 #: Tokens that tell models of one architecture apart.
@@ -132,14 +132,14 @@ TELLING_TOKENS: Final = frozenset(
     one.token for group in (*_BY_ARCHITECTURE.values(), _BY_END) for one in group if one.token
 )
 
-#: A name that files have instead of a template, which llama.cpp has itself.
+#: A template that llama.cpp has built in, which files name instead of containing one.
 WORLD_NAME: Final = "rwkv-world"
 
 
 def default_template(architecture: str, ends: Collection[str], tokens: Collection[str] = ()) -> str:
-    """The Jinja template of a model of this architecture; empty if it only goes on with texts, or is unknown.
+    """Return the Jinja template for an architecture; empty for base models and unknown ones.
 
-    `ends` are the tokens that end its answers, and `tokens` those of `TELLING_TOKENS` that it has.
+    `ends` are the tokens that end the model's answers, and `tokens` the `TELLING_TOKENS` in its vocabulary.
     """
     for one in (*_BY_ARCHITECTURE.get(architecture, ()), *_BY_END):
         if (not one.end or one.end in ends) and (not one.token or one.token in tokens):
@@ -148,14 +148,14 @@ def default_template(architecture: str, ends: Collection[str], tokens: Collectio
 
 
 def rendered_by(renderer: str) -> str:
-    """The Jinja template of a renderer. Raises RequestError if nothing is known by that name."""
+    """Return the Jinja template of a renderer. Raises RequestError if it is unknown."""
     check_renderer(renderer)
     found = RENDERERS[renderer]
     return found.before + _text(found.template)
 
 
 def check_renderer(renderer: str) -> None:
-    """Raises RequestError if nothing is known by that name."""
+    """Raise RequestError if `renderer` is unknown."""
     if renderer not in RENDERERS:
         raise RequestError(
             f"unknown renderer {shown(renderer)}: this version knows {', '.join(sorted(RENDERERS))}; "

@@ -1,4 +1,4 @@
-"""Prompts from an Ollama template layer."""
+"""Prompts written by templates of Ollama's, in Go's template language."""
 
 from __future__ import annotations
 
@@ -9,46 +9,52 @@ from typing import Any
 from puna.chat.answers.family import tags_around
 from puna.chat.answers.parts import Tags
 from puna.chat.answers.registry import TEMPLATE, family_of
-from puna.chat.templates.format import ChatFormat, Think, Traits, think_level
-from puna.chat.templates.go import GoTemplate, nodes
-from puna.chat.templates.go.nodes import Action, Block, Branch, Text
+from puna.chat.templates.go import GoTemplate
+from puna.chat.templates.go.parser import Action, Block, Branch, Text, paths
 from puna.chat.templates.go.values import JsonList, JsonMap, Record, plain
-from puna.chat.templates.messages import Message, as_messages, call_function
+from puna.chat.templates.messages import (
+    ChatFormat,
+    Message,
+    Think,
+    Traits,
+    as_messages,
+    call_function,
+    think_level,
+)
 from puna.errors import NotSupportedError, RequestError
 
-#: What is longer is no tag, and would be compared with every end of an answer.
-_LONGEST_TAG = 256
+#: Characters of a tag; a longer one would be compared with every end of an answer.
+_MAX_TAG = 256
 
 
 def thinking_tags(template: GoTemplate) -> Tags | None:
-    """The texts that begin and end the block printing `.Thinking` in a range over the messages."""
+    """Return the texts around the block that prints `.Thinking` in a range over the messages."""
     for root in (template.tree.root, *template.tree.defined.values()):
         for block in _thinking_blocks(root, over_messages=False):
             first, last = block[0], block[-1]
             if isinstance(first, Text) and isinstance(last, Text):
                 opening, closing = first.text.strip(), last.text.strip()
-                if 0 < len(opening) <= _LONGEST_TAG and 0 < len(closing) <= _LONGEST_TAG:
+                if 0 < len(opening) <= _MAX_TAG and 0 < len(closing) <= _MAX_TAG:
                     return Tags(opening, closing)
     return None
 
 
 def _thinking_blocks(block: Block, *, over_messages: bool) -> Iterator[Block]:
-    """Blocks with an action that prints `.Thinking`."""
+    """Yield the blocks with an action that prints `.Thinking`."""
     for statement in block:
         if isinstance(statement, Action):
-            paths = nodes.paths(statement.pipeline)
-            if over_messages and any(names[-1:] == ("Thinking",) for names in paths):
+            if over_messages and any(names[-1:] == ("Thinking",) for names in paths(statement.pipeline)):
                 yield block
         elif isinstance(statement, Branch):
             inside = over_messages
             if statement.kind == "range":
-                inside = any("Messages" in names for names in nodes.paths(statement.pipeline))
+                inside = any("Messages" in names for names in paths(statement.pipeline))
             yield from _thinking_blocks(statement.body, over_messages=inside)
             yield from _thinking_blocks(statement.otherwise or (), over_messages=over_messages)
 
 
 def call_tags(template: GoTemplate) -> Tags:
-    """The texts around what the first block that is there for `.ToolCalls` writes."""
+    """Return the tags around the calls that the first block about `.ToolCalls` writes."""
     for root in (template.tree.root, *template.tree.defined.values()):
         for block in _call_blocks(root):
             return tags_around(_texts(block))
@@ -58,7 +64,7 @@ def call_tags(template: GoTemplate) -> Tags:
 def _call_blocks(block: Block) -> Iterator[Block]:
     for statement in block:
         if isinstance(statement, Branch):
-            if any("ToolCalls" in names for names in nodes.paths(statement.pipeline)):
+            if any("ToolCalls" in names for names in paths(statement.pipeline)):
                 yield statement.body
             yield from _call_blocks(statement.body)
             yield from _call_blocks(statement.otherwise or ())
@@ -73,14 +79,14 @@ def _texts(block: Block) -> Iterator[str]:
             yield from _texts(statement.otherwise or ())
 
 
-#: What a tool's property keeps, in the order it is printed.
+#: Keys that a tool's property keeps, in printing order.
 _PROPERTY_KEYS = ("anyOf", "type", "items", "description", "enum", "properties", "required")
 
 
 def collated(messages: Sequence[Message]) -> tuple[str, list[Message]]:
-    """All system texts joined, and the messages with neighbours of one role merged.
+    """Return all system texts joined, and the messages with neighbours of one role merged.
 
-    Texts are joined by a blank line; results of tools stay apart. Calls and thinking of merged
+    Texts are joined by a blank line; results of tools stay separate. Calls and thinking of merged
     messages are kept (Ollama loses those of the later ones).
     """
     runs: list[list[Message]] = []
@@ -94,7 +100,7 @@ def collated(messages: Sequence[Message]) -> tuple[str, list[Message]]:
 
 
 def _joined(run: Sequence[Message]) -> Message:
-    """Messages of one role as one."""
+    """Merge messages of one role into one."""
     first = run[0]
     if len(run) == 1:
         return first
@@ -149,7 +155,7 @@ def _call(position: int, call: Mapping[str, Any]) -> Record:
 
 
 def tool_values(tools: Iterable[Mapping[str, Any]] | None) -> JsonList:
-    """The tools of a request, reduced to what Ollama lets through to a template. Raises RequestError."""
+    """Return a request's tools, reduced to the fields Ollama passes to a template. Raises RequestError."""
     found = JsonList()
     for place, tool in enumerate(tools or ()):
         try:
@@ -223,12 +229,12 @@ def _property(given: Any) -> Record:
     return Record("api.ToolProperty", fields, json)
 
 
-#: What a model without any template gets.
+#: The template of models without one.
 PASS_THROUGH = "{{ .Prompt }}"
 
 
 class GoFormat(ChatFormat):
-    """A Go template with Ollama's values; templates that know no messages are run turn by turn."""
+    """A Go template with Ollama's values; templates without `.Messages` are run once per turn."""
 
     def __init__(self, template: str) -> None:
         """Raises TemplateError."""
@@ -256,7 +262,7 @@ class GoFormat(ChatFormat):
         think: Think = None,
         add_generation_prompt: bool = True,
     ) -> str:
-        # No template of this language has a place for documents.
+        # Templates of this language have no place for documents.
         system, merged = collated(as_messages(messages))
         if "messages" not in self.identifiers:
             return self._turn_by_turn(merged, _think_values(think))
@@ -276,7 +282,7 @@ class GoFormat(ChatFormat):
         return self._template.execute(values)
 
     def _turn_by_turn(self, messages: Sequence[Message], think: Mapping[str, Any]) -> str:
-        """Run the template once per turn; the last run stops where the answer is to begin."""
+        """Run the template once per turn; the last run stops where the answer begins."""
         parts: list[str] = []
         turn = {"System": "", "Prompt": "", "Response": ""}
 

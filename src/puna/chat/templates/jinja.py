@@ -1,4 +1,4 @@
-"""Jinja chat templates, in the environment Hugging Face transformers renders them in."""
+"""Jinja chat templates, rendered in the same environment as by Hugging Face transformers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FUNCTIONS = (
 
 
 class _Function:
-    """A function whose text is its name."""
+    """A function that prints as its name, without its address."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function  # out of a template's reach, by its name
@@ -43,7 +43,7 @@ class _Function:
 
 
 class _Iterable:
-    """An iterator whose text says no more than that."""
+    """An iterator that prints without its address."""
 
     def __init__(self, iterator: Iterator[Any]) -> None:
         self._iterator = iterator
@@ -55,7 +55,7 @@ class _Iterable:
         return "<iterator>"
 
 
-_Iterable.__name__ = "generator"  # which is what errors call it
+_Iterable.__name__ = "generator"  # its name in errors
 
 
 class _Cycler(Cycler):
@@ -68,24 +68,24 @@ class _Joiner(Joiner):
         return "<joiner>"
 
 
-#: Jinja's own, which print their address.
+#: Replacements of Jinja's own classes, which print their address.
 GLOBALS = {"cycler": _Cycler, "joiner": _Joiner}
 
 
 def concealed(value: Any) -> Any:
-    """`value`, or what stands for it if its text would be an address."""
+    """Return `value`, wrapped if it would print its address."""
     return _Function(value) if isinstance(value, _FUNCTIONS) else value
 
 
 def revealed(value: Any) -> Any:
-    """What `value` stands for: Jinja looks at a function before it calls it."""
+    """Return the function that `value` wraps, because Jinja inspects functions before calling them."""
     return value._function if isinstance(value, _Function) else value
 
 
 def concealing(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter that gives what `function` gives, concealed if it is an iterator."""
+    """Return a filter like `function`, whose iterators are wrapped."""
 
-    @functools.wraps(function)  # also what Jinja notes on it: which arguments it wants
+    @functools.wraps(function)  # including Jinja's marks about the arguments it wants
     def filtered(*args: Any, **kwargs: Any) -> Any:
         found = function(*args, **kwargs)
         return _Iterable(found) if isinstance(found, Iterator) else found
@@ -94,27 +94,27 @@ def concealing(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def listed(value: Any) -> list[Any]:
-    """What a filter gives one by one, as JSON has it. Raises TypeError for anything else."""
+    """Return the items of a filter's iterator for JSON. Raises TypeError for anything else."""
     if not isinstance(value, _Iterable):
         raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
     return list(value)
 
 
-#: Longer templates are refused unread. The longest published ones have some 20,000 characters; this many
-#: take up to a second to parse.
+#: Longer templates are refused unread. The longest published ones have about 20,000 characters; this length
+#: takes up to a second to parse.
 MAX_TEMPLATE_CHARACTERS: Final = 256_000
 
-#: For one request, however often its template is rendered until the prompt fits the context.
+#: Limits of one request, however often its template is rendered until the prompt fits.
 PROCESSOR_TIME_S: Final = 2.0
-MEMORY_BYTES: Final = 64 << 20  # beyond what the messages take
+MEMORY_BYTES: Final = 64 << 20  # besides the messages
 OUTPUT_BYTES: Final = 4 << 20
 
-#: How long a rendering may take by the clock, on a machine that is busy with other things.
+#: Wall time of a rendering, on a machine that is busy with other things.
 PATIENCE_S: Final = 30.0
 
 
 def exceeded(what: str) -> TemplateLimitError:
-    """The error of a request whose template took more than `what`."""
+    """Return the error of a request whose template took more than `what`."""
     return TemplateLimitError(
         f"the chat template was stopped: it took more than {what}, the limit for one request; "
         "simplify the template or send less to it"
@@ -134,15 +134,15 @@ def too_long() -> TemplateLimitError:
 
 
 def crashed(signal: int) -> TemplateLimitError:
-    """The error of a request whose template ended its process by `signal`."""
+    """Return the error of a request whose template ended its process by `signal`."""
     return TemplateLimitError(
-        f"the chat template was stopped: it ended the process that renders it (signal {signal}), as one does "
-        "that nests values without end; simplify the template"
+        f"the chat template was stopped: it ended the process that renders it (signal {signal}), as "
+        "endlessly nested values do; simplify the template"
     )
 
 
 def joined(pieces: Iterable[str]) -> str:
-    """The text of `pieces`. Raises TemplateLimitError as soon as it is longer than is allowed."""
+    """Join `pieces`. Raises TemplateLimitError as soon as the text exceeds its limit."""
     kept: list[str] = []
     length = 0
     for piece in pieces:
@@ -158,7 +158,7 @@ MAX_DEPTH = 100
 
 
 class _Generation(jinja2.ext.Extension):
-    """`{% generation %}…{% endgeneration %}` marks what the model says; it renders as its body."""
+    """`{% generation %}…{% endgeneration %}`, which marks the model's text and renders as its body."""
 
     tags = {"generation"}  # noqa: RUF012 (jinja2 declares it this way)
 
@@ -172,7 +172,7 @@ class _Generation(jinja2.ext.Extension):
 
 
 class _Namespace(Namespace):
-    """`namespace()` without names that could reach into the interpreter."""
+    """`namespace()` without attributes that reach into the interpreter."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
         self, values = args[0], dict(*args[1:], **kwargs)
@@ -191,7 +191,7 @@ def _check_attribute(name: object) -> None:
 
 
 class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """The sandbox, which in addition shows no addresses. How much a template takes, its process bounds."""
+    """Jinja's sandbox without addresses. The renderer's process bounds time and memory."""
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         return concealed(super().getattr(obj, attribute))
@@ -200,7 +200,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return concealed(super().getitem(obj, argument))
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        # Kimi K2's template keeps the ids of calls in a list of its own. What it is given is nobody else's.
+        # Kimi K2's template keeps call ids in its own list, and no values are shared between requests.
         return (attr in ("append", "pop") and type(obj) is list) or super().is_safe_attribute(
             obj, attr, value
         )
@@ -210,7 +210,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
 
 class _RefusalError(jinja2.exceptions.TemplateError):
-    """What a template itself raises."""
+    """An error raised by a template itself."""
 
 
 def _raise(message: str) -> NoReturn:
@@ -240,7 +240,7 @@ def _strftime_now(format: str) -> str:
 
 
 def _dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
-    # The class itself would bring `dict.update`, with which a template could change what it is given.
+    # The class would offer `dict.update`, with which a template could change its values.
     return dict(*args, **kwargs)
 
 
@@ -262,7 +262,7 @@ def _environment() -> _Environment:
 
 
 class JinjaTemplate:
-    """A chat template, parsed. It is compiled when it is first rendered: that can run parts of it already."""
+    """A parsed chat template, compiled at its first rendering because compiling may run parts of it."""
 
     def __init__(self, text: str) -> None:
         """Raises TemplateError naming the line."""
@@ -282,12 +282,11 @@ class JinjaTemplate:
             raise TemplateError(f"template error: {error}") from error
 
     def _look_at(self, tree: jinja2.nodes.Template) -> None:
-        """Note what the template reads and says.
+        """Collect the variables that the template reads and its literal texts.
 
-        Raises TemplateError for a filter or test that does not exist; where a condition guards it, it may be
-        missing.
+        Raises a Jinja error for a filter or test that does not exist, unless a condition guards it.
         """
-        # Jinja's own analyses compile, and with that compute constants of any size, or recurse.
+        # Jinja's own analyses compile, which computes constants of any size, or recurse.
         pending: list[tuple[jinja2.nodes.Node, int, bool]] = [(tree, 0, False)]
         while pending:
             node, depth, guarded = pending.pop()
@@ -307,11 +306,11 @@ class JinjaTemplate:
             pending += [(child, depth + 1, guarded) for child in reversed([*node.iter_child_nodes()])]
 
     def reads(self, name: str) -> bool:
-        """Whether the template looks at the variable `name` anywhere."""
+        """Return whether the template reads the variable `name` anywhere."""
         return name in self._read
 
     def literal(self, text: str) -> bool:
-        """Whether `text` stands in the template's own text or in one of its string constants."""
+        """Return whether `text` occurs in the template's literal text or string constants."""
         return any(text in piece for piece in self._literals)
 
     @cached_property
@@ -319,10 +318,10 @@ class JinjaTemplate:
         return _environment().from_string(self.tree)
 
     def render(self, values: Mapping[str, Any]) -> str:
-        """The text. Raises TemplateRenderError naming the line that failed.
+        """Return the rendered text. Raises TemplateRenderError naming the line that failed.
 
         Raises TemplateRefusalError with the template's own message, and TemplateLimitError if the text is too
-        long; other bounds are the renderer's.
+        long; the renderer enforces the other limits.
         """
         try:
             return joined(self._compiled.generate(values))

@@ -1,10 +1,13 @@
-"""Prompts from a model file's own Jinja template."""
+"""Prompts written by Jinja templates, which differ in the form of a chat that they accept."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,15 +16,72 @@ from jinja2 import nodes
 from puna.chat.answers.family import tags_around
 from puna.chat.answers.parts import Tags
 from puna.chat.answers.registry import TEMPLATE, family_of
-from puna.chat.templates.format import ChatFormat, SpecialTokens, Think, Traits, stop_strings, think_level
 from puna.chat.templates.jinja import JinjaTemplate
-from puna.chat.templates.jinja_forms import Chat, Tools, first_accepted
-from puna.chat.templates.messages import Message, as_messages, call_function
-from puna.errors import TemplateRenderError
+from puna.chat.templates.messages import (
+    ChatFormat,
+    Message,
+    SpecialTokens,
+    Think,
+    Traits,
+    as_messages,
+    call_function,
+    think_level,
+)
+from puna.errors import TemplateError, TemplateRefusalError, TemplateRenderError, shown
+
+Chat = list[dict[str, Any]]
+Tools = list[dict[str, Any]] | None
+Attempt = Callable[[Chat, Tools], str]
+
+#: Marker, excluded marker and stop strings; the first match counts. A model's end-of-turn token ends its
+#: answer anyway; these catch models that write the markers as ordinary text.
+_STOPS: tuple[tuple[str, str | None, tuple[str, ...]], ...] = (
+    ("<|im_start|>", None, ("<|im_start|>", "<|im_end|>")),
+    ("<|start_header_id|>", None, ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")),
+    ("<start_of_turn>", None, ("<start_of_turn>", "<end_of_turn>")),
+    ("<|START_OF_TURN_TOKEN|>", None, ("<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>")),
+    ("<|end|>", "<|channel|>", ("<|end|>", "<|system|>", "<|user|>", "<|assistant|>")),
+)
+
+#: Ends a continued message while it is rendered; what the template writes after it is cut off.
+_CONTINUED = "\ue000continued here\ue000"
+
+#: Tags around thinking in known templates.
+_THINKING_TAGS = (
+    Tags("<think>", "</think>"),
+    Tags("[THINK]", "[/THINK]"),
+    Tags("<seed:think>", "</seed:think>"),
+    Tags("<|START_THINKING|>", "<|END_THINKING|>"),
+    Tags("<|inner_prefix|>", "<|inner_suffix|>"),
+    Tags("<|channel>thought", "<channel|>"),
+)
+
+#: Matches templates that recognise calls by missing content, to which "" would be an empty answer.
+_NO_CONTENT: Final = re.compile(r"""\bcontent(["']\])? is (not )?none\s*-?%}""")
+
+#: Matches templates that handle only one call in a message.
+_FIRST_CALL: Final = re.compile(r"""tool_calls(["']\])?\[0\]""")
+
+#: Types of JSON schemas that templates turn into types of a programming language.
+_TYPES: Final = ("string", "number", "integer", "boolean", "array", "object")
+
+#: Names under which templates look for thinking.
+_THINKING: Final = ("reasoning_content", "thinking")
+
+#: Characters of a tool call's id, for templates that insist on a length.
+_SHORT_ID: Final = 9
+
+
+def stop_strings(template: JinjaTemplate) -> tuple[str, ...]:
+    """Return the stop strings for a template; none for an unknown one."""
+    for marker, excluded, stops in _STOPS:
+        if template.literal(marker) and not (excluded and template.literal(excluded)):
+            return stops
+    return ()
 
 
 def call_tags(template: JinjaTemplate) -> Tags:
-    """The tags of the first block that is there for a message's `tool_calls`."""
+    """Return the tags around the calls that the first block about `tool_calls` writes."""
     waiting: list[nodes.Node] = [template.tree]
     while waiting:
         node = waiting.pop()
@@ -48,7 +108,7 @@ def _mentions_calls(node: nodes.Node) -> bool:
 
 
 def _written(body: list[nodes.Node]) -> Iterator[str]:
-    """The texts that are written, whatever they depend on, in their order."""
+    """Yield the texts that may be written, regardless of conditions, in order."""
     waiting = body[::-1]
     while waiting:
         node = waiting.pop()
@@ -60,19 +120,12 @@ def _written(body: list[nodes.Node]) -> Iterator[str]:
                 waiting += reversed([*children])
 
 
-#: What a template asks that tells calls from answers by there being no content; "" would be an empty answer.
-_NO_CONTENT: Final = re.compile(r"""\bcontent(["']\])? is (not )?none\s*-?%}""")
-
-#: What a template reads that knows of one call in a message.
-_FIRST_CALL: Final = re.compile(r"""tool_calls(["']\])?\[0\]""")
-
-
 @dataclass(frozen=True)
 class Wording:
-    """How a template wants calls and their results, as far as its text tells.
+    """A template's requirements for calls and their results, as its text shows them.
 
-    `nothing` is the content of a message that only calls. `one_call`: a message has one call at most, and
-    the result comes after it. `results_within`: results belong to the message that calls.
+    `nothing` is the content of a message with calls only. `one_call`: a message has at most one call,
+    followed by its result. `results_within`: results belong to the message with the calls.
     """
 
     nothing: str | None = ""
@@ -88,7 +141,7 @@ class Wording:
         )
 
     def chat(self, messages: Iterable[Message]) -> list[dict[str, Any]]:
-        """A chat, message by message."""
+        """Return the chat in this wording, message by message."""
         chat = [_message(message, self.nothing) for message in messages]
         if self.results_within:
             chat = _results_within(chat)
@@ -96,7 +149,7 @@ class Wording:
 
 
 def _message(message: Message, nothing: str | None) -> dict[str, Any]:
-    """One message; thinking is under each of the names in use."""
+    """Return one message, with thinking under each name in use."""
     content = message.content or (nothing if message.tool_calls else "")
     value: dict[str, Any] = {"role": message.role, "content": content}
     if message.thinking:
@@ -117,7 +170,7 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _turns(chat: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Each message, with the results of tools right after one that calls."""
+    """Yield each message, together with the tool results that directly follow its calls."""
     place = 0
     while place < len(chat):
         message, begin = chat[place], place + 1
@@ -128,7 +181,7 @@ def _turns(chat: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], list[di
 
 
 class _Results:
-    """Results that belong to calls by their ids, and others that belong to the next call in their order."""
+    """Results of calls: those with a call's id, and others that belong to the calls in order."""
 
     def __init__(self, results: list[dict[str, Any]], calls: list[dict[str, Any]]) -> None:
         ids = {call.get("id") for call in calls} - {None}
@@ -142,14 +195,14 @@ class _Results:
                 self.others.append(result)
 
     def of(self, call: dict[str, Any]) -> dict[str, Any] | None:
-        """The result of a call, given once."""
+        """Remove and return the result of a call, if any."""
         if (found := self._named.pop(str(call.get("id")), None)) is not None:
             return found
         return self.others.popleft() if self.others else None
 
 
 def _results_within(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """`chat` with results in the message that calls, by the names of their tools."""
+    """Move results into the message with the calls, under the names of their tools."""
     form: list[dict[str, Any]] = []
     for message, given in _turns(chat):
         if given:
@@ -163,7 +216,7 @@ def _results_within(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _one_call_each(chat: list[dict[str, Any]], nothing: str | None) -> list[dict[str, Any]]:
-    """`chat` with a message for each call, and its result, if there is one, after it."""
+    """Give each call its own message, followed by its result, if any."""
     form: list[dict[str, Any]] = []
     for message, given in _turns(chat):
         calls = message.get("tool_calls", [])
@@ -180,33 +233,281 @@ def _one_call_each(chat: list[dict[str, Any]], nothing: str | None) -> list[dict
     return form
 
 
-#: Ends a continued message while it is rendered; what the template writes after it is cut off.
-_CONTINUED = "\ue000continued here\ue000"
+def first_accepted(chat: Chat, tools: Tools, attempt: Attempt) -> str:
+    """Return the text of the first form that the template accepts.
 
-#: Around thinking, in the templates of models that think.
-_THINKING_TAGS = (
-    Tags("<think>", "</think>"),
-    Tags("[THINK]", "[/THINK]"),
-    Tags("<seed:think>", "</seed:think>"),
-    Tags("<|START_THINKING|>", "<|END_THINKING|>"),
-    Tags("<|inner_prefix|>", "<|inner_suffix|>"),
-    Tags("<|channel>thought", "<channel|>"),
+    If there is none, raise the template's own objection (`raise_exception`) if it has one, else the error of
+    the first form, naming the message that caused it.
+    """
+    try:
+        text = attempt(chat, tools)
+    except TemplateError as error:
+        refused = _Refused(error, chat, tools)
+    else:
+        return _with_typed_content(chat, lambda form: attempt(form, tools), text)
+    for form, described in _others(chat, tools):
+        try:
+            return attempt(form, described)
+        except TemplateError as error:
+            if isinstance(error, TemplateRefusalError) and not refused.by_the_template:
+                refused = _Refused(error, form, described)
+    raise refused.told(len(chat), attempt)
+
+
+def _others(chat: Chat, tools: Tools) -> Iterator[tuple[Chat, Tools]]:
+    """Yield all other forms, the closest first; without tools, the last ones have an empty list of them."""
+    tried = [(chat, tools)]
+    for described in (tools, [simple_tool(tool) for tool in tools or ()]):
+        form = chat
+        for change in (None, *_CHANGES):
+            form = form if change is None else change(form)
+            for other in (form, _arguments_as_text(form)):
+                if (other, described) not in tried:
+                    tried.append((other, described))
+                    yield other, described
+
+
+class _Refused:
+    """A form that a template did not accept, and its error."""
+
+    def __init__(self, error: TemplateError, form: Chat, tools: Tools) -> None:
+        self._error = error
+        self._form = form
+        self._tools = tools
+
+    @property
+    def by_the_template(self) -> bool:
+        return isinstance(self._error, TemplateRefusalError)
+
+    def told(self, count: int, attempt: Attempt) -> TemplateError:
+        """Return the error with the message that first caused it. The chat has `count` messages."""
+
+        def fails(first: int) -> bool:
+            """Return whether the `first` messages alone cause the same error."""
+            try:
+                attempt(self._form[:first], self._tools)
+            except TemplateError as error:
+                return str(error) == str(self._error)
+            return False
+
+        last = bisect_left(range(len(self._form)), True, key=fails)
+        if last == 0:
+            return self._error  # not caused by a message
+        number = f" {last}" if len(self._form) == count else ""
+        role = shown(self._form[last - 1]["role"])
+        return type(self._error)(f"{self._error} (about message{number} of the chat, role {role})")
+
+
+def _with_typed_content(chat: Chat, attempt: Callable[[Chat], str], text: str) -> str:
+    """Return `text`, or if it lacks the last message, the text for contents as lists of parts."""
+    wanted = (chat[-1]["content"] or "").strip() if chat else ""
+    if not wanted or wanted in text:
+        return text
+    typed = [{**message, "content": [{"type": "text", "text": message["content"] or ""}]} for message in chat]
+    try:
+        other = attempt(typed)
+    except TemplateError:
+        return text
+    return other if wanted in other else text
+
+
+def _arguments_as_text(chat: Chat) -> Chat:
+    """Write arguments as JSON text, for templates that concatenate them instead of encoding them."""
+
+    def changed(call: dict[str, Any]) -> dict[str, Any]:
+        function = call["function"]
+        text = json.dumps(function["arguments"], ensure_ascii=False)
+        return {**call, "function": {**function, "arguments": text}}
+
+    return [
+        {**message, "tool_calls": [changed(call) for call in message["tool_calls"]]}
+        if "tool_calls" in message
+        else message
+        for message in chat
+    ]
+
+
+def _system_in_user(chat: Chat) -> Chat:
+    """Move system texts into the first user message, for models without a system role."""
+    system = "\n\n".join(message["content"] for message in chat if message["role"] == "system")
+    rest = [message for message in chat if message["role"] != "system"]
+    if not system:
+        return chat
+    first = next((i for i, message in enumerate(rest) if message["role"] == "user"), None)
+    if first is None:
+        return [{"role": "user", "content": system}, *rest]
+    merged = {**rest[first], "content": f"{system}\n\n{rest[first]['content']}"}
+    return [*rest[:first], merged, *rest[first + 1 :]]
+
+
+def _neighbours_merged(chat: Chat) -> Chat:
+    """Merge neighbours of one role, for templates that insist on alternating turns or read only the last."""
+    return [_merged(run) for run in _runs(chat, lambda last, role: role == last != "tool")]
+
+
+def _runs(chat: Chat, belongs: Callable[[str, str], bool]) -> list[Chat]:
+    """Split the chat into runs; `belongs` gets the role of a run's last message and of the next one."""
+    runs: list[Chat] = []
+    for message in chat:
+        if runs and belongs(runs[-1][-1]["role"], message["role"]):
+            runs[-1].append(message)
+        else:
+            runs.append([message])
+    return runs
+
+
+def _merged(run: Chat) -> dict[str, Any]:
+    """Merge a run into one message with all its texts, thinking and calls."""
+    if len(run) == 1:
+        return run[0]
+    made: dict[str, Any] = {}
+    for message in run:
+        made |= message
+    for key in ("content", *_THINKING):
+        if texts := [message[key] for message in run if message.get(key)]:
+            made[key] = "\n\n".join(texts)
+    if "tool_calls" in made:
+        made["tool_calls"] = [call for message in run for call in message.get("tool_calls", ())]
+    return made
+
+
+def _said_as_thinking(chat: Chat) -> Chat:
+    """Move text before a call into its thinking, for templates with only one place for both."""
+    return [
+        {**message, "content": "", **{key: f"{message[key]}\n\n{message['content']}" for key in _THINKING}}
+        if message["content"] and "tool_calls" in message and all(key in message for key in _THINKING)
+        else message
+        for message in chat
+    ]
+
+
+def _nothing_left_out(chat: Chat) -> Chat:
+    """Drop answers without text and calls, which some templates do not accept as turns."""
+    return _neighbours_merged(
+        [
+            message
+            for message in chat
+            if message["role"] != "assistant" or message["content"] or "tool_calls" in message
+        ]
+    )
+
+
+def _text_with_result(chat: Chat) -> Chat:
+    """Append user texts to the result before them, for templates that refuse them right after one."""
+    form: Chat = []
+    for first, *texts in _runs(chat, lambda last, role: role == "user" and last in ("tool", "user")):
+        if first["role"] == "tool":
+            said = [first["content"], *(text["content"] for text in texts)]
+            form.append({**first, "content": "\n\n".join(said)})
+        else:
+            form += [first, *texts]
+    return form
+
+
+def _short_ids(chat: Chat) -> Chat:
+    """Give each call an id of nine letters and digits, on which some templates insist."""
+    unanswered: dict[str, None] = {}
+    count = 0
+
+    def short(identifier: str) -> str:
+        if len(identifier) == _SHORT_ID and identifier.isascii() and identifier.isalnum():
+            return identifier
+        return hashlib.blake2b(identifier.encode()).hexdigest()[:_SHORT_ID]
+
+    form = []
+    for message in chat:
+        if "tool_calls" in message:
+            calls = []
+            for call in message["tool_calls"]:
+                count += 1
+                calls.append({**call, "id": short(call.get("id") or f"call {count}")})
+            unanswered = dict.fromkeys(call["id"] for call in calls)
+            message = {**message, "tool_calls": calls}
+        elif message["role"] == "tool":
+            given = message.get("tool_call_id")
+            identifier = short(given) if given else next(iter(unanswered), short(""))
+            unanswered.pop(identifier, None)
+            message = {**message, "tool_call_id": identifier}
+        form.append(message)
+    return form
+
+
+#: Applied cumulatively, in this order.
+_CHANGES: Final = (
+    _system_in_user,
+    _neighbours_merged,
+    _said_as_thinking,
+    _nothing_left_out,
+    _text_with_result,
+    _short_ids,
 )
+
+
+def simple_tool(tool: dict[str, Any]) -> dict[str, Any]:
+    """Return a tool with every field that templates may expect, and without types they may not know.
+
+    Some templates recurse endlessly on a type that they cannot name in a programming language, such as
+    `null`: it becomes an open type, and is left out of a list of types.
+    """
+    function = tool.get("function")
+    if not isinstance(function, dict):
+        return tool
+    parameters = function.get("parameters")
+    whole = {"type": "object", "properties": {}, **(parameters if isinstance(parameters, dict) else {})}
+    described = {**function, "parameters": _simple_schema(whole)}
+    described.setdefault("description", "")
+    return {**tool, "function": described}
+
+
+def _simple_schema(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_simple_schema(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    simple = {
+        key: value if key in ("enum", "const", "default", "examples", "required") else _simple_schema(value)
+        for key, value in schema.items()
+    }
+    if isinstance(schema.get("properties"), dict):
+        simple["properties"] = {
+            name: _described(_simple_schema(one)) for name, one in schema["properties"].items()
+        }
+    kinds = schema.get("type")
+    if isinstance(kinds, list):
+        known = [kind for kind in kinds if kind in _TYPES]
+        simple["type"] = known[0] if len(known) == 1 else known or None
+    elif isinstance(kinds, str) and kinds not in _TYPES:
+        simple["type"] = None
+    if simple.get("type") == "array" and not isinstance(simple.get("items"), dict):
+        simple["items"] = {"type": None}
+    if simple.get("type") == "object":
+        simple.setdefault("additionalProperties", {"type": None})
+    return simple
+
+
+def _described(schema: Any) -> Any:
+    """Complete a property with the description and type for which templates ask."""
+    if not isinstance(schema, dict):
+        return {"type": None, "description": ""}
+    return {"type": None, "description": "", **schema}
 
 
 class JinjaFormat(ChatFormat):
     """A Hugging Face chat template.
 
-    Templates differ in what they accept. Where one refuses the usual form of a chat it is given
-    another of the same meaning (`jinja_forms`): arguments of tool calls as JSON text, the system
-    text inside the first user message, neighbouring messages of one role merged, short ids of tool
-    calls and the like; then all of them with simpler descriptions of the tools.
+    Templates differ in what they accept. A template that refuses the usual form of a chat gets another one
+    of the same meaning (`first_accepted`): arguments of tool calls as JSON text, the system text inside the
+    first user message, neighbouring messages of one role merged, short ids of tool calls and the like; then
+    all of these with simpler descriptions of the tools.
     """
 
     def __init__(
         self, template: str, tokens: SpecialTokens | None = None, *, with_tools: str | None = None
     ) -> None:
-        """`with_tools` is a template to use instead whenever there are tools. Raises TemplateError."""
+        """Parse `template`, and `with_tools`, which replaces it whenever there are tools.
+
+        Raises TemplateError.
+        """
         self.template = template
         self._template = JinjaTemplate(template)
         self._with_tools = JinjaTemplate(with_tools) if with_tools else None
@@ -266,7 +567,7 @@ def _is_continued(message: Mapping[str, Any]) -> bool:
 
 
 def _think_values(think: Think) -> dict[str, Any]:
-    """The switches templates look at; all absent when the template is to decide."""
+    """Return the switches that templates read; none if the template is to decide."""
     if think is None:
         return {}
     level = {"reasoning_effort": think_level(think)} if think else {}

@@ -1,21 +1,30 @@
-"""Messages of a chat, and the tags that stand for their images."""
+"""Conversations: their messages, the tags of their images, and the interface of chat formats."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
 from puna import gojson
-from puna.errors import RequestError, shown
+from puna.chat.answers.parts import Tags
+from puna.errors import NotSupportedError, RequestError, shown
+
+#: Marks the place of the next image in a message.
+PLACE: Final = "[img]"
+
+#: Whether, or how hard, to think; None leaves it to the template.
+Think = bool | str | None
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
     """One message, in the shape of the native API; `images` are bytes of image files.
 
     `tool_calls` are `{"id"?, "function": {"name", "arguments": {...}}}`; `tool_name` and
-    `tool_call_id` tell which call a message of role `tool` answers.
+    `tool_call_id` identify the call that a message of role `tool` answers.
     """
 
     role: str = ""
@@ -28,31 +37,31 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Chat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A conversation that the model is to go on with, in its own chat format.
+    """A conversation for the model to continue, in its own chat format.
 
     `tool_choice` says whether the answer may ("auto"), must not ("none") or must ("required") call a tool, or
-    which ("function:NAME"). `documents` are what the answer may rest on, each an object such as
-    `{"title", "text"}`, for templates that have a place for them.
+    names one ("function:NAME"). `documents` are sources for the answer, objects such as `{"title", "text"}`,
+    for templates that have a place for them.
     """
 
     messages: list[Message]
     tools: list[dict[str, Any]] = []
     tool_choice: str = "auto"
     parallel_tool_calls: bool = True  # whether there may be several calls in an answer
-    strict_tools: bool = False  # calls are valid by construction, also those that the model is free to make
+    strict_tools: bool = False  # optional calls are valid by construction, too
     documents: list[dict[str, Any]] = []
-    shorten: bool = True  # leave out the oldest messages when all of them do not fit the context
+    shorten: bool = True  # leave out the oldest messages if not all fit into the context
 
 
 class Insert(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A text with a gap that the model is to fill."""
+    """A text with a gap for the model to fill."""
 
     before: str
     after: str
 
 
 def as_messages(items: Iterable[Message | Mapping[str, Any]]) -> list[Message]:
-    """Messages from mappings with the same keys; None counts as absent. Raises RequestError."""
+    """Convert mappings with the same keys to messages; None counts as absent. Raises RequestError."""
     messages: list[Message] = []
     for i, item in enumerate(items):
         if isinstance(item, Message):
@@ -68,7 +77,7 @@ def as_messages(items: Iterable[Message | Mapping[str, Any]]) -> list[Message]:
 
 
 def call_function(call: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Name and arguments of a tool call; arguments given as JSON text are read. Raises RequestError."""
+    """Return name and arguments of a tool call, parsing arguments given as JSON. Raises RequestError."""
     function = call.get("function") or {}
     arguments = function.get("arguments") or {}
     if isinstance(arguments, str):
@@ -77,24 +86,20 @@ def call_function(call: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         except ValueError as error:
             raise RequestError(f"invalid tool call arguments: {error}") from error
     if not isinstance(arguments, Mapping):
-        raise RequestError(f"invalid tool call arguments: {shown(arguments)} is no object")
+        raise RequestError(f"invalid tool call arguments: {shown(arguments)} is not an object")
     return str(function.get("name", "")), dict(arguments)
 
 
-#: Where an author of a message wants its next image.
-PLACE: Final = "[img]"
-
-
 def tag(number: int) -> str:
-    """What stands in a text for the image with that number."""
+    """Return the text that stands for the image `number`."""
     return f"[img-{number}]"
 
 
 def tagged(messages: Sequence[Message]) -> tuple[list[Message], list[Any]]:
-    """The messages with a tag for each of their images, and all images in the order of their numbers.
+    """Return the messages with a tag for each image, and all images in the order of their numbers.
 
-    An image stands where its message says `[img]`, or else before its text. In place of the images themselves
-    the messages have their numbers, so that a template can still ask whether there are any.
+    An image goes where its message says `[img]`, or else before the text. The messages keep the images'
+    numbers, so that a template can still ask whether there are any.
     """
     images: list[Any] = []
     shown = []
@@ -111,3 +116,70 @@ def tagged(messages: Sequence[Message]) -> tuple[list[Message], list[Any]]:
         images += message.images
         shown.append(msgspec.structs.replace(message, content=before + content, images=list(numbers)))
     return shown, images
+
+
+def remaining(messages: Sequence[Message], start: int) -> list[Message]:
+    """Return the messages from `start` on, after all earlier system messages, which are never dropped."""
+    return [message for message in messages[:start] if message.role == "system"] + list(messages[start:])
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """Spellings of a model's special tokens, and whether its tokenizer adds BOS by itself."""
+
+    spellings: Mapping[str, str] = field(default_factory=dict)  # "bos_token" -> "<s>"
+    adds_bos: bool = False
+
+
+class Traits(msgspec.Struct, frozen=True, kw_only=True):
+    """Properties of a chat format, read from its template's text without running it."""
+
+    #: Texts that end an answer, besides the model's end-of-turn tokens.
+    stop: tuple[str, ...] = ()
+    #: Tags around thinking in the answer, if the model thinks.
+    thinking_tags: Tags | None = None
+    #: The family whose markup the template writes, and for "template" the markup of calls itself.
+    family: str = ""
+    call_tags: Tags | None = None
+    #: Whether the template has a place for tools, for the text after a gap, and for documents.
+    takes_tools: bool = False
+    takes_suffix: bool = False
+    takes_documents: bool = False
+
+
+class ChatFormat(ABC):
+    """A format in which a model's conversations are written."""
+
+    #: The template's text, for display.
+    template: str
+    traits: Traits
+
+    @abstractmethod
+    def render(
+        self,
+        messages: Sequence[Message | Mapping[str, Any]],
+        *,
+        tools: Iterable[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] = (),
+        think: Think = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """Return the prompt. A final message of role assistant is continued instead of answered.
+
+        The text begins with the BOS token only if the tokenizer does not add it by itself.
+        Raises TemplateError, and RequestError for malformed messages.
+        """
+
+    def render_insert(self, prompt: str, suffix: str, *, think: Think = None) -> str:
+        """Return the prompt for filling in between `prompt` and `suffix`.
+
+        Raises NotSupportedError, TemplateError.
+        """
+        raise NotSupportedError("this model's template has no place for a suffix: it does not support insert")
+
+
+def think_level(think: Think) -> str:
+    """Return `low`, `medium`, `high` or `max`; empty if thinking is off or left to the template."""
+    if think is True:
+        return "medium"
+    return think if isinstance(think, str) else ""

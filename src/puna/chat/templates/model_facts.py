@@ -1,4 +1,4 @@
-"""What a model file says about chatting with it, read once per file."""
+"""Facts about a model file that matter for chats, read once per file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from puna.chat.templates.defaults import TELLING_TOKENS
-from puna.chat.templates.format import SpecialTokens
+from puna.chat.templates.messages import SpecialTokens
 from puna.errors import GGUFError
 from puna.gguf import GGUFFile, open_gguf
 from puna.model.pooling import is_reranker
@@ -31,23 +31,25 @@ _SPECIAL = {
 
 _ENDS = {"eos_token": "eos_token_id", "eot_token": "eot_token_id", "eom_token": "eom_token_id"}
 
-#: Ids SentencePiece files mean when they name none.
+#: Default ids of SentencePiece files.
 _USUAL_IDS = {"bos_token": 1, "eos_token": 2, "unk_token": 0}
 
 
 @dataclass(frozen=True)
 class ModelFacts:
+    """Facts about a model file that matter for chats."""
+
     architecture: str = ""
     chat_template: str | None = None
     tool_template: str | None = None
     tokens: SpecialTokens = field(default_factory=SpecialTokens)
     ends: frozenset[str] = frozenset()  # tokens after which an answer is complete
-    telling_tokens: frozenset[str] = frozenset()  # those of the vocabulary that tell which chats it knows
+    telling_tokens: frozenset[str] = frozenset()  # tokens of the vocabulary that identify the chat format
     embeds: bool = False
     ranks: bool = False
     sees: bool = False
     hears: bool = False
-    projector: str = ""  # the kind of a file that has a vision tower and nothing else
+    projector: str = ""  # the type of a file with nothing but a vision tower
 
 
 def read_facts(file: GGUFFile) -> ModelFacts:
@@ -69,7 +71,7 @@ def read_facts(file: GGUFFile) -> ModelFacts:
 
 
 def projector_for(paths: Iterable[Path], model: Path | str) -> Path | None:
-    """The first of some files with vision towers that the model at `model` can see with, if one is."""
+    """Return the first of some vision tower files that fits the model at `model`, if any."""
     facts = facts_at(Path(model))
     for path in paths:
         tower = facts_at(path)
@@ -79,7 +81,7 @@ def projector_for(paths: Iterable[Path], model: Path | str) -> Path | None:
 
 
 def facts_at(path: Path) -> ModelFacts | None:
-    """Facts of the file at `path`; None if it is missing or damaged."""
+    """Return the facts of the file at `path`; None if it is missing or damaged."""
     try:
         status = path.stat()
         return _facts(path, status.st_ino, status.st_ctime_ns, status.st_size)
@@ -89,14 +91,14 @@ def facts_at(path: Path) -> ModelFacts | None:
 
 @lru_cache(maxsize=256)
 def _facts(path: Path, inode: int, changed_ns: int, size: int) -> ModelFacts:
-    # Which file it is, and how it was, are only there so that another or a changed one is read again.
+    # Inode, time and size only make a replaced or changed file be read again.
     with open_gguf(path) as file:
         return read_facts(file)
 
 
 def _telling_tokens(file: GGUFFile) -> frozenset[str]:
     if _text(file, _TEMPLATE) is not None:
-        return frozenset()  # nobody asks
+        return frozenset()  # only needed without a template
     tokens = file.metadata.get("tokenizer.ggml.tokens")
     if tokens is None or isinstance(tokens, str | int | float):
         return frozenset()

@@ -272,7 +272,7 @@ class _Format:
 
     @property
     def is_over(self) -> bool:
-        """Whether the process has ended: unasked, it says nothing else."""
+        """Whether the process has ended, the only thing that it reports unasked."""
         return self.process.is_over or (self._done and self.process.has_said_something())
 
     def start(self) -> None:

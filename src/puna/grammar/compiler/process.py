@@ -1,4 +1,4 @@
-"""A grammar process: compiles a format or follows an answer, and dies of what exceeds its limits."""
+"""A grammar process, which compiles a format or follows an answer, and dies if that exceeds its limits."""
 
 from __future__ import annotations
 
@@ -82,18 +82,16 @@ class _Process:
                     self._fork(number, socket.socket(fileno=descriptor))
                 case End(number=number):
                     for process, (other, _) in [*self._forks.items()]:
-                        if other == number:  # it was not waited for, so the id is still its own
+                        if other == number:  # not waited for yet, so the id cannot have been reused
                             os.kill(process, signal.SIGKILL)
                 case _:
                     self._answer(message)
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
-        while self._forks:  # answers that go on
+        while self._forks:  # answers may outlive the owner's connection
             self._report()
 
-    # --- forks -----------------------------------------------------------------------------------------
-
     def _fork(self, number: int, connection: socket.socket) -> None:
-        gc.freeze()  # collecting what both share would copy it
+        gc.freeze()  # garbage collection would copy shared pages
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
         try:
             process = os.fork()
@@ -106,7 +104,7 @@ class _Process:
             self._connection, self._forks = connection, {}
             self._address_space = memory_bytes("size") + MEMORY_BYTES
             with open(os.devnull, "w") as nothing:
-                os.dup2(nothing.fileno(), 2)  # a library that is out of memory says so there
+                os.dup2(nothing.fileno(), 2)  # libraries print that they are out of memory
         except OSError as error:
             self._tell(
                 connection, CompilerFailure(RunnerError.__name__, f"no process for a grammar: {error}")
@@ -131,8 +129,6 @@ class _Process:
         with contextlib.suppress(OSError):
             connection.send(packed(message), socket.MSG_DONTWAIT)
 
-    # --- requests --------------------------------------------------------------------------------------
-
     def _answer(self, message: ToProcess) -> None:
         """Reply to `message`. Out of time or memory the process ends, and its parent reports it."""
         try:
@@ -147,7 +143,7 @@ class _Process:
             failed = CompilerFailure(RequestError.__name__, "format: it is nested too deeply")
         except ConnectionError:
             raise
-        except Exception:  # a defect of ours, which fails no other request
+        except Exception:  # a bug of ours, which must not fail other requests
             failed = CompilerFailure(RunnerError.__name__, f"internal error: {traceback.format_exc()}")
         self._connection.sendall(packed(failed))
 

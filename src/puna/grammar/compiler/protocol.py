@@ -136,7 +136,7 @@ class CompilerFailure(_Message, frozen=True):
 
 
 class Ended(_Message, frozen=True):
-    """The process has ended, its parent reports. A signal's number is negative."""
+    """A report from its parent that the process has ended. A signal's number is negative."""
 
     status: int
 

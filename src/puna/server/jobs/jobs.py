@@ -13,7 +13,7 @@ import msgspec.structs
 
 from puna.chat.answers.registry import PARSERS
 from puna.chat.templates.author import Author
-from puna.chat.templates.capabilities import check_capabilities
+from puna.chat.templates.choose import check_capabilities
 from puna.chat.templates.messages import Chat
 from puna.errors import RequestError, shown
 from puna.grammar.format import Format

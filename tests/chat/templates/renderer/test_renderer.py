@@ -1,4 +1,4 @@
-"""A renderer gives what templates come to, and nothing that they do harms anybody else."""
+"""The renderer returns prompts, and no template can harm other requests."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ import pytest
 from puna import confined
 from puna.chat.templates import jinja
 from puna.chat.templates.choose import ChatTemplate, is_jinja
-from puna.chat.templates.format import SpecialTokens
-from puna.chat.templates.messages import Chat, Insert, Message
+from puna.chat.templates.messages import Chat, Insert, Message, SpecialTokens
 from puna.chat.templates.renderer.client import Renderer
 from puna.errors import (
     NotSupportedError,
@@ -54,7 +53,7 @@ def text(renderer: Renderer, template: str | ChatTemplate, prompt: Chat | Insert
 
 
 def process(renderer: Renderer) -> psutil.Process:
-    """The renderer's process, started if there is none."""
+    """Return the renderer's process, starting one if there is none."""
     renderer.start()
     (child,) = children("templates/renderer")
     return child
@@ -74,9 +73,7 @@ _MORE_LOOPS = ("jinja: a recursive macro", "go: loops")
         for name, (_, limit) in HOSTILE.items()
     ],
 )
-def test_a_template_that_takes_too_much_is_stopped_by_the_limit_it_exceeds(
-    renderer: Renderer, name: str
-) -> None:
+def test_an_excessive_template_is_stopped_by_the_limit_it_exceeds(renderer: Renderer, name: str) -> None:
     template, limit = HOSTILE[name]
     with pytest.raises(TemplateLimitError, match=f"it took more than {limit}"):
         text(renderer, ChatTemplate(text=template, is_go=name.startswith("go")))
@@ -135,7 +132,7 @@ def test_errors_are_those_of_the_template(
     assert process(renderer).pid == before
 
 
-def test_what_comes_back_is_what_rendering_here_gives(renderer: Renderer) -> None:
+def test_the_process_renders_the_same_as_this_one(renderer: Renderer) -> None:
     tokens = SpecialTokens({"bos_token": "<s>"}, adds_bos=True)
     template = ChatTemplate(
         text="{{ bos_token }}{% for m in messages %}{{ m | tojson }}{% endfor %}{{ tools | tojson }}",
@@ -151,7 +148,7 @@ def test_what_comes_back_is_what_rendering_here_gives(renderer: Renderer) -> Non
         )
 
 
-def test_a_gap_is_filled_where_the_template_has_one(renderer: Renderer) -> None:
+def test_a_gap_is_filled_if_the_template_has_one(renderer: Renderer) -> None:
     assert text(renderer, "<P>{{ .Prompt }}<S>{{ .Suffix }}", Insert(before="a", after="b")) == "<P>a<S>b"
     with pytest.raises(NotSupportedError, match="does not support insert"):
         text(renderer, "{{ .Prompt }}", Insert(before="a", after="b"))
@@ -161,7 +158,7 @@ def test_half_of_a_surrogate_pair_is_replaced(renderer: Renderer) -> None:
     assert text(renderer, "{% if true %}a{{ '%c' | format(0xD800) }}b{% endif %}") == "a?b"
 
 
-def test_what_cannot_be_passed_on_is_named(renderer: Renderer) -> None:
+def test_values_that_cannot_be_passed_on_are_named(renderer: Renderer) -> None:
     tool: dict[str, Any] = {"type": "function", "function": {"name": "f", "n": 2**80}}
     with pytest.raises(RequestError, match="the conversation cannot be rendered: "):
         text(renderer, HELLO, Chat(messages=CHAT.messages, tools=[tool]))
@@ -182,9 +179,7 @@ def test_a_process_that_dies_fails_the_request_and_not_the_next(renderer: Render
         *(pytest.param(sent, marks=pytest.mark.slow) for sent in (signal.SIGTERM, signal.SIGHUP)),
     ],
 )
-def test_a_renderer_that_was_ended_from_outside_is_asked_once_more(
-    renderer: Renderer, sent: signal.Signals
-) -> None:
+def test_a_request_is_retried_after_the_renderer_was_killed(renderer: Renderer, sent: signal.Signals) -> None:
     process(renderer).send_signal(sent)
     with renderer.rendering(HELLO, CHAT) as rendering:
         assert rendering.text() == "hello"
@@ -199,7 +194,7 @@ def test_a_renderer_that_was_ended_from_outside_is_asked_once_more(
 
 
 def test_a_renderer_that_is_stopped_is_replaced(renderer: Renderer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only it is hurried: the one that takes its place has the time it needs."""
+    """Only the first process has a short timeout; its replacement has the usual one."""
     stopped, start = process(renderer), confined.start
 
     def start_patiently(*arguments: Any) -> Any:

@@ -1,1 +1,1 @@
-"""The ways calls are written: one file for each idea."""
+"""Syntaxes of tool calls, one file for each idea."""

@@ -1,19 +1,16 @@
-"""Glimmer: an answer is several messages, each of which says whom it is for."""
+"""Glimmer: an answer is several messages, each with a recipient."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from puna.chat.answers.answer import Answer
 from puna.chat.answers.families.parameters import ParameterCalls
-from puna.chat.answers.family import AnswerFamily, Syntax
+from puna.chat.answers.family import AnswerFamily, Reading, Syntax
 from puna.chat.answers.parts import Form, Tags
 from puna.chat.answers.reader import BrokenError, Steps, search
-
-if TYPE_CHECKING:
-    from puna.chat.answers.family import Reading
 
 _START: Final = "<|start|>"
 _MESSAGE: Final = "<|message|>"
@@ -23,8 +20,8 @@ _USER: Final = f"{_TO}user{_MESSAGE}"
 
 _HEADER: Final = re.compile(rf"(?:{re.escape(_START)})?\s*(?:assistant)?\s*(?:to=(\S+))?\s*")
 
-#: Characters of a header; what is longer is none.
-_LONGEST_HEADER: Final = 512
+#: Characters of a header.
+_MAX_HEADER: Final = 512
 
 _CALLS: Final = ParameterCalls(
     section="<atem:function_calls>",
@@ -41,7 +38,7 @@ _CALLS: Final = ParameterCalls(
 
 @dataclass(frozen=True)
 class GlimmerCalls(Syntax):
-    """A message to a function has the call in XML; one to anybody else may have it, too."""
+    """A call in XML, in a message to a function or in any other."""
 
     @property
     def openings(self) -> tuple[str, ...]:
@@ -49,7 +46,7 @@ class GlimmerCalls(Syntax):
 
     @property
     def form(self) -> Form:
-        # A name cannot be asked for twice, so the message is addressed to the user.
+        # The grammar cannot repeat the name in the header, so the message is addressed to the user.
         calls = _CALLS.form
         return Form(
             calls.before,
@@ -74,7 +71,7 @@ class Glimmer(AnswerFamily):
 
     @property
     def thinking(self) -> Tags | None:
-        # What a format is kept to begins with the message to the user.
+        # A format applies from the message to the user on.
         return Tags(f"{_START}assistant", _USER)
 
     @property
@@ -84,7 +81,7 @@ class Glimmer(AnswerFamily):
     def read(self, answer: Answer, reading: Reading) -> Steps[None]:
         reader, calls = answer.reader, GlimmerCalls()
         found = yield from reader.comes(_TO, _MESSAGE)
-        if found:  # what the prompt ends in was the beginning of the header
+        if found:  # the prompt ended inside the header
             yield from answer.attempt(found, _message(answer))
         while True:
             openings = calls.openings if answer.may_call else (_START,)
@@ -98,9 +95,9 @@ class Glimmer(AnswerFamily):
 
 
 def _message(answer: Answer) -> Steps[None]:
-    """A message's header, and what it thinks. What it says or calls is read like text between messages."""
+    """Read a message's header and its thinking; its text or calls are read like text between messages."""
     reader = answer.reader
-    header = _HEADER.fullmatch((yield from reader.before(_MESSAGE, most=_LONGEST_HEADER)))
+    header = _HEADER.fullmatch((yield from reader.before(_MESSAGE, most=_MAX_HEADER)))
     if header is None:
         raise BrokenError
     reader.unmark()

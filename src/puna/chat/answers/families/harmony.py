@@ -1,20 +1,17 @@
-"""gpt-oss: an answer is several messages, each with a header that says which channel it is for."""
+"""gpt-oss: an answer is several messages, each with a header that names its channel."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from puna.chat.answers.answer import Answer
 from puna.chat.answers.families.json_calls import arguments_of, object_text
-from puna.chat.answers.family import AnswerFamily, Syntax
+from puna.chat.answers.family import AnswerFamily, Reading, Syntax
 from puna.chat.answers.parts import Form, Tags
 from puna.chat.answers.reader import BrokenError, Steps, search
-
-if TYPE_CHECKING:
-    from puna.chat.answers.family import Reading
 
 START: Final = "<|start|>"
 CHANNEL: Final = "<|channel|>"
@@ -26,20 +23,20 @@ _CHANNEL_NAME: Final = re.compile(r"\s*(\w*)")
 _TO: Final = " to="
 _UNUSABLE: Final = re.compile(r"[\s.-]")
 
-#: Characters of a header; what is longer is none.
-_LONGEST_HEADER: Final = 512
+#: Characters of a header.
+_MAX_HEADER: Final = 512
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a message is for."""
+    """A message's channel and recipient."""
 
     channel: str = ""
     recipient: str = ""
 
     @classmethod
     def of(cls, text: str) -> Header:
-        """`assistant<|channel|>commentary to=functions.f <|constrain|>json`, its parts in any order."""
+        """Parse `assistant<|channel|>commentary to=functions.f <|constrain|>json`, its parts in any order."""
         _, _, after = text.partition(CHANNEL)
         channel = _CHANNEL_NAME.match(after)
         recipient = _RECIPIENT.search(text.replace("<|", " <|"))
@@ -48,7 +45,7 @@ class Header:
 
 @dataclass(frozen=True)
 class HarmonyCalls(Syntax):
-    """How a message to a function is written; `Harmony` reads all kinds of messages itself."""
+    """A message to a function; `Harmony` reads all kinds of messages itself."""
 
     @property
     def openings(self) -> tuple[str, ...]:
@@ -70,13 +67,13 @@ class HarmonyCalls(Syntax):
 
 @dataclass(frozen=True)
 class Harmony(AnswerFamily):
-    """Thinking is in the channel `analysis`, what is said in `final`; calls are messages to a function."""
+    """Thinking in the channel `analysis`, text in `final`, and calls as messages to a function."""
 
     calls: Syntax | None = field(default_factory=lambda: HarmonyCalls())
 
     @property
     def thinking(self) -> Tags | None:
-        # What a format is kept to begins with the last message.
+        # A format applies from the last message on.
         return Tags(f"{START}assistant", f"{CHANNEL}final{MESSAGE}")
 
     @property
@@ -88,7 +85,7 @@ class Harmony(AnswerFamily):
         begun = _open_message(reading.prompt)
         if begun is not None:
             yield from _body(answer, begun)
-        elif (yield from reader.comes(_TO)):  # what the prompt ends in was the beginning of the header
+        elif (yield from reader.comes(_TO)):  # the prompt ended inside the header
             yield from answer.attempt(_TO, _message(answer))
         while True:
             found = yield from reader.until(search(START, CHANNEL, *_ENDS), answer.say)
@@ -101,14 +98,14 @@ class Harmony(AnswerFamily):
 
 
 def _open_message(prompt: str) -> Header | None:
-    """The header of a message that the prompt ends within."""
+    """Return the header of the message that the prompt ends inside, if any."""
     header, found, body = prompt[prompt.rfind(START) :].partition(MESSAGE)
     return Header.of(header) if found and header and not any(end in body for end in _ENDS) else None
 
 
 def _message(answer: Answer) -> Steps[None]:
     reader = answer.reader
-    header = Header.of((yield from reader.before(MESSAGE, most=_LONGEST_HEADER)))
+    header = Header.of((yield from reader.before(MESSAGE, most=_MAX_HEADER)))
     if not header.recipient or header.recipient in ("assistant", "user", "all"):
         reader.unmark()
         yield from _body(answer, header)
@@ -132,17 +129,17 @@ def _message(answer: Answer) -> Steps[None]:
 
 
 def _body(answer: Answer, header: Header) -> Steps[None]:
-    """What a message says, or thinks."""
+    """Read a message's text or thinking."""
     out: Callable[[str], None] = answer.think if header.channel == "analysis" else answer.say
     yield from answer.reader.until(search(START, CHANNEL, *_ENDS), out)
 
 
 def _known(answer: Answer, recipient: str) -> str:
-    """The tool that is called. Raises `BrokenError` where there are none."""
+    """Return the called tool's name. Raises `BrokenError` where calls are not allowed."""
     if not answer.may_call:
         raise BrokenError
     name = recipient.removeprefix("functions.")
     if name in answer.tools:
         return name
-    # Models write such names with underscores instead.
+    # Models replace characters such as dots by underscores.
     return next((tool for tool in answer.tools if _UNUSABLE.sub("_", tool) == name), name)

@@ -12,7 +12,7 @@ from puna.chat.answers.json_text import copy_json, parsed, read_string
 from puna.chat.answers.parts import Form
 from puna.chat.answers.reader import BrokenError, Steps
 
-#: Names of the members that models use, whatever their templates say.
+#: Member names that models use, whatever their templates say.
 _NAMES: Final = ("name", "tool_name", "function_name")
 _ARGUMENTS: Final = ("arguments", "parameters", "args")
 
@@ -23,7 +23,7 @@ class JsonCalls(Syntax):
 
     opening: str
     closing: str = ""  # may be missing in an answer
-    listed: bool = False  # as the model was taught; what is read may be either
+    listed: bool = False  # in the model's training; both are read
     name: str = "name"
     arguments: str = "arguments"
 
@@ -58,7 +58,7 @@ class JsonCalls(Syntax):
 
 
 def calls(answer: Answer, *, known_only: bool = False) -> Steps[None]:
-    """An object, or a list of at least one."""
+    """Read an object, or a list of at least one."""
     reader = answer.reader
     if not (yield from reader.skip("[")):
         yield from call(answer, known_only=known_only)
@@ -79,7 +79,7 @@ def skip_closing(answer: Answer, *closing: str) -> Steps[None]:
 
 
 def call(answer: Answer, *, known_only: bool = False) -> Steps[None]:
-    """One object. With `known_only`, it is a call only if there is such a tool. Raises `BrokenError`."""
+    """Read one object. Raises `BrokenError`, with `known_only` also for an unknown tool."""
     reader = answer.reader
     found = _Call(answer, known_only)
     yield from reader.expect("{")
@@ -88,13 +88,13 @@ def call(answer: Answer, *, known_only: bool = False) -> Steps[None]:
 
 
 class _Call:
-    """What the members of an object have said so far."""
+    """The call described by the members of an object read so far."""
 
     def __init__(self, answer: Answer, known_only: bool) -> None:
         self.answer = answer
         self._known_only = known_only
         self._name: str | None = None
-        self._arguments: str | None = None  # that came before the name
+        self._arguments: str | None = None  # if they came before the name
         self._begun = False
 
     def named(self, name: str) -> None:
@@ -134,7 +134,7 @@ class _Call:
 
 
 def object_text(text: str) -> str:
-    """JSON of arguments that are complete; `{}` for none. Raises `BrokenError` for what is no object."""
+    """Return the JSON of complete arguments; `{}` for none. Raises `BrokenError` unless it is an object."""
     try:
         value = parsed(text) if text.strip() else None
     except ValueError:

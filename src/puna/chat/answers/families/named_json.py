@@ -1,4 +1,4 @@
-"""Calls that write the name first, and then the arguments as JSON."""
+"""Calls with the name first, followed by the arguments as JSON."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final
 
 from puna.chat.answers.answer import Answer
 from puna.chat.answers.families.json_calls import JsonCalls, arguments_of, calls, skip_closing
-from puna.chat.answers.family import Syntax
+from puna.chat.answers.family import AnswerFamily, Reading, Syntax
 from puna.chat.answers.parts import Form
-from puna.chat.answers.reader import Steps
+from puna.chat.answers.reader import BrokenError, Steps
 
-#: Characters of a name; what is longer is none.
-LONGEST_NAME: Final = 256
+#: Characters of a name.
+MAX_NAME: Final = 256
 
-#: A call's number after its name.
+#: The call's number after its name.
 _NUMBER: Final = re.compile(r":\d+$")
 
 
@@ -28,7 +28,7 @@ class NamedJson(Syntax):
     closing: str
     section: str = ""  # around all calls
     section_end: str = ""
-    before_name: str = ""  # what there is between `opening` and it is skipped
+    before_name: str = ""  # anything between `opening` and this is skipped
 
     @property
     def openings(self) -> tuple[str, ...]:
@@ -62,11 +62,11 @@ class NamedJson(Syntax):
                 return
 
     def call(self, answer: Answer) -> Steps[None]:
-        """One call, after its opening tag."""
+        """Read one call, after its opening tag."""
         reader = answer.reader
         if self.before_name:
-            yield from reader.before(self.before_name, most=LONGEST_NAME)
-        name = yield from reader.before(self.after_name, most=LONGEST_NAME)
+            yield from reader.before(self.before_name, most=MAX_NAME)
+        name = yield from reader.before(self.after_name, most=MAX_NAME)
         yield from reader.space()
         yield from arguments_of(answer, name.strip())
         answer.end_call()
@@ -82,7 +82,7 @@ class KimiCalls(NamedJson):
         return replace(form, before=f"{form.before}functions.", after=f":0{form.after}")
 
     def call(self, answer: Answer) -> Steps[None]:
-        id = (yield from answer.reader.before(self.after_name, most=LONGEST_NAME)).strip()
+        id = (yield from answer.reader.before(self.after_name, most=MAX_NAME)).strip()
         yield from answer.reader.space()
         yield from arguments_of(answer, _NUMBER.sub("", id).removeprefix("functions."))
         answer.end_call()
@@ -112,13 +112,13 @@ class DeepSeekCalls(NamedJson):
 
     def call(self, answer: Answer) -> Steps[None]:
         reader = answer.reader
-        name = (yield from reader.before(self.after_name, most=LONGEST_NAME)).strip()
+        name = (yield from reader.before(self.after_name, most=MAX_NAME)).strip()
         yield from reader.space()
         if (yield from reader.peek()) == "{":
             yield from arguments_of(answer, name)
             answer.end_call()
             return
-        name = (yield from reader.before("\n", most=LONGEST_NAME)).strip()
+        name = (yield from reader.before("\n", most=MAX_NAME)).strip()
         yield from reader.space()
         yield from reader.expect(_FENCE)
         yield from reader.space()
@@ -131,7 +131,7 @@ class DeepSeekCalls(NamedJson):
 class MistralCalls(Syntax):
     """`[TOOL_CALLS]f[ARGS]{...}` for each call; earlier `[TOOL_CALLS] [{"name": "f", ...}]` for all."""
 
-    listed: bool = False  # as the model was taught
+    listed: bool = False  # in the model's training; both are read
 
     @property
     def openings(self) -> tuple[str, ...]:
@@ -151,8 +151,53 @@ class MistralCalls(Syntax):
         if kind in ("[", "{"):
             yield from calls(answer)
             return
-        name = yield from reader.before("[ARGS]", "{", most=LONGEST_NAME, keep=("{",))
+        name = yield from reader.before("[ARGS]", "{", most=MAX_NAME, keep=("{",))
         name = name.partition("[CALL_ID]")[0].strip()
         yield from reader.space()
         yield from arguments_of(answer, name)
         answer.end_call()
+
+
+#: Begins each message of Functionary 3.2; the first line says which function it is for.
+_MESSAGE: Final = ">>>"
+
+
+@dataclass(frozen=True)
+class FunctionaryCalls(Syntax):
+    """`>>>f` and a line break, then JSON; `>>>all` begins text."""
+
+    @property
+    def openings(self) -> tuple[str, ...]:
+        return (_MESSAGE,)
+
+    @property
+    def form(self) -> Form:
+        # The first `>>>` is the end of the prompt.
+        return Form("", "\n", between=f"\n{_MESSAGE}", said="all\n")
+
+    def read(self, answer: Answer, opening: str) -> Steps[None]:
+        answer.reader.take(len(opening))
+        yield from _message_to(answer)
+
+
+@dataclass(frozen=True)
+class Functionary(AnswerFamily):
+    """Functionary 3.2, whose prompt ends in the `>>>` of the answer's first message."""
+
+    def read(self, answer: Answer, reading: Reading) -> Steps[None]:
+        if reading.prompt.endswith(_MESSAGE):
+            yield from answer.attempt("", _message_to(answer))
+        yield from super().read(answer, reading)
+
+
+def _message_to(answer: Answer) -> Steps[None]:
+    """Read the recipient and, if it is a function, its arguments. Raises `BrokenError`."""
+    reader = answer.reader
+    name = yield from reader.before("\n", most=MAX_NAME)
+    if name == "all":
+        return
+    if not answer.tools or (yield from reader.peek()) != "{":
+        raise BrokenError
+    yield from arguments_of(answer, name)
+    answer.end_call()
+    yield from reader.space()

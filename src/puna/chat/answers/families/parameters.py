@@ -1,4 +1,4 @@
-"""Calls whose parameters have tags of their own, with values as plain text."""
+"""Calls whose parameters have their own tags, with values as plain text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 from puna.chat.answers.answer import Answer
 from puna.chat.answers.families.json_calls import JsonCalls, calls, skip_closing
-from puna.chat.answers.families.named_json import LONGEST_NAME
+from puna.chat.answers.families.named_json import MAX_NAME
 from puna.chat.answers.family import Syntax
 from puna.chat.answers.json_text import parsed
 from puna.chat.answers.parts import Form, ParameterForm
@@ -22,7 +22,7 @@ from puna.chat.answers.tools import Tool, dumps
 class ParameterCalls(Syntax):
     """`<function=f><parameter=k>value</parameter></function>`, and the like, within a section.
 
-    What is of which type the tool's schema says. A line break at either end of a value is none of its own.
+    The tool's schema determines the types. A line break at either end of a value is not part of it.
     """
 
     section: str  # around calls; may be empty
@@ -34,8 +34,8 @@ class ParameterCalls(Syntax):
     after_key: str
     value: str = ""  # before the value
     value_end: str = "</parameter>"
-    broken_lines: bool = True  # as the model was taught, values stand on lines of their own
-    string_attribute: bool = False  # `string="true"` after a parameter's name says that it is one
+    broken_lines: bool = True  # the model was trained to put values on their own lines
+    string_attribute: bool = False  # `string="true"` after a parameter's name marks strings
 
     @property
     def openings(self) -> tuple[str, ...]:
@@ -69,7 +69,7 @@ class ParameterCalls(Syntax):
         yield from self.rest(answer)
 
     def rest(self, answer: Answer, *, known_only: bool = False) -> Steps[None]:
-        """A section's calls after the first opening tag; with `known_only`, of tools there are."""
+        """Read a section's calls after the first opening tag; with `known_only`, only of known tools."""
         reader = answer.reader
         while True:
             yield from self._call(answer, known_only=known_only)
@@ -80,7 +80,7 @@ class ParameterCalls(Syntax):
     def _call(self, answer: Answer, *, known_only: bool = False) -> Steps[None]:
         reader = answer.reader
         name = yield from reader.before(
-            self.after_name, self.key, self.closing, most=LONGEST_NAME, keep=(self.key, self.closing)
+            self.after_name, self.key, self.closing, most=MAX_NAME, keep=(self.key, self.closing)
         )
         name = name.strip().strip('"')
         if known_only and name not in answer.tools:
@@ -99,7 +99,7 @@ class ParameterCalls(Syntax):
 
     def _parameter(self, answer: Answer, tool: Tool, before: str) -> Steps[None]:
         reader = answer.reader
-        key = (yield from reader.before(self.after_key, most=LONGEST_NAME)).strip()
+        key = (yield from reader.before(self.after_key, most=MAX_NAME)).strip()
         is_string: bool | None = None
         if self.string_attribute:
             key, _, attribute = key.partition('" ')
@@ -121,9 +121,9 @@ class ParameterCalls(Syntax):
         value.end()
 
     def _rest_of_json(self, answer: Answer, value: _Value) -> Steps[None]:
-        """Read on where the closing tag stands in a string of JSON, if what ends at a later one is JSON.
+        """Extend a JSON value whose string contains the closing tag, if it is valid JSON up to a later tag.
 
-        Else it is no JSON, and the first tag ends it.
+        Otherwise the first tag ends the value.
         """
         reader = answer.reader
         parts: list[str] = []
@@ -147,16 +147,16 @@ _QUOTE: Final = re.compile(r'\\.|(")', re.DOTALL)
 
 
 def _turns(text: str) -> bool:
-    """Whether after `text` of JSON one is inside a string if one was not before, and the other way round."""
+    """Return whether `text`, a piece of JSON, changes between inside and outside of a string."""
     return sum(1 for match in _QUOTE.finditer(text) if match[1]) % 2 == 1
 
 
-#: A line break at either end of a value stands for nothing.
+#: Dropped at either end of a value.
 _BREAK: Final = "\n"
 
 
 class _Value:
-    """A value as it comes: a string at once, what may be something else when it is complete."""
+    """A streaming value: passed on at once if it must be a string, otherwise when it is complete."""
 
     def __init__(self, answer: Answer, tool: Tool, key: str, is_string: bool | None) -> None:
         self._answer = answer
@@ -176,7 +176,7 @@ class _Value:
         if not self._begun:
             start = self._held.removeprefix(_BREAK)
             if self._is_string is None and "null".startswith(start.strip().lower()):
-                return  # it may be null, whatever its type
+                return  # any type may turn out to be null
             self._begun = True
             self._held = start
             self._answer.argue('"')
@@ -189,7 +189,7 @@ class _Value:
 
     @property
     def has_open_string(self) -> bool:
-        """Whether this may be JSON within a string of which it was cut."""
+        """Whether this looks like JSON that was cut inside a string."""
         if self._streams or self._is_string:
             return False
         if self._is_string is None and not {"array", "object"} & set(self._tool.types(self._key)):
@@ -198,7 +198,7 @@ class _Value:
         return text.lstrip().startswith(("{", "[")) and _turns(text)
 
     def is_json_with(self, more: str) -> bool:
-        """Whether this and `more` are JSON."""
+        """Return whether this followed by `more` is JSON."""
         try:
             parsed("".join(self._parts) + more)
         except ValueError:
@@ -247,12 +247,12 @@ GLM: Final = ParameterCalls(
 
 @dataclass(frozen=True)
 class TaggedCalls(Syntax):
-    """`<tool_call>` before whatever a model of one of its many families writes there.
+    """`<tool_call>`, which many families share, before calls in one of three forms.
 
     JSON (Hermes, Qwen), a function with parameters (Qwen 3 Coder), or a name with keys and values (GLM).
     """
 
-    taught: ParameterCalls | None = None  # as the model was taught; None: JSON
+    taught: ParameterCalls | None = None  # in the model's training; None: JSON
 
     @property
     def openings(self) -> tuple[str, ...]:

@@ -1,6 +1,5 @@
 """The part of Go's text/template language that chat templates use: lexer, parser, evaluator."""
 
-from puna.chat.templates.go import nodes
 from puna.chat.templates.go.evaluator import GoTemplate
 
-__all__ = ["GoTemplate", "nodes"]
+__all__ = ["GoTemplate"]

@@ -1,34 +1,45 @@
-"""A parsed Go template, run over its values."""
+"""Execution of a parsed Go template."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
-from puna.chat.templates.go import nodes
 from puna.chat.templates.go.functions import ARITY, FUNCTIONS, NAMES, CallError
 from puna.chat.templates.go.lexer import TemplateSource
-from puna.chat.templates.go.nodes import (
+from puna.chat.templates.go.parser import (
     Action,
     Block,
     Branch,
+    Break,
+    Chain,
+    Constant,
+    Dot,
+    Field,
+    Function,
+    Nil,
     Operand,
     Pipeline,
     PipelineCommand,
     Statement,
+    TemplateCall,
+    Text,
     Tree,
+    Variable,
+    identifiers,
+    parse,
+    paths,
 )
-from puna.chat.templates.go.parser import parse
 from puna.chat.templates.go.values import MISSING, Record, is_true, to_text, type_name
 from puna.chat.templates.jinja import MAX_TEMPLATE_CHARACTERS, OUTPUT_BYTES, too_long
 from puna.errors import TemplateError, TemplateRenderError
 
-#: Templates calling templates.
+#: Depth of templates that call templates.
 MAX_CALLS = 24
 
 _NO_VALUE: Any = object()
 
-#: How a block ended: at its end, or by a jump out of the loop's body.
+#: The way a block ended: at its end, or by a jump out of the loop's body.
 Exit = Literal["end", "break", "continue"]
 
 
@@ -44,7 +55,7 @@ class Evaluator:
         self._calls = 0
 
     def run(self, data: Any) -> str:
-        """The text the template makes of `data`. Raises TemplateRenderError with line and column."""
+        """Return the template's output for `data`. Raises TemplateRenderError with line and column."""
         self._variables = [("$", data)]
         try:
             self._block(self._tree.root, data)
@@ -54,8 +65,6 @@ class Evaluator:
             raise TemplateRenderError(str(error)) from error
         return "".join(self._output)
 
-    # --- statements ---
-
     def _block(self, block: Block, dot: Any) -> Exit:
         for statement in block:
             exit = self._statement(statement, dot)
@@ -64,9 +73,9 @@ class Evaluator:
         return "end"
 
     def _statement(self, statement: Statement, dot: Any) -> Exit:
-        if isinstance(statement, nodes.Text):
+        if isinstance(statement, Text):
             self._print(statement.text)
-        elif isinstance(statement, nodes.Action):
+        elif isinstance(statement, Action):
             value = self._pipeline(statement.pipeline, dot)
             if not statement.pipeline.variables:
                 self._print(to_text(value))
@@ -75,9 +84,9 @@ class Evaluator:
             exit = self._branch(statement, dot)
             del self._variables[known:]
             return exit
-        elif isinstance(statement, nodes.TemplateCall):
+        elif isinstance(statement, TemplateCall):
             self._call(statement, dot)
-        elif isinstance(statement, nodes.Break):
+        elif isinstance(statement, Break):
             return "break"
         else:
             return "continue"
@@ -121,7 +130,7 @@ class Evaluator:
             return ()
         return self._fail(f"range can't iterate over {type_name(value)}", branch.at)
 
-    def _call(self, call: nodes.TemplateCall, dot: Any) -> None:
+    def _call(self, call: TemplateCall, dot: Any) -> None:
         value = self._pipeline(call.pipeline, dot)
         outer, self._variables = self._variables, [("$", value)]
         self._calls += 1
@@ -130,8 +139,6 @@ class Evaluator:
         self._block(self._tree.defined[call.name], value)
         self._calls -= 1
         self._variables = outer
-
-    # --- pipelines ---
 
     def _pipeline(self, pipeline: Pipeline, dot: Any, *, in_range: bool = False) -> Any:
         value = _NO_VALUE
@@ -147,30 +154,30 @@ class Evaluator:
 
     def _command(self, command: PipelineCommand, dot: Any, piped: Any) -> Any:
         first = command.words[0]
-        if isinstance(first, nodes.Function):
+        if isinstance(first, Function):
             return self._function(first, command.words[1:], dot, piped)
         if len(command.words) > 1 or piped is not _NO_VALUE:
-            if isinstance(first, nodes.Field):
+            if isinstance(first, Field):
                 self._fail(f"{first.names[-1]} has arguments but is not a function", first.at)
             self._fail("can't give argument to a value that is not a function", first.at)
-        if isinstance(first, nodes.Nil):
+        if isinstance(first, Nil):
             self._fail("nil is not a command", first.at)
         return self._operand(first, dot)
 
     def _operand(self, operand: Operand, dot: Any) -> Any:
-        if isinstance(operand, nodes.Constant):
+        if isinstance(operand, Constant):
             return operand.value
-        if isinstance(operand, nodes.Field):
+        if isinstance(operand, Field):
             return self._fields(dot, operand.names, operand.at)
-        if isinstance(operand, nodes.Variable):
+        if isinstance(operand, Variable):
             return self._fields(self._get(operand.name), operand.names, operand.at)
-        if isinstance(operand, nodes.Dot):
+        if isinstance(operand, Dot):
             return dot
-        if isinstance(operand, nodes.Nil):
+        if isinstance(operand, Nil):
             return None
         if isinstance(operand, Pipeline):
             return self._pipeline(operand, dot)
-        if isinstance(operand, nodes.Chain):
+        if isinstance(operand, Chain):
             return self._fields(self._operand(operand.base, dot), operand.names, operand.at)
         return self._function(operand, (), dot, _NO_VALUE)
 
@@ -188,7 +195,7 @@ class Evaluator:
                 self._fail(f"can't evaluate field {name} in type {type_name(value)}", at)
         return value
 
-    def _function(self, function: nodes.Function, words: Sequence[Operand], dot: Any, piped: Any) -> Any:
+    def _function(self, function: Function, words: Sequence[Operand], dot: Any, piped: Any) -> Any:
         name, at = function.name, function.at
         given = len(words) + (piped is not _NO_VALUE)
         least, most = ARITY.get(name, (0, None))
@@ -213,8 +220,6 @@ class Evaluator:
             if is_true(value) == (name == "or"):
                 return value
         return value if piped is _NO_VALUE else piped
-
-    # --- variables, output ---
 
     def _get(self, name: str) -> Any:
         return next(value for known, value in reversed(self._variables) if known == name)
@@ -247,27 +252,27 @@ class GoTemplate:
         self.tree = parse(text, NAMES)
 
     def execute(self, data: Any) -> str:
-        """The text made of `data`. Raises TemplateError."""
+        """Return the output for `data`. Raises TemplateError."""
         return Evaluator(self._source, self.tree).run(data)
 
     def execute_until(self, field: str, data: Mapping[str, Any]) -> str:
-        """`execute`, leaving out everything after the first time the main template prints `.field`."""
+        """Execute the main template only up to the first action that prints `.field`."""
         root, _ = _cut(self.tree.root, field)
         return Evaluator(self._source, Tree(root, self.tree.defined)).run(data)
 
     def appended(self, text: str) -> GoTemplate:
-        """A template with `text` after this one's."""
+        """Return a template with `text` appended."""
         return GoTemplate(self.text + text)
 
     @property
     def identifiers(self) -> frozenset[str]:
         """Every field and variable name used anywhere, in lower case."""
         blocks = [self.tree.root, *self.tree.defined.values()]
-        return frozenset(name.lower() for block in blocks for name in nodes.identifiers(block))
+        return frozenset(name.lower() for block in blocks for name in identifiers(block))
 
 
 def _cut(block: Block, field: str) -> tuple[Block, bool]:
-    """The block up to and including the first action printing `.field`; whether it was there."""
+    """Return the block up to and including the first action printing `.field`, and whether it has one."""
     kept: list[Statement] = []
     for statement in block:
         if isinstance(statement, Branch):
@@ -285,4 +290,4 @@ def _cut(block: Block, field: str) -> tuple[Block, bool]:
 
 
 def _prints(pipeline: Pipeline, field: str) -> bool:
-    return any(field in names for names in nodes.paths(pipeline))
+    return any(field in names for names in paths(pipeline))

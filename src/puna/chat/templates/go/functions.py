@@ -1,4 +1,4 @@
-"""The functions a template may call. `and` and `or` are the evaluator's, as they stop early."""
+"""Functions that templates may call; the evaluator has `and` and `or`, which stop early."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _VERB = re.compile(r"%([-+# 0]*)(\*|\d+)?(?:\.(\*|\d*))?(.)", re.DOTALL)
 
 
 def sprint(values: Sequence[Any]) -> str:
-    """Values one after another, separated by a space where neither neighbour is a string."""
+    """Concatenate values, with a space between two that are not strings."""
     parts: list[str] = []
     for i, value in enumerate(values):
         if i and not isinstance(value, str) and not isinstance(values[i - 1], str):
@@ -42,7 +42,7 @@ def sprintln(values: Sequence[Any]) -> str:
 
 
 def sprintf(format: str, values: Sequence[Any]) -> str:
-    """Go's Sprintf; mistakes show in the text as Go shows them (`%!d(string=x)`, `%!s(MISSING)`)."""
+    """Format as Go's Sprintf does; mistakes appear in the text (`%!d(string=x)`, `%!s(MISSING)`)."""
     parts: list[str] = []
     at = used = 0
     for match in _VERB.finditer(format):
@@ -164,12 +164,12 @@ def _signed(text: str, flags: str, value: Any) -> str:
 
 
 def _json_like(text: str) -> str:
-    """A Go string literal; it differs from JSON in nothing a template prints."""
+    """Return a Go string literal, which equals JSON for everything that templates print."""
     return json.dumps(text, ensure_ascii=False)
 
 
 class CallError(Exception):
-    """A function cannot work on its arguments; the evaluator adds where."""
+    """Arguments that a function cannot handle; the evaluator adds the position."""
 
 
 Function = Callable[..., Any]
@@ -303,7 +303,7 @@ def _day(days_ago: int) -> str:
 
 
 def typescript_type(value: Any) -> str:
-    """The TypeScript type of a tool's parameter: `string`, `number[]`, `string | null`, else `any`."""
+    """Return the TypeScript type of a tool's parameter: `string`, `number[]`, `string | null`, else `any`."""
     if not isinstance(value, Record) or value.kind != "api.ToolProperty":
         return "any"
     return _typescript(value.json)
@@ -355,7 +355,7 @@ FUNCTIONS: dict[str, Function] = {
     "toTypeScriptType": typescript_type,
 }
 
-#: Least and most arguments; None = any number.
+#: Minimum and maximum number of arguments; None: any number.
 ARITY: dict[str, tuple[int, int | None]] = {
     "not": (1, 1), "eq": (1, None), "ne": (2, 2), "lt": (2, 2), "le": (2, 2), "gt": (2, 2), "ge": (2, 2),
     "len": (1, 1), "index": (1, None), "slice": (1, None), "printf": (1, None), "call": (1, None),

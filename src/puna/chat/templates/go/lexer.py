@@ -1,4 +1,4 @@
-"""From template text to tokens: literal text, and the pieces of `{{ actions }}`."""
+"""Lexer of templates: literal text, and the tokens of `{{ actions }}`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FLOAT = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d+)?", re.ASCI
 
 
 def read_string(literal: str) -> str:
-    """The text of a `"quoted"` or `` `raw` `` literal. Raises ValueError."""
+    """Return the text of a `"quoted"` or `` `raw` `` literal. Raises ValueError."""
     if literal.startswith("`"):
         return literal[1:-1].replace("\r", "")
     if literal.startswith('"') and "\\'" in literal.replace("\\\\", ""):
@@ -30,7 +30,7 @@ def read_string(literal: str) -> str:
 
 
 def read_char(literal: str) -> int:
-    """The code point of a `'x'` literal. Raises ValueError."""
+    """Return the code point of a `'x'` literal. Raises ValueError."""
     body = literal[1:-1]
     match = re.fullmatch(r"\\(?:x([0-9a-fA-F]{2})|([0-7]{3}))", body)
     if match:
@@ -62,7 +62,7 @@ def _unescape(body: str) -> bytes:
 
 
 def read_number(literal: str) -> int | float:
-    """The value of a number literal: any base, underscores between digits. Raises ValueError."""
+    """Return the value of a number literal: any base, underscores between digits. Raises ValueError."""
     if re.search(r"^[+-]?_|_$|__|_\.|\._", literal):
         raise ValueError(f"bad number syntax: {literal}")
     digits = literal.replace("_", "")
@@ -86,7 +86,7 @@ KEYWORDS = frozenset(
     {"if", "else", "end", "range", "with", "define", "template", "block", "break", "continue", "nil"}
 )
 
-#: Go's idea of white space, which stands between a trimming dash and what is inside the action.
+#: Go's white space, which separates a trimming dash from the contents of the action.
 _BLANK = " \t\r\n"
 _BLANKS = re.compile(r"[ \t\r\n]*")
 _TRIMS_LEFT = frozenset("-" + blank for blank in _BLANK)
@@ -113,14 +113,14 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 
-#: Tokens that end where the next one must not begin with a letter, digit or quote.
+#: Tokens that a letter, digit or quote must not directly follow.
 _WORDS = frozenset({"field", "variable", "name", "number", "char"})
 _AFTER_WORD = frozenset(" \t\r\n.,|:()=")
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A piece of the template. `at` is its offset in the text."""
+    """A token at offset `at` of the template's text."""
 
     kind: str  # text, left, right, end of file (eof), or a group name of the pattern, or keyword, bool
     text: str
@@ -128,13 +128,13 @@ class Token:
 
 
 class TemplateSource:
-    """Template text that knows its lines, for error messages."""
+    """A template's text, which locates errors by line and column."""
 
     def __init__(self, text: str) -> None:
         self.text = text
 
     def error(self, message: str, at: int) -> TemplateError:
-        """A TemplateError naming line and column, both counted from 1."""
+        """Return a TemplateError naming line and column, both counted from 1."""
         line = self.text.count("\n", 0, at) + 1
         column = at - (self.text.rfind("\n", 0, at) + 1) + 1
         return TemplateError(f"template error: line {line}, column {column}: {message}")
@@ -144,7 +144,7 @@ class TemplateSource:
 
 
 def tokens(source: TemplateSource) -> Iterator[Token]:
-    """All tokens, comments left out and trimming done. Raises TemplateError."""
+    """Yield all tokens, without comments and trimmed white space. Raises TemplateError."""
     text, at, trim = source.text, 0, False
     while True:
         opening = text.find("{{", at)
@@ -169,7 +169,7 @@ def tokens(source: TemplateSource) -> Iterator[Token]:
 
 
 def _comment(source: TemplateSource, opening: int, inside: int) -> tuple[int, bool] | None:
-    """Where text goes on after a comment, and whether it is trimmed; None if this is no comment."""
+    """Return where text resumes after a comment, and whether it is trimmed; None without a comment."""
     text = source.text
     begin = _end_of_blanks(text, inside) if inside > opening + 2 else inside
     if not text.startswith("/*", begin):
@@ -186,7 +186,7 @@ def _comment(source: TemplateSource, opening: int, inside: int) -> tuple[int, bo
 
 
 def _action(source: TemplateSource, opening: int, at: int) -> Generator[Token, None, tuple[int, bool]]:
-    """The tokens up to `}}`; returns where text goes on, and whether it is trimmed."""
+    """Yield the tokens up to `}}`; return where text resumes, and whether it is trimmed."""
     text, depth = source.text, 0
     while True:
         trims = text[at : at + 1] in _BLANK and text.startswith("-}}", at + 1)

@@ -1,21 +1,171 @@
-"""From tokens to the tree, with Go's rules and, where it helps, Go's error messages."""
+"""Parser of templates and its tree, with Go's rules and, where it helps, Go's error messages."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 from typing import NoReturn
 
-from puna.chat.templates.go import nodes
 from puna.chat.templates.go.lexer import TemplateSource, Token, read_char, read_number, read_string, tokens
-from puna.chat.templates.go.nodes import Block, Branch, Operand, Pipeline, PipelineCommand, Statement, Tree
 
-#: Blocks and parentheses may nest this deep: far more than any real template, far less than the stack holds.
+#: Nesting of blocks and parentheses: far more than any real template has, far less than the stack holds.
 MAX_DEPTH = 48
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateNode:
+    at: int  # offset in the template's text
+
+
+@dataclass(frozen=True, slots=True)
+class Dot(TemplateNode):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Nil(TemplateNode):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Constant(TemplateNode):
+    """A string, number, character (as its code point) or truth value."""
+
+    value: str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Field(TemplateNode):
+    """`.A.B`"""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Variable(TemplateNode):
+    """`$x.A.B`; the root value is `$`."""
+
+    name: str
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Function(TemplateNode):
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chain(TemplateNode):
+    """`(pipeline).A.B`"""
+
+    base: Operand
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineCommand(TemplateNode):
+    """An operand and its arguments."""
+
+    words: tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline(TemplateNode):
+    """`$i, $e := a b | c d`. `declares` tells `:=` from `=`."""
+
+    commands: tuple[PipelineCommand, ...]
+    variables: tuple[str, ...] = ()
+    declares: bool = True
+
+
+Operand = Dot | Nil | Constant | Field | Variable | Function | Chain | Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Text(TemplateNode):
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Action(TemplateNode):
+    pipeline: Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Break(TemplateNode):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Continue(TemplateNode):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateCall(TemplateNode):
+    """`{{ template "name" pipeline }}`"""
+
+    name: str
+    pipeline: Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Branch(TemplateNode):
+    """`if`, `with` or `range`: `kind` says which."""
+
+    kind: str
+    pipeline: Pipeline
+    body: Block
+    otherwise: Block | None = None
+
+
+Statement = Text | Action | Break | Continue | TemplateCall | Branch
+Block = tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The main template and the ones it defines."""
+
+    root: Block
+    defined: dict[str, Block] = field(default_factory=dict)
+
+
+def operands(pipeline: Pipeline) -> Iterator[Operand]:
+    """Yield every operand of a pipeline, including those in parentheses."""
+    for command in pipeline.commands:
+        for word in command.words:
+            yield word
+            base = word.base if isinstance(word, Chain) else word
+            if isinstance(base, Pipeline):
+                yield from operands(base)
+
+
+def paths(pipeline: Pipeline) -> Iterator[tuple[str, ...]]:
+    """Yield the names of each `.A.B` and `$x.A.B` in a pipeline."""
+    for operand in operands(pipeline):
+        if isinstance(operand, Field | Variable):
+            yield operand.names
+
+
+def identifiers(block: Block) -> Iterator[str]:
+    """Yield every field and variable name in a block, as written."""
+    for statement in block:
+        if isinstance(statement, Action | Branch | TemplateCall):
+            for operand in operands(statement.pipeline):
+                if isinstance(operand, Field | Chain):
+                    yield from operand.names
+                elif isinstance(operand, Variable):
+                    yield from (operand.name.removeprefix("$"), *operand.names)
+            yield from (name.removeprefix("$") for name in statement.pipeline.variables)
+        if isinstance(statement, Branch):
+            yield from identifiers(statement.body)
+            yield from identifiers(statement.otherwise or ())
+
+
 def parse(text: str, functions: Collection[str]) -> Tree:
-    """The tree of a template. Raises TemplateError with line and column."""
+    """Parse a template. Raises TemplateError with line and column."""
     return _Parser(TemplateSource(text), functions).tree()
 
 
@@ -40,15 +190,13 @@ class _Parser:
                 self._source.fail(f'template "{name}" is not defined', at)
         return Tree(root, self._defined)
 
-    # --- blocks ---
-
     def _block(self, *, top: bool = False) -> tuple[Block, Token]:
-        """Statements up to `end`, `else` or the end of the text; that token (its `right` not consumed)."""
+        """Return the statements up to `end`, `else` or the end of the text, and that token."""
         statements: list[Statement] = []
         while True:
             token = self._take()
             if token.kind == "text":
-                statements.append(nodes.Text(token.text, at=token.at))
+                statements.append(Text(token.text, at=token.at))
                 continue
             if token.kind == "eof":
                 return tuple(statements), token
@@ -67,7 +215,7 @@ class _Parser:
         if word.kind != "keyword" or word.text == "nil":
             pipeline = self._pipeline("command", ends=("right",))
             self._expect("right", "command")
-            return nodes.Action(pipeline, at=word.at)
+            return Action(pipeline, at=word.at)
         self._take(skip_space=True)
         if word.text in ("if", "with", "range"):
             return self._branch(word)
@@ -75,7 +223,7 @@ class _Parser:
             self._expect("right", f"{{{{{word.text}}}}}")
             if not self._ranges:
                 self._source.fail(f"{{{{{word.text}}}}} outside {{{{range}}}}", word.at)
-            return nodes.Break(at=word.at) if word.text == "break" else nodes.Continue(at=word.at)
+            return Break(at=word.at) if word.text == "break" else Continue(at=word.at)
         if word.text == "template":
             return self._call(word)
         return self._inline_block(word)
@@ -123,10 +271,10 @@ class _Parser:
         pipeline = self._pipeline("block clause", ends=("right",))
         self._expect("right", "block clause")
         self._defined.setdefault(name, self._body_of(word))
-        return nodes.TemplateCall(name, pipeline, at=word.at)
+        return TemplateCall(name, pipeline, at=word.at)
 
     def _body_of(self, word: Token) -> Block:
-        """The body of a define or block: its own variables, no surrounding range."""
+        """Parse the body of a define or block, which has its own variables and no surrounding range."""
         self._deeper(word.at)
         outer_variables, outer_ranges = self._variables, self._ranges
         self._variables, self._ranges = ["$"], 0
@@ -143,15 +291,13 @@ class _Parser:
             self._source.fail(f'template "{name}" needs an argument, usually a dot', word.at)
         pipeline = self._pipeline("template clause", ends=("right",))
         self._expect("right", "template clause")
-        return nodes.TemplateCall(name, pipeline, at=word.at)
+        return TemplateCall(name, pipeline, at=word.at)
 
     def _name(self, context: str) -> str:
         token = self._take(skip_space=True)
         if token.kind not in ("string", "raw"):
             self._unexpected(token, context)
         return self._string(token)
-
-    # --- pipelines ---
 
     def _pipeline(self, context: str, ends: tuple[str, ...]) -> Pipeline:
         at = self._peek(skip_space=True).at
@@ -169,14 +315,14 @@ class _Parser:
         if not commands:
             self._source.fail(f"missing value for {context}", at)
         for i, command in enumerate(commands[1:], start=2):
-            if isinstance(command.words[0], nodes.Dot | nodes.Nil | nodes.Constant):
+            if isinstance(command.words[0], Dot | Nil | Constant):
                 self._source.fail(f"non executable command in pipeline stage {i}", command.at)
         if declares:
             self._variables += variables
         return Pipeline(tuple(commands), variables, declares, at=at)
 
     def _declaration(self, context: str) -> tuple[tuple[str, ...], bool]:
-        """`$x :=`, `$x =`, `$i, $e :=` if the pipeline begins with one."""
+        """Parse `$x :=`, `$x =` or `$i, $e :=` if the pipeline begins with one."""
         start = self._next
         names: list[Token] = []
         while True:
@@ -228,13 +374,13 @@ class _Parser:
             names.append(self._take().text[1:])
         if not names:
             return base
-        if isinstance(base, nodes.Field):
-            return nodes.Field((*base.names, *names), at=base.at)
-        if isinstance(base, nodes.Variable):
-            return nodes.Variable(base.name, (*base.names, *names), at=base.at)
-        if isinstance(base, nodes.Constant | nodes.Nil | nodes.Dot):
+        if isinstance(base, Field):
+            return Field((*base.names, *names), at=base.at)
+        if isinstance(base, Variable):
+            return Variable(base.name, (*base.names, *names), at=base.at)
+        if isinstance(base, Constant | Nil | Dot):
             self._source.fail(f"unexpected .{names[0]} after a constant or dot", base.at)
-        return nodes.Chain(base, tuple(names), at=base.at)
+        return Chain(base, tuple(names), at=base.at)
 
     def _term(self, context: str) -> Operand:
         token = self._take(skip_space=True)
@@ -242,23 +388,23 @@ class _Parser:
         if token.kind == "name":
             if token.text not in self._functions:
                 self._source.fail(f'function "{token.text}" not defined', at)
-            return nodes.Function(token.text, at=at)
+            return Function(token.text, at=at)
         if token.kind == "dot":
-            return nodes.Dot(at=at)
+            return Dot(at=at)
         if token.kind == "keyword" and token.text == "nil":
-            return nodes.Nil(at=at)
+            return Nil(at=at)
         if token.kind == "field":
-            return nodes.Field((token.text[1:],), at=at)
+            return Field((token.text[1:],), at=at)
         if token.kind == "variable":
             if token.text not in self._variables:
                 self._source.fail(f'undefined variable "{token.text}"', at)
-            return nodes.Variable(token.text, at=at)
+            return Variable(token.text, at=at)
         if token.kind == "bool":
-            return nodes.Constant(token.text == "true", at=at)
+            return Constant(token.text == "true", at=at)
         if token.kind in ("string", "raw"):
-            return nodes.Constant(self._string(token), at=at)
+            return Constant(self._string(token), at=at)
         if token.kind in ("number", "char"):
-            return nodes.Constant(self._number(token), at=at)
+            return Constant(self._number(token), at=at)
         if token.kind == "open":
             self._deeper(at)
             pipeline = self._pipeline("parenthesized pipeline", ends=("close",))
@@ -278,8 +424,6 @@ class _Parser:
             return read_char(token.text) if token.kind == "char" else read_number(token.text)
         except ValueError as error:
             self._source.fail(str(error), token.at)
-
-    # --- tokens ---
 
     def _peek(self, *, skip_space: bool = False) -> Token:
         i = self._next

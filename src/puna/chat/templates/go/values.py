@@ -1,4 +1,4 @@
-"""Values a template works on, and how Go prints and compares them."""
+"""Values of templates, with Go's rules for printing them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from puna import gojson
 
 
 class Missing:
-    """A key its map does not have: false, printed as `<no value>`, and so are its fields."""
+    """The value of a missing key: false, printed as `<no value>`, with fields that are missing, too."""
 
     def __repr__(self) -> str:
         return "<no value>"
@@ -21,7 +21,7 @@ MISSING: Final = Missing()
 
 
 class Record:
-    """A Go struct: asking for a field it lacks is an error. Prints as JSON."""
+    """A Go struct, where a missing field is an error. Prints as JSON."""
 
     def __init__(self, kind: str, fields: Mapping[str, Any], json: Any) -> None:
         self.kind = kind
@@ -38,14 +38,14 @@ class JsonMap(dict[str, Any]):
 
 
 def is_true(value: Any) -> bool:
-    """False are: false, 0, nil, a missing key, and empty strings, lists and maps."""
+    """Return False for false, 0, nil, a missing key, and empty strings, lists and maps."""
     if value is None or value is MISSING:
         return False
     return bool(value) if isinstance(value, bool | int | float | str | list | dict) else True
 
 
 def type_name(value: Any) -> str:
-    """The Go type to name in an error message."""
+    """Return the Go type to name in an error message."""
     if isinstance(value, Record):
         return value.kind
     kinds = {bool: "bool", int: "int", float: "float64", str: "string", list: "[]interface {}"}
@@ -56,12 +56,12 @@ def type_name(value: Any) -> str:
 
 
 def to_json(value: Any) -> str:
-    """What `json` gives: Go's encoding, map keys sorted, records in their own order."""
+    """Encode as the function `json` does: map keys sorted, records in their own order."""
     return gojson.dumps(plain(value))
 
 
 def plain(value: Any) -> Any:
-    """Plain data for JSON: maps sorted, records as their JSON form."""
+    """Return plain data for JSON: maps sorted, records in their JSON form."""
     if isinstance(value, Record):
         return value.json
     if value is MISSING:
@@ -74,12 +74,12 @@ def plain(value: Any) -> Any:
 
 
 def to_text(value: Any) -> str:
-    """The value as an action prints it (Go's `%v`; nil and missing print `<no value>`)."""
+    """Format the value as an action prints it (Go's `%v`; nil and missing print `<no value>`)."""
     return "<no value>" if value is None or value is MISSING else format_value(value)
 
 
 def format_value(value: Any) -> str:
-    """Go's `%v`."""
+    """Format as Go's `%v`."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -98,7 +98,7 @@ def format_value(value: Any) -> str:
 
 
 def format_float(value: float) -> str:
-    """Go's `%v` of a float: shortest digits, an exponent below 1e-4 and from 1e6 on."""
+    """Format a float as Go's `%v`: shortest digits, an exponent below 1e-4 and from 1e6 on."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):

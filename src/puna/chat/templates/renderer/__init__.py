@@ -1,1 +1,1 @@
-"""The process that renders chat templates, within bounds, for one loaded model."""
+"""Rendering of chat templates within limits, in a process of its own for each loaded model."""

@@ -1,7 +1,7 @@
-"""`python -I -S .../renderer/__main__.py FOLDER...`: how a renderer is started.
+"""Start a renderer: `python -I -S .../renderer/__main__.py FOLDER...`.
 
-Nothing but the standard library and what lies in the given folders can be imported: neither the working
-directory nor the environment decides what runs.
+Only the standard library and the given folders can be imported: neither the working directory nor the
+environment decides what runs.
 """
 
 import sys

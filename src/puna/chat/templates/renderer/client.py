@@ -1,4 +1,4 @@
-"""A model's renderer, as seen by whoever owns the model."""
+"""The owner's side of a model's renderer process."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ import psutil
 from puna import confined
 from puna.chat.templates import jinja
 from puna.chat.templates.choose import ChatTemplate
-from puna.chat.templates.format import Think
-from puna.chat.templates.messages import Chat, Insert
+from puna.chat.templates.messages import Chat, Insert, Think
 from puna.chat.templates.renderer.protocol import (
     MAX_REPLY_BYTES,
     OUT_OF_MEMORY,
@@ -44,7 +43,7 @@ _decoder: msgspec.msgpack.Decoder[FromRenderer] = msgspec.msgpack.Decoder(FromRe
 Reply = TypeVar("Reply", bound=FromRenderer)
 Answer = TypeVar("Answer")
 
-#: Signals that a process gets for what its own code does; others come from the system or its operator.
+#: Signals caused by the process's own code; others come from the system or its operator.
 _OWN_FAULTS = (
     signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL,
     signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS,
@@ -54,9 +53,9 @@ _OWN_FAULTS = (
 class Renderer:
     """Renders chat templates in a process of its own, one request at a time.
 
-    The process starts with the first request, or `start`, and again when a template was its end. Nobody
-    waits for that but a request, and it ends with this object. `rendering` belongs to one thread at a time,
-    all else to any.
+    The process starts with the first request or `start`, starts again after a template ended it, and ends
+    with this object. Only a request waits for a start. `rendering` is for one thread at a time; everything
+    else is for any thread.
     """
 
     def __init__(self) -> None:
@@ -66,11 +65,11 @@ class Renderer:
         self._end: Callable[[], object] = lambda: None
 
     def start(self) -> None:
-        """Have the process ready for the first request. Raises RendererError if there can be none."""
+        """Start the process ahead of the first request. Raises RendererError if that fails."""
         self._running()
 
     def close(self) -> None:
-        """End the process. What is being rendered fails."""
+        """End the process. A rendering in progress fails."""
         with self._lock:
             self._closed = True
             self._end()
@@ -88,7 +87,7 @@ class Renderer:
     def rendering(
         self, template: ChatTemplate, prompt: Chat | Insert | None = None, think: Think = None
     ) -> Iterator[Rendering]:
-        """One request: its template, and what may be rendered with it, as often as it takes.
+        """Open a request, whose prompt can be rendered any number of times.
 
         Raises TemplateError if the template does not parse, TemplateLimitError, RendererError, and
         RequestError for a prompt that cannot be passed on.
@@ -109,7 +108,7 @@ class Renderer:
         return process, self.reply(process, opening, Opened)
 
     def reply(self, process: _Process, message: bytes, kind: type[Reply]) -> Reply:
-        """What the process answers to `message`. If that is its end, there is a new one afterwards."""
+        """Return the process's reply to `message`; if the process ends, replace it and raise its error."""
         try:
             reply = process.ask(message)
         except BaseException:
@@ -127,15 +126,15 @@ class Renderer:
         with self._lock:
             self._end()
             self._process = None
-        if process.is_ready:  # else the next one would not start either, which the next request is told
+        if process.is_ready:  # else the next one would not start either, and the next request gets the error
             with contextlib.suppress(RendererError):
                 self.start()
 
 
 class Rendering:
-    """A request that is being rendered. `traits` are those of its template.
+    """A request being rendered. `traits` are those of its template.
 
-    It begins once more, in a fresh process, when its process ends for no fault of the template.
+    It restarts once, in a fresh process, if its process ends through no fault of the template.
     """
 
     def __init__(self, renderer: Renderer, opening: bytes) -> None:
@@ -146,10 +145,10 @@ class Rendering:
         self.traits = self._tried(lambda: self._begun()[1].traits)
 
     def text(self, start: int = 0) -> str:
-        """The prompt, in which the conversation begins with message `start`.
+        """Return the prompt of the conversation from message `start` on.
 
-        Raises TemplateError, TemplateLimitError, NotSupportedError where the template has no place for what
-        is to be rendered, RequestError for malformed messages, and RendererError.
+        Raises TemplateError, TemplateLimitError, NotSupportedError if the template has no place for the
+        prompt, RequestError for malformed messages, and RendererError.
         """
         return self._tried(
             lambda: self._renderer.reply(self._begun()[0], packed(RenderFrom(start)), Rendered).text
@@ -161,7 +160,7 @@ class Rendering:
             self._open[0].say(Close())
 
     def _begun(self) -> tuple[_Process, Opened]:
-        """Return the request's process and what it said of the template."""
+        """Return the request's process and its reply about the template."""
         if self._open is None:
             self._open = self._renderer.open(self._opening)
         return self._open
@@ -179,7 +178,7 @@ class Rendering:
 
 
 class _EndedError(RendererError):
-    """The process has ended, or was stopped, and not by what it was asked."""
+    """The end of the process through no fault of the request."""
 
 
 class _Process:
@@ -192,7 +191,7 @@ class _Process:
 
     @classmethod
     def start(cls) -> _Process:
-        """Raises RendererError."""
+        """Start a process. Raises RendererError."""
         try:
             process, connection = confined.start(
                 Path(__file__).with_name("__main__.py"), ("jinja2", "markupsafe", "msgspec")
@@ -209,12 +208,12 @@ class _Process:
         self._connection.close()
 
     def say(self, message: ToRenderer) -> None:
-        """Send what is not answered. Whether it arrived shows with the next message that is."""
+        """Send a message without a reply. A failure shows with the next `ask`."""
         with contextlib.suppress(OSError):
             self._connection.sendall(packed(message))
 
     def ask(self, message: bytes) -> FromRenderer:
-        """What is answered to `message`. Raises the error that the end of the process is for a request."""
+        """Return the reply to `message`. If the process ends, raise what that means for the request."""
         try:
             if not self.is_ready:
                 self._connection.settimeout(START_PATIENCE_S)
@@ -243,26 +242,26 @@ class _Process:
             )
         if psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED:
             return _EndedError("the renderer of chat templates was stopped by a signal; try again")
-        return RendererError(  # a template that had its processor time would have been ended
+        return RendererError(  # a template that used up its processor time would have been ended
             f"the chat template was not rendered within {jinja.PATIENCE_S:g} s: the machine has too much "
             "else to do; try again"
         )
 
     def _death(self) -> PunaError:
-        """What the end of the process means for the request that it was asked about."""
+        """Return the error that the end of the process means for its request."""
         try:
             status = self._process.wait(jinja.PATIENCE_S)
         except subprocess.TimeoutExpired:
             return RendererError("the renderer of chat templates closed its connection")
         if status < 0 and -status not in (*OUT_OF_TIME, *_OWN_FAULTS):
             return _EndedError(
-                f"the renderer of chat templates was ended by signal {-status}, which somebody sent, or the "
-                "system for want of memory; try again"
+                f"the renderer of chat templates was ended by signal {-status}, sent by someone, or by the "
+                "system for lack of memory; try again"
             )
         if not self.is_ready:
             return RendererError(
                 f"the renderer of chat templates could not start (exit status {status}); "
-                "what it said is in the log, or on the terminal"
+                "its output is in the log, or on the terminal"
             )
         if status == OVERGROWN:
             return _EndedError("the renderer of chat templates has ended")

@@ -1,4 +1,4 @@
-"""The renderer process: runs one request's template at a time, and dies of what takes too much."""
+"""The renderer process, which runs one request's template at a time and dies of excessive ones."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ import msgspec
 import puna.chat.templates.jinja_chat  # noqa: F401  (now, and not within the first request's bounds)
 from puna.chat.templates import jinja
 from puna.chat.templates.choose import ChatTemplate
-from puna.chat.templates.fit import remaining
-from puna.chat.templates.format import ChatFormat
-from puna.chat.templates.messages import Chat, Insert
+from puna.chat.templates.messages import Chat, ChatFormat, Insert, remaining
 from puna.chat.templates.renderer.protocol import (
     OUT_OF_MEMORY,
     OVERGROWN,
@@ -36,9 +34,9 @@ from puna.errors import PunaError, RendererError, TemplateError
 
 _CONNECTION: Final = 0  # the file descriptor
 
-#: Formats kept, parsed and compiled. Models have one of their own; more only come with requests.
+#: Formats kept parsed and compiled. A model has one; more only come with requests.
 _KEPT_FORMATS: Final = 8
-#: Resident memory, beyond that of a fresh process, with which it is replaced between two requests.
+#: Growth of resident memory after which the process is replaced between two requests.
 _MAX_GROWTH_BYTES: Final = 48 << 20
 
 _decoder: msgspec.msgpack.Decoder[ToRenderer] = msgspec.msgpack.Decoder(ToRenderer)
@@ -47,9 +45,9 @@ _decoder: msgspec.msgpack.Decoder[ToRenderer] = msgspec.msgpack.Decoder(ToRender
 def main() -> None:
     """Answer requests until the owner hangs up."""
     settle()
-    with contextlib.suppress(ConnectionError):  # it is gone
+    with contextlib.suppress(ConnectionError):  # the owner is gone
         _serve()
-    # What a request has left behind may be as large, or nested as deeply, as one that is refused.
+    # Cleaning up after a huge or deeply nested request could take long or crash.
     os._exit(0)
 
 
@@ -73,7 +71,7 @@ def _serve() -> None:
 
 
 class _Request:
-    """A request, with what it may still take. Messages are in memory already, and not counted."""
+    """A request and the rest of its limits. Its messages are already in memory and not counted."""
 
     def __init__(self, opened: OpenTemplate, formats: _Formats) -> None:
         self._opened = opened
@@ -99,7 +97,7 @@ class _Request:
                 )
             case None:
                 raise RendererError("there is nothing to render")
-        # Templates can make halves of surrogate pairs, which are no text.
+        # Templates can produce halves of surrogate pairs, which cannot be encoded.
         encoded = text.encode(errors="replace")
         self._output_bytes -= len(encoded)
         if self._output_bytes < 0:
@@ -111,9 +109,9 @@ class _Request:
         return self._formats.of(self._opened.template)
 
     def _answer(self, work: Callable[[], FromRenderer]) -> FromRenderer:
-        """What `work` makes within bounds, or what it raises.
+        """Return the result of `work`, done within the limits, or its error.
 
-        Without time or memory the process ends: what went on after that could not be trusted.
+        Out of time or memory the process ends, because its state could not be trusted afterwards.
         """
         try:
             with self._bounds():
@@ -124,7 +122,7 @@ class _Request:
             os._exit(OUT_OF_MEMORY)
         except RecursionError:
             return RendererFailure(TemplateError.__name__, "template error: nested too deeply")
-        except Exception as error:  # a defect of ours, which fails no other request
+        except Exception as error:  # a bug of ours, which must not fail other requests
             traceback.print_exc()
             reason = f"internal error in the renderer: {type(error).__name__}: {error}"
             return RendererFailure(RendererError.__name__, reason)
@@ -141,13 +139,13 @@ class _Request:
 
 
 class _Formats:
-    """The formats used last."""
+    """Cache of the formats used last."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[bytes, ChatFormat] = OrderedDict()
 
     def of(self, template: ChatTemplate) -> ChatFormat:
-        """Raises TemplateError."""
+        """Return the format of `template`. Raises TemplateError."""
         key = template.digest
         if key not in self._kept:
             self._kept[key] = template.format()

@@ -8,17 +8,16 @@ import msgspec
 
 from puna import confined
 from puna.chat.templates.choose import ChatTemplate
-from puna.chat.templates.format import Think, Traits
 from puna.chat.templates.jinja import OUTPUT_BYTES
-from puna.chat.templates.messages import Chat, Insert
+from puna.chat.templates.messages import Chat, Insert, Think, Traits
 
 _encoder = msgspec.msgpack.Encoder()
 
-#: Exit statuses of a renderer: it has become too large to go on, or its request took too much memory.
+#: Exit statuses of a renderer: grown too large to continue, or out of memory during a request.
 OVERGROWN: Final = 0
 OUT_OF_MEMORY: Final = 12
 
-#: A reply that is longer does not come from our own code.
+#: Longer replies do not come from our code.
 MAX_REPLY_BYTES: Final = 2 * OUTPUT_BYTES
 
 
@@ -27,7 +26,7 @@ class _Message(msgspec.Struct, tag=True, frozen=True):
 
 
 class OpenTemplate(_Message, frozen=True):
-    """A request begins: what its template is, and what is to be rendered. Answered by `Opened`."""
+    """Begin a request with its template and prompt. Answered by `Opened`."""
 
     template: ChatTemplate
     prompt: Chat | Insert | None = None
@@ -41,11 +40,11 @@ class RenderFrom(_Message, frozen=True):
 
 
 class Close(_Message, frozen=True):
-    """The request ends. Not answered."""
+    """End the request. Not answered."""
 
 
 class RendererReady(_Message, frozen=True):
-    """The process has started: its first message."""
+    """First message of the process, once it has started."""
 
 
 class Opened(_Message, frozen=True):
@@ -57,7 +56,7 @@ class Rendered(_Message, frozen=True):
 
 
 class RendererFailure(_Message, frozen=True):
-    """`kind` is a class of `puna.errors`."""
+    """An error of the request; `kind` names its class in `puna.errors`."""
 
     kind: str
     message: str

@@ -1,4 +1,4 @@
-"""Leaving out the oldest messages of a chat until its prompt fits the context."""
+"""Shortening a chat by its oldest messages until the prompt fits the context."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from puna.chat.templates.messages import Message
+import msgspec
+
+from puna.chat.templates.messages import Message, remaining
+from puna.engine.requests import text_size
 from puna.errors import TemplateError
 
-#: The prompt of a chat that begins with the message of this index, after all system messages before it.
+#: Renders the chat from the message of this index on, after all earlier system messages.
 Render = Callable[[int], str]
 
-#: What a message is assumed to take beside its text, in characters.
+#: Assumed size of a message's markup, in characters.
 _FRAME = 16
-#: Tries that go where the sizes of messages point to, before the rest is bisected.
+#: Tries aimed by the sizes of messages, before bisecting the rest.
 _AIMED = 6
 
 
@@ -29,17 +32,33 @@ class Fitted:
     dropped: int
 
 
-def remaining(messages: Sequence[Message], start: int) -> list[Message]:
-    """The messages from `start` on, after all system messages before: those are never dropped."""
-    return [message for message in messages[:start] if message.role == "system"] + list(messages[start:])
+def newest(messages: Sequence[Message], max_bytes: int) -> tuple[list[Message], int]:
+    """Return the system messages and as many of the newest others as have at most `max_bytes` together.
+
+    Also return the bytes of text left out. The last message stays, however long.
+    """
+    sizes = [size(message) for message in messages]
+    left_out = sum(sizes) - max_bytes
+    start = dropped = 0
+    while dropped < left_out and start < len(messages) - 1:
+        if messages[start].role != "system":
+            dropped += sizes[start]
+        start += 1
+    return remaining(messages, start), dropped
+
+
+def size(message: Message) -> int:
+    """Return the bytes of text in a message."""
+    calls = len(msgspec.json.encode(message.tool_calls)) if message.tool_calls else 0
+    return text_size(message.content) + text_size(message.thinking) + calls
 
 
 def fit_chat(messages: Sequence[Message], render: Render, count: Callable[[str], int], limit: int) -> Fitted:
-    """The prompt with the fewest messages dropped that has at most `limit` tokens.
+    """Return the prompt of at most `limit` tokens with the fewest messages dropped.
 
     The last message stays even if it alone is too long; if the template refuses to begin there,
-    nothing is dropped and the engine has to cut tokens. More messages mean more tokens, so where to cut is
-    found by trying; the sizes of the messages tell where, which mostly takes two or three tries. Raises
+    nothing is dropped and the engine has to cut tokens. More messages mean more tokens, so the cut is found
+    by trying; aimed by the sizes of the messages, that mostly takes two or three tries. Raises
     TemplateError if the whole chat cannot be rendered.
     """
     everything = render(0)
@@ -47,7 +66,7 @@ def fit_chat(messages: Sequence[Message], render: Render, count: Callable[[str],
     if total <= limit or len(messages) < 2:
         return Fitted(everything, list(messages), total, 0)
     sizes = _Sizes(messages)
-    known, tokens = 0, total  # what was tried last, and what it came to
+    known, tokens = 0, total  # the last try, and its size
     best: Fitted | None = None
     low, high = 1, len(messages) - 1  # the first message to keep lies between these
     tries = 0
@@ -76,7 +95,7 @@ def fit_chat(messages: Sequence[Message], render: Render, count: Callable[[str],
 
 
 class _Sizes:
-    """How much text a chat has from each message on."""
+    """Sizes of a chat from each message on."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         def dropped(message: Message) -> int:
@@ -90,9 +109,9 @@ class _Sizes:
         )
 
     def aim(self, known: int, tokens: int, limit: int, low: int, high: int) -> int:
-        """The first message from `low` to `high` with which about `limit` tokens are left.
+        """Return the message from `low` to `high` from which on there are about `limit` tokens.
 
-        Beginning with message `known`, there were `tokens`.
+        From message `known` on there were `tokens`.
         """
         left = (self._whole - self._gone[known]) * limit / max(tokens, 1)
         return min(bisect_left(self._gone, self._whole - left, low, high), high)
@@ -103,7 +122,7 @@ def _size(call: object) -> int:
 
 
 def _next_renderable(render: Render, start: int, end: int) -> tuple[int, str] | tuple[None, str]:
-    """The first cut from `start` to `end` the template accepts: some refuse to begin mid-turn."""
+    """Return the first cut from `start` to `end` that the template accepts: some refuse to begin mid-turn."""
     for cut in range(start, end + 1):
         try:
             return cut, render(cut)

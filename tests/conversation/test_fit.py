@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puna.chat.templates.fit import Fitted, fit_chat, remaining
-from puna.chat.templates.messages import Message
+from puna.chat.templates.messages import Message, remaining
+from puna.conversation.fit import Fitted, fit_chat, newest, size
 from puna.errors import TemplateError
 
 
@@ -59,7 +59,7 @@ def test_the_last_message_stays_even_if_too_long() -> None:
     assert found.count > 1
 
 
-def test_cuts_the_template_refuses_are_passed_over() -> None:
+def test_cuts_that_the_template_refuses_are_skipped() -> None:
     def strict(messages: list[Message]) -> str:
         first = next((m for m in messages if m.role != "system"), None)
         if first is not None and first.role != "user":
@@ -83,7 +83,7 @@ _CHATS = st.lists(
 
 
 @given(_CHATS, st.integers(0, 40))
-def test_no_longer_chat_would_have_fitted(chat: list[Message], limit: int) -> None:
+def test_no_longer_chat_would_have_fit(chat: list[Message], limit: int) -> None:
     found = fitted(chat, render, limit)
     candidates = [
         [m for m in chat[:start] if m.role == "system"] + chat[start:] for start in range(len(chat))
@@ -95,7 +95,7 @@ def test_no_longer_chat_would_have_fitted(chat: list[Message], limit: int) -> No
 
 
 @pytest.mark.parametrize("limit", [2, 500, 5_000, 9_900])
-def test_the_sizes_of_the_messages_tell_where_to_cut(limit: int) -> None:
+def test_message_sizes_aim_the_cut(limit: int) -> None:
     chat = [message(("user", "assistant")[i % 2], f"word{'s and words' * (i % 7)} " * 5) for i in range(300)]
     tries: list[int] = []
 
@@ -106,3 +106,40 @@ def test_the_sizes_of_the_messages_tell_where_to_cut(limit: int) -> None:
     assert fit_chat(chat, counted, words, limit).count <= max(limit, 60)
     assert len(tries) <= 6
     assert sum(len(chat) - start for start in tries) < 4 * len(chat)
+
+
+MESSAGES = st.lists(
+    st.builds(
+        Message,
+        role=st.sampled_from(["system", "user", "assistant"]),
+        content=st.text("aé", max_size=8),
+        thinking=st.text("b", max_size=3),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(MESSAGES, st.integers(0, 60))
+def test_the_newest_messages_stay_and_the_missing_bytes_are_counted(
+    messages: list[Message], most: int
+) -> None:
+    kept, dropped = newest(messages, most)
+    assert dropped == sum(map(size, messages)) - sum(map(size, kept))
+    assert kept[-1] is messages[-1]
+    assert [m for m in kept if m.role == "system"] == [m for m in messages if m.role == "system"]
+    others = [m for m in messages if m.role != "system"]
+    kept_others = [m for m in kept if m.role != "system"]
+    assert kept_others == others[len(others) - len(kept_others) :]
+    if sum(map(size, kept)) > most:  # then nothing but the last one could go
+        assert all(m.role == "system" for m in kept[:-1])
+
+
+@given(MESSAGES)
+def test_a_chat_within_the_bytes_is_left_alone(messages: list[Message]) -> None:
+    assert newest(messages, sum(map(size, messages))) == (messages, 0)
+
+
+def test_size_is_in_bytes_and_includes_calls() -> None:
+    assert size(Message(content="aé", thinking="b")) == 4
+    assert size(Message(tool_calls=[{"function": {"name": "f", "arguments": {"a": 1}}}])) > 30
