@@ -16,8 +16,8 @@ from puna.engine.batching import BatchSlice, first_group, plan
 from puna.engine.prefix_cache import PrefixCache, PrefixEntry, PrefixMatch
 from puna.engine.room import group_begin, shift_count
 from puna.engine.sequence import Sequence
-from puna.engine.turns import ClientRotation
 from puna.errors import CacheFullError, NotSupportedError
+from puna.turns import ClientRotation
 
 if TYPE_CHECKING:
     from puna.engine.batching import StepLoad

@@ -17,11 +17,11 @@ from puna.engine.drafts import Drafting
 from puna.engine.prefix_cache import PrefixEntry
 from puna.engine.prefix_tree import Key
 from puna.engine.text import TextStream
-from puna.engine.turns import Turn
 from puna.grammar.compiler.client import RemoteConstraint
 from puna.model.adapters.adapters import Uses
 from puna.protocol import Embed, Event, Generate
 from puna.sample import Sampler
+from puna.turns import Turn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

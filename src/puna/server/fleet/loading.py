@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
-from puna.engine.turns import ClientRotation, Turn
 from puna.errors import ServerBusyError
 from puna.server.fleet.resident import ResidentModel
+from puna.turns import ClientRotation, Turn
 
 
 class Queue:
