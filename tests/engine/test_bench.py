@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from puna.engine.bench import Bench
-from puna.engine.engine import REMEMBERED
+from puna.engine.room import REMEMBERED
 from tests.tiny.llama import tiny_llama_gguf
 
 

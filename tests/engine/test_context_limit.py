@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from puna.batch import Input
-from puna.engine.room import shift_count, truncate
+from puna.engine.batching import shift_count, truncate
 from puna.errors import ContextLengthError
 from puna.model.load import LoadedModel
 from tests.engine.runs import Run, Watched, let_it_say

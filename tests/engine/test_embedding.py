@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from puna.batch import Input
-from puna.engine.embedding import EmbeddingInput
 from puna.engine.prefix_cache import PrefixEntry
+from puna.engine.sequence import EmbeddingInput
 from puna.errors import ContextLengthError, RequestError, UnavailableError
 from puna.model.load import LoadedModel, load_model
 from puna.model.pooling import Pooling

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from puna.batch import Input
-from puna.engine.room import group_begin, shift_count, truncate
+from puna.engine.batching import group_begin, shift_count, truncate
 from puna.errors import ContextLengthError
 
 

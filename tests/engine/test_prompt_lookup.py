@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puna.engine.drafts import MATCH_LENGTHS, PromptLookup
+from puna.engine.drafting.speculation import MATCH_LENGTHS, PromptLookup
 from puna.engine.prefix_tree import Key
 
 

@@ -17,6 +17,7 @@ import puna
 from puna.engine import prompt_memory
 from puna.engine.engine import Engine
 from puna.engine.prompt_memory import PromptFolder
+from puna.engine.room import EngineSizes
 from puna.kvcache.saved import Saved
 from puna.model.load import LoadedModel, load_model
 from puna.options import AdapterFile, AdapterScale, Options
@@ -46,7 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @contextmanager
 def running(loaded: LoadedModel, **settings: Any) -> Iterator[Callable[..., Answer]]:
     """An engine on a thread of its own, closed afterwards; gives what answers a prompt."""
-    engine = Engine(loaded, **{"context": 2048, "parallel": 2, **settings})
+    engine = Engine(loaded, EngineSizes(**{"context": 2048, "parallel": 2, **settings}))
     engine.start()
 
     def ask(prompt: list[int], **more: Any) -> Answer:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from puna.engine import room
-from puna.engine.room import build_cache, choose_sizes
+from puna.engine.room import EngineSizes, build_cache, choose_sizes
 from puna.errors import InsufficientMemoryError, RequestError
 from puna.kvcache.cells import CELL_BYTES, table_bytes
 from puna.kvcache.recurrent import RecurrentCache
@@ -25,9 +25,8 @@ def sizes(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, cells: int, **aske
     longest = min(tiny.trained_context, cells)
     needed = cells * (KEY_AND_VALUE_BYTES + CELL_BYTES) + table_bytes(4, longest)
     monkeypatch.setattr(room, "available_memory", lambda: (needed + 10) / 0.6)
-    return choose_sizes(
-        tiny, **{"context": None, "capacity": None, "parallel": 4, "batch": 64, "types": HALVES, **asked}
-    )
+    chosen = choose_sizes(tiny, EngineSizes(parallel=4, batch_size=64, **asked))
+    return chosen.context, chosen.capacity
 
 
 def test_the_context_is_what_the_model_was_trained_for(tiny: LoadedModel, monkeypatch) -> None:
@@ -63,7 +62,7 @@ def test_batches_and_contexts_that_are_too_large_are_cut(
 
 
 def test_a_long_prompt_needs_no_context_to_be_chosen(tiny: LoadedModel) -> None:
-    run = Run(tiny, context=None)
+    run = Run(tiny, context=0)
     tokens, done = run.one(list(range(120)), num_predict=5)
     assert (len(tokens), done.truncated, done.shifted) == (5, 0, 0)
 
@@ -80,19 +79,14 @@ def test_fewer_are_remembered_when_each_needs_memory_of_its_own(
     monkeypatch.setattr(
         room, "available_memory", lambda: (make(sequences=4).allocated_bytes + memory * 64 * each + 1) / 0.6
     )
-    cache, found = build_cache(
-        tiny, parallel=4, remembered=64, context=64, capacity=256, batch=64, types=HALVES
-    )
+    cache, found = build_cache(tiny, EngineSizes(parallel=4, context=64, capacity=256, batch_size=64))
     assert found == rows
     assert cache.allocated_bytes == make(sequences=rows).allocated_bytes
 
 
 def test_cells_are_remembered_whatever_memory_there_is(tiny: LoadedModel, monkeypatch) -> None:
     monkeypatch.setattr(room, "available_memory", lambda: 0)
-    assert (
-        build_cache(tiny, parallel=4, remembered=64, context=64, capacity=256, batch=64, types=HALVES)[1]
-        == 68
-    )
+    assert build_cache(tiny, EngineSizes(parallel=4, context=64, capacity=256, batch_size=64))[1] == 68
 
 
 def test_a_cache_has_no_more_cells_than_can_be_counted(tiny: LoadedModel, monkeypatch) -> None:
@@ -101,15 +95,16 @@ def test_a_cache_has_no_more_cells_than_can_be_counted(tiny: LoadedModel, monkey
     monkeypatch.setattr(room, "available_memory", lambda: 1 << 60)
     monkeypatch.setattr(room, "available_address_space", lambda: 1 << 60)
     endless = replace(tiny, trained_context=2**31 - 1)
-    asked = {"parallel": 4, "batch": 64, "types": HALVES}
-    context, capacity = choose_sizes(endless, context=None, capacity=None, **asked)
+    wanted = EngineSizes(parallel=4, batch_size=64, remembered=0)
+    chosen = choose_sizes(endless, wanted)
+    context, capacity = chosen.context, chosen.capacity
     assert (context, capacity) == (2**29 - 512, 2**29 - 512)
     assert small.is_countable(sequences=4, longest=context, capacity=capacity)
     assert not small.is_countable(sequences=4, longest=context + 512, capacity=capacity)
     with pytest.raises(
         RequestError, match="4 x 2147483647 tokens of context are more than the 2147483647 that"
     ):
-        build_cache(endless, remembered=0, context=2**31 - 1, capacity=2**31 - 1, **asked)
+        build_cache(endless, replace(wanted, context=2**31 - 1, capacity=2**31 - 1))
 
 
 def test_fewer_are_remembered_where_their_lists_are_long(tiny: LoadedModel, monkeypatch) -> None:
@@ -118,8 +113,8 @@ def test_fewer_are_remembered_where_their_lists_are_long(tiny: LoadedModel, monk
     monkeypatch.setattr(
         room, "available_memory", lambda: (20 * books + longest * CELL_BYTES) / room._SHARE_OF_BOOKKEEPING
     )
-    sizes = {"context": longest, "capacity": longest, "batch": 64, "types": HALVES}
-    cache, rows = build_cache(tiny, parallel=4, remembered=64, **sizes)
+    sizes = EngineSizes(parallel=4, context=longest, capacity=longest, batch_size=64)
+    cache, rows = build_cache(tiny, sizes)
     assert rows == 20
     assert cache.provided_bytes == 0
 
@@ -130,5 +125,5 @@ def test_a_cache_that_cannot_be_mapped_is_refused(tiny: LoadedModel, monkeypatch
         InsufficientMemoryError, match=r"100000 tokens .* 80\.0 MiB can be used; .*\(ulimit -v\)"
     ):
         build_cache(
-            tiny, parallel=4, remembered=0, context=100_000, capacity=400_000, batch=64, types=HALVES
-        )  # fmt: skip
+            tiny, EngineSizes(parallel=4, remembered=0, context=100_000, capacity=400_000, batch_size=64)
+        )

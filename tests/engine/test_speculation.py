@@ -12,7 +12,7 @@ import pytest
 
 from puna import demo
 from puna.batch import Batch
-from puna.engine.drafts import PromptLookup
+from puna.engine.drafting.speculation import PromptLookup
 from puna.kvcache.types import KVTypes
 from puna.model.load import LoadedModel, load_model
 from puna.ops import default_backend

@@ -157,6 +157,7 @@ def test_the_largest_number_that_fits() -> None:
 RUN = """
 import json, sys
 from puna.engine.engine import Engine
+from puna.engine.room import EngineSizes
 from puna.protocol import Done, Generate
 from puna.machine import process_memory
 from puna.model.load import load_model
@@ -164,7 +165,7 @@ from puna.options import Options
 path, context, parallel = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 before = process_memory()
 loaded = load_model(path, context=context, parallel=parallel)
-engine = Engine(loaded, context=context, parallel=parallel)
+engine = Engine(loaded, EngineSizes(context=context, parallel=parallel))
 ended = []
 for number in range(2 * parallel):
     prompt = [(7 * number + i) % 250 for i in range(context - 8)]

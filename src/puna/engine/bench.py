@@ -11,6 +11,7 @@ import numpy as np
 
 from puna.batch import Batch
 from puna.engine.engine import Engine
+from puna.engine.room import EngineSizes
 from puna.errors import GenerationError, RequestError
 from puna.kvcache.types import KVTypes
 from puna.model.base import TextModel
@@ -47,7 +48,7 @@ class Bench:
                 f"{context} tokens of context are needed, and the model was trained for "
                 f"{loaded.trained_context}; use fewer prompt or generated tokens"
             )
-        self._engine = Engine(loaded, context=context, parallel=parallel, cache_types=types)
+        self._engine = Engine(loaded, EngineSizes(context=context, parallel=parallel, cache_types=types))
         self._vocab = loaded.tokenizer.vocab_size
         self._dice = random.Random(_SEED)
         self._filled: list[int] = []

@@ -13,31 +13,28 @@ from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 from puna.engine.answers import Answers, Drawn, draw, fail
-from puna.engine.batching import BatchSlice, StepLoad, constraints
+from puna.engine.batching import BatchSlice, Draft, StepLoad, constraints
 from puna.engine.drafting.draft_model import DraftModel
 from puna.engine.drafting.speculation import Speculation, drafter_for
-from puna.engine.drafts import Draft
-from puna.engine.embedding import EmbeddingInput
 from puna.engine.executor import Executor, Rows
 from puna.engine.images import Images
 from puna.engine.prefix_cache import PrefixCache
-from puna.engine.preparing import sequences_of
 from puna.engine.prompt_memory import PromptMemory, prompt_folder
-from puna.engine.requests import FittedPrompt
-from puna.engine.room import Room, choose_sizes
+from puna.engine.requests import FittedPrompt, sequences_of
+from puna.engine.room import EngineSizes, Room, choose_sizes
 from puna.engine.scheduler import Scheduler
-from puna.engine.sequence import Generation, Sequence, Sink
+from puna.engine.sequence import EmbeddingInput, Generation, Sequence, Sink
 from puna.errors import CacheFileError, CacheFullError, ContextLengthError, GenerationError, RunnerError
 from puna.gguf import fingerprint
 from puna.grammar.compiler.client import Compiler, RemoteConstraint, wait
 from puna.kvcache.cache import Compacting, Saving
 from puna.kvcache.saved import read_sequence, write_sequence
-from puna.kvcache.types import HALVES, KVTypes
 from puna.machine import is_out_of_memory, memory_is_short
 from puna.model.load import LoadedModel
 from puna.protocol import Embed, Generate
@@ -54,44 +51,33 @@ _HELD_LOOK_S: Final = 0.02
 
 _SAVING_S: Final = 3.0  # how long an engine that is closed waits for prompts to be saved
 
-#: Entries kept in the prefix cache beside the running requests, as long as there are cells.
-REMEMBERED = 64
-
 
 class Engine:
-    """Runs up to `parallel` sequences of at most `context` tokens each; further requests are queued.
+    """Runs sequences of a loaded model within `sizes`; further requests are queued.
 
-    All sequences together, running and up to `remembered` finished ones, hold at most `capacity` tokens
-    (by default enough for `parallel` full ones, never less than for one), counting once what they share.
-    Without a `context` it is what the model was trained for, as far as memory goes; `grow` can make it that.
+    A context or capacity that `sizes` leave open is chosen by `choose_sizes`. If `growable`, the context can
+    be raised later, by `grow`. `speculate` is the drafting mode of requests that name none.
     """
 
     def __init__(
         self,
         loaded: LoadedModel,
+        sizes: EngineSizes,
         *,
-        context: int | None,
-        parallel: int = 1,
-        batch_size: int = 512,
-        capacity: int | None = None,
-        remembered: int = REMEMBERED,
-        cache_types: KVTypes = HALVES,
         speculate: str | None = None,
         growable: bool = False,
     ) -> None:
-        context, capacity = choose_sizes(
-            loaded, context=context, capacity=capacity, parallel=parallel, batch=batch_size, types=cache_types
-        )
+        sizes = choose_sizes(loaded, sizes)
         self.images: Images | None = None
         if loaded.vision is not None:
-            self.images = Images(loaded.vision, batch_size)
-            batch_size = max(batch_size, loaded.vision.largest_group)
+            self.images = Images(loaded.vision, sizes.batch_size)
+            sizes = replace(sizes, batch_size=max(sizes.batch_size, loaded.vision.largest_group))
         self.loaded = loaded
-        self.context = context
-        self.parallel = parallel
+        self.context = sizes.context
+        self.parallel = sizes.parallel
         loaded.ops.keep_freed_memory()
-        self.room = Room(loaded, context, capacity, parallel, batch_size, cache_types, growable=growable)
-        self.cache, rows = self.room.build_cache(remembered)
+        self.room = Room(loaded, sizes, growable=growable)
+        self.cache, rows = self.room.build_cache()
         self.weight_bytes = loaded.weight_bytes
         self.cache_bytes = self.room.cache_bytes  # includes the draft model's
         self.prefix_cache = PrefixCache(self.cache, rows)
@@ -100,21 +86,12 @@ class Engine:
             self.cache,
             self.prefix_cache,
             context=self.room.max_context,
-            parallel=parallel,
-            prompt_only_slots=(rows - parallel) // 2,  # the other half is for conversations
-            batch_size=batch_size,
+            parallel=sizes.parallel,
+            prompt_only_slots=(rows - sizes.parallel) // 2,  # the other half is for conversations
+            batch_size=sizes.batch_size,
         )
-        self._drafter, kept = drafter_for(
-            loaded,
-            self.cache,
-            context=self.room.max_context,
-            capacity=capacity,
-            parallel=parallel,
-            remembered=remembered,
-            batch_size=batch_size,
-            cache_types=cache_types,
-            speculate=speculate,
-        )
+        longest = replace(sizes, context=self.room.max_context)
+        self._drafter, kept = drafter_for(loaded, self.cache, longest, speculate)
         if loaded.draft is not None and isinstance(self._drafter, DraftModel):
             self.weight_bytes += loaded.draft.weight_bytes
             self.cache_bytes += self._drafter.cache_bytes
@@ -132,7 +109,7 @@ class Engine:
         self._thread: threading.Thread | None = None
         self._on_death: Callable[[BaseException], None] | None = None
         self._memory: PromptMemory | None = None
-        self._stored = str(cache_types)
+        self._stored = str(sizes.cache_types)
 
     # --- from any thread ---------------------------------------------------------------
 

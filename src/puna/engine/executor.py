@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from puna.engine.batching import assemble
-from puna.engine.embedding import EmbeddingInput
 from puna.engine.replay import Replay
+from puna.engine.sequence import EmbeddingInput
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

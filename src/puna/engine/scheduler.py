@@ -12,9 +12,8 @@ from bisect import insort
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from puna.engine.batching import BatchSlice, first_group, plan
+from puna.engine.batching import BatchSlice, first_group, group_begin, plan, shift_count
 from puna.engine.prefix_cache import PrefixCache, PrefixEntry, PrefixMatch
-from puna.engine.room import group_begin, shift_count
 from puna.engine.sequence import Sequence
 from puna.errors import CacheFullError, NotSupportedError
 from puna.turns import ClientRotation

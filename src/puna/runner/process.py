@@ -21,6 +21,7 @@ from puna.chat.templates.model_facts import ModelFacts, facts_at
 from puna.chat.templates.renderer.client import Renderer
 from puna.conversation.chat_model import ChatModel
 from puna.engine.engine import Engine
+from puna.engine.room import EngineSizes
 from puna.errors import InsufficientMemoryError, OutOfMemoryError, PunaError, RequestError, RunnerError, shown
 from puna.kvcache.cache import Picturing
 from puna.kvcache.contents import Contents
@@ -247,10 +248,12 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
         )
     engine = Engine(
         loaded,
-        context=request.num_ctx or None,
-        parallel=request.parallel,
-        batch_size=request.num_batch,
-        cache_types=cache_types,
+        EngineSizes(
+            context=request.num_ctx,
+            parallel=request.parallel,
+            batch_size=request.num_batch,
+            cache_types=cache_types,
+        ),
         speculate=request.speculate,
         growable=True,
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -20,9 +20,8 @@ from puna.engine.drafting.payoff import Recent
 from puna.engine.prefix_cache import PrefixCache, PrefixEntry, PrefixMatch
 from puna.engine.prefix_tree import Key, common_length
 from puna.engine.replay import Replay
-from puna.engine.room import build_cache, cache_bytes
+from puna.engine.room import EngineSizes, build_cache, cache_bytes
 from puna.errors import CacheFullError, RequestError
-from puna.kvcache.types import HALVES, KVTypes
 
 if TYPE_CHECKING:
     from puna.engine.batching import BatchSlice
@@ -59,47 +58,26 @@ class DraftModel:
 
     mode: ClassVar[str] = "draft"
 
-    def __init__(
-        self,
-        loaded: LoadedModel,
-        target: LoadedModel,
-        *,
-        context: int,
-        capacity: int,
-        parallel: int,
-        remembered: int,
-        batch: int,
-        cache_types: KVTypes = HALVES,
-    ) -> None:
+    def __init__(self, loaded: LoadedModel, target: LoadedModel, sizes: EngineSizes) -> None:
         check_fits(loaded, target)
-        self.context = min(context, loaded.trained_context or context)
-        capacity = max(capacity, self.context)
+        self.context = min(sizes.context, loaded.trained_context or sizes.context)
+        sizes = replace(sizes, context=self.context, capacity=max(sizes.capacity, self.context))
         self._model = loaded
-        self._cache, rows = build_cache(
-            loaded,
-            parallel=parallel,
-            remembered=remembered,
-            context=self.context,
-            capacity=capacity,
-            batch=batch,
-            types=cache_types,
-        )
+        self._cache, rows = build_cache(loaded, sizes)
         if any(counts.kind != "causal" for counts in self._cache.counts()):
             self._cache.close()
             raise RequestError(
                 f"{loaded.path.name} cannot be a draft model: its cache cannot take back several tokens; use "
                 "a model without sliding windows, chunks and recurrent layers"
             )
-        self.cache_bytes = cache_bytes(self._cache, rows, capacity, batch)
+        self.cache_bytes = cache_bytes(self._cache, rows, sizes.capacity, sizes.batch_size)
         self._prefix_cache = PrefixCache(self._cache, rows)
         self._replay = Replay(loaded.model, self._cache)
         self._states: dict[Sequence, _State] = {}
         self._broken = False
         self._weight = loaded.weight_bytes / max(target.weight_bytes, 1)
-        self._pass_s, self._input_s = (
-            Recent(),
-            Recent(),
-        )  # a pass that drafts one token each; evaluating one input
+        self._pass_s = Recent()  # a pass that drafts one token for each sequence
+        self._input_s = Recent()  # evaluating one input
 
     @property
     def provided_bytes(self) -> int:
