@@ -11,7 +11,7 @@ from puna.engine.room import EngineSizes, build_cache, choose_sizes
 from puna.errors import InsufficientMemoryError, RequestError
 from puna.kvcache.cells import CELL_BYTES, table_bytes
 from puna.kvcache.recurrent import RecurrentCache
-from puna.kvcache.types import HALVES
+from puna.kvcache.types import F16_TYPES
 from puna.model.load import LoadedModel
 from tests.engine.runs import Run
 from tests.kvcache.probe import OPS
@@ -91,7 +91,7 @@ def test_cells_are_remembered_whatever_memory_there_is(tiny: LoadedModel, monkey
 
 def test_a_cache_has_no_more_cells_than_can_be_counted(tiny: LoadedModel, monkeypatch) -> None:
     """Indices are 32 bits wide, and a model of windows alone may have memory for more."""
-    small = tiny.model.sample_cache(HALVES)
+    small = tiny.model.sample_cache(F16_TYPES)
     monkeypatch.setattr(room, "available_memory", lambda: 1 << 60)
     monkeypatch.setattr(room, "available_address_space", lambda: 1 << 60)
     endless = replace(tiny, trained_context=2**31 - 1)

@@ -15,7 +15,7 @@ from puna import demo
 from puna.errors import InsufficientMemoryError
 from puna.gguf import GGMLType, open_gguf
 from puna.kvcache.cells import CELL_BYTES, table_bytes
-from puna.kvcache.types import HALVES, KVTypes
+from puna.kvcache.types import F16_TYPES, KVTypes
 from puna.model.load import load_model
 from puna.model.memory import Forecast, MemoryTable, largest
 from puna.nn.latent_attention import HeadLinear
@@ -55,7 +55,7 @@ def model_file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return MAKERS[request.param](tmp_path_factory.mktemp("memory") / f"{request.param}.gguf")
 
 
-def table_of(path: Path, types: KVTypes = HALVES, **sizes: int) -> MemoryTable:
+def table_of(path: Path, types: KVTypes = F16_TYPES, **sizes: int) -> MemoryTable:
     with open_gguf(path) as file:
         return Forecast(file, types).table(**{"context": 256, "parallel": 2, "batch": 64, **sizes})
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from puna.errors import InsufficientMemoryError, NotSupportedError, RequestError
-from puna.kvcache.types import HALVES, KVTypes
+from puna.kvcache.types import F16_TYPES, KVTypes
 from puna.machine import available_address_space, available_memory
 from puna.model.memory import largest, size_text
 from puna.protocol import Embed, Generate
@@ -39,7 +39,7 @@ class EngineSizes:
     batch_size: int = 512  # rows of a pass
     capacity: int = 0  # tokens of all sequences, shared ones counted once; 0: `parallel` full contexts
     remembered: int = REMEMBERED
-    cache_types: KVTypes = HALVES
+    cache_types: KVTypes = F16_TYPES
 
 
 class Room:

@@ -14,7 +14,7 @@ from puna.kvcache.cache import KVView, Shift, check_removal
 from puna.kvcache.celled import CellCache
 from puna.kvcache.saved import Saved
 from puna.kvcache.storage import KVShape, LayerStorage
-from puna.kvcache.types import HALVES, KVTypes
+from puna.kvcache.types import F16_TYPES, KVTypes
 from puna.ops import Array, Backend
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class CausalCache(CellCache):
         sequences: int,
         context: int,
         capacity: int | None = None,
-        types: KVTypes = HALVES,
+        types: KVTypes = F16_TYPES,
         shift: Shift | None = None,
         spans: bool = True,
     ) -> None:

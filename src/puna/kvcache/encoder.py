@@ -15,7 +15,7 @@ from puna.kvcache.cache import KVView, check_removal
 from puna.kvcache.celled import CellCache
 from puna.kvcache.saved import Saved
 from puna.kvcache.storage import KVShape, LayerStorage
-from puna.kvcache.types import HALVES, KVTypes
+from puna.kvcache.types import F16_TYPES, KVTypes
 from puna.ops import Array, Backend
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class EncoderCache(CellCache):
         sequences: int,
         longest: int,
         entries: Callable[[Any], int],
-        types: KVTypes = HALVES,
+        types: KVTypes = F16_TYPES,
         of_text: bool = False,
     ) -> None:
         """With `of_text`, `longest` is the context, since payloads are texts, and not images."""

@@ -46,4 +46,4 @@ class KVTypes:
         return f"{self.keys.name},{self.values.name}".lower()
 
 
-HALVES: Final = KVTypes()
+F16_TYPES: Final = KVTypes()

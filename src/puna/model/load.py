@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from puna.errors import ModelError, UnsupportedModelError, shown
 from puna.gguf import GGUFFile, open_gguf
 from puna.kvcache.cache import Cache
-from puna.kvcache.types import HALVES, KVTypes
+from puna.kvcache.types import F16_TYPES, KVTypes
 from puna.machine import available_memory
 from puna.model.adapters.adapters import (
     Adapters,
@@ -85,7 +85,7 @@ class LoadedModel:
         return trained if self.model.grows else min(trained, UNSTATED_CONTEXT)
 
     def make_cache(
-        self, *, sequences: int, context: int, capacity: int | None = None, types: KVTypes = HALVES
+        self, *, sequences: int, context: int, capacity: int | None = None, types: KVTypes = F16_TYPES
     ) -> Cache:
         """The model's cache; see `RunnableModel.make_cache`. Without `capacity` all sequences can be full."""
         capacity = sequences * context if capacity is None else capacity
@@ -94,7 +94,7 @@ class LoadedModel:
 
 def forecast_for(
     file: GGUFFile,
-    types: KVTypes = HALVES,
+    types: KVTypes = F16_TYPES,
     ops: Backend | None = None,
     projector: GGUFFile | None = None,
     *,
@@ -117,7 +117,7 @@ def load_model(
     parallel: int = 1,
     batch_size: int = 512,
     reserved: int = 0,
-    cache_types: KVTypes = HALVES,
+    cache_types: KVTypes = F16_TYPES,
     draft: str | Path | None = None,
     prediction_heads: bool = True,
     projector: str | Path | None = None,
