@@ -32,7 +32,7 @@ _MIN_CONTEXT: Final = 256
 
 @dataclass(frozen=True, kw_only=True)
 class EngineSizes:
-    """How many sequences an engine runs and remembers, how long they may be, and how they are stored."""
+    """Numbers and lengths of the sequences of an engine, and the types of their cache."""
 
     context: int = 0  # tokens of a sequence; 0: the model's usual context, if memory allows
     parallel: int = 1  # running sequences

@@ -35,7 +35,7 @@ _MIN_NORM: Final = 1e-12
 
 @dataclass(eq=False)
 class Drafting:
-    """How one sequence drafts tokens, and how many of them were accepted so far."""
+    """The drafting mode of one sequence, and its success so far."""
 
     mode: str  # "prompt", the mode of a `Drafter`, or "format": forced tokens only
     acceptance: dict[int, float]  # share of draft tokens that are accepted, by the source of the draft

@@ -131,7 +131,7 @@ class CausalCache(CellCache):
         self._upload_table()
 
     def _make_row_buffers(self, rows: int) -> None:
-        """Allocate the buffers that passes fill for each row; a new `generation`, as their addresses change."""
+        """Allocate the buffers that passes fill for each row; their new addresses change `generation`."""
         self._generation += 1
         self._row_buffers = self._ops.index_buffer(3, rows)
         self._show_rows(0)

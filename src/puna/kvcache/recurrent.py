@@ -129,9 +129,7 @@ class RecurrentCache(Cache):
         self._make_row_buffers(64)
 
     def _slots_for(self, sequences: int) -> int:
-        """Return the slots for the initial state and, of each sequence, checkpoints, 2 states before a pass, and
-        those after it.
-        """
+        """Return the slots for the initial state and each sequence's checkpoints and states around a pass."""
         return 1 + sequences * (self._max_checkpoints + 3 + _MAX_DRAFTS)
 
     def _make_states(self, index: int, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Storage]:
