@@ -154,12 +154,12 @@ def test_models_with_other_tokens_are_refused(tiny: LoadedModel) -> None:
         Run(tiny, draft=load_model(demo.path()))
 
 
-def test_models_that_cannot_take_back_are_refused(tmp_path: Path) -> None:
+def test_models_whose_cache_cannot_remove_drafts_are_refused(tmp_path: Path) -> None:
     gemma = load_model(tiny_gemma3_gguf(tmp_path / "gemma3.gguf", TinyGemma3(layers=3, pattern=3, window=6)))
     lfm2 = load_model(tiny_lfm2_gguf(tmp_path / "lfm2.gguf"))
-    with pytest.raises(RequestError, match="cannot be a draft model: its cache cannot take back"):
+    with pytest.raises(RequestError, match="cannot be a draft model: its cache cannot remove several"):
         Run(gemma, draft=gemma)
-    with pytest.raises(RequestError, match="cannot be a draft model: its cache cannot take back"):
+    with pytest.raises(RequestError, match="cannot be a draft model: its cache cannot remove several"):
         Run(lfm2, draft=lfm2)
 
 

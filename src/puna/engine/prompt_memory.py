@@ -238,7 +238,7 @@ class PromptMemory:
             self._changed.notify()
 
     def _snapshot(self, left: _Unsaved) -> tuple[Saved, list[int]] | None:
-        """Return a copy of what an idle entry has of a prompt, and its tokens; None if too little, or more."""
+        """Return a copy of an idle entry of a prompt, and its tokens; None if it has too little, or more."""
         keys = marked([*left.tokens], left.adapters)
         found = self._prefix_cache.find(keys, len(keys))
         if found.entry is None or found.entry.running or found.count < SHORTEST:
