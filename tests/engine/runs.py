@@ -164,7 +164,7 @@ class Watched(Run):
 
     @property
     def positions(self) -> list[list[int]]:
-        """Of each batch."""
+        """Positions of the rows of each batch."""
         return [batch.positions.tolist() for batch in self.batches]
 
 

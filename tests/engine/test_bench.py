@@ -34,5 +34,5 @@ def test_decoding_goes_on_after_a_filled_cache(bench: Bench) -> None:
 
 
 def _lengths(bench: Bench) -> list[int]:
-    """Of everything the cache remembers."""
+    """Return the lengths of all cache sequences."""
     return [bench._engine.cache.length(row) for row in range(2 + REMEMBERED)]

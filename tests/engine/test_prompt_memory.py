@@ -1,4 +1,4 @@
-"""What models remember of prompts outlives them, in a folder that may be anything."""
+"""Prompts that outlive their engine in a folder, which may be in any state."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_conversation_continues_after_its_model_was_unloaded(kind: Path, folde
     assert only.stat().st_mode & 0o077 == 0
 
 
-def test_a_prompt_that_goes_on_otherwise_takes_what_it_has_in_common(path: Path, folder: Path) -> None:
+def test_diverging_prompt_restores_the_common_prefix(path: Path, folder: Path) -> None:
     with running(load_model(path)) as ask:
         ask(PROMPT)
     other = [*PROMPT[:300], *reversed(PROMPT)]

@@ -130,9 +130,7 @@ def test_windows_slide_on_in_replays(tmp_path: Path, softcap: float | None) -> N
     ],
     ids=["gemma3n", "layer inputs", "experts"],
 )  # fmt: skip
-def test_streams_and_what_tokens_give_layers_are_made_anew_in_replays(
-    tmp_path: Path, config: TinyGemma4
-) -> None:
+def test_replays_recompute_streams_and_per_layer_embeddings(tmp_path: Path, config: TinyGemma4) -> None:
     pair = Pair(load_model(tiny_decoder_gguf(tmp_path / "gemma.gguf", config)))
     for streams in (1, 2, 5):
         for _ in range(12):
@@ -260,7 +258,7 @@ def test_a_model_that_reads_values_runs_as_ever(
     ]
 
 
-def test_a_pass_that_depends_on_what_nobody_sees_is_found_out(
+def test_pass_that_depends_on_hidden_state_is_detected(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     forward, calls = tiny.model.forward, iter(range(100))
@@ -295,7 +293,7 @@ def test_the_environment_switches_it_off(tiny: LoadedModel, monkeypatch: pytest.
     assert not pair.replay._steps
 
 
-def test_errors_are_those_of_the_usual_way_and_can_be_undone(tiny: LoadedModel) -> None:
+def test_errors_match_a_usual_pass_and_can_be_undone(tiny: LoadedModel) -> None:
     pair = Pair(tiny)
     for _ in range(4):
         pair.step(0)

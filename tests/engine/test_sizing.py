@@ -1,4 +1,4 @@
-"""How large a cache becomes that nobody gave a size, and when memory is short."""
+"""Sizes of caches that are not specified, or for which memory is short."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEY_AND_VALUE_BYTES = 2 * 2 * 16 * 2 * 2
 
 
 def sizes(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, cells: int, **asked) -> tuple[int, int]:
-    """With memory of which six tenths are `cells` cells and what is noted of them, for four sequences."""
+    """Choose sizes for four sequences with memory for `cells` cells and their bookkeeping."""
     longest = min(tiny.trained_context, cells)
     needed = cells * (KEY_AND_VALUE_BYTES + CELL_BYTES) + table_bytes(4, longest)
     monkeypatch.setattr(room, "available_memory", lambda: (needed + 10) / 0.6)
@@ -29,13 +29,13 @@ def sizes(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, cells: int, **aske
     return chosen.context, chosen.capacity
 
 
-def test_the_context_is_what_the_model_was_trained_for(tiny: LoadedModel, monkeypatch) -> None:
+def test_default_context_is_the_trained_one(tiny: LoadedModel, monkeypatch) -> None:
     assert sizes(tiny, monkeypatch, 100_000) == (128, 4 * 128)
     unstated = replace(tiny, trained_context=0)
     assert sizes(unstated, monkeypatch, 100_000) == (4096, 4 * 4096)
 
 
-def test_all_together_have_what_memory_allows(tiny: LoadedModel, monkeypatch) -> None:
+def test_default_capacity_fits_memory(tiny: LoadedModel, monkeypatch) -> None:
     longer = replace(tiny, trained_context=100_000)
     assert sizes(longer, monkeypatch, 150_000) == (100_000, 150_000)
     assert sizes(longer, monkeypatch, 70_000) == (70_000, 70_000)
@@ -43,7 +43,7 @@ def test_all_together_have_what_memory_allows(tiny: LoadedModel, monkeypatch) ->
         sizes(longer, monkeypatch, 200)
 
 
-def test_what_was_said_is_done(tiny: LoadedModel, monkeypatch) -> None:
+def test_given_sizes_are_used(tiny: LoadedModel, monkeypatch) -> None:
     assert sizes(tiny, monkeypatch, 0, context=64) == (64, 256)
     assert sizes(tiny, monkeypatch, 0, context=64, capacity=100) == (64, 100)
     assert sizes(tiny, monkeypatch, 0, context=64, capacity=10) == (64, 64)
@@ -84,7 +84,7 @@ def test_fewer_are_remembered_when_each_needs_memory_of_its_own(
     assert cache.allocated_bytes == make(sequences=rows).allocated_bytes
 
 
-def test_cells_are_remembered_whatever_memory_there_is(tiny: LoadedModel, monkeypatch) -> None:
+def test_number_of_sequences_does_not_depend_on_memory_for_cells(tiny: LoadedModel, monkeypatch) -> None:
     monkeypatch.setattr(room, "available_memory", lambda: 0)
     assert build_cache(tiny, EngineSizes(parallel=4, context=64, capacity=256, batch_size=64))[1] == 68
 
