@@ -81,7 +81,7 @@ def test_a_single_token_prompt_is_a_prompt() -> None:
     assert not sequence(0, 7, generated=1).decoding
 
 
-def test_a_prompt_pauses_where_somebody_waits_to_share_it() -> None:
+def test_prompt_pauses_where_a_waiting_request_shares_it() -> None:
     running = [sequence(0, 50, held=10), sequence(1, 50)]
     assert counts(running, 100, pauses={running[0]: 15}) == {0: 5, 1: 50}
     assert counts(running, 100, pauses={running[0]: 10}) == {0: 50, 1: 50}  # it is past that

@@ -235,7 +235,7 @@ def test_generations_and_embeddings_go_on_side_by_side(tiny: LoadedModel, poolin
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
-def test_one_that_has_to_make_room_begins_anew(tiny: LoadedModel, pooling: str) -> None:
+def test_preempted_input_starts_over(tiny: LoadedModel, pooling: str) -> None:
     run = Run(tiny, context=64, capacity=64, batch_size=8)
     text = TEXTS[4]
     run.embed(1, text, pooling=pooling, priority="batch")

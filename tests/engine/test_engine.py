@@ -286,7 +286,7 @@ def test_a_failing_forward_pass_fails_its_requests_and_the_engine_goes_on(
     assert run.tokens(1) == Run(tiny).one(PROMPTS[1])[0]
 
 
-def test_closing_tells_everybody(tiny: LoadedModel) -> None:
+def test_close_fails_all_requests(tiny: LoadedModel) -> None:
     run = Run(tiny, parallel=1)
     run.submit(0, PROMPTS[0])
     run.submit(1, PROMPTS[1])

@@ -36,7 +36,7 @@ def test_going_deeper_has_a_price_that_all_share() -> None:
     assert StepEstimate(6).add(many, 0.02, pass_cost=0.01) != [0] * 6
 
 
-def test_nobody_guesses_more_than_there_is() -> None:
+def test_no_candidate_drafts_more_than_it_offers() -> None:
     assert StepEstimate(3).add([Candidate(0.99, 2), Candidate(0.99, 0), Candidate(0.99, 5)], 0.01) == [
         2,
         0,
@@ -76,7 +76,7 @@ def test_costs_are_unknown_before_plain_steps_and_long_after_them() -> None:
 
 @pytest.mark.parametrize("row", [0.02, 0.1, 0.3, 1.0])
 @pytest.mark.parametrize("streams", [1, 8])
-def test_guesses_that_never_come_true_cost_little(row: float, streams: int) -> None:
+def test_drafts_that_are_never_accepted_cost_little(row: float, streams: int) -> None:
     """400 steps in which each stream could guess, always wrongly: within 5 % of those without guesses."""
     cost, acceptance, time = Cost(), [0.5] * streams, 0.0
     for _ in range(400):

@@ -35,7 +35,7 @@ def test_repetition_is_assumed_to_continue() -> None:
     assert PromptLookup([1, 2, 3, 1, 2, 3, 1, 2]).look_up(7) == (4, [3, 1, 2, 3, 1, 2, 3])
 
 
-def test_parts_of_images_are_matched_and_never_guessed() -> None:
+def test_parts_of_images_are_matched_but_never_drafted() -> None:
     image = (5, 99)
     assert PromptLookup([image, 1, 2, image, 7, image, 1]).look_up(4) == (2, [2])
     assert PromptLookup([image, 1, 2, 3, (6, 99), 1]).look_up(4) == (0, [])

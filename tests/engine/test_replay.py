@@ -88,7 +88,7 @@ def test_every_number_of_streams_is_replayed_to_the_bit(tiny: LoadedModel, types
     assert pair.proven == list(range(1, STREAMS + 1))
 
 
-def test_experts_are_chosen_anew_in_every_replay(tmp_path: Path) -> None:
+def test_replays_choose_experts_again(tmp_path: Path) -> None:
     mixtral = load_model(tiny_llama_gguf(tmp_path / "mixtral.gguf", TinyLlama(experts=4)))
     pair = Pair(mixtral)
     for streams in (1, 2, 5):
@@ -153,7 +153,7 @@ def test_layers_of_several_kinds_are_replayed_across_chunks(tmp_path: Path) -> N
     assert pair.proven == [1, 2, 5]
 
 
-def test_states_of_recurrent_layers_are_found_anew_in_every_replay(tmp_path: Path) -> None:
+def test_replays_find_recurrent_states_again(tmp_path: Path) -> None:
     pair = Pair(load_model(tiny_lfm2_gguf(tmp_path / "lfm2.gguf")))
     for sequence in range(STREAMS):
         pair.step(**{f"s{sequence}": 20 + sequence})
@@ -226,7 +226,7 @@ def test_larger_batches_move_the_buffers_and_nothing_stale_is_used(tiny: LoadedM
     assert pair.proven == [1]
 
 
-def test_a_model_that_computes_with_numpy_runs_as_ever(
+def test_model_that_computes_with_numpy_runs_unrecorded(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     forward = tiny.model.forward
@@ -239,7 +239,7 @@ def test_a_model_that_computes_with_numpy_runs_as_ever(
     assert [record.message for record in caplog.records] == ["Llama runs without replay: it uses numpy.tanh"]
 
 
-def test_a_model_that_reads_values_runs_as_ever(
+def test_model_that_reads_values_runs_unrecorded(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     forward = tiny.model.forward

@@ -275,7 +275,7 @@ def test_samples_and_texts_to_embed_take_a_turn_each(tiny: LoadedModel) -> None:
     assert len(run.embedded(1)) == 6
 
 
-def test_a_client_that_always_has_a_request_ready_keeps_nobody_waiting(tiny: LoadedModel) -> None:
+def test_client_with_endless_requests_does_not_starve_others(tiny: LoadedModel) -> None:
     run = Run(tiny, parallel=1, context=128)
     for number in range(3):
         run.submit(number, [number, 1, 2], client="three", num_predict=1)

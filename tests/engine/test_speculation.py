@@ -47,7 +47,7 @@ def test_answers_are_the_same_token_for_token(tiny: LoadedModel, oracle: Oracle,
     assert run.leaked() == 0
 
 
-def test_a_guess_is_judged_in_the_last_step_too(tiny: LoadedModel, oracle: Oracle) -> None:
+def test_draft_outcome_is_recorded_in_the_last_step_too(tiny: LoadedModel, oracle: Oracle) -> None:
     """Ends of answers are found among accepted tokens as well as after them."""
     oracle.lies = 0.0
     text = tiny.tokenizer.decode(Run(tiny).one(PROMPTS[1], num_predict=20)[0])
@@ -57,9 +57,7 @@ def test_a_guess_is_judged_in_the_last_step_too(tiny: LoadedModel, oracle: Oracl
     assert run.leaked() == 0
 
 
-def test_an_end_token_ends_a_guess(
-    tiny: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_end_token_ends_a_draft(tiny: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> None:
     oracle.lies = 0.0
     tokens = Run(tiny).one(PROMPTS[3], num_predict=20)[0]
     end = next(i for i, token in enumerate(tokens) if token not in tokens[:i] and i > 5)
@@ -110,7 +108,7 @@ def test_rejected_drafts_are_never_shared(tiny: LoadedModel, oracle: Oracle) -> 
         assert run.tokens(10 + number) == Run(tiny).one(turn)[0]
 
 
-def test_samples_of_one_prompt_guess_each_for_itself(tiny: LoadedModel, oracle: Oracle) -> None:
+def test_samples_of_one_prompt_draft_independently(tiny: LoadedModel, oracle: Oracle) -> None:
     runs = [Run(tiny, speculate=speculate) for speculate in ("off", "prompt")]
     for run in runs:
         run.submit(0, PROMPTS[2], samples=4, temperature=1.0, seed=3, num_predict=20)
@@ -119,19 +117,19 @@ def test_samples_of_one_prompt_guess_each_for_itself(tiny: LoadedModel, oracle: 
         assert runs[0].tokens(0, sample) == runs[1].tokens(0, sample)
 
 
-def test_windows_that_slide_on_take_guesses_back(tmp_path: Path, oracle: Oracle) -> None:
+def test_sliding_windows_remove_rejected_drafts(tmp_path: Path, oracle: Oracle) -> None:
     gemma = load_model(tiny_gemma3_gguf(tmp_path / "gemma3.gguf", TinyGemma3(layers=3, pattern=3, window=6)))
     run = compare(gemma, oracle)
     assert sum(run.done(number).drafted for number in range(6)) > 50
 
 
-def test_chunks_take_guesses_back(tmp_path: Path, oracle: Oracle) -> None:
+def test_chunks_remove_rejected_drafts(tmp_path: Path, oracle: Oracle) -> None:
     config = TinyLlama4(chunk=8, no_rope_interval=2, expert_interval=2, floor_scale=3)
     run = compare(load_model(tiny_llama4_gguf(tmp_path / "llama4.gguf", config)), oracle)
     assert sum(run.done(number).drafted for number in range(6)) > 50
 
 
-def test_recurrent_layers_take_guesses_back(recurrent: LoadedModel, oracle: Oracle) -> None:
+def test_recurrent_layers_remove_rejected_drafts(recurrent: LoadedModel, oracle: Oracle) -> None:
     run = compare(recurrent, oracle, num_predict=40)
     accepted = sum(run.done(number).accepted for number in range(6))
     assert 20 < accepted < sum(run.done(number).drafted for number in range(6))
@@ -143,7 +141,7 @@ def test_the_demo_model_answers_the_same(oracle: Oracle) -> None:
     assert sum(run.done(number).accepted for number in range(6)) > 50
 
 
-def test_a_guess_that_makes_the_batch_fail_fails_nobody(
+def test_draft_that_fails_the_batch_fails_no_request(
     tiny: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = [Run(tiny).one(prompt)[0] for prompt in PROMPTS[:3]]

@@ -41,7 +41,7 @@ def dense_view(view: KVView) -> DenseView:
 
 
 def sdpa(query: Array, seen: KVView, scale: float, sinks: Array | None = None) -> torch.Tensor:
-    """Return the result of `attention`, up to rounding: [rows, heads, value_dim]; zeros without visible cells."""
+    """Return `attention`, up to rounding: [rows, heads, value_dim]; zeros without visible cells."""
     view = dense_view(seen)
     keys, values, mask = view.keys, view.values, view.mask[:, None, :]  # [kv_heads, columns, ...]
     numbers = torch.from_numpy(OPS.numpy(query))

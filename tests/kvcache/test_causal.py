@@ -170,7 +170,7 @@ def test_shifting_shared_cells_without_room_for_copies_changes_nothing() -> None
 
 
 @pytest.mark.scenario(34)
-def test_cells_to_be_moved_that_nobody_shares_move_in_place() -> None:
+def test_unshared_cells_are_shifted_in_place() -> None:
     probe = Probe(sequences=2)
     probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
     probe.cache.copy_prefix(0, 1, 2)

@@ -244,7 +244,7 @@ def test_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
     ],
     ids=lambda case: str(case)[:40],
 )
-def test_facts_nobody_saves_are_refused(
+def test_impossible_facts_are_refused(
     facts: str | dict[str, list[int]], message: str, tmp_path: Path
 ) -> None:
     """They say how much is allocated, and where what was saved is put."""

@@ -189,7 +189,7 @@ def test_leaving_a_stream_stops_the_generation(with_shared_runner: WithRunner) -
 
 
 @pytest.mark.scenario(173)
-def test_a_reader_that_stalls_holds_up_nobody(with_shared_runner: WithRunner) -> None:
+def test_stalled_reader_delays_no_other(with_shared_runner: WithRunner) -> None:
     async def use(runner: LocalRunner) -> None:
         async with aclosing(runner.generate(Generate(prompt="hello", options=LONG))) as stalled:
             await anext(stalled)  # and nothing is read of it any more

@@ -216,15 +216,6 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
     cache_types = KVTypes.parse(request.kv_cache_type)
     ops = default_backend()
     ops.set_threads(request.num_thread)
-    last = 0.0
-
-    def report(done: int, total: int) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if done == total or now - last > _PROGRESS_INTERVAL_S:
-            last = now
-            channel.send(LoadingProgress(done=done, total=total))
-
     facts = facts_at(Path(request.path)) or ModelFacts()
     renderer = Renderer()
     if not facts.embeds:
@@ -244,7 +235,7 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
             ops=ops,
             engine=request.engine,
             placement=request.placement,
-            progress=report,
+            progress=_reporting(channel),
         )
     engine = Engine(
         loaded,
@@ -257,23 +248,40 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
         speculate=request.speculate,
         growable=True,
     )
-    own = loaded.model.engine == PUNA
-    channel.send(
-        Loaded(
-            context_length=engine.context,
-            parallel=engine.parallel,
-            weight_bytes=engine.weight_bytes,
-            cache_bytes=engine.cache_bytes,
-            kernels=ops.kernels if own else "ggml",
-            engine=loaded.model.engine,
-            vram_bytes=loaded.vram_bytes,
-            max_context=engine.room.max_context,
-            trained_context=loaded.trained_context,
-            exact_context=loaded.model.exact_context,
-            warnings=(problem,) if own and (problem := missing_kernels()) else loaded.warnings,
-        )
-    )
+    channel.send(_loaded(engine))
     return ChatModel(engine, facts, renderer)
+
+
+def _reporting(channel: _Parent) -> Callable[[int, int], None]:
+    """Return a function that sends the progress of loading, at most once per `_PROGRESS_INTERVAL_S`."""
+    last = 0.0
+
+    def report(done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if done == total or now - last > _PROGRESS_INTERVAL_S:
+            last = now
+            channel.send(LoadingProgress(done=done, total=total))
+
+    return report
+
+
+def _loaded(engine: Engine) -> Loaded:
+    loaded = engine.loaded
+    own = loaded.model.engine == PUNA
+    return Loaded(
+        context_length=engine.context,
+        parallel=engine.parallel,
+        weight_bytes=engine.weight_bytes,
+        cache_bytes=engine.cache_bytes,
+        kernels=loaded.ops.kernels if own else "ggml",
+        engine=loaded.model.engine,
+        vram_bytes=loaded.vram_bytes,
+        max_context=engine.room.max_context,
+        trained_context=loaded.trained_context,
+        exact_context=loaded.model.exact_context,
+        warnings=(problem,) if own and (problem := missing_kernels()) else loaded.warnings,
+    )
 
 
 def _take(frame: Frame[ToRunner], model: ChatModel, preparing: Preparing, channel: _Parent) -> None:
