@@ -28,6 +28,7 @@ from pathlib import Path
 from report import percentile
 
 from puna.engine.engine import Engine
+from puna.engine.room import EngineSizes
 from puna.model.load import load_model
 from puna.ops import default_backend
 from puna.options import Options
@@ -139,7 +140,7 @@ def main() -> None:
         if chosen.only not in (None, name):
             continue
         longest = chosen.long + 16 if name == "intruder" else SHARED + OWN + chosen.tokens
-        engine = Engine(loaded, context=longest, parallel=chosen.clients)
+        engine = Engine(loaded, EngineSizes(context=longest, parallel=chosen.clients))
         crowd = Crowd(engine, time.thread_time if chosen.cpu else time.perf_counter)
         if name == "intruder":
             result = intrusion(crowd, chosen.long)

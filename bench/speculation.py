@@ -35,6 +35,7 @@ from speculation_report import REPORT, Result, Run, line
 from puna.engine.drafting.draft_model import DraftModel
 from puna.engine.drafting.prediction_heads import PredictionHeads
 from puna.engine.engine import Engine
+from puna.engine.room import EngineSizes
 from puna.model.load import load_model
 from puna.ops import default_backend
 from puna.options import Options
@@ -95,7 +96,9 @@ class Runner:
         clock: Clock,
     ) -> None:
         self.loaded = load_model(path, draft=draft)
-        self.engine = Engine(self.loaded, context=_PROMPT + tokens + 8, parallel=streams, speculate=mode)
+        self.engine = Engine(
+            self.loaded, EngineSizes(context=_PROMPT + tokens + 8, parallel=streams), speculate=mode
+        )
         self._streams = streams
         self._ids: dict[str, int] = {}
         self._text: list[int] = []

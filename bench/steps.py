@@ -23,6 +23,7 @@ from puna.engine import executor as executor_module
 from puna.engine.answers import Answers
 from puna.engine.engine import Engine
 from puna.engine.replay import Replay
+from puna.engine.room import EngineSizes
 from puna.engine.scheduler import Scheduler
 from puna.engine.text import TextStream
 from puna.kvcache.causal import CausalCache
@@ -167,7 +168,8 @@ def main() -> None:
     ops = default_backend()
     ops.set_threads(chosen.threads)
     engine = Engine(
-        load_model(chosen.model, ops=ops), context=PROMPT + chosen.steps + 2, parallel=chosen.streams
+        load_model(chosen.model, ops=ops),
+        EngineSizes(context=PROMPT + chosen.steps + 2, parallel=chosen.streams),
     )
     total, parts = measure(
         engine,

@@ -31,6 +31,7 @@ from vision_report import REPORT, Result, Run, line, merged
 import puna
 from puna.engine.engine import Engine
 from puna.engine.requests import FittedPrompt, read_text
+from puna.engine.room import EngineSizes
 from puna.gguf import GGMLType
 from puna.model.load import LoadSettings, load_model
 from puna.ops import Weight, default_backend
@@ -65,7 +66,7 @@ class Puna:
         ops = default_backend()
         ops.set_threads(threads)
         loaded = load_model(text, LoadSettings(context=CONTEXT), projector=tower, ops=ops)
-        self._engine = Engine(loaded, context=CONTEXT)
+        self._engine = Engine(loaded, EngineSizes(context=CONTEXT))
         assert loaded.vision is not None
         self._encode, self._seconds = loaded.vision.encode, 0.0
         loaded.vision.encode = self._timed  # type: ignore[method-assign]

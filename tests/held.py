@@ -15,7 +15,7 @@ from tests.waiting import wait_until
 
 
 class HeldRunners:
-    """Of servers started with `settings`, the runners that start while a `stopping` block is open stop."""
+    """Settings of servers whose runners stop if they start within a `stopping` block."""
 
     def __init__(self, folder: Path) -> None:
         self._mark = folder / "stopping"

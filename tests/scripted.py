@@ -17,6 +17,7 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +37,7 @@ Piece = tuple[bytes, bool]
 
 
 def trigger(number: int) -> str:
-    """What a prompt says for script `number` to follow."""
+    """Return the text in a prompt that makes script `number` follow."""
     return f"<<{number}>>"
 
 
@@ -75,64 +76,28 @@ def write_scripted(
         raise ValueError(f"1 to {MAX_SCRIPTS} scripts fit, not {len(scripts)}")
     spoken = [piece for script in scripts for piece in script]
     controls = list(dict.fromkeys(data.decode() for data, control in spoken if control))
-    # Of two tokens with one text the later is what a text is encoded to: prompts have other tokens.
+    # Of two tokens with one text, the later one encodes it, so prompts have other tokens than scripts.
     texts = [_spelling(piece) for piece in spoken] + BYTES + ["ab"]
     types = [CONTROL if control else NORMAL for _, control in spoken] + [NORMAL] * 257
-    triggers = range(len(texts), len(texts) + len(scripts))
+    first_trigger = len(texts)
     texts += [trigger(number) for number in range(len(scripts))]
     types += [USER_DEFINED] * len(scripts)
+    end = len(texts)
     texts += [END, *controls]
     types += [CONTROL] * (1 + len(controls))
-    end = triggers.stop
-
-    dice = np.random.default_rng(7)
-    codes = dice.choice(np.float32([-1, 1]), (len(spoken), CODE))
-    asked = dice.choice(np.float32([-1, 1]), CODE)
-    orthogonal = np.ones((1, 1), np.float32)
-    while len(orthogonal) < MAX_SCRIPTS:
-        orthogonal = np.block([[orthogonal, orthogonal], [orthogonal, -orthogonal]])
-    script_code = slice(CODE, CODE + MAX_SCRIPTS)
-
-    embeddings = np.zeros((len(texts), HIDDEN), np.float32)
-    embeddings[:, :CODE] = asked
-    embeddings[: len(spoken), :CODE] = codes
-    embeddings[:, CONSTANT] = 1
-    output = np.zeros_like(embeddings)
-    first = 0
-    for number, script in enumerate(scripts):
-        embeddings[triggers[number], script_code] = orthogonal[number]
-        embeddings[triggers[number], MARK] = 1
-        begin = first if script else end
-        output[begin, :CODE] += asked * (0.265 if number == 0 else 0.25)
-        output[begin, script_code] += orthogonal[number] / 2
-        for piece in range(first + 1, first + len(script)):
-            output[piece, :CODE] += codes[piece - 1] / 2
-        if script:
-            embeddings[first + len(script) - 1, LAST] = 1
-        first += len(script)
-    output[end, LAST] = CODE / 2
-
-    query, key = np.zeros((2, HEAD, HIDDEN), np.float32)
-    value = np.zeros((HEAD, HIDDEN), np.float32)
-    query[HEAD - 1, CONSTANT] = key[HEAD - 1, MARK] = 30
-    value[:, script_code] = np.eye(HEAD)
-    nothing = np.zeros((32, HIDDEN), np.float32)
-    tensors: dict[str, NDArray[np.float32]] = {
-        "token_embd.weight": embeddings,
-        "output.weight": output,
-        "output_norm.weight": np.ones(HIDDEN, np.float32),
-        "blk.0.attn_norm.weight": np.ones(HIDDEN, np.float32),
-        "blk.0.ffn_norm.weight": np.ones(HIDDEN, np.float32),
-        "blk.0.attn_q.weight": query,
-        "blk.0.attn_k.weight": key,
-        "blk.0.attn_v.weight": value,
-        "blk.0.attn_output.weight": np.ascontiguousarray(value.T),
-        "blk.0.ffn_gate.weight": nothing,
-        "blk.0.ffn_up.weight": nothing,
-        "blk.0.ffn_down.weight": np.ascontiguousarray(nothing.T),
-    }
     writer = GGUFWriter(path, "llama")
-    for name, item in {
+    for name, item in _metadata(texts, types, end, context).items():
+        writer.add(name, item)
+    if template is not None:
+        writer.add("tokenizer.chat_template", template)
+    for name, tensor in _weights([len(script) for script in scripts], first_trigger, end, len(texts)).items():
+        writer.add_tensor(name, tensor)
+    writer.write()
+    return path
+
+
+def _metadata(texts: list[str], types: list[int], end: int, context: int) -> dict[str, Any]:
+    return {
         "general.name": "Scripted",
         "general.file_type": 0,
         "llama.block_count": 1,
@@ -154,14 +119,60 @@ def write_scripted(
         "tokenizer.ggml.merges": ["a b"],
         "tokenizer.ggml.eos_token_id": end,
         "tokenizer.ggml.add_bos_token": False,
-    }.items():
-        writer.add(name, item)
-    if template is not None:
-        writer.add("tokenizer.chat_template", template)
-    for name, tensor in tensors.items():
-        writer.add_tensor(name, tensor)
-    writer.write()
-    return path
+    }
+
+
+def _weights(
+    lengths: Sequence[int], first_trigger: int, end: int, vocab_size: int
+) -> dict[str, NDArray[np.float32]]:
+    """Return tensors that make scripts of these `lengths`, the first tokens, follow their triggers."""
+    spoken = sum(lengths)
+    dice = np.random.default_rng(7)
+    codes = dice.choice(np.float32([-1, 1]), (spoken, CODE))
+    asked = dice.choice(np.float32([-1, 1]), CODE)
+    orthogonal = np.ones((1, 1), np.float32)
+    while len(orthogonal) < MAX_SCRIPTS:
+        orthogonal = np.block([[orthogonal, orthogonal], [orthogonal, -orthogonal]])
+    script_code = slice(CODE, CODE + MAX_SCRIPTS)
+
+    embeddings = np.zeros((vocab_size, HIDDEN), np.float32)
+    embeddings[:, :CODE] = asked
+    embeddings[:spoken, :CODE] = codes
+    embeddings[:, CONSTANT] = 1
+    output = np.zeros_like(embeddings)
+    first = 0
+    for number, length in enumerate(lengths):
+        embeddings[first_trigger + number, script_code] = orthogonal[number]
+        embeddings[first_trigger + number, MARK] = 1
+        begin = first if length else end
+        output[begin, :CODE] += asked * (0.265 if number == 0 else 0.25)
+        output[begin, script_code] += orthogonal[number] / 2
+        for piece in range(first + 1, first + length):
+            output[piece, :CODE] += codes[piece - 1] / 2
+        if length:
+            embeddings[first + length - 1, LAST] = 1
+        first += length
+    output[end, LAST] = CODE / 2
+
+    query, key = np.zeros((2, HEAD, HIDDEN), np.float32)
+    value = np.zeros((HEAD, HIDDEN), np.float32)
+    query[HEAD - 1, CONSTANT] = key[HEAD - 1, MARK] = 30
+    value[:, script_code] = np.eye(HEAD)
+    nothing = np.zeros((32, HIDDEN), np.float32)
+    return {
+        "token_embd.weight": embeddings,
+        "output.weight": output,
+        "output_norm.weight": np.ones(HIDDEN, np.float32),
+        "blk.0.attn_norm.weight": np.ones(HIDDEN, np.float32),
+        "blk.0.ffn_norm.weight": np.ones(HIDDEN, np.float32),
+        "blk.0.attn_q.weight": query,
+        "blk.0.attn_k.weight": key,
+        "blk.0.attn_v.weight": value,
+        "blk.0.attn_output.weight": np.ascontiguousarray(value.T),
+        "blk.0.ffn_gate.weight": nothing,
+        "blk.0.ffn_up.weight": nothing,
+        "blk.0.ffn_down.weight": np.ascontiguousarray(nothing.T),
+    }
 
 
 def _spelling(piece: Piece) -> str:

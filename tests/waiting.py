@@ -34,7 +34,7 @@ def wait_until_asleep(pid: int, *, except_for: int = 0) -> None:
 
 
 def _wakes(pid: int, except_for: int) -> dict[str, tuple[str, ...] | None]:
-    """Of each thread how often it was taken off a core; None for one that runs or wants to."""
+    """Return how often each thread was taken off a core; None for a running or runnable one."""
     found: dict[str, tuple[str, ...] | None] = {}
     for thread in Path(f"/proc/{pid}/task").iterdir():
         if thread.name == str(except_for):

@@ -1,4 +1,4 @@
-"""How much work a call does, counted and not timed: the same on every machine, however busy."""
+"""Work of a call, counted instead of timed, and so the same on every machine, however busy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def calls(work: Callable[[], Any]) -> Counter[str]:
-    """How often `work` calls functions of Python and of C, by name.
+    """Count calls of Python and C functions in `work`, by name.
 
     What one C function does inside is not seen.
     """

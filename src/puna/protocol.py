@@ -1,7 +1,7 @@
 """Requests of the engine, its events, and the messages that carry both between server and runner.
 
-Plain data, shared with every process that takes part. A frame is a length (u32), the id of the request
-(u64), and that many bytes of msgpack.
+Plain data, shared by all processes. A frame is a length (u32) and the id of the request (u64), both
+little-endian, and that many bytes of msgpack.
 """
 
 from __future__ import annotations
@@ -22,78 +22,78 @@ from puna.grammar.format import Format
 from puna.kvcache.contents import CellCounts, Contents
 from puna.options import AUTO, PUNA, AdapterFile, AdapterScale, Options, Placement
 
-#: More samples of one prompt are a mistake, or an attack.
+#: Maximum samples of one prompt; more are a mistake, or an attack.
 MAX_SAMPLES: Final = 128
 
-#: Batch requests get what the interactive ones leave.
+#: Batch requests get the slots and room that interactive ones leave.
 Priority = Literal["interactive", "batch"]
 
 
 class WireMessage(msgspec.Struct, tag=True, frozen=True, kw_only=True):
-    """Base of everything that may cross a process border; `type` on the wire is the class name."""
+    """Base of all messages between processes; `type` on the wire is the class name."""
 
 
-#: What is to be continued: a text (control tokens in it are recognised, BOS is added as the model wants it),
-#: token ids, taken as they are, or what becomes a text by the model's template.
+#: The prompt: a text (with control tokens recognised, and BOS added if the model wants it), token ids, used
+#: as they are, or a chat or insertion, rendered by the model's template.
 Prompt = str | list[int] | Chat | Insert
 
 
 class Generate(WireMessage, frozen=True):
-    """Generate text: the one form a request has from the wire to the engine.
+    """A request to generate text, in the same form from the wire to the engine.
 
-    Answered by `Prompted`, `Chunk`*, then one `Done` or `Failed` with the same `id`, which whoever sends it
-    chooses. What is stated about the prompt (`template`, `context`, `think`) is used where templates are
-    (`puna.conversation`); the engine itself takes text and tokens, and answers without `Prompted`.
+    Answered by `Prompted`, `Chunk`*, then one `Done` or `Failed`, with the `id` that the sender chose. The
+    fields `template`, `context` and `think` are used where prompts are rendered (`puna.conversation`); the
+    engine itself takes text and tokens, and sends no `Prompted`.
 
-    With `samples` over 1, that many continuations are generated of one prompt, sample i with a seed i larger
-    than the one given; each ends with a `Done` or `Failed` of its own, and `sample` says whose an event is.
-    With `progress`, `Evaluated`* come before the first `Chunk`. With `prompt_logprobs`, `Scored`* do; a
-    `num_predict` of 0 then means that nothing is generated, where otherwise it means as many as without.
+    With `samples` over 1, that many continuations of one prompt are generated; sample i adds i to the seed.
+    Each ends with its own `Done` or `Failed`, and `sample` in events is its number. With `progress`,
+    `Evaluated`* come before the first `Chunk`. With `prompt_logprobs`, `Scored`* do, and a `num_predict` of 0
+    means that nothing is generated; otherwise it means no limit.
 
-    With a `format`, no token is drawn with which the answer (what follows thinking) could not become one; it
-    is one if it ends by itself.
+    With a `format`, tokens that the format rules out for the answer (the text after thinking) are never
+    drawn; an answer that ends by itself matches the format.
     """
 
     id: int = 0
     prompt: Prompt = ""
     options: Options = Options()  # without `stop`, texts end at the template's stop strings
     template: str = ""  # instead of the model file's own
-    parser: str = ""  # the name of how answers are read, in Ollama's words; empty: as the template says
-    stream_calls: bool = False  # a call's arguments come as they are written, not when it is complete
+    parser: str = ""  # Ollama's name of the parser of answers; empty: by the template
+    stream_calls: bool = False  # send a call's arguments as they are generated, not once it is complete
     context: list[int] | None = None  # tokens to put before the prompt
-    format: Format | None = None  # the shape the answer has
-    images: list[bytes] = []  # files; of a prompt that is text, in which `[img-N]` stands for them
-    think: bool | str | None = None  # whether, or how hard; where it is set, thinking is told from text
+    format: Format | None = None  # that the answer must match
+    images: list[bytes] = []  # files, which `[img-N]` stands for in a prompt that is text
+    think: bool | str | None = None  # whether to think, or how hard; if set, thinking is sent apart from text
     truncate: bool = True
     shift: bool = True
     logprobs: bool = False
     top_logprobs: int = 0
-    sampled_logprobs: bool = False  # of generated tokens, as they were drawn, instead of the model's own
+    sampled_logprobs: bool = False  # log-probabilities after sampling options, instead of the model's own
     ignore_eos: bool = False
     samples: int = 1
     prompt_logprobs: bool = False  # with `top_logprobs` alternatives
-    progress: bool = False  # say after each step how far the prompt is
-    cache_prompt: bool = True  # take what earlier requests have left behind, and leave something behind
-    lora: list[AdapterScale] | None = None  # adapters it is computed with; None: those of the model
+    progress: bool = False  # report the progress of the prompt after each step
+    cache_prompt: bool = True  # reuse prefixes of earlier requests, and leave one for later ones
+    lora: list[AdapterScale] | None = None  # adapters to use; None: those of the model
     priority: Priority = "interactive"
-    client: str = ""  # who asks: waiting requests of several clients take turns
+    client: str = ""  # waiting requests of different clients take turns
 
 
 class Embed(WireMessage, frozen=True):
-    """Make a vector of each of `inputs`. Answered by an `Embedded` or `Failed` for each, in any order.
+    """A request for vectors of `inputs`. Answered by an `Embedded` or `Failed` for each, in any order.
 
-    Inputs are as in `Generate`. A vector is made of the model's hidden states as it was trained for, or as
-    `pooling` says ("mean", "cls", "last"). It is cut to its first `dimensions` values (0: all), then made
-    1 long.
+    Inputs are texts or tokens, as in `Generate`. The model's hidden states are pooled as it was trained, or
+    by `pooling` ("mean", "cls", "last"). A vector is cut to its first `dimensions` values (0: all), then
+    normalised to length 1 (`normalize`).
 
-    With a `query`, the inputs are documents, and what a reranker makes of each is one value: how likely it is
-    that the document answers the query, 0 to 1.
+    With a `query`, the inputs are documents, and a reranker's result for each is one value from 0 to 1: the
+    probability that the document answers the query.
     """
 
     inputs: list[str | list[int]]
     id: int = 0
-    num_ctx: int = 0  # tokens of an input; 0: as many as the model was loaded for
-    truncate: bool = True  # drop the end of what is too long
+    num_ctx: int = 0  # maximum tokens of an input; 0: those the model was loaded for
+    truncate: bool = True  # drop the end of inputs that are too long
     normalize: bool = True
     dimensions: int = 0
     pooling: str | None = None
@@ -113,7 +113,7 @@ class TopLogprob(msgspec.Struct, frozen=True):
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
-    """The natural log-probability, of the raw logits unless asked otherwise, of a token and the best."""
+    """Natural log-probabilities of a token and of the likeliest ones, by default from the raw logits."""
 
     token: str
     logprob: float
@@ -122,10 +122,10 @@ class TokenLogprob(msgspec.Struct, frozen=True):
 
 
 class Prompted(WireMessage, frozen=True):
-    """The prompt a request came to, before anything is made of it.
+    """The rendered prompt of a request, before it is evaluated.
 
-    `tokens` begin with those of the request's `context`. Where the prompt is scored, its text begins at
-    token `begin`, and when that is the first, it is spelled `first`.
+    `tokens` begin with those of the request's `context`. If the prompt is scored, its text begins at token
+    `begin`, and `first` is the text of that token if no other precedes it.
     """
 
     id: int
@@ -136,10 +136,10 @@ class Prompted(WireMessage, frozen=True):
 
 
 class Chunk(WireMessage, frozen=True):
-    """Output that is final: never half a character, never the start of a stop string or of a model's markup.
+    """Final output: never part of a character, of a stop string or of a model's markup.
 
-    `thinking` comes before the text, and `calls` come after it. `tokens` and `logprobs` belong to the tokens
-    whose text begins in this chunk, or begins to be held back with it.
+    `thinking` precedes the text, and `calls` follow it. `tokens` and `logprobs` belong to the tokens whose
+    text begins in this chunk, or is held back after it.
     """
 
     id: int
@@ -152,9 +152,9 @@ class Chunk(WireMessage, frozen=True):
 
 
 class Scored(WireMessage, frozen=True):
-    """How likely the next tokens of the prompt were, each after all before it.
+    """Log-probabilities of the next tokens of the prompt, each given all before it.
 
-    The first token of a prompt comes after nothing: it has no log-probability and is None.
+    That of a prompt's first token, which follows nothing, is None.
     """
 
     id: int
@@ -164,7 +164,7 @@ class Scored(WireMessage, frozen=True):
 
 
 class Evaluated(WireMessage, frozen=True):
-    """`done` of the `total` tokens of the prompt are evaluated, `cached` of them by earlier requests.
+    """Progress of a prompt: `done` of `total` tokens are evaluated, `cached` of them by earlier requests.
 
     The others took `duration` nanoseconds so far.
     """
@@ -186,14 +186,16 @@ class Done(WireMessage, frozen=True):
     eval_count: int  # includes the end token and tokens cut by a stop string
     eval_duration: int
     cached: int = 0  # prompt tokens taken from the cache instead of evaluated
-    truncated: int = 0  # prompt tokens dropped because the prompt did not fit, messages left out among them
+    truncated: int = (
+        0  # prompt tokens dropped because the prompt did not fit, those of dropped messages included
+    )
     shifted: int = 0  # tokens dropped from the context while generating
     stop: str | None = None  # the stop string that ended it, if one did
-    # With `logprobs`, of the tokens that ended it and are in no chunk: the end token, or a stop string's.
+    # With `logprobs`: of the final tokens that are in no chunk, which are the end token or a stop string's.
     ending: list[TokenLogprob] = []
-    drafted: int = 0  # tokens that were guessed
-    accepted: int = 0  # of these, those that came true
-    drafted_by: str = ""  # "prompt", "draft" or "mtp", as in `speculate`; "format": what that forces alone
+    drafted: int = 0  # draft tokens
+    accepted: int = 0  # draft tokens that were right
+    drafted_by: str = ""  # "prompt", "draft" or "mtp", as in `speculate`; "format": forced tokens only
     sample: int = 0
 
 
@@ -202,9 +204,9 @@ class Embedded(WireMessage, frozen=True):
 
     id: int
     vector: bytes  # little-endian float32
-    prompt_eval_count: int  # without those that were dropped
-    cached: int = 0  # of these, taken from the cache instead of evaluated
-    truncated: int = 0  # dropped because the input did not fit
+    prompt_eval_count: int  # without dropped tokens
+    cached: int = 0  # tokens taken from the cache instead of evaluated
+    truncated: int = 0  # tokens dropped because the input did not fit
     sample: int = 0
 
 
@@ -231,11 +233,11 @@ T = TypeVar("T")
 
 
 def pack(message: WireMessage) -> bytes:
-    """`message` as one frame. Raises `RequestError` when it cannot be one."""
+    """Return `message` as one frame. Raises `RequestError` when it cannot be encoded."""
     try:
         body = _encoder.encode(message)
     except (OverflowError, RecursionError, UnicodeError) as error:
-        # JSON knows larger numbers, deeper nesting and other strings than msgpack.
+        # JSON allows larger numbers, deeper nesting and other strings than msgpack.
         raise RequestError(f"the request cannot be passed to the model: {error}") from error
     if len(body) > MAX_FRAME_BYTES:
         raise RequestError(
@@ -246,7 +248,7 @@ def pack(message: WireMessage) -> bytes:
 
 
 class Frame(Generic[T]):
-    """A message as it arrived, of request `id`; decoding it is left to whoever has the time."""
+    """A received message of request `id`, not decoded yet, so that another thread can do it."""
 
     def __init__(self, id: int, body: bytes, decoder: msgspec.msgpack.Decoder[T]) -> None:
         self.id = id
@@ -255,24 +257,24 @@ class Frame(Generic[T]):
         self._decoder = decoder
 
     def message(self) -> T:
-        """Raises `RunnerError` if it is none that is expected here."""
+        """Decode the message. Raises `RunnerError` if it is malformed or of an unexpected type."""
         try:
             return self._decoder.decode(self._body)
         except (msgspec.DecodeError, RecursionError) as error:
-            raise RunnerError(f"a frame is no message: {error}") from error
+            raise RunnerError(f"a frame is not a valid message: {error}") from error
 
 
 class Unpacker(Generic[T]):
-    """Cuts received bytes into frames with messages of the union `kind`."""
+    """Splits received bytes into frames with messages of the union `kind`."""
 
     def __init__(self, kind: type[T] | object) -> None:
         self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(kind)
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Frame[T]]:
-        """Add received bytes; returns the frames completed by them.
+        """Add received bytes; return the frames they complete.
 
-        Raises `RunnerError` when a frame is announced that is too long: the stream is then lost.
+        Raises `RunnerError` when a frame is too long; the stream is then unusable.
         """
         self._buffer += data
         frames = []
@@ -292,7 +294,7 @@ class Unpacker(Generic[T]):
 
 
 class Channel(Generic[T]):
-    """A blocking socket that carries messages; any thread may send, one receives."""
+    """A blocking socket for messages; any thread may send, one receives."""
 
     def __init__(self, sock: socket.socket, receives: type[T] | object) -> None:
         self._sock = sock
@@ -307,7 +309,7 @@ class Channel(Generic[T]):
             self._sock.sendall(frame)
 
     def receive(self) -> Frame[T] | None:
-        """The next frame, or None when the other side has closed."""
+        """Return the next frame, or None when the other side has closed."""
         while not self._ready:
             data = self._sock.recv(1 << 16)
             if not data:
@@ -316,11 +318,11 @@ class Channel(Generic[T]):
         return self._ready.popleft()
 
 
-#: Exit statuses of a runner that cannot go on: memory could not be had, or what it does cannot be relied on.
+#: Exit statuses of a runner that cannot continue: out of memory, or its state is in doubt.
 OUT_OF_MEMORY = 12
 IN_DOUBT = 13
 
-#: A longer message is refused where it is made; one that is announced is a broken peer.
+#: Longer messages are refused by the sender; a longer frame means that the peer is broken.
 MAX_FRAME_BYTES = 256 * 1024 * 1024
 
 
@@ -328,47 +330,47 @@ MAX_FRAME_BYTES = 256 * 1024 * 1024
 
 
 class Load(WireMessage, frozen=True):
-    """The first message: load this model. After `Refused` there may be another.
+    """The first message: load this model. Another may follow after `Refused`.
 
     Answered by `LoadingProgress`*, then `Loaded`, `Refused` or `Failed(id=0)`.
     """
 
     path: str
-    num_ctx: int  # tokens per sequence; 0: what the model was trained for, as far as memory goes
+    num_ctx: int  # tokens per sequence; 0: what the model was trained for, if memory allows
     parallel: int = 1
     num_batch: int = 512
     num_thread: int = 0
     kv_cache_type: str = "f16"
-    draft: str = ""  # path of a model that guesses
-    projector: str = ""  # path of the vision tower, where it has a file of its own
+    draft: str = ""  # path of a draft model
+    projector: str = ""  # path of the vision tower, if that has its own file
     adapters: tuple[AdapterFile, ...] = ()
-    speculate: str | None = None  # how requests guess that do not say
-    reserved: int = 0  # bytes of memory to leave, which other models' caches may come to take
+    speculate: str | None = None  # drafting mode of requests that name none
+    reserved: int = 0  # bytes of memory to leave for the caches of other models
     engine: str = AUTO
     placement: Placement = Placement()  # for llama.cpp
 
 
 class Cancel(WireMessage, frozen=True):
-    """Stop generating or embedding `id`. Answered by nothing: a cancelled request is forgotten."""
+    """Stop generating or embedding `id`. Not answered: a cancelled request is forgotten."""
 
     id: int
 
 
 class Render(WireMessage, frozen=True):
-    """What the prompt of `request` comes to. Answered by `Prompted` with the `id` of this message."""
+    """Render the prompt of `request`. Answered by `Prompted` with the `id` of this message."""
 
     id: int
     request: Generate
 
 
 class Ping(WireMessage, frozen=True):
-    """Answered by `Pong` at once, also while a step is being computed."""
+    """Ask how busy the runner is. Answered by `Pong` at once, even during a step."""
 
     id: int
 
 
 class Grow(WireMessage, frozen=True):
-    """Let requests have `num_ctx` tokens, without loading again. Answered by `Grown`, or `Failed`."""
+    """Raise the maximum context to `num_ctx` without reloading. Answered by `Grown`, or `Failed`."""
 
     id: int
     num_ctx: int
@@ -376,7 +378,7 @@ class Grow(WireMessage, frozen=True):
 
 
 class Inspect(WireMessage, frozen=True):
-    """Answered by `Inspected` after the current step."""
+    """Ask for the contents of the caches. Answered by `Inspected` after the current step."""
 
     id: int
 
@@ -385,7 +387,7 @@ class Inspect(WireMessage, frozen=True):
 
 
 class LoadingProgress(WireMessage, frozen=True):
-    """Loading: `done` of `total` bytes of weights are in place."""
+    """Progress of loading: `done` of `total` bytes of weights."""
 
     done: int
     total: int
@@ -394,33 +396,33 @@ class LoadingProgress(WireMessage, frozen=True):
 class Loaded(WireMessage, frozen=True):
     """The model is ready."""
 
-    context_length: int  # tokens per sequence in force, after clamping to what the model was trained for
+    context_length: int  # tokens per sequence, after clamping to what the model was trained for
     parallel: int
     weight_bytes: int
     cache_bytes: int
-    kernels: str = ""  # what computes: the instruction set of the kernels, numpy or (llama.cpp's) ggml
-    engine: str = PUNA  # which runs it
-    vram_bytes: int = 0  # of the weights, on GPUs
-    max_context: int = 0  # what `context_length` can grow to
-    trained_context: int = 0  # more is never given; 0: unknown
-    exact_context: bool = False  # whether answers depend on the `num_ctx` it was loaded with
-    warnings: tuple[str, ...] = ()  # what whoever uses the model should know
+    kernels: str = ""  # the instruction set of the kernels, numpy or (with llama.cpp) ggml
+    engine: str = PUNA  # that runs the model
+    vram_bytes: int = 0  # weights on GPUs
+    max_context: int = 0  # that `context_length` can grow to
+    trained_context: int = 0  # upper limit of every context; 0: unknown
+    exact_context: bool = False  # answers depend on the `num_ctx` of loading
+    warnings: tuple[str, ...] = ()  # for users of the model
 
 
 class Grown(WireMessage, frozen=True):
-    """What of `Loaded` is another now."""
+    """The changed fields of `Loaded`."""
 
     id: int
     context_length: int
     cache_bytes: int
 
     def of(self, loaded: Loaded) -> Loaded:
-        """What was `loaded`, as it is now."""
+        """Return `loaded` with these fields."""
         return replace(loaded, context_length=self.context_length, cache_bytes=self.cache_bytes)
 
 
 class Refused(WireMessage, frozen=True):
-    """The model needs `needed` bytes of memory, and `available` are free (0: unknown)."""
+    """Too little memory: the model needs `needed` bytes, and `available` are free (0: unknown)."""
 
     message: str
     needed: int
@@ -428,19 +430,19 @@ class Refused(WireMessage, frozen=True):
 
 
 class Pong(WireMessage, frozen=True):
-    """`active` requests run or wait; the current step began `step_age_s` seconds ago (0 when idle)."""
+    """State of a runner: `active` requests, and the age of the current step (0 when idle)."""
 
     id: int
     active: int
-    running: int  # of the active ones
+    running: int  # active requests that are not waiting
     step_age_s: float
     cache_bytes: int  # memory provided for the caches so far
     cells: list[CellCounts]
-    evicted: int  # cells finished requests had to give up for others, since the model was loaded
+    evicted: int  # cells of finished requests evicted since the model was loaded
 
 
 class Inspected(WireMessage, frozen=True):
-    """What the model's caches hold."""
+    """The contents of the model's caches."""
 
     id: int
     caches: list[Contents]

@@ -29,7 +29,7 @@ def files_of(*paths: Path) -> list[AdapterFile]:
 
 
 def merging(model: Any, first: TinyAdapter, second: TinyAdapter) -> Callable[[Uses], Any]:
-    """What `model` is with adapters merged into it."""
+    """Return `model` with adapters merged into its weights."""
     made: dict[Uses, Any] = {}
 
     def merged(uses: Uses) -> Any:
@@ -78,7 +78,7 @@ def check_mixed(tuned: Tuned) -> None:
 
 
 def check_alone(ours: LoadedModel, tokens: int) -> None:
-    """That streams with other scales of the first adapter are as each is alone, and differ."""
+    """Check that streams with different scales of an adapter differ, and are each the same as alone."""
     together, alone = Run(ours), Run(ours)
     settings = {"num_predict": tokens, "temperature": 0, "ignore_eos": True}
     scales = [0.0, 1.0, 2.0]

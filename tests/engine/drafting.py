@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from puna.engine.drafting.payoff import Cost, StepEstimate
-from puna.engine.drafts import PromptLookup
+from puna.engine.drafting.speculation import PromptLookup
 from puna.model.load import LoadedModel
 from tests.engine.runs import Run
 

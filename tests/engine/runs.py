@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from puna.batch import Batch, BatchArrays, Input
 from puna.engine.engine import Engine
+from puna.engine.room import EngineSizes
 from puna.engine.sequence import Generation
 from puna.engine.text import TextStream
 from puna.kvcache.celled import CellCache
@@ -34,9 +35,9 @@ class Run:
     def __init__(self, loaded: LoadedModel, **settings: Any) -> None:
         if (draft := settings.pop("draft", None)) is not None:
             loaded = replace(loaded, draft=draft)
-        self.engine = Engine(
-            loaded, **{"context": 64, "parallel": 4, "cache_types": KVTypes.parse("f32"), **settings}
-        )
+        others = {name: settings.pop(name) for name in ("speculate", "growable") if name in settings}
+        sizes = {"context": 64, "parallel": 4, "cache_types": KVTypes.parse("f32"), **settings}
+        self.engine = Engine(loaded, EngineSizes(**sizes), **others)
         self.events: dict[int, list[Event]] = defaultdict(list)
         self.ended: list[int] = []  # requests, in this order
         self.rows: list[int] = []  # of each step
@@ -163,7 +164,7 @@ class Watched(Run):
 
     @property
     def positions(self) -> list[list[int]]:
-        """Of each batch."""
+        """Positions of the rows of each batch."""
         return [batch.positions.tolist() for batch in self.batches]
 
 

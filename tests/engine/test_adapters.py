@@ -52,7 +52,7 @@ def qwen2(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
 
 @pytest.fixture(scope="module")
 def phi3(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
-    """Whose queries, keys and values are rows of one tensor."""
+    """A model whose queries, keys and values are rows of one tensor."""
     folder, model = tmp_path_factory.mktemp("phi3"), original(PHI3)
     first = TinyAdapter(("qkv_proj", "o_proj"), seed=3)
     second = TinyAdapter(("gate_up_proj", "down_proj"), rank=6, seed=4)
@@ -72,7 +72,7 @@ def phi3(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
-    """With adapters as PEFT saves them, and queries and keys in another order than transformers'."""
+    """A model with adapters saved by PEFT, and queries and keys in another order than transformers'."""
     folder, config = tmp_path_factory.mktemp("llama"), TinyLlama()
     model = config.build()
     first, second = TinyAdapter(ATTENTION, seed=5), TinyAdapter(FEED_FORWARD, rank=2, alpha=3.0, seed=6)
@@ -101,7 +101,7 @@ def test_a_prefix_is_taken_only_from_requests_with_the_same_adapters(qwen2: Tune
     assert cached == [0] * len(MIXED) + [len(PROMPT) - 1] * len(MIXED) + [0]
 
 
-def test_what_the_model_was_loaded_for_counts_where_nothing_is_said(tmp_path: Path, qwen2: Tuned) -> None:
+def test_adapters_of_loading_apply_by_default(tmp_path: Path, qwen2: Tuned) -> None:
     _, merged = qwen2
     model, first = original(QWEN2), TinyAdapter(ATTENTION, seed=1)
     path = first.write_gguf(tmp_path / "a.gguf", "qwen2", model, SPLIT)
@@ -116,7 +116,7 @@ def test_what_the_model_was_loaded_for_counts_where_nothing_is_said(tmp_path: Pa
         assert np.abs(scores_of(run, number) - following.numpy()).max() < 1e-3
 
 
-def test_embeddings_are_those_of_the_merged_weights(qwen2: Tuned) -> None:
+def test_embeddings_equal_those_of_merged_weights(qwen2: Tuned) -> None:
     ours, merged = qwen2
     run = Run(ours, batch_size=64)
     for number, uses in enumerate(MIXED):
@@ -259,9 +259,7 @@ def test_settings_of_peft_that_are_not_known_are_refused(
         load_model(path, adapters=[AdapterFile(str(folder))])
 
 
-def test_what_an_adapter_changes_of_the_tower_is_left_out_if_wanted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tower_weights_of_an_adapter_can_be_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from safetensors.torch import load_file, save_file
 
     model = original(QWEN2)

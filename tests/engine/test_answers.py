@@ -1,4 +1,4 @@
-"""How likely a prompt was: scored in parts, beside others, against one forward pass of the model."""
+"""Scores of a prompt, computed in parts and beside others, against one forward pass of the model."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_scored_prompt_can_be_continued(tiny: LoadedModel) -> None:
         assert logprob.top[0].logprob >= logprob.logprob
 
 
-def test_what_is_remembered_does_not_shorten_the_score(tiny: LoadedModel) -> None:
+def test_cached_prefixes_do_not_shorten_the_score(tiny: LoadedModel) -> None:
     run = Run(tiny)
     run.one(PROMPT)
     run.submit(1, PROMPT, prompt_logprobs=True, num_predict=0)
@@ -98,7 +98,7 @@ def test_poisoned_logits_fail_a_score(tiny: LoadedModel, monkeypatch: pytest.Mon
     assert run.leaked() == 0
 
 
-def test_who_wants_to_know_hears_how_far_the_prompt_is(tiny: LoadedModel) -> None:
+def test_progress_is_sent_on_request(tiny: LoadedModel) -> None:
     run = Run(tiny, batch_size=16)
 
     def heard(number: int, prompt: list[int], **settings: object) -> list[tuple[int, int, int]]:

@@ -1,4 +1,4 @@
-"""Who gets how much of a batch."""
+"""Shares of sequences in a batch."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def counts(sequences, budget: int, **how) -> dict[int, int]:
     return {batch_slice.sequence.id: batch_slice.count for batch_slice in plan(sequences, budget, **how)}
 
 
-def test_every_generating_sequence_goes_on_whatever_the_budget() -> None:
+def test_every_decoding_sequence_is_in_every_batch() -> None:
     running = [sequence(0, 50), *(sequence(number, 1, generated=3) for number in (1, 2, 3))]
     assert counts(running, 0) == {1: 1, 2: 1, 3: 1}
     assert counts(running, 2) == {0: 2, 1: 1, 2: 1, 3: 1}
@@ -63,7 +63,7 @@ def test_half_of_the_budget_is_for_the_oldest_prompt_and_the_rest_for_the_shorte
     assert counts(running, 20) == {0: 10, 2: 4, 3: 6}
 
 
-def test_what_short_prompts_leave_is_for_the_oldest() -> None:
+def test_oldest_prompt_gets_what_short_ones_leave() -> None:
     assert counts([sequence(0, 50), sequence(1, 3)], 20) == {0: 17, 1: 3}
     assert counts([sequence(0, 3), sequence(1, 50)], 20) == {0: 3, 1: 17}
 
@@ -81,7 +81,7 @@ def test_a_single_token_prompt_is_a_prompt() -> None:
     assert not sequence(0, 7, generated=1).decoding
 
 
-def test_a_prompt_pauses_where_somebody_waits_to_share_it() -> None:
+def test_prompt_pauses_where_a_waiting_request_shares_it() -> None:
     running = [sequence(0, 50, held=10), sequence(1, 50)]
     assert counts(running, 100, pauses={running[0]: 15}) == {0: 5, 1: 50}
     assert counts(running, 100, pauses={running[0]: 10}) == {0: 50, 1: 50}  # it is past that
@@ -96,7 +96,7 @@ def test_inputs_that_belong_together_are_not_torn_apart() -> None:
 
 
 @pytest.mark.scenario(129)
-def test_a_group_beyond_the_budget_goes_as_a_whole_when_it_is_the_oldest() -> None:
+def test_oldest_group_may_exceed_the_budget() -> None:
     assert counts([sequence(0, 12, groups={0: 9}), sequence(1, 1, generated=1)], 4) == {0: 10, 1: 1}
     assert counts([sequence(0, 12), sequence(1, 12, groups={0: 9})], 4) == {0: 4}
 
@@ -130,7 +130,7 @@ def test_a_batch_holds_each_share_at_its_positions_and_wants_logits_of_complete_
     assert batch.outputs.tolist() == [0, 2]  # each samples from its own row
 
 
-def test_when_all_rows_are_wanted_none_is_named() -> None:
+def test_outputs_are_none_if_all_rows_are_wanted() -> None:
     running = [sequence(number, 1, generated=1) for number in range(3)]
     assert assemble(plan(running, 4)).outputs is None
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from puna.engine.bench import Bench
-from puna.engine.engine import REMEMBERED
+from puna.engine.room import REMEMBERED
 from tests.tiny.llama import tiny_llama_gguf
 
 
@@ -34,5 +34,5 @@ def test_decoding_goes_on_after_a_filled_cache(bench: Bench) -> None:
 
 
 def _lengths(bench: Bench) -> list[int]:
-    """Of everything the cache remembers."""
+    """Return the lengths of all cache sequences."""
     return [bench._engine.cache.length(row) for row in range(2 + REMEMBERED)]

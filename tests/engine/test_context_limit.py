@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from puna.batch import Input
-from puna.engine.room import shift_count, truncate
+from puna.engine.batching import shift_count, truncate
 from puna.errors import ContextLengthError
 from puna.model.load import LoadedModel
 from tests.engine.runs import Run, Watched, let_it_say
@@ -82,7 +82,7 @@ def test_a_prompt_as_long_as_the_context_has_one_token_without_shift(tiny: Loade
 
 
 @pytest.mark.scenario(141)
-def test_a_group_stays_whole_when_the_context_is_full(tiny: LoadedModel) -> None:
+def test_full_context_does_not_split_groups(tiny: LoadedModel) -> None:
     prompt = [Input(token, same_batch=3 if i == 5 else 0) for i, token in enumerate(PROMPT[:9])]
     inputs, dropped = truncate(prompt, 8, 1)
     assert ([item.token for item in inputs], dropped) == (PROMPT[:1] + PROMPT[2:9], 1)
@@ -96,9 +96,7 @@ def test_a_group_stays_whole_when_the_context_is_full(tiny: LoadedModel) -> None
 
 @pytest.mark.scenario(142)
 @pytest.mark.parametrize("streams", [1, 2])
-def test_where_nothing_can_be_moved_what_stays_is_evaluated_again(
-    recurrent: LoadedModel, streams: int
-) -> None:
+def test_kept_inputs_are_evaluated_again_if_keys_cannot_shift(recurrent: LoadedModel, streams: int) -> None:
     context, keep, predict = 32, 4, 60
     run = Run(recurrent, context=context)
     for number in range(streams):

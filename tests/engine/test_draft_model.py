@@ -52,7 +52,7 @@ def leaked_by_draft(run: Run) -> int:
     return int(cells.capacity - cells.free)
 
 
-def test_the_model_itself_guesses_what_it_says(tiny: LoadedModel, always: None) -> None:
+def test_drafts_of_the_model_itself_are_accepted(tiny: LoadedModel, always: None) -> None:
     run = compare(tiny, None, draft=tiny, temperature=0.0)
     tried, accepted = drafted(run)
     assert tried == accepted > 50
@@ -100,7 +100,7 @@ def test_a_long_prompt_is_read_by_and_by(
     assert done.accepted == done.drafted > 5
 
 
-def test_a_second_turn_finds_what_the_draft_model_has_read(tiny: LoadedModel, always: None) -> None:
+def test_second_turn_reuses_the_draft_models_entry(tiny: LoadedModel, always: None) -> None:
     run = Run(tiny, draft=tiny)
     first, _ = run.one(PROMPTS[2], num_predict=20)
     draft_model = run.engine._drafter
@@ -154,12 +154,12 @@ def test_models_with_other_tokens_are_refused(tiny: LoadedModel) -> None:
         Run(tiny, draft=load_model(demo.path()))
 
 
-def test_models_that_cannot_take_back_are_refused(tmp_path: Path) -> None:
+def test_models_whose_cache_cannot_remove_drafts_are_refused(tmp_path: Path) -> None:
     gemma = load_model(tiny_gemma3_gguf(tmp_path / "gemma3.gguf", TinyGemma3(layers=3, pattern=3, window=6)))
     lfm2 = load_model(tiny_lfm2_gguf(tmp_path / "lfm2.gguf"))
-    with pytest.raises(RequestError, match="cannot be a draft model: its cache cannot take back"):
+    with pytest.raises(RequestError, match="cannot be a draft model: its cache cannot remove several"):
         Run(gemma, draft=gemma)
-    with pytest.raises(RequestError, match="cannot be a draft model: its cache cannot take back"):
+    with pytest.raises(RequestError, match="cannot be a draft model: its cache cannot remove several"):
         Run(lfm2, draft=lfm2)
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from puna.batch import Input
-from puna.engine.embedding import EmbeddingInput
 from puna.engine.prefix_cache import PrefixEntry
+from puna.engine.sequence import EmbeddingInput
 from puna.errors import ContextLengthError, RequestError, UnavailableError
 from puna.model.load import LoadedModel, load_model
 from puna.model.pooling import Pooling
@@ -50,7 +50,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
-def test_vectors_are_those_pooled_from_the_reference(pair: tuple[LoadedModel, Any], pooling: str) -> None:
+def test_vectors_equal_pooled_reference_states(pair: tuple[LoadedModel, Any], pooling: str) -> None:
     ours, theirs = pair
     found = vectors(ours, *TEXTS, pooling=pooling, normalize=False)
     for vector, tokens in zip(found, TEXTS, strict=True):
@@ -96,7 +96,7 @@ def test_vectors_are_1_long_and_dimensions_are_cut_before_that(tiny: LoadedModel
     assert vectors(tiny, TEXTS[0], dimensions=-3).shape == (1, 64)
 
 
-def test_a_text_is_what_its_tokens_are(tiny: LoadedModel) -> None:
+def test_text_and_its_tokens_give_the_same_vector(tiny: LoadedModel) -> None:
     found = vectors(tiny, "hello world", tiny.tokenizer.encode("hello world"), "")
     assert same_bits(found[0], found[1])
     assert same_bits(found[2], vectors(tiny, [tiny.tokenizer.bos_id])[0])
@@ -195,7 +195,7 @@ def test_where_nothing_can_be_remembered_texts_take_the_places_there_are(tiny: L
     assert run.leaked() == 0
 
 
-def test_of_equal_kind_those_of_the_batch_make_way(tiny: LoadedModel) -> None:
+def test_batch_sequences_of_equal_kind_are_preempted(tiny: LoadedModel) -> None:
     run = Run(tiny, parallel=1, remembered=2, batch_size=4)
     run.submit(0, [1, 2], num_predict=12, priority="batch")
     run.engine.step()
@@ -235,7 +235,7 @@ def test_generations_and_embeddings_go_on_side_by_side(tiny: LoadedModel, poolin
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
-def test_one_that_has_to_make_room_begins_anew(tiny: LoadedModel, pooling: str) -> None:
+def test_preempted_input_starts_over(tiny: LoadedModel, pooling: str) -> None:
     run = Run(tiny, context=64, capacity=64, batch_size=8)
     text = TEXTS[4]
     run.embed(1, text, pooling=pooling, priority="batch")
@@ -263,9 +263,7 @@ def test_cancelling_ends_all_inputs(tiny: LoadedModel) -> None:
 
 
 @pytest.mark.parametrize(("pooling", "cached"), [("mean", 0), ("cls", 0), ("last", 30)])
-def test_only_the_last_state_can_do_with_what_is_in_the_cache(
-    tiny: LoadedModel, pooling: str, cached: int
-) -> None:
+def test_only_last_pooling_reuses_cached_inputs(tiny: LoadedModel, pooling: str, cached: int) -> None:
     run = Run(tiny)
     run.submit(0, TEXTS[4][:30], num_predict=1)
     run.finish()
@@ -287,7 +285,7 @@ def test_a_beginning_from_the_cache_changes_nothing_in_any_model(pair: tuple[Loa
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
-def test_a_generation_goes_on_from_what_was_embedded(tiny: LoadedModel, pooling: str) -> None:
+def test_generation_reuses_an_embedded_prefix(tiny: LoadedModel, pooling: str) -> None:
     expected, _ = Run(tiny).one(TEXTS[4])
     run = Run(tiny)
     run.embed(1, TEXTS[4][:35], pooling=pooling)
@@ -320,7 +318,7 @@ def test_a_common_beginning_is_evaluated_once(tiny: LoadedModel) -> None:
 
 
 @pytest.mark.scenario(184)
-def test_what_is_too_long_is_cut_at_its_end(tiny: LoadedModel) -> None:
+def test_too_long_inputs_are_cut_at_the_end(tiny: LoadedModel) -> None:
     text = " story" * 200
     run = Run(tiny, context=20)
     run.embed(0, text, [7] * 30, "hello")

@@ -1,4 +1,4 @@
-"""How generations end, what is counted, and that failures stay with the request that caused them."""
+"""Ends of generations, their counts, and failures, which must not affect other requests."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_any_of_several_end_tokens_ends(tiny: LoadedModel, monkeypatch: pytest.M
 
 
 @pytest.mark.scenario(165)
-def test_what_was_held_is_shown_at_the_end(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_text_is_sent_at_the_end(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     let_it_say(monkeypatch, tiny, [*ids(tiny, "w", "o"), end_of(tiny)], len(PROMPT))
     run = Run(tiny)
     tokens, done = run.one(PROMPT, stop=["world"], ignore_eos=False)
@@ -89,7 +89,7 @@ def test_what_was_held_is_shown_at_the_end(tiny: LoadedModel, monkeypatch: pytes
     ],
     ids=["159-whole", "160-half-of-the-newest", "161-half-of-an-older"],
 )
-def test_what_follows_a_cut_answer_finds_what_it_has_in_common(
+def test_next_turn_after_a_cut_answer_reuses_the_shared_prefix(
     tiny: LoadedModel,
     monkeypatch: pytest.MonkeyPatch,
     answer: list[str],
@@ -138,7 +138,7 @@ def test_log_probabilities_do_not_depend_on_options(tiny: LoadedModel) -> None:
 
 
 @pytest.mark.scenario(181)
-def test_a_prompt_counts_in_full_whatever_of_it_was_remembered(tiny: LoadedModel) -> None:
+def test_prompt_counts_include_cached_tokens(tiny: LoadedModel) -> None:
     run = Run(tiny, context=16)
     run.one(PROMPT, num_predict=3)
     run.submit(1, PROMPT, num_predict=3)
@@ -152,9 +152,7 @@ def test_a_prompt_counts_in_full_whatever_of_it_was_remembered(tiny: LoadedModel
 
 
 @pytest.mark.scenario(182)
-def test_times_are_those_of_work_and_not_of_waiting(
-    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_durations_exclude_waiting(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step takes a second; the second request waits five for the first."""
     run = Run(tiny, parallel=1, batch_size=4)
     second = 10**9
@@ -172,7 +170,7 @@ def test_times_are_those_of_work_and_not_of_waiting(
 
 
 @pytest.mark.scenario(172)
-def test_who_leaves_during_a_long_prompt_ends_it_within_one_step(tiny: LoadedModel) -> None:
+def test_cancelling_ends_a_long_prompt_within_one_step(tiny: LoadedModel) -> None:
     run = Run(tiny, batch_size=4)
     run.submit(0, [*PROMPT, *PROMPT[:30]] * 3)
     run.engine.step()
@@ -210,7 +208,7 @@ def test_a_failure_to_find_a_place_leaves_all_places_free(
 
 @pytest.mark.scenario(180)
 @pytest.mark.parametrize("part", ["sampler", "tokenizer"])
-def test_a_failure_after_the_pass_is_told_to_whom_it_concerns(
+def test_failure_after_the_pass_ends_only_its_request(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     expected = Run(tiny).one(PROMPT)[0]

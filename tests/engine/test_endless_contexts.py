@@ -65,7 +65,7 @@ def _written(folder: Path, architecture: str, context: int | None) -> Path:
 
 
 def _ends(paths: list[Path], context: int) -> dict[str, tuple[str, int]]:
-    """How loading and using each architecture ended, and the bytes it took."""
+    """Return the outcome of loading and using each architecture, and the bytes it took."""
     command = [sys.executable, "-c", LOAD, str(MAPPED), str(context), *map(str, paths)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=250)
     return {

@@ -25,7 +25,7 @@ def test_a_generation_has_the_asked_length_and_counts_everything(tiny: LoadedMod
     assert (done.cached, done.truncated, done.shifted) == (0, 0, 0)
 
 
-def test_eight_streams_together_give_what_each_gives_alone(tiny: LoadedModel) -> None:
+def test_eight_streams_give_the_same_answers_as_alone(tiny: LoadedModel) -> None:
     alone = [Run(tiny).one(prompt)[0] for prompt in PROMPTS]
     together = Run(tiny, parallel=8)
     for number, prompt in enumerate(PROMPTS):
@@ -62,7 +62,7 @@ def test_a_long_prompt_does_not_stall_a_running_stream(tiny: LoadedModel) -> Non
         assert len(run.tokens(0)) == expected
 
 
-def test_a_second_turn_evaluates_only_what_is_new(tiny: LoadedModel) -> None:
+def test_second_turn_evaluates_only_new_inputs(tiny: LoadedModel) -> None:
     run = Run(tiny)
     first, done = run.one(PROMPTS[1], num_predict=5)
     prompt = tiny.tokenizer.encode(PROMPTS[1])
@@ -109,7 +109,7 @@ def test_an_end_token_ends_the_generation_and_is_counted(
     assert (run.done(0).reason, run.done(0).eval_count) == ("stop", end + 1)
 
 
-def test_log_probabilities_cover_also_what_ends_an_answer(
+def test_log_probabilities_include_the_final_tokens(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = Run(tiny)
@@ -154,7 +154,7 @@ def test_a_seed_decides_and_different_seeds_differ(tiny: LoadedModel) -> None:
     assert len({tuple(sample(seed)) for seed in range(4)}) > 1
 
 
-def test_log_probabilities_are_those_of_the_raw_logits(tiny: LoadedModel) -> None:
+def test_log_probabilities_come_from_raw_logits(tiny: LoadedModel) -> None:
     run = Run(tiny)
     run.submit(0, PROMPTS[0], logprobs=True, top_logprobs=3, temperature=0, num_predict=5)
     run.finish()
@@ -286,7 +286,7 @@ def test_a_failing_forward_pass_fails_its_requests_and_the_engine_goes_on(
     assert run.tokens(1) == Run(tiny).one(PROMPTS[1])[0]
 
 
-def test_closing_tells_everybody(tiny: LoadedModel) -> None:
+def test_close_fails_all_requests(tiny: LoadedModel) -> None:
     run = Run(tiny, parallel=1)
     run.submit(0, PROMPTS[0])
     run.submit(1, PROMPTS[1])
@@ -298,7 +298,7 @@ def test_closing_tells_everybody(tiny: LoadedModel) -> None:
         assert failed.kind == "RunnerError"
 
 
-def test_the_context_is_limited_to_what_the_model_was_trained_for(tiny: LoadedModel) -> None:
+def test_context_is_limited_to_the_trained_one(tiny: LoadedModel) -> None:
     assert Run(tiny, context=100_000).engine.context == 128
 
 
@@ -356,7 +356,7 @@ def test_a_defect_outside_the_model_fails_requests_and_the_engine_goes_on(
     assert run.events[1]
 
 
-def test_what_is_asked_runs_between_steps(tiny: LoadedModel) -> None:
+def test_asked_functions_run_between_steps(tiny: LoadedModel) -> None:
     run = Run(tiny)
     run.submit(0, PROMPTS[0])
     run.engine.step()
@@ -370,7 +370,7 @@ def test_what_is_asked_runs_between_steps(tiny: LoadedModel) -> None:
     assert run.done(0).eval_count == 12
 
 
-def test_what_is_asked_of_an_idle_engine_is_answered(tiny: LoadedModel) -> None:
+def test_idle_engine_runs_asked_functions(tiny: LoadedModel) -> None:
     engine = Run(tiny).engine
     engine.start()
     assert engine.ask(lambda: threading.current_thread().name).result(30) == "puna-engine"

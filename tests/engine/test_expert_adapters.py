@@ -51,7 +51,7 @@ def test_each_row_of_a_batch_goes_through_experts_with_its_own_adapters(
 
 
 def test_adapters_of_peft_name_each_expert(tmp_path: Path) -> None:
-    """Of Mixtral, whose files have queries in another order; not all experts need have one, of one rank."""
+    """Mixtral, whose files order queries differently; experts may lack an adapter or differ in rank."""
     model = MIXTRAL.build()
     files = files_of(
         FIRST.write_peft(tmp_path / "a", model, projections=MIXTRAL_NAMES),
@@ -160,7 +160,7 @@ def test_quantised_experts_take_adapters_and_streams_are_as_alone(tmp_path: Path
 
 
 def test_an_adapter_of_gate_and_up_together_is_that_of_both(tmp_path: Path) -> None:
-    """As where llama.cpp's converter was told to make one tensor of them."""
+    """A model whose experts llama.cpp's converter has fused into one tensor."""
     model, parts = original(QWEN3_MOE), TinyAdapter((), experts=("gate", "up"))
     base = tiny_decoder_gguf(tmp_path / "model.gguf", QWEN3_MOE, model=model)
     apart = parts.write_gguf(tmp_path / "apart.gguf", "qwen3moe", model, LINEARS)

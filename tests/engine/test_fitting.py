@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from puna.batch import Input
-from puna.engine.room import group_begin, shift_count, truncate
+from puna.engine.batching import group_begin, shift_count, truncate
 from puna.errors import ContextLengthError
 
 
@@ -49,14 +49,14 @@ def test_a_long_prompt_keeps_its_beginning_and_its_end() -> None:
 
 
 @pytest.mark.scenario(134)
-def test_a_group_is_dropped_as_a_whole() -> None:
+def test_groups_are_dropped_whole() -> None:
     cut, dropped = truncate(inputs(12, {4: 3}), 8, 2)
     assert [item.token for item in cut] == [0, 1, 8, 9, 10, 11]
     assert dropped == 6
 
 
 @pytest.mark.scenario(135)
-def test_a_group_in_what_is_to_be_kept_is_refused() -> None:
+def test_group_across_num_keep_is_refused() -> None:
     for keep in (2, 3):
         with pytest.raises(ContextLengthError, match="an image lies across num_keep"):
             truncate(inputs(12, {1: 3}), 8, keep)

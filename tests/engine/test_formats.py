@@ -82,7 +82,7 @@ def test_eight_answers_at_once_satisfy_their_schemas(talked: Run) -> None:
 
 
 @pytest.mark.scenario(226)
-def test_answers_are_those_each_would_be_alone(talked: Run, tiny: LoadedModel) -> None:
+def test_formatted_answers_are_the_same_as_alone(talked: Run, tiny: LoadedModel) -> None:
     for number in (1, 4):
         run = Run(tiny, context=128)
         format = Format.json_schema(schemas(8)[number])
@@ -162,7 +162,7 @@ def test_the_end_token_ends_an_answer_even_if_it_is_to_be_ignored(tiny: LoadedMo
     assert (set(run.text(0)) | {"a"}, done.reason) == ({"a"}, "stop")
 
 
-def test_log_probabilities_are_those_of_the_model(tiny: LoadedModel) -> None:
+def test_log_probabilities_ignore_the_format(tiny: LoadedModel) -> None:
     """Not of what the format leaves."""
     run = Run(tiny)
     run.submit(0, "hello", format=Format.choice(["ab"]), logprobs=True, top_logprobs=3)
@@ -180,9 +180,7 @@ def test_stop_strings_end_answers_in_formats_too(tiny: LoadedModel) -> None:
     assert (run.text(0), done.reason, done.stop) == ("hell", "stop", "o w")
 
 
-def test_what_takes_too_much_while_answering_fails_alone(
-    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_excessive_format_fails_only_its_request(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(tiny)
     run.submit(0, "hello", format=Format.json_schema(POINT), seed=1, **HOT)
     run.submit(1, "hello", format=Format.choice(["ab"]), seed=1, **HOT)

@@ -107,9 +107,7 @@ def test_scores_of_a_held_answers_prompt_are_told_once(
     assert [type(event) for event in run.events[0]] == [type(event) for event in plain.events[0]]
 
 
-def test_a_draft_ends_where_the_format_has_not_said_what_comes_next(
-    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_draft_ends_where_the_format_is_not_ready(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     expected, _ = Run(tiny).one("hello", format=FORCED, **HOT, num_predict=20)
     guess_always(monkeypatch, random.Random(1))
     run = Run(tiny)

@@ -82,7 +82,7 @@ def test_numbers_of_images(seeing: LoadedModel) -> None:
 
 
 @pytest.mark.scenario(106, 107, 108)
-def test_what_is_named_twice_is_encoded_once_and_what_is_not_named_never(seeing: LoadedModel) -> None:
+def test_image_named_twice_is_encoded_once_and_unnamed_never(seeing: LoadedModel) -> None:
     run = watched(seeing)
     run.submit_inputs(0, inputs(run, "[img-1] and [img-1]", 1, 2), num_predict=4)
     with pytest.raises(RequestError, match="invalid image index"):
@@ -104,7 +104,7 @@ def test_hashes_depend_on_content_alone(seeing: LoadedModel) -> None:
 
 @pytest.fixture
 def slices(seeing: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many slices were done; appended to with each."""
+    """Count encoded slices: the list grows with each."""
     done: list[int] = []
     encode = type(seeing.vision).encode
 
@@ -230,7 +230,7 @@ def test_a_request_that_leaves_takes_its_image_along(seeing: LoadedModel, slices
 
 
 @pytest.mark.scenario(122, 124)
-def test_what_is_kept_is_bounded(seeing: LoadedModel) -> None:
+def test_kept_images_are_bounded(seeing: LoadedModel) -> None:
     run = watched(seeing)
     size = 56 * 56 * 3 + 4 * 64 * 4
     images = run.engine.images = Images(seeing.vision, 32, kept_bytes=3 * size)
@@ -259,7 +259,7 @@ def test_images_of_requests_that_left_before_they_were_encoded_are_bounded_too(s
     images.close()
 
 
-def test_what_a_running_text_has_read_is_let_go_and_encoded_again_if_need_be(seeing: LoadedModel) -> None:
+def test_evaluated_images_are_dropped_and_encoded_again_if_needed(seeing: LoadedModel) -> None:
     run = watched(seeing)
     images = run.engine.images = Images(seeing.vision, 32, kept_bytes=0)
     text = "a [img-0] then [img-1] and [img-2]"

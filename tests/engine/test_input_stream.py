@@ -102,7 +102,7 @@ def test_an_image_that_cannot_be_read_fails_its_request_alone(seeing: LoadedMode
 
 
 @pytest.mark.scenario(205)
-def test_what_is_remembered_holds_no_images(seeing: LoadedModel) -> None:
+def test_prefix_cache_keeps_no_images_alive(seeing: LoadedModel) -> None:
     """Another request with the same image brings its own."""
     run = Run(seeing)
     inputs = [*text(5, 6), image(1), *text(7)]

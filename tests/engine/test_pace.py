@@ -1,4 +1,4 @@
-"""How prompts and streams share time, on a machine that takes as long as its formula says."""
+"""Division of time between prompts and streams, on a machine whose times follow a formula."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_bound_is_kept_when_prompts_were_read_before_streams_began() -> None
     assert all(machine.step(4, 1)[1] <= 2 * machine.alone(4) for _ in range(100))
 
 
-def test_many_who_wait_for_their_first_token_get_more_than_one_stream() -> None:
+def test_several_waiting_prompts_get_more_time_than_one_stream() -> None:
     machine = Machine()
     machine.step(1, 0)
     few = [machine.step(1, 1)[0] for _ in range(20)][-1]

@@ -1,4 +1,4 @@
-"""When guesses are made: on made-up times, so that nothing depends on the machine."""
+"""Decisions to draft, on made-up times, so that nothing depends on the machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def rate(counts: list[int], candidates: list[Candidate], streams: int, row: floa
 
 @pytest.mark.parametrize("row", [0.02, 0.1, 0.3, 1.0])
 @pytest.mark.parametrize("acceptance", [(0.9,), (0.5,), (0.1,), (0.9, 0.2), (0.7, 0.6, 0.05)])
-def test_what_is_guessed_is_nearly_the_best_there_is(acceptance: tuple[float, ...], row: float) -> None:
+def test_chosen_drafts_are_nearly_optimal(acceptance: tuple[float, ...], row: float) -> None:
     candidates = [Candidate(acceptance, 4) for acceptance in acceptance]
     counts = StepEstimate(len(acceptance)).add(candidates, row)
     tried = [list(other) for other in product(range(5), repeat=len(acceptance))]
@@ -36,7 +36,7 @@ def test_going_deeper_has_a_price_that_all_share() -> None:
     assert StepEstimate(6).add(many, 0.02, pass_cost=0.01) != [0] * 6
 
 
-def test_nobody_guesses_more_than_there_is() -> None:
+def test_no_candidate_drafts_more_than_it_offers() -> None:
     assert StepEstimate(3).add([Candidate(0.99, 2), Candidate(0.99, 0), Candidate(0.99, 5)], 0.01) == [
         2,
         0,
@@ -61,7 +61,7 @@ def test_the_cost_of_a_row_is_found_out_despite_interruptions() -> None:
     assert cost.row == pytest.approx(0.1, rel=0.5)
 
 
-def test_nothing_is_known_before_plain_steps_and_after_too_many_others() -> None:
+def test_costs_are_unknown_before_plain_steps_and_long_after_them() -> None:
     cost = Cost()
     for _ in range(20):
         cost.measured(4, 0.03)
@@ -76,7 +76,7 @@ def test_nothing_is_known_before_plain_steps_and_after_too_many_others() -> None
 
 @pytest.mark.parametrize("row", [0.02, 0.1, 0.3, 1.0])
 @pytest.mark.parametrize("streams", [1, 8])
-def test_guesses_that_never_come_true_cost_little(row: float, streams: int) -> None:
+def test_drafts_that_are_never_accepted_cost_little(row: float, streams: int) -> None:
     """400 steps in which each stream could guess, always wrongly: within 5 % of those without guesses."""
     cost, acceptance, time = Cost(), [0.5] * streams, 0.0
     for _ in range(400):

@@ -34,14 +34,14 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def agreeing(kind: str, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    """Whose heads say mostly what the model will."""
+    """A model whose heads mostly predict its own tokens."""
     tiny = dataclasses.replace(MODELS[kind], agreeing=True, own=False)
     return loaded(tiny, tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def wild(kind: str, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    """Whose heads say anything."""
+    """A model with random heads."""
     return loaded(MODELS[kind], tmp_path_factory)
 
 
@@ -105,7 +105,7 @@ def test_few_cells_make_streams_wait_and_change_nothing(agreeing: LoadedModel, a
     assert run.leaked() == 0
 
 
-def test_drafts_are_those_of_the_published_formula(
+def test_drafts_match_the_published_formula(
     kind: str, wild: LoadedModel, always: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beside each other, at several depths, whether or not earlier ones were right."""
@@ -113,7 +113,7 @@ def test_drafts_are_those_of_the_published_formula(
 
 
 @pytest.mark.parametrize("prompt", [PROMPTS[:2], ["a", "it"]], ids=["long", "short"])
-def test_drafts_of_three_heads_are_those_of_the_published_formula(
+def test_drafts_of_three_heads_match_the_published_formula(
     three_heads: LoadedModel, always: None, prompt: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second goes on from the first, also in what it keeps, and the third from the second."""
@@ -126,7 +126,7 @@ def check_drafts(
     monkeypatch: pytest.MonkeyPatch,
     prompts: Sequence[str] = PROMPTS[:2],
 ) -> None:
-    """That all drafts of answers to `prompts` are those of the reference, some four tokens long or more."""
+    """Check all drafts for `prompts` against the reference; some must have at least four tokens."""
     run = Run(loaded)
     heads = heads_of(run)
     draft, found = heads.draft, []
@@ -148,7 +148,7 @@ def check_drafts(
         assert tokens == reference.drafts(inputs, len(tokens))
 
 
-def test_a_second_turn_goes_on_from_what_heads_have_read(agreeing: LoadedModel, always: None) -> None:
+def test_second_turn_reuses_the_heads_keys(agreeing: LoadedModel, always: None) -> None:
     run = Run(agreeing)
     first, _ = run.one(PROMPTS[2], num_predict=20)
     read: list[int] = []
@@ -168,7 +168,7 @@ def test_a_second_turn_goes_on_from_what_heads_have_read(agreeing: LoadedModel, 
     assert max(read) < 20 < len(turn)
 
 
-def test_samples_and_stops_and_penalties_are_those_without(agreeing: LoadedModel, always: None) -> None:
+def test_samples_stops_and_penalties_are_unchanged_by_heads(agreeing: LoadedModel, always: None) -> None:
     settings = {"samples": 3, "temperature": 0.9, "seed": 3, "num_predict": 24, "repeat_penalty": 1.2}
     runs = [Run(agreeing, speculate=mode) for mode in ("off", "mtp")]
     plain = runs[0].one(PROMPTS[1], **settings)[0]
@@ -217,7 +217,9 @@ def test_heads_that_fail_are_done_without(
     assert done.drafted == 0
 
 
-def test_what_drafts_nothing_is_read_together(agreeing: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_sequences_without_drafts_are_read_together(
+    agreeing: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Heads keep up with a sequence for which drafting does not pay, a few rows at a time."""
     monkeypatch.setattr("puna.engine.drafting.speculation.Speculation.propose", lambda *_: None)
     monkeypatch.setattr("puna.engine.drafting.prediction_heads._READ_TOGETHER", 8)

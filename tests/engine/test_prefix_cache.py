@@ -1,4 +1,4 @@
-"""What finished requests leave behind, who shares it, and what is evicted when room is needed."""
+"""Entries of finished requests: sharing, and eviction when room is needed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.kvcache.probe import OPS
 
 
 @pytest.mark.scenario(191)
-def test_where_nothing_is_remembered_all_is_evaluated() -> None:
+def test_empty_cache_has_no_match() -> None:
     world = World()
     entry, shared = world.begin([1])
     assert (shared, entry.evaluated) == (0, 1)
 
 
 @pytest.mark.scenario(192, 194, 196)
-def test_the_longest_match_is_shared_whoever_holds_it() -> None:
+def test_longest_match_of_any_entry_is_shared() -> None:
     world = World()
     short = world.finished([1])
     long, _ = world.begin([1, 2, 3])  # goes on in the first, and runs
@@ -44,7 +44,7 @@ def test_an_equal_prompt_leaves_one_input_to_evaluate() -> None:
 
 
 @pytest.mark.scenario(193, 195, 206)
-def test_what_differs_is_left_alone_while_there_are_rows() -> None:
+def test_diverging_entries_are_kept_while_rows_are_free() -> None:
     world = World(rows=3)
     conversations = [[1, 2, 3], [1, 2, 4]]  # two that share a system prompt
     for turn in range(4):
@@ -81,7 +81,7 @@ def test_a_beginning_of_another_gives_its_row_first() -> None:
     assert world.prefix_cache.find([1, 2, 3, 0], 3).count == 3
 
 
-def test_leaves_are_evicted_in_order_of_use_and_what_they_share_stays() -> None:
+def test_leaves_are_evicted_in_order_of_use_and_shared_cells_stay() -> None:
     world = World(rows=8)
     prefix = list(range(100, 120))
     for number in range(4):
@@ -100,7 +100,7 @@ def test_leaves_are_evicted_in_order_of_use_and_what_they_share_stays() -> None:
     assert world.free() == 200
 
 
-def test_what_was_evaluated_twice_goes_in_order_of_use_too() -> None:
+def test_redundant_entries_are_evicted_in_order_of_use() -> None:
     world = World(rows=8)
     keys = list(range(40))
     world.finished(keys)
@@ -142,7 +142,7 @@ def test_a_match_names_the_entry_that_is_still_evaluating() -> None:
     assert (found.count, found.pending) == (4, None)
 
 
-def test_a_match_names_no_entry_for_what_is_evaluated_already() -> None:
+def test_match_has_no_pending_entry_for_evaluated_inputs() -> None:
     world = World()
     world.finished([1, 2, 3, 4])
     world.prefix_cache.acquire()
@@ -171,7 +171,7 @@ def test_an_entry_that_is_not_indexed_is_not_shared() -> None:
     assert world.free() == 200 - 2
 
 
-def test_what_was_never_evaluated_is_not_remembered() -> None:
+def test_unevaluated_inputs_are_not_remembered() -> None:
     world = World(rows=1)
     entry, _ = world.begin([1, 2, 3], come=0)
     world.prefix_cache.release(entry, [1, 2, 3])

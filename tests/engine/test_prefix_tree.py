@@ -54,14 +54,14 @@ def test_the_longest_match_comes_first_and_then_shorter_ones() -> None:
     assert list(tree.search([1, 2, 3, 4, 7])) == [(4, "a"), (3, "b"), (2, "c"), (0, "d")]
 
 
-def test_who_ends_nearest_to_where_the_search_ends_comes_first() -> None:
+def test_nearest_holder_comes_first() -> None:
     tree: PrefixTree[str] = PrefixTree()
     tree.insert("far", [1, 2, 3, 4, 5, 6, 7])
     tree.insert("near", [1, 2, 3])
     assert list(tree.search([1, 2, 9])) == [(2, "near"), (2, "far")]
 
 
-def test_who_has_all_that_somebody_has() -> None:
+def test_holder_is_covered_by_a_longer_or_equal_one() -> None:
     tree: PrefixTree[str] = PrefixTree()
     tree.insert("short", [1, 2])
     tree.insert("long", [1, 2, 3])
@@ -81,7 +81,7 @@ def test_extending_a_long_edge_makes_no_nodes() -> None:
 
 
 class Model:
-    """What the tree should know: everybody's keys."""
+    """The keys of all holders, as the tree should know them."""
 
     def __init__(self) -> None:
         self.tree: PrefixTree[int] = PrefixTree()
@@ -89,7 +89,7 @@ class Model:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["insert", "extend", "remove"]), st.integers(0, 5), KEYS)), KEYS)
-def test_any_history_gives_what_a_list_gives(operations: list, searched: list) -> None:
+def test_any_history_matches_a_plain_list(operations: list, searched: list) -> None:
     model = Model()
     tree, lists = model.tree, model.lists
     for name, holder, keys in operations:

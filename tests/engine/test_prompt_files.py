@@ -26,9 +26,7 @@ from tests.gguf import gguf_bytes
     ],
     ids=str,
 )
-def test_tokens_that_cannot_be_those_of_the_prompt_are_refused(
-    tokens: list[int], message: str, tmp_path: Path
-) -> None:
+def test_impossible_tokens_are_refused(tokens: list[int], message: str, tmp_path: Path) -> None:
     model, prompt = gguf_bytes.save(tmp_path, invented("llama").encode()), tmp_path / "prompt"
     with puna.load(model, num_ctx=32, parallel=1) as loaded:
         loaded.save_prompt([1, 2, 3], prompt)

@@ -1,11 +1,11 @@
-"""What prompt lookup finds is what a search through the whole list finds."""
+"""Prompt lookup against a search through the whole list."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puna.engine.drafts import MATCH_LENGTHS, PromptLookup
+from puna.engine.drafting.speculation import MATCH_LENGTHS, PromptLookup
 from puna.engine.prefix_tree import Key
 
 
@@ -31,17 +31,17 @@ def test_the_latest_and_longest_match_is_found_however_the_list_grew(keys: list[
             assert lookup.look_up(most) == search(grown, most)
 
 
-def test_what_repeats_is_taken_to_go_on() -> None:
+def test_repetition_is_assumed_to_continue() -> None:
     assert PromptLookup([1, 2, 3, 1, 2, 3, 1, 2]).look_up(7) == (4, [3, 1, 2, 3, 1, 2, 3])
 
 
-def test_parts_of_images_are_matched_and_never_guessed() -> None:
+def test_parts_of_images_are_matched_but_never_drafted() -> None:
     image = (5, 99)
     assert PromptLookup([image, 1, 2, image, 7, image, 1]).look_up(4) == (2, [2])
     assert PromptLookup([image, 1, 2, 3, (6, 99), 1]).look_up(4) == (0, [])
 
 
-def test_nothing_is_found_in_nothing() -> None:
+def test_short_lists_have_no_match() -> None:
     assert (
         PromptLookup([]).look_up(4)
         == PromptLookup([1]).look_up(4)

@@ -1,4 +1,4 @@
-"""What models remember of prompts outlives them, in a folder that may be anything."""
+"""Prompts that outlive their engine in a folder, which may be in any state."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import puna
 from puna.engine import prompt_memory
 from puna.engine.engine import Engine
 from puna.engine.prompt_memory import PromptFolder
+from puna.engine.room import EngineSizes
 from puna.kvcache.saved import Saved
 from puna.model.load import LoadedModel, load_model
 from puna.options import AdapterFile, AdapterScale, Options
@@ -46,7 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @contextmanager
 def running(loaded: LoadedModel, **settings: Any) -> Iterator[Callable[..., Answer]]:
     """An engine on a thread of its own, closed afterwards; gives what answers a prompt."""
-    engine = Engine(loaded, **{"context": 2048, "parallel": 2, **settings})
+    engine = Engine(loaded, EngineSizes(**{"context": 2048, "parallel": 2, **settings}))
     engine.start()
 
     def ask(prompt: list[int], **more: Any) -> Answer:
@@ -99,7 +100,7 @@ def test_a_conversation_continues_after_its_model_was_unloaded(kind: Path, folde
     assert only.stat().st_mode & 0o077 == 0
 
 
-def test_a_prompt_that_goes_on_otherwise_takes_what_it_has_in_common(path: Path, folder: Path) -> None:
+def test_diverging_prompt_restores_the_common_prefix(path: Path, folder: Path) -> None:
     with running(load_model(path)) as ask:
         ask(PROMPT)
     other = [*PROMPT[:300], *reversed(PROMPT)]

@@ -88,7 +88,7 @@ def test_every_number_of_streams_is_replayed_to_the_bit(tiny: LoadedModel, types
     assert pair.proven == list(range(1, STREAMS + 1))
 
 
-def test_experts_are_chosen_anew_in_every_replay(tmp_path: Path) -> None:
+def test_replays_choose_experts_again(tmp_path: Path) -> None:
     mixtral = load_model(tiny_llama_gguf(tmp_path / "mixtral.gguf", TinyLlama(experts=4)))
     pair = Pair(mixtral)
     for streams in (1, 2, 5):
@@ -130,9 +130,7 @@ def test_windows_slide_on_in_replays(tmp_path: Path, softcap: float | None) -> N
     ],
     ids=["gemma3n", "layer inputs", "experts"],
 )  # fmt: skip
-def test_streams_and_what_tokens_give_layers_are_made_anew_in_replays(
-    tmp_path: Path, config: TinyGemma4
-) -> None:
+def test_replays_recompute_streams_and_per_layer_embeddings(tmp_path: Path, config: TinyGemma4) -> None:
     pair = Pair(load_model(tiny_decoder_gguf(tmp_path / "gemma.gguf", config)))
     for streams in (1, 2, 5):
         for _ in range(12):
@@ -155,7 +153,7 @@ def test_layers_of_several_kinds_are_replayed_across_chunks(tmp_path: Path) -> N
     assert pair.proven == [1, 2, 5]
 
 
-def test_states_of_recurrent_layers_are_found_anew_in_every_replay(tmp_path: Path) -> None:
+def test_replays_find_recurrent_states_again(tmp_path: Path) -> None:
     pair = Pair(load_model(tiny_lfm2_gguf(tmp_path / "lfm2.gguf")))
     for sequence in range(STREAMS):
         pair.step(**{f"s{sequence}": 20 + sequence})
@@ -228,7 +226,7 @@ def test_larger_batches_move_the_buffers_and_nothing_stale_is_used(tiny: LoadedM
     assert pair.proven == [1]
 
 
-def test_a_model_that_computes_with_numpy_runs_as_ever(
+def test_model_that_computes_with_numpy_runs_unrecorded(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     forward = tiny.model.forward
@@ -241,7 +239,7 @@ def test_a_model_that_computes_with_numpy_runs_as_ever(
     assert [record.message for record in caplog.records] == ["Llama runs without replay: it uses numpy.tanh"]
 
 
-def test_a_model_that_reads_values_runs_as_ever(
+def test_model_that_reads_values_runs_unrecorded(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     forward = tiny.model.forward
@@ -260,7 +258,7 @@ def test_a_model_that_reads_values_runs_as_ever(
     ]
 
 
-def test_a_pass_that_depends_on_what_nobody_sees_is_found_out(
+def test_pass_that_depends_on_hidden_state_is_detected(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     forward, calls = tiny.model.forward, iter(range(100))
@@ -295,7 +293,7 @@ def test_the_environment_switches_it_off(tiny: LoadedModel, monkeypatch: pytest.
     assert not pair.replay._steps
 
 
-def test_errors_are_those_of_the_usual_way_and_can_be_undone(tiny: LoadedModel) -> None:
+def test_errors_match_a_usual_pass_and_can_be_undone(tiny: LoadedModel) -> None:
     pair = Pair(tiny)
     for _ in range(4):
         pair.step(0)

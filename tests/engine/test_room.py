@@ -16,7 +16,7 @@ PROMPT = [(7 * i) % 200 for i in range(60)]
 
 
 def grow(run: Run, context: int, reserved: int = 0) -> None:
-    """As the runner does it: between two steps."""
+    """Grow between two steps, as the runner does."""
     grown = run.engine.ask(lambda: run.engine.grow(context, reserved))
     run.engine.step()
     grown.result(timeout=0)

@@ -12,7 +12,7 @@ from tests.kvcache.probe import OPS
 
 
 @pytest.mark.parametrize("kind", ["causal", "sliding", "recurrent"])
-def test_what_was_saved_is_shared_elsewhere_as_if_it_had_been_evaluated_there(kind: str) -> None:
+def test_saved_prefix_is_shared_in_another_cache(kind: str) -> None:
     def world() -> World:
         return World(
             cache={
@@ -62,7 +62,7 @@ def test_a_restored_entry_evicts_the_least_recently_used() -> None:
     assert world.free() == 200
 
 
-def test_without_room_beside_running_requests_nothing_is_restored() -> None:
+def test_restore_needs_room_beside_running_requests() -> None:
     source = World()
     source.finished(list(range(60)))
     saved = source.prefix_cache.snapshot(list(range(60)))
@@ -80,7 +80,7 @@ def test_without_room_beside_running_requests_nothing_is_restored() -> None:
     cells.begin([9] * 20)  # its row is free
 
 
-def test_tokens_that_are_not_those_saved_are_refused() -> None:
+def test_tokens_that_differ_from_the_saved_ones_are_refused() -> None:
     source, world = World(), World()
     source.finished([1, 2, 3])
     saved = source.prefix_cache.snapshot([1, 2, 3])

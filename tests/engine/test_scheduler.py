@@ -21,7 +21,7 @@ def alone(tiny: LoadedModel, prompt: list[int], **settings: Any) -> list[int]:
 # --- sharing ---------------------------------------------------------------------------------------
 
 
-def test_what_requests_have_in_common_is_evaluated_once(tiny: LoadedModel) -> None:
+def test_shared_prefix_is_evaluated_once(tiny: LoadedModel) -> None:
     run = Run(tiny, parallel=8, context=128)
     prompts = [[*SYSTEM, 201 + number, 3, 4] for number in range(6)]
     for number, prompt in enumerate(prompts):
@@ -61,7 +61,7 @@ def test_a_little_in_common_is_not_waited_for(tiny: LoadedModel) -> None:
     assert run.rows == [4 * 21]
 
 
-def test_who_waits_for_one_that_is_cancelled_goes_on_from_there(tiny: LoadedModel) -> None:
+def test_waiter_resumes_where_the_cancelled_request_stopped(tiny: LoadedModel) -> None:
     run = Run(tiny, context=128, batch_size=16)
     run.submit(0, [*SYSTEM, 201])
     run.submit(1, [*SYSTEM, 202])
@@ -74,7 +74,7 @@ def test_who_waits_for_one_that_is_cancelled_goes_on_from_there(tiny: LoadedMode
     assert run.leaked() == 0
 
 
-def test_who_waits_does_not_hold_up_others(tiny: LoadedModel) -> None:
+def test_waiting_for_a_prefix_does_not_block_others(tiny: LoadedModel) -> None:
     run = Run(tiny, parallel=3, context=128, batch_size=16)
     run.submit(0, [*SYSTEM, 201])
     run.submit(1, [*SYSTEM, 202])
@@ -108,7 +108,7 @@ def test_cancelling_ends_all_samples(tiny: LoadedModel) -> None:
 
 
 @pytest.mark.scenario(201)
-def test_a_request_can_do_without_what_is_remembered(tiny: LoadedModel) -> None:
+def test_request_can_opt_out_of_the_prefix_cache(tiny: LoadedModel) -> None:
     run = Run(tiny, context=128)
     expected, _ = run.one(SYSTEM)
     run.submit(1, SYSTEM, cache_prompt=False)
@@ -123,7 +123,7 @@ def test_a_request_can_leave_nothing_behind(tiny: LoadedModel) -> None:
     assert cells.free == cells.capacity
 
 
-def test_what_a_stop_string_cut_is_not_what_is_remembered_wrongly(tiny: LoadedModel) -> None:
+def test_tokens_cut_by_a_stop_string_are_cached_correctly(tiny: LoadedModel) -> None:
     text = tiny.tokenizer.decode(alone(tiny, SYSTEM))
     run = Run(tiny, context=128)
     tokens, done = run.one(SYSTEM, stop=[text[4:6]])
@@ -134,7 +134,7 @@ def test_what_a_stop_string_cut_is_not_what_is_remembered_wrongly(tiny: LoadedMo
     assert run.tokens(1) == alone(tiny, again)
 
 
-def test_what_was_shifted_is_not_shared(tiny: LoadedModel) -> None:
+def test_shifted_inputs_are_not_shared(tiny: LoadedModel) -> None:
     run = Run(tiny, context=48)
     prompt = SYSTEM[:20]
     tokens, done = run.one(prompt, num_predict=60, num_keep=4)
@@ -148,7 +148,7 @@ def test_what_was_shifted_is_not_shared(tiny: LoadedModel) -> None:
 
 
 @pytest.mark.scenario(145)
-def test_a_shift_changes_nothing_for_who_shares_the_cells(tiny: LoadedModel) -> None:
+def test_shift_leaves_shared_cells_unchanged(tiny: LoadedModel) -> None:
     run = Run(tiny, context=48, capacity=60)
     for number, predict in enumerate((70, 12, 70)):
         run.submit(number, [*SYSTEM[:34], number], num_predict=predict)
@@ -185,7 +185,7 @@ def test_the_oldest_is_never_made_to_wait(tiny: LoadedModel) -> None:
     assert run.leaked() == 0
 
 
-def test_what_is_remembered_goes_when_running_requests_need_room(tiny: LoadedModel) -> None:
+def test_running_requests_evict_remembered_ones(tiny: LoadedModel) -> None:
     run = Run(tiny, parallel=1, context=64, capacity=64)
     run.one(SYSTEM[:30])
     run.submit(1, SYSTEM[20:50], num_predict=30)
@@ -193,7 +193,7 @@ def test_what_is_remembered_goes_when_running_requests_need_room(tiny: LoadedMod
     assert run.tokens(1) == alone(tiny, SYSTEM[20:50], num_predict=30)
 
 
-def test_a_request_whose_prompt_has_no_room_waits_for_it(tiny: LoadedModel) -> None:
+def test_request_waits_for_room_for_its_prompt(tiny: LoadedModel) -> None:
     run = Run(tiny, parallel=4, context=64, capacity=64)
     run.submit(0, SYSTEM[:30], num_predict=20)
     run.submit(1, SYSTEM[10:50], num_predict=5)
@@ -253,7 +253,7 @@ def test_an_interactive_request_does_not_wait_for_a_batch_one(tiny: LoadedModel)
 # --- clients ---------------------------------------------------------------------------------------
 
 
-def test_who_has_many_requests_waiting_does_not_delay_who_has_one(tiny: LoadedModel) -> None:
+def test_client_with_many_requests_does_not_delay_client_with_one(tiny: LoadedModel) -> None:
     run = Run(tiny, parallel=1, context=128)
     for number in range(6):
         run.submit(number, [number, 1, 2], client="many", num_predict=2)
@@ -275,7 +275,7 @@ def test_samples_and_texts_to_embed_take_a_turn_each(tiny: LoadedModel) -> None:
     assert len(run.embedded(1)) == 6
 
 
-def test_a_client_that_always_has_a_request_ready_keeps_nobody_waiting(tiny: LoadedModel) -> None:
+def test_client_with_endless_requests_does_not_starve_others(tiny: LoadedModel) -> None:
     run = Run(tiny, parallel=1, context=128)
     for number in range(3):
         run.submit(number, [number, 1, 2], client="three", num_predict=1)
@@ -324,7 +324,7 @@ _expected: dict[tuple[str, tuple[int, ...], int], list[int]] = {}
     st.lists(ARRIVAL, min_size=1, max_size=12), st.integers(64, 150), st.integers(1, 5), st.integers(1, 40)
 )
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_everybody_gets_what_it_gets_alone(
+def test_every_request_gets_the_same_answer_as_alone(
     model: LoadedModel, arrivals: list, capacity: int, parallel: int, batch_size: int
 ) -> None:
     run = Run(

@@ -21,7 +21,7 @@ def alone(model: LoadedModel, prompt: list[int], **settings) -> list[int]:
 
 
 def again(run: Run, prompt: list[int]) -> int:
-    """How much of a second request is taken from what is remembered; its answer must be the right one."""
+    """Return how much of a second request comes from the cache, after checking its answer."""
     run.submit(1, prompt)
     run.finish()
     assert run.tokens(1) == alone(run.engine.loaded, prompt)
@@ -29,7 +29,7 @@ def again(run: Run, prompt: list[int]) -> int:
 
 
 @pytest.mark.parametrize("answer", [1, 5, 30])
-def test_a_second_turn_evaluates_only_what_is_new(model: LoadedModel, answer: int) -> None:
+def test_second_turn_evaluates_only_new_inputs(model: LoadedModel, answer: int) -> None:
     run = Run(model, context=128)
     tokens, _ = run.one(PROMPT, num_predict=answer)
     # The last generated token was sampled but never evaluated: it is new.
@@ -79,15 +79,15 @@ def test_the_same_prompt_again_evaluates_its_last_token(model: LoadedModel, answ
 def test_an_answer_that_is_sent_otherwise_than_generated_is_new_from_where_it_begins(
     model: LoadedModel, answer: int
 ) -> None:
-    """As when reasoning is left out of what is sent again, or a stop string was cut off."""
+    """Resume where the client dropped reasoning, or a stop string was cut off."""
     run = Run(model, context=128)
     tokens, _ = run.one(PROMPT, num_predict=answer)
     changed = [(tokens[0] + 1) % 200, *NEW]
     assert again(run, [*PROMPT, *changed]) == len(PROMPT)
 
 
-def test_many_conversations_at_once_all_go_on_rightly_and_nothing_is_left(model: LoadedModel) -> None:
-    """With few cells and few rows, so that marks are made and dropped, and prompts asked again."""
+def test_concurrent_conversations_stay_correct_and_leak_nothing(model: LoadedModel) -> None:
+    """Few cells and rows, so that checkpoints come and go, and prompts are sent again."""
     run = Run(model, context=128, parallel=3, remembered=4, capacity=300, batch_size=20)
     conversations = [[10 * number, *PROMPT[: 20 + 5 * number]] for number in range(4)]
     number = 0
@@ -106,7 +106,7 @@ def test_many_conversations_at_once_all_go_on_rightly_and_nothing_is_left(model:
     assert run.leaked() == 0
 
 
-def test_those_who_come_one_after_the_other_share_what_all_begin_with(model: LoadedModel) -> None:
+def test_successive_requests_share_their_common_prefix(model: LoadedModel) -> None:
     """The second finds out what is common, and from then on that is evaluated no more."""
     run = Run(model, context=128)
     for number in range(5):

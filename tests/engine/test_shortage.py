@@ -1,4 +1,4 @@
-"""What an engine does when memory cannot be had, and when the interpreter itself fails."""
+"""An engine out of memory, or with a failed interpreter."""
 
 from __future__ import annotations
 

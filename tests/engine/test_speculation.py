@@ -12,7 +12,7 @@ import pytest
 
 from puna import demo
 from puna.batch import Batch
-from puna.engine.drafts import PromptLookup
+from puna.engine.drafting.speculation import PromptLookup
 from puna.kvcache.types import KVTypes
 from puna.model.load import LoadedModel, load_model
 from puna.ops import default_backend
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(default_backend().name != "cpu", reason=NOT_BUIL
 
 @pytest.fixture
 def oracle(monkeypatch: pytest.MonkeyPatch) -> Oracle:
-    """What is looked up are the oracle's answers."""
+    """Make prompt lookup return the oracle's answers."""
     oracle = Oracle(lies=0.2)
     monkeypatch.setattr(PromptLookup, "look_up", lambda lookup, most: oracle.look_up(lookup, most))
     guess_always(monkeypatch, oracle.dice)
@@ -47,8 +47,8 @@ def test_answers_are_the_same_token_for_token(tiny: LoadedModel, oracle: Oracle,
     assert run.leaked() == 0
 
 
-def test_a_guess_is_judged_in_the_last_step_too(tiny: LoadedModel, oracle: Oracle) -> None:
-    """What ends an answer is found among accepted tokens as well as after them."""
+def test_draft_outcome_is_recorded_in_the_last_step_too(tiny: LoadedModel, oracle: Oracle) -> None:
+    """Ends of answers are found among accepted tokens as well as after them."""
     oracle.lies = 0.0
     text = tiny.tokenizer.decode(Run(tiny).one(PROMPTS[1], num_predict=20)[0])
     stop = next(text[i : i + 2] for i in range(8, len(text) - 2) if text[i : i + 2].isascii())
@@ -57,9 +57,7 @@ def test_a_guess_is_judged_in_the_last_step_too(tiny: LoadedModel, oracle: Oracl
     assert run.leaked() == 0
 
 
-def test_an_end_token_ends_a_guess(
-    tiny: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_end_token_ends_a_draft(tiny: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> None:
     oracle.lies = 0.0
     tokens = Run(tiny).one(PROMPTS[3], num_predict=20)[0]
     end = next(i for i, token in enumerate(tokens) if token not in tokens[:i] and i > 5)
@@ -88,7 +86,7 @@ def test_few_cells_make_streams_wait_and_change_nothing(tiny: LoadedModel, oracl
     assert run.leaked() == 0
 
 
-def test_penalties_and_log_probabilities_are_those_of_the_tokens(tiny: LoadedModel, oracle: Oracle) -> None:
+def test_penalties_and_log_probabilities_are_unchanged_by_drafts(tiny: LoadedModel, oracle: Oracle) -> None:
     settings = {"repeat_penalty": 1.3, "presence_penalty": 0.4, "logprobs": True, "top_logprobs": 2}
     plain = answers(tiny, "off", **settings)
     guessed = compare(tiny, oracle, **settings)
@@ -100,7 +98,7 @@ def logprobs(run: Run, number: int) -> list[Any]:
     return [entry for e in run.events[number] if isinstance(e, Chunk) for entry in e.logprobs]
 
 
-def test_what_was_guessed_wrong_is_never_shared(tiny: LoadedModel, oracle: Oracle) -> None:
+def test_rejected_drafts_are_never_shared(tiny: LoadedModel, oracle: Oracle) -> None:
     run = compare(tiny, oracle)
     for number in range(6):  # a second turn takes up what the first has left
         turn = [*tiny.tokenizer.encode(PROMPTS[number]), *run.tokens(number), 7, 8, 9]
@@ -110,7 +108,7 @@ def test_what_was_guessed_wrong_is_never_shared(tiny: LoadedModel, oracle: Oracl
         assert run.tokens(10 + number) == Run(tiny).one(turn)[0]
 
 
-def test_samples_of_one_prompt_guess_each_for_itself(tiny: LoadedModel, oracle: Oracle) -> None:
+def test_samples_of_one_prompt_draft_independently(tiny: LoadedModel, oracle: Oracle) -> None:
     runs = [Run(tiny, speculate=speculate) for speculate in ("off", "prompt")]
     for run in runs:
         run.submit(0, PROMPTS[2], samples=4, temperature=1.0, seed=3, num_predict=20)
@@ -119,19 +117,19 @@ def test_samples_of_one_prompt_guess_each_for_itself(tiny: LoadedModel, oracle: 
         assert runs[0].tokens(0, sample) == runs[1].tokens(0, sample)
 
 
-def test_windows_that_slide_on_take_guesses_back(tmp_path: Path, oracle: Oracle) -> None:
+def test_sliding_windows_remove_rejected_drafts(tmp_path: Path, oracle: Oracle) -> None:
     gemma = load_model(tiny_gemma3_gguf(tmp_path / "gemma3.gguf", TinyGemma3(layers=3, pattern=3, window=6)))
     run = compare(gemma, oracle)
     assert sum(run.done(number).drafted for number in range(6)) > 50
 
 
-def test_chunks_take_guesses_back(tmp_path: Path, oracle: Oracle) -> None:
+def test_chunks_remove_rejected_drafts(tmp_path: Path, oracle: Oracle) -> None:
     config = TinyLlama4(chunk=8, no_rope_interval=2, expert_interval=2, floor_scale=3)
     run = compare(load_model(tiny_llama4_gguf(tmp_path / "llama4.gguf", config)), oracle)
     assert sum(run.done(number).drafted for number in range(6)) > 50
 
 
-def test_recurrent_layers_take_guesses_back(recurrent: LoadedModel, oracle: Oracle) -> None:
+def test_recurrent_layers_remove_rejected_drafts(recurrent: LoadedModel, oracle: Oracle) -> None:
     run = compare(recurrent, oracle, num_predict=40)
     accepted = sum(run.done(number).accepted for number in range(6))
     assert 20 < accepted < sum(run.done(number).drafted for number in range(6))
@@ -143,7 +141,7 @@ def test_the_demo_model_answers_the_same(oracle: Oracle) -> None:
     assert sum(run.done(number).accepted for number in range(6)) > 50
 
 
-def test_a_guess_that_makes_the_batch_fail_fails_nobody(
+def test_draft_that_fails_the_batch_fails_no_request(
     tiny: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = [Run(tiny).one(prompt)[0] for prompt in PROMPTS[:3]]
@@ -169,7 +167,7 @@ def test_a_guess_that_makes_the_batch_fail_fails_nobody(
 
 @pytest.mark.slow
 def test_the_distribution_is_that_of_the_logits(tiny: LoadedModel, oracle: Oracle) -> None:
-    """Of a token after which a guess is made, and of one after a guess that came true; over many seeds."""
+    """The token before a draft and the one after an accepted draft, over many seeds."""
     prompt = tiny.tokenizer.encode(PROMPTS[0])
     begin = [int(probabilities(tiny, prompt).argmax())]
     after_begin = probabilities(tiny, [*prompt, *begin])
@@ -192,7 +190,7 @@ TEMPERATURE = 0.25
 
 
 def probabilities(loaded: LoadedModel, tokens: list[int]) -> Any:
-    """Of every token after `tokens`, from a pass of its own."""
+    """Return the probability of every token after `tokens`, from a separate pass."""
     cache = loaded.make_cache(sequences=1, context=64, types=KVTypes.parse("f32"))
     batch = Batch.of(tokens, list(range(len(tokens))), [0] * len(tokens), [])
     batch.outputs = np.array([len(tokens) - 1])
@@ -213,8 +211,8 @@ def check_distribution(tokens: list[int], expected: Any) -> None:
     assert ((observed - wanted) ** 2 / wanted).sum() < 29.59  # 0.1 % are above, with ten degrees of freedom
 
 
-def test_what_is_looked_up_moves_with_shifts(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without an oracle, on bytes of few kinds, so that matches abound."""
+def test_prompt_lookup_survives_shifts(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No oracle, but bytes of few kinds, so that matches abound."""
     guess_always(monkeypatch, random.Random(5))
     prompt = [random.Random(1).choice([65, 66, 67]) for _ in range(24)]
     for temperature in (0.0, 0.6):

@@ -11,7 +11,7 @@ TEXT = st.text("abé", max_size=12)
 
 
 @given(st.lists(st.text("abé", min_size=1, max_size=4), min_size=1, max_size=5), TEXT)
-def test_depth_and_what_is_found_are_those_of_the_text(stops: list[str], text: str) -> None:
+def test_depth_and_match_agree_with_a_plain_search(stops: list[str], text: str) -> None:
     search, state, read = StopSearch(stops), 0, b""
     for byte in text.encode():
         state = search.step(state, byte)

@@ -1,4 +1,4 @@
-"""What is shown of generated text, and when.
+"""Release of generated text.
 
 The stop string that comes first in the text counts, and U+FFFD stands for a byte that fits no character.
 """
@@ -56,13 +56,13 @@ def test_a_token_that_is_only_partly_cut_keeps_its_entry() -> None:
         (["hello", " wor"], "llo w", "he", 1),
     ],
 )
-def test_what_is_left_before_a_stop_string(pieces: list[str], stop: str, text: str, left: int) -> None:
+def test_text_before_a_stop_string_is_released(pieces: list[str], stop: str, text: str, left: int) -> None:
     shown, tokens, found = run([piece.encode() for piece in pieces], [stop])
     assert ("".join(shown), tokens, found) == (text, list(range(left)), stop)
 
 
 @pytest.mark.scenario(162)
-def test_what_was_held_comes_in_one_message_with_what_follows() -> None:
+def test_held_text_is_released_with_the_text_after_it() -> None:
     shown, tokens, _ = run([b"a ", b"wo", b"man"], ["world"])
     assert shown == ["a ", "", "woman", ""]
     assert tokens == [0, 1, 2]
@@ -166,7 +166,7 @@ def test_however_text_is_cut_into_tokens_the_result_is_the_same(
         assert tokens == list(range(len(pieces)))
 
 
-def test_what_comes_out_together_keeps_its_order() -> None:
+def test_parts_released_together_keep_their_order() -> None:
     call = CallDelta(0, "a", "f", "{}")
     assert _in_order([Thought("a"), Said("b"), call, call]) == [("a", "b", [call, call])]
     assert _in_order([call, Said("b"), Thought("c"), Said("d")]) == [

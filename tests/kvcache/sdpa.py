@@ -14,7 +14,7 @@ from tests.kvcache.probe import OPS
 
 @dataclass(frozen=True)
 class DenseView:
-    """What `rows` rows see of `columns` cells, in the order the cells lie in."""
+    """Visible cells of `rows` rows among `columns` cells, in storage order."""
 
     keys: torch.Tensor  # [kv_heads, columns, key_dim]
     values: torch.Tensor  # [kv_heads, columns, value_dim]
@@ -22,7 +22,7 @@ class DenseView:
 
 
 def dense_view(view: KVView) -> DenseView:
-    """What the rows see as one tensor and a mask; cells that nobody sees are left out."""
+    """Return the visible cells as one tensor with a mask, without cells that no row sees."""
     table, starts, counts = (
         torch.from_numpy(OPS.numpy(a)).long() for a in (view.cells, view.starts, view.counts)
     )
@@ -41,7 +41,7 @@ def dense_view(view: KVView) -> DenseView:
 
 
 def sdpa(query: Array, seen: KVView, scale: float, sinks: Array | None = None) -> torch.Tensor:
-    """What `attention` gives, to rounding: [rows, heads, value_dim]. Rows that see nothing give zeros."""
+    """Return `attention`, up to rounding: [rows, heads, value_dim]; zeros without visible cells."""
     view = dense_view(seen)
     keys, values, mask = view.keys, view.values, view.mask[:, None, :]  # [kv_heads, columns, ...]
     numbers = torch.from_numpy(OPS.numpy(query))

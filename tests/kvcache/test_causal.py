@@ -15,7 +15,7 @@ from tests.kvcache.probe import OPS, Probe, add_shift, column
 
 
 @pytest.mark.scenario(1, 2)
-def test_rows_see_themselves_and_what_came_before() -> None:
+def test_rows_see_themselves_and_earlier_positions() -> None:
     probe = Probe()
     assert probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4]) == [[1], [1, 2], [1, 2, 3], [1, 2, 3, 4]]
     assert probe.store([0], [4], [5]) == [[1, 2, 3, 4, 5]]
@@ -52,7 +52,7 @@ def test_a_batch_of_another_size_is_refused() -> None:
 
 
 @pytest.mark.scenario(17)
-def test_what_was_not_stored_is_not_shown() -> None:
+def test_view_before_put_is_refused() -> None:
     shapes = [KVShape(1, 1, 1)] * 2
     cache = CausalCache(OPS, shapes, sequences=1, context=8)
     row = column([1])
@@ -170,7 +170,7 @@ def test_shifting_shared_cells_without_room_for_copies_changes_nothing() -> None
 
 
 @pytest.mark.scenario(34)
-def test_cells_to_be_moved_that_nobody_shares_move_in_place() -> None:
+def test_unshared_cells_are_shifted_in_place() -> None:
     probe = Probe(sequences=2)
     probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
     probe.cache.copy_prefix(0, 1, 2)
@@ -179,7 +179,7 @@ def test_cells_to_be_moved_that_nobody_shares_move_in_place() -> None:
 
 
 @pytest.mark.scenario(35, 36)
-def test_a_copy_replaces_what_was_there() -> None:
+def test_copy_replaces_the_target() -> None:
     probe = Probe(sequences=2)
     probe.store([0, 0, 1, 1], [0, 1, 0, 1], [1, 2, 3, 4])
     probe.cache.copy_prefix(0, 1, 2)
@@ -217,7 +217,7 @@ def test_a_sequence_cannot_outgrow_its_context() -> None:
 @pytest.mark.parametrize(
     ("types", "bound"), [("f32", 0), ("f16", 2**-10), ("bf16", 2**-7), ("q8_0", 0.02), ("q4_0", 0.3)]
 )
-def test_every_type_keeps_and_shifts_what_was_stored(types: str, bound: float) -> None:
+def test_every_type_stores_and_shifts(types: str, bound: float) -> None:
     cache = CausalCache(
         OPS,
         [KVShape(2, 64, 32)],

@@ -169,7 +169,7 @@ def test_check_finds_a_leak() -> None:
     assert np.array_equal(cells.cells(0), [])
 
 
-def test_the_books_take_what_is_said_of_them() -> None:
+def test_bookkeeping_takes_the_announced_bytes() -> None:
     cells = made(100_000, 3, 60_000)
     free = cells.free_cells
     assert cells.table.nbytes == table_bytes(3, 60_000)

@@ -1,4 +1,4 @@
-"""How full caches say they are, compared with what they show of themselves."""
+"""Cell counts of caches, compared with their contents."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def test_masks() -> None:
     assert masked(probe, [0, 1], [2, 2]) == "00xx0x,xx00x0"
 
 
-def test_only_cells_that_somebody_in_the_batch_sees_are_columns() -> None:
+def test_only_cells_visible_to_the_batch_are_columns() -> None:
     probe = Probe(sequences=2)
     assert masked(probe, [0] * 3, [0, 1, 2]) == "0xx,00x,000"
     masked(probe, [0] * 2, [3, 4])

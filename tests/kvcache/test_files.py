@@ -83,7 +83,7 @@ def same(first: list[np.ndarray], second: list[np.ndarray]) -> bool:
 
 
 @pytest.mark.parametrize("types", ["f32", "f16", "bf16", "q8_0,q4_0"])
-def test_what_comes_back_is_what_was_saved(types: str, tmp_path: Path) -> None:
+def test_restored_sequence_equals_the_saved_one(types: str, tmp_path: Path) -> None:
     cache = make(types)
     feed(cache, 0, 20, 1, images=True)
     feed(cache, 1, 3, 2)
@@ -244,7 +244,7 @@ def test_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
     ],
     ids=lambda case: str(case)[:40],
 )
-def test_facts_nobody_saves_are_refused(
+def test_impossible_facts_are_refused(
     facts: str | dict[str, list[int]], message: str, tmp_path: Path
 ) -> None:
     """They say how much is allocated, and where what was saved is put."""

@@ -52,7 +52,7 @@ def test_sequences_slide_by_themselves() -> None:
 
 
 @pytest.mark.scenario(45)
-def test_what_memory_keeps_is_not_seen() -> None:
+def test_kept_positions_outside_the_window_are_not_visible() -> None:
     probe = sliding(2, keep=3)
     probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
     assert probe.store([0, 0], [4, 5], [5, 6]) == [[4, 5], [5, 6]]
@@ -141,7 +141,7 @@ def test_chunks(memory: int) -> None:
     assert min(resumable(probe)) <= 7 - memory
 
 
-def test_chunks_nobody_sees_are_forgotten_whole() -> None:
+def test_invisible_chunks_are_forgotten_whole() -> None:
     probe = Probe(kind=ChunkedCache, chunk=4, context=64, keep=2)
     firsts = []
     for _ in range(14):
@@ -158,7 +158,7 @@ def test_a_window_of_w_is_w_keys_with_the_token_itself() -> None:
 
 
 @pytest.mark.scenario(58)
-def test_a_removal_that_would_show_what_is_forgotten_is_refused() -> None:
+def test_removal_that_would_expose_forgotten_positions_is_refused() -> None:
     probe = sliding(4, context=32)
     run(probe, 0, 12)
     before = probe.cells(0)
@@ -191,7 +191,7 @@ def test_a_sequence_slides_on_while_another_keeps_the_shared_prefix() -> None:
 
 
 @pytest.mark.scenario(36)
-def test_a_prefix_of_nothing_is_empty_and_one_forgotten_cannot_be_resumed() -> None:
+def test_empty_prefix_is_empty_and_forgotten_one_cannot_resume() -> None:
     probe = sliding(3, sequences=2, context=32)
     run(probe, 0, 10)
     probe.cache.copy_prefix(0, 1, 5)
@@ -218,7 +218,7 @@ def test_rows_of_a_span_see_all_of_it() -> None:
 
 
 @pytest.mark.scenario(13)
-def test_a_span_longer_than_the_window_is_seen_whole() -> None:
+def test_span_longer_than_the_window_is_visible_whole() -> None:
     # As transformers joins the masks of window and picture for Gemma 3: what either shows is seen.
     probe = sliding(2)
     seen = probe.store([0] * 6, list(range(6)), [0, 1, 2, 3, 4, 5], spans=[(1, 5)])
@@ -300,7 +300,7 @@ def test_capacity_of_the_window_alone_serves_a_long_text() -> None:
     assert isinstance(probe.cache, CausalCache)
 
 
-def test_room_counts_what_a_pass_would_forget() -> None:
+def test_room_includes_cells_that_a_pass_would_free() -> None:
     probe = sliding(2, keep=2, capacity=6)
     run(probe, 0, 4, together=4)
     assert [probe.cache.room(wanted) for wanted in (0, 2, 4, 10)] == [0, 2, 4, 4]

@@ -21,7 +21,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 ONE = KVShape(1, 1, 1)
 
 
-def test_the_documentation_shows_what_caches_do() -> None:
+def test_documentation_shows_real_caches() -> None:
     script = [sys.executable, str(DOCS / "kvcache_pictures.py")]
     printed = subprocess.run(script, capture_output=True, text=True, check=True).stdout
     documented = (DOCS / "kvcache.md").read_text()
@@ -51,12 +51,12 @@ def test_long_positions_make_wide_columns() -> None:
     assert picture(contents(Held([0], [12345])), 2, 80) == ["    A     .", "12345"]
 
 
-def test_nothing_is_an_empty_picture() -> None:
+def test_picture_of_no_cells_is_empty() -> None:
     assert picture(contents(Held([], [])), 0, 80) == []
     assert contents().used == 0
 
 
-def test_what_does_not_fit_goes_on_below() -> None:
+def test_wide_pictures_wrap() -> None:
     held = contents(Held([0, 1, 2, 4], [0, 1, 2, 3]))
     # Four columns beside the number of the first cell.
     assert picture(held, 6, 15) == [
@@ -85,7 +85,7 @@ def test_sequences_have_names(number: int, letters: str) -> None:
     assert name(number) == letters
 
 
-def test_contents_of_cells_are_those_of_the_lists() -> None:
+def test_contents_match_the_lists_of_cells() -> None:
     probe = Probe(kind=SlidingCache, sequences=2, window=2)
     probe.store([0] * 4, [0, 1, 2, 3], [0.0] * 4)
     probe.store([0, 1], [4, 0], [0.0] * 2)
@@ -125,7 +125,7 @@ def test_contents_of_a_recurrent_cache_are_states_after_their_positions() -> Non
     assert (held.held, held.capacity) == (4, 2 * (2 + 7))
 
 
-def test_contents_of_a_wrapper_are_those_of_its_caches() -> None:
+def test_wrapper_lists_the_contents_of_its_caches() -> None:
     how = {"sequences": 1, "context": 8}
     cache = WrapperCache(
         SlidingCache(OPS, {0: ONE, 2: ONE}, window=2, **how), CausalCache(OPS, {1: ONE}, **how)

@@ -19,7 +19,7 @@ SHAPES = {2: {"conv": (2, 3), "sum": (1,)}, 5: {"sum": (1,)}}
 
 
 def reference(inputs: list[float]) -> float:
-    """What a state has become after `inputs`: recent ones count most, so order and number show."""
+    """Return the state after `inputs`, in which recent ones weigh most, so that order and number show."""
     state = 0.0
     for number in inputs:
         state = state / 2 + number
@@ -76,7 +76,7 @@ def test_the_best_checkpoint_is_the_last_before_the_target() -> None:
 
 
 @pytest.mark.scenario(82, 83)
-def test_pruning_forgets_what_comes_after() -> None:
+def test_pruning_forgets_later_states() -> None:
     kept = Checkpoints()
     for position in (10, 20, 30):
         kept.record(position, position)
@@ -98,7 +98,7 @@ def test_the_slot_of_the_oldest_is_free_again() -> None:
 
 
 @pytest.mark.scenario(90)
-def test_without_checkpoints_nothing_is_kept() -> None:
+def test_limit_of_zero_keeps_no_checkpoints() -> None:
     kept = Checkpoints(0)
     assert kept.record(10, 7) == [7]
     assert kept.best(100) is None
@@ -136,7 +136,7 @@ def test_checkpoints_of_a_long_prompt_are_reused() -> None:
     cache.check()
 
 
-def test_the_end_of_a_prompt_is_kept_and_what_was_before_its_last_input() -> None:
+def test_states_at_and_before_the_end_of_a_prompt_are_kept() -> None:
     cache = made()
     feed(cache, {0: [1.0] * 40})
     for _ in range(10):
@@ -182,7 +182,7 @@ def test_sequences_may_have_different_numbers_of_rows() -> None:
     assert feed(cache, {1: [5.0, 6.0]}) == {1: reference([4, 5, 6])}
 
 
-def test_what_rows_read_and_write_is_said_in_buffers_that_stay() -> None:
+def test_slots_of_rows_are_in_buffers_with_fixed_addresses() -> None:
     cache = made(sequences=3)
     feed(cache, {0: [1.0, 2.0, 2.5], 1: [3.0]})
     slots, generation = cache.state(5).slots, cache.generation
@@ -279,7 +279,7 @@ def test_a_new_sequence_begins_with_zeros() -> None:
 
 
 @pytest.mark.scenario(86, 100, 101)
-def test_what_cannot_be_taken_back_is_refused_and_changes_nothing() -> None:
+def test_impossible_removal_is_refused_and_changes_nothing() -> None:
     cache = made()
     feed(cache, {0: [1.0, 2.0, 3.0]})
     with pytest.raises(

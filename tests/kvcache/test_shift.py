@@ -49,7 +49,7 @@ def rotated(raw: np.ndarray, at: np.ndarray, rope: Rope | None) -> np.ndarray:
 
 
 def shift(layer: int, keys: np.ndarray, offset: int) -> None:
-    """As models do it."""
+    """Rotate keys as models do."""
     rope = list(ROPES.values())[layer]
     if rope is not None:
         OPS.rope_(keys, np.full(len(keys), offset, np.int32), rope.without_magnitude())
@@ -87,7 +87,7 @@ def raw_keys() -> np.ndarray:
 @pytest.mark.scenario(37, 40)
 @pytest.mark.parametrize("types", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize(("begin", "end"), [(2, 5), (0, 13), (26, 39)])
-def test_keys_are_those_of_the_new_positions(types: str, begin: int, end: int) -> None:
+def test_shifted_keys_match_their_new_positions(types: str, begin: int, end: int) -> None:
     raw = raw_keys()
     cache = filled(raw, types)
     cache.remove(0, begin, end)

@@ -12,7 +12,7 @@ from puna.batch import Batch
 from puna.kvcache.causal import CausalCache, KVShape
 from puna.kvcache.recurrent import RecurrentCache
 from puna.kvcache.storage import FIRST_STEP, KVStorage
-from puna.kvcache.types import HALVES
+from puna.kvcache.types import F16_TYPES
 from puna.kvcache.windows import SlidingCache
 from puna.kvcache.wrapper import WrapperCache
 from puna.ops.host import HostStorage
@@ -110,7 +110,7 @@ def test_closing_gives_everything_back() -> None:
 
 
 def test_cells_given_back_are_zero_and_the_rest_is_kept() -> None:
-    storage = KVStorage(OPS, {0: KVShape(1, 8, 8)}, 4096, HALVES)
+    storage = KVStorage(OPS, {0: KVShape(1, 8, 8)}, 4096, F16_TYPES)
     keys = storage.layers[0].keys
     storage.provide(4096)
     keys.write(np.arange(4096), np.ones((4096, 1, 8)))
@@ -121,7 +121,7 @@ def test_cells_given_back_are_zero_and_the_rest_is_kept() -> None:
 
 
 def test_copying_reads_everything_before_it_writes() -> None:
-    storage = KVStorage(OPS, {0: KVShape(1, 1, 1)}, 4, HALVES)
+    storage = KVStorage(OPS, {0: KVShape(1, 1, 1)}, 4, F16_TYPES)
     keys = storage.layers[0].keys
     keys.write(np.arange(4), np.arange(4).reshape(4, 1, 1))
     storage.copy(np.array([1, 2, 0]), np.array([0, 1, 2]))

@@ -188,7 +188,7 @@ def test_rows_see_the_image_before_them() -> None:
 
 
 @pytest.mark.scenario(67)
-def test_of_several_images_the_last_is_seen_and_with_it_those_directly_before() -> None:
+def test_rows_see_the_last_image_and_those_directly_before_it() -> None:
     # As transformers makes Mllama's cross-attention mask.
     encoder = Encoder()
     seen = encoder.store([0] * 5, [0, 1, 2, 3, 4], {0: [1.0], 2: [2.0, 3.0], 3: [4.0]})

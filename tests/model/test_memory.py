@@ -15,7 +15,7 @@ from puna import demo
 from puna.errors import InsufficientMemoryError
 from puna.gguf import GGMLType, open_gguf
 from puna.kvcache.cells import CELL_BYTES, table_bytes
-from puna.kvcache.types import HALVES, KVTypes
+from puna.kvcache.types import F16_TYPES, KVTypes
 from puna.model.load import load_model
 from puna.model.memory import Forecast, MemoryTable, largest
 from puna.nn.latent_attention import HeadLinear
@@ -55,7 +55,7 @@ def model_file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return MAKERS[request.param](tmp_path_factory.mktemp("memory") / f"{request.param}.gguf")
 
 
-def table_of(path: Path, types: KVTypes = HALVES, **sizes: int) -> MemoryTable:
+def table_of(path: Path, types: KVTypes = F16_TYPES, **sizes: int) -> MemoryTable:
     with open_gguf(path) as file:
         return Forecast(file, types).table(**{"context": 256, "parallel": 2, "batch": 64, **sizes})
 
@@ -157,6 +157,7 @@ def test_the_largest_number_that_fits() -> None:
 RUN = """
 import json, sys
 from puna.engine.engine import Engine
+from puna.engine.room import EngineSizes
 from puna.protocol import Done, Generate
 from puna.machine import process_memory
 from puna.model.load import LoadSettings, load_model
@@ -164,7 +165,7 @@ from puna.options import Options
 path, context, parallel = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 before = process_memory()
 loaded = load_model(path, LoadSettings(context=context, parallel=parallel))
-engine = Engine(loaded, context=context, parallel=parallel)
+engine = Engine(loaded, EngineSizes(context=context, parallel=parallel))
 ended = []
 for number in range(2 * parallel):
     prompt = [(7 * number + i) % 250 for i in range(context - 8)]

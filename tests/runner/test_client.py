@@ -189,7 +189,7 @@ def test_leaving_a_stream_stops_the_generation(with_shared_runner: WithRunner) -
 
 
 @pytest.mark.scenario(173)
-def test_a_reader_that_stalls_holds_up_nobody(with_shared_runner: WithRunner) -> None:
+def test_stalled_reader_delays_no_other(with_shared_runner: WithRunner) -> None:
     async def use(runner: LocalRunner) -> None:
         async with aclosing(runner.generate(Generate(prompt="hello", options=LONG))) as stalled:
             await anext(stalled)  # and nothing is read of it any more
@@ -318,7 +318,7 @@ def test_loading_without_progress_times_out(model: Path) -> None:
 def test_a_file_that_floods_the_log_is_loaded_and_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the name of its pre-tokenizer, which is not known."""
+    """The line holds the unknown name of a pre-tokenizer."""
     name = "flood " * 200_000 + "\n\x1b[2J" * 100_000
     path = tiny_llama_gguf(tmp_path / "flood.gguf", TinyLlama(context=64), pre=name)
 
@@ -333,10 +333,10 @@ def test_a_file_that_floods_the_log_is_loaded_and_used(
     assert len(line) < 10_000
 
 
-def test_a_line_without_an_end_is_cut_and_what_follows_is_read(
+def test_endless_line_is_cut_and_later_output_is_read(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Whatever the process is that says it."""
+    """Any process can write such a line."""
     talker = tmp_path / "talker"
     talker.write_text(
         f"#!{sys.executable}\n"
@@ -385,8 +385,8 @@ def test_the_runner_leaves_when_the_server_is_killed(model: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("during", ["load", "generation"])
-def test_a_server_that_is_gone_is_no_defect_of_what_it_leaves_undone(model: Path, during: str) -> None:
-    """Whichever of the runner's threads finds out."""
+def test_vanished_server_is_not_reported_as_a_defect(model: Path, during: str) -> None:
+    """Any of the runner's threads may notice."""
     server, runner = socket.socketpair()
     command = [sys.executable, "-m", "puna.runner", str(runner.fileno())]
     pipes = {"pass_fds": [runner.fileno()], "stderr": subprocess.PIPE, "text": True}

@@ -1,4 +1,4 @@
-"""What is said of a process that ended."""
+"""Descriptions of processes that ended."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def test_last_words_are_in_the_error(loaded: bool) -> None:
         (None, "it has closed its connection"),
     ],
 )
-def test_who_said_nothing_is_told_of_by_the_end(code: int | None, words: str) -> None:
+def test_silent_process_is_described_by_its_exit_status(code: int | None, words: str) -> None:
     assert str(death(code, [], loaded=False)) == (f"model runner process has terminated: {words} ({words})")
     assert str(death(code, ["  "], loaded=True)).endswith(f"({words})")

@@ -49,7 +49,7 @@ def test_a_long_request_holds_up_no_short_one(bench: Bench) -> None:
     assert bench.next() == "long"
 
 
-def test_what_is_cancelled_before_its_turn_is_not_prepared(bench: Bench) -> None:
+def test_request_cancelled_before_its_turn_is_not_prepared(bench: Bench) -> None:
     bench.preparing.add(1, bench.hold, "long")
     bench.preparing.add(2, bench.say("never"), "long")
     bench.preparing.add(3, bench.say("last"), "long")
@@ -58,7 +58,7 @@ def test_what_is_cancelled_before_its_turn_is_not_prepared(bench: Bench) -> None
     assert [bench.next() for _ in range(3)] == ["long", ("cancelled", 2), "last"]
 
 
-def test_what_is_cancelled_while_it_is_prepared_is_stopped_in_the_engine(bench: Bench) -> None:
+def test_request_cancelled_during_preparation_is_stopped_in_the_engine(bench: Bench) -> None:
     bench.preparing.add(1, bench.hold, "long")
     assert bench.began.wait(PATIENCE_S)
     bench.preparing.cancel(1)
@@ -69,7 +69,7 @@ def test_what_is_cancelled_while_it_is_prepared_is_stopped_in_the_engine(bench: 
     assert bench.next() == ("cancelled", 1)
 
 
-def test_what_the_process_must_not_survive_is_passed_on(bench: Bench) -> None:
+def test_fatal_errors_are_passed_on(bench: Bench) -> None:
     error = MemoryError()
 
     def fail() -> None:

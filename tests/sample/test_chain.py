@@ -92,7 +92,7 @@ def test_xtc_happens_as_often_as_asked(ops: Backend) -> None:
 
 
 def mirostat_1(logits: np.ndarray, mu: float, n_vocab: int) -> int:
-    """How many candidates llama.cpp's version 1 keeps."""
+    """Return how many candidates llama.cpp's version 1 keeps."""
     p = softmax(sorted(logits.tolist(), reverse=True))
     upper = lower = 0.0
     for i in range(min(99, len(p) - 1)):

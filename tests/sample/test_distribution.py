@@ -79,7 +79,7 @@ def test_frequencies_are_the_distribution(ops: Backend, changes: dict[str, Any])
 
 
 @pytest.mark.parametrize("level", levels("choose"))
-def test_the_kernels_draw_what_numpy_draws(level: str) -> None:
+def test_kernels_draw_the_same_tokens_as_numpy(level: str) -> None:
     native = pytest.importorskip("puna._native", reason=NOT_BUILT, exc_type=ImportError)
     before = native.cpu_level()
     native.set_cpu_level(level)
@@ -116,7 +116,7 @@ def test_the_kernels_draw_what_numpy_draws(level: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["peaked", "flat", "equal", "ascending"])
-def test_a_large_vocabulary_draws_what_numpy_draws(kind: str) -> None:
+def test_large_vocabulary_draws_the_same_tokens_as_numpy(kind: str) -> None:
     pytest.importorskip("puna._native", reason=NOT_BUILT, exc_type=ImportError)
     size = 128256
     random = np.random.default_rng(5)

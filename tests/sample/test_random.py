@@ -7,7 +7,7 @@ import pytest
 from puna.sample.sampler import Random
 
 
-def test_bits_are_those_of_go() -> None:
+def test_bits_match_go() -> None:
     random = Random(1, 2)
     assert [random.bits(), random.bits()] == [0xC4F5A58656EEF510, 0x9DCEC3AD077DEC6C]
 

@@ -76,7 +76,7 @@ def _logprobs(given: dict[str, Any]) -> list[float]:
 
 
 def differences(expected: Answer, got: Answer, context: int) -> list[str]:
-    """How `got` differs from `expected` where it must not; empty if `got` is right.
+    """Return how `got` differs from `expected` where it must not; empty if `got` is right.
 
     Only compares values that both have. After a context shift, tokens may depend on the cache's other
     requests, because the last bits of shifted keys differ from those of recomputed ones; only the tokens

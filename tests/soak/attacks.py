@@ -1,4 +1,4 @@
-"""What a hostile client sends: each attack alone would stop a careless server, or make others wait."""
+"""Attacks of a hostile client: each would stop a careless server, or make other clients wait."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def no_descriptors(target: Target) -> None:
 
 
 def strange_http(target: Target) -> None:
-    """What is hardly HTTP."""
+    """Send data that is hardly HTTP."""
     chunked = b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
     sent = (
         b"\x16\x03\x01\x02\x00" + bytes(500),

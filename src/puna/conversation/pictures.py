@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from puna.batch import Image
 from puna.engine.images import Images, ReadingImages
-from puna.engine.turns import ClientRotation, Turn
 from puna.errors import RunnerError
 from puna.protocol import Generate
+from puna.turns import ClientRotation, Turn
 
 _log = logging.getLogger(__name__)
 

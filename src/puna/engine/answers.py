@@ -1,4 +1,4 @@
-"""From logits to what the client hears: sampling, text, log-probabilities, the end."""
+"""Events of an answer: from logits to tokens, text, log-probabilities and the end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from puna.tokenizer import Tokenizer
 
 
-#: The next token of a sequence, or why there is none; None while its format has yet to say what may come.
+#: The next token of a sequence, or an error; None while its format has not computed the allowed tokens.
 Drawn = int | Exception | None
 
 
@@ -41,21 +41,21 @@ class Answers:
         self._context = context
 
     def evaluated(self, sequence: Generation, begin: int, logits: Rows) -> None:
-        """Say of a prompt what the request asks for, now that it is evaluated from input `begin` on.
+        """Send progress and scores of a prompt after a pass that began at input `begin`.
 
-        `logits` [rows, vocab] are those of a prompt that is scored. Raises `GenerationError`.
+        `logits` [rows, vocab] are those of the pass if the prompt is scored. Raises `GenerationError`.
         """
         _tell_progress(sequence)
         if sequence.scoring:
             self._score(sequence, begin, logits)
 
     def _score(self, sequence: Generation, begin: int, logits: Rows) -> None:
-        """Say how likely the prompt's tokens were that come after inputs `begin`, ...
+        """Send the log-probabilities of the prompt's tokens from `begin + 1` on.
 
-        `logits` [rows, vocab] are those after each of these inputs. Raises `GenerationError`.
+        `logits` [rows, vocab] follow the inputs from `begin` on. Raises `GenerationError`.
         """
         end = min(begin + len(logits) + 1, sequence.prompt_length)
-        first = max(begin + 1, sequence.scored)  # evaluated again, a row says nothing new
+        first = max(begin + 1, sequence.scored)  # rows may be evaluated again
         tokens = [item.token for item in sequence.inputs[first:end]]
         found: list[TokenLogprob | None] = [
             self._logprob(sequence, logits[first + i - begin - 1], token) for i, token in enumerate(tokens)
@@ -67,9 +67,9 @@ class Answers:
             sequence.sink(Scored(id=sequence.id, tokens=tokens, logprobs=found, sample=sequence.sample))
 
     def decode(self, sequence: Generation, logits: NDArray[np.float32], token: int) -> int | None:
-        """Take the `token` that was drawn from `logits` [vocab], and show its text.
+        """Append the `token` drawn from `logits` [vocab] to the text, and send the text that is final.
 
-        Returns the token when the sequence goes on; else it has ended and the client knows. Raises
+        Returns the token if the sequence continues, and None if it has ended and `Done` was sent. Raises
         `GenerationError`.
         """
         logprob = None
@@ -98,7 +98,7 @@ class Answers:
         return None
 
     def finish_empty(self, sequence: Generation) -> None:
-        """End an answer that was to have no tokens."""
+        """End an answer of no tokens."""
         self._finish(sequence, "length")
 
     def _finish(
@@ -150,8 +150,8 @@ class Answers:
 def draw(wanted: Items[tuple[Generation, NDArray[np.float32]]], patience_s: float) -> list[Drawn]:
     """Draw the next token of each sequence from its logits [vocab], all in one call.
 
-    A format that has not said after `patience_s` what may come next, or that the token may, gives None. Drawn
-    again later, with the same logits, the sequence goes on where it was.
+    The result is None for a sequence whose format has not computed the allowed tokens, or accepted the token,
+    within `patience_s`. Call again later with the same logits to continue.
     """
     found: list[Drawn] = [None] * len(wanted)
     constraints = {
@@ -186,7 +186,7 @@ def draw(wanted: Items[tuple[Generation, NDArray[np.float32]]], patience_s: floa
 
 
 def _settled(constraint: RemoteConstraint) -> Drawn:
-    """The token that was offered, if it stands; None if that is not known yet, or another must be drawn."""
+    """Return the offered token if it is accepted; None if that is not known yet, or it was rejected."""
     token = constraint.offered
     try:
         return token if constraint.ready and token is not None and constraint.accept(token) else None
@@ -195,7 +195,7 @@ def _settled(constraint: RemoteConstraint) -> Drawn:
 
 
 def _tell_progress(sequence: Generation) -> None:
-    """Say how much of the prompt is evaluated, if that was asked for; all samples of it share the one."""
+    """Send how much of the prompt is evaluated, if the request wants progress; once for all samples."""
     if not sequence.request.progress or sequence.sample or sequence.generated:
         return
 
@@ -214,7 +214,7 @@ def _tell_progress(sequence: Generation) -> None:
 
 
 def fail(sequence: Sequence, error: Exception) -> None:
-    """Tell the client that its request failed."""
+    """Send `Failed` with `error` for a sequence."""
     kind, message = GenerationError.__name__, f"{type(error).__name__}: {error}"
     if is_out_of_memory(error):
         error = OutOfMemoryError()
@@ -224,7 +224,7 @@ def fail(sequence: Sequence, error: Exception) -> None:
 
 
 def _show(sequence: Generation, released: Released) -> None:
-    """Send what was released, in its order: a chunk has thinking, then text, then calls."""
+    """Send released output in order: each chunk has thinking, then text, then calls."""
     pieces = released.pieces
     for thinking, text, calls in _in_order(released.parts) or [("", "", [])] * bool(pieces):
         sequence.sink(
@@ -242,7 +242,7 @@ def _show(sequence: Generation, released: Released) -> None:
 
 
 def _in_order(parts: list[Part]) -> list[tuple[str, str, list[CallDelta]]]:
-    """What goes into as few chunks as the order of `parts` allows."""
+    """Return (thinking, text, calls) of as few chunks as the order of `parts` allows."""
     found: list[tuple[str, str, list[CallDelta]]] = []
     for part in parts:
         thinking, text, calls = found.pop() if found else ("", "", [])

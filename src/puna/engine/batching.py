@@ -1,4 +1,4 @@
-"""Dividing the inputs of all sequences into batches."""
+"""Batches of the inputs of several sequences, and groups of inputs that must not be split."""
 
 from __future__ import annotations
 
@@ -6,31 +6,39 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from puna.batch import Batch, ImagePart, Input
-from puna.engine.drafts import Draft
 from puna.engine.sequence import Generation, Sequence
+from puna.errors import ContextLengthError
 from puna.grammar.compiler.client import RemoteConstraint
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Rows of a prompt per batch when logits of all of them are wanted: logits are large.
-_SCORED_TOGETHER = 64
+#: Rows of a prompt per batch when logits are wanted of all of them: logits are large.
+_MAX_SCORED: Final = 64
+
+
+@dataclass
+class Draft:
+    """Tokens that may follow a sequence's newest one."""
+
+    source: int = 0  # see `puna.engine.drafting.speculation`
+    tokens: list[int] = field(default_factory=list)
 
 
 @dataclass
 class BatchSlice:
-    """What one sequence contributes to a batch: its next `count` inputs, then drafted tokens."""
+    """One sequence's share of a batch: its next `count` inputs, then drafted tokens."""
 
     sequence: Sequence
     count: int
     draft: Draft = field(default_factory=Draft)
     begin: int = field(init=False)  # position of the first input
-    complete: bool = field(init=False)  # these are the last inputs: a token is sampled after them
+    complete: bool = field(init=False)  # no input is left, so a token is sampled after the last one
 
     def __post_init__(self) -> None:
         self.begin = self.sequence.evaluated
@@ -38,7 +46,7 @@ class BatchSlice:
 
     @property
     def rows(self) -> int:
-        """Rows of the batch."""
+        """Rows of the batch, drafts included."""
         return self.count + len(self.draft.tokens)
 
     @property
@@ -50,7 +58,7 @@ class BatchSlice:
 
 @dataclass(frozen=True)
 class StepLoad:
-    """What a step consists of, in rows."""
+    """The rows of a step by their kind."""
 
     decoding: int  # sequences that generate, one row each
     prompt: int
@@ -69,7 +77,7 @@ class StepLoad:
 def plan(
     sequences: Items[Sequence], budget: int, pauses: Mapping[Sequence, int] | None = None
 ) -> list[BatchSlice]:
-    """One input of every decoding sequence, and at most `budget` inputs of prompts.
+    """Return slices with one input of every decoding sequence, and at most `budget` inputs of prompts.
 
     Among prompts of the same priority, the oldest gets at least half of the budget, so that it finishes
     whatever else arrives; the rest goes to the shortest ones, which need not wait for long ones. A prompt
@@ -101,40 +109,19 @@ def plan(
 
 
 def _fitting(sequence: Sequence, room: int, pauses: Mapping[Sequence, int] | None) -> int:
-    """How many inputs of a prompt go into `room` rows of a batch."""
+    """Return how many inputs of a prompt go into `room` rows of a batch."""
     begin = sequence.evaluated
     room = min(room, sequence.ready)
     pause = pauses.get(sequence, 0) if pauses else 0
     if pause > begin:
         room = min(room, pause - begin)
     if sequence.scoring:
-        room = min(room, _SCORED_TOGETHER)
+        room = min(room, _MAX_SCORED)
     return whole_groups(sequence.inputs, begin, room) if sequence.grouped else room
 
 
-def whole_groups(inputs: Items[Input], begin: int, room: int) -> int:
-    """How many inputs from `begin` on fit into `room` without splitting a group that must stay together."""
-    fitting = end = begin
-    for index in range(begin, min(len(inputs), begin + room)):
-        end = max(end, index + 1 + inputs[index].same_batch)
-        if end > begin + room:
-            break
-        if end == index + 1:
-            fitting = end
-    return fitting - begin
-
-
-def first_group(inputs: Items[Input], begin: int) -> int:
-    """How many inputs from `begin` on must stay together, at least one."""
-    end, index = begin + 1, begin
-    while index < min(end, len(inputs)):
-        end = max(end, index + 1 + inputs[index].same_batch)
-        index += 1
-    return min(end, len(inputs)) - begin
-
-
 def constraints(slices: Items[BatchSlice]) -> list[tuple[RemoteConstraint, list[int]]]:
-    """What the answers that a batch continues must be like, each with the tokens drafted for it."""
+    """Return the format of each answer that a batch continues, with the tokens drafted for that answer."""
     return [
         (batch_slice.sequence.constraint, batch_slice.draft.tokens)
         for batch_slice in slices
@@ -145,7 +132,7 @@ def constraints(slices: Items[BatchSlice]) -> list[tuple[RemoteConstraint, list[
 
 
 def assemble(slices: Items[BatchSlice]) -> Batch:
-    """The batch made of `slices`: their inputs one after another."""
+    """Return the batch made of `slices`, their rows one after another."""
     inputs: list[Input] = []
     positions: list[int] = []
     sequences: list[int] = []
@@ -175,7 +162,7 @@ def assemble(slices: Items[BatchSlice]) -> Batch:
 
 
 def _payloads(inputs: Items[Input]) -> list[tuple[int, Any]]:
-    """(row, payload) of all that have one; neighbouring rows of an image are one part of it."""
+    """Return (row, payload) of all inputs that have one; neighbouring rows of an image become one part."""
     payloads: list[tuple[int, Any]] = []
     for row, item in enumerate(inputs):
         if (part := item.payload) is None:
@@ -195,7 +182,7 @@ def _payloads(inputs: Items[Input]) -> list[tuple[int, Any]]:
 
 
 def _places(slices: Items[BatchSlice]) -> NDArray[np.int32] | None:
-    """What rotation goes by, if that is not the position for all rows."""
+    """Return the positions for rotation, [rows] or [rows, axes]; None if they are the cache's positions."""
     if not any(batch_slice.sequence.places for batch_slice in slices):
         return None
     parts = [batch_slice.sequence.placed(batch_slice.begin, batch_slice.rows) for batch_slice in slices]
@@ -203,3 +190,74 @@ def _places(slices: Items[BatchSlice]) -> NDArray[np.int32] | None:
         return np.concatenate(parts)
     axes = max(part.shape[1] for part in parts if part.ndim == 2)
     return np.concatenate([part if part.ndim == 2 else part[:, None].repeat(axes, axis=1) for part in parts])
+
+
+# --- groups ------------------------------------------------------------------------------------------
+
+
+def whole_groups(inputs: Items[Input], begin: int, room: int) -> int:
+    """Return how many inputs from `begin` on fit into `room` without splitting a group of one batch."""
+    fitting = end = begin
+    for index in range(begin, min(len(inputs), begin + room)):
+        end = max(end, index + 1 + inputs[index].same_batch)
+        if end > begin + room:
+            break
+        if end == index + 1:
+            fitting = end
+    return fitting - begin
+
+
+def first_group(inputs: Items[Input], begin: int) -> int:
+    """Return how many inputs from `begin` on must be in the same batch, at least one."""
+    end, index = begin + 1, begin
+    while index < min(end, len(inputs)):
+        end = max(end, index + 1 + inputs[index].same_batch)
+        index += 1
+    return min(end, len(inputs)) - begin
+
+
+def group_begin(inputs: Items[Input], position: int) -> int:
+    """Return the last index at or before `position` that does not split a group of one batch."""
+    begin = end = 0
+    for index in range(position):
+        if index >= end:
+            begin = index
+        end = max(end, index + 1 + inputs[index].same_batch)
+    return position if end <= position else begin
+
+
+def truncate(prompt: list[Input], context: int, keep: int) -> tuple[list[Input], int]:
+    """Return `prompt` cut to at most `context` inputs, and the number of dropped inputs.
+
+    The first `keep` inputs and the tail stay. Raises `ContextLengthError` when a group of inputs would be cut
+    after the first `keep`, or nothing would be left after them.
+    """
+    excess = len(prompt) - context
+    if excess <= 0:
+        return prompt, 0
+    resume = _group_end(prompt, keep + excess)
+    if _group_end(prompt, keep) > keep:
+        raise ContextLengthError("the prompt is too long and cannot be cut: an image lies across num_keep")
+    if resume >= len(prompt):
+        raise ContextLengthError("the prompt is too long and nothing would be left of it after cutting")
+    return [*prompt[:keep], *prompt[resume:]], resume - keep
+
+
+def shift_count(inputs: Items[Input], context: int, keep: int) -> int:
+    """Return how many inputs after the first `keep` to drop to free half of the context behind them."""
+    wanted = max((context - keep) // 2, 1)
+    count = wanted - (context - len(inputs))
+    if count <= 0:
+        return 0
+    return min(_group_end(inputs, keep + count), len(inputs)) - keep
+
+
+def _group_end(inputs: Items[Input], position: int) -> int:
+    """Return the first index at or after `position` that is not inside a group begun before it."""
+    end = 0
+    for index in range(len(inputs)):
+        if index >= position and index >= end:
+            break
+        if inputs[index].group:
+            end = max(end, index + inputs[index].group + 1)
+    return max(position, end)

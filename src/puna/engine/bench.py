@@ -1,4 +1,4 @@
-"""Measuring an engine in this process: prompt and decode speed, without server or text."""
+"""Prompt and decode speed of an engine in this process, without server or text."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from puna.batch import Batch
 from puna.engine.engine import Engine
+from puna.engine.room import EngineSizes
 from puna.errors import GenerationError, RequestError
 from puna.kvcache.types import KVTypes
 from puna.model.base import TextModel
@@ -27,7 +28,7 @@ _CHUNK = 512
 
 
 class Bench:
-    """A model loaded for measuring, for up to `parallel` sequences of `context` tokens."""
+    """A model loaded to measure up to `parallel` sequences of `context` tokens."""
 
     def __init__(self, path: str | Path, *, context: int, parallel: int, threads: int = 0) -> None:
         ops = default_backend()
@@ -39,7 +40,7 @@ class Bench:
                 context=context,
                 parallel=parallel,
                 cache_types=types,
-                prediction_heads=False,  # whose drafts would be of random tokens
+                prediction_heads=False,  # useless on random tokens
                 engine=engine_from_env(),
             ),
             ops=ops,
@@ -49,13 +50,13 @@ class Bench:
                 f"{context} tokens of context are needed, and the model was trained for "
                 f"{loaded.trained_context}; use fewer prompt or generated tokens"
             )
-        self._engine = Engine(loaded, context=context, parallel=parallel, cache_types=types)
+        self._engine = Engine(loaded, EngineSizes(context=context, parallel=parallel, cache_types=types))
         self._vocab = loaded.tokenizer.vocab_size
         self._dice = random.Random(_SEED)
         self._filled: list[int] = []
 
     def read(self, streams: int, length: int) -> float:
-        """Prompt tokens per second: from the first step until every stream has its first token."""
+        """Return prompt tokens per second, from the first step until every stream has its first token."""
         ended = self._submit([self._tokens(length) for _ in range(streams)], 1)
         begin = time.perf_counter()
         while len(ended) < streams:
@@ -63,7 +64,7 @@ class Bench:
         return streams * length / (time.perf_counter() - begin)
 
     def decode(self, streams: int, length: int) -> float:
-        """Generated tokens per second over all streams, their prompts already read."""
+        """Return generated tokens per second over all streams, once their prompts are evaluated."""
         ended = self._submit([self._tokens(_DECODE_PROMPT) for _ in range(streams)], length + 1)
         self._engine.step()
         while any(not sequence.generated for sequence in self._engine.scheduler):
@@ -75,10 +76,10 @@ class Bench:
         return left / (time.perf_counter() - begin)
 
     def fill(self, depth: int) -> None:
-        """Make the cache hold `depth` tokens, for `decode_filled` to go on from.
+        """Fill the cache with `depth` tokens for `decode_filled`.
 
-        They are not evaluated: their keys and values are random numbers. What decoding costs depends on
-        how many there are, not on what is in them.
+        They are not evaluated: their keys and values are random numbers, since the cost of decoding depends
+        on their number only.
         """
         engine, tokens = self._engine, self._tokens(depth)
         entry = engine.prefix_cache.acquire()
@@ -101,7 +102,7 @@ class Bench:
         self._filled = tokens
 
     def decode_filled(self, length: int) -> float:
-        """Generated tokens per second of one stream, after the tokens of `fill`."""
+        """Return generated tokens per second of one stream that follows the tokens of `fill`."""
         ended = self._submit([self._filled], length + 1)
         self._engine.step()  # evaluates the last of them again and gives the stream its first token
         begin = time.perf_counter()
@@ -119,7 +120,7 @@ class Bench:
         return [self._dice.randrange(self._vocab) for _ in range(length)]
 
     def _submit(self, prompts: list[list[int]], predict: int) -> list[Done]:
-        """Requests for `predict` tokens after each prompt, decoding greedily past end tokens."""
+        """Request `predict` tokens after each prompt, decoded greedily past end tokens."""
         ended: list[Done] = []
 
         def sink(event: Event) -> None:
@@ -143,12 +144,12 @@ def run_bench(
     threads: int = 0,
     repetitions: int = 5,
 ) -> Iterator[dict[str, object]]:
-    """Results as they come: {"test", "parallel", "tokens_per_second": one figure per repetition}.
+    """Yield results as they come: {"test", "parallel", "tokens_per_second": one figure per repetition}.
 
-    For each number in `parallel`, that many sequences at once: `pp<prompt>` reads random prompts of
-    `prompt` tokens, `tg<generate>` decodes `generate` tokens greedily after a short prompt. The
-    figures are totals over all sequences. One uncounted repetition warms up. 0 tokens leave a test
-    out; 0 threads mean as many as the machine has cores. Raises `RequestError` for absurd numbers.
+    Each number in `parallel` is a number of concurrent sequences: `pp<prompt>` evaluates random prompts of
+    `prompt` tokens, `tg<generate>` decodes `generate` tokens greedily after a short prompt. Figures are
+    totals over all sequences. One uncounted repetition warms up. 0 tokens skip a test; 0 threads mean one per
+    core. Raises `RequestError` for impossible numbers.
     """
     if prompt < 0 or generate < 0 or repetitions < 1 or not parallel or min(parallel) < 1:
         raise RequestError("bench needs prompt and generate >= 0, repetitions >= 1 and parallel >= 1")

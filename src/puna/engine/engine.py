@@ -1,7 +1,7 @@
 """The engine: many sequences, one model, one step at a time.
 
-Requests come in from any thread (`submit`, `cancel`); one thread calls `step` in a loop (`start` runs such a
-thread). Events go to each request's sink on the stepping thread, so a sink must return quickly.
+Any thread may call `submit` and `cancel`; one thread, run by `start`, calls `step` in a loop. Sinks get their
+events on the stepping thread, so they must return quickly.
 """
 
 from __future__ import annotations
@@ -13,31 +13,28 @@ from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 from puna.engine.answers import Answers, Drawn, draw, fail
-from puna.engine.batching import BatchSlice, StepLoad, constraints
+from puna.engine.batching import BatchSlice, Draft, StepLoad, constraints
 from puna.engine.drafting.draft_model import DraftModel
 from puna.engine.drafting.speculation import Speculation, drafter_for
-from puna.engine.drafts import Draft
-from puna.engine.embedding import EmbeddingInput
 from puna.engine.executor import Executor, Rows
 from puna.engine.images import Images
 from puna.engine.prefix_cache import PrefixCache
-from puna.engine.preparing import sequences_of
 from puna.engine.prompt_memory import PromptMemory, prompt_folder
-from puna.engine.requests import FittedPrompt
-from puna.engine.room import Room, choose_sizes
+from puna.engine.requests import FittedPrompt, sequences_of
+from puna.engine.room import EngineSizes, Room, choose_sizes
 from puna.engine.scheduler import Scheduler
-from puna.engine.sequence import Generation, Sequence, Sink
+from puna.engine.sequence import EmbeddingInput, Generation, Sequence, Sink
 from puna.errors import CacheFileError, CacheFullError, ContextLengthError, GenerationError, RunnerError
 from puna.gguf import fingerprint
 from puna.grammar.compiler.client import Compiler, RemoteConstraint, wait
 from puna.kvcache.cache import Compacting, Saving
 from puna.kvcache.saved import read_sequence, write_sequence
-from puna.kvcache.types import HALVES, KVTypes
 from puna.machine import is_out_of_memory, memory_is_short
 from puna.model.load import LoadedModel
 from puna.protocol import Embed, Generate
@@ -46,52 +43,42 @@ log = logging.getLogger("puna.engine")
 
 T = TypeVar("T")
 
-#: How long a step waits, after its pass, for formats to say what may come next. Answers whose formats have
-#: not said by then are held: they leave the batch.
+#: How long a step waits, after its pass, for formats to compute the allowed tokens. Answers with slower
+#: formats are held: they leave the batch.
 _MASK_PATIENCE_S: Final = 0.01
-#: How long an engine with nothing but held answers waits for one of them before it looks for new requests.
+#: How long an engine with only held answers waits for one of them before it looks for new requests.
 _HELD_LOOK_S: Final = 0.02
 
-_SAVING_S: Final = 3.0  # how long an engine that is closed waits for prompts to be saved
-
-#: Entries kept in the prefix cache beside the running requests, as long as there are cells.
-REMEMBERED = 64
+#: How long `close` waits for prompts to be saved.
+_SAVING_S: Final = 3.0
 
 
 class Engine:
-    """Runs up to `parallel` sequences of at most `context` tokens each; further requests are queued.
+    """Runs sequences of a loaded model within `sizes`; further requests are queued.
 
-    All sequences together, running and up to `remembered` finished ones, hold at most `capacity` tokens
-    (by default enough for `parallel` full ones, never less than for one), counting once what they share.
-    Without a `context` it is what the model was trained for, as far as memory goes; `grow` can make it that.
+    A context or capacity that `sizes` leave open is chosen by `choose_sizes`. If `growable`, the context can
+    be raised later, by `grow`. `speculate` is the drafting mode of requests that name none.
     """
 
     def __init__(
         self,
         loaded: LoadedModel,
+        sizes: EngineSizes,
         *,
-        context: int | None,
-        parallel: int = 1,
-        batch_size: int = 512,
-        capacity: int | None = None,
-        remembered: int = REMEMBERED,
-        cache_types: KVTypes = HALVES,
         speculate: str | None = None,
         growable: bool = False,
     ) -> None:
-        context, capacity = choose_sizes(
-            loaded, context=context, capacity=capacity, parallel=parallel, batch=batch_size, types=cache_types
-        )
+        sizes = choose_sizes(loaded, sizes)
         self.images: Images | None = None
         if loaded.vision is not None:
-            self.images = Images(loaded.vision, batch_size)
-            batch_size = max(batch_size, loaded.vision.largest_group)
+            self.images = Images(loaded.vision, sizes.batch_size)
+            sizes = replace(sizes, batch_size=max(sizes.batch_size, loaded.vision.largest_group))
         self.loaded = loaded
-        self.context = context
-        self.parallel = parallel
+        self.context = sizes.context
+        self.parallel = sizes.parallel
         loaded.ops.keep_freed_memory()
-        self.room = Room(loaded, context, capacity, parallel, batch_size, cache_types, growable=growable)
-        self.cache, rows = self.room.build_cache(remembered)
+        self.room = Room(loaded, sizes, growable=growable)
+        self.cache, rows = self.room.build_cache()
         self.weight_bytes = loaded.weight_bytes
         self.cache_bytes = self.room.cache_bytes  # includes the draft model's
         self.prefix_cache = PrefixCache(self.cache, rows)
@@ -100,21 +87,12 @@ class Engine:
             self.cache,
             self.prefix_cache,
             context=self.room.max_context,
-            parallel=parallel,
-            prompt_only_slots=(rows - parallel) // 2,  # the other half is for conversations
-            batch_size=batch_size,
+            parallel=sizes.parallel,
+            prompt_only_slots=(rows - sizes.parallel) // 2,  # the other half is for conversations
+            batch_size=sizes.batch_size,
         )
-        self._drafter, kept = drafter_for(
-            loaded,
-            self.cache,
-            context=self.room.max_context,
-            capacity=capacity,
-            parallel=parallel,
-            remembered=remembered,
-            batch_size=batch_size,
-            cache_types=cache_types,
-            speculate=speculate,
-        )
+        longest = replace(sizes, context=self.room.max_context)
+        self._drafter, kept = drafter_for(loaded, self.cache, longest, speculate)
         if loaded.draft is not None and isinstance(self._drafter, DraftModel):
             self.weight_bytes += loaded.draft.weight_bytes
             self.cache_bytes += self._drafter.cache_bytes
@@ -132,14 +110,14 @@ class Engine:
         self._thread: threading.Thread | None = None
         self._on_death: Callable[[BaseException], None] | None = None
         self._memory: PromptMemory | None = None
-        self._stored = str(cache_types)
+        self._stored = str(sizes.cache_types)
 
     # --- from any thread ---------------------------------------------------------------
 
     def submit(self, request: Generate | Embed, sink: Sink, prompt: FittedPrompt | None = None) -> None:
-        """Queue a request; `prompt` is what its own came to, where that is a chat.
+        """Queue a request; `prompt` is its rendered prompt if that is a chat.
 
-        Raises at once when it cannot be served: `RequestError`, `ContextLengthError`, `UnavailableError`.
+        Raises `RequestError`, `ContextLengthError` or `UnavailableError` when it cannot be served.
         """
         # The costly parts happen here, on the caller's thread.
         context = self.room.context_of(request)
@@ -153,14 +131,14 @@ class Engine:
             self._changed.notify()
 
     def cancel(self, request_id: int) -> None:
-        """Stop a request before the next step; its sink gets no more events."""
+        """Stop a request before the next step; its sink gets no further events."""
         self.compiler.cancel(request_id)
         with self._changed:
             self._cancelled.add(request_id)
             self._changed.notify()
 
     def ask(self, function: Callable[[], T]) -> Future[T]:
-        """Call `function` between two steps, on the stepping thread: only that may touch the cache."""
+        """Call `function` between steps on the stepping thread, the only one that may use the cache."""
         future: Future[T] = Future()
 
         def answer() -> None:
@@ -177,38 +155,38 @@ class Engine:
         return future
 
     def grow(self, context: int, reserved: int = 0) -> None:
-        """Let sequences be as long as `context` from now on (see `Room.grow`); only between two steps."""
+        """Raise the maximum length of sequences to `context` (see `Room.grow`); only between steps."""
         self.cache_bytes += self.room.grow(context, self.cache.provided_bytes, reserved)
         self.context = self.room.context
 
     @property
     def provided_bytes(self) -> int:
-        """Memory the caches take so far."""
+        """Bytes of memory the caches take so far."""
         beside = self._drafter.provided_bytes if self._drafter is not None else 0
         return self.cache.provided_bytes + beside
 
     @property
     def active(self) -> int:
-        """Sequences running or waiting."""
+        """Number of sequences running or waiting."""
         return len(self.scheduler.running) + len(self.scheduler.waiting) + len(self._incoming)
 
     @property
     def running(self) -> int:
-        """Sequences that take part in steps."""
+        """Number of sequences that take part in steps."""
         return len(self.scheduler.running)
 
     def save_prompt(self, tokens: list[int], path: str | Path) -> None:
-        """Write to `path` what a request with the prompt `tokens`, which has just ended, left in the cache.
+        """Write the cached state of the prompt `tokens`, whose request has just ended, to `path`.
 
-        Raises `CacheFullError` when it was evicted already, `OSError`.
+        Raises `CacheFullError` when it was already evicted, and `OSError`.
         """
         saved = self.ask(partial(self.prefix_cache.snapshot, tokens)).result()
         if saved is None:
-            raise CacheFullError("other requests needed the room of this prompt at once; try again later")
+            raise CacheFullError("other requests evicted this prompt at once; try again later")
         write_sequence(saved, path, model=fingerprint(self.loaded.path), tokens=tokens)
 
     def load_prompt(self, path: str | Path) -> list[int]:
-        """Add what `save_prompt` wrote to `path` to the prefix cache, and return its tokens.
+        """Add a prompt written by `save_prompt` to the prefix cache, and return its tokens.
 
         Raises `CacheFileError`, `ContextLengthError`, `CacheFullError`, `FileNotFoundError`.
         """
@@ -231,15 +209,15 @@ class Engine:
 
     @property
     def evicted(self) -> int:
-        """Cells of finished requests that were evicted so far."""
+        """Number of cells of finished requests evicted so far."""
         return self.prefix_cache.evicted
 
     def start(self, on_death: Callable[[BaseException], None] | None = None) -> None:
-        """Step on a thread of its own until `close`.
+        """Run steps on a thread until `close`.
 
-        `on_death` is called there after an error that the process should not survive: without memory, or
-        when the interpreter itself failed, nothing it does can be relied on. Without `on_death` it
-        continues as long as it can. With `PUNA_PROMPT_CACHE` what is remembered of prompts outlives it.
+        `on_death` is called on that thread after an error that the process should not survive: out of memory,
+        or with a failed interpreter, its results cannot be trusted. Without `on_death` the engine goes on as
+        long as it can. With `PUNA_PROMPT_CACHE`, prompts in the prefix cache are saved to disk.
         """
         self._on_death = on_death
         if (folder := prompt_folder()) is not None and isinstance(self.cache, Saving):
@@ -251,12 +229,12 @@ class Engine:
         self._thread.start()
 
     def save_prompts(self, timeout_s: float) -> None:
-        """Save what is to outlive the engine and has not been, as far as that takes no longer."""
+        """Save prompts that are not on disk yet, for at most `timeout_s`."""
         if self._memory is not None:
             self._memory.close(timeout_s)
 
     def close(self) -> None:
-        """End all requests with an error, stop the thread, give the cache back."""
+        """End all requests with an error, stop the thread and free the cache."""
         self.save_prompts(_SAVING_S)
         with self._changed:
             self._closing = True
@@ -288,12 +266,12 @@ class Engine:
             self._on_death(error)
 
     def _is_fatal(self, error: Exception) -> bool:
-        """Whether the process should end, if it can."""
+        """Whether the process should end, and `on_death` can end it."""
         lost = isinstance(error, SystemError) or (is_out_of_memory(error) and memory_is_short())
         return lost and self._on_death is not None
 
     def _run(self) -> None:
-        tidying = False  # idle, but the cache is not yet compact
+        tidying = False  # idle, with a cache that is not compact yet
         while True:
             with self._changed:
                 while not (tidying or self._has_work()):
@@ -302,7 +280,7 @@ class Engine:
                     return
             try:
                 tidying = self.step() or (tidying and self._compact())
-            except Exception as error:  # a defect, but no request may wait for ever because of it
+            except Exception as error:  # a defect, which must not leave requests waiting for ever
                 log.exception("a step failed")
                 for sequence in list(self.scheduler):
                     self._fail(sequence, error)
@@ -316,9 +294,9 @@ class Engine:
         return bool(self.active or self._cancelled or self._asked or self._closing)
 
     def step(self) -> bool:
-        """Schedule, execute, update. False when there was nothing to do."""
+        """Schedule, execute, update; return whether there was anything to do."""
         self._take_incoming()
-        self._go_on_with_held()
+        self._resume_held()
         slices = self.scheduler.schedule()
         if self.images is not None and self._encode(self.images, slices):
             slices = [each for each in slices if each.sequence.entry is not None]  # others may have failed
@@ -339,7 +317,7 @@ class Engine:
         return True
 
     def _encode(self, images: Images, slices: list[BatchSlice]) -> bool:
-        """Go on with an image that a running sequence has come to; False when there is none."""
+        """Encode a part of the next image of a running sequence; return whether there is one."""
         running = self.scheduler.in_order
         self.step_started = time.monotonic()
         try:
@@ -369,7 +347,7 @@ class Engine:
             answer()
 
     def _run_batch(self, slices: list[BatchSlice]) -> bool:
-        """Execute a batch and update its sequences with the results. False when it had to be retried."""
+        """Execute a batch and update its sequences; return False if it failed and was retried in parts."""
         try:
             for constraint, drafts in constraints(slices):
                 constraint.prepare(drafts)  # while the pass runs
@@ -388,7 +366,7 @@ class Engine:
         return True
 
     def _drawn(self, slices: list[BatchSlice], results: Items[Rows]) -> dict[Sequence, Drawn]:
-        """Draw a token for each sequence whose inputs are all evaluated; the rows of its draft come after."""
+        """Draw the next token of each fully evaluated sequence, from the row before those of its draft."""
         wanted = [
             (batch_slice.sequence, logits[len(logits) - 1 - len(batch_slice.draft.tokens)])
             for batch_slice, logits in zip(slices, results, strict=True)
@@ -400,7 +378,7 @@ class Engine:
 
     @property
     def _waited_for(self) -> list[RemoteConstraint]:
-        """The formats that sequences are held for."""
+        """Formats that held sequences wait for."""
         return [
             sequence.constraint
             for sequence in self.scheduler.running
@@ -409,8 +387,8 @@ class Engine:
             and sequence.constraint is not None
         ]
 
-    def _go_on_with_held(self) -> None:
-        """Draw for sequences whose formats have said what may come next."""
+    def _resume_held(self) -> None:
+        """Draw for held sequences whose formats have computed the allowed tokens."""
         wait(self._waited_for, 0)
         held = [
             (sequence, sequence.held)
@@ -425,11 +403,11 @@ class Engine:
             sequence.held = None
             try:
                 self._decode(sequence, Draft(), logits[None], drawn)
-            except Exception as error:  # which concerns no other sequence
+            except Exception as error:  # other sequences are not affected
                 self._fail_after_pass(sequence, error)
 
     def _retry(self, slices: list[BatchSlice], error: Exception) -> None:
-        """Run the slices of a failed batch one at a time, without drafts: only those that must fail do."""
+        """Run the slices of a failed batch one at a time, without drafts, so that only faulty ones fail."""
         if len(slices) == 1 and not slices[0].draft.tokens:
             self._fail(slices[0].sequence, error)
             return
@@ -438,7 +416,7 @@ class Engine:
             self._run_batch([batch_slice])
 
     def _update(self, batch_slice: BatchSlice, result: Rows, drawn: Drawn) -> None:
-        """Advance a sequence by the results of its slice: a token (`drawn`), a score, part of a vector."""
+        """Advance a sequence by the results of its slice: a `drawn` token, scores, or part of a vector."""
         sequence = batch_slice.sequence
         try:
             match sequence:
@@ -457,14 +435,14 @@ class Engine:
                     else:
                         self._answers.finish_empty(sequence)
                         self._leave(sequence)
-        except Exception as error:  # which concerns no other sequence
+        except Exception as error:  # other sequences are not affected
             self._fail_after_pass(sequence, error)
 
     def _decode(self, sequence: Generation, draft: Draft, logits: Rows, drawn: Drawn) -> None:
-        """Take the `drawn` token, and draw more while the draft is right.
+        """Append the `drawn` token, and draw more while the draft is right.
 
-        `logits` [1 + drafted, vocab] are those after the newest input and each drafted token. A sequence for
-        which there is no token yet is held, without the rest of its draft.
+        `logits` [1 + drafted, vocab] follow the newest input and each draft token. If no token can be drawn
+        yet, the sequence is held, and the rest of its draft is dropped.
         """
         token, accepted = None, 0
         while drawn is not None:
@@ -498,9 +476,9 @@ class Engine:
         self._fail(sequence, error)
 
     def _fail(self, sequence: Sequence, error: Exception) -> None:
-        """End a sequence with an error; what it evaluated is not reused."""
+        """End a sequence with an error, and forget its cached inputs."""
         self.scheduler.leave(sequence, forget=True)
         try:
             fail(sequence, error)
-        except Exception:  # a sink that raises is its own request's fault
+        except Exception:  # a failing sink must not affect other requests
             log.exception("the failure of request %d could not be reported", sequence.id)

@@ -1,4 +1,4 @@
-"""Executing batches: slices in, the model's results for each of them out."""
+"""Execution of batches: the model's results for each slice."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from puna.engine.batching import assemble
-from puna.engine.embedding import EmbeddingInput
 from puna.engine.replay import Replay
+from puna.engine.sequence import EmbeddingInput
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,7 +31,7 @@ class Executor:
     """Runs the forward passes of one model over one cache."""
 
     def __init__(self, loaded: LoadedModel, cache: Cache, kept: KeptStates | None = None) -> None:
-        """`kept` is where the hidden states of passes go, if they are wanted."""
+        """`kept`, if given, receives the hidden states of passes."""
         self._loaded = loaded
         self._cache = cache
         self._kept = kept
@@ -39,9 +39,9 @@ class Executor:
         self.seconds = 0.0  # time of the last pass
 
     def execute(self, slices: list[BatchSlice]) -> list[Rows]:
-        """For the wanted rows of each slice logits [rows, vocab], or hidden states [rows, hidden] to embed.
+        """Return logits [rows, vocab] of each slice's wanted rows, or hidden states [rows, hidden] to embed.
 
-        The cache holds the inputs of all slices afterwards. On an error it is unchanged.
+        Afterwards the cache holds the inputs of all slices; after an error it is unchanged.
         """
         began = time.monotonic()
         batch = assemble(slices)
@@ -61,7 +61,7 @@ class Executor:
     def _forward(self, batch: Batch, slices: list[BatchSlice]) -> list[Rows]:
         counts = [len(batch_slice.outputs) for batch_slice in slices]
         embeds = [isinstance(batch_slice.sequence, EmbeddingInput) for batch_slice in slices]
-        # Some files pad the output beyond the vocabulary; those rows are no tokens.
+        # Some files pad the output beyond the vocabulary.
         vocab, ops, model = self._loaded.tokenizer.vocab_size, self._loaded.ops, self._loaded.model
         if not any(embeds):
             return _split(ops.numpy(self._logits(batch))[:, :vocab], counts)
@@ -79,13 +79,13 @@ class Executor:
 
     def _logits(self, batch: Batch) -> Array:
         if (adapters := self._loaded.adapters) is not None and adapters.rows.active:
-            # A recorded pass knows no adapters.
+            # Recorded passes ignore adapters.
             return self._loaded.model.forward(batch.on(self._loaded.ops, self._kept), self._cache)
         return self._replay.forward(batch)
 
     @contextlib.contextmanager
     def _adapted(self, batch: Batch, slices: list[BatchSlice]) -> Iterator[None]:
-        """A pass in which each row is computed with the adapters of its sequence."""
+        """Compute each row with the adapters of its sequence in this context."""
         adapters = self._loaded.adapters
         if adapters is None:
             yield
@@ -105,6 +105,6 @@ class Executor:
 
 
 def _split(rows: Rows, counts: list[int]) -> list[Rows]:
-    """`rows` cut into consecutive parts of `counts` rows."""
+    """Return consecutive parts of `rows` with `counts` rows each."""
     ends = list(accumulate(counts))
     return [rows[end - count : end] for end, count in zip(ends, counts, strict=True)]

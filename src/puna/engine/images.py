@@ -1,8 +1,8 @@
-"""The images of requests: decoded once, encoded when a text comes to them, a slice at a time between steps.
+"""Images of requests: decoded once, and encoded in slices between steps, just before they are evaluated.
 
-An image is known by the hash of its bytes, so that one which is sent again, in the next turn of a
-conversation say, is neither decoded nor encoded twice; where the prefix cache has it, it is not even looked
-at. What is kept is on the host, and bounded: what was not used for longest goes first.
+An image is identified by the hash of its bytes, so that one sent again, for instance in the next turn of a
+conversation, is neither decoded nor encoded twice; if the prefix cache has it, it is not encoded at all.
+Images are kept on the host up to a limit, and the least recently used are dropped first.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ log = logging.getLogger("puna.engine")
 
 
 class ReadingImages:
-    """The files of a request, of which `images` have been read; those that are known are read already."""
+    """The image files of a request, decoded one at a time into `images`; known ones are never decoded."""
 
     def __init__(self, known: Images, files: list[bytes], limits: ImageLimits | None = None) -> None:
-        """Raises `ImageError` for more files than a request may have."""
+        """Raise `ImageError` for more files than a request may have."""
         self.images: list[Image] = []
         self._known = known
         self._files = files
@@ -51,11 +51,11 @@ class ReadingImages:
         return len(self.images) == len(self._files)
 
     def advance(self) -> None:
-        """Read one file, and those around it that are known.
+        """Decode one file, and add known images before and after it.
 
-        Raises `ImageError` that says which one is wrong, and how, and PreparerError.
+        Raises `ImageError` with the number of the faulty image, and `PreparerError`.
         """
-        self._take_known()  # another request may have brought them meanwhile
+        self._take_known()  # another request may have decoded them meanwhile
         if not self.done:
             self._decode()
             self._take_known()
@@ -85,7 +85,7 @@ class ReadingImages:
 
 
 class Images:
-    """What a vision tower reads, and has read lately."""
+    """Images decoded and encoded for one vision tower."""
 
     def __init__(self, tower: VisionTower, slice_rows: int, *, kept_bytes: int = IMAGE_STATE_BYTES) -> None:
         self.tower = tower
@@ -93,7 +93,7 @@ class Images:
         self.encoded = 0  # images so far
         self.failed: Image | None = None  # the last one that could not be encoded
         self._slice_rows = slice_rows
-        self._ahead = slice_rows + tower.largest_group  # inputs; what stands around an image goes with it
+        self._ahead = slice_rows + tower.largest_group  # inputs; text beside an image may be in its batch
         self._kept_bytes = kept_bytes
         self._lock = threading.Lock()
         self._known: OrderedDict[int, Image] = OrderedDict()  # by digest, the one used last at the end
@@ -102,9 +102,9 @@ class Images:
     # --- from any thread ---------------------------------------------------------------
 
     def read(self, files: Iterable[bytes], limits: ImageLimits | None = None) -> list[Image]:
-        """Return the images in some files, which are those of a request.
+        """Return the images in the files of one request.
 
-        Raises `ImageError` that says which one is wrong, and how, and PreparerError.
+        Raises `ImageError` with the number of the faulty image, and `PreparerError`.
         """
         reading = ReadingImages(self, list(files), limits)
         while not reading.done:
@@ -112,17 +112,17 @@ class Images:
         return reading.images
 
     def find(self, digest: int) -> Image | None:
-        """Return the image whose file has this digest, if it is known."""
+        """Return the image with this digest of its file, if it is known."""
         with self._lock:
             if digest in self._known:
                 self._known.move_to_end(digest)
             return self._known.get(digest)
 
     def add(self, digest: int, prepared: Prepared) -> Image:
-        """Return the image that was prepared, which is known now.
+        """Return the image of `prepared`, which is known from now on.
 
-        Others are forgotten, those first that were not used for longest, until what is known is no more than
-        `kept_bytes` again; requests that have them keep them.
+        The least recently used images are forgotten until the known ones take at most `kept_bytes`; requests
+        that use them keep them alive.
         """
         with self._lock:
             image = self._known.setdefault(digest, Image(digest, prepared, prepared.rows))
@@ -135,18 +135,18 @@ class Images:
     # --- on the stepping thread --------------------------------------------------------
 
     def encode(self, running: Iterable[Sequence], patience_s: float) -> bool:
-        """Go on with the image wanted first, for a slice and as many more as `patience_s` is time for.
+        """Encode at least one slice of the next wanted image, for `patience_s`; return whether there is one.
 
-        False when none is wanted. Raises what the tower does; the image is then given up.
+        Raises the tower's errors, after dropping the image.
         """
-        # An image is wanted when what comes before it is about to be evaluated, not long before.
+        # An image is wanted once the inputs before it are about to be evaluated.
         wanted = [
             unread.image
             for sequence in running
             if sequence.images and (unread := sequence.unread) and sequence.ready <= self._ahead
         ]
         if self._work is not None and not any(image is self._work[0] for image in wanted):
-            self._give_up()  # nobody waits for it any more
+            self._give_up()  # no sequence waits for it any more
         if not wanted:
             return False
         image = wanted[0] if self._work is None else self._work[0]
@@ -182,9 +182,9 @@ class Images:
         self._work = None
 
     def _trim(self, running: Iterable[Sequence]) -> None:
-        """Forget what was not used for longest, down to `kept_bytes`; what is about to be read stays.
+        """Forget the least recently used images until `kept_bytes` are left, except those not evaluated yet.
 
-        What a running text has read goes as well: should it have to read that again, it is encoded again.
+        Images that running sequences have evaluated may go too; they are encoded again if needed again.
         """
         ranges = [(each, sequence.evaluated) for sequence in running for each in sequence.images]
         needed = {id(each.image) for each, evaluated in ranges if each.end > evaluated}
@@ -207,5 +207,5 @@ def _size(image: Image) -> int:
 
 
 def _digest(data: bytes) -> int:
-    """64 bits of a file's content that are not 0."""
+    """Return a 64-bit hash of a file's content, never 0."""
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") or 1

@@ -1,8 +1,8 @@
-"""The prefix cache: the cached sequences of running and finished requests, and what a new request can reuse.
+"""The prefix cache: cached sequences of running and finished requests, reused by prompts that begin alike.
 
-Every request has a cache sequence of its own, its entry. The entry stays after the request has ended, as long
-as there is room, and its cells are shared with every prompt that begins the same way. There are more entries
-than running requests, so a conversation is remembered without holding a slot.
+Every request has a cache sequence of its own, its entry. The entry outlives the request as long as there is
+room, and its cells are shared with every prompt that begins the same way. There are more entries than running
+requests, so a conversation is remembered without occupying a slot.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
     from puna.kvcache.cache import Cache
     from puna.kvcache.saved import Saved
 
-#: Candidates examined per request. More than a few are only useful with caches that forget.
+#: Candidates examined per request. More than a few help only with caches that forget.
 _MAX_CANDIDATES = 32
 
 
 @dataclass(eq=False)
 class PrefixEntry:
-    """A cache sequence that holds `evaluated` inputs. While it is running, the tree also knows later ones."""
+    """A cache sequence with `evaluated` inputs. While it is running, the tree has its later inputs too."""
 
     row: int  # number of the cache sequence
     evaluated: int = 0
     running: bool = False
-    checkpoint: bool = False  # never continued in place: others resume from it; see `PrefixCache.checkpoint`
+    checkpoint: bool = False  # copied, never continued in place; see `PrefixCache.checkpoint`
 
 
 @dataclass
 class PrefixMatch:
-    """The longest reusable prefix of a request: now, and once running requests have evaluated more of it."""
+    """The longest reusable prefix of a request, now and once running requests have evaluated more."""
 
     entry: PrefixEntry | None = None
     count: int = 0  # inputs that can be reused
-    shared: int = 0  # inputs some entry has evaluated, even if no entry can be resumed there any more
+    shared: int = 0  # inputs that some entry has evaluated, even if none can be resumed there any more
     pending: PrefixEntry | None = None
     pending_count: int = 0
 
@@ -56,7 +56,7 @@ class PrefixCache:
         self._tree: PrefixTree[PrefixEntry] = PrefixTree()
 
     def find(self, keys: list[Key], most: int) -> PrefixMatch:
-        """The entry that shares most of the first `most` of `keys`."""
+        """Return the entry that shares the most of the first `most` keys."""
         found = PrefixMatch()
         for tried, (shared, entry) in enumerate(self._tree.search(keys)):
             shared = min(shared, most)
@@ -71,9 +71,9 @@ class PrefixCache:
         return found
 
     def acquire(self, source: PrefixEntry | None = None, count: int = 0) -> PrefixEntry:
-        """A running entry with the first `count` inputs of `source`, or fewer if it cannot be resumed there.
+        """Return a running entry with the first `count` inputs of `source`, or fewer if that cannot resume.
 
-        At least one row must not belong to a running request. The entry is not in the tree until `index`.
+        At least one row must not be running. The entry is not in the tree until `index`.
         """
         if source is not None and not source.running and self._can_take_over(source, count):
             entry = source
@@ -81,12 +81,12 @@ class PrefixCache:
         else:
             entry = PrefixEntry(self._free_row(source))
             if source in self._idle and source.checkpoint and count >= source.evaluated - 1:
-                # The checkpoint was reused in full (a repeated prompt still evaluates its last input), so it
-                # counts as recently used. Reusing less of it does not count, or it would never be evicted.
+                # A checkpoint reused in full counts as recently used; a repeated prompt still evaluates its
+                # last input. Partial reuse does not count, or the checkpoint would never be evicted.
                 self._idle[source] = self._idle.pop(source)
         try:
             if source is not None and entry is not source:
-                # The source does not become more recent: the shared cells stay with the new entry anyway.
+                # The source is not marked as used: the new entry keeps the shared cells anyway.
                 self._cache.copy_prefix(source.row, entry.row, count)
             entry.evaluated = self._cache.resume_point(entry.row, count)
             self._cache.remove(entry.row, entry.evaluated)
@@ -97,18 +97,18 @@ class PrefixCache:
         return entry
 
     def index(self, entry: PrefixEntry, keys: list[Key]) -> None:
-        """Make a running entry, whose inputs are or will be `keys`, visible to other requests."""
+        """Add a running entry, whose inputs are or will be `keys`, to the tree for other requests to find."""
         self._tree.insert(entry, keys)
 
     def extend(self, entry: PrefixEntry, key: Key) -> None:
-        """An indexed running entry continues with `key`."""
+        """Append `key` to an indexed running entry."""
         if entry in self._tree:
             self._tree.extend(entry, [key])
 
     def checkpoint(self, entry: PrefixEntry, keys: list[Key]) -> None:
-        """Let other requests resume at the end of `keys`, which a running entry holds and is about to extend.
+        """Let other requests resume after `keys`, the inputs of a running entry that is about to continue.
 
-        A cache that forgets needs an entry of its own for that; it is evicted like any other.
+        A cache that forgets needs a separate entry for that, which is evicted like any other.
         """
         for shared, other in self._tree.search(keys):
             if shared < len(keys):
@@ -122,14 +122,14 @@ class PrefixCache:
             entry.checkpoint = True
 
     def unindex(self, entry: PrefixEntry) -> None:
-        """Hide a running entry from other requests: its contents must not be shared any more."""
+        """Hide a running entry from other requests, because its contents may no longer be shared."""
         if entry in self._tree:
             self._tree.remove(entry)
 
     def release(self, entry: PrefixEntry, keys: list[Key], *, generates: bool = True) -> None:
-        """The request has ended; the entry keeps its first inputs, `keys`, until it is evicted.
+        """Keep the inputs `keys` of a finished request's entry until it is evicted.
 
-        There may be more keys than evaluated inputs. What did not generate is evicted first.
+        There may be more keys than evaluated inputs. Entries that did not generate are evicted first.
         """
         self.unindex(entry)
         entry.running = False
@@ -146,14 +146,14 @@ class PrefixCache:
             self.drop(entry)
 
     def drop(self, entry: PrefixEntry) -> None:
-        """Remove an entry and everything it holds; its row is free."""
+        """Remove an entry with all it holds, and free its row."""
         self.unindex(entry)
         self._idle.pop(entry, None)
         self._cache.remove(entry.row, 0)
         self._free.append(entry.row)
 
     def snapshot(self, keys: Sequence[Key]) -> Saved | None:
-        """A copy of the entry whose inputs are exactly `keys`; None if there is none."""
+        """Return a copy of the entry with exactly the inputs `keys`, if there is one."""
         for shared, entry in self._tree.search([*keys]):
             if shared < len(keys):
                 break
@@ -186,7 +186,7 @@ class PrefixCache:
     @property
     def _saving(self) -> Saving:
         if not isinstance(self._cache, Saving):
-            raise NotSupportedError("what this model caches of a text, if anything, cannot be saved")
+            raise NotSupportedError("the cache of this model cannot be saved")
         return self._cache
 
     def _restore(self, row: int, saved: Saved) -> None:
@@ -201,9 +201,9 @@ class PrefixCache:
                 return
 
     def evict(self, except_for: PrefixEntry | None = None) -> bool:
-        """Drop the least recently used idle entry, except `except_for`. False if there is none.
+        """Drop the least recently used idle entry except `except_for`; return False if there is none.
 
-        Cells it shares with other entries stay with them, so only leaves of the tree are lost.
+        Cells shared with other entries stay with them, so only leaves of the tree are lost.
         """
         oldest = next((entry for entry in self._idle if entry is not except_for), None)
         if oldest is None:
@@ -212,26 +212,26 @@ class PrefixCache:
         return True
 
     def room(self, wanted: int) -> int:
-        """How many of `wanted` batch rows there is room for, after evicting as many entries as necessary."""
+        """Return how many of `wanted` batch rows there is room for, evicting entries as necessary."""
         while (room := self._cache.room(wanted)) < wanted and self.evict():
             pass
         return room
 
     def _can_take_over(self, source: PrefixEntry, count: int) -> bool:
-        """Whether a request may continue in `source` itself: nothing is lost, or no other row is left."""
+        """Whether to continue in `source` itself, because nothing is lost or no other row is left."""
         nothing_lost = source.evaluated == count and not source.checkpoint
         return nothing_lost or not (self._free or len(self._idle) > 1)
 
     def _free_row(self, except_for: PrefixEntry | None) -> int:
         if not self._free:
             idle = [entry for entry in self._idle if entry is not except_for]
-            # Preferably one whose inputs another entry holds as well.
+            # Prefer an entry whose inputs another one holds too.
             redundant = (entry for entry in idle if self._tree.covered(entry) and not entry.checkpoint)
             self._evict(next(redundant, idle[0]))
         return self._free.pop()
 
     def _evict(self, entry: PrefixEntry) -> None:
-        """Drop an idle entry and count the cells this frees."""
+        """Drop an idle entry and count the freed cells."""
         before = self._used()
         self.drop(entry)
         self.evicted += before - self._used()

@@ -1,8 +1,8 @@
-"""A radix tree over the inputs of all cached sequences, to find the longest cached prefix of a prompt.
+"""A radix tree over the inputs of all cached sequences, which finds the longest cached prefix of a prompt.
 
-An edge is a run of inputs; a node is where sequences end or diverge. A holder (a cached sequence) ends at a
-node and shares every edge from the root to it with the holders below and on the way. The time of a search
-depends on the length of the prompt, not on the size of the tree.
+An edge is a run of inputs; at a node, sequences end or diverge. A holder (a cached sequence) ends at a node,
+and shares the edges from the root to it with the holders below and on the way. The time to find the best
+holder depends on the length of the prompt, not on the size of the tree.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-#: Identifies an input: its token, for part of an image also the hash of its content.
+#: Identifies an input: its token, and for parts of images the hash of the content too.
 Key = int | tuple[int, int]
 
 H = TypeVar("H")
 
-#: Runs are compared this many inputs at a time before the exact place of a difference is looked for.
+#: Inputs compared at a time before searching for the exact place of a difference.
 _COMPARED_TOGETHER = 256
 
 
 class PrefixNode(Generic[H]):
-    """The end of an edge, `end` inputs from the root; `edge` are the inputs since its parent."""
+    """The end of an edge, `end` inputs from the root; `edge` has the inputs since its parent."""
 
     __slots__ = ("children", "edge", "end", "holders", "parent")
 
@@ -29,10 +29,10 @@ class PrefixNode(Generic[H]):
         self.end = end
         self.parent = parent
         self.children: dict[Key, PrefixNode[H]] = {}
-        self.holders: dict[H, None] = {}  # those that end here, oldest first
+        self.holders: dict[H, None] = {}  # ending here, oldest first
 
     def below(self) -> Iterator[H]:
-        """All holders that end here or further down, the nearest first."""
+        """Yield all holders that end here or further down, the nearest first."""
         level = [self]
         while level:
             for node in level:
@@ -77,9 +77,9 @@ class PrefixTree(Generic[H]):
         self._tidy(end)
 
     def search(self, keys: list[Key]) -> Iterator[tuple[int, H]]:
-        """All holders, each with the number of leading inputs it has in common with `keys`, most first.
+        """Yield all holders with the number of leading inputs they share with `keys`, most first.
 
-        The whole tree is walked eventually, so stop as soon as nothing better can come.
+        Walks the whole tree if exhausted, so stop as soon as no better holder can follow.
         """
         path, shared = self._walk(keys)
         for holder in path[-1].below():
@@ -115,7 +115,7 @@ class PrefixTree(Generic[H]):
             raise AssertionError("the holders in the tree differ from the index of holders")
 
     def _walk(self, keys: list[Key]) -> tuple[list[PrefixNode[H]], int]:
-        """The nodes from the root to where `keys` leave the tree, and how many of them are in it."""
+        """Return the nodes from the root to where `keys` leave the tree, and how many of `keys` are in it."""
         node, depth = self._root, 0
         path = [node]
         while depth < len(keys) and (child := node.children.get(keys[depth])) is not None:
@@ -128,7 +128,7 @@ class PrefixTree(Generic[H]):
         return path, depth
 
     def _place(self, holder: H, node: PrefixNode[H], keys: list[Key]) -> None:
-        """Let `holder` end `keys` after `node`, creating nodes as needed."""
+        """Add `holder` at `keys` below `node`, creating nodes as needed."""
         depth = 0
         while depth < len(keys):
             child = node.children.get(keys[depth])
@@ -143,7 +143,7 @@ class PrefixTree(Generic[H]):
         self._ends[holder] = node
 
     def _split(self, node: PrefixNode[H], count: int) -> PrefixNode[H]:
-        """A new node after the first `count` inputs of the edge to `node`."""
+        """Insert and return a node after the first `count` inputs of the edge to `node`."""
         parent = node.parent
         assert parent is not None, "the root has no edge"
         upper = PrefixNode(node.edge[:count], parent.end + count, parent)
@@ -168,7 +168,7 @@ class PrefixTree(Generic[H]):
 
 
 def common_length(edge: list[Key], keys: list[Key], start: int) -> int:
-    """How many leading keys of `edge` equal those of `keys` from `start` on."""
+    """Return how many leading keys of `edge` equal those of `keys` from `start` on."""
     end = min(len(edge), len(keys) - start)
     done = 0
     while done < end:

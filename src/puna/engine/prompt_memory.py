@@ -1,6 +1,4 @@
-"""Prompts that outlive their process: saved to a bounded folder while the engine is idle, found again by
-later requests.
-"""
+"""Prompts on disk: saved to a bounded folder while the engine is idle, and restored for later requests."""
 
 from __future__ import annotations
 
@@ -34,23 +32,23 @@ from puna.model.load import LoadedModel
 
 log = logging.getLogger("puna.engine")
 
-#: Files of all models together: looking for a prompt takes time for each of its model's.
+#: Maximum files of all models together: a search takes time for each file of the model.
 MAX_FILES: Final = 1024
-#: What is left free on the disk, at least.
+#: Minimum bytes to leave free on the disk.
 _LEFT_FREE: Final = 1 << 30
-#: What a file may have beside its arrays.
+#: Maximum bytes of a file beside its arrays.
 _AROUND: Final = 1 << 24
-#: Older unfinished files are of processes that were killed.
+#: Unfinished files older than this were left by killed processes.
 _UNFINISHED_S: Final = 3600
 
-#: Shorter texts are evaluated sooner than they are read.
+#: Shorter prompts are faster to evaluate than to read.
 SHORTEST: Final = 256
-#: Texts that wait to be saved; more are forgotten, the oldest first.
+#: Maximum prompts waiting to be saved; the oldest are forgotten first.
 _MAX_UNSAVED: Final = 16
-#: How long nothing must have ended before the first is saved.
+#: How long no request must have ended before the first prompt is saved.
 _QUIET_S: Final = 0.3
 
-#: How long is waited for a step to end. What takes longer (a TimeoutError, which is an OSError) is given up.
+#: How long to wait for a step to end; then the operation is given up (TimeoutError, which is an OSError).
 _PATIENCE_S: Final = 30.0
 
 _GB = 10**9
@@ -61,7 +59,7 @@ _T = TypeVar("_T")
 
 
 class PromptFolder:
-    """Prompts that were saved under `path`, at most `limit` bytes of them, the newest."""
+    """The newest saved prompts in the folder `path`, at most `limit` bytes."""
 
     def __init__(self, path: Path, limit: int) -> None:
         self.path = path
@@ -69,9 +67,9 @@ class PromptFolder:
         self._known: dict[str, Tokens] = {}  # by file name
 
     def longest(self, space: str, tokens: Tokens, *, whole: bool) -> tuple[int, str]:
-        """How many first `tokens` a file of `space` has, and its name; (0, "") for none.
+        """Return the length and file name of the longest saved prefix of `tokens`; (0, "") without any.
 
-        If `whole`, all of a file's tokens must be among them.
+        Only files of `space` count. If `whole`, all tokens of a file must match.
         """
         best = 0, ""
         for name in self._names(space):
@@ -82,7 +80,7 @@ class PromptFolder:
         return best
 
     def read(self, space: str, name: str) -> tuple[Saved, list[int]] | None:
-        """What file `name` has, which counts as new now; None if it is gone. A damaged one is deleted."""
+        """Return the contents of file `name` and mark it as used; None if it is gone or damaged."""
         path = self.path / name
         try:
             found = read_sequence(path, model=space, checksum=True)
@@ -97,7 +95,7 @@ class PromptFolder:
         return None
 
     def write(self, space: str, saved: Saved, tokens: list[int]) -> None:
-        """Add what was saved of `tokens`, in place of what is part of it. Raises `OSError`."""
+        """Add the saved sequence of `tokens`, and delete files of its prefixes. Raises `OSError`."""
         name = f"{space}-{hashlib.sha256(np.array(tokens, np.int32).tobytes()).hexdigest()[:24]}.prompt"
         path = self.path / name
         if path.exists():
@@ -106,7 +104,7 @@ class PromptFolder:
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         size = sum(array.nbytes for array in saved.arrays.values())
         if size > self._limit or shutil.disk_usage(self.path).free < size + _LEFT_FREE:
-            log.debug("%d bytes of a prompt find no place in %s", size, self.path)
+            log.debug("no room for %d bytes of a prompt in %s", size, self.path)
             return
         self._make_room(size)
         write_sequence(saved, path, model=space, tokens=tokens, checksum=True)
@@ -123,8 +121,8 @@ class PromptFolder:
         return []
 
     def _may_be_read(self, entry: os.DirEntry[str]) -> bool:
-        """Nobody waits at a pipe, or reads what is larger than all files together may be."""
-        with contextlib.suppress(OSError):  # it is gone
+        """Whether a file is regular, not a pipe to wait for, and no larger than the limit of the folder."""
+        with contextlib.suppress(OSError):  # the file is gone
             return (
                 entry.is_file(follow_symlinks=False)
                 and entry.stat(follow_symlinks=False).st_size <= self._limit + _AROUND
@@ -132,8 +130,8 @@ class PromptFolder:
         return False
 
     def _tokens(self, name: str) -> Tokens:
-        """Those of a file; none if it is gone or damaged."""
-        found = self._known.get(name)  # other threads may look here, too
+        """Return the tokens of a file; empty if it is gone or damaged."""
+        found = self._known.get(name)  # other threads may use `_known` too
         if found is None:
             found = np.empty(0, np.int32)
             try:
@@ -150,7 +148,7 @@ class PromptFolder:
         return found
 
     def _make_room(self, size: int) -> None:
-        """Delete the oldest files until `size` bytes more are within the bounds."""
+        """Delete the oldest files until `size` more bytes are within the limits."""
         files = sorted(self._files(), key=lambda file: file[1], reverse=True)
         kept = size
         for number, (name, _, taken) in enumerate(files, 1):
@@ -159,7 +157,7 @@ class PromptFolder:
                 self._delete(name)
 
     def _files(self) -> Iterator[tuple[str, float, int]]:
-        """(name, when it was used, bytes)."""
+        """Yield each file as (name, time of last use, bytes); delete old unfinished files."""
         with os.scandir(self.path) as entries:
             for entry in entries:
                 try:
@@ -178,7 +176,7 @@ class PromptFolder:
 
 
 def common_prefix(one: Tokens, other: Tokens) -> int:
-    """How many first tokens two texts have in common."""
+    """Return how many leading tokens two texts share."""
     length = min(len(one), len(other))
     differing = np.flatnonzero(one[:length] != other[:length])
     return int(differing[0]) if len(differing) else length
@@ -189,7 +187,7 @@ def _is_prompt(name: str) -> bool:
 
 
 class Ask(Protocol):
-    """`Engine.ask`: a function called between two steps."""
+    """The type of `Engine.ask`, which calls a function between two steps."""
 
     def __call__(self, function: Callable[[], _T], /) -> Future[_T]: ...
 
@@ -201,7 +199,7 @@ class _Unsaved:
 
 
 class PromptMemory:
-    """Saves what requests leave behind to a folder, and brings back what is there of a prompt."""
+    """Saves prompts of finished requests to a folder, and restores them for later requests."""
 
     def __init__(
         self,
@@ -213,7 +211,7 @@ class PromptMemory:
         *,
         settings: str,
     ) -> None:
-        """`settings` is what the contents of `cache` depend on besides the model."""
+        """`settings` identifies everything but the model that the contents of `cache` depend on."""
         self._folder = folder
         self._loaded = loaded
         self._cache = cache
@@ -229,10 +227,10 @@ class PromptMemory:
     # --- on the engine's thread --------------------------------------------------------
 
     def released(self, sequence: Sequence) -> None:
-        """A sequence has left what it evaluated in the prefix cache."""
+        """Queue a sequence that the prefix cache has just taken over, to be saved."""
         tokens = [key for key in sequence.keys if isinstance(key, int)]
         if not sequence.generates or len(tokens) < max(SHORTEST, len(sequence.keys)):
-            return  # parts of images would have to be saved, too
+            return  # too short, or with images, whose parts would have to be saved too
         left = _Unsaved(tokens, sequence.adapters)
         with self._changed:
             others = (each for each in self._unsaved if not _continues(left, each))
@@ -240,7 +238,7 @@ class PromptMemory:
             self._changed.notify()
 
     def _snapshot(self, left: _Unsaved) -> tuple[Saved, list[int]] | None:
-        """What is still remembered of a text, and how much of it that is of; None if too little, or more."""
+        """Return a copy of an idle entry of a prompt, and its tokens; None if it has too little, or more."""
         keys = marked([*left.tokens], left.adapters)
         found = self._prefix_cache.find(keys, len(keys))
         if found.entry is None or found.entry.running or found.count < SHORTEST:
@@ -252,7 +250,7 @@ class PromptMemory:
     # --- on the threads of requests ------------------------------------------------------
 
     def recall(self, sequences: Collection[Sequence]) -> None:
-        """Bring back the most that is in the folder of what is to be evaluated, unless it is remembered."""
+        """Restore the longest saved prefix of new sequences, unless the prefix cache has it."""
         sequence = next(iter(sequences), None)
         if (
             not isinstance(sequence, Generation)
@@ -288,7 +286,7 @@ class PromptMemory:
     # --- on its own thread ---------------------------------------------------------------
 
     def close(self, timeout_s: float) -> None:
-        """Save what has not been, as far as that takes no longer. The engine must still run."""
+        """Save the remaining prompts, for at most `timeout_s`. The engine must still run."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -302,11 +300,11 @@ class PromptMemory:
                     self._folder.write(self._space(left.adapters), *found)
             except (PunaError, OSError) as error:
                 log.debug("a prompt is not saved: %s", error)
-            except Exception:  # a defect, which must cost no more than the speed
+            except Exception:  # a defect, which must cost no more than speed
                 log.exception("a prompt could not be saved")
 
     def _next(self) -> _Unsaved | None:
-        """What to save next, the newest first, once nothing more has ended for a moment; None: the end."""
+        """Wait until no request has ended for a moment, and return the newest prompt; None to stop."""
         with self._changed:
             while not self._closing and (not self._unsaved or self._changed.wait(_QUIET_S)):
                 if not self._unsaved:
@@ -319,7 +317,7 @@ class PromptMemory:
 
 
 def prompt_folder() -> PromptFolder | None:
-    """The folder of `PUNA_PROMPT_CACHE`, as large as `PUNA_PROMPT_CACHE_GB` says; None: nothing is kept."""
+    """Return the folder set by `PUNA_PROMPT_CACHE` and `PUNA_PROMPT_CACHE_GB`; None if it is off."""
     text = find("PROMPT_CACHE")[1]
     if not text or text.lower() in ("0", "off", "no", "false"):
         return None
@@ -339,11 +337,11 @@ def _positive(text: str) -> float:
 
 
 def _identity(loaded: LoadedModel, context: int) -> str:
-    """What of a model decides what it makes of a text, to the bit."""
+    """Return a text that identifies everything in a model that affects its states, to the bit."""
     status = loaded.path.stat()
     rotations = hashlib.sha256()
     if isinstance(loaded.model, Decoder):
-        for rope in loaded.model.layer_ropes(context):  # which may be others where sequences are longer
+        for rope in loaded.model.layer_ropes(context):  # they may depend on the context
             rotations.update(
                 b"" if rope is None else rope.frequencies.tobytes() + repr(rope.magnitude).encode()
             )

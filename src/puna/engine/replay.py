@@ -1,10 +1,10 @@
-"""Forward passes without Python in the way: a decode step recorded once and replayed afterwards.
+"""Forward passes without the overhead of Python: a decode step is recorded once and replayed afterwards.
 
-Only batches of which every row is wanted come into question: one row per stream that is decoding. The second
-time a number of rows is seen, its pass is recorded, if the model's backend can do that (`Backend.recorder`).
-The third time the program is tried: its memory is filled with nonsense, it runs, the model runs as usual, and
-only if both gave the same bits is the program used from then on. So a model, cache or kernel that breaks the
-rules of replaying costs speed, never a wrong answer. With PUNA_REPLAY=0 nothing is recorded.
+Only batches whose rows all want logits qualify: those of decoding sequences. The second pass with a number of
+rows is recorded, if the backend can (`Backend.recorder`). On the third, the program is verified: its memory
+is filled with garbage, it runs, the model runs as usual, and the program is used from then on only if both
+results are bit-identical. So a model, cache or kernel that breaks the rules of replaying costs speed, never
+correctness. PUNA_REPLAY=0 turns recording off.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("puna.engine")
 
-#: With more rows than this, what Python takes is not worth a program.
+#: With more rows, the overhead of Python is too small to be worth a program.
 _MAX_ROWS = 64
 
 
 class Replay:
-    """Runs a model's forward passes over one cache, replaying those it can."""
+    """Forward passes of one model over one cache, replayed where possible."""
 
     def __init__(self, model: RunnableModel, cache: Cache, kept: KeptStates | None = None) -> None:
-        """`kept` is where hidden states go, if they are wanted."""
+        """`kept`, if given, receives the hidden states of passes."""
         self._model = model
         self._cache = cache
         self._kept = kept
@@ -45,9 +45,9 @@ class Replay:
         self._generation: int | None = None
 
     def forward(self, batch: Batch) -> Array:
-        """`model.forward` of a batch, after `cache.start_forward(batch)`.
+        """Return the logits of a batch, as `model.forward` does, after `cache.start_forward(batch)`.
 
-        Raises the same errors. The logits may lie in memory that the next call overwrites.
+        Raises the same errors. The logits may be in memory that the next call overwrites.
         """
         rows = len(batch)
         if self._recorder is None or batch.outputs is not None or batch.payloads or rows > _MAX_ROWS:
@@ -69,7 +69,7 @@ class Replay:
         return self._record(batch)
 
     def close(self) -> None:
-        """Let go of all programs and what they keep alive, the cache's storage among it."""
+        """Release all programs, which keep the cache's storage alive."""
         self._recorder = None
         self._steps.clear()
 
@@ -79,12 +79,12 @@ class Replay:
             return self._try(step, batch)
         try:
             step.program.run()
-        except Exception:  # said better on the usual way, where it comes up again
+        except Exception:  # the usual pass raises it again, with a better message
             return self._evaluate(batch)
         return step.program.result
 
     def _record(self, batch: Batch) -> Array:
-        """The usual pass, recorded if that is possible."""
+        """Return the logits of a usual pass, recorded if possible."""
         assert self._recorder is not None
         inputs = _Inputs(self._model.ops, len(batch))
         inputs.take(batch)
@@ -92,7 +92,7 @@ class Replay:
             recorded = self._recorder.record(self._forward, [inputs.tokens, inputs.positions])
         except Exception as error:
             logits = self._evaluate(batch)
-            self._give_up(f"{type(error).__name__}: {error}")  # which the usual way has not met
+            self._give_up(f"{type(error).__name__}: {error}")  # the usual pass did not raise it
             return logits
         if recorded.program is None:
             self._give_up(recorded.obstacle)
@@ -108,7 +108,7 @@ class Replay:
         return self._model.forward(batch, self._cache)
 
     def _try(self, step: _Step, batch: Batch) -> Array:
-        """Both ways; the program is kept if they agree to the bit."""
+        """Return the logits of a usual pass, and prove the program if it gives the same bits."""
         numpy = self._model.ops.numpy
         step.program.spoil()
         try:
@@ -123,7 +123,7 @@ class Replay:
         if replayed is not None and np.array_equal(replayed.view(np.int32), expected.view(np.int32)):
             step.proven = True
         else:
-            self._give_up(f"a replayed pass is not the same as the model's: {complaint}")
+            self._give_up(f"a replayed pass differs from the model's: {complaint}")
         return logits
 
     def _give_up(self, reason: str) -> None:
@@ -132,7 +132,7 @@ class Replay:
 
 
 class _Inputs:
-    """What a recorded pass reads of a batch, at addresses that stay."""
+    """Inputs of recorded passes, at fixed addresses."""
 
     def __init__(self, ops: Backend, rows: int) -> None:
         self.tokens: IndexBuffer = ops.index_buffer(rows)
@@ -147,7 +147,7 @@ class _Inputs:
 
 @dataclass
 class _Step:
-    """A recorded pass and the inputs it reads."""
+    """A recorded pass and its inputs."""
 
     program: Program
     inputs: _Inputs

@@ -1,9 +1,9 @@
-"""Decides which sequences run, which wait, and what goes into the next batch.
+"""The scheduler: which sequences run and wait, and which inputs go into the next batch.
 
-Of waiting sequences of the same priority, each client's next one is served before any client's second.
-A sequence waits for a slot, for room in the cache, or for another request that is evaluating a prefix
-both share. Room is made by evicting finished requests, then by preempting the running sequence that is
-served last: what it has generated so far is kept and evaluated again later.
+Among waiting sequences of the same priority, each client's next one is served before any client's second. A
+sequence waits for a slot, for room in the cache, or for another request that is evaluating a shared prefix.
+Room is made by evicting finished requests, then by preempting the running sequence that is served last: its
+generated tokens are kept, and evaluated again later.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from bisect import insort
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from puna.engine.batching import BatchSlice, first_group, plan
+from puna.engine.batching import BatchSlice, first_group, group_begin, plan, shift_count
 from puna.engine.prefix_cache import PrefixCache, PrefixEntry, PrefixMatch
-from puna.engine.room import group_begin, shift_count
 from puna.engine.sequence import Sequence
-from puna.engine.turns import ClientRotation
 from puna.errors import CacheFullError, NotSupportedError
+from puna.turns import ClientRotation
 
 if TYPE_CHECKING:
     from puna.engine.batching import StepLoad
@@ -25,49 +24,49 @@ if TYPE_CHECKING:
 
 #: Weight of a new measurement in the running average.
 _WEIGHT = 0.25
-#: The share of the prompts' time that is used: measurements scatter, and the bound should hold.
+#: The share of the prompts' time that is used, so that the bound holds although measurements scatter.
 _CAUTION = 0.8
-#: Limit for a step of prompts alone: requests and cancellations are only seen between steps.
+#: Maximum time of a step with prompts only: requests and cancellations wait for its end.
 _LONGEST_S = 1.0
 #: Batches of this many tokens reach full speed; larger ones gain nothing.
 _EFFICIENT = 256
-#: After this many steps with prompts, a step without any is measured again.
+#: After this many steps with prompts, one without is measured again.
 _REMEASURED_AFTER = 32
 
 
 class Pace:
-    """Measured times of steps, and the prompt tokens the next one may have: never more than `most`."""
+    """Measured times of steps, and the budget of prompt tokens for the next one, at most `most`."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._streams = 0  # decoding sequences when the time was measured
-        self._stream_s = 0.0  # a step of these alone
-        self._token_s = 0.0  # what a prompt token adds
+        self._stream_s = 0.0  # time of a step with these only
+        self._token_s = 0.0  # time that a prompt token adds
         self._mixed = 0  # steps since that measurement
 
     def budget(self, streams: int, prompts: int) -> int:
-        """Prompt tokens for the next step beside `streams` decoding sequences; 0: it must have none."""
+        """Return how many prompt tokens the next step may have beside `streams` decoding sequences."""
         if not streams:
             enough = int(_LONGEST_S / self._token_s) if self._token_s else self._most
             return min(max(enough, _EFFICIENT), self._most)
         if self._mixed >= _REMEASURED_AFTER or not self._streams / 2 <= streams <= self._streams * 2:
             return 0
         if not self._token_s:
-            return min(streams, self._most)  # roughly what the decoding sequences take
+            return min(streams, self._most)  # takes roughly as long as the decoding sequences
         due = self._stream_s * prompts * _CAUTION
         return max(1, min(int(due / self._token_s), self._most))
 
     def patience_s(self, load: StepLoad) -> float:
-        """How long work beside a batch's may hold the next step up.
+        """Return how long other work, such as encoding images, may delay the next step.
 
-        Beside decoding sequences that is as long as they take, beside prompts no time at all.
+        Decoding sequences may be delayed by about the time of their own step, prompts not at all.
         """
         if load.decoding:
             return self._stream_s * _CAUTION
         return 0.0 if load.prompt else _LONGEST_S
 
     def measured(self, load: StepLoad, seconds: float) -> None:
-        """A step took `seconds`. Those with drafts do not count: they depend on more than these two."""
+        """Note that a step took `seconds`. Steps with drafts are ignored: their time depends on more."""
         streams, tokens = load.decoding, load.prompt
         if load.drafted:
             return
@@ -86,17 +85,17 @@ def _blend(before: float, now: float) -> float:
     return before + _WEIGHT * (now - before)
 
 
-#: Shared inputs from which it is worth waiting for another request to evaluate them.
+#: Minimum shared inputs for which a sequence waits until another request has evaluated them.
 _WORTH_WAITING_FOR = 32
-#: Cells kept free per generating sequence when a request is admitted, so that it is not soon preempted again.
+#: Cells kept free per generating sequence at admission, so that none is soon preempted.
 _HEADROOM = 16
 
 
 class Scheduler:
     """Up to `parallel` running sequences of at most `context` inputs, and a queue of waiting ones.
 
-    Sequences that end with their prompt (texts to embed) have `prompt_only_slots` of their own: they last a
-    pass or two, and cost less the more of them share one.
+    Sequences that end with their prompt (texts to embed) have `prompt_only_slots` of their own: they take a
+    pass or two, and the more of them share a pass, the less each costs.
     """
 
     def __init__(
@@ -119,14 +118,14 @@ class Scheduler:
         self.pace = Pace(batch_size)
         self.waiting: list[Sequence] = []  # in the order they will be served
         self.running: list[Sequence] = []
-        self.on_release: Callable[[Sequence], None] | None = None  # told of what is left to be remembered
+        self.on_release: Callable[[Sequence], None] | None = None  # called when the prefix cache takes over
 
     def __iter__(self) -> Iterator[Sequence]:
         yield from (*self.running, *self.waiting)
 
     @property
     def in_order(self) -> list[Sequence]:
-        """The running sequences, the one served first at the front."""
+        """The running sequences in the order in which they are served."""
         return sorted(self.running, key=lambda sequence: sequence.rank)
 
     def add(self, sequence: Sequence) -> None:
@@ -137,14 +136,14 @@ class Scheduler:
         self._enqueue(sequence)
 
     def schedule(self) -> list[BatchSlice]:
-        """What each sequence contributes to the next batch; empty when there is nothing to do."""
+        """Return the slices of the next batch; empty when there is nothing to do."""
         self._admit()
         for sequence in [*self.running]:
             if len(sequence.inputs) > self._longest(sequence):
                 self._shift(sequence)
         self._make_room()
         streams = sum(sequence.decoding for sequence in self.running)
-        # Without any input there are those that wait for their format.
+        # Held sequences, which wait for their format, have no input.
         prompts = [each.ready for each in self.running if each.waiting and not each.decoding]
         budget = min(self.pace.budget(streams, len(prompts)), sum(prompts))
         budget = min(budget, self._prefix_cache.room(streams + budget) - streams)
@@ -173,7 +172,7 @@ class Scheduler:
             self._prefix_cache.extend(sequence.entry, token)
 
     def accept_draft(self, sequence: Sequence) -> None:
-        """The token just appended was drafted: its input is in the cache already."""
+        """Note that the token just appended was drafted, so that its input is in the cache already."""
         assert sequence.entry is not None
         assert sequence.drafting is not None
         sequence.entry.evaluated += 1
@@ -185,7 +184,7 @@ class Scheduler:
         self._cache.remove(sequence.entry.row, sequence.entry.evaluated)
 
     def leave(self, sequence: Sequence, *, forget: bool = False) -> None:
-        """Remove a sequence that has ended. Its cache entry can be reused, unless `forget` is set."""
+        """Remove a sequence that has ended. Its cache entry can be reused unless `forget` is set."""
         sequence.close()
         if sequence.entry is None:
             self.waiting.remove(sequence)
@@ -203,7 +202,7 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Start waiting sequences, in order, while there are slots and room."""
-        full: set[bool] = set()  # kinds of slots of which none is left
+        full: set[bool] = set()  # kinds of slots (prompt-only or not) that are all taken
         for sequence in [*self.waiting]:
             if self._is_prompt_only(sequence) in full or self._is_waiting_for_prefix(sequence):
                 continue
@@ -222,7 +221,7 @@ class Scheduler:
                 return
 
     def _is_waiting_for_prefix(self, sequence: Sequence) -> bool:
-        """Whether the prefix it waits for is still being evaluated."""
+        """Whether the sequence waits for a prefix that is still being evaluated."""
         if sequence.waits_for is None:
             return False
         entry, count = sequence.waits_for
@@ -235,7 +234,7 @@ class Scheduler:
         return self._prompt_only_slots > 0 and not sequence.generates
 
     def _peers(self, sequence: Sequence) -> list[Sequence]:
-        """The running sequences that compete for the same kind of slot."""
+        """Return the running sequences that use the same kind of slot."""
         return [
             other for other in self.running if self._is_prompt_only(other) == self._is_prompt_only(sequence)
         ]
@@ -244,12 +243,12 @@ class Scheduler:
         return len(peers) >= (self._prompt_only_slots if self._is_prompt_only(sequence) else self._parallel)
 
     def _preemptible(self, sequence: Sequence, running: list[Sequence]) -> Sequence | None:
-        """The sequence of `running` to preempt for this one: the last served, if its priority is lower."""
+        """Return the sequence of `running` to preempt for this one: the last served, if of lower priority."""
         last = max(running, key=lambda other: other.rank, default=None)
         return last if last is not None and last.rank[0] > sequence.rank[0] else None
 
     def _find(self, sequence: Sequence) -> PrefixMatch:
-        """The prefix it can reuse; at least one input is always evaluated, for the logits after it."""
+        """Return the reusable prefix, which excludes the last input: the logits after it are needed."""
         if not sequence.request.cache_prompt or sequence.evaluates_all:
             return PrefixMatch()
         found = self._prefix_cache.find(sequence.cached_as, len(sequence.inputs) - 1)
@@ -262,13 +261,13 @@ class Scheduler:
     def _is_worth_waiting(self, sequence: Sequence, found: PrefixMatch) -> bool:
         if found.pending_count - found.count < _WORTH_WAITING_FOR:
             return False
-        # Not for a sequence of lower priority, which may be preempted.
+        # Never wait for a sequence of lower priority, which may be preempted.
         return any(
             other.entry is found.pending and other.rank[0] <= sequence.rank[0] for other in self.running
         )
 
     def _start(self, sequence: Sequence, found: PrefixMatch) -> bool:
-        """Start a sequence if there is room for all its inputs, or no other is running."""
+        """Start a sequence if there is room for it or no other is running; return whether it started."""
         while not self._has_room(len(sequence.inputs) - found.count):
             if self._prefix_cache.evict(except_for=found.entry):
                 continue
@@ -294,14 +293,14 @@ class Scheduler:
     # --- room --------------------------------------------------------------------------------------
 
     def _has_room(self, count: int) -> bool:
-        """Whether `count` more inputs fit beside the running sequences; a single one has the whole cache."""
+        """Whether `count` more inputs fit beside the running sequences; the only sequence always fits."""
         if not self.running:
             return True
         wanted = count + sum(other.waiting + _HEADROOM * other.generates for other in self.running)
         return self._cache.room(wanted) == wanted
 
     def _make_room(self) -> None:
-        """Preempt sequences, last served first, until all decoding ones, or the oldest prompt, can go on."""
+        """Preempt sequences, last served first, until all decoding ones or the oldest prompt can continue."""
         while len(self.running) > 1:
             needed = sum(sequence.decoding for sequence in self.running)
             if not needed:
@@ -315,7 +314,7 @@ class Scheduler:
             self._preempt(max(self.running, key=lambda sequence: sequence.rank))
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Put a running sequence back into the queue; its cache entry stays as long as there is room."""
+        """Return a running sequence to the queue; its cache entry stays as long as there is room."""
         self._release(sequence)
         self.running.remove(sequence)
         self._enqueue(sequence)
@@ -332,9 +331,9 @@ class Scheduler:
                 self.on_release(sequence)
 
     def _pauses(self) -> dict[Sequence, int]:
-        """After how many inputs prompts pause, because a waiting or a later request shares exactly those.
+        """Return after how many inputs prompts pause, because waiting or later requests share exactly those.
 
-        A cache that forgets can only be resumed where a sequence ended, so it must end a pass there.
+        A cache that forgets can be resumed only where a pass has ended, so one must end there.
         """
         wanted: dict[PrefixEntry, int] = {}
         for sequence in self.waiting:
@@ -354,12 +353,12 @@ class Scheduler:
         return min(sequence.context, self._context)
 
     def _excess(self, sequence: Sequence) -> tuple[int, int]:
-        """Which inputs to drop from a full context; the newest does not fit yet."""
+        """Return the range of inputs to drop from a full context, not counting the newest."""
         count = shift_count(sequence.inputs[:-1], self._longest(sequence), sequence.keep)
         return sequence.keep, sequence.keep + count
 
     def _shift(self, sequence: Sequence) -> None:
-        """Drop old inputs of a full context. Those after them are shifted, or evaluated again."""
+        """Drop old inputs of a full context. Later ones are shifted in the cache, or evaluated again."""
         entry = sequence.entry
         assert entry is not None
         begin, end = self._excess(sequence)
@@ -373,7 +372,7 @@ class Scheduler:
                 if self._prefix_cache.evict():
                     continue
             else:
-                # What was shifted was evaluated after the dropped inputs, so it must not be shared.
+                # Shifted inputs were evaluated after the dropped ones, so they must not be shared.
                 self._prefix_cache.unindex(entry)
                 sequence.exact = False
                 entry.evaluated -= end - begin

@@ -1,4 +1,4 @@
-"""One sequence of a request: what was asked for, and how far it has come."""
+"""Sequences: samples of an answer and texts to embed, and how far each of them has come."""
 
 from __future__ import annotations
 
@@ -6,51 +6,51 @@ import hashlib
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from puna.batch import Image, ImagePart, Input
-from puna.engine.drafts import Drafting
 from puna.engine.prefix_cache import PrefixEntry
 from puna.engine.prefix_tree import Key
 from puna.engine.text import TextStream
-from puna.engine.turns import Turn
+from puna.errors import EmbeddingError
 from puna.grammar.compiler.client import RemoteConstraint
 from puna.model.adapters.adapters import Uses
-from puna.protocol import Embed, Event, Generate
+from puna.model.pooling import Pooling
+from puna.protocol import Embed, Embedded, Event, Generate
 from puna.sample import Sampler
+from puna.turns import Turn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Sink = Callable[[Event], None]
 
-
-def key_of(item: Input) -> Key:
-    """What identifies an input in the prefix tree."""
-    return (item.token, item.payload_hash) if item.payload_hash else item.token
+#: A vector shorter than this is not scaled to length 1.
+_MIN_NORM: Final = 1e-12
 
 
-def marked(keys: list[Key], adapters: Uses) -> list[Key]:
-    """`keys` as the prefix tree has them of sequences that are computed with `adapters`."""
-    if not adapters or not keys:
-        return keys
-    first = keys[0]
-    token, content = (first, 0) if isinstance(first, int) else first
-    return [(token, content ^ _mark(adapters)), *keys[1:]]
+@dataclass(eq=False)
+class Drafting:
+    """The drafting mode of one sequence, and its success so far."""
 
+    mode: str  # "prompt", the mode of a `Drafter`, or "format": forced tokens only
+    acceptance: dict[int, float]  # share of draft tokens that are accepted, by the source of the draft
+    drafted: int = 0
+    accepted: int = 0
 
-def _mark(adapters: Uses) -> int:
-    """A number for a choice of adapters, never 0."""
-    return int.from_bytes(hashlib.blake2b(repr(adapters).encode(), digest_size=8).digest()) | 1
+    @property
+    def generated(self) -> bool:
+        """Whether a `Drafter` generates the drafts."""
+        return self.mode not in ("prompt", "format")
 
 
 @dataclass(slots=True)
 class ImageRange:
-    """Inputs [begin, end) of a sequence, from the first to the last that are parts of an image."""
+    """Inputs [begin, end) of a sequence, from the first to the last part of an image."""
 
     begin: int
     end: int
@@ -59,33 +59,33 @@ class ImageRange:
 
 @dataclass(eq=False, kw_only=True)
 class Sequence:
-    """One sample, or one text to embed, as the scheduler sees it. The engine's thread owns it."""
+    """One sample, or one text to embed, as the scheduler sees it. Owned by the engine's thread."""
 
     request: Generate | Embed
     sink: Sink
-    inputs: list[Input]  # the truncated prompt, then what was generated
-    context: int = sys.maxsize  # inputs it may have, if the caches have room for so many
+    inputs: list[Input]  # the truncated prompt, then the generated tokens
+    context: int = sys.maxsize  # the request's own limit of inputs
     keep: int = 0  # leading inputs that a shift leaves in place
     sample: int = 0  # number within the request
     number: int = 0  # order of arrival
-    turn: Turn = (0, 0)  # its client's
-    truncated: int = 0
+    turn: Turn = (0, 0)
+    truncated: int = 0  # tokens dropped because the prompt did not fit
     keys: list[Key] = field(default_factory=list)  # of the inputs
     grouped: bool = False  # some inputs must stay in one batch
     entry: PrefixEntry | None = None  # while running
-    exact: bool = True  # the cache holds what evaluating the inputs would give; not so after a shift
-    waits_for: tuple[PrefixEntry, int] | None = None  # until this entry has that many inputs evaluated
-    branch_point: int = 0  # leading inputs common with another prompt that could not be reused; 0: none
+    exact: bool = True  # the cache holds what evaluating the inputs anew would give; False after a shift
+    waits_for: tuple[PrefixEntry, int] | None = None  # an entry, and how many inputs of it must be evaluated
+    branch_point: int = 0  # leading inputs shared with another prompt that could not be reused; 0: none
     prompt_length: int = 0  # inputs
     prompt_tokens: int = 0
-    cached: int = 0
+    cached: int = 0  # inputs taken from the cache at the start
     generated: int = 0
-    shifted: int = 0
+    shifted: int = 0  # inputs dropped by shifts
     admitted_ns: int = 0
     drafting: Drafting | None = None  # set if tokens may be drafted
     images: list[ImageRange] = field(default_factory=list)  # in order
-    places: list[int] = field(default_factory=list)  # what rotation goes by; empty: the position
-    adapters: Uses = ()  # that it is computed with
+    places: list[int] = field(default_factory=list)  # positions for rotation; empty: the inputs' indices
+    adapters: Uses = ()
 
     def __post_init__(self) -> None:
         self.keys = [key_of(item) for item in self.inputs]
@@ -95,7 +95,7 @@ class Sequence:
         self._locate()
 
     def _locate(self) -> None:
-        """Note where images are, and what they do to the places of what follows them."""
+        """Find the images, and the places of the inputs after them."""
         self.images = []
         for index, item in enumerate(self.inputs):
             if not isinstance(part := item.payload, ImagePart):
@@ -111,7 +111,7 @@ class Sequence:
 
     @property
     def cached_as(self) -> list[Key]:
-        """What identifies the inputs in the prefix tree: with other adapters they are others."""
+        """Keys of the inputs in the prefix tree, which differ between choices of adapters."""
         return marked(self.keys, self.adapters)
 
     @property
@@ -120,7 +120,7 @@ class Sequence:
 
     @property
     def rank(self) -> tuple[bool, Turn, int]:
-        """Sequences are served in this order and preempted in reverse."""
+        """Sort key: sequences are served in this order and preempted in reverse."""
         return self.request.priority == "batch", self.turn, self.number
 
     @property
@@ -135,7 +135,7 @@ class Sequence:
 
     @property
     def unread(self) -> ImageRange | None:
-        """The next image to be evaluated that has not been encoded."""
+        """The next image to be evaluated that is not encoded yet."""
         evaluated = self.evaluated
         return next(
             (each for each in self.images if each.end > evaluated and each.image.states is None), None
@@ -143,12 +143,12 @@ class Sequence:
 
     @property
     def ready(self) -> int:
-        """Inputs that can be evaluated next: those before an image that has not been encoded."""
+        """Inputs that can be evaluated now: those before the next image that is not encoded yet."""
         unread = self.unread if self.images else None
         return self.waiting if unread is None else max(unread.begin - self.evaluated, 0)
 
     def placed(self, begin: int, rows: int) -> NDArray[np.int32]:
-        """What rotation goes by, of `rows` inputs from `begin` on, drafts after the last: [rows, (axes)]."""
+        """Return the places of `rows` rows from input `begin` on, drafts after the last: [rows, (axes)]."""
         if not self.places:
             return np.arange(begin, begin + rows, dtype=np.int32)
         known = self.places[begin : begin + rows]
@@ -171,21 +171,21 @@ class Sequence:
 
     @property
     def scoring(self) -> bool:
-        """Whether logits of rows of the prompt are wanted."""
+        """Whether logits are wanted after every input of the prompt."""
         return False
 
     @property
     def evaluates_all(self) -> bool:
-        """Whether results are wanted for inputs before the last, so that none can be taken from the cache."""
+        """Whether results are wanted for inputs before the last, so that nothing may come from the cache."""
         return self.scoring
 
     @property
     def generates(self) -> bool:
-        """Whether tokens are generated after the prompt; a text to embed ends with it."""
+        """Whether tokens are generated after the prompt."""
         return True
 
     def wanted(self, count: int) -> range:
-        """For which of the next `count` inputs the model's output is wanted: always for the very last one."""
+        """Return which of the next `count` inputs the model's output is wanted for, always the very last."""
         first = 0 if self.scoring else count - (count == self.waiting)
         return range(first, count)
 
@@ -199,7 +199,7 @@ class Sequence:
             self.cached = entry.evaluated
 
     def close(self) -> None:
-        """Free what only a running or waiting sequence needs."""
+        """Free the resources that only a running or waiting sequence needs."""
 
     def append(self, token: int) -> None:
         """Add a generated token, to be evaluated next."""
@@ -215,8 +215,6 @@ class Sequence:
         if self.images:
             self._locate()
         self.shifted += end - begin
-        if self.drafting is not None:
-            self.drafting.lookup = None
 
 
 @dataclass(eq=False, kw_only=True)
@@ -227,8 +225,8 @@ class Generation(Sequence):
     limit: int  # maximum number of generated tokens
     sampler: Sampler
     text: TextStream
-    constraint: RemoteConstraint | None = None  # what the answer must be like
-    held: NDArray[np.float32] | None = None  # logits [vocab] from which a token will be drawn when it can be
+    constraint: RemoteConstraint | None = None  # the format of the answer
+    held: NDArray[np.float32] | None = None  # logits [vocab] to draw from once the format allows it
     scored: int = 0  # prompt tokens whose log-probability was sent
     first_ns: int = 0  # when the first token was sampled
     last_ns: int = 0
@@ -256,3 +254,85 @@ class Generation(Sequence):
         """Note the time of a generation that ends without any token."""
         if not self.generated:
             self.first_ns = self.last_ns = time.monotonic_ns()
+
+
+@dataclass(eq=False, kw_only=True)
+class EmbeddingInput(Sequence):
+    """One input of a request to embed. Its hidden states are pooled batch by batch, and not kept."""
+
+    request: Embed
+    pooling: Pooling
+    whole: bool = False  # all inputs must be in one batch, because each of them sees all
+    score: Callable[[NDArray[np.float64]], float] | None = None  # of a reranker: sent instead of the vector
+
+    def __post_init__(self) -> None:
+        if self.whole:
+            self.inputs[0] = replace(self.inputs[0], same_batch=len(self.inputs) - 1)
+        super().__post_init__()
+
+    @property
+    def evaluates_all(self) -> bool:
+        # Cached inputs have keys and values, but no hidden states.
+        return self.whole or self.pooling is not Pooling.LAST
+
+    @property
+    def generates(self) -> bool:
+        return False
+
+    def wanted(self, count: int) -> range:
+        if self.pooling is Pooling.LAST:
+            return super().wanted(count)
+        return range(count if self.pooling is Pooling.MEAN else self.evaluated == 0)
+
+    def start(self, entry: PrefixEntry) -> None:
+        super().start(entry)
+        # A sum in float64, so that the division into batches does not show in the result.
+        self._pooled: NDArray[np.float64] | None = None
+
+    def take(self, states: NDArray[np.float32]) -> None:
+        """Add the hidden states [rows, hidden] of the rows last `wanted`; there may be none."""
+        if len(states):
+            added = states.sum(axis=0, dtype=np.float64)
+            self._pooled = added if self._pooled is None else self._pooled + added
+
+    def finish(self) -> None:
+        """Send the vector, or the score, of a fully evaluated input. Raises `EmbeddingError`."""
+        assert self._pooled is not None, "pooling wants at least one row"
+        vector = self._pooled / (self.prompt_length if self.pooling is Pooling.MEAN else 1)
+        if self.score is not None:
+            vector = np.array([self.score(vector)])
+        if not np.isfinite(vector).all():
+            raise EmbeddingError("embedding contains NaN or Inf values")
+        if 0 < self.request.dimensions < len(vector):
+            vector = vector[: self.request.dimensions]
+        if self.request.normalize and self.score is None:
+            vector = vector / max(float(np.linalg.norm(vector)), _MIN_NORM)
+        self.sink(
+            Embedded(
+                id=self.id,
+                vector=vector.astype("<f4").tobytes(),
+                prompt_eval_count=self.prompt_length,
+                cached=self.cached,
+                truncated=self.truncated,
+                sample=self.sample,
+            )
+        )
+
+
+def key_of(item: Input) -> Key:
+    """Return the key of an input in the prefix tree."""
+    return (item.token, item.payload_hash) if item.payload_hash else item.token
+
+
+def marked(keys: list[Key], adapters: Uses) -> list[Key]:
+    """Return `keys` with the first marked by the choice of `adapters`, so that only equal choices match."""
+    if not adapters or not keys:
+        return keys
+    first = keys[0]
+    token, content = (first, 0) if isinstance(first, int) else first
+    return [(token, content ^ _mark(adapters)), *keys[1:]]
+
+
+def _mark(adapters: Uses) -> int:
+    """Return a number for a choice of adapters, never 0."""
+    return int.from_bytes(hashlib.blake2b(repr(adapters).encode(), digest_size=8).digest()) | 1

@@ -1,7 +1,6 @@
-"""From tokens to text that may be shown: the one place where output is held back.
+"""Text of generated tokens, held back until it is final.
 
-Stop strings across token borders, whole characters only, thinking and tool calls told from what is
-said.
+Stop strings may span tokens, characters must be whole, and thinking and tool calls are told from text.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ if TYPE_CHECKING:
 class StopSearch:
     """The automaton of Aho and Corasick (1975) over the UTF-8 bytes of `texts`; empty texts are ignored.
 
-    A state is the longest end of what was read that begins a stop string. 0 is that of nothing.
+    A state stands for the longest end of the bytes read that begins a stop string; 0 for none.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._next: list[dict[int, int]] = [{}]
-        #: By state: its length in bytes, the state of its next shorter end, and the longest text it ends in.
+        #: By state: its length in bytes, the state of its next shorter end, the longest text it ends with.
         self._depth, self._shorter, self._found = [0], [0], [""]
         for text in filter(None, texts):
             self._insert(text)
@@ -59,23 +58,23 @@ class StopSearch:
                 pending.append(following)
 
     def step(self, state: int, byte: int) -> int:
-        """The state after one more byte."""
+        """Return the state after one more byte."""
         while state and byte not in self._next[state]:
             state = self._shorter[state]
         return self._next[state].get(byte, 0)
 
     def depth(self, state: int) -> int:
-        """How many bytes at the end of what was read may become a stop string."""
+        """Return how many bytes at the end of the input may begin a stop string."""
         return self._depth[state]
 
     def found(self, state: int) -> str:
-        """The longest stop string that ends here; empty if none does."""
+        """Return the longest stop string that ends in this state, or an empty string."""
         return self._found[state]
 
 
 @lru_cache(maxsize=16)
 def stop_search(texts: tuple[str, ...]) -> StopSearch | None:
-    """The automaton of `texts`, built once for all samples and requests with the same; None without any."""
+    """Return the automaton of `texts`, shared by samples and requests with the same; None without texts."""
     return StopSearch(texts) if any(texts) else None
 
 
@@ -84,7 +83,7 @@ _utf8_decoder = codecs.getincrementaldecoder("utf-8")
 
 @dataclass
 class TokenText:
-    """A generated token and what belongs to it."""
+    """A generated token with its bytes and log-probability."""
 
     token: int
     text: bytes
@@ -93,31 +92,31 @@ class TokenText:
 
 @dataclass
 class Released:
-    """Output that is final, with the pieces whose first byte is in it."""
+    """Final output, and the tokens whose first byte is in it."""
 
     parts: list[Part] = field(default_factory=list)
     pieces: list[TokenText] = field(default_factory=list)
-    stop: str | None = None  # the stop string that was found; nothing follows
-    cut: list[TokenText] = field(default_factory=list)  # those of which nothing is shown, because of it
+    stop: str | None = None  # the stop string found, after which nothing follows
+    cut: list[TokenText] = field(default_factory=list)  # tokens dropped because of the stop string
 
     def __bool__(self) -> bool:
         return bool(self.parts or self.pieces or self.stop)
 
     @property
     def text(self) -> str:
-        """All of it that is said."""
+        """The text in the output, without thinking."""
         return "".join(part.text for part in self.parts if isinstance(part, Said))
 
     @property
     def thinking(self) -> str:
-        """All of it that is thought."""
+        """The thinking in the output."""
         return "".join(part.text for part in self.parts if isinstance(part, Thought))
 
 
 class TextStream:
-    """Holds text back while it could be the start of a stop string or of markup, or is half a character.
+    """Text of an answer, held back while it may begin a stop string or markup, or ends inside a character.
 
-    `reading` says how thinking and calls are told from what is said; without it, all is said.
+    `reading` tells thinking and calls from text; without it, everything is text.
     """
 
     def __init__(self, stop: Sequence[str] = (), reading: Reading | None = None) -> None:
@@ -126,15 +125,15 @@ class TextStream:
         self._parser = AnswerParser(reading) if reading is not None else None
         self._held = bytearray()
         self._begin = 0  # bytes released before those held
-        self._pieces: deque[tuple[int, TokenText]] = deque()  # (place of its first byte in all bytes, piece)
+        self._pieces: deque[tuple[int, TokenText]] = deque()  # (place of its first byte in the answer, token)
 
     @property
     def enough(self) -> bool:
-        """Whether the answer is over, whatever else comes: it has the one call that is wanted."""
+        """Whether the answer is complete, since it has the only call that the request allows."""
         return self._parser is not None and self._parser.enough
 
     def feed(self, piece: TokenText) -> Released:
-        """Add a token's bytes; returns what can be shown now."""
+        """Add a token's bytes; return the output that became final."""
         end = self._begin + len(self._held)
         self._pieces.append((end, piece))
         self._held += piece.text
@@ -146,7 +145,7 @@ class TextStream:
         return self._release(len(self._held) - max(undecided, incomplete_tail(self._held)))
 
     def flush(self, *, complete: bool = False) -> Released:
-        """Everything that was held, at the end of the generation; half a character is dropped.
+        """Return all held output at the end of the generation, without an incomplete character.
 
         The answer is `complete` if the model has ended it.
         """
@@ -159,7 +158,7 @@ class TextStream:
         return released
 
     def _find_stop(self, added: bytes, at: int) -> tuple[int, str] | None:
-        """The stop string that begins first of those that end in `added`, the bytes from `at` on."""
+        """Return the place and text of the first stop string that ends in `added`, the bytes from `at` on."""
         if self._stops is None:
             return None
         found: list[tuple[int, str]] = []
@@ -178,7 +177,7 @@ class TextStream:
         pieces: list[TokenText] = []
         while self._pieces:
             begin, piece = self._pieces[0]
-            # A piece without text of its own goes with what comes before it.
+            # A token without text belongs to the output before it.
             if begin > self._begin or (begin == self._begin and piece.text):
                 break
             pieces.append(piece)
@@ -194,7 +193,7 @@ class TextStream:
 
 
 def incomplete_tail(data: bytes | bytearray) -> int:
-    """How many bytes at the end of `data` begin a UTF-8 character and wait for the rest of it."""
+    """Return how many bytes at the end of `data` are the beginning of a UTF-8 character."""
     decoder = _utf8_decoder(errors="replace")
-    decoder.decode(data[-3:])  # the longest such beginning; what it cuts in two before that does not count
+    decoder.decode(data[-3:])  # the longest such beginning; a character cut in two before it is ignored
     return len(decoder.getstate()[0])

@@ -1,4 +1,4 @@
-"""The cache of plain causal attention: every position sees itself and all earlier ones."""
+"""The cache of causal attention: every position sees itself and all earlier ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from puna.kvcache.cache import KVView, Shift, check_removal
 from puna.kvcache.celled import CellCache
 from puna.kvcache.saved import Saved
 from puna.kvcache.storage import KVShape, LayerStorage
-from puna.kvcache.types import HALVES, KVTypes
+from puna.kvcache.types import F16_TYPES, KVTypes
 from puna.ops import Array, Backend
 
 if TYPE_CHECKING:
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 __all__ = ["CausalCache", "KVShape"]
 
-#: Cells whose keys are rotated together: as float32 they take memory beside the cache.
+#: Cells whose keys are rotated at once, which bounds the memory for them as float32.
 _ROTATED_TOGETHER = 4096
 
 
 class CausalCache(CellCache):
     """Keys and values of `sequences` sequences of at most `context` positions each.
 
-    `shapes` are those of layers 0, 1, ..., or of the layers that a mapping names. `capacity` cells (default
-    `sequences * context`) are shared by all. Storage is of `types` and takes memory only as cells come into
+    `shapes` belong to layers 0, 1, ..., or to the layers named by a mapping. All sequences share `capacity`
+    cells (default: `sequences * context`). Storage is of `types` and takes memory only as cells come into
     use. Raises `NotSupportedError` when a layer's heads do not fill the blocks of a quantised type. `shift`
-    re-rotates keys; without it the middle of a sequence cannot be removed. Rows of a span see each other, but
-    not without `spans`.
+    rotates cached keys; without it the middle of a sequence cannot be removed. With `spans`, the rows of a
+    batch's span all see each other.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class CausalCache(CellCache):
         sequences: int,
         context: int,
         capacity: int | None = None,
-        types: KVTypes = HALVES,
+        types: KVTypes = F16_TYPES,
         shift: Shift | None = None,
         spans: bool = True,
     ) -> None:
@@ -56,21 +56,21 @@ class CausalCache(CellCache):
         self._generation = 0
         self._make_row_buffers(64)
         self._lengths_before = self.cells.length.copy()  # before the last start_forward
-        self._lengths_beside: NDArray[np.int32] | None = None  # before side passes
+        self._lengths_beside: NDArray[np.int32] | None = None  # before the side passes
         self._passes = 0
 
     @property
     def generation(self) -> int | None:
         return self._generation
 
-    # --- what windows and chunks override --------------------------------------------------------
+    # --- overridden by windows and chunks ---------------------------------------------------------
 
     def _first_visible(self, positions: NDArray[np.int32]) -> NDArray[np.int32]:
-        """The first position an input at each of `positions` sees."""
+        """Return the first position that is visible to an input at each of `positions`."""
         return np.zeros_like(positions)
 
     def _needed_from(self) -> NDArray[np.int32] | None:
-        """The first position of each sequence that is still needed; None: all are."""
+        """Return the first position of each sequence that is still needed; None if all are."""
         return None
 
     # --- a forward pass ---------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class CausalCache(CellCache):
         begins: NDArray[np.int32],
         ends: NDArray[np.int32],
     ) -> None:
-        """Say where the rows of the pass are, and which positions of their sequences they see."""
+        """Upload the cell of each row, and the range of its sequence's positions that it sees."""
         rows = len(sequences)
         if rows > self._row_buffers.host.shape[1]:
             self._make_row_buffers(2 * rows)
@@ -131,7 +131,7 @@ class CausalCache(CellCache):
         self._upload_table()
 
     def _make_row_buffers(self, rows: int) -> None:
-        """Buffers for what `start_forward` says of each row; they stay where they are, see `generation`."""
+        """Allocate the buffers that passes fill for each row; their new addresses change `generation`."""
         self._generation += 1
         self._row_buffers = self._ops.index_buffer(3, rows)
         self._show_rows(0)
@@ -233,7 +233,7 @@ class CausalCache(CellCache):
         return partial(self._cut, sequence, begin, end)
 
     def _cut(self, sequence: int, begin: int, end: int) -> None:
-        """Remove a middle and rotate the keys behind it, in copies where another sequence holds them too."""
+        """Remove a middle and rotate the keys behind it, copying cells that another sequence shares."""
         cells, offset = self.cells, begin - end
         cells.cut(sequence, begin, end)
         begin = max(begin, int(cells.first[sequence]))
@@ -276,7 +276,7 @@ class CausalCache(CellCache):
         seen = int(self._first_visible(np.array([length], dtype=np.int32))[0])
         if seen < first:
             raise CacheFileError(
-                f"positions before {first} were not saved, and this cache has to see those from {seen} on; "
+                f"positions before {first} were not saved, and this cache needs those from {seen} on; "
                 "evaluate again"
             )
         self.storage.check_fits(saved, length - first)
@@ -296,7 +296,7 @@ class CausalCache(CellCache):
 
 
 class _Layer:
-    """One layer during a pass."""
+    """One layer's cells during a pass."""
 
     def __init__(self, cache: CausalCache, index: int, stored: LayerStorage) -> None:
         self._cache = cache

@@ -1,4 +1,4 @@
-"""What caches of keys and values have in common: cells, and storage for them."""
+"""Base of the caches of keys and values: cells, and their storage."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class CellCache(Cache):
         return self.storage.layers.keys()
 
     def _allocate(self, count: int) -> NDArray[np.int32]:
-        """Cells that may be written; there must be as many free."""
+        """Return `count` writable cells, ascending. Raises `CacheFullError` when fewer are free."""
         placed = self.cells.allocate(count)
         if count:
             self.storage.provide(int(placed[-1]) + 1)
         return placed
 
     def _upload_table(self) -> None:
-        """Let operations see the lists of cells as they are now."""
+        """Make the current lists of cells visible to tensor operations."""
         if self._table.mirrored:
             for begin, end in self.cells.take_changes():
                 self._table.upload(begin, end)
@@ -63,7 +63,7 @@ class CellCache(Cache):
         self.cells.limit = min(count, self.cells.capacity)
 
     def _check_room_instead(self, sequence: int, count: int) -> None:
-        """Raise `CacheFullError` unless `count` cells could take the place of what `sequence` holds."""
+        """Raise `CacheFullError` unless `count` cells are free once `sequence` has released its own."""
         held = self.cells.references[self.cells.cells(sequence)]
         self.cells.check_room(count, self.cells.free + int((held == 1).sum()))
 
@@ -78,7 +78,7 @@ class CellCache(Cache):
         return [CellCounts(self.kind, cells.limit, cells.limit - cells.free, shared)]
 
     def _positions(self, sequence: int) -> list[int]:
-        """The position each cell of `sequence` is of."""
+        """Return the position of each cell of `sequence`."""
         return list(range(int(self.cells.first[sequence]), int(self.cells.length[sequence])))
 
     def layer_bytes(self, *, sequences: int, capacity: int, batch: int) -> dict[int, int]:
@@ -95,7 +95,7 @@ class CellCache(Cache):
         return own + self.bookkeeping_bytes(sequences=sequences, longest=longest, capacity=capacity)
 
     def _max_cells(self, sequences: int, capacity: int, batch: int) -> int:
-        """How many cells of `capacity` can be in use at once."""
+        """Return how many of `capacity` cells can be in use at once."""
         return capacity
 
     @property

@@ -1,14 +1,14 @@
-"""The bookkeeping of a cache, without any tensors: which cells are free, and which cell holds what.
+"""The bookkeeping of a cache, without tensors: free cells, and the list of cells of each sequence.
 
-A cell is one row of every layer's key and value storage. A sequence is an ordered list of cells, entry
-i holding position i; a cache that forgets positions no input can see any more drops entries from the
-front, and `first` says where the list really begins. Cells are placed anywhere; several sequences may
-hold the same cell (`share`), which then must not be written.
+A cell is one row of every layer's key and value storage. A sequence is a list of cells, with entry i for
+position i. Caches that forget positions drop entries from the front, and `first` is the index of the first
+entry left. A cell can be anywhere in the storage. Several sequences may hold the same cell (`share`), which
+must not be written then.
 
-The lists are rows of one table, so that "the cells a batch row may see" is a start and a count into the
-flattened table, and no list is ever copied or searched. Entries stay at their positions when others are
-dropped: where attention cuts a list into chunks depends on positions alone. Compaction brings the cells
-of each sequence together, a few at a time.
+The lists are rows of one table, so the cells visible to a batch row are a start and a count in the flattened
+table, and no list is ever copied or searched. Dropping entries does not move the others, because the places
+where attention divides a list into blocks must depend on positions alone. Compaction makes the cells of each
+sequence contiguous, a few at a time.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _SHIFT = 8
 
 
 class FreeCells:
-    """The free ones of `capacity` cells; the lowest are handed out first, so that use stays dense."""
+    """The free cells among `capacity`; the lowest are taken first, which keeps the used ones dense."""
 
     def __init__(self, capacity: int) -> None:
         blocks = -(-capacity // _BLOCK)
         self.count = capacity
         self._capacity = capacity
         # Zeros take no memory until they are written to: most cells of a large cache are never used.
-        self._used = np.zeros(blocks * _BLOCK, dtype=bool)  # [cells], those beyond the capacity always
+        self._used = np.zeros(blocks * _BLOCK, dtype=bool)  # [cells], always set beyond the capacity
         self._used[capacity:] = True
         self._in_blocks = np.full(blocks, _BLOCK, dtype=np.int16)  # free ones of each
         self._in_blocks[-1:] -= blocks * _BLOCK - capacity
         self._lowest = 0  # no block before this has a free cell
 
     def take(self, count: int) -> NDArray[np.int32]:
-        """The `count` lowest free cells, ascending. There must be as many."""
+        """Take and return the `count` lowest free cells, ascending. There must be that many."""
         if not count:
             return np.empty(0, dtype=np.int32)
         blocks = self._in_blocks[self._lowest :].nonzero()[0][:count] + self._lowest
@@ -62,13 +62,13 @@ class FreeCells:
         return cells
 
     def claim(self, cells: NDArray[np.int32]) -> None:
-        """Take just these free `cells` (distinct)."""
+        """Take the given `cells`, which are free and distinct."""
         self._used[cells] = True
         np.subtract.at(self._in_blocks, cells >> _SHIFT, 1)
         self.count -= len(cells)
 
     def give(self, cells: NDArray[np.int32]) -> None:
-        """`cells` (distinct) are free again."""
+        """Mark `cells` (distinct) as free."""
         if not len(cells):
             return
         self._used[cells] = False
@@ -86,9 +86,8 @@ class FreeCells:
     def highest_used(self) -> int:
         """One more than the highest cell in use; 0 when all are free."""
         partly = (self._in_blocks < _BLOCK).nonzero()[0]
-        for block in partly[
-            :-3:-1
-        ].tolist():  # the last block may only seem so, being cut off by the capacity
+        # Two blocks: the last one may count as partly used only because the capacity cuts it off.
+        for block in partly[:-3:-1].tolist():
             cells = range(block * _BLOCK, min((block + 1) * _BLOCK, self._capacity))
             used = self._used[cells.start : cells.stop].nonzero()[0]
             if len(used):
@@ -96,26 +95,26 @@ class FreeCells:
         return 0
 
 
-#: Lists begin at multiples of this in the flattened table: then attention rounds the same for every sequence.
+#: Lists begin at multiples of this in the flattened table, so that attention rounds alike for all sequences.
 _ROW_ALIGNMENT = 512
-#: Each cell's bookkeeping beside the table: how often it is held, and whether it is free.
+#: Bytes of bookkeeping per cell beside the table: its reference count, and whether it is free.
 CELL_BYTES: Final = 5
 
 
 def table_shape(sequences: int, longest: int) -> tuple[int, int]:
-    """Of the table with the lists of `sequences` sequences of at most `longest` entries."""
+    """Return the shape of the table for `sequences` lists of at most `longest` entries."""
     return sequences, -(-longest // _ROW_ALIGNMENT) * _ROW_ALIGNMENT
 
 
 def table_bytes(sequences: int, longest: int) -> int:
-    """Return the size of that table."""
+    """Return the bytes of that table."""
     return 4 * math.prod(table_shape(sequences, longest))
 
 
 class Cells:
-    """Bookkeeping of `capacity` cells for the sequences that `table` has rows for (see `table_shape`).
+    """Bookkeeping of `capacity` cells; row s of `table` (see `table_shape`) lists those of sequence s.
 
-    With `mirrored` it notes what is written to the table, for those who keep a copy of it.
+    If `mirrored`, changes of the table are recorded, so that a copy of it can be updated.
     """
 
     def __init__(
@@ -123,8 +122,8 @@ class Cells:
     ) -> None:
         sequences = len(table)
         self.capacity = capacity
-        self.limit = capacity  # of the cells, how many may be in use
-        self.longest = longest  # entries of a sequence
+        self.limit = capacity  # cells that may be in use
+        self.longest = longest  # maximum entries of a sequence
         self.table = table
         self.first: NDArray[np.int32] = np.zeros(sequences, dtype=np.int32)
         self.length: NDArray[np.int32] = np.zeros(sequences, dtype=np.int32)
@@ -135,7 +134,7 @@ class Cells:
 
     @property
     def free(self) -> int:
-        """Number of cells that a sequence may take; below 0 where more are in use than may be."""
+        """Number of cells that may still be taken; negative if more than `limit` are in use."""
         return self.free_cells.count - (self.capacity - self.limit)
 
     @property
@@ -144,11 +143,11 @@ class Cells:
         return self.free_cells.highest_used()
 
     def cells(self, sequence: int) -> NDArray[np.int32]:
-        """The cells of `sequence` in order of position: a view, valid until the next change."""
+        """Return the cells of `sequence` in order of position: a view, valid until the next change."""
         return self.table[sequence, self.first[sequence] : self.length[sequence]]
 
     def allocate(self, count: int) -> NDArray[np.int32]:
-        """The `count` lowest free cells, ascending, now referenced once.
+        """Take and return the `count` lowest free cells, ascending, with one reference each.
 
         Raises `CacheFullError`, changing nothing, when fewer are free.
         """
@@ -158,7 +157,7 @@ class Cells:
         return chosen
 
     def check_room(self, count: int, free: int) -> None:
-        """Raise `CacheFullError` when `count` cells are needed and fewer are `free`."""
+        """Raise `CacheFullError` if `count` is more than the number of `free` cells."""
         if count > free:
             raise CacheFullError(
                 f"the cache has {max(free, 0)} free cells of {self.limit}, and {count} are needed; "
@@ -166,7 +165,7 @@ class Cells:
             )
 
     def release(self, cells: NDArray[np.int32]) -> None:
-        """Drop one reference of each of `cells` (distinct); those without any become free."""
+        """Drop one reference to each of `cells` (distinct), and free those without any."""
         if not len(cells):
             return
         left = self.references[cells] - 1
@@ -176,29 +175,29 @@ class Cells:
     def append(
         self, sequences: NDArray[np.int32], entries: NDArray[np.int32], cells: NDArray[np.int32]
     ) -> None:
-        """Already allocated `cells[i]` becomes entry `entries[i]` of `sequences[i]`, each at its end.
+        """Append allocated cells: `cells[i]` becomes entry `entries[i]` of `sequences[i]`.
 
-        Rows of one sequence are in ascending order of entry.
+        Entries of the same sequence are in ascending order and follow its last one.
         """
         self.table[sequences, entries] = cells
         if self._mirrored:
             for sequence, entry in zip(sequences.tolist(), entries.tolist(), strict=True):
                 self._change(sequence, entry)
-        self.length[sequences] = entries + 1  # of several rows of a sequence the last one counts
+        self.length[sequences] = entries + 1  # the last row of a sequence is assigned last
 
     def put(self, sequence: int, first: int, cells: NDArray[np.int32]) -> None:
-        """Already allocated `cells` become all there is of `sequence`, which is empty, from `first` on."""
+        """Make allocated `cells` the entries of `sequence`, which must be empty, from index `first` on."""
         end = first + len(cells)
         self.table[sequence, first:end] = cells
         self._change(sequence, first)
         self.first[sequence], self.length[sequence] = first, end
 
     def share(self, source: int, target: int, count: int) -> None:
-        """`target` becomes the first `count` entries of `source`; what it held before is released."""
+        """Make `target` the first `count` entries of `source`, releasing the cells it held before."""
         count = min(count, int(self.length[source]))
         first = min(int(self.first[source]), count)
         shared = self.table[source, first:count]
-        self.references[shared] += 1  # before releasing: target may hold the same cells
+        self.references[shared] += 1  # first, since `target` may hold the same cells
         self.release(self.cells(target))
         self.table[target, first:count] = shared
         self._change(target, first)
@@ -212,7 +211,7 @@ class Cells:
         self.first[sequence] = min(first, length)
 
     def cut(self, sequence: int, begin: int, end: int) -> None:
-        """Take entries [begin, end) out of `sequence`; later entries move down."""
+        """Remove entries [begin, end) of `sequence`; later entries move down."""
         first, length = int(self.first[sequence]), int(self.length[sequence])
         row = self.table[sequence]
         self.release(row[max(begin, first) : max(end, first)])
@@ -224,12 +223,12 @@ class Cells:
         self.length[sequence] = length
 
     def expired(self, firsts: NDArray[np.int32]) -> NDArray[np.int32]:
-        """The cells of entries before `firsts` [sequences], as often as a sequence holds them."""
+        """Return the cells of entries before `firsts` [sequences]; a shared cell occurs once per sequence."""
         counts = np.minimum(firsts, self.length) - self.first
         late = (counts > 0).nonzero()[0]
         counts = counts[late]
         total = int(counts.sum())
-        steps = np.ones(total, dtype=np.int64)  # entries of the flattened table, summed up below
+        steps = np.ones(total, dtype=np.int64)  # between indices of the flattened table
         begins = late * self.table.shape[1] + self.first[late]
         if total:
             heads = counts.cumsum() - counts
@@ -239,37 +238,37 @@ class Cells:
         return cells
 
     def freed_by(self, expired: NDArray[np.int32]) -> int:
-        """How many cells would become free by dropping the references `expired`."""
+        """Return how many cells become free when the references `expired` are dropped."""
         cells, counts = np.unique(expired, return_counts=True)
         return int((self.references[cells] == counts).sum())
 
     def expire(self, firsts: NDArray[np.int32]) -> None:
-        """Drop the entries before `firsts` [sequences]; no others move."""
+        """Drop the entries before `firsts` [sequences]; the others do not move."""
         cells = self.expired(firsts)
         if len(cells):
             np.subtract.at(self.references, cells, 1)
             freed = cells[self.references[cells] == 0]
-            self.free_cells.give(np.unique(freed))  # several sequences may have dropped the same cell
+            self.free_cells.give(np.unique(freed))  # two sequences may have dropped the same cell
         np.maximum(self.first, np.minimum(firsts, self.length), out=self.first)
 
     def replace(self, sequence: int, entries: NDArray[np.int64], cells: NDArray[np.int32]) -> None:
-        """Put already allocated `cells` in the place of `entries` (indices) of `sequence`."""
+        """Replace the cells at indices `entries` of `sequence` by allocated `cells`."""
         self.release(self.table[sequence, entries])
         self.table[sequence, entries] = cells
         if len(entries):
             self._change(sequence, int(entries[0]))
 
     def moved(self, places: NDArray[np.int32]) -> None:
-        """What every cell c holds has been moved to cell `places[c]`."""
+        """Update the lists after the contents of every cell c have moved to cell `places[c]`."""
         for sequence in range(len(self.length)):
             row = self.cells(sequence)
             row[:] = places[row]
             self._change(sequence, int(self.first[sequence]))
 
     def take_changes(self) -> list[tuple[int, int]]:
-        """The stretches [begin, end) of the flattened table that were written since this was last called.
+        """Return the ranges [begin, end) of the flattened table written since the last call.
 
-        None unless `mirrored`.
+        Empty unless `mirrored`.
         """
         stride = self.table.shape[1]
         changes = [
@@ -285,7 +284,7 @@ class Cells:
             self._changed[sequence] = min(entry, self._changed.get(sequence, entry))
 
     def check(self) -> None:
-        """Raise `AssertionError` if the books do not balance. For tests; O(capacity)."""
+        """Raise `AssertionError` if the bookkeeping is inconsistent. For tests; O(capacity)."""
         counted = np.zeros(self.capacity, dtype=np.int32)
         for sequence in range(len(self.length)):
             cells = self.cells(sequence)
@@ -301,16 +300,16 @@ class Cells:
 
 
 def plan_moves(cells: Cells, limit: int) -> tuple[NDArray[np.int32], NDArray[np.int32]] | None:
-    """Which cells go where, `limit` of them into their final place; None when all are in theirs.
+    """Return (sources, targets) of moves of up to `limit` cells to their final places; None if all are there.
 
     The final places are the lowest cells, sequence after sequence, each in order of position; a shared cell
-    goes with the first that holds it. What is in the way goes where those it makes room for come from.
+    belongs to the first sequence that holds it. Used cells in the way move to the places that become vacant.
     """
     lists = [cells.cells(sequence) for sequence in range(len(cells.length))]
     order = np.concatenate(lists)
     rank = np.empty(cells.highest_used, dtype=np.int32)
     rank[order[::-1]] = np.arange(len(order), dtype=np.int32)[::-1]
-    order = order[rank[order] == np.arange(len(order))]  # each cell once, where it comes first
+    order = order[rank[order] == np.arange(len(order))]  # each cell at its first occurrence
     targets = (order != np.arange(len(order))).nonzero()[0][:limit].astype(np.int32)
     if not len(targets):
         return None
@@ -322,7 +321,7 @@ def plan_moves(cells: Cells, limit: int) -> tuple[NDArray[np.int32], NDArray[np.
 
 
 def move(cells: Cells, sources: NDArray[np.int32], targets: NDArray[np.int32]) -> None:
-    """Updates the bookkeeping after the contents were copied as `plan_moves` said."""
+    """Update the bookkeeping after the contents were copied as returned by `plan_moves`."""
     places = np.arange(cells.highest_used, dtype=np.int32)
     places[sources] = targets
     cells.moved(places)

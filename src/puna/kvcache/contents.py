@@ -1,4 +1,4 @@
-"""The contents of a cache: how full it is, and a picture of its cells, their holders and positions."""
+"""Plain data about a cache, sent to the server: how full it is, and a picture of its cells."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from string import ascii_uppercase
 
 @dataclass(frozen=True)
 class CellCounts:
-    """Cells of one cache. A cell of a recurrent cache is a state."""
+    """Cell counts of one cache. A cell of a recurrent cache is a state."""
 
     kind: str  # "causal", "sliding", ...
     capacity: int
@@ -18,7 +18,7 @@ class CellCounts:
 
 @dataclass(frozen=True)
 class Held:
-    """What a cache holds of one sequence: cells in order of position, and the position each is of."""
+    """One sequence's cells, in order of position, and their positions."""
 
     cells: list[int]
     positions: list[int]
@@ -26,7 +26,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Contents:
-    """What one cache holds. A cell of a recurrent cache is a state, the one after its position."""
+    """Cells of one cache by sequence. A cell of a recurrent cache is the state after its position."""
 
     kind: str  # "causal", "sliding", ...
     layers: list[int]
@@ -36,7 +36,7 @@ class Contents:
 
     @property
     def held(self) -> int:
-        """How many cells are held, those of several sequences counted once."""
+        """Number of distinct cells held by sequences."""
         return len({cell for sequence in self.sequences for cell in sequence.cells})
 
     @property
@@ -46,7 +46,7 @@ class Contents:
 
 
 def name(sequence: int) -> str:
-    """A, B, ..., Z, AA, AB, ..."""
+    """Return the name of a sequence: A, B, ..., Z, AA, AB, ..."""
     letters = ""
     while sequence >= 0:
         sequence, letter = divmod(sequence, 26)
@@ -56,11 +56,11 @@ def name(sequence: int) -> str:
 
 
 def picture(contents: Contents, cells: int, width: int) -> list[str]:
-    """The first `cells` cells in lines of at most `width` characters, or of one cell each.
+    """Return lines that show the first `cells` cells, at most `width` characters or one cell wide.
 
-    A cell shows the sequence that holds it (`*`: several; `.`: nobody) and, below, its position in the first
-    of them. Lines of several rows begin with the number of their first cell; rows that merely go on as the
-    one before them are left out.
+    Each cell shows the sequence that holds it (`*`: several, `.`: none) and, below, its position in the first
+    of them. If there are several rows, each begins with the number of its first cell, and rows that only
+    continue the row before are left out.
     """
     holders, positions = ["."] * cells, [-1] * cells
     for number in reversed(range(len(contents.sequences))):
@@ -92,7 +92,7 @@ def picture(contents: Contents, cells: int, width: int) -> list[str]:
 
 
 def _goes_on(holders: list[str], positions: list[int], begin: int, count: int) -> bool:
-    """Whether `count` cells from `begin` on are those of the `count` before them, `count` positions later."""
+    """Whether `count` cells from `begin` on continue the `count` before: same holders, later positions."""
     return all(
         holders[cell] == holders[cell - count]
         and (holders[cell] == "." or positions[cell] == positions[cell - count] + count)

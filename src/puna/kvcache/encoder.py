@@ -1,4 +1,4 @@
-"""The cache of cross-attention: keys and values of images, which text of the same sequence looks at."""
+"""The cache of cross-attention: keys and values of images, visible to later text of the same sequence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from puna.kvcache.cache import KVView, check_removal
 from puna.kvcache.celled import CellCache
 from puna.kvcache.saved import Saved
 from puna.kvcache.storage import KVShape, LayerStorage
-from puna.kvcache.types import HALVES, KVTypes
+from puna.kvcache.types import F16_TYPES, KVTypes
 from puna.ops import Array, Backend
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Image:
-    """The position of an image, and its entries in the list of its sequence's cells."""
+    """An image's position, and its entries [begin, end) in the list of its sequence's cells."""
 
     position: int
     begin: int
@@ -32,13 +32,13 @@ class _Image:
 
 
 class EncoderCache(CellCache):
-    """Keys and values of the images of `sequences` sequences, in all at most `longest` entries each.
+    """Keys and values of the images of `sequences` sequences, at most `longest` entries each.
 
-    A batch brings an image as a payload; `entries(payload)` says how many keys it becomes. A layer `put`s the
-    keys of all images of the batch, in order, and nothing when there are none. A row sees the last image at
-    or before its position, together with the images directly before that one. Rows before any image see
-    nothing (their `counts` are 0), and neither attention nor what follows it may change them. Images are
-    removed with their position; keys do not depend on it, so moving an image costs nothing.
+    An image is the payload of one row and has `entries(payload)` keys. A layer `put`s the keys of all images
+    of the batch, in order, or nothing if there are none. A row sees the last image at or before its position,
+    and the images directly before that one. Rows before any image see nothing: their `counts` are 0, and
+    cross-attention must leave them unchanged. An image is removed with its position. Its keys do not depend
+    on the position, so moving it costs nothing.
     """
 
     def __init__(
@@ -49,26 +49,26 @@ class EncoderCache(CellCache):
         sequences: int,
         longest: int,
         entries: Callable[[Any], int],
-        types: KVTypes = HALVES,
+        types: KVTypes = F16_TYPES,
         of_text: bool = False,
     ) -> None:
-        """With `of_text`, `longest` is the context, since payloads are texts, and not images."""
+        """If `of_text`, payloads are texts instead of images, and `longest` is the context."""
         super().__init__(ops, shapes, sequences=sequences, longest=longest, capacity=None, types=types)
         self._layers = {index: _Layer(self, index, stored) for index, stored in self.storage.layers.items()}
         self._entries = entries
         self._of_text = of_text
         self._images: list[list[_Image]] = [[] for _ in range(sequences)]
         self._lengths = [0] * sequences
-        self._before: dict[int, tuple[int, int]] = {}  # what the last pass changed: length and images before
+        self._before: dict[int, tuple[int, int]] = {}  # before the last pass: length, images
         self._passes = 0
         self._new_cells = self._starts = self._counts = ops.array(np.empty(0, np.int32))
 
     @property
     def generation(self) -> int | None:
-        return None  # what a pass does depends on whether there are images
+        return None  # a pass differs with and without images
 
     def limit_cells(self, count: int) -> None:
-        pass  # images are counted apart from the text
+        pass  # the limit is for positions of the text
 
     def _max_cells(self, sequences: int, capacity: int, batch: int) -> int:
         return capacity if self._of_text else sequences * self.cells.longest
@@ -86,7 +86,7 @@ class EncoderCache(CellCache):
         return super().reserved_bytes(sequences=sequences, longest=longest, capacity=sequences * longest)
 
     def images(self, sequence: int) -> list[int]:
-        """The positions of a sequence's images."""
+        """Return the positions of a sequence's images."""
         return [image.position for image in self._images[sequence]]
 
     def plan_forward(self, batch: Batch) -> Callable[[], None]:
@@ -108,7 +108,10 @@ class EncoderCache(CellCache):
     def _begin(
         self, sequences: NDArray[np.int32], positions: NDArray[np.int32], sizes: list[tuple[int, int, int]]
     ) -> None:
-        ends = [*((np.diff(sequences) != 0).nonzero()[0] + 1).tolist(), len(sequences)]  # of sequences' rows
+        ends = [
+            *((np.diff(sequences) != 0).nonzero()[0] + 1).tolist(),
+            len(sequences),
+        ]  # of sequences' rows
         present: list[int] = sequences[np.array(ends) - 1].tolist()
         self._before = {s: (self._lengths[s], len(self._images[s])) for s in present}
         self._passes += 1
@@ -134,9 +137,9 @@ class EncoderCache(CellCache):
     def _seen(
         self, sequence: int, positions: NDArray[np.int32]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Starts in the table and counts of the entries that rows at `positions` see."""
+        """Return starts in the table and counts of the entries visible at each of `positions`."""
         places: list[int] = []
-        begins, ends = [0], [0]  # of what is seen after 0, 1, ... images
+        begins, ends = [0], [0]  # of the visible entries after 0, 1, ... images
         for image in self._images[sequence]:
             follows = bool(places) and image.position == places[-1] + 1
             begins.append(begins[-1] if follows else image.begin)
@@ -153,7 +156,7 @@ class EncoderCache(CellCache):
         self._before = {}
 
     def _keep(self, sequence: int, images: list[_Image]) -> None:
-        """The first `images` of a sequence stay."""
+        """Forget all images of a sequence but `images`, its first ones."""
         self._images[sequence] = images
         self.cells.truncate(sequence, images[-1].end if images else 0)
 
@@ -161,7 +164,7 @@ class EncoderCache(CellCache):
         return self._layers[index]
 
     def room(self, wanted: int) -> int:
-        return wanted  # rows take no cells, images do, of which every sequence has its own share
+        return wanted  # only images take cells, and every sequence has its own share
 
     def length(self, sequence: int) -> int:
         return self._lengths[sequence]
@@ -212,7 +215,7 @@ class EncoderCache(CellCache):
             raise damaged
         images = [_Image(*numbers[i : i + 3]) for i in range(0, len(numbers), 3)]
         count = place = 0
-        for image in images:  # one after another, in the text and in the cells
+        for image in images:  # consecutive in the text and in the cells
             if not (place <= image.position < saved.length and image.begin == count < image.end):
                 raise damaged
             count, place = image.end, image.position + 1
@@ -238,7 +241,7 @@ class EncoderCache(CellCache):
 
 
 class _Layer:
-    """One cross-attention layer during a pass."""
+    """One cross-attention layer's cells during a pass."""
 
     def __init__(self, cache: EncoderCache, index: int, stored: LayerStorage) -> None:
         self._cache = cache

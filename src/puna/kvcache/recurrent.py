@@ -1,8 +1,8 @@
 """The cache of recurrent layers: states of convolutions, state spaces and linear attention.
 
-A state is a row ("slot") of a pool. A pass reads one slot and writes another, so the state it started
-from is still there: to roll back to, to keep as a checkpoint, or to share with another sequence.
-Nothing is ever copied; slots are reference-counted and reused.
+A state is a row ("slot") of a pool. A pass reads one slot and writes another, so its initial state remains
+available: for rollback, as a checkpoint, or shared with another sequence. States are never copied; slots are
+reference-counted and reused.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from puna.ops import Backend, Storage
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: As in Ollama's engine: states kept of a sequence, positions between them, and the first position.
+#: Ollama's numbers: checkpoints of a sequence, positions between them, and the first position of one.
 MAX_CHECKPOINTS = 24
 SPACING = 1664
 FIRST = 16
 
 
 class Checkpoints:
-    """States of one sequence by the position they are the state after, the last `limit` recorded."""
+    """Up to `limit` states of one sequence, the latest, by the position after which each was taken."""
 
     def __init__(self, limit: int = MAX_CHECKPOINTS) -> None:
         self._limit = limit
@@ -49,7 +49,7 @@ class Checkpoints:
         return next(reversed(self._slots), -1)
 
     def record(self, position: int, slot: int) -> list[int]:
-        """Keep `slot` as the state after `position`, the highest so far. Returns slots no longer kept."""
+        """Keep `slot` as the state after `position`, the highest so far; return slots no longer kept."""
         if not self._limit:
             return [slot]
         dropped = [self._slots.pop(next(iter(self._slots)))] if len(self._slots) == self._limit else []
@@ -57,42 +57,42 @@ class Checkpoints:
         return dropped
 
     def slot(self, position: int) -> int | None:
-        """The state after `position`."""
+        """Return the slot of the state after `position`, if it is kept."""
         return self._slots.get(position)
 
     def best(self, target: int) -> int | None:
-        """The highest position before `target` whose state is kept."""
+        """Return the highest position before `target` with a state."""
         return max((position for position in self._slots if position < target), default=None)
 
     def prune(self, position: int) -> list[int]:
-        """Forget what comes after `position`. Returns slots no longer kept."""
+        """Forget states after later positions than `position`; return slots no longer kept."""
         late = [kept for kept in self._slots if kept > position]
         return [self._slots.pop(kept) for kept in late]
 
     def due(self, position: int, prompt_ends: bool) -> bool:
-        """Whether the state after `position` is worth keeping: at intervals, and where a prompt ends.
+        """Whether to keep the state after `position`: at intervals, and where a prompt ends.
 
-        That is where the next turn of a conversation begins to differ if the answer is sent otherwise than it
-        was generated. Before its last input the same prompt can be resumed, to be answered once more.
+        From the end of a prompt, the next turn differs if the client sends the answer back in another form
+        than generated. Before its last input, the same prompt can be resumed to be answered again.
         """
         if position < FIRST or position <= self.last:
             return False
         return prompt_ends or self.last < 0 or position - self.last >= SPACING
 
 
-#: The slot of the initial state: all zeros, never written.
+#: Slot of the initial state: all zeros, never written.
 _INITIAL = 0
-#: Draft tokens a sequence may have in a pass: after each, and before them, a state is kept.
+#: Maximum draft tokens of a sequence in a pass: the states before and after each are kept.
 _MAX_DRAFTS = 4
 
 
 class RecurrentCache(Cache):
-    """States, by name and shape for each layer of `shapes`, of `sequences` sequences; float32.
+    """Float32 states of `sequences` sequences; `shapes` gives their names and shapes for each layer.
 
-    `shapes[3] == {"conv": (1024, 3)}` says that layer 3 has one state [1024, 3] per sequence, zero at first.
-    A sequence can be resumed at its end, one input before that if its last pass had several rows, before each
-    input that its last pass drafted, and at up to `checkpoints` checkpoints. Its middle cannot be removed,
-    since a state cannot forget: `NotSupportedError` says to evaluate the sequence again.
+    `shapes[3] == {"conv": (1024, 3)}` means that layer 3 has one state [1024, 3] per sequence, zero at first.
+    A sequence can be resumed at its end, one input before its end if its last pass had several rows, before
+    each draft token of its last pass, and at up to `checkpoints` checkpoints. A state cannot forget, so
+    removing the middle of a sequence raises `NotSupportedError`: evaluate the sequence again.
     """
 
     def __init__(
@@ -110,16 +110,16 @@ class RecurrentCache(Cache):
         self._references = np.zeros(self._capacity, dtype=np.int32)
         self._slot_bytes: dict[int, int] = {}  # by layer
         self._states = {index: self._make_states(index, states) for index, states in shapes.items()}
-        self._layers: dict[int, LayerState] = {}  # with the slots of the present pass
+        self._layers: dict[int, LayerState] = {}  # with the slots of the current pass
         self._free.take(1)
         self._references[_INITIAL] = 1
         self._slots = [_INITIAL] * sequences
         self._references[_INITIAL] += sequences
         self._lengths = [0] * sequences
-        # The state one input before the end, if the last pass had several rows: so a prompt can be resumed
-        # before its last input, which answering it again takes.
+        # The state one input before the end, if the last pass had several rows: answering a prompt again
+        # resumes it before its last input.
         self._previous: list[int | None] = [None] * sequences
-        # The states before each of the drafted inputs at the end, until the next pass.
+        # The states before each draft token at the end, until the next pass.
         self._before_drafts: list[list[int]] = [[] for _ in range(sequences)]
         self._checkpoints = [Checkpoints(checkpoints) for _ in range(sequences)]
         # Slot, length and previous slot before the last pass.
@@ -129,7 +129,7 @@ class RecurrentCache(Cache):
         self._make_row_buffers(64)
 
     def _slots_for(self, sequences: int) -> int:
-        """The initial one; of each sequence checkpoints, the last two before a pass, and those after it."""
+        """Return the slots for the initial state and each sequence's checkpoints and states around a pass."""
         return 1 + sequences * (self._max_checkpoints + 3 + _MAX_DRAFTS)
 
     def _make_states(self, index: int, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Storage]:
@@ -155,7 +155,7 @@ class RecurrentCache(Cache):
         return self._states.keys()
 
     def positions_kept(self, sequence: int) -> list[int]:
-        """The positions of a sequence's checkpoints."""
+        """Return the positions of a sequence's checkpoints."""
         return self._checkpoints[sequence].positions
 
     # --- a forward pass ---------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class RecurrentCache(Cache):
 
     def _begin(self, runs: list[tuple[int, int, int]], drafts: Mapping[int, int]) -> None:
         self._commit()
-        kept = [end - 1 for _, _, end in runs]  # rows after which a state is kept
+        kept = [end - 1 for _, _, end in runs]  # rows whose state is kept
         for sequence, begin, end in runs:
             self._checkpoint(sequence, several=end - begin > 1 and sequence not in drafts)
             kept += range(max(begin, end - 1 - drafts.get(sequence, 1)), end - 1)
@@ -204,7 +204,7 @@ class RecurrentCache(Cache):
     def _fill_rows(
         self, runs: list[tuple[int, int, int]], kept: list[int], targets: NDArray[np.int32]
     ) -> None:
-        """Say which slots the rows read, and that those after the rows `kept` are written to `targets`."""
+        """Upload the slots that rows read, and `targets`, where the states after the rows `kept` go."""
         begins = [begin for _, begin, _ in runs]
         ends = np.array([end for _, _, end in runs], dtype=np.int64)
         sources = [self._slots[sequence] for sequence, _, _ in runs]
@@ -220,7 +220,7 @@ class RecurrentCache(Cache):
         self._row_buffers.upload()
 
     def _make_row_buffers(self, rows: int) -> None:
-        """Buffers for what a pass is told of each row; they stay where they are, see `generation`."""
+        """Allocate the buffers for each row's slots; a new `generation`, as their addresses change."""
         self._generation += 1
         self._row_buffers = self._ops.index_buffer(3, rows)
         self._show_rows(0)
@@ -232,7 +232,7 @@ class RecurrentCache(Cache):
         self._shown = rows
 
     def _checkpoint(self, sequence: int, *, several: bool) -> None:
-        """Keep those of a sequence's present states that are worth it, before it goes on."""
+        """Keep a sequence's current states as checkpoints where they are due, before it continues."""
         previous = None if several else self._previous[sequence]
         if previous is not None:
             self._keep(sequence, self._lengths[sequence] - 2, previous, prompt_ends=True)
@@ -247,7 +247,7 @@ class RecurrentCache(Cache):
             self._release(kept.record(position, slot))
 
     def _commit(self) -> None:
-        """The last pass will not be undone, nor its drafts: release the states before them."""
+        """Release the states before the last pass and its drafts, which can no longer be undone."""
         for slot, _, previous in self._undo.values():
             self._release([slot, previous])
         for sequence in self._undo:
@@ -255,7 +255,7 @@ class RecurrentCache(Cache):
         self._undo = {}
 
     def _recent(self, sequence: int) -> list[int]:
-        """The states before each of the last inputs, as far as they are kept."""
+        """Return the slots of the states before each of the last inputs that are kept."""
         previous = self._previous[sequence]
         return self._before_drafts[sequence] or ([] if previous is None else [previous])
 
@@ -271,7 +271,7 @@ class RecurrentCache(Cache):
         self._undo = {}
 
     def _release(self, slots: Iterable[int | None]) -> None:
-        for slot in slots:  # at most a few: one to a sequence or its checkpoints
+        for slot in slots:  # only a few
             if slot is None:
                 continue
             self._references[slot] -= 1
@@ -285,7 +285,7 @@ class RecurrentCache(Cache):
         return self._layers[index]
 
     def room(self, wanted: int) -> int:
-        return wanted  # there are slots for all a sequence may keep
+        return wanted  # slots suffice for all states a sequence may keep
 
     def length(self, sequence: int) -> int:
         return self._lengths[sequence]
@@ -300,13 +300,13 @@ class RecurrentCache(Cache):
         for held in [slot, *slots]:
             self._references[held] += 1
         self._truncate(target, 0)
-        self._release([self._slots[target]])  # which is the beginning now
+        self._release([self._slots[target]])  # the initial state after truncation
         self._slots[target], self._lengths[target] = slot, end
         for position, held in zip(kept, slots, strict=True):
             self._checkpoints[target].record(position, held)
 
     def _slot_at(self, sequence: int, length: int) -> int:
-        """The state after `length` inputs, which is kept."""
+        """Return the slot of the state after `length` inputs, which must be kept."""
         recent = [*self._recent(sequence), self._slots[sequence]]
         if 0 <= self._lengths[sequence] - length < len(recent):
             return recent[length - self._lengths[sequence] - 1]
@@ -359,26 +359,26 @@ class RecurrentCache(Cache):
         return [CellCounts(self.kind, len(states), used, shared)]
 
     def _held(self, sequence: int) -> Held:
-        """The states of a sequence: checkpoints, those before the last pass, the previous and the one now."""
+        """Return a sequence's states: checkpoints, those before the last pass, the previous and current."""
         kept = {self._slot_at(sequence, length): length for length in self._kept_lengths(sequence)}
         if sequence in self._undo:
             slot, length, previous = self._undo[sequence]
             kept.setdefault(slot, length)
             if previous is not None:
                 kept.setdefault(previous, length - 1)
-        kept.pop(_INITIAL, None)  # which all share
+        kept.pop(_INITIAL, None)  # shared by all
         slots = sorted(kept, key=kept.__getitem__)
         return Held([slot - 1 for slot in slots], [kept[slot] - 1 for slot in slots])
 
     def _kept_lengths(self, sequence: int) -> list[int]:
-        """After how many inputs there is a state: at the checkpoints, before the last input, and now."""
+        """Return the lengths at which states are kept: checkpoints, one before the end, and the end."""
         lengths = [position + 1 for position in self._checkpoints[sequence].positions]
         if self._previous[sequence] is not None:
             lengths.append(self._lengths[sequence] - 1)
         return [*lengths, self._lengths[sequence]]
 
     def save(self, sequence: int) -> Saved:
-        """The checkpoints, the state before the last input and, last, the one now."""
+        """Return the checkpoints, the state before the last input if kept, and last the current state."""
         lengths = self._kept_lengths(sequence)
         slots = np.array([self._slot_at(sequence, length) for length in lengths])
         arrays = {name: states.read(slots) for name, states in self._named_states()}
@@ -400,7 +400,7 @@ class RecurrentCache(Cache):
     def _restore(self, sequence: int, lengths: list[int], saved: Saved) -> None:
         self._truncate(sequence, 0)
         self._release([self._slots[sequence]])
-        # The last state of each length, and if this cache has fewer checkpoints, the last of these.
+        # The last state of each length; of these only the last ones if this cache keeps fewer checkpoints.
         kept = sorted({length: index for index, length in enumerate(lengths)}.values())
         kept = kept[-self._max_checkpoints - 1 :]
         slots = self._free.take(len(kept))
@@ -438,7 +438,7 @@ class RecurrentCache(Cache):
         self._slot_bytes.clear()
 
     def check(self) -> None:
-        """Raise `AssertionError` if the books do not balance. For tests."""
+        """Raise `AssertionError` if the bookkeeping is inconsistent. For tests."""
         held = [_INITIAL, *self._slots, *(slot for slot, _, _ in self._undo.values())]
         held += [slot for slot in self._previous if slot is not None]
         held += [previous for _, _, previous in self._undo.values() if previous is not None]

@@ -1,7 +1,7 @@
-"""A sequence of a cache on its own, and as a file that any process running the same model can restore.
+"""A saved sequence of a cache, and its file, which any process that runs the same model can restore.
 
-The format is safetensors: per layer the keys and values of the sequence's cells as they are stored, and
-the tokens they belong to. A restored sequence has the same bits as the saved one.
+The format is safetensors: the stored keys and values of the sequence's cells for each layer, and the tokens
+they belong to. A restored sequence is bit-identical to the saved one.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from puna.ops.storage import Storage, stored_form
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """Arrays as storage has them (`Storage.read`), by names that begin with the number of a layer."""
+    """Arrays in stored form (`Storage.read`), by names that begin with the index of a layer."""
 
     arrays: dict[str, NDArray[Any]]
     facts: dict[str, list[int]]  # `length` is always among them
 
     def fact(self, name: str) -> list[int]:
-        """Raises `CacheFileError` when there is none of that name."""
+        """Return the fact `name`. Raises `CacheFileError` when it was not saved."""
         if name not in self.facts:
             raise CacheFileError(f"a cache of this kind needs '{name}', which was not saved; evaluate again")
         return self.facts[name]
 
     @property
     def length(self) -> int:
-        """Positions of the sequence. Raises `CacheFileError` when that was not saved."""
+        """Number of positions of the sequence. Raises `CacheFileError` when it was not saved."""
         length = self.fact("length")
         if len(length) != 1:
             raise CacheFileError(f"a sequence has one length, not {len(length)}; the file is damaged")
         return length[0]
 
     def check(self, name: str, storage: Storage, count: int) -> None:
-        """Raise `CacheFileError` unless `count` rows of a storage like `storage` were saved as `name`."""
+        """Raise `CacheFileError` unless `name` is `count` rows of the shape and type of `storage`."""
         dtype, form = stored_form(storage.kind, storage.shape[1:])
         found, expected = self.arrays.get(name), (count, *form)
         if found is None or found.shape != expected or found.dtype != dtype:
@@ -56,17 +56,17 @@ class Saved:
 
 
 _FORMAT = "puna-sequence-3"
-#: Positions, and counts of them.
+#: A position, or a number of positions.
 _Fact = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
 
 def write_sequence(
     saved: Saved, path: str | Path, *, model: str, tokens: Sequence[int], checksum: bool = False
 ) -> None:
-    """Write a saved sequence, whose inputs were `tokens`, to `path`. `model` says what it was evaluated with.
+    """Write a sequence with inputs `tokens`, evaluated by `model`, to `path`.
 
-    With a `checksum`, and for the user alone, it can be read by those who must be sure of it.
-    A file of that name is replaced when all is written. Raises `OSError` when the file cannot be written.
+    With a `checksum`, damage is detected when the file is read, and only the user can read it. An existing
+    file is replaced once everything is written. Raises `OSError` when the file cannot be written.
     """
     from safetensors.numpy import save_file
 
@@ -86,7 +86,7 @@ def write_sequence(
 
 
 def read_tokens(path: str | Path) -> NDArray[np.int32]:
-    """The tokens of what was saved at `path`, unchecked. Raises `CacheFileError` and `OSError`."""
+    """Return the tokens of the sequence saved at `path`, unchecked. Raises `CacheFileError`, `OSError`."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -100,9 +100,10 @@ def read_tokens(path: str | Path) -> NDArray[np.int32]:
 
 
 def read_sequence(path: str | Path, *, model: str, checksum: bool = False) -> tuple[Saved, list[int]]:
-    """What was saved at `path`, for `Cache.plan_restore`, and its tokens; with a `checksum` if that is asked.
+    """Return the sequence saved at `path`, for `Cache.plan_restore`, and its tokens.
 
-    Raises `CacheFileError` when the file is damaged or of another model, `FileNotFoundError`.
+    If `checksum` is set, the file must have one. Raises `CacheFileError` when the file is damaged or belongs
+    to another model, and `FileNotFoundError`.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -119,11 +120,11 @@ def read_sequence(path: str | Path, *, model: str, checksum: bool = False) -> tu
                 )
             facts = msgspec.json.decode(about.get("facts", "{}"), type=dict[str, list[_Fact]])
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-    # A type of numbers that numpy does not have is a TypeError or an AttributeError.
+    # A number type unknown to numpy raises TypeError or AttributeError.
     except (SafetensorError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise CacheFileError(f"{path}: this is no saved sequence: {shown(str(error))}") from None
     if checksum and about.get("checksum") != _checksum(arrays, about.get("facts", "")):
-        raise CacheFileError(f"{path}: its checksum is another one; the file is damaged")
+        raise CacheFileError(f"{path}: its checksum is wrong; the file is damaged")
     tokens = arrays.pop("tokens", None)
     if tokens is None or tokens.dtype != np.int32 or tokens.ndim != 1:
         raise CacheFileError(f"{path}: its tokens are missing; the file is damaged")

@@ -1,6 +1,6 @@
-"""Where the keys and values of a cache's cells lie.
+"""Storage for the keys and values of cells.
 
-Cells are used from the lowest up, so storage grows in steps with the cells in use.
+Low cells are used first, so storage grows in steps with the number of cells in use.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-#: Cells storage begins with; a step doubles it.
+#: Cells provided at first; each step doubles them.
 FIRST_STEP = 1024
 
 
@@ -29,13 +29,16 @@ class KVShape:
     kv_heads: int
     key_dim: int
     value_dim: int
-    values_in_keys: bool = False  # values are the last numbers of keys, and stored as these alone
+    values_in_keys: bool = False  # values are trailing elements of the keys, and not stored again
 
     def cell_bytes(self, types: KVTypes) -> int:
-        """Bytes of one position's key and value. Raises `NotSupportedError` when a head fills no blocks."""
+        """Return the bytes of a cell's key and value.
+
+        Raises `NotSupportedError` when a head does not fill whole blocks of a quantised type.
+        """
         keys = row_bytes(types.keys, (self.kv_heads, self.key_dim))
         if self.values_in_keys:
-            row_bytes(types.keys, (self.kv_heads, self.value_dim))  # they begin where a block does
+            row_bytes(types.keys, (self.kv_heads, self.value_dim))  # values must begin at a block
             return keys
         return keys + row_bytes(types.values, (self.kv_heads, self.value_dim))
 
@@ -44,7 +47,7 @@ class KVShape:
 class LayerStorage:
     """One layer's keys [cells, kv_heads, key_dim] and values [cells, kv_heads, value_dim].
 
-    Of values that are the last numbers of keys it says how many these are.
+    Values that are trailing elements of the keys are given by their number.
     """
 
     keys: Storage
@@ -52,23 +55,23 @@ class LayerStorage:
 
     @classmethod
     def make(cls, ops: Backend, shape: KVShape, rows: int, types: KVTypes) -> Self:
-        """Raises `NotSupportedError` when heads fill no blocks."""
+        """Allocate `rows` cells. Raises `NotSupportedError` when heads do not fill whole blocks."""
         keys = ops.storage(types.keys, rows, (shape.kv_heads, shape.key_dim))
         if shape.values_in_keys:
             return cls(keys, shape.value_dim)
         return cls(keys, ops.storage(types.values, rows, (shape.kv_heads, shape.value_dim)))
 
     def put(self, ops: Backend, cells: Array, keys: Array, values: Array | None) -> None:
-        """Cells `cells` become these; `values` are None where they are in the keys."""
+        """Store keys and values in `cells`; `values` is None if they are part of the keys."""
         if (values is None) != isinstance(self.values, int):
-            raise ValueError("values come with their keys, unless they are the last numbers of these")
+            raise ValueError("values come with their keys, unless they are trailing elements of these")
         ops.store_rows(self.keys, cells, keys)
         if values is not None and not isinstance(self.values, int):
             ops.store_rows(self.values, cells, values)
 
     @property
     def parts(self) -> dict[str, Storage]:
-        """What is stored, by name."""
+        """The storages by name: keys, and values unless they are part of them."""
         if isinstance(self.values, int):
             return {"keys": self.keys}
         return {"keys": self.keys, "values": self.values}
@@ -79,7 +82,10 @@ class LayerStorage:
 
 
 class KVStorage:
-    """`capacity` cells of each layer of `shapes`. Raises `NotSupportedError` when heads fill no blocks."""
+    """Storage of `capacity` cells in each layer of `shapes`.
+
+    Raises `NotSupportedError` when a layer's heads do not fill whole blocks of a quantised type.
+    """
 
     def __init__(self, ops: Backend, shapes: Mapping[int, KVShape], capacity: int, types: KVTypes) -> None:
         self._capacity = capacity
@@ -91,7 +97,7 @@ class KVStorage:
         }
 
     def provide(self, cells: int) -> None:
-        """Cells below `cells` will be used."""
+        """Provide memory for the first `cells` cells."""
         if cells <= self.provided:
             return
         self.provided = self._step(cells)
@@ -99,7 +105,7 @@ class KVStorage:
             part.provide(self.provided)
 
     def shrink(self, cells: int) -> None:
-        """Nothing is kept in cells from `cells` on; a few stay provided for what comes next."""
+        """Free the memory behind the first `cells` cells, up to the end of the current step."""
         end, self.provided = self.provided, min(self._step(cells), self.provided)
         begin = -(-cells // FIRST_STEP) * FIRST_STEP
         for part in self._parts().values():
@@ -112,26 +118,26 @@ class KVStorage:
         return min(step, self._capacity)
 
     def copy(self, sources: NDArray[np.integer[Any]], targets: NDArray[np.integer[Any]]) -> None:
-        """Cells `targets` become what cells `sources` were before any of them is written."""
+        """Copy cells `sources` to `targets`, as if all were read before any is written."""
         for part in self._parts().values():
             part.copy(sources, targets)
 
     def read(self, cells: NDArray[np.integer[Any]]) -> dict[str, NDArray[Any]]:
-        """Copies of `cells`, by layer and half."""
+        """Return copies of `cells` by name (`3.keys`, ...)."""
         return {name: part.read(cells) for name, part in self._parts().items()}
 
     def check_fits(self, saved: Saved, count: int) -> None:
-        """Raise `CacheFileError` unless `saved` holds `count` cells that `read` could have read here."""
+        """Raise `CacheFileError` unless `saved` has `count` cells of the same layers, shapes and types."""
         for name, part in self._parts().items():
             saved.check(name, part, count)
 
     def write(self, cells: NDArray[np.integer[Any]], saved: Saved) -> None:
-        """`cells` become what was read."""
+        """Write to `cells` what `read` returned."""
         for name, part in self._parts().items():
             part.write(cells, saved.arrays[name])
 
     def _parts(self) -> dict[str, Storage]:
-        """All that is stored: `3.keys`, ..."""
+        """Return all storages by name: `3.keys`, ..."""
         return {
             f"{index}.{name}": part
             for index, layer in self.layers.items()
@@ -139,7 +145,7 @@ class KVStorage:
         }
 
     def layer_bytes(self, cells: int) -> dict[int, int]:
-        """What `cells` cells of each layer take."""
+        """Return the bytes of `cells` cells in each layer."""
         return {index: cells * each for index, each in self._cell_bytes_of.items()}
 
     @property

@@ -1,4 +1,4 @@
-"""What keys and values are stored as. Knows no tensors: the server checks settings with it."""
+"""Types of stored keys and values. Imports no tensors, since the server checks settings with it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _NAMES: Final = {
 
 @dataclass(frozen=True)
 class KVTypes:
-    """What the keys and what the values of a cache are stored as."""
+    """The types in which a cache stores keys and values."""
 
     keys: GGMLType = GGMLType.F16
     values: GGMLType = GGMLType.F16
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From `q8_0` (both) or `q8_0,q4_0` (keys, values). Raises `OptionError`."""
+        """Parse `q8_0` (both) or `q8_0,q4_0` (keys, values). Raises `OptionError`."""
         names = [name.strip().lower() for name in text.split(",")]
         if len(names) > 2 or any(name not in _NAMES for name in names):
             raise OptionError(
@@ -35,15 +35,15 @@ class KVTypes:
 
     @classmethod
     def from_env(cls) -> Self:
-        """From `PUNA_KV_CACHE_TYPE` or `OLLAMA_KV_CACHE_TYPE`; f16 without them. Raises `OptionError`."""
+        """Read `PUNA_KV_CACHE_TYPE` or `OLLAMA_KV_CACHE_TYPE`; f16 by default. Raises `OptionError`."""
         try:
             return cls.parse(env("KV_CACHE_TYPE", "f16"))
         except OptionError as error:
             raise OptionError(f"PUNA_KV_CACHE_TYPE: {error}") from None
 
     def __str__(self) -> str:
-        """As `parse` reads it."""
+        """Return the types in the form that `parse` reads."""
         return f"{self.keys.name},{self.values.name}".lower()
 
 
-HALVES: Final = KVTypes()
+F16_TYPES: Final = KVTypes()

@@ -1,4 +1,4 @@
-"""The cache of encoders, which is none: a text's keys and values, while a pass reads the whole of it."""
+"""The cache of encoders, which keeps nothing: keys and values exist only during the pass over a text."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _TYPES = KVTypes(GGMLType.F32, GGMLType.F32)
-#: Cells (see `ops.attention`).
+#: Lists of cells begin at multiples of this (see `ops.attention`).
 _ALIGNED = 512
 
 
 class WholeTextCache(Cache):
-    """Every row of a batch sees all rows of its sequence, later ones too, and nothing is kept.
+    """A cache in which every row of a batch sees all rows of its sequence, and nothing outlives the pass.
 
-    With a `reach`, a row sees that many rows before itself, and as many after it. A text is read in one pass:
-    what has been read of it cannot be taken up again, so `resume_point` is 0.
+    With a `reach`, a row sees that many rows before itself and as many after. A text must be evaluated in one
+    pass and can never be resumed, so `resume_point` is 0.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class WholeTextCache(Cache):
         self._lengths = [0] * sequences
         self._before: dict[int, int] = {}
         self._stored: dict[KVShape, LayerStorage] = {}
-        self._room = 0  # rows that the storage is for
+        self._room = 0  # rows the storage holds
         self.batch_cells = self.row_cells = ops.array(np.empty(0, np.int32))
         self.row_starts = self.row_counts = self.row_places = self.batch_cells
 
@@ -51,7 +51,7 @@ class WholeTextCache(Cache):
 
     @property
     def generation(self) -> None:
-        return None  # what a row sees depends on how long its text is
+        return None  # the visible rows depend on the length of the text
 
     @property
     def max_drafts(self) -> int:
@@ -59,10 +59,10 @@ class WholeTextCache(Cache):
 
     def plan_forward(self, batch: Batch) -> Callable[[], None]:
         sequences, positions = batch.sequences, batch.positions
-        begins = np.flatnonzero(np.diff(sequences, prepend=-1))  # of each sequence's rows
+        begins = np.flatnonzero(np.diff(sequences, prepend=-1))  # first row of each sequence
         if positions[begins].any():
             raise NotSupportedError(
-                "this model reads a text whole, in one pass, and cannot go on where another pass ended"
+                "this model reads a text whole, in one pass, and cannot continue where another pass ended"
             )
         return partial(self._begin, sequences, begins)
 
@@ -75,7 +75,7 @@ class WholeTextCache(Cache):
             self._lengths[sequence] = length
         self._make_room(rows)
         self.batch_cells = self.ops.array(np.arange(rows, dtype=np.int32))
-        # A row's result is the same bits wherever its list begins, if that is at a multiple of this.
+        # Results are bit-identical wherever a list begins, as long as that is a multiple of this.
         starts = np.cumsum([0, *(-(-lengths // _ALIGNED) * _ALIGNED)])
         cells = np.zeros(starts[-1], np.int32)
         for start, begin, length in zip(starts[:-1].tolist(), begins.tolist(), lengths.tolist(), strict=True):
@@ -91,7 +91,7 @@ class WholeTextCache(Cache):
         self.row_counts = self.ops.array((last - first).astype(np.int32))
 
     def _make_room(self, rows: int) -> None:
-        """Storage for one layer's keys and values of a batch, which all layers of that shape use in turn."""
+        """Allocate storage for the keys and values of a batch, which all layers of a shape use in turn."""
         if rows <= self._room:
             return
         for stored in self._stored.values():
@@ -101,7 +101,7 @@ class WholeTextCache(Cache):
             self._stored[shape] = LayerStorage.make(self.ops, shape, self._room, _TYPES)
 
     def stored(self, shape: KVShape) -> LayerStorage:
-        """Where a layer of `shape` has its keys and values while it attends."""
+        """Return the storage of a layer of `shape` while it attends."""
         return self._stored[shape]
 
     def undo_forward(self) -> None:
@@ -156,7 +156,7 @@ class WholeTextCache(Cache):
 
 
 class _Layer:
-    """One layer during a pass."""
+    """One layer's keys and values during a pass."""
 
     def __init__(self, cache: WholeTextCache, shape: KVShape) -> None:
         self._cache = cache
@@ -164,7 +164,7 @@ class _Layer:
         self._seen: KVView | None = None
 
     def put(self, keys: Array, values: Array | None) -> None:
-        """Hold the batch's keys [rows, kv_heads, key_dim] and values until the next layer has its own."""
+        """Hold the batch's keys [rows, kv_heads, key_dim] and values until the next layer puts its own."""
         cache = self._cache
         stored = cache.stored(self.shape)
         stored.put(cache.ops, cache.batch_cells, keys, values)
@@ -180,4 +180,4 @@ class _Layer:
 
 
 def _nothing() -> None:
-    """What removing nothing does."""
+    pass

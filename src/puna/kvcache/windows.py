@@ -1,7 +1,4 @@
-"""Caches of attention with a limited reach: a sliding window, or chunks.
-
-Positions out of reach are dropped.
-"""
+"""Caches of sliding-window and chunked attention, which drop positions out of reach."""
 
 from __future__ import annotations
 
@@ -22,10 +19,10 @@ if TYPE_CHECKING:
 class LimitedCache(CausalCache):
     """A causal cache that drops positions that are no longer needed.
 
-    Needed are the positions that the next input of a sequence sees, and those that an input up to `reach`
-    positions before it would see: a sequence can always be resumed that far back, as reuse of a prefix does.
-    Positions are dropped when a pass starts, in all sequences: the rows of the batch still see all they must,
-    and a sequence outside the batch does not keep what only its last batch needed.
+    A position is needed if it is visible to the next input of its sequence, or to an input up to `reach`
+    positions before that: a sequence can always be resumed that far back, for instance to reuse a prefix.
+    When a pass starts, positions are dropped in all sequences: the rows of the batch still see all that they
+    must, and sequences outside the batch give up what only their last batch needed.
     """
 
     def __init__(
@@ -37,7 +34,7 @@ class LimitedCache(CausalCache):
         reach: int,
         **options: Any,
     ) -> None:
-        """`span` is the largest number of positions an input ever sees."""
+        """`span` is the largest number of positions visible to an input."""
         super().__init__(ops, shapes, **options)
         self._span = span
         self._reach = reach
@@ -48,30 +45,30 @@ class LimitedCache(CausalCache):
 
     def room(self, wanted: int) -> int:
         free = self.cells.free
-        if free < wanted:  # what is no longer needed is dropped when a pass starts
+        if free < wanted:  # unneeded positions are dropped when a pass starts
             free += self.cells.freed_by(self.cells.expired(self._needed_from()))
         return min(wanted, free)
 
     def _max_cells(self, sequences: int, capacity: int, batch: int) -> int:
-        kept = self._reach + self._span - 1  # of a sequence, when a pass starts
+        kept = self._reach + self._span - 1  # positions of a sequence when a pass starts
         return min(capacity, sequences * kept + batch)
 
     @abstractmethod
     def _first_visible(self, positions: NDArray[np.int32]) -> NDArray[np.int32]:
-        """The first position an input at each of `positions` sees."""
+        """Return the first position that is visible to an input at each of `positions`."""
 
     def _needed_from(self) -> NDArray[np.int32]:
         return self._first_visible(np.maximum(self.cells.length - self._reach, 0))
 
 
 class SlidingCache(LimitedCache):
-    """Every position sees `window` keys: itself and the `window - 1` before it.
+    """A cache in which every position sees `window` keys: itself and the `window - 1` before it.
 
-    That is what transformers and the papers mean by a window; Ollama's engine let one more be seen. When a
-    pass begins, the last `keep` positions of each sequence (default: as many as the window) are kept. Even by
-    default that is one more than the next input sees, so that a sequence can be resumed before the token that
-    ended it. A larger number lets more be removed from the end, as when reasoning is left out of what is sent
-    again. Other options are those of `CausalCache`.
+    Transformers and the papers define a window so; Ollama's engine includes one more key. When a pass begins,
+    the last `keep` positions of each sequence are kept (default: `window`). Even the default is one more than
+    the next input sees, so that a sequence can be resumed before the token that ended it. With a larger
+    `keep`, more can be removed from the end, as when a client sends an answer back without its reasoning.
+    The other options are those of `CausalCache`.
     """
 
     def __init__(
@@ -94,11 +91,11 @@ class SlidingCache(LimitedCache):
 
 
 class ChunkedCache(LimitedCache):
-    """Every position p sees positions from p - p % `chunk` to itself.
+    """A cache in which every position p sees the positions from p - p % `chunk` to itself.
 
-    A chunk is kept whole while one of the last `keep` positions (default: as many as a chunk has) lies in it.
-    Removing positions from the middle moves the later ones, maybe into other chunks. Other options are those
-    of `CausalCache`.
+    A chunk is kept whole while one of the last `keep` positions (default: `chunk`) lies in it. Removing
+    positions from the middle moves the later ones, possibly into other chunks. The other options are those of
+    `CausalCache`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Several caches as one, for models whose layers are of several types."""
+"""Several caches as one, for models with layers of several kinds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from puna.kvcache.saved import Saved
 
 
 class WrapperCache(Cache):
-    """Caches of different layers of the same sequences. An operation is done by all of them or by none.
+    """Caches of different layers of the same sequences. Either all of them perform an operation, or none.
 
     A layer may have a state in one of them, and keys and values in another.
     """
@@ -100,7 +100,7 @@ class WrapperCache(Cache):
         arrays, facts = {}, {}
         for number, cache in enumerate(self._saving()):
             saved = cache.save(sequence)
-            arrays.update(saved.arrays)  # layers' numbers keep them apart
+            arrays.update(saved.arrays)  # names begin with the layer, so they differ
             facts.update({f"{number}.{name}": fact for name, fact in saved.facts.items()})
         return Saved(arrays, facts)
 
@@ -161,7 +161,7 @@ class WrapperCache(Cache):
 
     def compact(self, limit: int = 256) -> bool:
         compacting = (cache for cache in self.caches if isinstance(cache, Compacting))
-        return any(cache.compact(limit) for cache in compacting)  # one at a time
+        return any(cache.compact(limit) for cache in compacting)  # one cache at a time
 
     def close(self) -> None:
         for cache in self.caches:
@@ -169,10 +169,10 @@ class WrapperCache(Cache):
 
 
 def _all_of(plans: Iterable[Callable[[], None]]) -> Callable[[], None]:
-    deeds = list(plans)  # all must be possible before the first is done
+    actions = list(plans)  # every plan must succeed before the first action runs
 
-    def do() -> None:
-        for deed in deeds:
-            deed()
+    def act() -> None:
+        for action in actions:
+            action()
 
-    return do
+    return act

@@ -13,6 +13,7 @@ from puna.chat.templates.renderer.client import Renderer
 from puna.config import path_of
 from puna.conversation.chat_model import ChatModel
 from puna.engine.engine import Engine
+from puna.engine.room import EngineSizes
 from puna.errors import ModelNotFoundError, OptionError
 from puna.gguf import open_gguf
 from puna.gguf.metadata import scalar
@@ -130,7 +131,8 @@ def load(
         ops=ops,
         progress=progress,
     )
-    made = Engine(loaded, context=context, parallel=parallel, cache_types=types, speculate=speculate)
+    sizes = EngineSizes(context=context or 0, parallel=parallel, cache_types=types)
+    made = Engine(loaded, sizes, speculate=speculate)
     made.start()
     return Model(ChatModel(made, facts, renderer), author)
 

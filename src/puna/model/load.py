@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from puna.errors import ModelError, UnsupportedModelError, shown
 from puna.gguf import GGUFFile, open_gguf
 from puna.kvcache.cache import Cache
-from puna.kvcache.types import HALVES, KVTypes
+from puna.kvcache.types import F16_TYPES, KVTypes
 from puna.machine import available_memory
 from puna.model.adapters.adapters import (
     Adapters,
@@ -86,7 +86,7 @@ class LoadedModel:
         return trained if self.model.grows else min(trained, UNSTATED_CONTEXT)
 
     def make_cache(
-        self, *, sequences: int, context: int, capacity: int | None = None, types: KVTypes = HALVES
+        self, *, sequences: int, context: int, capacity: int | None = None, types: KVTypes = F16_TYPES
     ) -> Cache:
         """Make the model's cache; see `RunnableModel.make_cache`. By default all sequences can be full."""
         capacity = sequences * context if capacity is None else capacity
@@ -95,7 +95,7 @@ class LoadedModel:
 
 def forecast_for(
     file: GGUFFile,
-    types: KVTypes = HALVES,
+    types: KVTypes = F16_TYPES,
     ops: Backend | None = None,
     projector: GGUFFile | None = None,
     *,
@@ -119,7 +119,7 @@ class LoadSettings:
     parallel: int = 1  # sequences
     batch_size: int = 512
     reserved: int = 0  # bytes of memory to leave free, promised to others
-    cache_types: KVTypes = HALVES
+    cache_types: KVTypes = F16_TYPES
     prediction_heads: bool = True  # whether to load those; never beside a draft model
     engine: str = AUTO  # see `engine_for`
     placement: Placement = field(default_factory=Placement)  # for llama.cpp

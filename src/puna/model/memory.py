@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from puna.errors import InsufficientMemoryError
 from puna.gguf import StringArray
 from puna.gguf.metadata import scalar
-from puna.kvcache.types import HALVES, KVTypes
+from puna.kvcache.types import F16_TYPES, KVTypes
 from puna.model.registry import model_for
 from puna.ops import Backend, default_backend
 from puna.vision.options import OF_IMAGES, OF_SOUND
@@ -173,7 +173,7 @@ class Forecast(MemoryForecast):
     def __init__(
         self,
         file: GGUFFile,
-        types: KVTypes = HALVES,
+        types: KVTypes = F16_TYPES,
         ops: Backend | None = None,
         projector: GGUFFile | None = None,
         *,

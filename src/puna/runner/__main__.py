@@ -1,4 +1,4 @@
-"""`python -m puna.runner FD`: how a server starts a runner. FD is its end of the socketpair."""
+"""`python -m puna.runner FD`, started by a server; FD is the runner's end of the socket pair."""
 
 from __future__ import annotations
 

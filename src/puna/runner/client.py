@@ -56,7 +56,7 @@ from puna.runner.tally import Tally
 
 
 def exit_in_words(code: int | None) -> str:
-    """What `code` says: an exit status, minus the number of a signal, or None before the end."""
+    """Describe `code`: an exit status, the negative number of a signal, or None before the end."""
     if code is None:
         return "it has closed its connection"
     if code == -signal.SIGKILL:
@@ -67,7 +67,7 @@ def exit_in_words(code: int | None) -> str:
 
 
 def death(code: int | None, lines: Sequence[str], *, loaded: bool) -> RunnerError:
-    """What a runner died of, by its exit status and its last words; `loaded`: once it had a model."""
+    """Return why a runner died, by its exit status and last lines of output; `loaded` if it had a model."""
     aborted = code == -signal.SIGABRT and any(map(says_out_of_memory, lines))
     if code == OUT_OF_MEMORY or aborted:
         return OutOfMemoryError()
@@ -83,19 +83,19 @@ def death(code: int | None, lines: Sequence[str], *, loaded: bool) -> RunnerErro
     )
 
 
-#: Bytes kept of a line. A longer one is cut: it may come from a file, which can say what it likes.
+#: Maximum bytes kept of a line, since text from a model file may be of any length.
 LONGEST_LINE = 8192
 
 
 class Lines:
-    """Cuts bytes, received in pieces of any size, into lines of text; never holds more than one line."""
+    """Splits received bytes into lines of text, holding no more than one line."""
 
     def __init__(self) -> None:
         self._line = bytearray()
-        self._missing = 0  # bytes of the present line that were not kept
+        self._missing = 0  # bytes cut off the current line
 
     def feed(self, data: bytes) -> list[str]:
-        """The lines that `data` completes, without their ends; what was cut off one is told."""
+        """Return the lines that `data` completes, without line ends; cut lines end with a note."""
         *parts, rest = data.split(b"\n")
         lines = []
         for part in parts:
@@ -105,7 +105,7 @@ class Lines:
         return lines
 
     def end(self) -> list[str]:
-        """The last line, if it has no end."""
+        """Return the last line if it was not terminated."""
         return [self._take()] if self._line else []
 
     def _add(self, part: bytes) -> None:
@@ -124,23 +124,23 @@ class Lines:
 
 _Receive = Callable[[], Coroutine[None, None, FromRunner]]
 
-#: Pieces of an answer that may wait to be read. The engine does not wait for a client: its place in the batch
-#: and its cells are free for others the sooner.
+#: Maximum chunks of an answer that wait to be read. The engine never waits for a client, which frees its slot
+#: and cells for others sooner.
 MAX_UNREAD = 1024
-#: Lines of the process's error output kept for the message when it dies.
+#: Last lines of the process's error output, kept for the error if it dies.
 _KEPT_LINES = 20
 _CLOSE_TIMEOUT_S = 5.0
-#: How long to wait for the end of a process that was killed: one inside the system's own code may never end.
+#: How long to wait for a killed process to end, which it may never do inside a system call.
 _KILL_TIMEOUT_S = 5.0
-#: How long to wait for what a process that has ended still said.
+#: How long to wait for the last output of a process that has ended.
 _LAST_WORDS_S = 1.0
 
-#: What the process says on its error output goes to the server's log under this name.
+#: Logs the error output of the process in the server.
 _log = logging.getLogger("puna.runner")
 
 
 class LocalRunner:
-    """A process for one model. Made by `spawn`, of use after `load`; all methods belong to one event loop."""
+    """A process for one model. Created by `spawn`, ready after `load`; used by one event loop only."""
 
     def __init__(
         self,
@@ -152,10 +152,10 @@ class LocalRunner:
         self.tally = Tally()
         self._process = process
         self._writer = writer
-        self._output = output  # its error output; nothing is written to it
+        self._output = output  # socket of its error output; never written to
         self._ids = itertools.count(1)
         self._replies: dict[int, asyncio.Queue[FromRunner | None]] = {0: asyncio.Queue()}
-        self._overrun: set[int] = set()  # requests given up because nobody reads their answers
+        self._overrun: set[int] = set()  # requests dropped because their answers are not read
         self._last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._tasks: list[asyncio.Task[None]] = []
         self._gone = False
@@ -163,11 +163,11 @@ class LocalRunner:
 
     @classmethod
     async def spawn(cls) -> LocalRunner:
-        """Start a process, which waits for `load`. Raises `RunnerError`."""
+        """Start a process that waits for `load`. Raises `RunnerError`."""
         starting = asyncio.create_task(cls._spawn())
         try:
             return await asyncio.shield(starting)
-        except asyncio.CancelledError:  # what is started by half cannot be closed
+        except asyncio.CancelledError:  # a process can only be closed once it has started
             with contextlib.suppress(RunnerError):
                 await (await starting).close()
             raise
@@ -176,7 +176,7 @@ class LocalRunner:
     async def _spawn(cls) -> LocalRunner:
         try:
             ours, theirs = socket.socketpair()
-            # Not a pipe: asyncio takes a process for running until all of its pipes are closed.
+            # Not a pipe: asyncio considers a process running until all of its pipes are closed.
             output, its_output = socket.socketpair()
         except OSError as error:
             raise RunnerError(f"cannot start a runner process: {error}") from error
@@ -214,12 +214,12 @@ class LocalRunner:
         *,
         stall_timeout_s: float | None = 300.0,
     ) -> None:
-        """Load the model; returns when it is ready.
+        """Load the model; return when it is ready.
 
-        `on_progress` hears (bytes done, bytes in total). Raises what the runner reported (a missing or
-        damaged file, an unsupported model) or `RunnerError` when the process died, or made no progress for
-        `stall_timeout_s` (None: wait for ever). After `InsufficientMemoryError` another load can be tried;
-        after other errors the process is to be closed.
+        `on_progress` is called with (bytes done, bytes in total). Raises the error that the runner reported
+        (a missing or damaged file, an unsupported model), or `RunnerError` when the process died or made no
+        progress for `stall_timeout_s` (None: wait for ever). After `InsufficientMemoryError` another load may
+        be tried; after other errors, close the process.
         """
         self._send(load)
         done, total = 0, 0
@@ -249,22 +249,21 @@ class LocalRunner:
 
     @property
     def memory_bytes(self) -> int:
-        """Memory of the process."""
+        """Memory of the process in bytes."""
         return process_memory(self.pid)
 
     @property
     def alive(self) -> bool:
-        """Whether the process still runs and answers."""
+        """Whether the process runs and its connection is open."""
         return not self._gone and self._process.returncode is None
 
     async def generate(
         self, request: Generate
     ) -> AsyncGenerator[Prompted | Evaluated | Scored | Chunk | Done, None]:
-        """What the runner answers to `request`, whose `id` is set here; for each sample a `Done`.
+        """Yield the events of `request` (its `id` is set here), with a `Done` for each sample.
 
-        Raises the request's error, or `RunnerError` when the process dies; the error of one sample ends
-        all. Closing the iterator before its end, or cancelling the task in it, stops the generation within
-        one step.
+        Raises the request's error, or `RunnerError` when the process dies; an error of one sample ends all.
+        Closing the iterator early, or cancelling the task in it, stops the generation within one step.
         """
         request = msgspec.structs.replace(request, id=next(self._ids))
         left, began, counted = request.samples, False, [0] * request.samples
@@ -293,10 +292,10 @@ class LocalRunner:
                     self._send(Cancel(id=request.id))
 
     async def embed(self, request: Embed) -> list[Embedded]:
-        """The vectors of the inputs of `request`, in their order; its `id` is given here.
+        """Return the vectors of the inputs of `request` in order; its `id` is set here.
 
-        Raises the error of the first input that has one, or `RunnerError` when the process dies. Then, and
-        when the task in it is cancelled, the others are stopped.
+        Raises the error of the first input that fails, or `RunnerError` when the process dies. Then, or when
+        the calling task is cancelled, the other inputs are stopped.
         """
         request = msgspec.structs.replace(request, id=next(self._ids))
         found: list[Embedded] = []
@@ -313,14 +312,14 @@ class LocalRunner:
         return sorted(found, key=lambda event: event.sample)
 
     async def render(self, request: Generate) -> Prompted:
-        """What the prompt of `request` comes to. Raises its error."""
+        """Return the rendered prompt of `request`. Raises the request's error."""
         async with self._exchange(Render(id=next(self._ids), request=request)) as receive:
             reply = await receive()
         assert isinstance(reply, Prompted)
         return reply
 
     async def ping(self, timeout_s: float = 10.0) -> Pong:
-        """How busy the runner is. Raises `RunnerError` when it does not answer in time."""
+        """Return how busy the runner is. Raises `RunnerError` when it does not answer in time."""
         async with self._exchange(Ping(id=next(self._ids))) as receive:
             try:
                 reply = await asyncio.wait_for(receive(), timeout_s)
@@ -330,27 +329,27 @@ class LocalRunner:
         return reply
 
     async def grow(self, num_ctx: int, reserved: int) -> None:
-        """Let requests have `num_ctx` tokens; see `Grow`. Raises what it is answered with."""
+        """Raise the maximum context to `num_ctx`; see `Grow`. Raises the runner's error."""
         async with self._exchange(Grow(id=next(self._ids), num_ctx=num_ctx, reserved=reserved)) as receive:
             reply = await receive()
         assert isinstance(reply, Grown)
         self.info = reply.of(self.info)
 
     async def contents(self) -> list[Contents]:
-        """What the model's caches hold, as soon as the current step is done."""
+        """Return the contents of the model's caches after the current step."""
         async with self._exchange(Inspect(id=next(self._ids))) as receive:
             reply = await receive()
         assert isinstance(reply, Inspected)
         return reply.caches
 
     def kill(self, reason: str) -> None:
-        """Kill a process that hangs; its requests fail with `reason`."""
+        """Kill a hanging process; its requests fail with `reason`."""
         if self.alive:
             self._killed_for = reason
             self._process.kill()
 
     async def close(self) -> None:
-        """End the process: politely by hanging up, then by force."""
+        """End the process: by hanging up first, then by force."""
         self._gone = True
         self._writer.close()
         if self._process.returncode is None:
@@ -367,7 +366,7 @@ class LocalRunner:
     async def _exchange(
         self, request: Generate | Embed | Render | Ping | Grow | Inspect
     ) -> AsyncGenerator[_Receive, None]:
-        """Send `request`; gives a function that awaits its next reply."""
+        """Send `request`; yield a function that awaits its next reply."""
         if not self.alive:
             raise await self._died()
         self._replies[request.id] = asyncio.Queue()
@@ -391,7 +390,7 @@ class LocalRunner:
             self._writer.write(pack(message))
 
     async def _ended(self, patience_s: float) -> None:
-        """Wait for the process to end; kill it when that lasts longer than `patience_s`."""
+        """Wait for the process to end; kill it after `patience_s`."""
         try:
             await asyncio.wait_for(self._process.wait(), patience_s)
         except TimeoutError:
@@ -400,7 +399,7 @@ class LocalRunner:
             try:
                 await asyncio.wait_for(self._process.wait(), _KILL_TIMEOUT_S)
             except TimeoutError:
-                _log.error("process %d was killed and does not end; it may keep its memory", self.pid)
+                _log.error("process %d was killed but does not end; it may keep its memory", self.pid)
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         unpacker: Unpacker[FromRunner] = Unpacker(FromRunner)
@@ -410,7 +409,7 @@ class LocalRunner:
                     if frame.id in self._replies and frame.id not in self._overrun:  # else: cancelled
                         self._pass_on(frame.id, frame.message())
         except OSError:
-            # It died before it read all we sent. Killing it now would race with asyncio for its exit status.
+            # It died with messages unread. Killing it now would race with asyncio for its exit status.
             self._gone = True
             await self._ended(_LAST_WORDS_S)
         except RunnerError as error:
@@ -421,7 +420,7 @@ class LocalRunner:
         self._tell_all_gone()
 
     def _pass_on(self, request_id: int, message: FromRunner) -> None:
-        """Let who asked have `message`, unless too much waits for them already."""
+        """Deliver `message` to the waiting request, or fail the request if too many chunks are unread."""
         replies = self._replies[request_id]
         if isinstance(message, Chunk) and replies.qsize() >= MAX_UNREAD:
             self._overrun.add(request_id)
@@ -435,9 +434,9 @@ class LocalRunner:
             queue.put_nowait(None)
 
     async def _read_output(self, reader: asyncio.StreamReader) -> None:
-        """Pass the process's error output on to our log, remembering the end of it.
+        """Log the process's error output, and keep its last lines.
 
-        It goes on until there is no more: a process whose output nobody reads stands still.
+        Reads to the end, since a process whose output is not read would block.
         """
         lines = Lines()
         with contextlib.suppress(OSError):  # it died
@@ -451,13 +450,13 @@ class LocalRunner:
             _log.info("[%d] %s", self.pid, line)
 
     async def _died(self) -> RunnerError:
-        """What the process died of, once it has ended and all it said is here."""
+        """Return why the process died, once it has ended and its output is complete."""
         await self._ended(_CLOSE_TIMEOUT_S)
         await asyncio.wait(self._tasks, timeout=_LAST_WORDS_S)
         return self.death()
 
     def death(self) -> RunnerError:
-        """How the process ended, as the error its requests get."""
+        """Return the end of the process as the error for its requests."""
         if self._killed_for is not None:
             return RunnerError(f"the model runner was ended: {self._killed_for}")
         return death(self._process.returncode, self._last_lines, loaded=self.info.weight_bytes > 0)

@@ -1,4 +1,4 @@
-"""The runner process: owns one loaded model and speaks `puna.protocol` with its parent."""
+"""The runner process, which owns one loaded model and serves `puna.protocol` to its parent."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from puna.chat.templates.model_facts import ModelFacts, facts_at
 from puna.chat.templates.renderer.client import Renderer
 from puna.conversation.chat_model import ChatModel
 from puna.engine.engine import Engine
+from puna.engine.room import EngineSizes
 from puna.errors import InsufficientMemoryError, OutOfMemoryError, PunaError, RequestError, RunnerError, shown
 from puna.kvcache.cache import Picturing
 from puna.kvcache.contents import Contents
@@ -53,24 +54,24 @@ from puna.protocol import (
     WireMessage,
 )
 
-#: Whether the text of a request takes long.
+#: Whether the text of a request takes long to prepare.
 Kind = Literal["short", "long"]
 
 Prepare = Callable[[], None]
 
 
 class Preparing:
-    """Does what a request takes before the engine has it, in the order of arrival.
+    """Threads that prepare requests for the engine, in the order of arrival.
 
-    Each kind of request has a thread, so that a text of megabytes holds up none of the others.
+    Each kind of request has its own, so that a text of megabytes does not delay short ones.
     """
 
     def __init__(self, cancel: Callable[[int], None], on_death: Callable[[BaseException], object]) -> None:
-        """`cancel` stops a request in the engine; `on_death` gets what a request must not survive."""
+        """`cancel` stops a request in the engine; `on_death` gets errors the process must not survive."""
         self._cancel = cancel
         self._on_death = on_death
         self._lock = threading.Lock()
-        self._cancelled: dict[int, bool] = {}  # of the requests that are here
+        self._cancelled: dict[int, bool] = {}  # by requests in preparation
         self._queues: dict[Kind, SimpleQueue[tuple[int, Prepare]]] = {}
         for kind in get_args(Kind):
             queue = self._queues[kind] = SimpleQueue()
@@ -78,16 +79,16 @@ class Preparing:
             thread.start()
 
     def add(self, request_id: int, prepare: Prepare, kind: Kind) -> None:
-        """Have `prepare` called, which hands the request to the engine or answers it."""
+        """Queue `prepare`, which passes the request to the engine or answers it."""
         with self._lock:
             self._cancelled[request_id] = False
         self._queues[kind].put((request_id, prepare))
 
     def cancel(self, request_id: int) -> None:
-        """Stop a request, whether it is still here, or with the engine already."""
+        """Stop a request, whether it is still being prepared or in the engine already."""
         with self._lock:
             if request_id in self._cancelled:
-                self._cancelled[request_id] = True  # stopped when it is with the engine, if it began
+                self._cancelled[request_id] = True  # if it has begun, stopped once it is in the engine
                 return
         self._cancel(request_id)
 
@@ -101,7 +102,7 @@ class Preparing:
                     cancelled = self._cancelled.pop(request_id)
                 if cancelled:
                     self._cancel(request_id)
-                del prepare  # with the text in it, while this thread waits
+                del prepare  # it holds the text, and this thread now waits
         except BaseException as error:
             self._on_death(error)
 
@@ -110,20 +111,20 @@ log = logging.getLogger("puna.runner")
 
 _PROGRESS_INTERVAL_S = 0.05
 
-#: Larger frames are not even decoded by the thread that answers pings.
+#: Larger frames are not decoded by the thread that answers pings.
 _SMALL_BYTES = 1 << 16
 
-#: How long a thread that runs Python keeps the engine's waiting, in seconds. Its steps are short, and in each
-#: it waits several times; Python's own 5 ms would make them many times as long while a prompt is tokenised.
+#: How long a thread may run Python before it yields to the engine's. Each of the engine's short steps waits
+#: for the interpreter several times, so Python's default of 5 ms would make steps many times as long while a
+#: prompt is tokenised.
 _SWITCH_INTERVAL_S = 1e-4
 
-
-#: How long prompts are saved that have not been, before the parent loses its patience.
+#: How long to save prompts at the end, before the parent kills the process.
 _SAVING_S = 4.0
 
 
 def serve(sock: socket.socket) -> None:
-    """Load the model that is asked for, then answer requests, until the parent hangs up."""
+    """Load a model on request, then answer requests until the parent hangs up."""
     channel = _Parent(sock, ToRunner)
     try:
         model = _await_model(channel)
@@ -150,7 +151,7 @@ def serve(sock: socket.socket) -> None:
 class _Parent(Channel[ToRunner]):
     """The connection to the server. When it breaks, the process ends, because no request is left to serve.
 
-    That can happen in any thread: the engine's may send before the main one notices.
+    Any thread may notice that: the engine's may send before the main one receives.
     """
 
     def send(self, message: WireMessage) -> None:
@@ -167,7 +168,7 @@ class _Parent(Channel[ToRunner]):
 
 
 def _end_alone(error: OSError) -> NoReturn:
-    if is_out_of_memory(error):  # of the system's, for what is on its way
+    if is_out_of_memory(error):  # the system's, for its buffers
         _leave(error)
     log.info("the connection broke: %s", error)
     os._exit(0)
@@ -176,20 +177,20 @@ def _end_alone(error: OSError) -> NoReturn:
 def _leave(error: BaseException) -> NoReturn:
     """End the process at once, with a status that tells the parent why."""
     status = OUT_OF_MEMORY if is_out_of_memory(error) or memory_is_short() else IN_DOUBT
-    with contextlib.suppress(BaseException):  # saying it may take memory, too
+    with contextlib.suppress(BaseException):  # logging may run out of memory too
         log.error("the process ends: %s: %s", type(error).__name__, error)
     os._exit(status)
 
 
 def _await_model(channel: _Parent) -> ChatModel | None:
-    """Wait for a model that can be loaded; None when the parent hangs up, or the load failed for good."""
+    """Wait for a model that can be loaded; return None when the parent hangs up or a load fails for good."""
     while (frame := channel.receive()) is not None:
         message = frame.message()
         if not isinstance(message, Load):
             raise RequestError(f"the first message must be Load, not {type(message).__name__}")
         try:
             return _load(message, channel)
-        except InsufficientMemoryError as error:  # the parent may make room and ask again
+        except InsufficientMemoryError as error:  # the parent may free memory and try again
             channel.send(Refused(message=str(error), needed=error.needed, available=error.available))
         except PunaError as error:
             channel.send(Failed.of(0, error))
@@ -199,7 +200,7 @@ def _await_model(channel: _Parent) -> ChatModel | None:
 
 @contextlib.contextmanager
 def _adapters_named(adapters: Iterable[AdapterFile]) -> Iterator[None]:
-    """Errors of adapters, with their names instead of where they lie."""
+    """Replace the paths of adapters by their names in errors raised in this context."""
     try:
         yield
     except PunaError as error:
@@ -215,24 +216,15 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
     cache_types = KVTypes.parse(request.kv_cache_type)
     ops = default_backend()
     ops.set_threads(request.num_thread)
-    last = 0.0
-
-    def report(done: int, total: int) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if done == total or now - last > _PROGRESS_INTERVAL_S:
-            last = now
-            channel.send(LoadingProgress(done=done, total=total))
-
     facts = facts_at(Path(request.path)) or ModelFacts()
     renderer = Renderer()
     if not facts.embeds:
-        renderer.start()  # while the model is read
+        renderer.start()  # while the weights are read
     with _adapters_named(request.adapters):
         loaded = load_model(
             request.path,
             LoadSettings(
-                context=request.num_ctx,  # 0 when it is to be found out
+                context=request.num_ctx,  # 0: chosen
                 parallel=request.parallel,
                 batch_size=request.num_batch,
                 reserved=request.reserved,
@@ -245,38 +237,57 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
             projector=request.projector,
             adapters=request.adapters,
             ops=ops,
-            progress=report,
+            progress=_reporting(channel),
         )
     engine = Engine(
         loaded,
-        context=request.num_ctx or None,
-        parallel=request.parallel,
-        batch_size=request.num_batch,
-        cache_types=cache_types,
+        EngineSizes(
+            context=request.num_ctx,
+            parallel=request.parallel,
+            batch_size=request.num_batch,
+            cache_types=cache_types,
+        ),
         speculate=request.speculate,
         growable=True,
     )
-    own = loaded.model.engine == PUNA
-    channel.send(
-        Loaded(
-            context_length=engine.context,
-            parallel=engine.parallel,
-            weight_bytes=engine.weight_bytes,
-            cache_bytes=engine.cache_bytes,
-            kernels=ops.kernels if own else "ggml",
-            engine=loaded.model.engine,
-            vram_bytes=loaded.vram_bytes,
-            max_context=engine.room.max_context,
-            trained_context=loaded.trained_context,
-            exact_context=loaded.model.exact_context,
-            warnings=(problem,) if own and (problem := missing_kernels()) else loaded.warnings,
-        )
-    )
+    channel.send(_loaded(engine))
     return ChatModel(engine, facts, renderer)
 
 
+def _reporting(channel: _Parent) -> Callable[[int, int], None]:
+    """Return a function that sends the progress of loading, at most once per `_PROGRESS_INTERVAL_S`."""
+    last = 0.0
+
+    def report(done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if done == total or now - last > _PROGRESS_INTERVAL_S:
+            last = now
+            channel.send(LoadingProgress(done=done, total=total))
+
+    return report
+
+
+def _loaded(engine: Engine) -> Loaded:
+    loaded = engine.loaded
+    own = loaded.model.engine == PUNA
+    return Loaded(
+        context_length=engine.context,
+        parallel=engine.parallel,
+        weight_bytes=engine.weight_bytes,
+        cache_bytes=engine.cache_bytes,
+        kernels=loaded.ops.kernels if own else "ggml",
+        engine=loaded.model.engine,
+        vram_bytes=loaded.vram_bytes,
+        max_context=engine.room.max_context,
+        trained_context=loaded.trained_context,
+        exact_context=loaded.model.exact_context,
+        warnings=(problem,) if own and (problem := missing_kernels()) else loaded.warnings,
+    )
+
+
 def _take(frame: Frame[ToRunner], model: ChatModel, preparing: Preparing, channel: _Parent) -> None:
-    """Answer at once what takes no time; have the rest done where it holds up no ping."""
+    """Answer quick messages at once; leave the others to threads that delay no ping."""
     if frame.size_bytes > _SMALL_BYTES:
         _prepare(frame, model, preparing, channel, "long")
         return
@@ -311,9 +322,9 @@ def _prepare(
 
 @contextlib.contextmanager
 def _failing_alone(request_id: int, channel: _Parent) -> Iterator[None]:
-    """An error, or a defect that shows with one request, fails that request, not all that are running.
+    """Turn errors and defects in this context into the failure of one request.
 
-    Raises MemoryError and SystemError when the process cannot go on.
+    Raises MemoryError and SystemError when the process cannot continue.
     """
     try:
         yield
@@ -346,7 +357,7 @@ def _pong(message: Ping, engine: Engine) -> Pong:
 
 
 def _grow(message: Grow, engine: Engine, channel: _Parent) -> None:
-    """Grow when the engine's thread comes to it."""
+    """Grow between two steps, on the engine's thread."""
 
     def answer(done: Future[None]) -> None:
         if (error := done.exception()) is not None:
@@ -359,7 +370,7 @@ def _grow(message: Grow, engine: Engine, channel: _Parent) -> None:
 
 
 def _inspect(message: Inspect, engine: Engine, channel: _Parent) -> None:
-    """Answer when the engine's thread comes to it; meanwhile this one goes on, to answer pings."""
+    """Answer between two steps, on the engine's thread; meanwhile this one answers pings."""
 
     def answer(done: Future[list[Contents]]) -> None:
         if (error := done.exception()) is not None:

@@ -1,4 +1,4 @@
-"""From logits to tokens: penalties, options, draws and log-probabilities."""
+"""Sampling: from logits to tokens, with penalties, options and log-probabilities."""
 
 from puna.sample.sampler import Sampler, log_probabilities, sample_all
 

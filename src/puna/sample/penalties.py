@@ -1,4 +1,4 @@
-"""Penalties: tokens become less likely for having been seen, or for repeating a sequence.
+"""Penalties on tokens that occurred before, or that would repeat a sequence.
 
 DRY follows p-e-w, oobabooga/text-generation-webui#5677, as llama.cpp does it.
 """
@@ -13,14 +13,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-#: Up to this many tokens, looking through the window is quicker than through the vocabulary.
+#: Up to this many tokens, searching the window is faster than searching the vocabulary.
 _SHORT = 2048
 
 
 class Penalties:
     """Repeat, frequency and presence penalties over the last `window` tokens of a sequence.
 
-    window: 0 switches them off, -1 takes the whole history. Prompt tokens count like generated ones.
+    A window of 0 turns them off, -1 is the whole history. Prompt tokens count like generated ones.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Penalties:
         self._window = window
 
     def accept(self, token: int) -> None:
-        """Add a token to the history; ids outside the vocabulary (image placeholders) take a place only."""
+        """Add a token to the history; ids outside the vocabulary (image placeholders) only take a place."""
         if not self.active:
             return
         self._count(token, 1)
@@ -51,7 +51,7 @@ class Penalties:
                 self._count(self._recent.popleft(), -1)
 
     def apply(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Penalised logits [vocab]: a copy, or the same array when there is nothing to penalise.
+        """Return penalised logits [vocab]: a copy, or the same array when there is nothing to penalise.
 
         A seen token's logit is divided by `repeat` (multiplied when negative), then lowered by
         `frequency` times its count and once by `presence`.
@@ -76,17 +76,17 @@ class Penalties:
             self._counts[token] += change
 
 
-#: The largest exponent of e that a float32 holds: longer repetitions are not punished harder.
+#: The largest exponent of e in float32, which limits the length of repetitions that count.
 _LARGEST_LOG: Final = 88.7228391
-_MOST: Final = 1e30
+_MAX_PENALTY: Final = 1e30
 
 
 class Dry:
-    """Lowers the logit of each token that would continue a repetition of what came before.
+    """A penalty on each token that would continue a repetition (DRY: don't repeat yourself).
 
-    A token that would make the last n tokens and itself appear a second time loses `multiplier * base **
-    (n - allowed_length)`, if n is at least `allowed_length`. Only the last `window` tokens (-1: all) are
-    looked at, and n is at most the number of tokens after the last breaker.
+    A token that would make the last n tokens and itself appear a second time loses `multiplier * base ** (n -
+    allowed_length)`, if n is at least `allowed_length`. Only the last `window` tokens (-1: all) count, and n
+    is at most the number of tokens after the last breaker.
     """
 
     def __init__(
@@ -106,12 +106,12 @@ class Dry:
         self._window = window
         self._breakers = [breaker.encode() for breaker in breakers if breaker]
         self._overlap = max(map(len, self._breakers), default=1) - 1
-        # Beyond this length nothing changes.
+        # A longer repetition has the same penalty.
         self._longest = allowed_length + (int(_LARGEST_LOG / math.log(base)) if base > 1 else 0)
         self._tokens = np.zeros(1024, np.int32)
         self._count = 0
         self._since_breaker = 0  # tokens
-        self._tail = b""  # of the text, in which a breaker may have begun
+        self._tail = b""  # of the text, which may begin a breaker
 
     def accept(self, token: int) -> None:
         """Add a token to the history."""
@@ -125,14 +125,14 @@ class Dry:
         self._tail = b"" if broken else text[max(len(text) - self._overlap, 0) :]
 
     def apply(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Penalised logits [vocab]: a copy, or the same array when nothing is repeated."""
+        """Return penalised logits [vocab]: a copy, or the same array when nothing is repeated."""
         history = self._tokens[: self._count]
         if self._window >= 0:
             history = history[max(self._count - self._window, 0) :]
         most = min(self._since_breaker, self._longest)
         if len(history) <= self._allowed or most < self._allowed:
             return logits
-        # Where the last token was before, then the last two, and so on.
+        # Find earlier places of the last token, then of the last two, and so on.
         places = np.arange(len(history) - 1)
         lengths = np.zeros(len(history) - 1, np.int64)
         for length in range(most):
@@ -151,5 +151,5 @@ class Dry:
         tokens = np.unique(following[known])
         penalised = logits.copy()
         penalties = self._multiplier * np.power(float(self._base), longest[tokens] - self._allowed)
-        penalised[tokens] -= np.minimum(penalties, _MOST).astype(np.float32)
+        penalised[tokens] -= np.minimum(penalties, _MAX_PENALTY).astype(np.float32)
         return penalised

@@ -1,7 +1,7 @@
-"""A request's way from logits to tokens: options, the draw, and log-probabilities.
+"""Sampling of tokens by a request's options, and log-probabilities.
 
-Mirostat keeps the surprise of a text near a target (Basu et al., arXiv:2007.14966). The stream of
-random numbers behind a seed is the one that Ollama's engine draws from.
+Mirostat keeps the surprise of a text near a target (Basu et al., arXiv:2007.14966). A seed gives the same
+stream of random numbers as in Ollama's engine.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Random:
 
     @classmethod
     def seeded(cls, seed: int) -> Random:
-        """The generator of a request; seed -1 stands for an unpredictable one."""
+        """Return the generator of a seed; -1 gives an unpredictable one."""
         if seed == -1:
             return cls(secrets.randbits(64), secrets.randbits(64))
         return cls(seed, (seed & _MASK) ^ 0x9E3779B9)
 
     def bits(self) -> int:
-        """The next 64 random bits."""
+        """Return the next 64 random bits."""
         self._state = (self._state * _MULTIPLIER + _INCREMENT) % 2**128
         high, low = self._state >> 64, self._state & _MASK
         high ^= high >> 32
@@ -52,17 +52,17 @@ class Random:
         return high * (low | 1) & _MASK
 
     def uniform(self) -> float:
-        """A multiple of 2**-24 in [0, 1)."""
+        """Return a random multiple of 2**-24 in [0, 1)."""
         return (self.bits() >> 32 & 0xFFFFFF) / 2**24
 
 
 def log_probabilities(
     logits: NDArray[np.float32], token: int, top: int, ops: Backend
 ) -> tuple[float, list[tuple[int, float]]]:
-    """The log-probability of `token`, and the `top` likeliest tokens with theirs, descending.
+    """Return the log-probability of `token`, and the `top` likeliest tokens with theirs, descending.
 
-    Natural logarithms of the softmax over the raw logits [vocab]. The chosen token need not be among
-    the likeliest. Raises `GenerationError` when the logits have no finite maximum.
+    These are natural logarithms of the softmax over the raw logits [vocab]. `token` need not be among the
+    likeliest. Raises `GenerationError` when the logits have no finite maximum.
     """
     if not 0 <= token < logits.size:
         raise GenerationError(f"token {token} is not in the vocabulary of {logits.size}")
@@ -72,19 +72,19 @@ def log_probabilities(
         raise GenerationError("log-probabilities: the model computed no finite logits")
     logarithm = np.float32(np.log(ops.sum_of_exponentials(logits, float(largest))))
     count = min(max(top, 0), logits.size)
-    ids = ops.top_k(logits, count).tolist() if count else []  # as an option of sampling, 0 would mean all
+    ids = ops.top_k(logits, count).tolist() if count else []  # as a sampling option, 0 would mean all
     return (
         float(logits[token] - largest - logarithm),
         [(i, float(logits[i] - largest - logarithm)) for i in ids],
     )
 
 
-#: Candidates from which version 1 estimates how fast probabilities fall: llama.cpp's number.
+#: Candidates from which version 1 estimates the decay of probabilities, as many as in llama.cpp.
 _LOOKED_AT = 100
 
 
 class Mirostat:
-    """Cuts the candidates off so that a draw's surprise, in bits, is about `tau`; learns with rate `eta`."""
+    """A cutoff of candidates that keeps the surprise of draws near `tau` bits; it learns at rate `eta`."""
 
     def __init__(self, version: int, tau: float, eta: float) -> None:
         self._version = version
@@ -93,7 +93,7 @@ class Mirostat:
         self._limit = 2 * tau  # the paper's mu
 
     def candidates(self, logits: NDArray[np.float32], ops: Backend) -> Ids:
-        """The tokens that may be drawn, the likeliest first; `logits` [vocab] have a finite maximum."""
+        """Return the tokens that may be drawn, the likeliest first; `max(logits)` must be finite."""
         largest = float(logits.max())
         logarithm = math.log(ops.sum_of_exponentials(logits, largest))
         if self._version == 1:
@@ -112,7 +112,7 @@ class Mirostat:
         self._limit -= self._eta * (-math.log2(probability) - self._tau)
 
     def _by_exponent(self, best: NDArray[np.float64], size: int) -> int:
-        """The k of the paper: from the exponent of Zipf's law that the likeliest tokens follow."""
+        """Return the paper's k, by the exponent of Zipf's law estimated from the likeliest tokens."""
         if best.size < 2:
             return 1
         ranks = np.arange(1, best.size)
@@ -127,25 +127,25 @@ class Mirostat:
 
 @dataclass(frozen=True)
 class Distribution:
-    """What a token was drawn from: tokens, the likeliest first, and their probabilities (of any sum)."""
+    """The candidates of a draw, the likeliest first, and their probabilities, not normalised."""
 
     ids: sampling.Ids
     probabilities: sampling.Probabilities
 
     def log_probabilities(self, token: int, top: int) -> tuple[float, list[tuple[int, float]]]:
-        """The log-probability of `token`, which was drawn, and the `top` likeliest tokens with theirs."""
+        """Return the log-probability of the drawn `token`, and the `top` likeliest tokens with theirs."""
         shares = np.log(self.probabilities / self.probabilities.sum())
         chosen = shares[np.flatnonzero(self.ids == token)[0]]
         return float(chosen), [(int(self.ids[i]), float(shares[i])) for i in range(min(top, shares.size))]
 
 
 class Sampler:
-    """Draws tokens as a request's options say, from its own stream of random numbers.
+    """Draws tokens by a request's options, with its own stream of random numbers.
 
     Order: bias, banned tokens, penalties, DRY, allowed tokens, top-n-sigma, top-k, typical-p, temperature,
-    top-p, min-p, XTC, draw; Mirostat takes the place of all but temperature and what is before top-k.
-    Temperature 0 takes the largest logit instead (the lowest id wins a tie) and draws no random number;
-    otherwise every call of `sample` draws exactly one, and another one before it if XTC is on.
+    top-p, min-p, XTC, draw; Mirostat replaces top-k to XTC, except temperature. Temperature 0 takes the
+    largest logit (the lowest id in a tie) and draws no random number; otherwise every call of `sample` draws
+    exactly one, and another one before it if XTC is on.
     """
 
     def __init__(
@@ -157,9 +157,9 @@ class Sampler:
         *,
         keeps_distribution: bool = False,
     ) -> None:
-        """`tokenizer` is for DRY and `min_tokens`; `distribution` is only there if it is to be kept.
+        """`tokenizer` is for DRY and `min_tokens`; `distribution` is set only if `keeps_distribution`.
 
-        Raises `OptionError` for a bias on a token that does not exist, or a ban of one.
+        Raises `OptionError` for a bias on, or a ban of, a token that does not exist.
         """
         self._options = options
         self._ops = ops
@@ -174,7 +174,7 @@ class Sampler:
                     f"not {tokens.max()}"
                 )
         self._keeps_distribution = keeps_distribution
-        self.distribution = Distribution(np.empty(0, np.int64), np.empty(0))  # that of the last draw
+        self.distribution = Distribution(np.empty(0, np.int64), np.empty(0))  # of the last draw
         self._penalties = Penalties(
             vocab_size,
             options.repeat_last_n,
@@ -203,7 +203,7 @@ class Sampler:
         return Random.seeded(self._options.seed)
 
     def accept(self, token: int, *, generated: bool = False) -> None:
-        """Add a token of the sequence to the history that penalties look at, prompt or generated."""
+        """Add a token of the prompt or answer to the history for penalties."""
         self._penalties.accept(token)
         if self._dry is not None:
             self._dry.accept(token)
@@ -211,11 +211,11 @@ class Sampler:
             self._until_end -= 1
 
     def sample(self, logits: Floats, allowed: NDArray[np.generic] | None = None) -> int:
-        """The next token's id; `logits` [vocab] are left as they are.
+        """Return the next token's id; `logits` [vocab] are not modified.
 
-        allowed: bool [vocab], or a bit mask of 32-bit words (bit i of word w: token 32 w + i), such as a
-        grammar gives; only tokens in it can be drawn. Raises `GenerationError` when the logits are no
-        numbers (NaN, +inf) or no token is possible.
+        Only `allowed` tokens can be drawn: bool [vocab], or a bit mask of 32-bit words (bit i of word w is
+        token 32 w + i), as a grammar computes it. Raises `GenerationError` when logits are NaN or +inf, or no
+        token is possible.
         """
         [token] = sample_all([(self, logits, allowed)])
         if isinstance(token, Exception):
@@ -223,7 +223,7 @@ class Sampler:
         return token
 
     def _prepared(self, logits: Floats, allowed: NDArray[np.generic] | None) -> sampling.Draw | int:
-        """How the next token is drawn, or the token, if that is more than a backend's `choose` does."""
+        """Return the draw for a backend's `choose`, or the token if its options go beyond `choose`."""
         logits = self._adjusted(logits)
         words = None if allowed is None else _packed(allowed, self._vocab_size)
         options = self._options
@@ -246,7 +246,7 @@ class Sampler:
         )
 
     def _drawn(self, draw: sampling.Draw, token: int | None) -> int:
-        """What a backend made of `draw`. Raises `GenerationError` if that is no token."""
+        """Return the token that a backend chose for `draw`. Raises `GenerationError` if there is none."""
         if token is None:
             allowed = draw.allowed
             logits = draw.logits if allowed is None else sampling.only_allowed(draw.logits, allowed)
@@ -257,13 +257,13 @@ class Sampler:
 
     @property
     def _is_stepwise(self) -> bool:
-        """Whether more is wanted than a backend's `choose` does: other options, or the distribution."""
+        """Whether the options, or keeping the distribution, go beyond a backend's `choose`."""
         options = self._options
         special = self._mirostat or options.xtc_probability or options.dynatemp_range
         return bool(special) or self._keeps_distribution
 
     def _adjusted(self, logits: Floats) -> Floats:
-        """The logits that tokens are drawn by, of those that are allowed; contiguous."""
+        """Return contiguous logits after bias, bans and penalties."""
         if logits.shape != (self._vocab_size,) or logits.dtype != np.float32:
             raise GenerationError(
                 f"the model gave {logits.dtype} logits of shape {list(logits.shape)}, "
@@ -281,7 +281,7 @@ class Sampler:
         return np.ascontiguousarray(logits)
 
     def _draw(self, logits: Floats, masked: bool) -> int:
-        """A draw from `logits` one option after another."""
+        """Draw from `logits`, applying one option after another."""
         if not logits.size or not np.isfinite(logits.max()):
             raise GenerationError(_complaint(logits, masked))
         if self._options.top_n_sigma > 0:
@@ -295,7 +295,7 @@ class Sampler:
         return int(ids[place])
 
     def _candidates(self, logits: Floats) -> tuple[sampling.Ids, sampling.Probabilities]:
-        """The tokens that may be drawn, the likeliest first, and their probabilities (of any sum)."""
+        """Return the tokens that may be drawn, the likeliest first, and their unnormalised probabilities."""
         options = self._options
         if self._mirostat is not None:
             tempered = sampling.temper(logits, options.temperature)
@@ -327,9 +327,9 @@ class Sampler:
 def sample_all(
     rows: Sequence[tuple[Sampler, Floats, NDArray[np.generic] | None]],
 ) -> list[int | Exception]:
-    """`Sampler.sample` of each row, a sampler with its logits and allowed tokens: drawn in one call.
+    """Return `Sampler.sample` of each row (sampler, logits, allowed tokens), drawn in one call.
 
-    The samplers differ, and have the same backend. What one row fails with takes the place of its token.
+    The samplers must differ and share a backend. A row that fails has its error in place of a token.
     """
     found: list[int | Exception] = [0] * len(rows)
     draws: list[tuple[int, sampling.Draw]] = []

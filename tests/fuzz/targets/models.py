@@ -12,7 +12,7 @@ import numpy as np
 
 import puna
 from puna.gguf import GGMLType, open_gguf
-from puna.kvcache.types import HALVES
+from puna.kvcache.types import F16_TYPES
 from puna.model.llamacpp.memory import LlamaCppForecast
 from puna.options import Placement
 from tests.fuzz.case import Bounds
@@ -52,7 +52,7 @@ def fuzz(dice: random.Random, folder: Path) -> None:
     path = raw.save(folder, content)
     if dice.random() < 0.1:  # what llama.cpp would take is told from the same metadata
         with open_gguf(path) as file:
-            LlamaCppForecast(file, HALVES, Placement(num_gpu=0)).table(context=4096, parallel=2, batch=512)
+            LlamaCppForecast(file, F16_TYPES, Placement(num_gpu=0)).table(context=4096, parallel=2, batch=512)
         return
     os.environ["PUNA_OPS"] = "reference"
     sizes = {"num_ctx": dice.choice((1, 16, 64, 2**20)), "parallel": dice.choice((1, 2))}

@@ -11,6 +11,7 @@ import torch
 
 from puna.batch import Batch
 from puna.engine.engine import Engine
+from puna.engine.room import EngineSizes
 from puna.gguf import open_gguf
 from puna.kvcache.cache import Cache
 from puna.kvcache.types import KVTypes
@@ -126,7 +127,7 @@ def check_greedy(ours: LoadedModel, theirs: Any, *, count: int = 40) -> None:
     Each must be the likeliest after those before it, so the reference need not generate them one by one.
     """
     prompts = [[3, 1, 4, 1, 5], list(range(40)), [200], [250, 7] * 10]
-    engine = Engine(ours, context=128, parallel=4, batch_size=16, cache_types=FLOATS)
+    engine = Engine(ours, EngineSizes(context=128, parallel=4, batch_size=16, cache_types=FLOATS))
     produced: dict[int, list[int]] = {number: [] for number in range(len(prompts))}
 
     def sink(event: Event) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from puna.batch import Batch
 from puna.engine.engine import Engine
+from puna.engine.room import EngineSizes
 from puna.errors import ContextLengthError, ModelError, NotSupportedError, RequestError
 from puna.model.load import LoadedModel, load_model
 from puna.ops import Backend
@@ -105,7 +106,7 @@ def test_text_is_tokenised_and_framed(pair: tuple[LoadedModel, Any]) -> None:
 
 def test_it_does_not_generate(pair: tuple[LoadedModel, Any]) -> None:
     ours, _ = pair
-    engine = Engine(ours, context=64)
+    engine = Engine(ours, EngineSizes(context=64))
     with pytest.raises(RequestError, match=r"\.gguf does not generate text; it embeds texts"):
         engine.submit(Generate(id=1, prompt="once", options=Options()), lambda event: None)
     with pytest.raises(NotSupportedError, match="does not predict tokens"):

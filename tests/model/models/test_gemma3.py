@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from puna.engine.engine import Engine
+from puna.engine.room import EngineSizes
 from puna.errors import ModelError, UnsupportedModelError
 from puna.kvcache.types import KVTypes
 from puna.model.layer_cache import Window
@@ -145,7 +146,9 @@ def test_after_a_shift_a_layer_sees_what_it_would_have_computed(tmp_path: Path, 
 
 def test_full_contexts_shift_while_generating_with_quantised_keys_and_values(tmp_path: Path) -> None:
     ours, _ = load(tmp_path, TinyGemma3(layers=3, pattern=3, head_dim=32, window=8))
-    engine = Engine(ours, context=48, parallel=2, batch_size=16, cache_types=KVTypes.parse("q8_0,q4_0"))
+    engine = Engine(
+        ours, EngineSizes(context=48, parallel=2, batch_size=16, cache_types=KVTypes.parse("q8_0,q4_0"))
+    )
     events: dict[int, list[Event]] = {0: [], 1: []}
     for number, prompt in enumerate(([1, 2, 3], list(range(40)))):
         options = Options(temperature=0, num_predict=80)

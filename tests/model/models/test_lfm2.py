@@ -11,6 +11,7 @@ import torch
 
 from puna.batch import Batch
 from puna.engine.engine import Engine
+from puna.engine.room import EngineSizes
 from puna.errors import ModelError
 from puna.kvcache.cache import Cache
 from puna.model.load import LoadedModel, load_model
@@ -215,7 +216,7 @@ def their_answer(theirs: Any, prompt: list[int], count: int) -> list[int]:
 
 def test_every_turn_of_a_conversation_reuses_the_previous_ones(small: tuple[LoadedModel, Any]) -> None:
     ours, theirs = small
-    engine = Engine(ours, context=128, parallel=2, batch_size=16, cache_types=FLOATS)
+    engine = Engine(ours, EngineSizes(context=128, parallel=2, batch_size=16, cache_types=FLOATS))
     opening, question = random_tokens(ours, 30, seed=60), random_tokens(ours, 8, seed=61)
     first, done = answer(engine, opening, 12)
     assert (first, done.cached) == (their_answer(theirs, opening, 12), 0)
@@ -235,7 +236,7 @@ def test_every_turn_of_a_conversation_reuses_the_previous_ones(small: tuple[Load
 def test_a_full_context_is_evaluated_again_without_what_was_dropped(small: tuple[LoadedModel, Any]) -> None:
     ours, theirs = small
     context, prompt, count = 40, random_tokens(ours, 30, seed=70), 45
-    engine = Engine(ours, context=context, batch_size=16, cache_types=FLOATS)
+    engine = Engine(ours, EngineSizes(context=context, batch_size=16, cache_types=FLOATS))
     found, done = answer(engine, prompt, count, num_keep=3)
     engine.close()
     keep = 3 + 1  # and the token every text begins with

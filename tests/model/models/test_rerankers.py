@@ -151,7 +151,7 @@ def test_another_model_does_not_rank(tmp_path: Path) -> None:
 def test_two_separators_stand_between_the_texts_with_robertas_tokenizer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from puna.engine.embedding import _pair
+    from puna.engine.requests import _pair
 
     ours = load_model(tiny_reranker_gguf(tmp_path / "bge.gguf", tiny_bge()))
     tokenizer = ours.tokenizer

@@ -10,6 +10,7 @@ import torch
 
 from puna.batch import Batch
 from puna.engine.engine import Engine
+from puna.engine.room import EngineSizes
 from puna.errors import ContextLengthError, ModelError, UnavailableError
 from puna.kvcache.cache import Cache
 from puna.model.load import LoadedModel, load_model
@@ -108,7 +109,7 @@ def test_the_prompt_matters(pair: tuple[LoadedModel, Any]) -> None:
 def test_greedy_answers_agree_token_for_token(pair: tuple[LoadedModel, Any]) -> None:
     ours, theirs = pair
     prompts = [[3, 1, 4, 1, 5], list(range(40)), [200], [250, 7] * 60]
-    engine = Engine(ours, context=256, parallel=3, batch_size=16, cache_types=FLOATS)
+    engine = Engine(ours, EngineSizes(context=256, parallel=3, batch_size=16, cache_types=FLOATS))
     produced: dict[int, list[int]] = {number: [] for number in range(len(prompts))}
     ended: dict[int, Done] = {}
 
@@ -161,13 +162,13 @@ def test_an_answer_longer_than_its_context_keeps_the_prompt(flan: LoadedModel) -
 
 
 def test_a_context_without_room_for_an_answer_is_refused(flan: LoadedModel) -> None:
-    engine = Engine(flan, context=1, parallel=1, cache_types=FLOATS)
+    engine = Engine(flan, EngineSizes(context=1, parallel=1, cache_types=FLOATS))
     with pytest.raises(ContextLengthError, match="num_ctx is 1"):
         engine.submit(Generate(prompt="a"), lambda event: None)
 
 
 def test_what_makes_no_sense_for_it_is_refused(flan: LoadedModel) -> None:
-    engine = Engine(flan, context=32, parallel=1, cache_types=FLOATS)
+    engine = Engine(flan, EngineSizes(context=32, parallel=1, cache_types=FLOATS))
     with pytest.raises(UnavailableError, match="does not support embeddings"):
         engine.submit(Embed(inputs=["a"]), lambda event: None)
     with pytest.raises(UnavailableError, match="no log-probabilities"):

@@ -1,8 +1,7 @@
 """A small model that drafts tokens for a large one.
 
-It has a cache of its own that follows the sequences: rejected draft tokens are removed before the next
-are drafted. Its prefix cache works like the large model's, so the next turn of a conversation finds its
-entry.
+Its own cache follows the sequences: rejected draft tokens are removed before the next are drafted. Its prefix
+cache works like the large model's, so the next turn of a conversation finds its entry.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -20,9 +19,8 @@ from puna.engine.drafting.payoff import Recent
 from puna.engine.prefix_cache import PrefixCache, PrefixEntry, PrefixMatch
 from puna.engine.prefix_tree import Key, common_length
 from puna.engine.replay import Replay
-from puna.engine.room import build_cache, cache_bytes
+from puna.engine.room import EngineSizes, build_cache, cache_bytes
 from puna.errors import CacheFullError, RequestError
-from puna.kvcache.types import HALVES, KVTypes
 
 if TYPE_CHECKING:
     from puna.engine.batching import BatchSlice
@@ -31,19 +29,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("puna.engine")
 
-#: Inputs of a sequence evaluated before a step; if more are missing, nothing is drafted in it.
+#: Inputs of a sequence evaluated before a step; if more are missing, nothing is drafted for it.
 _MAX_CATCH_UP = 256
-#: Missing inputs that are evaluated in the pass that drafts the first token, instead of before it.
+#: Up to this many missing inputs are evaluated in the pass that drafts the first token.
 _SHORT_BACKLOG = 8
-#: Up to this many rows all logits are computed, so that the pass can be replayed.
+#: Up to this many rows, all logits are computed, so that the pass can be replayed.
 _ALL_ROWS = 32
-#: Assumed cost of evaluating an input, as a fraction of a pass, until it was measured.
+#: Assumed cost of evaluating an input, as a fraction of a pass, until it is measured.
 _FIRST_INPUT_COST = 0.1
 
 
 @dataclass
 class _State:
-    """The cached `tokens` of a sequence, of which the first `verified` are known to be its inputs."""
+    """The cached `tokens` of a sequence; the first `verified` are known to be its inputs."""
 
     entry: PrefixEntry
     tokens: list[Key]
@@ -52,66 +50,45 @@ class _State:
 
 
 class DraftModel:
-    """Drafts greedily with the model `loaded`, for all sequences together.
+    """Greedy drafts of the model `loaded` for all sequences of `target` at once.
 
     Raises `RequestError` when the model cannot draft for `target`.
     """
 
     mode: ClassVar[str] = "draft"
 
-    def __init__(
-        self,
-        loaded: LoadedModel,
-        target: LoadedModel,
-        *,
-        context: int,
-        capacity: int,
-        parallel: int,
-        remembered: int,
-        batch: int,
-        cache_types: KVTypes = HALVES,
-    ) -> None:
+    def __init__(self, loaded: LoadedModel, target: LoadedModel, sizes: EngineSizes) -> None:
         check_fits(loaded, target)
-        self.context = min(context, loaded.trained_context or context)
-        capacity = max(capacity, self.context)
+        self.context = min(sizes.context, loaded.trained_context or sizes.context)
+        sizes = replace(sizes, context=self.context, capacity=max(sizes.capacity, self.context))
         self._model = loaded
-        self._cache, rows = build_cache(
-            loaded,
-            parallel=parallel,
-            remembered=remembered,
-            context=self.context,
-            capacity=capacity,
-            batch=batch,
-            types=cache_types,
-        )
+        self._cache, rows = build_cache(loaded, sizes)
         if any(counts.kind != "causal" for counts in self._cache.counts()):
             self._cache.close()
             raise RequestError(
-                f"{loaded.path.name} cannot be a draft model: its cache cannot take back several tokens; use "
+                f"{loaded.path.name} cannot be a draft model: its cache cannot remove several tokens; use "
                 "a model without sliding windows, chunks and recurrent layers"
             )
-        self.cache_bytes = cache_bytes(self._cache, rows, capacity, batch)
+        self.cache_bytes = cache_bytes(self._cache, rows, sizes.capacity, sizes.batch_size)
         self._prefix_cache = PrefixCache(self._cache, rows)
         self._replay = Replay(loaded.model, self._cache)
         self._states: dict[Sequence, _State] = {}
         self._broken = False
         self._weight = loaded.weight_bytes / max(target.weight_bytes, 1)
-        self._pass_s, self._input_s = (
-            Recent(),
-            Recent(),
-        )  # a pass that drafts one token each; evaluating one input
+        self._pass_s = Recent()  # a pass that drafts one token for each sequence
+        self._input_s = Recent()  # evaluating one input
 
     @property
     def provided_bytes(self) -> int:
-        """Memory the cache takes so far."""
+        """Bytes of memory the cache takes so far."""
         return self._cache.provided_bytes
 
     def pass_cost(self, step_s: float) -> float:
-        """The cost of drafting one more token, as a fraction of a step of the large model."""
+        """Return the cost of drafting one more token, as a fraction of the large model's step."""
         return self._pass_s.value / step_s if self._pass_s.value else self._weight
 
     def catch_up_cost(self, sequence: Sequence, step_s: float) -> float:
-        """The cost of evaluating the missing inputs of a sequence, as a fraction of a step."""
+        """Return the cost of evaluating the missing inputs of a sequence, as a fraction of a step."""
         state = self._states.get(sequence)
         behind = len(sequence.keys) - (len(state.tokens) if state is not None else 0)
         read = (
@@ -122,19 +99,19 @@ class DraftModel:
         return behind * read if behind > _SHORT_BACKLOG else 0.0
 
     def observe(self, slices: Items[BatchSlice], rows: int) -> None:
-        """What the large model evaluates is of no use to it."""
+        """Do nothing: hidden states of the large model are not used."""
 
     def leave(self, sequence: Sequence) -> None:
-        """What is cached of a sequence stays until it has ended."""
+        """Do nothing: a sequence's entry is released once it has ended."""
 
     def draft(self, wanted: Items[tuple[Sequence, int]]) -> list[list[int]]:
-        """Up to the given number of tokens after each sequence; none where too many inputs are missing."""
+        """Return up to the given number of tokens after each sequence; none if too many are missing."""
         drafts: list[list[int]] = [[] for _ in wanted]
         if self._broken:
             return drafts
         try:
             self._draft(wanted, drafts)
-        except CacheFullError as error:  # what was drafted so far is still good
+        except CacheFullError as error:  # the tokens drafted so far are valid
             log.debug("no room for drafts: %s", error)
         except Exception:
             log.exception("the draft model failed and is no longer used")
@@ -174,7 +151,7 @@ class DraftModel:
                 drafts[index].append(token)
 
     def _synchronise(self, sequence: Sequence) -> _State:
-        """The cached tokens of a sequence, after removing wrong ones; never its newest input."""
+        """Return the cached tokens of a sequence, without wrong ones and its newest input."""
         state = self._states.get(sequence)
         if state is not None and state.shifted != sequence.shifted:
             self._release(sequence)
@@ -202,7 +179,7 @@ class DraftModel:
             self._prefix_cache.drop(state.entry)
 
     def _catch_up(self, state: _State, keys: list[Key]) -> bool:
-        """Evaluate all but the newest few inputs of a sequence. False when they are too many for one step."""
+        """Evaluate all but the newest few inputs of a sequence; return False if too many for one step."""
         behind = len(keys) - 1 - len(state.tokens)
         if behind <= _SHORT_BACKLOG:
             return True
@@ -213,7 +190,7 @@ class DraftModel:
         return count == behind
 
     def _forward(self, parts: list[tuple[_State, list[Key]]]) -> list[int]:
-        """Evaluate the next inputs of some sequences; returns the likeliest token after each."""
+        """Evaluate the next inputs of some sequences; return the likeliest token after each."""
         tokens = [int(key) for _, keys in parts for key in keys if isinstance(key, int)]
         positions = [len(state.tokens) + step for state, keys in parts for step in range(len(keys))]
         sequences = [state.entry.row for state, keys in parts for _ in keys]
@@ -235,7 +212,7 @@ class DraftModel:
 
 
 def check_fits(draft: LoadedModel, target: LoadedModel) -> None:
-    """Raise `RequestError` unless both models have the same tokens."""
+    """Raise `RequestError` unless both models have the same vocabulary."""
     ours, theirs = draft.tokenizer, target.tokenizer
     names = f"{draft.path.name} cannot be a draft model for {target.path.name}"
     if ours.vocab_size != theirs.vocab_size:

@@ -1,4 +1,4 @@
-"""Whether drafting pays: the measured cost of batch rows against the tokens they are expected to yield.
+"""The payoff of drafting: the measured cost of batch rows against the tokens they are expected to yield.
 
 The unit of time is a step in which the same number of sequences draft nothing.
 """
@@ -9,23 +9,24 @@ from collections import Counter, deque
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
-#: The lower quartile of this many measurements is used: interruptions only ever add time.
+#: The estimate is the lower quartile of this many measurements, since interruptions only add time.
 _WINDOW = 9
-#: What a row adds until it was measured, and the bounds of what is believed.
+#: Assumed cost of a row until it is measured, and bounds of its measured cost.
 _FIRST_ROW, _MIN_ROW, _MAX_ROW = 0.125, 0.01, 2.0
-#: The first steps with a number of rows are slower than the rest: they are recorded for replay.
+#: First steps with a number of rows, which are slower because they are recorded for replay.
 _WARMING_UP = 3
-#: After this many steps with drafts, the step without any is measured again.
+#: After this many steps with drafts, one without is measured again.
 _REMEASURED_AFTER = 32
 #: Expected yield must exceed cost by this factor: neither is known exactly.
 _CAUTION = 1.25
-#: The share of time spent probing whether drafting pays now, where it could be done and does not pay.
+#: The share of time spent on drafts that are not expected to pay, to measure them again.
 _PROBING = 0.02
+#: Maximum time saved up for that.
 _MAX_SAVED = 4.0
 
 
 class Recent:
-    """An estimate of a time from its most recent measurements; 0 without any."""
+    """An estimate of a time by its most recent measurements; 0 without any."""
 
     def __init__(self) -> None:
         self._times: deque[float] = deque(maxlen=_WINDOW)
@@ -37,12 +38,12 @@ class Recent:
 
 
 class Cost:
-    """What drafting costs at a given number of decoding sequences."""
+    """The cost of drafting with a given number of decoding sequences."""
 
     def __init__(self) -> None:
         self._seen: Counter[int] = Counter()  # steps, by the number of draft tokens
         self._plain_s = Recent()  # steps without drafts
-        self._row = Recent()  # what each draft token added to a step
+        self._row = Recent()  # time that each draft token added to a step
         self._since_plain = 0
         self._saved = 0.0  # time saved up for probing
 
@@ -58,11 +59,11 @@ class Cost:
 
     @property
     def row(self) -> float:
-        """What one more row adds."""
+        """Time that one more row adds to a step."""
         return min(max(self._row.value, _MIN_ROW), _MAX_ROW) if self._row.value else _FIRST_ROW
 
     def measured(self, drafts: int, seconds: float) -> None:
-        """A step with this many draft tokens took `seconds`."""
+        """Note that a step with `drafts` draft tokens took `seconds`."""
         self._seen[drafts] += 1
         if self._seen[drafts] <= _WARMING_UP:
             return
@@ -74,10 +75,9 @@ class Cost:
             self._row.add((seconds / self.step_s - 1) / drafts)
 
     def may_probe(self, price: float) -> bool:
-        """Whether a draft of this price that is not expected to pay may be tried, to measure it again.
+        """Whether to try a draft of this price, which is not expected to pay, to measure it again.
 
-        To be called once in each step that could draft: each call saves up time, steps of sequences that do
-        not draft save none.
+        Call it once in each step that could draft: each call saves up time for probing.
         """
         self._saved = min(self._saved + _PROBING, _MAX_SAVED)
         if price > self._saved:
@@ -112,11 +112,11 @@ class StepEstimate:
         longest: float = float("inf"),
         pass_cost: float = 0.0,
     ) -> list[int]:
-        """How many tokens each candidate is to draft; the estimate includes them from now on.
+        """Return how many tokens each candidate should draft, and add them to the estimate.
 
         A token is drafted if it raises the expected tokens per time. It costs its batch row, `row`, and a
-        share of `pass_cost`, the draft model's pass that drafts one more token for all candidates. The step
-        is not to take longer than `longest`.
+        share of `pass_cost`, the drafter's pass for one more token of all candidates. The step may take up
+        to `longest`.
         """
         counts = [0] * len(candidates)
         for depth in range(1, max((candidate.most for candidate in candidates), default=0) + 1):

@@ -1,11 +1,10 @@
-"""Drafts by a model's own prediction heads, which go on from what its layers made of each position.
+"""Drafts by a model's own prediction heads, which continue from the hidden states of its layers.
 
-A head is a layer more, whose keys and values lie in the cells of the model's cache: what is reused,
-shifted, saved or evicted of the model's is so of its heads'. A head's row is a token at its position,
-and reads what the layers (the first head), or the head before, made of the position before. Rows of a
-prompt are computed right after it, others when a draft needs them. What the first head says after the
-newest token is drafted, then what the next says after that, and the last head goes on from what it has
-said itself.
+A head is one more layer, whose keys and values are in the cells of the model's cache, so they are reused,
+shifted, saved and evicted together. A head's row is a token at its position, with the hidden state of the
+position before as input: from the model's last layer for the first head, from the previous head for others.
+Rows of a prompt are computed right after it, others when a draft needs them. The first head drafts the token
+after the newest one, the next head the one after that, and the last head continues from its own drafts.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("puna.engine")
 
-#: Rows of a sequence that drafts nothing are computed together, this many or more.
+#: Minimum rows computed together for a sequence that drafts nothing.
 _READ_TOGETHER = 32
 
 
 @dataclass
 class _Unread:
-    """Hidden states [rows, hidden] of positions from `begin` on, which a head has yet to read.
+    """Hidden states [rows, hidden] of positions from `begin` on, which a head has not read yet.
 
     Positions are counted as if the context had never been shifted.
     """
@@ -54,28 +53,28 @@ class _Unread:
         return self.begin + len(self.states)
 
     def put(self, begin: int, states: NDArray[np.float32]) -> None:
-        """Add those of positions from `begin` on, in place of any that are there."""
+        """Add the states of positions from `begin` on, replacing existing ones."""
         if self.begin <= begin <= self.end:
             self.states = np.concatenate([self.states[: begin - self.begin], states])
-        else:  # what came before was reused, and its states are not known
+        else:  # the positions before were reused, and their states are unknown
             unknown = np.zeros((1, states.shape[1]), np.float32)
             self.begin, self.states = begin - 1, np.concatenate([unknown, states])
 
     def before(self, end: int) -> NDArray[np.float32]:
-        """Those of positions before `end`."""
+        """Return the states of positions before `end`."""
         return self.states[: max(end - self.begin, 0)]
 
     def drop(self, end: int) -> None:
-        """Those of positions before `end` have been read."""
+        """Drop the states of positions before `end`, which have been read."""
         if self.begin < end:
             self.begin, self.states = end, self.states[end - self.begin :]
 
 
 @dataclass
 class _Rows:
-    """Rows of a sequence for one head: tokens from `position` on, and what was made of the positions before.
+    """Rows of a sequence for one head: tokens from `position` on, and the states of positions before them.
 
-    The last `drafted` of them are guesses.
+    The last `drafted` tokens are drafts.
     """
 
     sequence: Sequence
@@ -89,9 +88,9 @@ class _Rows:
 
 
 class PredictionHeads:
-    """Drafts greedily with the heads of `model`, for all sequences together.
+    """Greedy drafts of the heads of `model` for all sequences at once.
 
-    `kept` has the hidden states of the model's last pass. Tokens are below `vocab_size`.
+    `kept` has the hidden states of the model's last pass. Drafted tokens are below `vocab_size`.
     """
 
     mode: ClassVar[str] = "mtp"
@@ -114,19 +113,19 @@ class PredictionHeads:
 
     @property
     def provided_bytes(self) -> int:
-        """Memory it takes beside the model's cache."""
+        """Memory of the heads beside the model's cache."""
         return 0
 
     def pass_cost(self, step_s: float) -> float:
-        """The cost of drafting one more token, as a fraction of a step of the model."""
+        """Return the cost of drafting one more token, as a fraction of the model's step."""
         return self._pass_s.value / step_s if self._pass_s.value else 1 / self._model.options.block_count
 
     def catch_up_cost(self, sequence: Sequence, step_s: float) -> float:
-        """What a pass costs more if `sequence` has not drafted for a while: next to nothing."""
+        """Return 0: a pass costs hardly more if `sequence` has not drafted for a while."""
         return 0.0
 
     def observe(self, slices: Items[BatchSlice], rows: int) -> None:
-        """Note what the model made of the `rows` rows of `slices`, and read what is due of it."""
+        """Take the states of the `rows` rows of `slices`, and have the heads read those that are due."""
         if self._broken or rows > self._kept.rows or not any(_drafts(one.sequence) for one in slices):
             return
         states, end = self._kept.read(rows), 0
@@ -145,7 +144,7 @@ class PredictionHeads:
         self._read(due)
 
     def leave(self, sequence: Sequence) -> None:
-        """A sequence is about to end: read the rest of it, from where others may go on."""
+        """Read the rest of a sequence that is about to end, since others may continue from it."""
         if sequence in self._unread:
             self._read([(sequence, sequence.evaluated - 1 + sequence.shifted)])
             self._unread.pop(sequence, None)
@@ -156,11 +155,11 @@ class PredictionHeads:
             del self._unread[sequence]
 
     def draft(self, wanted: Items[tuple[Sequence, int]]) -> list[list[int]]:
-        """Up to the given number of tokens after each sequence; none where a state is missing."""
+        """Return up to the given number of tokens after each sequence; none if a state is missing."""
         drafts: list[list[int]] = [[] for _ in wanted]
         try:
             self._draft(wanted, drafts)
-        except CacheFullError as error:  # what was drafted so far is still good
+        except CacheFullError as error:  # the tokens drafted so far are valid
             log.debug("no room for drafts: %s", error)
         except Exception:
             self._give_up()
@@ -185,7 +184,7 @@ class PredictionHeads:
             for index, (sequence, _) in enumerate(wanted)
             if (unread := self._unread.get(sequence)) and unread[0].begin < newest[index] <= unread[0].end
         ]
-        made: dict[int, NDArray[np.float32]] = {}  # of the newest token and the drafts after it
+        made: dict[int, NDArray[np.float32]] = {}  # states of the newest token and the drafts after it
         for depth in range(max(count for _, count in wanted)):
             active = [index for index in active if depth < wanted[index][1]]
             if not active:
@@ -196,7 +195,7 @@ class PredictionHeads:
                 if depth >= self._count:  # the last head has read the tokens before
                     parts.append(_Rows(sequence, end + depth, tokens[-1:], made[index][-1:], 1))
                     continue
-                # The newest token's cell is the side pass's: the row is computed once more in its own.
+                # The newest token's cell belongs to the side pass; its row is computed again in its own cell.
                 rows = self._known_rows(sequence, head, end, read=end - 1)
                 if depth:
                     states = np.concatenate([rows.states, made[index]])
@@ -214,7 +213,7 @@ class PredictionHeads:
                 made[index] = states[end - kept : end + 1].copy()
 
     def _read(self, due: Items[tuple[Sequence, int]]) -> None:
-        """Have all heads read these sequences up to a position in each, which is evaluated."""
+        """Have all heads read each sequence up to the given position, which is evaluated."""
         try:
             for head in range(self._count):
                 parts = [self._known_rows(sequence, head, end, read=end) for sequence, end in due]
@@ -226,7 +225,7 @@ class PredictionHeads:
             self._cache.end_side_passes()
 
     def _known_rows(self, sequence: Sequence, head: int, end: int, *, read: int) -> _Rows:
-        """The rows up to position `end` that a head has not read yet; those up to `read` are read now.
+        """Return the rows up to position `end` that a head has not read; mark those up to `read` as read.
 
         The first head begins at the second position of a sequence, each further one a position later.
         """
@@ -237,13 +236,15 @@ class PredictionHeads:
         begin = position - sequence.shifted
         skipped = max(head + 1 - begin, 0)
         inputs = sequence.inputs[begin + skipped : max(begin + len(states), 0)]
-        tokens = [min(max(item.token, 0), self._vocab_size - 1) for item in inputs]  # images may have others
+        tokens = [
+            min(max(item.token, 0), self._vocab_size - 1) for item in inputs
+        ]  # placeholders of images may be outside
         return _Rows(sequence, position + skipped, tokens, states[skipped:])
 
     def _forward(self, head: int, parts: Items[_Rows]) -> tuple[Array, NDArray[np.int64]]:
-        """What a head makes of rows for the next to go on from, and which are the last of each part.
+        """Return a head's states of the rows in `parts`, and the index of the last row of each part.
 
-        If there is no next, it is only made of the last of each.
+        The last head returns states of only the last row of each part.
         """
         tokens: list[int] = []
         positions: list[int] = []

@@ -1,14 +1,14 @@
 """Speculative decoding: draft tokens, so that one step can yield several.
 
-A step takes hardly longer with a few rows than with one, because most of its time goes into reading the
-weights. So a sequence may add drafted tokens to its newest one: if they are right, the logits after
-each of them are there. Tokens are still sampled one after another, by the same sampler with the same
-random numbers; a draft only decides whether the next row is of use. So the answer is the same, token
-for token, whatever is drafted. What the format of an answer forces is drafted, too, and always comes
-true.
-
-Whether drafting pays is measured: what one more row adds to a step, and how many draft tokens are
+A step with a few rows takes hardly longer than with one, because most of its time goes into reading the
+weights. So a sequence may add draft tokens to its newest one; the step then yields the logits after each of
+them, and those after correct drafts are used. Tokens are still sampled one after another, by the same sampler
+with the same random numbers: a draft only decides whether the next row is of use, and the answer is the same,
+token for token, whatever is drafted. Tokens that the format of an answer forces are drafted too, and always
 accepted.
+
+Whether drafting pays is measured: the time that one more row adds to a step, and the share of draft tokens
+that are accepted.
 """
 
 from __future__ import annotations
@@ -18,126 +18,145 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Final, Protocol
+from weakref import WeakKeyDictionary
 
 from puna.batch import KeptStates
+from puna.engine.batching import BatchSlice, Draft, StepLoad
 from puna.engine.drafting.draft_model import DraftModel
 from puna.engine.drafting.payoff import Candidate, Cost, StepEstimate
 from puna.engine.drafting.prediction_heads import PredictionHeads
-from puna.engine.drafts import (
-    FORCED,
-    GENERATED,
-    MATCH_LENGTHS,
-    AcceptanceRates,
-    Draft,
-    Drafting,
-    PromptLookup,
-)
-from puna.engine.sequence import Generation, Sequence
+from puna.engine.prefix_tree import Key
+from puna.engine.room import EngineSizes
+from puna.engine.sequence import Drafting, Generation, Sequence
 from puna.errors import RequestError
 from puna.kvcache.cache import Cache
-from puna.kvcache.types import KVTypes
 from puna.model.decoder import Decoder
 from puna.model.load import LoadedModel
 from puna.options import drafts_itself
 
-if TYPE_CHECKING:
-    from puna.engine.batching import BatchSlice, StepLoad
-
-
-def drafter_for(
-    loaded: LoadedModel,
-    cache: Cache,
-    *,
-    context: int,
-    capacity: int,
-    parallel: int,
-    remembered: int,
-    batch_size: int,
-    cache_types: KVTypes,
-    speculate: str | None,
-) -> tuple[DraftModel | PredictionHeads | None, KeptStates | None]:
-    """The drafter, and the hidden states that a pass is to keep for it.
-
-    `cache` is the model's own, in which its heads remember too; a draft model has one of its own, for which
-    the other sizes are.
-    """
-    if loaded.draft is not None:
-        return DraftModel(
-            loaded.draft,
-            loaded,
-            context=context,
-            capacity=capacity,
-            parallel=parallel,
-            remembered=remembered,
-            batch=batch_size,
-            cache_types=cache_types,
-        ), None
-    if (
-        not drafts_itself(speculate)
-        or not isinstance(loaded.model, Decoder)
-        or not loaded.model.prediction_heads
-    ):
-        return None, None
-    most = batch_size + parallel * (1 + MAX_DRAFT_TOKENS)
-    kept = KeptStates(loaded.ops, most, loaded.model.options.hidden_size)
-    vocab_size = loaded.tokenizer.vocab_size
-    return PredictionHeads(loaded.model, cache, kept, context=context, vocab_size=vocab_size), kept
-
-
-#: What is missing where a request asks for drafts in vain.
-_MISSING = {
+#: Source of drafts that a `Drafter` generates; a positive source is the length of a prompt lookup's match.
+GENERATED: Final = 0
+#: Source of drafts that the format of an answer forces.
+FORCED: Final = -1
+#: Numbers of newest tokens to match, longest first: the longer the match, the likelier its continuation.
+MATCH_LENGTHS: Final = (4, 3, 2)
+#: Longer drafts are hardly ever accepted whole.
+MAX_DRAFT_TOKENS: Final = 8
+#: Assumed acceptance rate before anything was drafted.
+_FIRST_ACCEPTANCE: Final = 0.5
+#: Weight of one outcome in the acceptance rate of its sequence, and in that of later sequences.
+_WEIGHT, _GENERAL_WEIGHT = 0.2, 0.02
+#: How much longer drafts may make a step in which other sequences draft nothing.
+_BYSTANDERS: Final = 0.05
+#: Why a request cannot have the drafts it wants, by their mode.
+_MISSING: Final = {
     "draft": 'this model was loaded without a draft model; name one with the option "draft"',
     "mtp": "this model was loaded without prediction heads; use a file that has them",
 }
-#: Longer drafts are hardly ever accepted whole.
-MAX_DRAFT_TOKENS = 8
-#: Assumed acceptance rate before anything was drafted.
-_FIRST_ACCEPTANCE = 0.5
-#: Weight of one outcome in the acceptance rate of its sequence, and in that of later sequences.
-_WEIGHT, _GENERAL_WEIGHT = 0.2, 0.02
-#: How much longer a step may take because of drafts if some of its sequences draft nothing.
-_BYSTANDERS = 0.05
+
+
+class PromptLookup:
+    """An n-gram index of a growing list of inputs, at a constant cost per input.
+
+    `keys` is the caller's list, which may only grow.
+    """
+
+    def __init__(self, keys: list[Key]) -> None:
+        self._keys = keys
+        self._known = 0  # inputs indexed so far
+        # Where each n-gram last ended, by its hash. A collision only costs a rejected draft.
+        self._ends: dict[int, int] = {}
+
+    def look_up(self, most: int) -> tuple[int, list[int]]:
+        """Return the length of the match and up to `most` tokens that followed it; (0, []) without a match.
+
+        A continuation that reaches the end of the list is assumed to repeat.
+        """
+        keys = self._keys
+        end = len(keys)
+        # The newest n-gram is not indexed, since it would only find itself.
+        for place in range(max(self._known, MATCH_LENGTHS[-1]), end):
+            for length in MATCH_LENGTHS:
+                if length <= place:
+                    self._ends[hash(tuple(keys[place - length : place]))] = place
+        self._known = max(self._known, end)
+        for length in MATCH_LENGTHS:
+            found = self._ends.get(hash(tuple(keys[end - length : end]))) if length <= end else None
+            if found is not None:
+                return length, self._continuation(found, most)
+        return 0, []
+
+    def _continuation(self, begin: int, most: int) -> list[int]:
+        keys, period = self._keys, len(self._keys) - begin
+        drafts: list[int] = []
+        for step in range(most):
+            key = keys[begin + step % period]
+            if not isinstance(key, int):  # a part of an image
+                break
+            drafts.append(key)
+        return drafts
 
 
 class Drafter(Protocol):
-    """What generates drafts: a draft model, or the model's own prediction heads."""
+    """A generator of drafts: a draft model, or the model's own prediction heads."""
 
-    context: int  # inputs of a sequence after which it can draft
+    context: int  # inputs after which a sequence cannot be drafted for
 
     @property
     def mode(self) -> str:
-        """What requests call it in `speculate`."""
+        """Its name in the option `speculate`."""
 
     @property
     def provided_bytes(self) -> int:
         """Memory it takes beside the model and its cache."""
 
     def pass_cost(self, step_s: float) -> float:
-        """The cost of drafting one more token, as a fraction of a step of the model that takes `step_s`."""
+        """Return the cost of drafting one more token, as a fraction of a model's step of `step_s`."""
 
     def catch_up_cost(self, sequence: Sequence, step_s: float) -> float:
-        """The cost of what must come before the first draft of `sequence`, as such a fraction."""
+        """Return the cost of all that precedes the first draft of `sequence`, as such a fraction."""
 
     def observe(self, slices: Items[BatchSlice], rows: int) -> None:
-        """The model has evaluated `slices`, `rows` rows in all."""
+        """Note that the model has evaluated `slices`, `rows` rows in all."""
 
     def leave(self, sequence: Sequence) -> None:
-        """A sequence is about to end."""
+        """Note that a sequence is about to end."""
 
     def draft(self, wanted: Items[tuple[Sequence, int]]) -> list[list[int]]:
-        """Up to the given number of tokens after each sequence."""
+        """Return up to the given number of tokens after each sequence."""
 
     def release_finished(self) -> None:
         """Forget sequences that no longer run."""
 
     def close(self) -> None:
-        """Give all memory back."""
+        """Free all memory."""
+
+
+def drafter_for(
+    loaded: LoadedModel, cache: Cache, sizes: EngineSizes, speculate: str | None
+) -> tuple[DraftModel | PredictionHeads | None, KeptStates | None]:
+    """Return the drafter, and the hidden states that a pass must keep for it.
+
+    Prediction heads share the model's `cache`; a draft model builds its own, of `sizes`.
+    """
+    if loaded.draft is not None:
+        return DraftModel(loaded.draft, loaded, sizes), None
+    if (
+        not drafts_itself(speculate)
+        or not isinstance(loaded.model, Decoder)
+        or not loaded.model.prediction_heads
+    ):
+        return None, None
+    most = sizes.batch_size + sizes.parallel * (1 + MAX_DRAFT_TOKENS)
+    kept = KeptStates(loaded.ops, most, loaded.model.options.hidden_size)
+    vocab_size = loaded.tokenizer.vocab_size
+    return PredictionHeads(loaded.model, cache, kept, context=sizes.context, vocab_size=vocab_size), kept
 
 
 @dataclass
 class _Offer:
-    """What a sequence could draft: up to `most` tokens, which may have yet to be generated."""
+    """A draft of up to `most` tokens that a sequence could have; generated ones are filled in later."""
 
     batch_slice: BatchSlice
     drafting: Drafting
@@ -151,9 +170,9 @@ class _Offer:
 
 
 class Speculation:
-    """Chooses what sequences draft, by what it has measured.
+    """Chooses the drafts of each step by measured costs and acceptance rates.
 
-    `default` is the mode of requests that name none; without it they use the drafter, if there is one.
+    `default` is the mode of requests without one of their own; by default they use the drafter, if any.
     """
 
     def __init__(
@@ -164,14 +183,16 @@ class Speculation:
         self._drafter = drafter
         self._generated_by = drafter.mode if drafter is not None else ""
         self._default = default or self._generated_by or "off"
-        guesses = dict.fromkeys((GENERATED, *MATCH_LENGTHS), _FIRST_ACCEPTANCE)
-        self._acceptance: AcceptanceRates = {FORCED: 1.0, **guesses}  # of later sequences
+        first = dict.fromkeys((GENERATED, *MATCH_LENGTHS), _FIRST_ACCEPTANCE)
+        self._acceptance: dict[int, float] = {FORCED: 1.0, **first}  # that later sequences begin with
         self._costs: defaultdict[int, Cost] = defaultdict(Cost)  # by the number of sequences
+        # With the shift at which each index began: a shift changes the keys it was made of.
+        self._lookups: WeakKeyDictionary[Sequence, tuple[int, PromptLookup]] = WeakKeyDictionary()
 
     def enable(self, sequences: Iterable[Generation]) -> None:
         """Enable drafting for new sequences whose request wants it, or forces tokens, if the cache allows it.
 
-        Raises `RequestError` when a request asks for what was not loaded.
+        Raises `RequestError` when a request wants a drafter that was not loaded.
         """
         for sequence in sequences:
             wanted = sequence.request.options.speculate
@@ -179,19 +200,19 @@ class Speculation:
                 raise RequestError(f'speculate is "{wanted}", and {_MISSING[wanted]}, or use "prompt"')
             mode = wanted or self._default
             if mode not in ("prompt", self._generated_by) or (mode != "prompt" and sequence.images):
-                mode = "format"  # what generates drafts reads tokens alone
+                mode = "format"  # drafters cannot read images
             if self._cache.max_drafts and (mode != "format" or sequence.constraint is not None):
                 sequence.drafting = Drafting(mode, dict(self._acceptance))
 
     def propose(self, slices: Items[BatchSlice], room: Callable[[int], int]) -> None:
-        """Add drafts to the slices of a step, as far as they pay.
+        """Add drafts to the slices of a step where they pay.
 
-        `room(wanted)` is how many of `wanted` rows the batch can have.
+        `room(wanted)` returns how many of `wanted` rows the batch can have.
         """
         if self._drafter is not None:
             self._drafter.release_finished()
         if not all(batch_slice.sequence.decoding for batch_slice in slices):
-            return  # prompts fill a step with rows anyway
+            return  # a step with prompts has enough rows
         able = [
             (batch_slice, drafting)
             for batch_slice in slices
@@ -215,22 +236,22 @@ class Speculation:
             offer.drafting.drafted += len(offer.batch_slice.draft.tokens)
 
     def observe(self, slices: Items[BatchSlice]) -> None:
-        """The slices of a step were evaluated."""
+        """Note that the slices of a step were evaluated."""
         if self._drafter is not None:
             self._drafter.observe(slices, sum(batch_slice.rows for batch_slice in slices))
 
     def leave(self, sequence: Sequence) -> None:
-        """A sequence is about to end."""
+        """Note that a sequence is about to end."""
         if self._drafter is not None:
             self._drafter.leave(sequence)
 
     def measured(self, load: StepLoad, seconds: float) -> None:
-        """The pass of a step took `seconds`, without sampling, whose time depends on tokens alone."""
+        """Note the `seconds` of a step's pass, without sampling, whose time depends on tokens alone."""
         if not load.prompt:
             self._costs[load.decoding].measured(load.drafted, seconds)
 
     def record_outcome(self, sequence: Sequence, draft: Draft, accepted: int, *, ended: bool) -> None:
-        """The first `accepted` tokens of a draft were right; then one was not, or the sequence ended."""
+        """Note that `accepted` tokens of a draft were right; then one was not, or the sequence `ended`."""
         assert sequence.drafting is not None
         outcomes = [1.0] * accepted + [0.0] * (accepted < len(draft.tokens) and not ended)
         for outcome in outcomes:
@@ -245,7 +266,7 @@ class Speculation:
             self._drafter.close()
 
     def _offer(self, batch_slice: BatchSlice, drafting: Drafting) -> _Offer:
-        """What could be drafted, limited to what could be used."""
+        """Return the draft that a sequence could have, limited to tokens that could be used."""
         sequence = batch_slice.sequence
         assert isinstance(sequence, Generation)
         left = min(sequence.context, self._context) - len(sequence.inputs)
@@ -261,15 +282,20 @@ class Speculation:
             assert self._drafter is not None
             most = min(most, self._drafter.context - len(sequence.inputs))
             return _Offer(batch_slice, drafting, GENERATED, most, [])
-        if drafting.lookup is None:
-            drafting.lookup = PromptLookup(sequence.keys)
-        source, tokens = drafting.lookup.look_up(max(most, 0))
+        source, tokens = self._lookup(sequence).look_up(max(most, 0))
         return _Offer(batch_slice, drafting, source, len(tokens), tokens)
+
+    def _lookup(self, sequence: Sequence) -> PromptLookup:
+        shifted, lookup = self._lookups.get(sequence, (-1, None))
+        if lookup is None or shifted != sequence.shifted:
+            lookup = PromptLookup(sequence.keys)
+            self._lookups[sequence] = sequence.shifted, lookup
+        return lookup
 
     def _choose(
         self, offers: list[_Offer], streams: int, cost: Cost, longest: float
     ) -> list[tuple[_Offer, int]]:
-        """Which offers to use, and how many tokens of each."""
+        """Return the offers to use, and how many tokens of each."""
         estimate = StepEstimate(streams)
         pass_cost = self._drafter.pass_cost(cost.step_s) if self._drafter is not None else 0.0
         chosen: list[tuple[_Offer, int]] = []

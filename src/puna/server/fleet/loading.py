@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from puna.engine.turns import ClientRotation, Turn
 from puna.errors import RunnerError, ServerBusyError
 from puna.server.fleet.resident import ResidentModel, Runner
+from puna.turns import ClientRotation, Turn
 
 #: So many crashes in a row are forgiven: the next request loads the model again at once.
 FORGIVEN = 2

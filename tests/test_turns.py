@@ -1,4 +1,4 @@
-"""Rounds of clients, whatever comes when."""
+"""Fairness of turns between clients, whatever the order of arrivals."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from puna.engine.turns import ClientRotation, Turn
+from puna.turns import ClientRotation, Turn
 
-#: A client's sequence, whether the client gives up what is waiting first, and how many are served after it.
+#: A client's sequence, whether it first withdraws its waiting ones, and how many are served afterwards.
 ARRIVALS = st.lists(
     st.tuples(st.sampled_from("abcd"), st.sampled_from([False, False, False, True]), st.integers(0, 3)),
     min_size=1,
@@ -20,13 +20,13 @@ ARRIVALS = st.lists(
 
 @given(ARRIVALS)
 @settings(max_examples=200)
-def test_a_clients_next_comes_after_at_most_one_of_each_other_client(
+def test_next_sequence_of_a_client_waits_for_at_most_one_of_each_other_client(
     arrivals: list[tuple[str, bool, int]],
 ) -> None:
     turns = ClientRotation()
     waiting: list[tuple[Turn, int, str]] = []
     served: list[int] = []
-    ahead: dict[int, dict[int, str]] = {}  # of a client's only waiting sequence: what waited before it
+    ahead: dict[int, dict[int, str]] = {}  # what waited before the only sequence of a client
 
     def serve() -> None:
         turn, number, client = waiting.pop(0)
@@ -50,7 +50,7 @@ def test_a_clients_next_comes_after_at_most_one_of_each_other_client(
             assert all(count == 1 for count in first.values())
 
 
-def test_one_client_alone_is_served_in_the_order_of_arrival() -> None:
+def test_single_client_is_served_in_order_of_arrival() -> None:
     turns = ClientRotation()
     taken = [turns.take("") for _ in range(5)]
     for turn in taken[:3]:
@@ -59,7 +59,7 @@ def test_one_client_alone_is_served_in_the_order_of_arrival() -> None:
     assert taken == sorted(set(taken))
 
 
-def test_clients_that_are_gone_are_forgotten() -> None:
+def test_departed_clients_are_forgotten() -> None:
     turns = ClientRotation()
     for number in range(1000):
         turns.served(f"{number}", turns.take(f"{number}"))
