@@ -33,7 +33,7 @@ from puna.server.settings import keep_alive_s
 from puna.store import ModelName
 from puna.store.modelfile import parse as parse_modelfile
 from puna.store.modelfile import quoted
-from puna.tokenizer.patterns import BY_ARCHITECTURE, BY_NAME, DEFAULT, LINES, Digits, splitter
+from puna.tokenizer.patterns import BY_NAME, DEFAULT, LINES, Digits, splitter
 from tests.work import calls, proportional
 
 #: One of each kind of character that patterns tell apart, and pairs they treat in a special way.
@@ -45,11 +45,7 @@ UNITS = [
 ]  # fmt: skip
 ENDS = ["", "a", "!", "\n"]
 
-STEPS = {
-    str(step): step
-    for pre in (*BY_NAME.values(), *BY_ARCHITECTURE.values(), DEFAULT, LINES)
-    for step in pre.steps
-}
+STEPS = {str(step): step for pre in (*BY_NAME.values(), DEFAULT, LINES) for step in pre.steps}
 
 
 @pytest.mark.slow

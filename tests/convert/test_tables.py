@@ -5,17 +5,18 @@ from __future__ import annotations
 import pytest
 
 from bench.convertible import PAGE, with_table
+from puna.architectures import ARCHITECTURES
 from puna.convert.family import PERMUTED, Family
 from puna.convert.plan import NAMES
 from puna.convert.registry import text_families
-from puna.model.published import AS_THEY_ARE, LINEARS, REORDERED
+from puna.model.published import LINEARS
 from puna.model.registry import supported
 
 DECODERS = [family for family in text_families() if not family.kept]
 
 
 def kind_of(family: Family) -> str:
-    """How adapters of PEFT would have to be read: "reordered", "as they are", or "otherwise"."""
+    """Return the order of rows that adapters of PEFT would have to be read in, or "otherwise"."""
     orders = set()
     for theirs, ours in LINEARS.items():
         module = f"model.layers.{{}}.{theirs}"
@@ -25,15 +26,13 @@ def kind_of(family: Family) -> str:
         if change not in (None, PERMUTED.get(f"{ours}.weight")):
             return "otherwise"
         orders.add(change is not None)
-    return "reordered" if True in orders else "as they are"
+    return "paired" if True in orders else "published"
 
 
 @pytest.mark.parametrize("family", DECODERS, ids=lambda family: f"{family.architecture} {family.hf[0]}")
 def test_adapters_are_read_as_models_are_converted(family: Family) -> None:
-    if family.architecture in REORDERED:
-        assert kind_of(family) == "reordered"
-    if family.architecture in AS_THEY_ARE:
-        assert kind_of(family) == "as they are"
+    if rows := ARCHITECTURES[family.architecture].rows:
+        assert kind_of(family) == rows
 
 
 def test_what_is_converted_can_be_run() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from puna.architectures import ARCHITECTURES
 from puna.gguf import open_gguf
 from puna.vision import registry
 from puna.vision.towers.deepseek_ocr import DeepSeekOcrVision
@@ -28,8 +29,9 @@ COMPARED = (
 
 def towers() -> set[type]:
     """Return every supported tower."""
-    known = [*registry._TOWERS.values(), *(tower for tower, _ in registry._PROJECTORS.values())]
-    return {getattr(importlib.import_module(f"puna.vision.towers.{module}"), name) for module, name in known}
+    named = [record.tower for record in ARCHITECTURES.values() if record.tower]
+    paths = [path.split(":") for path in (*named, *registry._PROJECTORS.values())]
+    return {getattr(importlib.import_module(f"puna.vision.towers.{module}"), name) for module, name in paths}
 
 
 @pytest.mark.slow

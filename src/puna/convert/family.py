@@ -11,9 +11,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from puna.architectures import ARCHITECTURES, UNKNOWN
 from puna.convert.checkpoint import Values
 from puna.convert.config import Config
-from puna.model.published import REORDERED, neighbours
+from puna.model.published import neighbours
 
 #: Makes another tensor of one, of the same number of dimensions or not.
 Change = Callable[[Values, Config], Values]
@@ -86,7 +87,8 @@ class Family:
         """What is done to what becomes the tensor `target` of the file."""
         layer = _LAYER.match(target)
         short = target[layer.end() :] if layer else target
-        if self.architecture in REORDERED and target.startswith("blk.") and short in PERMUTED:
+        paired = ARCHITECTURES.get(self.architecture, UNKNOWN).rows == "paired"
+        if paired and target.startswith("blk.") and short in PERMUTED:
             return PERMUTED[short]
         return self.changes.get(short)
 
@@ -106,7 +108,7 @@ def permuted(heads: Callable[[Config], int]) -> Change:
     return change
 
 
-#: Of queries and keys, for architectures whose kernels rotate neighbours; those in `REORDERED` have them.
+#: Changes of queries and keys for architectures whose kernels rotate neighbouring rows.
 PERMUTED: Mapping[str, Change] = {
     f"attn_{name}.{kind}": permuted(heads)
     for name, heads in (("q", lambda config: config.heads), ("k", lambda config: config.kv_heads))

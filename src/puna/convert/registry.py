@@ -8,18 +8,15 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any, Final
 
+from puna.architectures import ARCHITECTURES
 from puna.convert.checkpoint import Checkpoint
 from puna.convert.config import Config
 from puna.convert.family import Family
 from puna.errors import ConversionError, shown
 
 _TEXTS: Final = tuple(
-    f"families.{name}"
-    for name in (
-        "bert", "convolutional", "delta", "gemma", "hybrids", "latent", "llama", "llama4", "mamba", "minicpm",
-        "others", "qwen", "rwkv", "t5",
-    )
-)  # fmt: skip
+    sorted({f"families.{name}" for record in ARCHITECTURES.values() for name in record.converters})
+)
 _TOWERS: Final = (
     "towers.clip",
     "towers.deepseek_ocr",

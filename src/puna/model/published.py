@@ -35,21 +35,6 @@ T5_LINEARS: Final = {
     "DenseReluDense.wo": "ffn_down",
 }  # fmt: skip
 
-#: Architectures with these names whose files reorder rows of queries and keys, so that rotated pairs are
-#: neighbours. In transformers they are half a head apart.
-REORDERED: Final = frozenset(
-    {"llama", "granite", "granitemoe", "granitehybrid", "mistral3", "mllama", "smollm3"}
-)
-AS_THEY_ARE: Final = frozenset({
-    "cohere2", "command-r", "ernie4_5", "ernie4_5-moe", "exaone4", "gemma", "gemma2", "gemma3", "gemma3n",
-    "gemma4", "glm4moe", "gpt-oss", "hunyuan-dense", "mimo2", "minimax-m2", "olmo2", "olmo3", "olmoe", "phi3",
-    "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen3moe", "qwen3next", "qwen3vl", "qwen3vlmoe", "seed_oss",
-    "starcoder2", "t5", "t5encoder",
-})  # fmt: skip
-
-#: Architectures whose published experts alternate rows of gate and up.
-ALTERNATING: Final = frozenset({"gpt-oss"})
-
 #: Parts of the names of modules outside the text model.
 _ELSEWHERE: Final = (
     "vision", "visual", "audio", "projector", "patch_embed", "image_newline", "merger", "embed_vision",

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from puna.architectures import ARCHITECTURES, UNKNOWN
 from puna.errors import RequestError, shown
 from puna.gguf import FileType, GGMLType, GGUFFile, TensorInfo
 
@@ -82,8 +83,6 @@ _SMALLER_BLOCKS: Final = {
 }  # fmt: skip
 
 _LAYER: Final = re.compile(r"blk\.(\d{1,6})\.")
-#: Of 80 layers: 70 billion weights, whose values of attention are few.
-_SEVENTY: Final = ("llama", "qwen2", "deci")
 
 
 def mixture(file: GGUFFile, file_type: FileType, *, has_importance: bool = False) -> dict[str, GGMLType]:
@@ -119,7 +118,7 @@ class _Rules:
         self._shared_by = heads // kept if kept else 0  # heads by which a key and value are shared
         self._is_70b = (
             self._layers == 80
-            and file.architecture in _SEVENTY
+            and ARCHITECTURES.get(file.architecture, UNKNOWN).has_70b
             and (file.architecture != "llama" or heads != kept)
         )
         self._tied = "output.weight" not in file.tensors

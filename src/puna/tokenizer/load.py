@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from puna.architectures import ARCHITECTURES, UNKNOWN
 from puna.errors import TokenizerError, UnsupportedModelError, shown
 from puna.gguf import GGUFFile, NumberArray, StringArray
 from puna.tokenizer.bpe import BytePairEncoder
 from puna.tokenizer.longest_match import WordPieceEncoder, WorldEncoder, escaped_piece
-from puna.tokenizer.patterns import BY_ARCHITECTURE, BY_NAME, DEFAULT, LINES, PreTokenizer
+from puna.tokenizer.patterns import BY_NAME, DEFAULT, LINES, PreTokenizer
 from puna.tokenizer.sentence_piece import SentencePieceEncoder, UnigramEncoder
 from puna.tokenizer.special_ids import SpecialIds, read_special_ids
 from puna.tokenizer.tokenizer import TextEncoder, Tokenizer
@@ -167,15 +168,15 @@ def _pre_tokenizer(file: GGUFFile, model: str) -> tuple[str, PreTokenizer]:
     name = file.get(PREFIX + "pre", "")
     name = name if isinstance(name, str) else ""
     spaced = model == "llama" and file.get(PREFIX + "merges") is not None
-    if model == "gemma4" or (spaced and (file.architecture == "gemma4" or BY_NAME.get(name) is LINES)):
+    usual = BY_NAME.get(ARCHITECTURES.get(file.architecture, UNKNOWN).pre)
+    if model == "gemma4" or (spaced and LINES in (usual, BY_NAME.get(name))):
         return name, LINES  # Gemma 4 calls its vocabulary "llama", but it has merges instead of scores
     if model != "gpt2":
         return name, DEFAULT  # other models do not use a pre-tokenizer
     if name in ("", "default"):
-        known = BY_ARCHITECTURE.get(file.architecture)
-        if known is None and not name:
+        if usual is None and not name:
             logger.warning("%s: key '%spre' is missing, using the default", file.path.name, PREFIX)
-        return name, known or DEFAULT
+        return name, usual or DEFAULT
     if name not in BY_NAME:
         logger.warning(
             "%s: unknown pre-tokenizer %s, using the default; this may make the model's answers worse",
@@ -197,7 +198,7 @@ def _stripping(file: GGUFFile, vocabulary: Vocabulary, pre: str) -> tuple[frozen
         kept = {vocabulary.ids.get(text) for text in ("<unk>", "<s>", "<|endoftext|>")}
         return frozenset(), frozenset(special) - kept
     mask = None
-    if pre.startswith("jina-v2-") or file.architecture in ("nomic-bert-moe", "jina-bert-v3"):
+    if pre.startswith("jina-v2-") or ARCHITECTURES.get(file.architecture, UNKNOWN).strips_before_mask:
         mask = vocabulary.ids.get("<mask>")
     elif "modern-bert" in name:
         mask = vocabulary.ids.get("[MASK]")

@@ -242,17 +242,3 @@ BY_NAME: dict[str, PreTokenizer] = {
     **_named("tiny_aya cohere2moe", _AYA),
     "afmoe": PreTokenizer((Digits(r"\p{N}++", isolate=True), _AFMOE_SCRIPTS, DEEPSEEK3_WORDS)),
 }
-
-#: The pre-tokenizer of architectures with only one, for files that name none (or "default").
-BY_ARCHITECTURE: dict[str, PreTokenizer] = {
-    **_named("llama4 gptoss gpt-oss", _O200K),
-    **_named("mistral3", _TEKKEN),
-    **_named("mllama olmo3 glmocr glm4moelite", _LLAMA3),
-    **_named(
-        "qwen2 qwen25vl qwen3 qwen3moe qwen3vl qwen3vlmoe qwen3next nemotron_h nemotron_h_moe "
-        "nemotron_h_omni",
-        _QWEN2,
-    ),
-    **_named("qwen35 qwen35moe", PreTokenizer((QWEN35,))),
-    **_named("deepseek2 deepseekocr", _DEEPSEEK3),
-}

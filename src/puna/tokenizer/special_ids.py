@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from puna.architectures import ARCHITECTURES, UNKNOWN
 from puna.errors import TokenizerError
 from puna.gguf import GGUFFile, NumberArray
 from puna.tokenizer.vocabulary import PREFIX, TokenType, Vocabulary, flag, token_id
@@ -63,23 +64,6 @@ _END_KEYS = (
     "fim_sep_token_id",
 )
 
-#: The default of `add_bos_token` by architecture.
-_BOS_BY_ARCHITECTURE = dict.fromkeys(
-    (
-        *("llama", "llama4", "mllama", "mistral3", "gemma2", "gemma3", "gemma3n"),
-        *("qwen2", "qwen3", "qwen3moe", "deepseek2", "deepseekocr", "lfm2", "lfm2moe", "laguna"),
-        *("bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v3"),
-    ),
-    True,
-) | dict.fromkeys(
-    (
-        *("gemma4", "gptoss", "gpt-oss", "glm4moelite", "glmocr", "olmo3"),
-        *("nemotron_h", "nemotron_h_moe", "nemotron_h_omni"),
-        *("qwen25vl", "qwen3vl", "qwen3vlmoe", "qwen3next", "qwen35", "qwen35moe"),
-    ),
-    False,
-)
-
 
 @dataclass(frozen=True)
 class SpecialIds:
@@ -130,8 +114,10 @@ def read_special_ids(file: GGUFFile, vocabulary: Vocabulary, model: str, bos_by_
 
 def adds_bos(file: GGUFFile, model: str, bos_by_pre: bool = False) -> bool:
     """Whether BOS, if it exists, is added before every text: as set in the file, else the usual default."""
-    default = model in ("bert", "llama") or bos_by_pre
-    return flag(file, "add_bos_token", _BOS_BY_ARCHITECTURE.get(file.architecture, default))
+    default = ARCHITECTURES.get(file.architecture, UNKNOWN).add_bos
+    if default is None:
+        default = model in ("bert", "llama") or bos_by_pre
+    return flag(file, "add_bos_token", default)
 
 
 def _ends(file: GGUFFile, vocabulary: Vocabulary, eos: int | None) -> frozenset[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from puna.architectures import ARCHITECTURES, UNKNOWN
 from puna.errors import UnsupportedModelError, shown
 from puna.gguf.metadata import flag, invalid
 
@@ -106,43 +107,25 @@ def _activation(file: GGUFFile) -> str:
     return "" if file.get("use_gelu") is None else "quick gelu"
 
 
-#: Towers in the text model's file, by `general.architecture`: module in `towers/` and class.
-_TOWERS: Final = {
-    "deepseekocr": ("deepseek_ocr", "DeepSeekOcrVision"),
-    "gemma3": ("gemma3", "Gemma3Vision"),
-    "gemma4": ("gemma4", "Gemma4Vision"),
-    "glmocr": ("glm_ocr", "GlmOcrVision"),
-    "llama4": ("llama4", "Llama4Vision"),
-    "lfm2": ("lfm2", "Lfm2Vision"),
-    "lfm2moe": ("lfm2", "Lfm2Vision"),
-    "mistral3": ("pixtral", "PixtralVision"),
-    "mllama": ("mllama", "MllamaVision"),
-    "qwen25vl": ("qwen", "Qwen25Vision"),
-    "qwen35": ("qwen", "Qwen3Vision"),
-    "qwen35moe": ("qwen", "Qwen3Vision"),
-    "qwen3vl": ("qwen", "Qwen3Vision"),
-    "qwen3vlmoe": ("qwen", "Qwen3Vision"),
-}
-
-#: Towers in files of their own, by `clip.projector_type`, and the text architectures that read their rows.
+#: Towers in files of their own, by `clip.projector_type`: "module:Class" in `towers/`.
 _PROJECTORS: Final = {
-    "deepseekocr": (("deepseek_ocr", "DeepSeekOcrVisionBeside"), ("deepseek2-ocr",)),
-    "gemma3": (("gemma3", "Gemma3Vision"), ("gemma3",)),
-    "gemma3nv": (("gemma3n", "Gemma3nVision"), ("gemma3n",)),
-    "gemma4v": (("gemma4", "Gemma4Vision"), ("gemma4",)),
-    "glm4v": (("glm_ocr", "GlmOcrVision"), ("glm4", "glm4moe")),
-    "llama4": (("llama4", "Llama4Vision"), ("llama4",)),
-    "idefics3": (("idefics3", "Idefics3Vision"), ("llama",)),
-    "internvl": (("internvl", "InternVision"), ("gpt-oss", "llama", "qwen2", "qwen3", "qwen3moe")),
-    "lfm2": (("lfm2", "Lfm2Vision"), ("lfm2", "lfm2moe")),
-    "llava-next": (("llava", "LlavaNextVision"), ("llama", "qwen2")),
-    "minicpmv4_6": (("minicpmv", "MiniCPM46Vision"), ("qwen35",)),
-    "mlp": (("llava", "LlavaVision"), ("llama",)),
-    "pixtral": (("pixtral", "PixtralVision"), ("llama", "mistral3")),
-    "resampler": (("minicpmv", "MiniCPMVision"), ("llama", "qwen2", "qwen3")),
-    "qwen2.5vl_merger": (("qwen", "Qwen25Vision"), ("qwen2vl",)),
-    "qwen2vl_merger": (("qwen", "Qwen2Vision"), ("qwen2vl",)),
-    "qwen3vl_merger": (("qwen", "Qwen3Vision"), ("qwen35", "qwen35moe", "qwen3vl", "qwen3vlmoe")),
+    "deepseekocr": "deepseek_ocr:DeepSeekOcrVisionBeside",
+    "gemma3": "gemma3:Gemma3Vision",
+    "gemma3nv": "gemma3n:Gemma3nVision",
+    "gemma4v": "gemma4:Gemma4Vision",
+    "glm4v": "glm_ocr:GlmOcrVision",
+    "llama4": "llama4:Llama4Vision",
+    "idefics3": "idefics3:Idefics3Vision",
+    "internvl": "internvl:InternVision",
+    "lfm2": "lfm2:Lfm2Vision",
+    "llava-next": "llava:LlavaNextVision",
+    "minicpmv4_6": "minicpmv:MiniCPM46Vision",
+    "mlp": "llava:LlavaVision",
+    "pixtral": "pixtral:PixtralVision",
+    "resampler": "minicpmv:MiniCPMVision",
+    "qwen2.5vl_merger": "qwen:Qwen25Vision",
+    "qwen2vl_merger": "qwen:Qwen2Vision",
+    "qwen3vl_merger": "qwen:Qwen3Vision",
 }
 
 PROJECTOR_ARCHITECTURE: Final = "clip"
@@ -154,13 +137,13 @@ def tower_in(file: GGUFFile) -> type[VisionTower] | None:
     """Return the tower class for a model's own file; None if it has no tower or an unsupported one."""
     if not has_tower(file):
         return None
-    return _class(*_TOWERS[file.architecture])
+    return _class(ARCHITECTURES[file.architecture].tower)
 
 
 def has_tower(file: GGUFFile) -> bool:
     """Whether a model's own file has a supported tower."""
     return (
-        file.architecture in _TOWERS
+        ARCHITECTURES.get(file.architecture, UNKNOWN).tower != ""
         and file.get("vision.block_count") is not None
         and any(name.startswith("v.") for name in file.tensors)
     )
@@ -178,7 +161,7 @@ def projector_type(file: GGUFFile) -> str:
 
 def is_read_by(kind: str, architecture: str) -> bool:
     """Whether a text model of `architecture` reads the rows of a supported tower of this kind."""
-    return kind in _PROJECTORS and architecture in _PROJECTORS[kind][1]
+    return kind in ARCHITECTURES.get(architecture, UNKNOWN).projectors
 
 
 def tower_beside(file: GGUFFile, architecture: str) -> type[VisionTower]:
@@ -186,8 +169,6 @@ def tower_beside(file: GGUFFile, architecture: str) -> type[VisionTower]:
 
     Raises `UnsupportedModelError`.
     """
-    from puna.errors import UnsupportedModelError, shown
-
     if file.architecture != PROJECTOR_ARCHITECTURE:
         raise UnsupportedModelError(
             f"{file.path} is not a projector: its architecture is {shown(file.architecture)}, not 'clip'"
@@ -198,15 +179,16 @@ def tower_beside(file: GGUFFile, architecture: str) -> type[VisionTower]:
             f"{file.path}: projectors of type {shown(kind)} are not supported; "
             f"supported: {', '.join(sorted(_PROJECTORS))}"
         )
-    tower, readers = _PROJECTORS[kind]
-    if architecture not in readers:
+    if not is_read_by(kind, architecture):
+        readers = sorted(name for name, record in ARCHITECTURES.items() if kind in record.projectors)
         raise UnsupportedModelError(
             f"{file.path}: a projector of type {shown(kind)} is for {' or '.join(readers)}, "
             f"not for {shown(architecture)}"
         )
-    return _class(*tower)
+    return _class(_PROJECTORS[kind])
 
 
-def _class(module: str, name: str) -> type[VisionTower]:
+def _class(path: str) -> type[VisionTower]:
+    module, _, name = path.partition(":")
     tower: type[VisionTower] = getattr(importlib.import_module(f"puna.vision.towers.{module}"), name)
     return tower

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
 
+from puna.architectures import ARCHITECTURES, UNKNOWN
 from puna.chat.answers.families.functions import GemmaCalls, LlamaCalls, PythonicCalls
 from puna.chat.answers.families.glimmer import Glimmer, GlimmerCalls
 from puna.chat.answers.families.harmony import Harmony
@@ -192,13 +193,6 @@ _MARKS: Final = (
     _Mark("llama3", ("<|start_header_id|>", '"parameters":')),
 )
 
-#: Families of architectures whose templates do not say how they call.
-_ARCHITECTURES: Final = {
-    "gptoss": "harmony",
-    "gpt-oss": "harmony",
-    "llama4": "llama4",
-}
-
 
 @dataclass(frozen=True)
 class Named:
@@ -281,5 +275,5 @@ def family_by(parser: str, name: str, architecture: str = "", call_tags: Tags | 
     if name == TEMPLATE.name and call_tags is not None:
         return AnswerFamily(name, JsonCalls(call_tags.opening, call_tags.closing))
     if name in ("", PLAIN.name, TEMPLATE.name):
-        name = _ARCHITECTURES.get(architecture, name)
+        name = ARCHITECTURES.get(architecture, UNKNOWN).answers or name
     return FAMILIES.get(name, PLAIN)

@@ -11,6 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import Final
 
+from puna.architectures import ARCHITECTURES, UNKNOWN, DefaultTemplate
 from puna.errors import RequestError, shown
 
 
@@ -57,79 +58,23 @@ RENDERERS: Final = {
 }
 
 
-@dataclass(frozen=True)
-class _Default:
-    """The template of models whose answers end in `end` and whose vocabulary has `token`, if given."""
-
-    template: str
-    end: str = ""
-    token: str = ""
-
-
-_CHATML: Final = _Default("chatml", "<|im_end|>")
-_DEEPSEEK: Final = _Default("deepseek", "<｜end▁of▁sentence｜>", "<｜User｜>")
-_GEMMA: Final = _Default("gemma", "<end_of_turn>")
-_LLAMA: Final = (_Default("llama3.1", "<|eot_id|>", "<|python_tag|>"), _Default("llama3", "<|eot_id|>"))
-
-#: The first match counts. Architectures with mostly base models are absent.
-_BY_ARCHITECTURE: Final = {
-    "cohere2": (_Default("command-a", token="<|START_TEXT|>"), _Default("command-r")),
-    "command-r": (_Default("command-r"),),
-    "deepseek2": (
-        _Default("kimi", token="<|im_middle|>"),
-        _Default("deepseek3.1", token="<｜search▁begin｜>"),
-        _DEEPSEEK,
-        _Default("deepseek2"),
-    ),
-    "ernie4_5": (_Default("ernie"),),
-    "ernie4_5-moe": (_Default("ernie"),),
-    "exaone4": (_Default("exaone4"),),
-    "gemma4": (_Default("gemma4"),),
-    "glm4": (_Default("glm4"),),
-    "glm4moe": (_Default("glm4.5"),),
-    "glm4moelite": (_Default("glm4.7"),),
-    "glmocr": (_Default("glm4.5"),),
-    "gpt-oss": (_Default("gpt-oss"),),
-    "gptoss": (_Default("gpt-oss"),),
-    "granite": (_Default("granite3"),),
-    "granitehybrid": (_Default("granite"),),
-    "granitemoe": (_Default("granite3"),),
-    "hunyuan-dense": (_Default("hunyuan"),),
-    "kimi-linear": (_Default("kimi"),),
-    "lfm2": (_Default("lfm2"),),
-    "lfm2moe": (_Default("lfm2"),),
-    "llama4": (_Default("llama4"),),
-    "minimax-m2": (_Default("minimax"),),
-    "mistral3": (_Default("mistral"),),
-    "mistral4": (_Default("mistral"),),
-    "nemotron_h": (_Default("nemotron2", token="<SPECIAL_11>"),),
-    "nemotron_h_moe": (_Default("nemotron3"),),
-    "olmo2": (_Default("olmo2"),),
-    "olmo3": (_Default("olmo3"),),
-    "olmoe": (_Default("olmo2"),),
-    "phi3": (_Default("phi3", "<|end|>"), _Default("phi4", "<|im_end|>", "<|im_sep|>")),
-    "qwen2": (_Default("qwen2", "<|im_end|>"),),
-    "qwen25vl": (_Default("qwen2", "<|im_end|>"),),
-    "qwen2moe": (_Default("qwen2", "<|im_end|>"),),
-    "qwen2vl": (_Default("qwen2", "<|im_end|>"),),
-    "qwen3": (_Default("qwen3", "<|im_end|>"),),
-    "qwen35": (_Default("qwen3.5"),),
-    "qwen35moe": (_Default("qwen3.5"),),
-    "qwen3moe": (_Default("qwen3", "<|im_end|>"),),
-    "qwen3next": (_Default("qwen3"),),
-    "qwen3vl": (_Default("qwen3"),),
-    "qwen3vlmoe": (_Default("qwen3"),),
-    "rwkv7": (_Default("rwkv"),),
-    "seed_oss": (_Default("seed"),),
-    "smollm3": (_Default("smollm3"),),
-}
+_CHATML: Final = DefaultTemplate("chatml", "<|im_end|>")
+_DEEPSEEK: Final = DefaultTemplate("deepseek", "<｜end▁of▁sentence｜>", "<｜User｜>")
+_GEMMA: Final = DefaultTemplate("gemma", "<end_of_turn>")
+_LLAMA: Final = (
+    DefaultTemplate("llama3.1", "<|eot_id|>", "<|python_tag|>"),
+    DefaultTemplate("llama3", "<|eot_id|>"),
+)
 
 #: For any architecture: a model with this end of turn was trained on conversations of that form.
-_BY_END: Final = (_CHATML, *_LLAMA, _GEMMA, _DEEPSEEK, _Default("mistral", "</s>", "[SYSTEM_PROMPT]"))
+_BY_END: Final = (_CHATML, *_LLAMA, _GEMMA, _DEEPSEEK, DefaultTemplate("mistral", "</s>", "[SYSTEM_PROMPT]"))
 
 #: Tokens that tell models of one architecture apart.
 TELLING_TOKENS: Final = frozenset(
-    one.token for group in (*_BY_ARCHITECTURE.values(), _BY_END) for one in group if one.token
+    one.token
+    for group in (*(record.templates for record in ARCHITECTURES.values()), _BY_END)
+    for one in group
+    if one.token
 )
 
 #: A template that llama.cpp has built in, which files name instead of containing one.
@@ -141,9 +86,9 @@ def default_template(architecture: str, ends: Collection[str], tokens: Collectio
 
     `ends` are the tokens that end the model's answers, and `tokens` the `TELLING_TOKENS` in its vocabulary.
     """
-    for one in (*_BY_ARCHITECTURE.get(architecture, ()), *_BY_END):
+    for one in (*ARCHITECTURES.get(architecture, UNKNOWN).templates, *_BY_END):
         if (not one.end or one.end in ends) and (not one.token or one.token in tokens):
-            return _text(one.template)
+            return _text(one.name)
     return ""
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from puna.architectures import ARCHITECTURES, UNKNOWN
 from puna.config import env_bool
 from puna.errors import InsufficientMemoryError, ModelError, UnsupportedModelError, shown
 from puna.gguf import GGUFFile, open_gguf
 from puna.machine import available_memory
 from puna.model.memory import is_of_images
-from puna.model.published import ALTERNATING
 
 #: Suffixes of an adapter's tensor names.
 A, B = ".lora_a", ".lora_b"
@@ -203,7 +203,7 @@ def spread(
             b = pair.b * np.float32(factor(f"{module.removesuffix('.base_layer')}.{parameter}", pair.rank))
         parts = {"down": b}
         if parameter == "gate_up_proj":
-            alternating = model.architecture in ALTERNATING
+            alternating = ARCHITECTURES.get(model.architecture, UNKNOWN).alternating_experts
             parts = {
                 "gate": b[:, ::2] if alternating else b[:, :width],
                 "up": b[:, 1::2] if alternating else b[:, width:],

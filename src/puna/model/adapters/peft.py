@@ -16,16 +16,15 @@ import numpy as np
 import regex  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
+from puna.architectures import ARCHITECTURES, UNKNOWN
 from puna.errors import ModelError, UnsupportedModelError, shown
 from puna.gguf import GGUFFile, GGUFWriter, open_gguf
 from puna.gguf.metadata import per_layer, required, scalar
 from puna.model.adapters.pairs import MAX_VALUES, A, B, Pair, Pairs, check_room, leaves_out, paired, spread
 from puna.model.published import (
-    AS_THEY_ARE,
     CROSS_LINEARS,
     EXPERT_LINEARS,
     LINEARS,
-    REORDERED,
     T5_LINEARS,
     is_of_another_sense,
     neighbours,
@@ -220,10 +219,10 @@ def read_peft_adapter(config_path: Path, weights: Path, model: GGUFFile) -> Pair
 
     Raises `ModelError` and `UnsupportedModelError`.
     """
-    architecture = model.architecture
-    if architecture not in REORDERED | AS_THEY_ARE:
+    rows = ARCHITECTURES.get(model.architecture, UNKNOWN).rows
+    if not rows:
         raise UnsupportedModelError(
-            f"{weights}: the modules of {architecture} are not known; convert the adapter to GGUF "
+            f"{weights}: the modules of {model.architecture} are not known; convert the adapter to GGUF "
             "with llama.cpp's convert_lora_to_gguf.py"
         )
     settings = PeftSettings.read(config_path)
@@ -244,7 +243,7 @@ def read_peft_adapter(config_path: Path, weights: Path, model: GGUFFile) -> Pair
         if half == "B" and values.ndim == 2 and values.size:
             with np.errstate(over="ignore"):
                 values = values * np.float32(settings.factor(module, values.shape[1]))
-            if architecture in REORDERED:
+            if rows == "paired":
                 values = _reordered(tensor, values, model)
         whole = tensor + (A if half == "A" else B)
         if expert is None:

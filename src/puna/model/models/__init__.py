@@ -1,1 +1,1 @@
-"""Architectures, one file each; `puna.model.registry` maps names to them."""
+"""Architectures, one file each; `puna.architectures` names them."""

@@ -1,4 +1,4 @@
-"""Decoders that differ from the usual by a few keys and names."""
+"""Lineages of one or two architectures, each told apart from the usual decoder by a few keys and names."""
 
 from __future__ import annotations
 

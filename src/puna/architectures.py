@@ -1,0 +1,426 @@
+"""What Puna knows of each architecture, by the name a file has for it (`general.architecture`).
+
+Code is named as text, so that only the modules a model needs are imported. To add an architecture, write its
+model and its record here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+
+@dataclass(frozen=True)
+class DefaultTemplate:
+    """A chat template for models whose answers end in `end` and whose vocabulary has `token`, if given."""
+
+    name: str  # of a file in `puna.chat.templates`
+    end: str = ""
+    token: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """The code, conventions and defaults of models of one architecture."""
+
+    model: str = ""  # "module:Class" in `puna.model.models`; empty if only its vocabulary can be read
+    tower: str = ""  # "module:Class" in `puna.vision.towers`, for vision towers in the model's own file
+    projectors: tuple[str, ...] = ()  # types of vision towers in files of their own whose rows it reads
+    converters: tuple[str, ...] = ()  # modules in `puna.convert.families` that write it
+    #: Order of the rows of queries and keys beside those of transformers, where rotated pairs are half a head
+    #: apart: "published" is the same, "paired" has them side by side. Empty if the model's modules are named
+    #: in ways that adapters of PEFT cannot be read for.
+    rows: Literal["", "published", "paired"] = ""
+    alternating_experts: bool = False  # published experts alternate rows of gate and up
+    pre: str = ""  # pre-tokenizer of files that name none
+    add_bos: bool | None = None  # default of `add_bos_token`; None: depends on the kind of vocabulary
+    strips_before_mask: bool = False  # the mask token removes the whitespace before it
+    templates: tuple[DefaultTemplate, ...] = ()  # for files without one; the first that fits
+    answers: str = ""  # family of answers, where templates do not show it
+    has_70b: bool = False  # with 80 layers it is a 70B model, which llama.cpp quantises with finer values
+
+
+#: Of architectures without a record.
+UNKNOWN: Final = Architecture()
+
+#: Without `templates` are architectures with mostly base models.
+ARCHITECTURES: Final[Mapping[str, Architecture]] = {
+    "arwkv7": Architecture(model="rwkv7:Arwkv7", converters=("rwkv",)),
+    "bert": Architecture(model="bert:Bert", converters=("bert",), add_bos=True),
+    "cohere2": Architecture(
+        model="cohere:Cohere2",
+        converters=("small_lineages",),
+        rows="published",
+        templates=(DefaultTemplate("command-a", token="<|START_TEXT|>"), DefaultTemplate("command-r")),
+    ),
+    "command-r": Architecture(
+        model="cohere:Cohere",
+        converters=("small_lineages",),
+        rows="published",
+        templates=(DefaultTemplate("command-r"),),
+    ),
+    "deci": Architecture(has_70b=True),
+    "deepseek2": Architecture(
+        model="deepseek2:DeepSeek2",
+        converters=("latent",),
+        pre="deepseek-v3",
+        add_bos=True,
+        templates=(
+            DefaultTemplate("kimi", token="<|im_middle|>"),
+            DefaultTemplate("deepseek3.1", token="<｜search▁begin｜>"),
+            DefaultTemplate("deepseek", end="<｜end▁of▁sentence｜>", token="<｜User｜>"),
+            DefaultTemplate("deepseek2"),
+        ),
+    ),
+    "deepseek2-ocr": Architecture(
+        model="deepseekocr:DeepSeekOcr", projectors=("deepseekocr",), converters=("latent",)
+    ),
+    "deepseekocr": Architecture(
+        model="deepseekocr:DeepSeekOcr",
+        tower="deepseek_ocr:DeepSeekOcrVision",
+        pre="deepseek-v3",
+        add_bos=True,
+    ),
+    "ernie4_5": Architecture(
+        model="ernie4_5:Ernie45",
+        converters=("small_lineages",),
+        rows="published",
+        templates=(DefaultTemplate("ernie"),),
+    ),
+    "ernie4_5-moe": Architecture(
+        model="ernie4_5:Ernie45",
+        converters=("small_lineages",),
+        rows="published",
+        templates=(DefaultTemplate("ernie"),),
+    ),
+    "exaone4": Architecture(
+        model="exaone4:Exaone4",
+        converters=("llama",),
+        rows="published",
+        templates=(DefaultTemplate("exaone4"),),
+    ),
+    "falcon-h1": Architecture(model="falcon_h1:FalconH1", converters=("mamba",)),
+    "gemma": Architecture(model="gemma:Gemma", converters=("gemma",), rows="published"),
+    "gemma-embedding": Architecture(model="gemma_embedding:GemmaEmbedding", converters=("gemma",)),
+    "gemma2": Architecture(model="gemma2:Gemma2", converters=("gemma",), rows="published", add_bos=True),
+    "gemma3": Architecture(
+        model="gemma3:Gemma3",
+        tower="gemma3:Gemma3Vision",
+        projectors=("gemma3",),
+        converters=("gemma",),
+        rows="published",
+        add_bos=True,
+    ),
+    "gemma3n": Architecture(
+        model="gemma3n:Gemma3n",
+        projectors=("gemma3nv",),
+        converters=("gemma",),
+        rows="published",
+        add_bos=True,
+    ),
+    "gemma4": Architecture(
+        model="gemma4:Gemma4",
+        tower="gemma4:Gemma4Vision",
+        projectors=("gemma4v",),
+        converters=("gemma",),
+        rows="published",
+        pre="gemma4",
+        add_bos=False,
+        templates=(DefaultTemplate("gemma4"),),
+    ),
+    "glm4": Architecture(
+        model="glm4:Glm4",
+        projectors=("glm4v",),
+        converters=("small_lineages",),
+        templates=(DefaultTemplate("glm4"),),
+    ),
+    "glm4moe": Architecture(
+        model="glm4moe:Glm4Moe",
+        projectors=("glm4v",),
+        converters=("small_lineages",),
+        rows="published",
+        templates=(DefaultTemplate("glm4.5"),),
+    ),
+    "glm4moelite": Architecture(
+        model="deepseek2:DeepSeek2", pre="dbrx", add_bos=False, templates=(DefaultTemplate("glm4.7"),)
+    ),
+    "glmocr": Architecture(
+        model="glmocr:GlmOcr",
+        tower="glm_ocr:GlmOcrVision",
+        pre="dbrx",
+        add_bos=False,
+        templates=(DefaultTemplate("glm4.5"),),
+    ),
+    "gpt-oss": Architecture(
+        model="gpt_oss:GptOss",
+        projectors=("internvl",),
+        converters=("small_lineages",),
+        rows="published",
+        alternating_experts=True,
+        pre="gpt-4o",
+        add_bos=False,
+        templates=(DefaultTemplate("gpt-oss"),),
+        answers="harmony",
+    ),
+    "gptoss": Architecture(
+        model="gpt_oss:GptOss",
+        pre="gpt-4o",
+        add_bos=False,
+        templates=(DefaultTemplate("gpt-oss"),),
+        answers="harmony",
+    ),
+    "granite": Architecture(
+        model="granite:Granite",
+        converters=("hybrids", "llama"),
+        rows="paired",
+        templates=(DefaultTemplate("granite3"),),
+    ),
+    "granitehybrid": Architecture(
+        model="granitehybrid:GraniteHybrid",
+        converters=("hybrids",),
+        rows="paired",
+        templates=(DefaultTemplate("granite"),),
+    ),
+    "granitemoe": Architecture(
+        model="granite:Granite",
+        converters=("hybrids", "mamba"),
+        rows="paired",
+        templates=(DefaultTemplate("granite3"),),
+    ),
+    "hunyuan-dense": Architecture(
+        model="hunyuan:HunyuanDense",
+        converters=("small_lineages",),
+        rows="published",
+        templates=(DefaultTemplate("hunyuan"),),
+    ),
+    "jina-bert-v2": Architecture(model="jina_bert_v2:JinaBertV2", converters=("bert",)),
+    "jina-bert-v3": Architecture(
+        model="jina_bert_v3:JinaBertV3", converters=("bert",), add_bos=True, strips_before_mask=True
+    ),
+    "kimi-linear": Architecture(
+        model="kimi_linear:KimiLinear", converters=("delta",), templates=(DefaultTemplate("kimi"),)
+    ),
+    "laguna": Architecture(add_bos=True),
+    "lfm2": Architecture(
+        model="lfm2:Lfm2",
+        tower="lfm2:Lfm2Vision",
+        projectors=("lfm2",),
+        converters=("convolutional",),
+        add_bos=True,
+        templates=(DefaultTemplate("lfm2"),),
+    ),
+    "lfm2moe": Architecture(
+        model="lfm2:Lfm2",
+        tower="lfm2:Lfm2Vision",
+        projectors=("lfm2",),
+        converters=("convolutional",),
+        add_bos=True,
+        templates=(DefaultTemplate("lfm2"),),
+    ),
+    "llama": Architecture(
+        has_70b=True,
+        model="llama:Llama",
+        projectors=("idefics3", "internvl", "llava-next", "mlp", "pixtral", "resampler"),
+        converters=("llama", "minicpm"),
+        rows="paired",
+        add_bos=True,
+    ),
+    "llama4": Architecture(
+        model="llama4:Llama4",
+        tower="llama4:Llama4Vision",
+        projectors=("llama4",),
+        converters=("llama4",),
+        pre="gpt-4o",
+        add_bos=True,
+        templates=(DefaultTemplate("llama4"),),
+        answers="llama4",
+    ),
+    "mamba": Architecture(model="mamba:MambaDecoder", converters=("mamba",)),
+    "mamba2": Architecture(model="mamba2:Mamba2Decoder", converters=("mamba",)),
+    "mimo2": Architecture(model="mimo2:MiMo2", converters=("qwen",), rows="published"),
+    "minimax-m2": Architecture(
+        model="minimax_m2:MiniMaxM2",
+        converters=("small_lineages",),
+        rows="published",
+        templates=(DefaultTemplate("minimax"),),
+    ),
+    "mistral3": Architecture(
+        model="mistral3:Mistral3",
+        tower="pixtral:PixtralVision",
+        projectors=("pixtral",),
+        converters=("small_lineages",),
+        rows="paired",
+        pre="tekken",
+        add_bos=True,
+        templates=(DefaultTemplate("mistral"),),
+    ),
+    "mistral4": Architecture(
+        model="deepseek2:DeepSeek2", converters=("latent",), templates=(DefaultTemplate("mistral"),)
+    ),
+    "mllama": Architecture(
+        model="mllama:Mllama",
+        tower="mllama:MllamaVision",
+        converters=("llama4",),
+        rows="paired",
+        pre="dbrx",
+        add_bos=True,
+    ),
+    "modern-bert": Architecture(model="modern_bert:ModernBert", converters=("bert",)),
+    "nemotron_h": Architecture(
+        model="nemotron_h:NemotronH",
+        converters=("hybrids",),
+        pre="qwen2",
+        add_bos=False,
+        templates=(DefaultTemplate("nemotron2", token="<SPECIAL_11>"),),
+    ),
+    "nemotron_h_moe": Architecture(
+        model="nemotron_h:NemotronH",
+        converters=("hybrids",),
+        pre="qwen2",
+        add_bos=False,
+        templates=(DefaultTemplate("nemotron3"),),
+    ),
+    "nemotron_h_omni": Architecture(pre="qwen2", add_bos=False),
+    "nomic-bert": Architecture(model="nomic_bert:NomicBert", converters=("bert",), add_bos=True),
+    "nomic-bert-moe": Architecture(
+        model="nomic_bert_moe:NomicBertMoe", converters=("bert",), add_bos=True, strips_before_mask=True
+    ),
+    "olmo2": Architecture(
+        model="olmo2:Olmo2",
+        converters=("small_lineages",),
+        rows="published",
+        templates=(DefaultTemplate("olmo2"),),
+    ),
+    "olmo3": Architecture(
+        model="olmo2:Olmo2",
+        rows="published",
+        pre="dbrx",
+        add_bos=False,
+        templates=(DefaultTemplate("olmo3"),),
+    ),
+    "olmoe": Architecture(
+        model="olmoe:Olmoe",
+        converters=("small_lineages",),
+        rows="published",
+        templates=(DefaultTemplate("olmo2"),),
+    ),
+    "phi3": Architecture(
+        model="phi3:Phi3",
+        converters=("llama",),
+        rows="published",
+        templates=(
+            DefaultTemplate("phi3", end="<|end|>"),
+            DefaultTemplate("phi4", end="<|im_end|>", token="<|im_sep|>"),
+        ),
+    ),
+    "qwen2": Architecture(
+        has_70b=True,
+        model="qwen2:Qwen2",
+        projectors=("internvl", "llava-next", "resampler"),
+        converters=("qwen", "minicpm"),
+        rows="published",
+        pre="qwen2",
+        add_bos=True,
+        templates=(DefaultTemplate("qwen2", end="<|im_end|>"),),
+    ),
+    "qwen25vl": Architecture(
+        model="qwen2vl:Qwen2VL",
+        tower="qwen:Qwen25Vision",
+        pre="qwen2",
+        add_bos=False,
+        templates=(DefaultTemplate("qwen2", end="<|im_end|>"),),
+    ),
+    "qwen2moe": Architecture(
+        model="qwen2moe:Qwen2Moe",
+        converters=("qwen",),
+        rows="published",
+        templates=(DefaultTemplate("qwen2", end="<|im_end|>"),),
+    ),
+    "qwen2vl": Architecture(
+        model="qwen2vl:Qwen2VL",
+        projectors=("qwen2.5vl_merger", "qwen2vl_merger"),
+        converters=("qwen",),
+        rows="published",
+        templates=(DefaultTemplate("qwen2", end="<|im_end|>"),),
+    ),
+    "qwen3": Architecture(
+        model="qwen3:Qwen3",
+        projectors=("internvl", "resampler"),
+        converters=("qwen", "minicpm"),
+        rows="published",
+        pre="qwen2",
+        add_bos=True,
+        templates=(DefaultTemplate("qwen3", end="<|im_end|>"),),
+    ),
+    "qwen35": Architecture(
+        model="qwen3next:Qwen3Next",
+        tower="qwen:Qwen3Vision",
+        projectors=("minicpmv4_6", "qwen3vl_merger"),
+        converters=("delta",),
+        pre="qwen35",
+        add_bos=False,
+        templates=(DefaultTemplate("qwen3.5"),),
+    ),
+    "qwen35moe": Architecture(
+        model="qwen3next:Qwen3Next",
+        tower="qwen:Qwen3Vision",
+        projectors=("qwen3vl_merger",),
+        converters=("delta",),
+        pre="qwen35",
+        add_bos=False,
+        templates=(DefaultTemplate("qwen3.5"),),
+    ),
+    "qwen3moe": Architecture(
+        model="qwen3:Qwen3",
+        projectors=("internvl",),
+        converters=("qwen",),
+        rows="published",
+        pre="qwen2",
+        add_bos=True,
+        templates=(DefaultTemplate("qwen3", end="<|im_end|>"),),
+    ),
+    "qwen3next": Architecture(
+        model="qwen3next:Qwen3Next",
+        converters=("delta",),
+        rows="published",
+        pre="qwen2",
+        add_bos=False,
+        templates=(DefaultTemplate("qwen3"),),
+    ),
+    "qwen3vl": Architecture(
+        model="qwen3vl:Qwen3VL",
+        tower="qwen:Qwen3Vision",
+        projectors=("qwen3vl_merger",),
+        converters=("qwen",),
+        rows="published",
+        pre="qwen2",
+        add_bos=False,
+        templates=(DefaultTemplate("qwen3"),),
+    ),
+    "qwen3vlmoe": Architecture(
+        model="qwen3vl:Qwen3VL",
+        tower="qwen:Qwen3Vision",
+        projectors=("qwen3vl_merger",),
+        converters=("qwen",),
+        rows="published",
+        pre="qwen2",
+        add_bos=False,
+        templates=(DefaultTemplate("qwen3"),),
+    ),
+    "rwkv7": Architecture(model="rwkv7:Rwkv7", converters=("rwkv",), templates=(DefaultTemplate("rwkv"),)),
+    "seed_oss": Architecture(
+        model="seed_oss:SeedOss",
+        converters=("llama",),
+        rows="published",
+        templates=(DefaultTemplate("seed"),),
+    ),
+    "smollm3": Architecture(
+        model="smollm3:SmolLM3", converters=("llama",), rows="paired", templates=(DefaultTemplate("smollm3"),)
+    ),
+    "starcoder2": Architecture(
+        model="starcoder2:Starcoder2", converters=("small_lineages",), rows="published"
+    ),
+    "t5": Architecture(model="t5:T5", converters=("t5",), rows="published"),
+    "t5encoder": Architecture(model="t5encoder:T5Encoder", converters=("t5",), rows="published"),
+}

@@ -1,0 +1,97 @@
+"""The table of architectures is the one place that says what a model's architecture means."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from puna import architectures
+from puna.architectures import ARCHITECTURES, Architecture
+from puna.chat.answers.registry import FAMILIES
+from puna.chat.templates.defaults import default_template
+from puna.convert.registry import text_families
+from puna.tokenizer.patterns import BY_NAME
+from puna.vision import registry as vision_registry
+from puna.vision.registry import is_read_by
+
+SOURCE = Path(architectures.__file__).parent
+
+#: Files where words that are also architectures' names mean something else.
+NAMES_OF_OTHERS = {
+    "chat/answers/registry.py": "families of answers, and parsers",
+    "chat/templates/defaults.py": "renderers and templates",
+    "chat/templates/model_facts.py": "kinds of vocabularies",
+    "convert/towers/assumed.py": "projector types",
+    "convert/towers/clip.py": "projector types",
+    "convert/towers/deepseek_ocr.py": "projector types",
+    "convert/towers/llama.py": "projector types",
+    "convert/vocabulary.py": "kinds of vocabularies",
+    "tokenizer/load.py": "kinds of vocabularies",
+    "tokenizer/patterns.py": "pre-tokenizers",
+    "tokenizer/special_ids.py": "kinds of vocabularies",
+    "vision/registry.py": "projector types",
+}
+#: Arguments with such words, which name a pre-tokenizer or a kind of vocabulary.
+OTHER_ARGUMENTS = {"pre", "vocabulary"}
+
+RECORDS = pytest.mark.parametrize("record", ARCHITECTURES.values(), ids=ARCHITECTURES.keys())
+
+
+@RECORDS
+def test_named_code_exists(record: Architecture) -> None:
+    for package, path in (("model.models", record.model), ("vision.towers", record.tower)):
+        if path:
+            module, _, name = path.partition(":")
+            assert hasattr(importlib.import_module(f"puna.{package}.{module}"), name)
+
+
+@RECORDS
+def test_named_conventions_exist(record: Architecture) -> None:
+    assert not record.pre or record.pre in BY_NAME
+    assert not record.answers or record.answers in FAMILIES
+    assert all(kind in vision_registry._PROJECTORS for kind in record.projectors)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_default_templates_exist(name: str) -> None:
+    for template in ARCHITECTURES[name].templates:
+        assert default_template(name, {template.end}, {template.token})
+
+
+def test_every_projector_is_read_by_an_architecture() -> None:
+    for kind in vision_registry._PROJECTORS:
+        assert any(is_read_by(kind, name) for name in ARCHITECTURES)
+
+
+def test_records_name_the_converters_that_write_them() -> None:
+    writers = defaultdict(set)
+    for path in (SOURCE / "convert" / "families").glob("[!_]*.py"):
+        for family in importlib.import_module(f"puna.convert.families.{path.stem}").FAMILIES:
+            writers[family.architecture].add(path.stem)
+    assert {family.architecture for family in text_families()} == writers.keys()
+    assert writers == {
+        name: set(record.converters) for name, record in ARCHITECTURES.items() if record.converters
+    }
+
+
+def test_an_architecture_is_named_in_three_files_at_most() -> None:
+    places = defaultdict(set)
+    for path in SOURCE.rglob("*.py"):
+        file = path.relative_to(SOURCE).as_posix()
+        if file in NAMES_OF_OTHERS:
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        others = {
+            id(node.value)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.keyword) and node.arg in OTHER_ARGUMENTS
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and node.value in ARCHITECTURES and id(node) not in others:
+                places[node.value].add(file)
+    assert places.keys() == ARCHITECTURES.keys()
+    assert {name: sorted(files) for name, files in places.items() if len(files) > 3} == {}
