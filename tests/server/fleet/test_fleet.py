@@ -15,7 +15,7 @@ import pytest
 
 from puna.errors import InsufficientMemoryError, RunnerError
 from puna.protocol import Load, Loaded, Pong
-from puna.runner.tally import Tally
+from puna.runner.client import Tally
 from puna.server.fleet.fleet import Fleet
 from puna.server.fleet.resident import Launcher, LoadPlan
 from puna.server.metrics import Metrics

@@ -1,24 +1,23 @@
-"""An answer with everything in it, and ways to cut it into pieces."""
+"""An answer with thinking, text and calls, and ways to cut it into chunks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from puna.protocol import CallDelta
-from puna.server.jobs.service import AnswerDelta
+from puna.protocol import CallDelta, Chunk
 
 #: Thinking, text, calls and text.
-ANSWER: Sequence[AnswerDelta] = (
-    AnswerDelta("", "hm, well"),
-    AnswerDelta("I look."),
-    AnswerDelta("", calls=[CallDelta(0, "a", "f", '{"x": 1}')]),
-    AnswerDelta("", calls=[CallDelta(1, "b", "g", "{}")]),
-    AnswerDelta("Done."),
+ANSWER: Sequence[Chunk] = (
+    Chunk(1, "", "hm, well"),
+    Chunk(1, "I look."),
+    Chunk(1, "", calls=[CallDelta(0, "a", "f", '{"x": 1}')]),
+    Chunk(1, "", calls=[CallDelta(1, "b", "g", "{}")]),
+    Chunk(1, "Done."),
 )
 
 
-def cut(pieces: Sequence[AnswerDelta], sizes: Sequence[int]) -> Iterator[AnswerDelta]:
-    """The answer in pieces of these sizes, in characters; what is left over comes in whole."""
+def cut(pieces: Sequence[Chunk], sizes: Sequence[int]) -> Iterator[Chunk]:
+    """Cut the answer into chunks of these sizes, in characters; the rest of each piece stays whole."""
     left = list(sizes)
     for piece in pieces:
         call = piece.calls[0] if piece.calls else None
@@ -29,7 +28,7 @@ def cut(pieces: Sequence[AnswerDelta], sizes: Sequence[int]) -> Iterator[AnswerD
             part, text = text[:size], text[size:]
             if call:
                 head = (call.id, call.name) if begin else ("", "")
-                yield AnswerDelta("", calls=[CallDelta(call.index, *head, part)])
+                yield Chunk(1, "", calls=[CallDelta(call.index, *head, part)])
             else:
-                yield AnswerDelta(part if piece.text else "", part if piece.thinking else "")
+                yield Chunk(1, part if piece.text else "", part if piece.thinking else "")
             begin = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from puna.errors import RequestError
-from puna.server.jobs.checks import check_top_logprobs
+from puna.server.jobs.jobs import check_top_logprobs
 
 
 @pytest.mark.scenario(231)

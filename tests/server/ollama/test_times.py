@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from puna.server.ollama.models import in_local_time, in_utc, utc_now
+from puna.server.ollama.reply import in_local_time, in_utc, utc_now
 
 #: 2026-05-24 08:00:00 UTC, from the samples of the API.
 SAMPLE_S = 1779609600

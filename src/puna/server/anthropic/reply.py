@@ -1,4 +1,4 @@
-"""What the routes of Anthropic's API answer, as `/openapi.json` describes it."""
+"""Replies of Anthropic's API: messages, whole and as events."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from puna.server.jobs.answer import AnswerBuilder, Segment, SegmentDelta
 from puna.server.jobs.service import Finished
-from puna.server.jobs.tools import Segment, SegmentDelta
 
 
 class TextBlock(msgspec.Struct, tag_field="type", tag="text"):
@@ -118,122 +118,114 @@ class MessageStop(msgspec.Struct, tag_field="type", tag="message_stop"):
 MessageEvent = MessageStart | PingEvent | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop
 
 
-#: Clients send thinking back only with a signature. There is nothing to be forged here, so nothing is signed.
+#: Clients send thinking back only with a signature. Nothing here can be forged, so nothing is signed.
 _SIGNATURE: Final = "unsigned"
 
-Event = dict[str, Any]
 
-
-class MessageShape:
-    """How one answer is written. `stops` are the request's own stop strings."""
+class MessageWriter:
+    """Writes one answer. `stops` are the request's own stop strings."""
 
     def __init__(self, model: str, stops: Sequence[str] = ()) -> None:
+        self._model = model
         self._stops = stops
-        self._head = {
-            "id": f"msg_{secrets.token_hex(12)}",
-            "type": "message",
-            "role": "assistant",
-            "model": model,
-        }
+        self._id = f"msg_{secrets.token_hex(12)}"
 
-    def whole(self, segments: Sequence[Segment], end: Finished) -> dict[str, Any]:
-        content = [_whole_block(segment) for segment in segments]
-        called = any(block["type"] == "tool_use" for block in content)
-        return {**self._head, "content": content, **self._reason(called, end), "usage": _usage(end)} | (
-            _warnings(end)
-        )
+    def whole(self, answer: AnswerBuilder) -> MessageReply:
+        content = [_whole_block(segment) for segment in answer.segments]
+        called = any(isinstance(block, ToolUseBlock) for block in content)
+        stop = self._stop(called, answer.end)
+        reply = self._message(content, _usage(answer.end), stop.stop_reason, stop.stop_sequence)
+        reply.warnings, reply.shifted = _own_fields(answer.end)
+        return reply
 
-    def started(self, prompt_tokens: int) -> Iterator[Event]:
-        usage = {"input_tokens": prompt_tokens, "output_tokens": 0}
-        message: Event = {
-            **self._head,
-            "content": [],
-            "stop_reason": None,
-            "stop_sequence": None,
-            "usage": usage,
-        }
-        yield {"type": "message_start", "message": message}
-        yield {"type": "ping"}
+    def started(self, prompt_tokens: int) -> Iterator[MessageEvent]:
+        yield MessageStart(self._message([], MessageUsage(prompt_tokens, 0)))
+        yield PingEvent()
 
-    def events(self, step: SegmentDelta) -> Iterator[Event]:
-        segment = step.segment
-        match step.what:
+    def events(self, delta: SegmentDelta) -> Iterator[MessageEvent]:
+        segment = delta.segment
+        match delta.what:
             case "begin":
-                yield {
-                    "type": "content_block_start",
-                    "index": segment.number,
-                    "content_block": _empty_block(segment),
-                }
+                yield BlockStart(segment.number, _empty_block(segment))
             case "more":
-                yield _delta(segment, _added(segment, step.text))
+                yield BlockDelta(segment.number, _added(segment, delta.text))
             case "end":
                 if segment.kind == "thinking":
-                    yield _delta(segment, {"type": "signature_delta", "signature": _SIGNATURE})
-                yield {"type": "content_block_stop", "index": segment.number}
+                    yield BlockDelta(segment.number, SignatureDelta(_SIGNATURE))
+                yield BlockStop(segment.number)
 
-    def ended(self, called: bool, end: Finished) -> Iterator[Event]:
-        yield {
-            "type": "message_delta",
-            "delta": self._reason(called, end),
-            "usage": _usage(end),
-            **_warnings(end),
-        }
-        yield {"type": "message_stop"}
+    def ended(self, answer: AnswerBuilder) -> Iterator[MessageEvent]:
+        delta = MessageDelta(self._stop(bool(answer.calls), answer.end), _usage(answer.end))
+        delta.warnings, delta.shifted = _own_fields(answer.end)
+        yield delta
+        yield MessageStop()
 
-    def _reason(self, called: bool, end: Finished) -> dict[str, Any]:
+    def _message(
+        self,
+        content: list[ContentBlock],
+        usage: MessageUsage,
+        stop_reason: StopReason | None = None,
+        stop_sequence: str | None = None,
+    ) -> MessageReply:
+        return MessageReply(
+            id=self._id,
+            type="message",
+            role="assistant",
+            model=self._model,
+            content=content,
+            stop_reason=stop_reason,
+            stop_sequence=stop_sequence,
+            usage=usage,
+        )
+
+    def _stop(self, called: bool, end: Finished) -> StopDelta:
         done = end.done
         if done.reason == "length":
-            return {"stop_reason": "max_tokens", "stop_sequence": None}
+            return StopDelta("max_tokens", None)
         if done.stop is not None and done.stop in self._stops:
-            return {"stop_reason": "stop_sequence", "stop_sequence": done.stop}
-        return {"stop_reason": "tool_use" if called else "end_turn", "stop_sequence": None}
+            return StopDelta("stop_sequence", done.stop)
+        return StopDelta("tool_use" if called else "end_turn", None)
 
 
-def _usage(end: Finished) -> dict[str, int]:
-    """Tokens; those of the prompt that were cached count apart, as in Anthropic's API."""
+def _usage(end: Finished) -> MessageUsage:
+    """Count tokens; cached ones of the prompt are counted separately, as in Anthropic's API."""
     done = end.done
-    return {
-        "input_tokens": done.prompt_eval_count - done.cached,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": done.cached,
-        "output_tokens": done.eval_count,
-    }
+    return MessageUsage(
+        input_tokens=done.prompt_eval_count - done.cached,
+        output_tokens=done.eval_count,
+        cache_creation_input_tokens=0,
+        cache_read_input_tokens=done.cached,
+    )
 
 
-def _warnings(end: Finished) -> dict[str, Any]:
-    """Puna's own fields."""
-    found = {"warnings": end.warnings, "shifted": end.done.shifted}
-    return {name: value for name, value in found.items() if value}
+def _own_fields(end: Finished) -> tuple[list[str] | UnsetType, int | UnsetType]:
+    return list(end.warnings) or UNSET, end.done.shifted or UNSET
 
 
-def _whole_block(segment: Segment) -> dict[str, Any]:
+def _whole_block(segment: Segment) -> ContentBlock:
     match segment.kind:
         case "thinking":
-            return {"type": "thinking", "thinking": segment.text, "signature": _SIGNATURE}
+            return ThinkingBlock(segment.text, _SIGNATURE)
         case "text":
-            return {"type": "text", "text": segment.text}
+            return TextBlock(segment.text)
     if (arguments := segment.arguments) is None:
-        return {"type": "text", "text": segment.unfinished}
-    return {"type": "tool_use", "id": segment.id, "name": segment.name, "input": arguments}
+        return TextBlock(segment.unfinished)
+    return ToolUseBlock(segment.id, segment.name, arguments)
 
 
-def _empty_block(segment: Segment) -> dict[str, Any]:
+def _empty_block(segment: Segment) -> ContentBlock:
     match segment.kind:
         case "thinking":
-            return {"type": "thinking", "thinking": "", "signature": ""}
+            return ThinkingBlock("", "")
         case "text":
-            return {"type": "text", "text": ""}
-    return {"type": "tool_use", "id": segment.id, "name": segment.name, "input": {}}
+            return TextBlock("")
+    return ToolUseBlock(segment.id, segment.name, {})
 
 
-def _added(segment: Segment, text: str) -> dict[str, str]:
+def _added(segment: Segment, text: str) -> TextDelta | ThinkingDelta | InputJsonDelta:
     match segment.kind:
         case "thinking":
-            return {"type": "thinking_delta", "thinking": text}
+            return ThinkingDelta(text)
         case "text":
-            return {"type": "text_delta", "text": text}
-    return {"type": "input_json_delta", "partial_json": text}
-
-
-def _delta(segment: Segment, delta: dict[str, str]) -> Event:
-    return {"type": "content_block_delta", "index": segment.number, "delta": delta}
+            return TextDelta(text)
+    return InputJsonDelta(text)

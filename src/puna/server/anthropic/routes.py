@@ -4,40 +4,38 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator
-from typing import Any
 
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from puna.protocol import Chunk, Prompted
 from puna.server.anthropic import models
-from puna.server.anthropic.reply import CountedTokens, MessageEvent, MessageReply, MessageShape
+from puna.server.anthropic.reply import CountedTokens, MessageEvent, MessageReply, MessageWriter
 from puna.server.anthropic.wire import CountRequest, MessagesRequest
 from puna.server.http.bodies import body_route
 from puna.server.http.replies import SSE, StreamReply, anthropic_error_event, json_reply, named_event, started
+from puna.server.jobs.answer import AnswerBuilder
 from puna.server.jobs.jobs import Job, job, one_job
-from puna.server.jobs.service import AnswerDelta, Finished, Service
-from puna.server.jobs.tools import Segments
+from puna.server.jobs.service import Finished, Service
 
 
 def routes(backend: Service) -> list[Route]:
     async def messages(body: MessagesRequest) -> ASGIApp:
         """Answer a conversation, as Anthropic's API does."""
         todo = one_job(await job(backend, body.asked()))
-        shape, segments = (
-            MessageShape(body.model, body.stop_sequences),
-            Segments(thinking=body.shows_thinking),
-        )
+        writer = MessageWriter(body.model, body.stop_sequences)
+        answer = AnswerBuilder(thinking=body.shows_thinking)
         if body.stream:
-            events = _events(backend, shape, segments, todo)
+            events = _events(backend, writer, answer, todo)
             return StreamReply(await started(events), SSE, anthropic_error_event)
-        return json_reply(await _collected(backend, shape, segments, todo))
+        return json_reply(await _whole(backend, writer, answer, todo))
 
     async def count(body: CountRequest) -> Response:
-        """Tokens of a request."""
+        """Count the tokens of a request."""
         todo = one_job(await job(backend, body.asked()))
         prompt = await backend.render(todo.order, todo.requests[0])
-        return json_reply({"input_tokens": len(prompt.tokens)})
+        return json_reply(CountedTokens(len(prompt.tokens)))
 
     return [
         body_route(
@@ -48,40 +46,30 @@ def routes(backend: Service) -> list[Route]:
     ]
 
 
-async def _collected(backend: Service, shape: MessageShape, segments: Segments, todo: Job) -> dict[str, Any]:
-    async with contextlib.aclosing(backend.generate(todo.order, todo.requests)) as items:
-        async for item in items:
-            if isinstance(item, AnswerDelta):
-                for _ in segments.feed(item):
-                    pass
-            elif isinstance(item, Finished):
-                end = item
-    return shape.whole(segments.all, end)
+async def _whole(backend: Service, writer: MessageWriter, answer: AnswerBuilder, todo: Job) -> MessageReply:
+    async with contextlib.aclosing(backend.generate(todo.order, todo.requests)) as parts:
+        async for part in parts:
+            if isinstance(part, Chunk | Finished):
+                answer.feed(part)
+    return writer.whole(answer)
 
 
 async def _events(
-    backend: Service, shape: MessageShape, segments: Segments, todo: Job
+    backend: Service, writer: MessageWriter, answer: AnswerBuilder, todo: Job
 ) -> AsyncGenerator[bytes, None]:
-    begun = False
-    async with contextlib.aclosing(backend.generate(todo.order, todo.requests)) as items:
-        async for item in items:
+    begun, prompt_tokens = False, 0
+    async with contextlib.aclosing(backend.generate(todo.order, todo.requests)) as parts:
+        async for part in parts:
+            if isinstance(part, Prompted):
+                prompt_tokens = len(part.tokens)
+            if not isinstance(part, Chunk | Finished):
+                continue
             if not begun:
                 begun = True
-                counted = item.prompt_tokens if isinstance(item, AnswerDelta) else _counted(item)
-                for event in shape.started(counted):
+                for event in writer.started(prompt_tokens):
                     yield named_event(event)
-            if isinstance(item, AnswerDelta):
-                for step in segments.feed(item):
-                    for event in shape.events(step):
-                        yield named_event(event)
-            elif isinstance(item, Finished):
-                for step in segments.finish():
-                    for event in shape.events(step):
-                        yield named_event(event)
-                for event in shape.ended(segments.has_calls, item):
+            for delta in answer.feed(part):
+                for event in writer.events(delta):
                     yield named_event(event)
-
-
-def _counted(item: object) -> int:
-    """Tokens of the prompt of an answer that is empty."""
-    return item.done.prompt_eval_count if isinstance(item, Finished) else 0
+    for event in writer.ended(answer):
+        yield named_event(event)

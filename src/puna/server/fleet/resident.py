@@ -27,8 +27,7 @@ from puna.protocol import (
     Prompted,
     Scored,
 )
-from puna.runner.client import LocalRunner
-from puna.runner.tally import Tally
+from puna.runner.client import LocalRunner, Tally
 
 if TYPE_CHECKING:
     from puna.server.settings import Settings

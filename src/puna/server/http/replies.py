@@ -108,9 +108,9 @@ class StreamReply:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def named_event(event: Mapping[str, Any]) -> bytes:
-    """A server-sent event that is called as its `type` says."""
-    return b"event: " + str(event["type"]).encode() + b"\ndata: " + encode(event) + b"\n\n"
+def named_event(event: msgspec.Struct) -> bytes:
+    """Return a struct as a server-sent event named by its tag."""
+    return b"event: " + str(event.__struct_config__.tag).encode() + b"\ndata: " + encode(event) + b"\n\n"
 
 
 async def json_lines(items: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, None]:

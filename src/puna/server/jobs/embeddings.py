@@ -14,12 +14,17 @@ import msgspec.structs
 from puna.chat.templates.author import Author
 from puna.errors import ModelNotFoundError, RequestError
 from puna.protocol import Embed, Embedded
-from puna.server.http.bodies import Name
-from puna.server.jobs.checks import check_inputs
+from puna.server.http.bodies import MAX_INPUTS, Name
 from puna.server.jobs.own_fields import AdapterFields
 from puna.server.jobs.service import LoadRequest, Service, warnings
 from puna.server.jobs.turns import parsing
 from puna.store import StoredModel
+
+
+def check_inputs(count: int) -> None:
+    """Raise RequestError for more texts than one request may have."""
+    if count > MAX_INPUTS:
+        raise RequestError(f"at most {MAX_INPUTS:,} texts can be embedded at once, not {count:,}")
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
-"""From the request of either API to the job to be done: checks, options, prompts.
+"""From a request of any API to its job: checks, options, prompts.
 
 The order of the checks is part of the contract: it decides which error a request with several faults gets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,29 +17,65 @@ from puna.chat.templates.choose import check_capabilities
 from puna.chat.templates.messages import Chat
 from puna.errors import RequestError, shown
 from puna.grammar.format import Format
+from puna.options import THINK_LEVELS
 from puna.protocol import Generate, Prompt
-from puna.server.jobs import checks
 from puna.server.jobs.images import check_remote, fetched
-from puna.server.jobs.service import LoadRequest, Service
+from puna.server.jobs.service import LoadRequest, Service, template_errors
 from puna.server.jobs.turns import parsing
 from puna.server.settings import keep_alive_s
 from puna.store import StoredModel
 from puna.vision.limits import image_limits
 
+_THINK_VALUES = ", ".join(f'"{level}"' for level in THINK_LEVELS) + ", true, or false"
+
+
+def check_top_logprobs(count: int, name: str = "top_logprobs") -> None:
+    """Raise RequestError unless `count` alternatives can be returned."""
+    if not 0 <= count <= 20:
+        raise RequestError(f"{name} must be between 0 and 20")
+
+
+def _check_think(value: Any) -> bool | str | None:
+    """Return a request's `think`: None if absent, a switch, or a level. Raises RequestError."""
+    if value is None or isinstance(value, bool):
+        return value
+    if not isinstance(value, str):
+        raise RequestError(f"think must be a boolean or string ({_THINK_VALUES})")
+    if value not in THINK_LEVELS:
+        raise RequestError(f'invalid think value: "{value}" (must be {_THINK_VALUES})')
+    return value
+
+
+def _check_images(images: Collection[Any], name: str, has: Collection[str]) -> None:
+    """Raise RequestError for images that the model cannot see, and ImageError for too many."""
+    if not images:
+        return
+    if "vision" not in has:
+        raise RequestError(f'"{name}" does not support images (vision)')
+    image_limits().check_count(len(images))
+
+
+def _check_answers(name: str, has: Collection[str], endpoint: str) -> None:
+    """Raise RequestError for a model that embeds or ranks texts.
+
+    A damaged one has no capabilities; loading it says why.
+    """
+    if "embedding" in has or "rerank" in has:
+        raise RequestError(f'"{name}" does not support {endpoint}')
+
 
 @dataclass(frozen=True)
 class GenerationSpec:
-    """What a request asks for, before its model is looked up and anything of it is checked.
+    """A request to generate, before its model is looked up and anything but types is checked.
 
-    `request` is what will be generated, as far as it does not depend on the model: each of `prompts` is to be
-    put into it, and the model's template, opening messages and options are to be added. With `echo` answers
-    begin with their prompt. What is of the wrong type has been refused before; a format is read in its turn.
+    `request` holds everything that does not depend on the model; each of `prompts`, and the model's template,
+    opening messages and options, are added to it later. With `echo`, answers begin with their prompt.
     """
 
     model: str
     endpoint: Literal["generate", "chat"]
     request: Generate
-    prompts: Sequence[Prompt]  # none: only load the model
+    prompts: Sequence[Prompt]  # empty: only load the model
     options: Mapping[str, Any] = field(default_factory=dict)
     keep_alive: Any = None
     think: Any = None
@@ -50,7 +86,7 @@ class GenerationSpec:
     needs: Sequence[str] = ()  # capabilities
     raw: bool = False
     echo: bool = False
-    ignored: Sequence[str] = ()  # sentences about fields that change nothing
+    ignored: Sequence[str] = ()  # sentences about fields without effect
 
 
 @dataclass(frozen=True)
@@ -69,7 +105,7 @@ class Preload:
 
 @dataclass(frozen=True)
 class Job:
-    """Generate what `requests` ask for, once the model is there."""
+    """Generate answers to `requests` once the model is loaded."""
 
     order: LoadRequest
     requests: Sequence[Generate]  # one for each prompt
@@ -82,16 +118,16 @@ class Job:
 
     @property
     def choices(self) -> int:
-        """How many answers there will be."""
+        """Number of answers."""
         return sum(request.samples for request in self.requests)
 
 
 async def job(backend: Service, asked: GenerationSpec) -> Job | Preload | Unload:
-    """Raises the error of the first check that fails."""
+    """Return the job of a request. Raises the error of the first check that fails."""
     request = asked.request
-    think, keep_s = checks.check_think(asked.think), keep_alive_s(asked.keep_alive)
+    think, keep_s = _check_think(asked.think), keep_alive_s(asked.keep_alive)
     check_remote(asked.images, backend.settings.remote_images)
-    checks.check_top_logprobs(request.top_logprobs)
+    check_top_logprobs(request.top_logprobs)
     model = backend.find(asked.model)
     if not asked.prompts and keep_s == 0:
         return Unload(model)
@@ -111,9 +147,9 @@ async def job(backend: Service, asked: GenerationSpec) -> Job | Preload | Unload
             f"the model's parser {shown(author.parser)} is unknown and ignored: its answers are read as its "
             "template says"
         )
-    checks.check_answers(asked.model, has, asked.endpoint)
+    _check_answers(asked.model, has, asked.endpoint)
     check_capabilities(asked.model, has, asked.needs)
-    checks.check_images(asked.images, asked.model, has)
+    _check_images(asked.images, asked.model, has)
     order = backend.order(model, asked.options, keep_s, ignored)
     format = asked.format()
     if not asked.prompts:
@@ -138,14 +174,14 @@ async def job(backend: Service, asked: GenerationSpec) -> Job | Preload | Unload
 
 
 def one_job(todo: Job | Preload | Unload) -> Job:
-    """`todo` of an API with which nothing else can be asked for."""
+    """Return `todo`, for APIs that can only generate. Raises RequestError."""
     if not isinstance(todo, Job):
         raise RequestError("nothing to generate")
     return todo
 
 
 async def _capabilities(author: Author, template: str) -> tuple[str, ...]:
-    with checks.template_errors(came=bool(template)):
+    with template_errors(came=bool(template)):
         if not author.is_parsed():
             await parsing(lambda: author.capabilities)
         return author.capabilities

@@ -83,16 +83,16 @@ class PromptProgress(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Progress:
-    """One of both. The prompt's choice is the first of its answers'."""
+    """Progress of the load or of a prompt; `sample` is the first answer to that prompt."""
 
     load_progress: LoadProgress | None = None
     prompt_progress: PromptProgress | None = None
-    choice: int = 0
+    sample: int = 0
 
     @classmethod
-    def of(cls, event: Evaluated, choice: int) -> Progress:
+    def of(cls, event: Evaluated, sample: int) -> Progress:
         counts = PromptProgress(event.total, event.cached, event.done, _ms(event.duration))
-        return cls(prompt_progress=counts, choice=choice)
+        return cls(prompt_progress=counts, sample=sample)
 
     @property
     def fields(self) -> dict[str, Any]:

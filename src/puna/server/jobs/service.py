@@ -5,23 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, TypeVar
 
-import msgspec.structs
+from msgspec.structs import replace
 
 from puna.chat.templates.model_facts import projector_for
-from puna.errors import ModelNotFoundError, RequestError
+from puna.errors import ModelNotFoundError, RequestError, TemplateError
 from puna.options import Options
-from puna.protocol import CallDelta, Chunk, Done, Evaluated, Generate, Prompted, Scored, TokenLogprob
+from puna.protocol import Chunk, Done, Evaluated, Generate, Prompted, Scored, TokenLogprob
 from puna.server.fleet.fleet import Fleet
 from puna.server.fleet.loading import ProgressCallback
 from puna.server.fleet.resident import LoadPlan, Runner
 from puna.server.http.connections import caller
 from puna.server.http.logs import facts
-from puna.server.jobs.checks import template_errors
 from puna.server.jobs.progress import Progress, RunnerLease, merged
 from puna.server.jobs.turns import WorkSlots, in_own_thread
 from puna.server.metrics import Metrics, Observation
@@ -55,32 +54,17 @@ class LoadRequest:
 
 
 @dataclass(frozen=True)
-class AnswerDelta:
-    """More of an answer: thinking, then text, then calls. Log-probabilities may come before their text.
-
-    Answers are numbered by `choice`: all samples of the first prompt, then those of the second, ...
-    """
-
-    text: str
-    thinking: str = ""
-    calls: Sequence[CallDelta] = ()
-    logprobs: Sequence[TokenLogprob] = ()
-    choice: int = 0
-    prompt_tokens: int = 0  # that it answers
-
-
-@dataclass(frozen=True)
 class Echo:
-    """The prompt, before anything else of an answer. Without a score, `logprobs` is empty.
+    """The prompt, given back before the rest of an answer. Without scores, `logprobs` is empty.
 
-    A begin token that was put before the text is not in it. The first token of all, where it is in it, comes
-    after nothing: its log-probability is None, and `first` its text.
+    A begin token added to the text is left out. A first token that follows nothing has no log-probability,
+    and `first` is its text.
     """
 
     text: str
     logprobs: Sequence[TokenLogprob | None] = ()
     first: str = ""
-    choice: int = 0
+    sample: int = 0
 
 
 @dataclass(frozen=True)
@@ -91,12 +75,14 @@ class Finished:
     total_duration: int
     load_duration: int
     context: list[int]  # tokens of the prompt and the answer
-    choice: int = 0
-    thought: int = 0  # tokens that came as thinking alone
+    sample: int = 0
+    thought: int = 0  # tokens of thinking alone
     warnings: Sequence[str] = ()
 
 
-Part = Progress | AnswerDelta | Echo | Finished
+#: What `Service.generate` yields. `sample` numbers the answers to all prompts of a request: first all samples
+#: of the first prompt, then those of the second, and so on.
+Part = Progress | Prompted | Echo | Chunk | Finished
 _Event = Prompted | Evaluated | Scored | Chunk | Done
 
 
@@ -110,8 +96,19 @@ def warnings(order: LoadRequest, runner: Runner) -> list[str]:
     return [*runner.info.warnings, *ignored]
 
 
+@contextlib.contextmanager
+def template_errors(*, came: bool) -> Iterator[None]:
+    """Turn errors of a template that `came` with a request into errors of the request."""
+    try:
+        yield
+    except TemplateError as error:
+        if came:
+            raise RequestError(str(error)) from error
+        raise
+
+
 def _template_errors(order: LoadRequest, *requests: Generate) -> contextlib.AbstractContextManager[None]:
-    """What is wrong with a template is an error of the request if it is not the model's own."""
+    """Turn errors of a template into errors of the request unless it is the model's own."""
     return template_errors(came=any(one.template not in ("", order.model.template) for one in requests))
 
 
@@ -207,16 +204,16 @@ class Service:
         """The prompt alone, without generating."""
         with _template_errors(order, request):
             async with self.runner(order) as runner:
-                options = msgspec.structs.replace(request.options, num_ctx=self.num_ctx(order))
-                return await runner.render(msgspec.structs.replace(request, options=options))
+                options = replace(request.options, num_ctx=self.num_ctx(order))
+                return await runner.render(replace(request, options=options))
 
     async def generate(
         self, order: LoadRequest, requests: Sequence[Generate], *, echo: bool = False
     ) -> AsyncGenerator[Part, None]:
-        """The answers to all `requests` part by part, each ending with `Finished`.
+        """Yield the parts of the answers to all `requests`; each answer ends with `Finished`.
 
-        With `echo` each begins with its prompt. All requests want `Progress`, or none. Closing it stops the
-        generation.
+        With `echo` each begins with its prompt. Either all requests want `Progress`, or none does. Closing
+        the generator stops the generation.
         """
         choices = sum(request.samples for request in requests)
         with (
@@ -282,53 +279,49 @@ class _Answers:
         self._prompt = Prompted(id=0, text="", tokens=[])  # until it is known
 
     async def parts(self, runner: Runner) -> AsyncGenerator[Part, None]:
-        options = msgspec.structs.replace(self._request.options, num_ctx=self._num_ctx)
-        request = msgspec.structs.replace(self._request, options=options, client=self._order.client)
+        options = replace(self._request.options, num_ctx=self._num_ctx)
+        request = replace(self._request, options=options, client=self._order.client)
         async with contextlib.aclosing(runner.generate(request)) as events:
             while (event := await self._next(events)) is not None:
                 if isinstance(event, Prompted):
                     self._prompt = event
+                    yield event
                     continue
                 if isinstance(event, Evaluated):
                     yield Progress.of(event, self._first)
                     continue
-                sample, choice = self._samples[event.sample], self._first + event.sample
+                sample, number = self._samples[event.sample], self._first + event.sample
                 if isinstance(event, Scored):
                     sample.scores += event.logprobs
                     continue
                 if self._echo and not sample.begun:
                     prompt = self._prompt
-                    yield Echo(prompt.text, sample.scores[prompt.begin :], prompt.first, choice)
+                    yield Echo(prompt.text, sample.scores[prompt.begin :], prompt.first, number)
                 sample.begun = True
                 if isinstance(event, Chunk):
-                    self._observation.chunk(choice, event)
+                    self._observation.chunk(number, event)
                     self._running.generated(len(event.tokens))
                     sample.tokens += event.tokens
                     if event.thinking and not (event.text or event.calls):
                         sample.thought += len(event.tokens)
                     if event.text or event.thinking or event.calls or event.logprobs:
-                        yield self._piece(event, choice)
+                        yield replace(event, sample=number) if self._first else event
                 else:
-                    self._observation.done(choice, event)
-                    yield self._finished(event, choice, warnings(self._order, runner))
+                    self._observation.done(number, event)
+                    yield self._finished(event, number, warnings(self._order, runner))
 
     async def _next(self, events: AsyncGenerator[_Event, None]) -> _Event | None:
         with self._running.waiting():
             return await anext(events, None)
 
-    def _piece(self, chunk: Chunk, choice: int) -> AnswerDelta:
-        return AnswerDelta(
-            chunk.text, chunk.thinking, chunk.calls, chunk.logprobs, choice, len(self._prompt.tokens)
-        )
-
-    def _finished(self, done: Done, choice: int, warnings: Sequence[str]) -> Finished:
+    def _finished(self, done: Done, number: int, warnings: Sequence[str]) -> Finished:
         arrived_ns = self._order.arrived_ns
         return Finished(
             done=done,
             total_duration=time.perf_counter_ns() - arrived_ns,
             load_duration=max(self._loaded_ns - arrived_ns, 1),
             context=self._prompt.tokens + self._samples[done.sample].tokens,
-            choice=choice,
+            sample=number,
             thought=self._samples[done.sample].thought,
             warnings=warnings,
         )

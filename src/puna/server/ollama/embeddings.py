@@ -16,8 +16,7 @@ from puna.protocol import Embed
 from puna.server.http.bodies import Name, body_route
 from puna.server.http.replies import ListReply, json_reply
 from puna.server.jobs import embeddings
-from puna.server.jobs.checks import check_inputs
-from puna.server.jobs.embeddings import RerankRequest, Vectors, rerank
+from puna.server.jobs.embeddings import RerankRequest, Vectors, check_inputs, rerank
 from puna.server.jobs.own_fields import AdapterFields
 from puna.server.jobs.service import LoadRequest, Service
 from puna.server.settings import keep_alive_s

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -25,33 +23,10 @@ from puna.server.http.connections import caller
 from puna.server.http.logs import facts
 from puna.server.http.replies import TEXT, empty, json_reply, text_reply
 from puna.server.jobs.service import Service
+from puna.server.ollama.reply import in_local_time
 from puna.server.ollama.wire import CancelRequest, CopyRequest, ModelRequest, ShowRequest
 from puna.store import ModelName, StoredModel
 from puna.store.show import model_info, modelfile_text, parameters_text, projector_info, tensor_list
-
-
-def utc_now() -> str:
-    """Now, in UTC: `2026-05-24T08:00:00.123456789Z`."""
-    return in_utc(time.time_ns())
-
-
-def in_utc(since_epoch_ns: int) -> str:
-    seconds, fraction = divmod(since_epoch_ns, 10**9)
-    whole = datetime.fromtimestamp(seconds, UTC)
-    return f"{whole:%Y-%m-%dT%H:%M:%S}{_fraction(fraction)}Z"
-
-
-def in_local_time(since_epoch_ns: int) -> str:
-    """With the local zone's offset: `2026-05-24T10:00:00.123456789+02:00`."""
-    seconds, fraction = divmod(since_epoch_ns, 10**9)
-    whole = datetime.fromtimestamp(seconds, UTC).astimezone()
-    offset = whole.isoformat()[19:]
-    return f"{whole:%Y-%m-%dT%H:%M:%S}{_fraction(fraction)}{'Z' if offset == '+00:00' else offset}"
-
-
-def _fraction(nanoseconds: int) -> str:
-    return f".{nanoseconds:09d}".rstrip("0").rstrip(".")
-
 
 #: The Ollama version whose API this server speaks: clients compare it to learn what they may use.
 OLLAMA_VERSION: Final = "0.24.0"

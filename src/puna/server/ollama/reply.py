@@ -1,16 +1,41 @@
-"""Replies of the native API. Fields with a default are left out while they have it."""
+"""Replies of Ollama's API. Fields that have their default are left out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
 
 import msgspec
-import msgspec.structs
 
-from puna.protocol import TokenLogprob
+from puna.protocol import Chunk, TokenLogprob
+from puna.server.jobs.answer import AnswerBuilder, Segment
 from puna.server.jobs.progress import LoadProgress, PromptProgress
-from puna.server.jobs.tools import CompletedCall
+from puna.server.jobs.service import Finished
+
+
+def utc_now() -> str:
+    """Return the current time in UTC: `2026-05-24T08:00:00.123456789Z`."""
+    return in_utc(time.time_ns())
+
+
+def in_utc(since_epoch_ns: int) -> str:
+    seconds, fraction = divmod(since_epoch_ns, 10**9)
+    whole = datetime.fromtimestamp(seconds, UTC)
+    return f"{whole:%Y-%m-%dT%H:%M:%S}{_fraction(fraction)}Z"
+
+
+def in_local_time(since_epoch_ns: int) -> str:
+    """With the local zone's offset: `2026-05-24T10:00:00.123456789+02:00`."""
+    seconds, fraction = divmod(since_epoch_ns, 10**9)
+    whole = datetime.fromtimestamp(seconds, UTC).astimezone()
+    offset = whole.isoformat()[19:]
+    return f"{whole:%Y-%m-%dT%H:%M:%S}{_fraction(fraction)}{'Z' if offset == '+00:00' else offset}"
+
+
+def _fraction(nanoseconds: int) -> str:
+    return f".{nanoseconds:09d}".rstrip("0").rstrip(".")
 
 
 class ReplyTopLogprob(msgspec.Struct, frozen=True):
@@ -42,17 +67,6 @@ class ReplyCall(msgspec.Struct, frozen=True):
     function: CalledFunction
 
 
-def split(calls: Sequence[CompletedCall]) -> tuple[list[ReplyCall], str]:
-    """The calls as this API writes them, and the text of those that ended before they were whole."""
-    whole, text = [], ""
-    for call in calls:
-        if (arguments := call.value()) is None:
-            text += call.text
-        else:
-            whole.append(ReplyCall(call.id, CalledFunction(call.index, call.name, arguments)))
-    return whole, text
-
-
 class ReplyMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     role: str
     content: str
@@ -64,10 +78,10 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One message of generate (has `response`) or chat (has `message`). Durations in nanoseconds.
 
     Reason, context, durations, counts and warnings are in the last message only. `truncated`, `shifted`,
-    `cached`, `drafted`, `accepted` and `warnings` are Puna's own: tokens of the prompt dropped because it was
-    too long, tokens of the context dropped while generating, tokens of the prompt taken from the cache,
-    tokens guessed, those of them that came true, and sentences about what was ignored or makes it slow.
-    `load_progress` and `prompt_progress` come before the answer, each in a message of its own.
+    `cached`, `drafted`, `accepted` and `warnings` are Puna's own: tokens dropped from a prompt that was too
+    long, tokens dropped from the context while generating, prompt tokens taken from the cache, draft tokens,
+    accepted draft tokens, and sentences about what was ignored or is slow. `load_progress` and
+    `prompt_progress` precede the answer, each in a message of its own.
     """
 
     model: str
@@ -95,28 +109,85 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     logprobs: list[Logprob] = []
     debug_info: dict[str, Any] | None = msgspec.field(default=None, name="_debug_info")
 
-    @property
-    def text(self) -> str:
-        """What this message adds to the answer."""
-        if isinstance(self.message, ReplyMessage):
-            return self.message.content
-        return self.response if isinstance(self.response, str) else ""
 
-    @property
-    def thought(self) -> str:
-        """What this message adds to the thinking."""
-        return self.message.thinking if isinstance(self.message, ReplyMessage) else self.thinking
+class ReplyWriter:
+    """Writes the messages of one answer to /api/generate or /api/chat."""
 
-    @property
-    def calls(self) -> Sequence[ReplyCall]:
-        """The calls this message adds to the answer."""
-        return self.message.tool_calls if isinstance(self.message, ReplyMessage) else []
+    def __init__(self, kind: Literal["generate", "chat"], model: str, *, raw: bool = False) -> None:
+        self._kind = kind
+        self._model = model
+        self._with_context = kind == "generate" and not raw
 
-    def with_text(
-        self, text: str, thinking: str, calls: Sequence[ReplyCall], logprobs: list[Logprob]
+    def message(
+        self,
+        text: str = "",
+        thinking: str = "",
+        calls: Sequence[ReplyCall] = (),
+        *,
+        done: bool = False,
+        **fields: Any,
     ) -> Reply:
-        """This reply with the whole answer, for when nothing is streamed."""
-        if isinstance(self.message, ReplyMessage):
-            message = msgspec.structs.replace(self.message, content=text, thinking=thinking, tool_calls=calls)
-            return msgspec.structs.replace(self, message=message, logprobs=logprobs)
-        return msgspec.structs.replace(self, response=text, thinking=thinking, logprobs=logprobs)
+        """Return one message; `fields` are those of `Reply`."""
+        if self._kind == "generate":
+            fields |= {"response": text, "thinking": thinking}
+        else:
+            fields["message"] = ReplyMessage("assistant", text, thinking, list(calls))
+        return Reply(model=self._model, created_at=utc_now(), done=done, **fields)
+
+    def whole(self, answer: AnswerBuilder) -> Reply:
+        """Return an answer that is not streamed."""
+        calls, text = [], ""
+        for segment in answer.segments:
+            if segment.kind == "text":
+                text += segment.text
+            elif segment.kind == "call":
+                call, broken = _call(segment)
+                calls += call
+                text += broken
+        logprobs = [Logprob.of(entry) for entry in answer.logprobs]
+        return self.message(text, answer.thinking, calls, logprobs=logprobs, **self._end(answer.end))
+
+    def parts(self, answer: AnswerBuilder, part: Chunk | Finished) -> Iterator[Reply]:
+        """Add `part` to `answer`, and yield its messages; calls are sent whole."""
+        calls, broken = [], ""
+        for delta in answer.feed(part):
+            if delta.what == "end" and delta.segment.kind == "call":
+                call, text = _call(delta.segment)
+                calls += call
+                broken += text
+        if isinstance(part, Chunk):
+            logprobs = [Logprob.of(entry) for entry in part.logprobs]
+            text = part.text + broken
+            if text or part.thinking or calls or logprobs:
+                yield self.message(text, part.thinking, calls, logprobs=logprobs)
+            return
+        if calls or broken:
+            yield self.message(broken, calls=calls)
+        yield self.message(**self._end(part))
+
+    def _end(self, end: Finished) -> dict[str, Any]:
+        done = end.done
+        return {
+            "done": True,
+            "context": end.context if self._with_context else [],
+            "done_reason": done.reason,
+            "total_duration": end.total_duration,
+            "load_duration": end.load_duration,
+            "prompt_eval_count": done.prompt_eval_count,
+            "prompt_eval_duration": done.prompt_eval_duration,
+            "eval_count": done.eval_count,
+            "eval_duration": done.eval_duration,
+            "truncated": done.truncated,
+            "shifted": done.shifted,
+            "cached": done.cached,
+            "drafted": done.drafted,
+            "accepted": done.accepted,
+            "warnings": end.warnings,
+        }
+
+
+def _call(segment: Segment) -> tuple[list[ReplyCall], str]:
+    """Return a call as this API writes it, or the text of one whose arguments never ended."""
+    if (arguments := segment.arguments) is None:
+        return [], segment.unfinished
+    return [ReplyCall(segment.id, CalledFunction(segment.call_index, segment.name, arguments))], ""

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Sequence
-from typing import Any, Literal
+from collections.abc import AsyncGenerator
+from typing import Literal
 
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from puna.protocol import Chunk
 from puna.server.http.bodies import body_route
 from puna.server.http.replies import NDJSON, StreamReply, json_lines, json_reply, native_error_line, started
+from puna.server.jobs.answer import AnswerBuilder
 from puna.server.jobs.jobs import Job, Preload, Unload, job
 from puna.server.jobs.progress import Progress
-from puna.server.jobs.service import AnswerDelta, Finished, Service
-from puna.server.jobs.tools import Calls
+from puna.server.jobs.service import Finished, Service
 from puna.server.ollama import create, embeddings, models, transfers
-from puna.server.ollama.models import utc_now
-from puna.server.ollama.reply import Logprob, Reply, ReplyCall, ReplyMessage, split
+from puna.server.ollama.reply import Reply, ReplyWriter
 from puna.server.ollama.wire import ChatRequest, GenerateRequest, GenerationBody
 
 Kind = Literal["generate", "chat"]
@@ -41,93 +41,43 @@ def _generation(backend: Service) -> list[Route]:
 async def _answer(
     backend: Service, kind: Kind, body: GenerationBody, todo: Job | Preload | Unload
 ) -> ASGIApp:
-    """The response. Replies without a generation are one object, whether or not a stream was asked for."""
+    """Answer a request. Replies without a generation are one object, even if a stream was asked for."""
     match todo:
         case Unload(model):
             await backend.unload(model)
-            return json_reply(_reply(kind, body.model, done=True, done_reason="unload"))
+            return json_reply(ReplyWriter(kind, body.model).message(done=True, done_reason="unload"))
         case Preload(order):
             warnings = await backend.load(order)
-            return json_reply(_reply(kind, body.model, done=True, done_reason="load", warnings=warnings))
+            writer = ReplyWriter(kind, body.model)
+            return json_reply(writer.message(done=True, done_reason="load", warnings=warnings))
+    writer = ReplyWriter(kind, body.model, raw=todo.raw)
     if body.render_only:
         prompt = await backend.render(todo.order, todo.requests[0])
-        return json_reply(_reply(kind, body.model, debug_info={"rendered_template": prompt.text}))
-    replies = _replies(backend, kind, body.model, todo)
+        return json_reply(writer.message(debug_info={"rendered_template": prompt.text}))
     if body.stream:
-        return StreamReply(await started(json_lines(replies)), NDJSON, native_error_line)
-    return json_reply(await _collected(replies))
+        replies = json_lines(_replies(backend, writer, todo))
+        return StreamReply(await started(replies), NDJSON, native_error_line)
+    return json_reply(await _whole(backend, writer, todo))
 
 
-async def _replies(backend: Service, kind: Kind, name: str, todo: Job) -> AsyncGenerator[Reply, None]:
-    """The messages of an answer; a call comes in whole."""
-    calls = Calls()
-    async with contextlib.aclosing(backend.generate(todo.order, todo.requests)) as items:
-        async for item in items:
-            if isinstance(item, AnswerDelta):
-                logprobs = [Logprob.of(entry) for entry in item.logprobs]
-                whole = calls.flush() if item.text or item.thinking else []
-                called, broken = split(whole + calls.feed(item.calls))
-                text = item.text + broken
-                if text or item.thinking or called or logprobs:
-                    yield _reply(kind, name, text, item.thinking, calls=called, logprobs=logprobs)
-            elif isinstance(item, Progress):
-                yield _reply(kind, name, **item.fields)
-            elif isinstance(item, Finished):
-                called, broken = split(calls.flush())
-                if called or broken:
-                    yield _reply(kind, name, broken, calls=called)
-                context = item.context if kind == "generate" and not todo.raw else []
-                yield _reply(kind, name, done=True, context=context, **_metrics(item))
+async def _whole(backend: Service, writer: ReplyWriter, todo: Job) -> Reply:
+    answer = AnswerBuilder()
+    async with contextlib.aclosing(backend.generate(todo.order, todo.requests)) as parts:
+        async for part in parts:
+            if isinstance(part, Chunk | Finished):
+                answer.feed(part)
+    return writer.whole(answer)
 
 
-async def _collected(replies: AsyncGenerator[Reply, None]) -> Reply:
-    """The last reply, with the text and the log-probabilities of all."""
-    text: list[str] = []
-    thinking: list[str] = []
-    calls: list[ReplyCall] = []
-    logprobs: list[Logprob] = []
-    async with contextlib.aclosing(replies):
-        async for item in replies:
-            text.append(item.text)
-            thinking.append(item.thought)
-            calls += item.calls
-            logprobs += item.logprobs
-    return item.with_text("".join(text), "".join(thinking), calls, logprobs)
-
-
-def _reply(
-    kind: Kind,
-    name: str,
-    text: str = "",
-    thinking: str = "",
-    *,
-    calls: Sequence[ReplyCall] = (),
-    done: bool = False,
-    **fields: Any,
-) -> Reply:
-    if kind == "generate":
-        fields |= {"response": text, "thinking": thinking}
-    else:
-        fields["message"] = ReplyMessage("assistant", text, thinking, list(calls))
-    return Reply(model=name, created_at=utc_now(), done=done, **fields)
-
-
-def _metrics(item: Finished) -> dict[str, Any]:
-    return {
-        "done_reason": item.done.reason,
-        "total_duration": item.total_duration,
-        "load_duration": item.load_duration,
-        "prompt_eval_count": item.done.prompt_eval_count,
-        "prompt_eval_duration": item.done.prompt_eval_duration,
-        "eval_count": item.done.eval_count,
-        "eval_duration": item.done.eval_duration,
-        "truncated": item.done.truncated,
-        "shifted": item.done.shifted,
-        "cached": item.done.cached,
-        "drafted": item.done.drafted,
-        "accepted": item.done.accepted,
-        "warnings": item.warnings,
-    }
+async def _replies(backend: Service, writer: ReplyWriter, todo: Job) -> AsyncGenerator[Reply, None]:
+    answer = AnswerBuilder()
+    async with contextlib.aclosing(backend.generate(todo.order, todo.requests)) as parts:
+        async for part in parts:
+            if isinstance(part, Progress):
+                yield writer.message(**part.fields)
+            elif isinstance(part, Chunk | Finished):
+                for reply in writer.parts(answer, part):
+                    yield reply
 
 
 def routes(backend: Service) -> list[Route]:

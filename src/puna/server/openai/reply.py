@@ -1,4 +1,4 @@
-"""Replies of OpenAI's API: completions whole and in chunks, and lists."""
+"""Replies of OpenAI's API: completions, whole and in chunks, and lists."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import random
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from puna.protocol import CallDelta, TokenLogprob, TopLogprob
+from puna.protocol import CallDelta, Chunk, TokenLogprob, TopLogprob
+from puna.server.jobs.answer import AnswerBuilder
 from puna.server.jobs.progress import LoadProgress, Progress, PromptProgress
 from puna.server.jobs.service import Echo, Finished
-from puna.server.jobs.tools import Calls
 
 Reason = Literal["stop", "length", "tool_calls", "function_call", "load", "content_filter"]
 
@@ -82,7 +82,7 @@ class ToolCall(msgspec.Struct):
 
 
 class AssistantMessage(msgspec.Struct):
-    """What the model thought is under two names, since clients look for it under either."""
+    """Thinking has two names, since clients look for it under either."""
 
     role: Literal["assistant"]
     content: str
@@ -122,6 +122,8 @@ class ChunkChoice(msgspec.Struct):
 
 
 class _Head(msgspec.Struct, kw_only=True):
+    """Fields of every reply and chunk."""
+
     id: str
     created: int
     model: str
@@ -162,7 +164,7 @@ class TextChoice(msgspec.Struct):
 
 
 class TextCompletion(_Head, kw_only=True):
-    """A whole reply has `usage`; of the chunks of a stream only the last, if it is asked for."""
+    """A whole reply, or a chunk, of which only the last has `usage`, if the request asks for it."""
 
     object: Literal["text_completion"]
     choices: list[TextChoice]
@@ -189,7 +191,7 @@ class EmbeddingUsage(msgspec.Struct):
 
 
 class EmbeddingObject(msgspec.Struct):
-    """`embedding` is base64 of 32-bit floats if that was asked for."""
+    """`embedding` is base64 of 32-bit floats if the request asks for it."""
 
     object: Literal["embedding"]
     embedding: list[float] | str
@@ -222,12 +224,8 @@ class Ranking(msgspec.Struct):
     warnings: list[str] | UnsetType = UNSET
 
 
-#: What a request said and Puna gives back as it came.
+#: A field of the request that the reply repeats.
 Echoed = Any
-
-
-#: Why an answer ended that calls tools.
-TOOL_CALLS = "tool_calls"
 
 _utf8_decoder = codecs.getincrementaldecoder("utf-8")
 
@@ -239,7 +237,7 @@ class Usage:
         self._prompt = self._cached = self._completion = self._thought = 0
 
     def count(self, item: Finished) -> None:
-        """An answer has ended."""
+        """Count an answer that has ended."""
         done = item.done
         self._thought += item.thought
         self._completion += done.eval_count
@@ -247,162 +245,165 @@ class Usage:
             self._prompt += done.prompt_eval_count
             self._cached += done.cached
 
-    def reply(self) -> dict[str, Any]:
-        return {
-            "prompt_tokens": self._prompt,
-            "completion_tokens": self._completion,
-            "total_tokens": self._prompt + self._completion,
-            "prompt_tokens_details": {"cached_tokens": self._cached},
-            "completion_tokens_details": {"reasoning_tokens": self._thought},
-        }
+    def reply(self) -> CompletionUsage:
+        return CompletionUsage(
+            prompt_tokens=self._prompt,
+            completion_tokens=self._completion,
+            total_tokens=self._prompt + self._completion,
+            prompt_tokens_details=PromptTokens(self._cached),
+            completion_tokens_details=CompletionTokens(self._thought),
+        )
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A token: its bytes, and its log-probability unless it comes after nothing."""
+class CompletionWriter(ABC):
+    """Writes the answers to one request. All chunks share an id and a time.
 
-    data: bytes
-    logprob: float | None = None
-    top: Sequence[TopLogprob] = ()
-
-    @classmethod
-    def of(cls, entry: TokenLogprob) -> Entry:
-        return cls(bytes(entry.bytes), entry.logprob, entry.top)
-
-
-@dataclass(frozen=True)
-class Choice:
-    """An answer or a part of one, the number of its choice, and at its end the reason and what was cut.
-
-    `logprobs` is None when they were not asked for; `ending` has those of tokens without text.
+    With `logprobs`, choices have log-probabilities, be they empty.
     """
 
-    choice: int = 0
-    text: str = ""
-    thinking: str = ""
-    calls: Sequence[CallDelta] = ()
-    logprobs: Sequence[Entry] | None = None
-    ending: Sequence[Entry] = ()
-    reason: str | None = None
-    cut: Mapping[str, int] = field(default_factory=dict)
-    warnings: Sequence[str] = ()
-
-
-def echoed(echo: Echo) -> list[Entry]:
-    """The tokens of a prompt that is given back."""
-    entries = [Entry(echo.first.encode()) if one is None else Entry.of(one) for one in echo.logprobs]
-    if b"".join(entry.data for entry in entries) == b" " + echo.text.encode():
-        # The space is one that the tokenizer puts before a text.
-        entries[0] = replace(entries[0], data=entries[0].data[1:])
-    return entries
-
-
-def joined(parts: Sequence[Choice], logprobs: bool) -> Choice:
-    """One whole answer; the last of its `parts` is its end."""
-    calls = Calls()
-    whole = [call for part in parts for call in calls.feed(part.calls)] + calls.flush()
-    return replace(
-        parts[-1],
-        text="".join(part.text for part in parts),
-        thinking="".join(part.thinking for part in parts),
-        calls=[CallDelta(call.index, call.id, call.name, call.arguments) for call in whole],
-        logprobs=[entry for part in parts for entry in part.logprobs or ()] if logprobs else None,
-    )
-
-
-class Shape(ABC):
-    """How one request's answers are written. All chunks share an id and a time."""
-
     prefix: str
-    object_whole: str
-    object_part: str
 
-    def __init__(self, model: str) -> None:
-        self._head = {
+    def __init__(self, model: str, *, logprobs: bool = False) -> None:
+        self._logprobs = logprobs
+        self._head: dict[str, Any] = {
             "id": f"{self.prefix}-{random.randrange(10**9)}",
             "created": int(time.time()),
             "model": model,
             "system_fingerprint": "fp_ollama",
         }
 
-    def whole(self, answers: Sequence[Choice], used: Usage) -> dict[str, Any]:
-        """The reply when nothing is streamed."""
-        choices = [self._choice(answer, "message") for answer in answers]
-        reply = {**self._head, "object": self.object_whole, "choices": choices, "usage": used.reply()}
-        return reply | _warnings(answers[0])
-
-    def split(self, answer: Choice) -> list[Choice]:
-        """`answer` as the chunks it is streamed in: thinking, text and calls never share one."""
-        kinds: list[dict[str, Any]] = [
-            {"thinking": answer.thinking, "text": "", "calls": ()},
-            {"thinking": "", "text": answer.text, "calls": ()},
-            {"thinking": "", "text": "", "calls": answer.calls},
-        ]
-        chunks = [kind for kind in kinds if any(kind.values())] or kinds[:1]
-        # What else belongs to it goes with the first.
-        return [replace(answer, **chunks[0]), *(Choice(answer.choice, **kind) for kind in chunks[1:])]
-
-    def part(self, answer: Choice) -> dict[str, Any]:
-        """One chunk of a stream; the one that ends the text has a reason."""
-        chunk = {**self._head, "object": self.object_part, "choices": [self._choice(answer, "delta")]}
-        return chunk | _warnings(answer)
-
-    def progress(self, progress: Progress) -> dict[str, Any]:
-        """A chunk without text: llama.cpp's."""
-        return self.part(Choice(progress.choice)) | progress.fields
-
-    def end(self, used: Usage) -> dict[str, Any]:
-        """The chunk after the end, for who asked for the usage."""
-        return {**self._head, "object": self.object_part, "choices": [], "usage": used.reply()}
-
-    def _choice(self, answer: Choice, key: str) -> dict[str, Any]:
-        written = self._written(answer, key)
-        return {**written, "index": answer.choice, "finish_reason": answer.reason, **answer.cut}
+    @abstractmethod
+    def whole(self, answers: Sequence[AnswerBuilder], used: Usage) -> msgspec.Struct:
+        """Return the reply of a request that is not streamed."""
 
     @abstractmethod
-    def _written(self, answer: Choice, key: str) -> dict[str, Any]:
-        """The text of `answer`, under `key` where that is the format's, and its log-probabilities."""
+    def loaded(self, warnings: Sequence[str]) -> msgspec.Struct:
+        """Return the reply of a request that only loaded the model."""
+
+    @abstractmethod
+    def chunks(self, part: Chunk | Echo | Finished) -> Sequence[msgspec.Struct]:
+        """Return the chunks of a stream for a part of an answer."""
+
+    @abstractmethod
+    def progress(self, progress: Progress) -> msgspec.Struct:
+        """Return a chunk without text, as llama.cpp's server sends it."""
+
+    @abstractmethod
+    def usage(self, used: Usage) -> msgspec.Struct:
+        """Return the chunk after the end of all answers, for requests that ask for usage."""
 
 
-def _warnings(answer: Choice) -> dict[str, Any]:
-    """Puna's own field of a reply, and of the chunk that ends an answer."""
-    return {"warnings": answer.warnings} if answer.warnings else {}
+class ChatWriter(CompletionWriter):
+    """Writes chat completions. With `functions`, the one call of an answer has the form of 2023."""
 
-
-class ChatShape(Shape):
     prefix = "chatcmpl"
-    object_whole = "chat.completion"
-    object_part = "chat.completion.chunk"
 
-    def __init__(self, model: str, *, functions: bool = False) -> None:
-        """With `functions` a call is written as there was one before there were several."""
-        super().__init__(model)
+    def __init__(self, model: str, *, logprobs: bool = False, functions: bool = False) -> None:
+        super().__init__(model, logprobs=logprobs)
         self._functions = functions
+        self._calling: set[int] = set()  # answers with a call
 
-    def _choice(self, answer: Choice, key: str) -> dict[str, Any]:
-        written = super()._choice(answer, key)
-        if self._functions and written["finish_reason"] == TOOL_CALLS:
-            written["finish_reason"] = "function_call"
-        return written
+    def whole(self, answers: Sequence[AnswerBuilder], used: Usage) -> ChatCompletion:
+        return self._completion([self._choice(answer) for answer in answers], used, answers[0].end.warnings)
 
-    def _written(self, answer: Choice, key: str) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": answer.text}
-        if answer.thinking:
-            # Clients look for it under either name.
-            message |= {"reasoning": answer.thinking, "reasoning_content": answer.thinking}
-        calls = _by_call(answer.calls)
+    def loaded(self, warnings: Sequence[str]) -> ChatCompletion:
+        return self._completion([ChatChoice(0, AssistantMessage("assistant", ""), "load")], Usage(), warnings)
+
+    def _completion(self, choices: list[ChatChoice], used: Usage, warnings: Sequence[str]) -> ChatCompletion:
+        return ChatCompletion(
+            **self._head,
+            object="chat.completion",
+            choices=choices,
+            usage=used.reply(),
+            warnings=list(warnings) or UNSET,
+        )
+
+    def _choice(self, answer: AnswerBuilder) -> ChatChoice:
+        message = AssistantMessage("assistant", answer.text)
+        if thinking := answer.thinking:
+            message.reasoning = message.reasoning_content = thinking
+        calls = answer.calls
         if calls and self._functions:
-            message["function_call"] = _function(calls[0])
+            message.function_call = FunctionCall(calls[0].name, calls[0].text)
         elif calls:
-            message["tool_calls"] = [_call(call) for call in calls]
-        written: dict[str, Any] = {key: message}
-        if answer.logprobs is not None:
-            written["logprobs"] = {"content": [_chat_logprob(entry) for entry in answer.logprobs]}
-        return written
+            message.tool_calls = [
+                ToolCall(call.call_index, call.id, "function", FunctionCall(call.name, call.text))
+                for call in calls
+            ]
+        done = answer.end.done
+        return ChatChoice(
+            answer.end.sample,
+            message,
+            self._reason(done.reason, bool(calls)),
+            self._scores(answer.logprobs),
+            truncated=done.truncated or UNSET,
+            shifted=done.shifted or UNSET,
+        )
+
+    def chunks(self, part: Chunk | Echo | Finished) -> list[ChatCompletionChunk]:
+        """Return the chunks for a part: thinking, text and calls never share one."""
+        match part:
+            case Echo():
+                return []
+            case Finished():
+                return [self._end(part)]
+        deltas: list[AssistantDelta] = []
+        if part.thinking:
+            deltas.append(
+                AssistantDelta("assistant", "", reasoning=part.thinking, reasoning_content=part.thinking)
+            )
+        if part.text:
+            deltas.append(AssistantDelta("assistant", part.text))
+        if part.calls:
+            deltas.append(self._calls(part))
+        choices = [
+            ChunkChoice(part.sample, delta, None) for delta in deltas or [AssistantDelta("assistant", "")]
+        ]
+        choices[0].logprobs = self._scores(part.logprobs)
+        return [self._chunk(choice) for choice in choices]
+
+    def _calls(self, part: Chunk) -> AssistantDelta:
+        self._calling.add(part.sample)
+        calls = _by_call(part.calls)
+        if self._functions:
+            return AssistantDelta("assistant", "", function_call=_function(calls[0]))
+        return AssistantDelta("assistant", "", tool_calls=[_call(call) for call in calls])
+
+    def _end(self, end: Finished) -> ChatCompletionChunk:
+        choice = ChunkChoice(
+            end.sample,
+            AssistantDelta("assistant", ""),
+            self._reason(end.done.reason, end.sample in self._calling),
+            ChatLogprobs([]) if end.done.ending else UNSET,
+            truncated=end.done.truncated or UNSET,
+            shifted=end.done.shifted or UNSET,
+        )
+        return self._chunk(choice, warnings=list(end.warnings) or UNSET)
+
+    def progress(self, progress: Progress) -> ChatCompletionChunk:
+        return self._chunk(
+            ChunkChoice(progress.sample, AssistantDelta("assistant", ""), None), **progress.fields
+        )
+
+    def usage(self, used: Usage) -> ChatCompletionChunk:
+        return ChatCompletionChunk(
+            **self._head, object="chat.completion.chunk", choices=[], usage=used.reply()
+        )
+
+    def _chunk(self, choice: ChunkChoice, **fields: Any) -> ChatCompletionChunk:
+        return ChatCompletionChunk(**self._head, object="chat.completion.chunk", choices=[choice], **fields)
+
+    def _reason(self, reason: str, called: bool) -> Reason:
+        if reason != "stop" or not called:
+            return cast("Reason", reason)
+        return "function_call" if self._functions else "tool_calls"
+
+    def _scores(self, logprobs: Sequence[TokenLogprob]) -> ChatLogprobs | UnsetType:
+        return ChatLogprobs([_scored(entry) for entry in logprobs]) if self._logprobs else UNSET
 
 
 def _by_call(deltas: Sequence[CallDelta]) -> list[CallDelta]:
-    """One for each call: of several in a chunk, clients such as instructor read only the first."""
+    """Merge the deltas of each call, since clients such as instructor read only the first in a chunk."""
     calls: list[CallDelta] = []
     for delta in deltas:
         if calls and calls[-1].index == delta.index:
@@ -413,60 +414,134 @@ def _by_call(deltas: Sequence[CallDelta]) -> list[CallDelta]:
     return calls
 
 
-def _call(call: CallDelta) -> dict[str, Any]:
-    """A call, or more of one."""
-    begins = {"id": call.id, "type": "function"} if call.name else {}
-    return {"index": call.index, **begins, "function": _function(call)}
+def _call(call: CallDelta) -> ToolCallDelta:
+    if call.name:
+        return ToolCallDelta(call.index, _function(call), call.id, "function")
+    return ToolCallDelta(call.index, _function(call))
 
 
-def _function(call: CallDelta) -> dict[str, Any]:
-    return ({"name": call.name} if call.name else {}) | {"arguments": call.arguments}
+def _function(call: CallDelta) -> FunctionDelta:
+    return FunctionDelta(call.arguments, call.name or UNSET)
 
 
-class TextShape(Shape):
-    """Thinking has no place here, and is left out."""
+def _scored(entry: TokenLogprob) -> ScoredToken:
+    top = [LikelyToken(other.token, other.logprob, other.bytes) for other in entry.top]
+    return ScoredToken(bytes(entry.bytes).decode(errors="replace"), entry.logprob, entry.bytes, top)
+
+
+# --- completions of texts ---
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A token: its bytes, and its log-probability unless it follows nothing."""
+
+    data: bytes
+    logprob: float | None = None
+    top: Sequence[TopLogprob] = ()
+
+    @classmethod
+    def of(cls, entry: TokenLogprob) -> Entry:
+        return cls(bytes(entry.bytes), entry.logprob, entry.top)
+
+
+def echoed(echo: Echo) -> list[Entry]:
+    """Return the tokens of a prompt that is given back."""
+    entries = [Entry(echo.first.encode()) if one is None else Entry.of(one) for one in echo.logprobs]
+    if b"".join(entry.data for entry in entries) == b" " + echo.text.encode():
+        # The space is one that the tokenizer puts before a text.
+        entries[0] = replace(entries[0], data=entries[0].data[1:])
+    return entries
+
+
+class TextWriter(CompletionWriter):
+    """Writes completions of texts, which have no place for thinking and calls."""
 
     prefix = "cmpl"
-    object_whole = "text_completion"
-    object_part = "text_completion"
 
-    def __init__(self, model: str) -> None:
-        super().__init__(model)
-        self._offsets: dict[int, _Offsets] = defaultdict(_Offsets)  # of each choice
+    def __init__(self, model: str, *, logprobs: bool = False) -> None:
+        super().__init__(model, logprobs=logprobs)
+        self._offsets: dict[int, _Offsets] = defaultdict(_Offsets)  # of each answer
 
-    def split(self, answer: Choice) -> list[Choice]:
-        return [answer] if answer.text or answer.logprobs else []
+    def whole(self, answers: Sequence[AnswerBuilder], used: Usage) -> TextCompletion:
+        choices = [self._whole_choice(answer) for answer in answers]
+        return self._completion(choices, usage=used.reply(), warnings=list(answers[0].end.warnings) or UNSET)
 
-    def _written(self, answer: Choice, key: str) -> dict[str, Any]:
-        written: dict[str, Any] = {"text": answer.text}
-        if answer.logprobs is not None:
-            entries = [*answer.logprobs, *answer.ending]
-            offsets = self._offsets[answer.choice]
-            written["logprobs"] = {
-                "tokens": [_spelled(entry.data) for entry in entries],
-                "token_logprobs": [entry.logprob for entry in entries],
-                "top_logprobs": [_likeliest(entry) for entry in entries],
-                "text_offset": [offsets.of(entry.data) for entry in entries],
-            }
-        return written
+    def loaded(self, warnings: Sequence[str]) -> TextCompletion:
+        return self._completion(
+            [TextChoice(0, "", "load")], usage=Usage().reply(), warnings=list(warnings) or UNSET
+        )
+
+    def _whole_choice(self, answer: AnswerBuilder) -> TextChoice:
+        echo, done = answer.echo, answer.end.done
+        scored = [*answer.logprobs, *done.ending]
+        entries = [*(echoed(echo) if echo else ()), *map(Entry.of, scored)]
+        return TextChoice(
+            answer.end.sample,
+            (echo.text if echo else "") + answer.text,
+            cast("Reason", done.reason),
+            self.scores(answer.end.sample, entries) if self._logprobs else UNSET,
+            truncated=done.truncated or UNSET,
+            shifted=done.shifted or UNSET,
+        )
+
+    def chunks(self, part: Chunk | Echo | Finished) -> list[TextCompletion]:
+        match part:
+            case Finished(done=done):
+                choice = TextChoice(
+                    part.sample,
+                    "",
+                    cast("Reason", done.reason),
+                    self.scores(part.sample, [*map(Entry.of, done.ending)]) if done.ending else UNSET,
+                    truncated=done.truncated or UNSET,
+                    shifted=done.shifted or UNSET,
+                )
+                return [self._completion([choice], warnings=list(part.warnings) or UNSET)]
+            case Echo():
+                entries = echoed(part) if self._logprobs else []
+            case _:
+                entries = [Entry.of(entry) for entry in part.logprobs] if self._logprobs else []
+        if not part.text and not entries:
+            return []
+        scores = self.scores(part.sample, entries) if self._logprobs else UNSET
+        return [self._completion([TextChoice(part.sample, part.text, None, scores)])]
+
+    def progress(self, progress: Progress) -> TextCompletion:
+        return self._completion([TextChoice(progress.sample, "", None)], **progress.fields)
+
+    def usage(self, used: Usage) -> TextCompletion:
+        return self._completion([], usage=used.reply())
+
+    def _completion(self, choices: list[TextChoice], **fields: Any) -> TextCompletion:
+        return TextCompletion(**self._head, object="text_completion", choices=choices, **fields)
+
+    def scores(self, sample: int, entries: Sequence[Entry]) -> TextLogprobs:
+        """Return the next tokens of an answer as this API lists them."""
+        offsets = self._offsets[sample]
+        return TextLogprobs(
+            tokens=[_spelled(entry.data) for entry in entries],
+            token_logprobs=[entry.logprob for entry in entries],
+            top_logprobs=[_likeliest(entry) for entry in entries],
+            text_offset=[offsets.of(entry.data) for entry in entries],
+        )
 
 
 class _Offsets:
-    """Where tokens begin in a text, in characters; one that begins inside of one begins where that does."""
+    """Offsets of tokens in a text, in characters; a token that begins within a character has that one's."""
 
     def __init__(self) -> None:
         self._decoder = _utf8_decoder(errors="replace")
         self._next = 0
 
     def of(self, data: bytes) -> int:
-        """The place of the next token."""
+        """Return the offset of the next token."""
         offset = self._next
         self._next += len(self._decoder.decode(data))
         return offset
 
 
 def _spelled(data: bytes) -> str:
-    """A token's text; one that is only a part of a character as OpenAI writes it, `bytes:\\xe2\\x82`."""
+    """Return a token's text; for a part of a character as OpenAI writes it, `bytes:\\xe2\\x82`."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -474,7 +549,7 @@ def _spelled(data: bytes) -> str:
 
 
 def _likeliest(entry: Entry) -> dict[str, float] | None:
-    """The alternatives to a token and itself; of those with the same spelling the most likely."""
+    """Return the alternatives to a token and itself; of those with the same spelling the most likely."""
     if entry.logprob is None:
         return None
     found: dict[str, float] = {}
@@ -482,13 +557,3 @@ def _likeliest(entry: Entry) -> dict[str, float] | None:
         found.setdefault(_spelled(bytes(other.bytes)), other.logprob)
     found.setdefault(_spelled(entry.data), entry.logprob)
     return found
-
-
-def _chat_logprob(entry: Entry) -> dict[str, Any]:
-    top = [{"token": other.token, "logprob": other.logprob, "bytes": other.bytes} for other in entry.top]
-    return {
-        "token": entry.data.decode(errors="replace"),
-        "logprob": entry.logprob,
-        "bytes": list(entry.data),
-        "top_logprobs": top,
-    }

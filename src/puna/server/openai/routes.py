@@ -5,35 +5,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
-from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from puna.errors import RequestError
+from puna.protocol import Prompted
 from puna.server.http.bodies import body_route, route
 from puna.server.http.replies import SSE, StreamReply, encode, json_reply, openai_error_event, started
+from puna.server.jobs.answer import AnswerBuilder
 from puna.server.jobs.jobs import Job, Preload, Unload, job
 from puna.server.jobs.progress import Progress
-from puna.server.jobs.service import AnswerDelta, Echo, Finished, Service
+from puna.server.jobs.service import Finished, Service
 from puna.server.openai import embeddings
 from puna.server.openai.reply import (
-    TOOL_CALLS,
     ChatCompletion,
     ChatCompletionChunk,
-    ChatShape,
-    Choice,
-    Entry,
+    ChatWriter,
+    CompletionWriter,
     ModelList,
     ModelObject,
-    Shape,
     TextCompletion,
-    TextShape,
+    TextWriter,
     Usage,
-    echoed,
-    joined,
 )
 from puna.server.openai.responses import routes as responses
 from puna.server.openai.wire import ChatCompletionRequest, CompletionRequest, OpenAIRequest
@@ -43,17 +40,19 @@ from puna.store import StoredModel
 def _completions(backend: Service) -> list[Route]:
     async def chat(body: ChatCompletionRequest) -> ASGIApp:
         """Answer a chat, as OpenAI's API does."""
-        shape = ChatShape(body.model, functions=body.with_functions)
-        return await _answer(backend, shape, body, await job(backend, body.asked()))
+        todo = await job(backend, body.asked())
+        writer = ChatWriter(body.model, logprobs=_scores(todo), functions=body.with_functions)
+        return await _answer(backend, writer, body, todo)
 
     async def completion(body: CompletionRequest) -> ASGIApp:
-        """Continue prompts, or score them."""
-        return await _answer(backend, TextShape(body.model), body, await job(backend, body.asked()))
+        """Continue or score prompts."""
+        todo = await job(backend, body.asked())
+        return await _answer(backend, TextWriter(body.model, logprobs=_scores(todo)), body, todo)
 
     async def models(request: Request) -> Response:
         """The models in the store."""
         stored = await asyncio.to_thread(backend.store.list)
-        return json_reply({"object": "list", "data": [_model(model, model.name) for model in stored]})
+        return json_reply(ModelList("list", [_model(model, model.name) for model in stored]))
 
     async def model(request: Request) -> Response:
         """A model of the store."""
@@ -75,97 +74,62 @@ def _completions(backend: Service) -> list[Route]:
     ]
 
 
-def _model(model: StoredModel, name: str) -> dict[str, Any]:
-    return {
-        "id": name,
-        "object": "model",
-        "created": model.modified_ns // 10**9,
-        "owned_by": model.model_name.namespace,
-    }
+def _scores(todo: Job | Preload | Unload) -> bool:
+    """Whether answers have log-probabilities."""
+    return isinstance(todo, Job) and todo.logprobs
+
+
+def _model(model: StoredModel, name: str) -> ModelObject:
+    return ModelObject(name, "model", model.modified_ns // 10**9, model.model_name.namespace)
 
 
 async def _answer(
-    backend: Service, shape: Shape, body: OpenAIRequest, todo: Job | Preload | Unload
+    backend: Service, writer: CompletionWriter, body: OpenAIRequest, todo: Job | Preload | Unload
 ) -> ASGIApp:
     if isinstance(todo, Unload):  # only a keep_alive asks for it, which this API does not have
         raise RequestError("nothing to generate")
     if isinstance(todo, Preload):
-        warnings = await backend.load(todo.order)
-        return json_reply(shape.whole([Choice(reason="load", warnings=warnings)], Usage()))
+        return json_reply(writer.loaded(await backend.load(todo.order)))
     if body.stream:
-        events = _events(backend, shape, todo, body.stream_options.include_usage)
+        events = _events(backend, writer, todo, body.stream_options.include_usage)
         return StreamReply(await started(events), SSE, openai_error_event)
-    return json_reply(await _collected(backend, shape, todo))
+    return json_reply(await _whole(backend, writer, todo))
 
 
-async def _collected(backend: Service, shape: Shape, todo: Job) -> dict[str, Any]:
-    """The reply with all answers, when nothing is streamed."""
-    used, read = Usage(), _Parts(todo.logprobs)
-    parts: list[list[Choice]] = [[] for _ in range(todo.choices)]
-    async with contextlib.aclosing(backend.generate(todo.order, todo.requests, echo=todo.echo)) as items:
-        async for item in items:
-            if isinstance(item, Progress):
+async def _whole(backend: Service, writer: CompletionWriter, todo: Job) -> msgspec.Struct:
+    """Return the reply with all answers, for a request that is not streamed."""
+    used, answers = Usage(), [AnswerBuilder() for _ in range(todo.choices)]
+    async with contextlib.aclosing(backend.generate(todo.order, todo.requests, echo=todo.echo)) as parts:
+        async for part in parts:
+            if isinstance(part, Progress | Prompted):
                 continue
-            parts[item.choice].append(read.part(item))
-            if isinstance(item, Finished):
-                used.count(item)
-    return shape.whole([joined(answer, todo.logprobs) for answer in parts], used)
+            answers[part.sample].feed(part)
+            if isinstance(part, Finished):
+                used.count(part)
+    return writer.whole(answers, used)
 
 
 async def _events(
-    backend: Service, shape: Shape, todo: Job, include_usage: bool
+    backend: Service, writer: CompletionWriter, todo: Job, include_usage: bool
 ) -> AsyncGenerator[bytes, None]:
-    used, read = Usage(), _Parts(todo.logprobs)
-    async with contextlib.aclosing(backend.generate(todo.order, todo.requests, echo=todo.echo)) as items:
-        async for item in items:
-            if isinstance(item, Progress):
-                yield _event(shape.progress(item))
+    used = Usage()
+    async with contextlib.aclosing(backend.generate(todo.order, todo.requests, echo=todo.echo)) as parts:
+        async for part in parts:
+            if isinstance(part, Prompted):
                 continue
-            part = read.part(item)
-            if isinstance(item, Finished):
-                used.count(item)
-                yield _event(shape.part(part))
-            else:
-                for split in shape.split(part):
-                    yield _event(shape.part(split))
+            if isinstance(part, Progress):
+                yield _event(writer.progress(part))
+                continue
+            if isinstance(part, Finished):
+                used.count(part)
+            for chunk in writer.chunks(part):
+                yield _event(chunk)
     if include_usage:
-        yield _event(shape.end(used))
+        yield _event(writer.usage(used))
     yield b"data: [DONE]\n\n"
 
 
-class _Parts:
-    """What the backend says, as parts of answers."""
-
-    def __init__(self, logprobs: bool) -> None:
-        self._logprobs = logprobs
-        self._calling: set[int] = set()  # choices with a call
-
-    def part(self, item: AnswerDelta | Echo | Finished) -> Choice:
-        match item:
-            case Echo():
-                return Choice(item.choice, item.text, logprobs=echoed(item) if self._logprobs else None)
-            case AnswerDelta():
-                if item.calls:
-                    self._calling.add(item.choice)
-                entries = [Entry.of(entry) for entry in item.logprobs] if self._logprobs else None
-                return Choice(item.choice, item.text, item.thinking, item.calls, entries)
-        return self._end(item)
-
-    def _end(self, item: Finished) -> Choice:
-        ending = [Entry.of(entry) for entry in item.done.ending]
-        cut = {"truncated": item.done.truncated, "shifted": item.done.shifted}
-        calls = item.done.reason == "stop" and item.choice in self._calling
-        return Choice(
-            item.choice,
-            logprobs=[] if ending else None,
-            ending=ending,
-            reason=TOOL_CALLS if calls else item.done.reason,
-            cut={name: count for name, count in cut.items() if count},
-            warnings=item.warnings,
-        )
-
-
-def _event(value: Any) -> bytes:
+def _event(value: msgspec.Struct) -> bytes:
     return b"data: " + encode(value) + b"\n\n"
 
 

@@ -14,9 +14,8 @@ from puna.grammar.format import Format
 from puna.options import THINK_LEVELS
 from puna.protocol import MAX_SAMPLES, Prompt
 from puna.server.http.bodies import Body, Many, Messages, Name
-from puna.server.jobs.checks import check_top_logprobs
 from puna.server.jobs.images import from_url
-from puna.server.jobs.jobs import GenerationSpec
+from puna.server.jobs.jobs import GenerationSpec, check_top_logprobs
 from puna.server.jobs.own_fields import (
     ChatFields,
     OwnFields,

@@ -1,11 +1,11 @@
-"""What the routes of the Responses API answer, as `/openapi.json` describes it."""
+"""Replies of the Responses API: responses, whole and as events."""
 
 from __future__ import annotations
 
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -13,12 +13,12 @@ from msgspec import UNSET, UnsetType
 from puna.errors import PunaError
 from puna.protocol import TokenLogprob
 from puna.server.http.replies import openai_error
-from puna.server.jobs.service import Finished
-from puna.server.jobs.tools import Segment, SegmentDelta
+from puna.server.jobs.answer import AnswerBuilder, Segment, SegmentDelta
 from puna.server.openai.reply import Echoed, LikelyToken
-from puna.server.openai.responses.wire import PREFIXES, Item, ResponsesRequest
+from puna.server.openai.responses.wire import PREFIXES, ResponsesRequest
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
+ResponseStatus = Literal["in_progress", "completed", "incomplete", "failed"]
 
 
 class ResponseToken(msgspec.Struct):
@@ -48,7 +48,7 @@ class OutputMessage(msgspec.Struct, tag_field="type", tag="message"):
 
 
 class ReasoningItem(msgspec.Struct, tag_field="type", tag="reasoning"):
-    """What the model thought, whole, in `summary` and `encrypted_content`, which nothing encrypts."""
+    """Thinking, whole both in `summary` and, unencrypted, in `encrypted_content`."""
 
     id: str
     status: ItemStatus
@@ -94,13 +94,13 @@ class ResponseFailure(msgspec.Struct):
 
 
 class ResponseObject(msgspec.Struct, kw_only=True):
-    """Fields of type any are the request's own. `warnings`, `truncated` and `shifted` are Puna's."""
+    """A response. `Echoed` fields are the request's; `warnings`, `truncated` and `shifted` are Puna's own."""
 
     id: str
     object: Literal["response"]
     created_at: int
     completed_at: int | None
-    status: Literal["in_progress", "completed", "incomplete", "failed"]
+    status: ResponseStatus
     background: bool
     error: ResponseFailure | None
     incomplete_details: IncompleteDetails | None
@@ -266,14 +266,15 @@ ResponseEvent = (
 )
 
 
-Event = dict[str, Any]
-
-_NUMBER_DIGITS = 4  # of an item within its response, at the end of its id
-_KINDS = {"thinking": "reasoning", "text": "message", "call": "function_call"}
+_NUMBER_DIGITS: Final = 4  # of an item within its response, at the end of its id
+_ITEMS: Final = {"thinking": "reasoning", "text": "message", "call": "function_call"}
+_ENDS: Final[dict[str, type[ResponseCompleted | ResponseIncomplete | ResponseFailed]]] = {
+    "completed": ResponseCompleted, "incomplete": ResponseIncomplete, "failed": ResponseFailed,
+}  # fmt: skip
 
 
 def response_of(item_id: str) -> tuple[str, int]:
-    """The response that an item of this id is in, if there is one, and its number there."""
+    """Return the id of the response that has the item of this id, if any has, and the item's number there."""
     middle = item_id.partition("_")[2]
     number = middle[-_NUMBER_DIGITS:]
     try:
@@ -282,8 +283,8 @@ def response_of(item_id: str) -> tuple[str, int]:
         return "", 0
 
 
-class ResponseShape:
-    """How one response is written; `body` is what it answers."""
+class ResponseWriter:
+    """Writes one response, which answers `body`."""
 
     def __init__(self, body: ResponsesRequest) -> None:
         self._key = secrets.token_hex(16)
@@ -294,175 +295,163 @@ class ResponseShape:
 
     # --- whole ---
 
-    def whole(self, segments: Sequence[Segment], end: Finished, stored: bool) -> dict[str, Any]:
-        """The response when it has ended."""
-        short = end.done.reason == "length"
-        output = [
-            self._item(segment, "incomplete" if short and segment is segments[-1] else "completed")
-            for segment in segments
+    def whole(self, answer: AnswerBuilder, *, stored: bool) -> ResponseObject:
+        """Return the response when it has ended."""
+        end, done = answer.end, answer.end.done
+        short = done.reason == "length"
+        response = self._response("incomplete" if short else "completed", stored=stored)
+        response.output = [
+            self._item(segment, "incomplete" if short and segment is answer.segments[-1] else "completed")
+            for segment in answer.segments
         ]
-        details = {"reason": "max_output_tokens"} if short else None
-        done = end.done
-        usage = {
-            "input_tokens": done.prompt_eval_count,
-            "input_tokens_details": {"cached_tokens": done.cached, "cache_write_tokens": 0},
-            "output_tokens": done.eval_count,
-            "output_tokens_details": {"reasoning_tokens": end.thought},
-            "total_tokens": done.prompt_eval_count + done.eval_count,
-        }
-        own = {"warnings": end.warnings, "truncated": done.truncated, "shifted": done.shifted}
-        return {
-            **self._response("incomplete" if short else "completed", output, stored),
-            "completed_at": int(time.time()),
-            "incomplete_details": details,
-            "usage": usage,
-            **{name: value for name, value in own.items() if value},
-        }
+        response.completed_at = int(time.time())
+        response.incomplete_details = IncompleteDetails("max_output_tokens") if short else None
+        response.usage = ResponseUsage(
+            input_tokens=done.prompt_eval_count,
+            input_tokens_details=InputTokens(done.cached, 0),
+            output_tokens=done.eval_count,
+            output_tokens_details=OutputTokens(end.thought),
+            total_tokens=done.prompt_eval_count + done.eval_count,
+        )
+        response.warnings = list(end.warnings) or UNSET
+        response.truncated, response.shifted = done.truncated or UNSET, done.shifted or UNSET
+        return response
 
-    def _response(self, status: str, output: list[Item], stored: bool) -> dict[str, Any]:
+    def _response(self, status: ResponseStatus, *, stored: bool) -> ResponseObject:
         body = self._body
-        return {
-            "id": self.id,
-            "object": "response",
-            "created_at": self._created,
-            "completed_at": None,
-            "status": status,
-            "background": False,
-            "error": None,
-            "incomplete_details": None,
-            "instructions": body.instructions or None,
-            "max_output_tokens": body.max_output_tokens,
-            "max_tool_calls": body.max_tool_calls,
-            "metadata": body.metadata,
-            "model": body.model,
-            "output": output,
-            "parallel_tool_calls": body.parallel_tool_calls,
-            "previous_response_id": body.previous_response_id or None,
-            "presence_penalty": 0,
-            "frequency_penalty": 0,
-            "prompt_cache_key": body.prompt_cache_key,
-            "reasoning": {"effort": body.reasoning.effort or None, "summary": body.reasoning.summary},
-            "safety_identifier": body.safety_identifier,
-            "service_tier": "default",
-            "store": stored,
-            "temperature": 1.0 if body.temperature is None else body.temperature,
-            "text": {"format": body.text.format or {"type": "text"}},
-            "tool_choice": "auto" if body.tool_choice is None else body.tool_choice,
-            "tools": body.tools,
-            "top_logprobs": body.top_logprobs,
-            "top_p": 1.0 if body.top_p is None else body.top_p,
-            "truncation": body.truncation,
-            "usage": None,
-            "user": body.user,
-        }
+        return ResponseObject(
+            id=self.id,
+            object="response",
+            created_at=self._created,
+            completed_at=None,
+            status=status,
+            background=False,
+            error=None,
+            incomplete_details=None,
+            instructions=body.instructions or None,
+            max_output_tokens=body.max_output_tokens,
+            max_tool_calls=body.max_tool_calls,
+            metadata=body.metadata,
+            model=body.model,
+            output=[],
+            parallel_tool_calls=body.parallel_tool_calls,
+            previous_response_id=body.previous_response_id or None,
+            presence_penalty=0,
+            frequency_penalty=0,
+            prompt_cache_key=body.prompt_cache_key,
+            reasoning={"effort": body.reasoning.effort or None, "summary": body.reasoning.summary},
+            safety_identifier=body.safety_identifier,
+            service_tier="default",
+            store=stored,
+            temperature=1.0 if body.temperature is None else body.temperature,
+            text={"format": body.text.format or {"type": "text"}},
+            tool_choice="auto" if body.tool_choice is None else body.tool_choice,
+            tools=body.tools,
+            top_logprobs=body.top_logprobs,
+            top_p=1.0 if body.top_p is None else body.top_p,
+            truncation=body.truncation,
+            usage=None,
+            user=body.user,
+        )
 
     def _item_id(self, segment: Segment) -> str:
-        return f"{PREFIXES[_KINDS[segment.kind]]}_{self._key}{segment.number:0{_NUMBER_DIGITS}x}"
+        return f"{PREFIXES[_ITEMS[segment.kind]]}_{self._key}{segment.number:0{_NUMBER_DIGITS}x}"
 
-    def _item(self, segment: Segment, status: str, *, empty: bool = False) -> Item:
-        head = {"id": self._item_id(segment), "type": _KINDS[segment.kind], "status": status}
-        text = "" if empty else segment.text
+    def _item(self, segment: Segment, status: ItemStatus, *, empty: bool = False) -> OutputItem:
+        id, text = self._item_id(segment), "" if empty else segment.text
         match segment.kind:
             case "thinking":
-                summary = [] if empty else [{"type": "summary_text", "text": text}]
-                return {**head, "summary": summary, "encrypted_content": text or None}
+                summary = [] if empty else [SummaryText("summary_text", text)]
+                return ReasoningItem(id, status, summary, text or None)
             case "call":
-                return {**head, "call_id": segment.id, "name": segment.name, "arguments": text}
-        content = [] if empty else [self._text_part(segment)]
-        return {**head, "role": "assistant", "content": content}
+                return FunctionCallItem(id, status, segment.id, segment.name, text)
+        return OutputMessage(id, status, "assistant", [] if empty else [self._text_part(segment)])
 
-    def _text_part(self, segment: Segment | None) -> dict[str, Any]:
-        text = segment.text if segment else ""
-        scores = self._logprobs(segment.logprobs if segment else ())
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": scores}
+    def _text_part(self, segment: Segment | None) -> OutputText:
+        text, logprobs = (segment.text, segment.logprobs) if segment else ("", [])
+        return OutputText("output_text", text, [], self._logprobs(logprobs))
 
-    def _logprobs(self, entries: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
+    def _logprobs(self, entries: Sequence[TokenLogprob]) -> list[ResponseToken]:
         return [
-            {
-                "token": entry.token,
-                "bytes": entry.bytes,
-                "logprob": entry.logprob,
-                "top_logprobs": [
-                    {"token": other.token, "bytes": other.bytes, "logprob": other.logprob}
-                    for other in entry.top
-                ],
-            }
+            ResponseToken(
+                entry.token,
+                entry.bytes,
+                entry.logprob,
+                [LikelyToken(other.token, other.logprob, other.bytes) for other in entry.top],
+            )
             for entry in (entries if self._body.logprobs else ())
         ]
 
     # --- streamed ---
 
-    def started(self) -> Iterator[Event]:
-        response = self._response("in_progress", [], self._body.store)
-        yield self._event("response.created", response=response)
-        yield self._event("response.in_progress", response=response)
+    def started(self) -> Iterator[ResponseEvent]:
+        response = self._response("in_progress", stored=self._body.store)
+        yield ResponseCreated(sequence_number=self._next(), response=response)
+        yield ResponseInProgress(sequence_number=self._next(), response=response)
 
-    def steps(self, step: SegmentDelta) -> Iterator[Event]:
-        match step.what:
+    def events(self, delta: SegmentDelta) -> Iterator[ResponseEvent]:
+        match delta.what:
             case "begin":
-                yield from self._begun(step.segment)
+                yield from self._begun(delta.segment)
             case "more":
-                yield self._more(step)
+                yield self._more(delta)
             case "end":
-                yield from self._ended(step.segment)
+                yield from self._ended(delta.segment)
 
-    def ended(self, response: dict[str, Any]) -> Event:
-        return self._event(f"response.{response['status']}", response=response)
+    def ended(self, response: ResponseObject) -> ResponseEvent:
+        return _ENDS[response.status](sequence_number=self._next(), response=response)
 
-    def failed(self, error: PunaError) -> Event:
-        described = {"code": "server_error", "message": openai_error(error)["error"]["message"]}
-        response = self._response("failed", [], False) | {"error": described}
-        return self._event("response.failed", response=response)
+    def failed(self, error: PunaError) -> ResponseEvent:
+        response = self._response("failed", stored=False)
+        response.error = ResponseFailure("server_error", openai_error(error)["error"]["message"])
+        return self.ended(response)
 
-    def _event(self, type: str, **fields: Any) -> Event:
-        event = {"type": type, "sequence_number": self._events, **fields}
+    def _next(self) -> int:
+        """Return the number of the next event."""
         self._events += 1
-        return event
+        return self._events - 1
 
-    def _at(self, segment: Segment) -> dict[str, Any]:
-        """Where an event about a segment belongs."""
-        place: dict[str, Any] = {"item_id": self._item_id(segment), "output_index": segment.number}
-        match segment.kind:
-            case "thinking":
-                return place | {"summary_index": 0}
-            case "text":
-                return place | {"content_index": 0}
-        return place
+    def _place(self, segment: Segment) -> dict[str, Any]:
+        """Return the fields that say what an event of an item belongs to."""
+        return {
+            "sequence_number": self._next(),
+            "item_id": self._item_id(segment),
+            "output_index": segment.number,
+        }
 
-    def _begun(self, segment: Segment) -> Iterator[Event]:
+    def _begun(self, segment: Segment) -> Iterator[ResponseEvent]:
         item = self._item(segment, "in_progress", empty=True)
-        yield self._event("response.output_item.added", output_index=segment.number, item=item)
+        yield ItemAdded(sequence_number=self._next(), output_index=segment.number, item=item)
         if segment.kind == "thinking":
-            part: dict[str, Any] = {"type": "summary_text", "text": ""}
-            yield self._event("response.reasoning_summary_part.added", **self._at(segment), part=part)
+            part = SummaryText("summary_text", "")
+            yield SummaryPartAdded(**self._place(segment), summary_index=0, part=part)
         elif segment.kind == "text":
-            part = self._text_part(None)
-            yield self._event("response.content_part.added", **self._at(segment), part=part)
+            yield ContentPartAdded(**self._place(segment), content_index=0, part=self._text_part(None))
 
-    def _more(self, step: SegmentDelta) -> Event:
-        fields = {**self._at(step.segment), "delta": step.text}
-        match step.segment.kind:
+    def _more(self, delta: SegmentDelta) -> ResponseEvent:
+        place = self._place(delta.segment)
+        match delta.segment.kind:
             case "thinking":
-                return self._event("response.reasoning_summary_text.delta", **fields)
+                return SummaryTextDelta(**place, summary_index=0, delta=delta.text)
             case "call":
-                return self._event("response.function_call_arguments.delta", **fields)
-        return self._event("response.output_text.delta", **fields, logprobs=self._logprobs(step.logprobs))
+                return ArgumentsDelta(**place, delta=delta.text)
+        logprobs = self._logprobs(delta.logprobs)
+        return OutputTextDelta(**place, content_index=0, delta=delta.text, logprobs=logprobs)
 
-    def _ended(self, segment: Segment) -> Iterator[Event]:
-        at, text = self._at(segment), segment.text
+    def _ended(self, segment: Segment) -> Iterator[ResponseEvent]:
+        text = segment.text
         match segment.kind:
             case "thinking":
-                part: dict[str, Any] = {"type": "summary_text", "text": text}
-                yield self._event("response.reasoning_summary_text.done", **at, text=text)
-                yield self._event("response.reasoning_summary_part.done", **at, part=part)
+                yield SummaryTextDone(**self._place(segment), summary_index=0, text=text)
+                summary = SummaryText("summary_text", text)
+                yield SummaryPartDone(**self._place(segment), summary_index=0, part=summary)
             case "text":
                 part = self._text_part(segment)
-                scores = part["logprobs"]
-                yield self._event("response.output_text.done", **at, text=text, logprobs=scores)
-                yield self._event("response.content_part.done", **at, part=part)
-            case "call":
-                yield self._event(
-                    "response.function_call_arguments.done", **at, name=segment.name, arguments=text
+                yield OutputTextDone(
+                    **self._place(segment), content_index=0, text=text, logprobs=part.logprobs
                 )
+                yield ContentPartDone(**self._place(segment), content_index=0, part=part)
+            case "call":
+                yield ArgumentsDone(**self._place(segment), name=segment.name, arguments=text)
         item = self._item(segment, "completed")
-        yield self._event("response.output_item.done", output_index=segment.number, item=item)
+        yield ItemDone(sequence_number=self._next(), output_index=segment.number, item=item)

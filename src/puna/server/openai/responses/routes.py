@@ -1,24 +1,26 @@
-"""`/v1/responses`: answers of the Responses API, and what is kept of them."""
+"""`/v1/responses`: responses, and those kept for later requests."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
-from typing import Any, Final
+from typing import Final
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from puna.errors import PunaError, RequestError, ResponseNotFoundError, StoreError, shown
+from puna.protocol import Chunk
 from puna.server.http.bodies import body_route, route
 from puna.server.http.connections import caller
 from puna.server.http.replies import SSE, StreamReply, json_reply, named_event, openai_error_event, started
+from puna.server.jobs.answer import AnswerBuilder
 from puna.server.jobs.jobs import Job, job, one_job
-from puna.server.jobs.service import AnswerDelta, Finished, Service
-from puna.server.jobs.tools import Segments
+from puna.server.jobs.service import Finished, Part, Service
 from puna.server.openai.responses.kept import Document, KeptResponses
 from puna.server.openai.responses.reply import (
     CountedInput,
@@ -26,7 +28,7 @@ from puna.server.openai.responses.reply import (
     InputItems,
     ResponseEvent,
     ResponseObject,
-    ResponseShape,
+    ResponseWriter,
     response_of,
 )
 from puna.server.openai.responses.wire import Item, ResponsesRequest, input_items, resolved
@@ -49,14 +51,14 @@ def routes(backend: Service) -> list[Route]:
         return json_reply(await answering.whole())
 
     async def count(body: ResponsesRequest) -> Response:
-        """Tokens of a request."""
+        """Count the tokens of a request."""
         new, before = await asyncio.to_thread(_conversation, kept, body, input_items(body.input))
         todo = one_job(await job(backend, body.asked([*before, *new])))
         prompt = await backend.render(todo.order, todo.requests[0])
-        return json_reply({"object": "response.input_tokens", "input_tokens": len(prompt.tokens)})
+        return json_reply(CountedInput("response.input_tokens", len(prompt.tokens)))
 
     async def get(request: Request) -> Response:
-        """A response that is kept."""
+        """Return a kept response."""
         if request.query_params.get("stream") == "true":
             raise RequestError("a response that has ended cannot be streamed again: leave out stream")
         found = await asyncio.to_thread(kept.get, request.path_params["id"], caller().digest)
@@ -66,10 +68,10 @@ def routes(backend: Service) -> list[Route]:
         """Forget a response."""
         id = request.path_params["id"]
         await asyncio.to_thread(kept.delete, id, caller().digest)
-        return json_reply({"id": id, "object": "response", "deleted": True})
+        return json_reply(DeletedResponse(id, "response", True))
 
     async def items(request: Request) -> Response:
-        """What a response answered: its input items."""
+        """List the input items of a response."""
         found = await asyncio.to_thread(kept.get, request.path_params["id"], caller().digest)
         before = await asyncio.to_thread(_before, kept, found.previous)
         return json_reply(_listed([*before, *found.input], dict(request.query_params)))
@@ -99,7 +101,7 @@ def routes(backend: Service) -> list[Route]:
 def _conversation(
     kept: KeptResponses, body: ResponsesRequest, given: list[Item]
 ) -> tuple[list[Item], list[Item]]:
-    """The items of a request, and those of the conversation before it."""
+    """Return the items of a request, and those of the conversation before it."""
 
     def find(item_id: str) -> Item:
         id, number = response_of(item_id)
@@ -117,8 +119,8 @@ def _before(kept: KeptResponses, previous: str | None) -> list[Item]:
     return [item for document in documents for item in [*document.input, *document.response["output"]]]
 
 
-def _listed(items: list[Item], query: dict[str, str]) -> dict[str, Any]:
-    """A page of a list. Raises RequestError."""
+def _listed(items: list[Item], query: dict[str, str]) -> InputItems:
+    """Return a page of a list. Raises RequestError."""
     if query.get("order", "desc") not in ("asc", "desc"):
         raise RequestError(f'order must be "asc" or "desc", not {shown(query["order"])}')
     limit = query.get("limit", "20")
@@ -133,17 +135,17 @@ def _listed(items: list[Item], query: dict[str, str]) -> dict[str, Any]:
         items = items[place + 1 :]
     page = items[: int(limit)]
     ids = [item.get("id") for item in page]
-    return {
-        "object": "list",
-        "data": page,
-        "first_id": ids[0] if ids else None,
-        "last_id": ids[-1] if ids else None,
-        "has_more": len(page) < len(items),
-    }
+    return InputItems(
+        object="list",
+        data=page,
+        first_id=ids[0] if ids else None,
+        last_id=ids[-1] if ids else None,
+        has_more=len(page) < len(items),
+    )
 
 
 class _Answering:
-    """One response under way."""
+    """A response under way."""
 
     def __init__(
         self, backend: Service, kept: KeptResponses, body: ResponsesRequest, new: list[Item], todo: Job
@@ -153,57 +155,56 @@ class _Answering:
         self._body = body
         self._new = new
         self._todo = todo
-        self._shape = ResponseShape(body)
-        self._segments = Segments()
+        self._writer = ResponseWriter(body)
+        self._answer = AnswerBuilder()
 
-    async def whole(self) -> dict[str, Any]:
-        async with contextlib.aclosing(self._parts()) as items:
-            async for item in items:
-                if isinstance(item, AnswerDelta):
-                    for _ in self._segments.feed(item):
-                        pass
-                elif isinstance(item, Finished):
-                    return await self._kept_response(item)
-        raise AssertionError("an answer ends with its end")
+    async def whole(self) -> ResponseObject:
+        async with contextlib.aclosing(self._parts()) as parts:
+            async for part in parts:
+                if isinstance(part, Chunk | Finished):
+                    self._answer.feed(part)
+        return await self._kept_response()
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         begun = False
         try:
-            async with contextlib.aclosing(self._parts()) as items:
-                async for item in items:
+            async with contextlib.aclosing(self._parts()) as parts:
+                async for part in parts:
+                    if not isinstance(part, Chunk | Finished):
+                        continue
                     if not begun:
                         begun = True
-                        for event in self._shape.started():
+                        for event in self._writer.started():
                             yield named_event(event)
-                    steps = (
-                        self._segments.feed(item)
-                        if isinstance(item, AnswerDelta)
-                        else self._segments.finish()
-                    )
-                    for step in steps:
-                        for event in self._shape.steps(step):
+                    for delta in self._answer.feed(part):
+                        for event in self._writer.events(delta):
                             yield named_event(event)
-                    if isinstance(item, Finished):
-                        yield named_event(self._shape.ended(await self._kept_response(item)))
+            yield named_event(self._writer.ended(await self._kept_response()))
         except PunaError as error:
             if not begun:
                 raise
-            yield named_event(self._shape.failed(error))
+            yield named_event(self._writer.failed(error))
 
-    def _parts(self) -> AsyncGenerator[Any, None]:
+    def _parts(self) -> AsyncGenerator[Part, None]:
         return self._backend.generate(self._todo.order, self._todo.requests)
 
-    async def _kept_response(self, end: Finished) -> dict[str, Any]:
-        """The whole response, which is kept unless the request or the server says not to."""
+    async def _kept_response(self) -> ResponseObject:
+        """Return the whole response, kept unless the request or the server says not to."""
+        response = self._writer.whole(self._answer, stored=self._body.store)
         if not self._body.store:
-            return self._shape.whole(self._segments.all, end, False)
-        response = self._shape.whole(self._segments.all, end, True)
-        document = Document(response, self._new, self._body.previous_response_id or None, caller().digest)
+            return response
+        document = Document(
+            msgspec.to_builtins(response),
+            self._new,
+            self._body.previous_response_id or None,
+            caller().digest,
+        )
         try:
             if await asyncio.to_thread(self._kept.put, document):
                 return response
             why = "it is larger than what may be kept (PUNA_RESPONSES_MB)"
         except StoreError as error:
             why = str(error)
-        response |= {"store": False, "warnings": [*response.get("warnings", ()), f"not stored: {why}"]}
+        response.store = False
+        response.warnings = [*(response.warnings or ()), f"not stored: {why}"]
         return response
