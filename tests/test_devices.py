@@ -23,7 +23,6 @@ def put(root: Path, path: str, text: str) -> None:
     (root / path).write_text(text)
 
 
-@pytest.mark.scenario(264)
 def test_gpus_are_found_where_the_kernel_tells_of_them(tmp_path: Path) -> None:
     pci = "sys/bus/pci/devices"
     for bus, vendor, kind, device in (

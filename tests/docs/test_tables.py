@@ -33,8 +33,8 @@ REPORTS = {
 }
 SHOWN = re.compile(r"<!-- table: (?P<command>.+?) -->\n.*?<!-- end of table -->\n", re.S)
 TABLE = re.compile(r"(?:^\|.*\n)+", re.M)
-#: Columns of tables whose figures are nobody's measurements: limits, and the numbers of scenarios.
-SETTINGS = {"default", "number"}
+#: Columns of tables whose figures are limits, not measurements.
+SETTINGS = {"default"}
 #: A cell that is only a figure, perhaps with its range: 43.5, **2.1**, 98 %, 48 ms, 1.33 / 1.03.
 FIGURE = re.compile(r"\|\s*\**[\d.,]+(e-?\d+)?\s*(%|ms|s|MB|GB)?\**( \(.*?\)| / [\d./ %]+)?\s*(?=\|)")
 

@@ -159,7 +159,6 @@ def test_dimensions_are_the_first_ones_made_1_long(server: Server) -> None:
         assert list(answer.embeddings[0]) == whole.tolist()
 
 
-@pytest.mark.scenario(184)
 def test_a_text_too_long_is_cut_visibly(server: Server, tokenizer: Tokenizer) -> None:
     cut = post(server, "/api/embed", model="tiny", input=[LONG, "hello"]).json()
     count = len(tokenizer.encode(LONG))

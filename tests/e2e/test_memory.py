@@ -39,7 +39,6 @@ def loaded(server: Server) -> dict[str, int]:
     return {model["name"].removesuffix(":latest"): model["parallel"] for model in models}
 
 
-@pytest.mark.scenario(248)
 def test_others_are_unloaded_only_when_that_is_enough(tmp_path: Path, files: list[Path]) -> None:
     with running(tmp_path, PUNA_NUM_PARALLEL="1") as server:
         add_model(server, "a", files[0])

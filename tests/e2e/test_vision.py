@@ -94,7 +94,6 @@ def test_show_says_vision(server: Server) -> None:
     assert "vision" not in (server.client.show("tiny").capabilities or [])
 
 
-@pytest.mark.scenario(110)
 @pytest.mark.parametrize(
     ("model", "image", "complaint"),
     [
@@ -115,7 +114,6 @@ def test_images_that_cannot_be_seen_are_refused(
     assert caught.value.status_code == 400
 
 
-@pytest.mark.scenario(112)
 def test_a_hundred_images_are_refused_and_odd_ones_seen(server: Server) -> None:
     with pytest.raises(ollama.ResponseError, match="has 100 images, and at most 64 are allowed") as caught:
         chat(server, *[file_of(picture(1, 8, 8))] * 100)

@@ -57,7 +57,6 @@ def test_every_decoding_sequence_is_in_every_batch() -> None:
     assert counts(running, 2) == {0: 2, 1: 1, 2: 1, 3: 1}
 
 
-@pytest.mark.scenario(126, 127)
 def test_half_of_the_budget_is_for_the_oldest_prompt_and_the_rest_for_the_shortest() -> None:
     running = [sequence(0, 90), sequence(1, 50), sequence(2, 4), sequence(3, 30)]
     assert counts(running, 20) == {0: 10, 2: 4, 3: 6}
@@ -87,7 +86,6 @@ def test_prompt_pauses_where_a_waiting_request_shares_it() -> None:
     assert counts(running, 100, pauses={running[0]: 10}) == {0: 50, 1: 50}  # it is past that
 
 
-@pytest.mark.scenario(128)
 def test_inputs_that_belong_together_are_not_torn_apart() -> None:
     running = [sequence(0, 9, groups={2: 5})]
     for expected in (2, 6, 1):
@@ -95,7 +93,6 @@ def test_inputs_that_belong_together_are_not_torn_apart() -> None:
         running[0].entry.evaluated += expected
 
 
-@pytest.mark.scenario(129)
 def test_oldest_group_may_exceed_the_budget() -> None:
     assert counts([sequence(0, 12, groups={0: 9}), sequence(1, 1, generated=1)], 4) == {0: 10, 1: 1}
     assert counts([sequence(0, 12), sequence(1, 12, groups={0: 9})], 4) == {0: 4}
@@ -119,7 +116,6 @@ def test_groups(length: int, groups: dict[int, int], room: int, whole: int, firs
     assert first_group(inputs, begin) == first
 
 
-@pytest.mark.scenario(131)
 def test_a_batch_holds_each_share_at_its_positions_and_wants_logits_of_complete_ones() -> None:
     running = [sequence(0, 5, held=7), sequence(3, 1, generated=1, held=2), sequence(4, 2, held=1)]
     batch = assemble(plan(running, 4))

@@ -13,7 +13,6 @@ from tests.engine.runs import Run, Watched, let_it_say
 PROMPT = [(7 * i) % 200 for i in range(40)]
 
 
-@pytest.mark.scenario(130)
 def test_positions_go_on_without_gaps_over_batches_and_after_a_stop(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -30,7 +29,6 @@ def test_positions_go_on_without_gaps_over_batches_and_after_a_stop(
     assert run.positions == [[12, 13], [14], [15]]
 
 
-@pytest.mark.scenario(132, 133)
 @pytest.mark.parametrize(
     ("keep", "evaluated"), [(4, [0, 1, 2, 3, 6, 7, 8, 9]), (-1, [0, 1, 2, 3, 4, 5, 6, 9])]
 )
@@ -46,7 +44,6 @@ def test_the_beginning_and_the_end_of_a_long_prompt_stay(
     assert (run.done(0).truncated, run.done(0).prompt_eval_count) == (2, 8)
 
 
-@pytest.mark.scenario(137)
 def test_a_prompt_that_must_not_be_cut_takes_no_place(tiny: LoadedModel) -> None:
     run = Run(tiny, context=8, parallel=1)
     with pytest.raises(ContextLengthError, match="9 tokens, and num_ctx is 8"):
@@ -57,7 +54,6 @@ def test_a_prompt_that_must_not_be_cut_takes_no_place(tiny: LoadedModel) -> None
     assert run.done(1).eval_count == 1
 
 
-@pytest.mark.scenario(138)
 def test_a_prompt_as_long_as_the_context_is_shifted_after_its_first_token(
     tiny: LoadedModel,
 ) -> None:
@@ -67,7 +63,6 @@ def test_a_prompt_as_long_as_the_context_is_shifted_after_its_first_token(
     assert done.shifted == 3
 
 
-@pytest.mark.scenario(139)
 def test_without_shift_the_context_is_filled_to_its_end(tiny: LoadedModel) -> None:
     run = Watched(tiny, context=8)
     tokens, done = run.one(PROMPT[:5], shift=False, num_predict=100)
@@ -75,13 +70,11 @@ def test_without_shift_the_context_is_filled_to_its_end(tiny: LoadedModel) -> No
     assert run.positions[-1] == [7]
 
 
-@pytest.mark.scenario(140)
 def test_a_prompt_as_long_as_the_context_has_one_token_without_shift(tiny: LoadedModel) -> None:
     tokens, done = Run(tiny, context=8).one(PROMPT[:8], shift=False, num_predict=100)
     assert (len(tokens), done.eval_count, done.reason) == (1, 1, "length")
 
 
-@pytest.mark.scenario(141)
 def test_full_context_does_not_split_groups(tiny: LoadedModel) -> None:
     prompt = [Input(token, same_batch=3 if i == 5 else 0) for i, token in enumerate(PROMPT[:9])]
     inputs, dropped = truncate(prompt, 8, 1)
@@ -94,7 +87,6 @@ def test_full_context_does_not_split_groups(tiny: LoadedModel) -> None:
     assert run.done(0).shifted == 3 + 4
 
 
-@pytest.mark.scenario(142)
 @pytest.mark.parametrize("streams", [1, 2])
 def test_kept_inputs_are_evaluated_again_if_keys_cannot_shift(recurrent: LoadedModel, streams: int) -> None:
     context, keep, predict = 32, 4, 60
@@ -123,7 +115,6 @@ def test_kept_inputs_are_evaluated_again_if_keys_cannot_shift(recurrent: LoadedM
     assert run.done(0).cached == 0
 
 
-@pytest.mark.scenario(143)
 def test_others_go_on_while_one_is_evaluated_again(recurrent: LoadedModel) -> None:
     run = Run(recurrent, context=64, batch_size=8)
     run.submit(0, PROMPT, num_keep=40, num_predict=40)
@@ -145,7 +136,6 @@ def test_others_go_on_while_one_is_evaluated_again(recurrent: LoadedModel) -> No
     assert run.done(0).shifted > 0
 
 
-@pytest.mark.scenario(146)
 def test_every_shift_is_like_the_first(tiny: LoadedModel) -> None:
     run = Watched(tiny, context=32)
     _, done = run.one(PROMPT[:10], num_keep=4 - tiny.tokenizer.add_bos, num_predict=100)
@@ -155,7 +145,6 @@ def test_every_shift_is_like_the_first(tiny: LoadedModel) -> None:
     assert [positions[0] for positions in run.positions[1:]].count(32 - 14) == 1 + 6  # once on the way there
 
 
-@pytest.mark.scenario(147)
 def test_a_beginning_as_long_as_the_context_leaves_room_for_one(tiny: LoadedModel) -> None:
     run = Watched(tiny, context=8)
     tokens, done = run.one(PROMPT[:8], num_keep=1000, num_predict=5)
@@ -163,7 +152,6 @@ def test_a_beginning_as_long_as_the_context_leaves_room_for_one(tiny: LoadedMode
     assert (len(tokens), done.shifted) == (5, 4)
 
 
-@pytest.mark.scenario(204)
 @pytest.mark.parametrize(("kind", "rows"), [("plain", [10, 1]), ("recurrent", [10, 7])])
 def test_a_shift_leaves_six_of_ten_moved_or_evaluated_again(
     tiny: LoadedModel, recurrent: LoadedModel, kind: str, rows: list[int]

@@ -60,7 +60,6 @@ def test_vectors_equal_pooled_reference_states(pair: tuple[LoadedModel, Any], po
         assert np.abs(vector - expected.numpy()).max() < 1e-3
 
 
-@pytest.mark.scenario(186)
 @pytest.mark.parametrize(
     ("pooling", "expected"), [("mean", range(4, 12)), ("cls", range(8)), ("last", range(8, 16))]
 )
@@ -116,7 +115,6 @@ def test_a_file_says_how_its_model_pools(tmp_path: Path, pooling_type: int, pool
     assert same_bits(vectors(loaded, *TEXTS), vectors(loaded, *TEXTS, pooling=pooling))
 
 
-@pytest.mark.scenario(185)
 def test_a_model_that_was_trained_to_generate_gives_its_last_state(tiny: LoadedModel) -> None:
     assert same_bits(vectors(tiny, *TEXTS), vectors(tiny, *TEXTS, pooling="last"))
 
@@ -135,7 +133,6 @@ def test_a_pooling_that_does_not_exist_is_refused(tiny: LoadedModel) -> None:
 # --- whatever else is going on -----------------------------------------------------------------------
 
 
-@pytest.mark.scenario(187)
 @pytest.mark.parametrize("pooling", POOLINGS)
 @pytest.mark.parametrize("batch_size", [1, 3, 16])
 def test_all_tokens_count_in_however_many_batches(tiny: LoadedModel, pooling: str, batch_size: int) -> None:
@@ -317,7 +314,6 @@ def test_a_common_beginning_is_evaluated_once(tiny: LoadedModel) -> None:
 # --- what does not fit ---------------------------------------------------------------------------------
 
 
-@pytest.mark.scenario(184)
 def test_too_long_inputs_are_cut_at_the_end(tiny: LoadedModel) -> None:
     text = " story" * 200
     run = Run(tiny, context=20)
@@ -343,7 +339,6 @@ def test_the_token_that_ends_a_text_is_not_cut(tmp_path: Path) -> None:
     assert run.embedded(0)[0].truncated == len(tokens) - 20
 
 
-@pytest.mark.scenario(184)
 def test_without_truncation_it_is_refused(tiny: LoadedModel) -> None:
     run = Run(tiny, context=20)
     with pytest.raises(ContextLengthError, match="exceeds the context length: 21 tokens, and num_ctx is 20"):

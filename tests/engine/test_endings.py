@@ -24,7 +24,6 @@ def end_of(tiny: LoadedModel) -> int:
 # --- limits and end tokens -------------------------------------------------------------------------
 
 
-@pytest.mark.scenario(148, 150)
 @pytest.mark.parametrize("count", [1, 3])
 def test_as_many_tokens_as_asked_for(tiny: LoadedModel, count: int) -> None:
     run = Run(tiny)
@@ -39,14 +38,12 @@ def test_an_answer_has_at_most_ten_contexts_of_tokens(tiny: LoadedModel, wanted:
     assert (len(tokens), done.reason) == (160, "length")
 
 
-@pytest.mark.scenario(149)
 def test_an_end_token_on_the_limit_is_an_end(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     let_it_say(monkeypatch, tiny, [*ids(tiny, "hello", " world"), end_of(tiny)], len(PROMPT))
     tokens, done = Run(tiny).one(PROMPT, num_predict=3, ignore_eos=False)
     assert (tokens, done.eval_count, done.reason) == (ids(tiny, "hello", " world"), 3, "stop")
 
 
-@pytest.mark.scenario(151)
 def test_a_stop_string_on_the_limit_is_a_stop(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     let_it_say(monkeypatch, tiny, ids(tiny, "hello", " world", " time"), len(PROMPT))
     run = Run(tiny)
@@ -54,14 +51,12 @@ def test_a_stop_string_on_the_limit_is_a_stop(tiny: LoadedModel, monkeypatch: py
     assert (run.text(0), done.reason, done.stop) == ("hello wor", "stop", "ld time")
 
 
-@pytest.mark.scenario(152)
 @pytest.mark.parametrize("limit", [-2, -1, 0, 81])
 def test_nothing_goes_on_for_more_than_ten_contexts(tiny: LoadedModel, limit: int) -> None:
     _, done = Run(tiny, context=8).one(PROMPT[:4], num_predict=limit)
     assert (done.eval_count, done.reason) == (80, "length")
 
 
-@pytest.mark.scenario(153)
 def test_any_of_several_end_tokens_ends(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(tiny.tokenizer.eos_ids) == 2
     for end in tiny.tokenizer.eos_ids:
@@ -71,7 +66,6 @@ def test_any_of_several_end_tokens_ends(tiny: LoadedModel, monkeypatch: pytest.M
         assert (tokens, done.eval_count, done.reason) == (ids(tiny, "hello"), 2, "stop")
 
 
-@pytest.mark.scenario(165)
 def test_held_text_is_sent_at_the_end(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     let_it_say(monkeypatch, tiny, [*ids(tiny, "w", "o"), end_of(tiny)], len(PROMPT))
     run = Run(tiny)
@@ -79,7 +73,6 @@ def test_held_text_is_sent_at_the_end(tiny: LoadedModel, monkeypatch: pytest.Mon
     assert (run.text(0), tokens, done.reason, done.stop) == ("wo", ids(tiny, "w", "o"), "stop", None)
 
 
-@pytest.mark.scenario(159, 160, 161)
 @pytest.mark.parametrize(
     ("answer", "stop", "shown", "remembered"),
     [
@@ -110,7 +103,6 @@ def test_next_turn_after_a_cut_answer_reuses_the_shared_prefix(
     assert run.leaked() == 0
 
 
-@pytest.mark.scenario(183)
 def test_an_answer_of_equal_tokens_comes_to_its_end(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,7 +113,6 @@ def test_an_answer_of_equal_tokens_comes_to_its_end(
     assert (chunks, done.eval_count, done.reason) == (["hello"] * 45, 45, "length")
 
 
-@pytest.mark.scenario(230)
 def test_log_probabilities_do_not_depend_on_options(tiny: LoadedModel) -> None:
     def logprobs(**options: float) -> list[object]:
         run = Run(tiny)
@@ -137,7 +128,6 @@ def test_log_probabilities_do_not_depend_on_options(tiny: LoadedModel) -> None:
 # --- what is counted -------------------------------------------------------------------------------
 
 
-@pytest.mark.scenario(181)
 def test_prompt_counts_include_cached_tokens(tiny: LoadedModel) -> None:
     run = Run(tiny, context=16)
     run.one(PROMPT, num_predict=3)
@@ -151,7 +141,6 @@ def test_prompt_counts_include_cached_tokens(tiny: LoadedModel) -> None:
     assert done.cached >= 4
 
 
-@pytest.mark.scenario(182)
 def test_durations_exclude_waiting(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step takes a second; the second request waits five for the first."""
     run = Run(tiny, parallel=1, batch_size=4)
@@ -169,7 +158,6 @@ def test_durations_exclude_waiting(tiny: LoadedModel, monkeypatch: pytest.Monkey
 # --- leaving and failing ---------------------------------------------------------------------------
 
 
-@pytest.mark.scenario(172)
 def test_cancelling_ends_a_long_prompt_within_one_step(tiny: LoadedModel) -> None:
     run = Run(tiny, batch_size=4)
     run.submit(0, [*PROMPT, *PROMPT[:30]] * 3)
@@ -180,7 +168,6 @@ def test_cancelling_ends_a_long_prompt_within_one_step(tiny: LoadedModel) -> Non
     assert run.leaked() == 0
 
 
-@pytest.mark.scenario(175)
 def test_a_failure_to_find_a_place_leaves_all_places_free(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,7 +193,6 @@ def test_a_failure_to_find_a_place_leaves_all_places_free(
     run.engine.close()
 
 
-@pytest.mark.scenario(180)
 @pytest.mark.parametrize("part", ["sampler", "tokenizer"])
 def test_failure_after_the_pass_ends_only_its_request(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, part: str

@@ -36,7 +36,6 @@ def test_eight_streams_give_the_same_answers_as_alone(tiny: LoadedModel) -> None
     assert [together.tokens(number) for number in range(8)] == alone
 
 
-@pytest.mark.scenario(197)
 def test_more_requests_than_places_wait_their_turn(tiny: LoadedModel) -> None:
     alone = [Run(tiny).one(prompt)[0] for prompt in PROMPTS]
     run = Run(tiny, parallel=2)
@@ -167,7 +166,6 @@ def test_log_probabilities_come_from_raw_logits(tiny: LoadedModel) -> None:
         assert len(entry.top) == 3
 
 
-@pytest.mark.scenario(171)
 def test_a_cancelled_request_stops_within_one_step_and_is_silent(tiny: LoadedModel) -> None:
     run = Run(tiny)
     run.submit(0, PROMPTS[0], num_predict=100)
@@ -187,7 +185,6 @@ def test_a_cancelled_request_stops_within_one_step_and_is_silent(tiny: LoadedMod
     assert run.done(2).eval_count == 12
 
 
-@pytest.mark.scenario(174)
 def test_a_waiting_request_can_be_cancelled(tiny: LoadedModel) -> None:
     run = Run(tiny, parallel=1)
     run.submit(0, PROMPTS[0])
@@ -247,7 +244,6 @@ def test_unusable_prompts_are_refused(tiny: LoadedModel, prompt: list[int], word
         Run(tiny).submit(0, prompt)
 
 
-@pytest.mark.scenario(179)
 def test_one_poisoned_sequence_ends_alone(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = Run(tiny).one(PROMPTS[1])[0]
     forward = tiny.model.forward

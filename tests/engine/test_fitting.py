@@ -15,7 +15,6 @@ def inputs(length: int, groups: dict[int, int] | None = None) -> list[Input]:
     return [Input(i, same_batch=(groups or {}).get(i, 0)) for i in range(length)]
 
 
-@pytest.mark.scenario(203)
 @pytest.mark.parametrize(
     ("context", "keep", "length", "groups", "expected"),
     [
@@ -48,21 +47,18 @@ def test_a_long_prompt_keeps_its_beginning_and_its_end() -> None:
     assert dropped == 4
 
 
-@pytest.mark.scenario(134)
 def test_groups_are_dropped_whole() -> None:
     cut, dropped = truncate(inputs(12, {4: 3}), 8, 2)
     assert [item.token for item in cut] == [0, 1, 8, 9, 10, 11]
     assert dropped == 6
 
 
-@pytest.mark.scenario(135)
 def test_group_across_num_keep_is_refused() -> None:
     for keep in (2, 3):
         with pytest.raises(ContextLengthError, match="an image lies across num_keep"):
             truncate(inputs(12, {1: 3}), 8, keep)
 
 
-@pytest.mark.scenario(136)
 def test_nothing_left_after_the_cut_is_refused() -> None:
     with pytest.raises(ContextLengthError, match="nothing would be left"):
         truncate(inputs(12, {3: 8}), 8, 2)

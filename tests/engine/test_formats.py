@@ -68,7 +68,6 @@ def samples(run: Run, number: int) -> list[tuple[str, Done]]:
     return found
 
 
-@pytest.mark.scenario(225)
 def test_eight_answers_at_once_satisfy_their_schemas(talked: Run) -> None:
     ended = 0
     for number, schema in enumerate(schemas(8)):
@@ -81,7 +80,6 @@ def test_eight_answers_at_once_satisfy_their_schemas(talked: Run) -> None:
     assert ended >= 6
 
 
-@pytest.mark.scenario(226)
 def test_formatted_answers_are_the_same_as_alone(talked: Run, tiny: LoadedModel) -> None:
     for number in (1, 4):
         run = Run(tiny, context=128)
@@ -98,7 +96,6 @@ def test_formatted_answers_are_the_same_as_alone(talked: Run, tiny: LoadedModel)
     assert run.text(0) == talked.text(99)
 
 
-@pytest.mark.scenario(226)
 @pytest.mark.parametrize("speculate", ["off", "prompt"])
 def test_drafts_change_no_answer(
     talked: Run, tiny: LoadedModel, speculate: str, monkeypatch: pytest.MonkeyPatch
@@ -149,7 +146,6 @@ def test_an_answer_ends_with_its_format_without_another_pass(tiny: LoadedModel) 
     assert len(tokens) == 2
 
 
-@pytest.mark.scenario(225)
 def test_an_answer_that_is_cut_says_so(tiny: LoadedModel) -> None:
     run = Run(tiny)
     _, done = run.one("hello", format=Format.json_schema(POINT), **(HOT | {"num_predict": 3, "seed": 1}))

@@ -53,7 +53,6 @@ def shape(items: list[Input], tokenizer: Any) -> str:
 # --- the input stream -----------------------------------------------------------------------------------
 
 
-@pytest.mark.scenario(103, 104, 115)
 def test_an_image_stands_where_its_tag_stood(seeing: LoadedModel) -> None:
     run = watched(seeing)
     placed = "\n\n<start_of_image>****<end_of_image>\n\n"
@@ -68,7 +67,6 @@ def test_an_image_stands_where_its_tag_stood(seeing: LoadedModel) -> None:
     assert len({row.payload_hash for row in rows} - {0}) == 4
 
 
-@pytest.mark.scenario(105, 106, 107, 108)
 def test_numbers_of_images(seeing: LoadedModel) -> None:
     run = watched(seeing)
     with pytest.raises(RequestError, match=r"invalid image index: .*\[img-5\].* 0 to 1"):
@@ -81,7 +79,6 @@ def test_numbers_of_images(seeing: LoadedModel) -> None:
     assert shape(inputs(run, "[img-0]"), seeing.tokenizer) == "<|begin|>[img-0]"  # without images it is text
 
 
-@pytest.mark.scenario(106, 107, 108)
 def test_image_named_twice_is_encoded_once_and_unnamed_never(seeing: LoadedModel) -> None:
     run = watched(seeing)
     run.submit_inputs(0, inputs(run, "[img-1] and [img-1]", 1, 2), num_predict=4)
@@ -91,7 +88,6 @@ def test_image_named_twice_is_encoded_once_and_unnamed_never(seeing: LoadedModel
     assert (len(run.tokens(0)), run.engine.images.encoded) == (4, 1)
 
 
-@pytest.mark.scenario(125)
 def test_hashes_depend_on_content_alone(seeing: LoadedModel) -> None:
     one, other = watched(seeing), watched(seeing)
     first = inputs(one, "[img-0][img-1]", 1, 2)
@@ -144,7 +140,6 @@ def test_streams_go_on_while_an_image_is_encoded(
     assert sorted(run.ended) == [0, 1]
 
 
-@pytest.mark.scenario(118, 121)
 def test_an_image_in_the_prefix_cache_is_not_encoded(seeing: LoadedModel) -> None:
     run = watched(seeing)
     for number in range(2):
@@ -169,7 +164,6 @@ def test_an_image_read_at_another_place_is_encoded_once(seeing: LoadedModel) -> 
     assert run.tokens(1) == alone.tokens(1)
 
 
-@pytest.mark.scenario(116, 265)
 def test_rows_of_an_image_share_a_batch_however_small_batches_are(seeing: LoadedModel) -> None:
     run = watched(seeing, batch_size=2)
     run.submit_inputs(0, inputs(run, "long text before [img-0] the image", 1), num_predict=2)
@@ -179,7 +173,6 @@ def test_rows_of_an_image_share_a_batch_however_small_batches_are(seeing: Loaded
     assert [batch.spans for batch in with_image] == [[(3, 7)]]
 
 
-@pytest.mark.scenario(117)
 def test_an_image_may_be_longer_than_a_batch(tmp_path: Path) -> None:
     config = SEEING["qwen25vl"]()
     loaded = load_model(config.write(tmp_path, original(config)).model)
@@ -229,7 +222,6 @@ def test_a_request_that_leaves_takes_its_image_along(seeing: LoadedModel, slices
     assert run.engine.images._work is None
 
 
-@pytest.mark.scenario(122, 124)
 def test_kept_images_are_bounded(seeing: LoadedModel) -> None:
     run = watched(seeing)
     size = 56 * 56 * 3 + 4 * 64 * 4
@@ -281,7 +273,6 @@ def test_evaluated_images_are_dropped_and_encoded_again_if_needed(seeing: Loaded
     assert run.tokens(0) == alone.tokens(0)
 
 
-@pytest.mark.scenario(112, 123)
 def test_images_of_a_request_are_limited_in_number(seeing: LoadedModel) -> None:
     run = watched(seeing)
     files = [file_of(picture(seed, 20, 20)) for seed in range(50)]
@@ -304,7 +295,6 @@ def test_images_of_a_request_are_limited_in_number(seeing: LoadedModel) -> None:
 # --- files -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.scenario(111)
 def test_a_tower_in_a_file_of_its_own_sees_the_same(seeing: LoadedModel, tmp_path: Path) -> None:
     config = SEEING["gemma3"]()
     layout = config.write(tmp_path, original(config), apart=True)

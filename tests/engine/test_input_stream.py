@@ -44,7 +44,6 @@ def images_read(run: Watched) -> int:
     return sum(len(batch.payloads) for batch in run.batches)
 
 
-@pytest.mark.scenario(109)
 def test_tags_are_text_for_a_model_without_images(tiny: LoadedModel) -> None:
     run = Watched(tiny)
     run.submit(0, "a[img-0]b", num_predict=1)
@@ -52,7 +51,6 @@ def test_tags_are_text_for_a_model_without_images(tiny: LoadedModel) -> None:
     assert tiny.tokenizer.decode(run.batches[0].tokens.tolist()[1:]) == "a[img-0]b"
 
 
-@pytest.mark.scenario(113)
 def test_nothing_at_all_is_no_prompt(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     Run(tiny).one("", num_predict=1)  # a begin token is enough
     monkeypatch.setattr(tiny.tokenizer, "add_bos", False)
@@ -60,7 +58,6 @@ def test_nothing_at_all_is_no_prompt(tiny: LoadedModel, monkeypatch: pytest.Monk
         Run(tiny).submit(0, "")
 
 
-@pytest.mark.scenario(118, 121)
 def test_an_image_that_is_remembered_is_not_read_again(seeing: LoadedModel) -> None:
     run = Watched(seeing)
     inputs = [*text(5, 6), image(1), *text(7, 8, 9)]
@@ -74,7 +71,6 @@ def test_an_image_that_is_remembered_is_not_read_again(seeing: LoadedModel) -> N
     assert run.tokens(1) == alone(seeing, again)
 
 
-@pytest.mark.scenario(120)
 def test_another_image_is_another_input(seeing: LoadedModel) -> None:
     run = Watched(seeing)
     prompts = [[*text(5, 6), image(seed), *text(7, 8, 9)] for seed in (1, 2)]
@@ -87,7 +83,6 @@ def test_another_image_is_another_input(seeing: LoadedModel) -> None:
     assert answers[0] != answers[1]
 
 
-@pytest.mark.scenario(119)
 def test_an_image_that_cannot_be_read_fails_its_request_alone(seeing: LoadedModel) -> None:
     run = Run(seeing)
     good = [*text(5, 6), image(1), *text(7)]
@@ -101,7 +96,6 @@ def test_an_image_that_cannot_be_read_fails_its_request_alone(seeing: LoadedMode
     assert run.tokens(2) == run.tokens(0)
 
 
-@pytest.mark.scenario(205)
 def test_prefix_cache_keeps_no_images_alive(seeing: LoadedModel) -> None:
     """Another request with the same image brings its own."""
     run = Run(seeing)

@@ -11,14 +11,12 @@ from tests.engine.prefix_world import SHAPES, World
 from tests.kvcache.probe import OPS
 
 
-@pytest.mark.scenario(191)
 def test_empty_cache_has_no_match() -> None:
     world = World()
     entry, shared = world.begin([1])
     assert (shared, entry.evaluated) == (0, 1)
 
 
-@pytest.mark.scenario(192, 194, 196)
 def test_longest_match_of_any_entry_is_shared() -> None:
     world = World()
     short = world.finished([1])
@@ -28,7 +26,6 @@ def test_longest_match_of_any_entry_is_shared() -> None:
     assert (entry.row != long.row, shared) == (True, 2)
 
 
-@pytest.mark.scenario(198)
 def test_a_continued_conversation_needs_no_second_row() -> None:
     world = World()
     first = world.finished([1, 2])
@@ -36,14 +33,12 @@ def test_a_continued_conversation_needs_no_second_row() -> None:
     assert (second.row, shared) == (first.row, 2)
 
 
-@pytest.mark.scenario(188, 199)
 def test_an_equal_prompt_leaves_one_input_to_evaluate() -> None:
     world = World()
     world.finished([1, 2])
     assert world.begin([1, 2])[1] == 1
 
 
-@pytest.mark.scenario(193, 195, 206)
 def test_diverging_entries_are_kept_while_rows_are_free() -> None:
     world = World(rows=3)
     conversations = [[1, 2, 3], [1, 2, 4]]  # two that share a system prompt
@@ -179,7 +174,6 @@ def test_unevaluated_inputs_are_not_remembered() -> None:
     assert world.begin([4])[0].row == entry.row
 
 
-@pytest.mark.scenario(120, 121)
 def test_images_are_told_apart() -> None:
     world = World()
     world.finished([1, (0, 77), 0, 0, 5])
@@ -187,7 +181,6 @@ def test_images_are_told_apart() -> None:
     assert world.prefix_cache.find([1, (0, 77), 0, 0, 6], 5).count == 4
 
 
-@pytest.mark.scenario(200)
 @pytest.mark.parametrize(("length", "shared"), [(8, 8), (20, 0)])
 def test_a_window_that_is_gone_cannot_be_shared(length: int, shared: int) -> None:
     cache = SlidingCache(OPS, SHAPES, sequences=4, context=64, window=6)
@@ -265,7 +258,6 @@ def _grown(world: World, keys: list) -> tuple[PrefixEntry, list]:
     return entry, keys
 
 
-@pytest.mark.scenario(202)
 def test_a_recurrent_state_is_shared_where_it_was_kept() -> None:
     cache = RecurrentCache(OPS, {0: {"state": (2,)}}, sequences=4)
     world = World(cache=cache)

@@ -18,7 +18,6 @@ def shared(first: list, second: list) -> int:
     return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))))
 
 
-@pytest.mark.scenario(189, 190)
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
     [

@@ -34,7 +34,6 @@ def test_shared_prefix_is_evaluated_once(tiny: LoadedModel) -> None:
     assert run.leaked() == 0
 
 
-@pytest.mark.scenario(176)
 def test_more_requests_than_places_share_as_well(tiny: LoadedModel) -> None:
     run = Run(tiny, parallel=2, context=128)
     for number in range(6):
@@ -107,7 +106,6 @@ def test_cancelling_ends_all_samples(tiny: LoadedModel) -> None:
     assert run.leaked() == 0
 
 
-@pytest.mark.scenario(201)
 def test_request_can_opt_out_of_the_prefix_cache(tiny: LoadedModel) -> None:
     run = Run(tiny, context=128)
     expected, _ = run.one(SYSTEM)
@@ -147,7 +145,6 @@ def test_shifted_inputs_are_not_shared(tiny: LoadedModel) -> None:
     assert run.tokens(1) == Run(tiny, context=48).one(left[:40])[0]
 
 
-@pytest.mark.scenario(145)
 def test_shift_leaves_shared_cells_unchanged(tiny: LoadedModel) -> None:
     run = Run(tiny, context=48, capacity=60)
     for number, predict in enumerate((70, 12, 70)):

@@ -51,7 +51,6 @@ def test_given_sizes_are_used(tiny: LoadedModel, monkeypatch) -> None:
     assert sizes(tiny, monkeypatch, 0, capacity=200) == (128, 200)
 
 
-@pytest.mark.scenario(254, 255)
 def test_batches_and_contexts_that_are_too_large_are_cut(
     tiny: LoadedModel, caplog: pytest.LogCaptureFixture
 ) -> None:

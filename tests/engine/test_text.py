@@ -45,7 +45,6 @@ def test_a_token_that_is_only_partly_cut_keeps_its_entry() -> None:
     assert ("".join(shown), tokens, stop) == ("ab", [0, 1], "<end>")
 
 
-@pytest.mark.scenario(154, 155, 156, 157, 158, 170)
 @pytest.mark.parametrize(  # a log-probability for every piece that is left
     ("pieces", "stop", "text", "left"),
     [
@@ -61,14 +60,12 @@ def test_text_before_a_stop_string_is_released(pieces: list[str], stop: str, tex
     assert ("".join(shown), tokens, found) == (text, list(range(left)), stop)
 
 
-@pytest.mark.scenario(162)
 def test_held_text_is_released_with_the_text_after_it() -> None:
     shown, tokens, _ = run([b"a ", b"wo", b"man"], ["world"])
     assert shown == ["a ", "", "woman", ""]
     assert tokens == [0, 1, 2]
 
 
-@pytest.mark.scenario(163)
 def test_the_earliest_stop_wins_whatever_its_place_in_the_list() -> None:
     shown, _, stop = run([b"x", b"B and A"], ["A", "B"])
     assert ("".join(shown), stop) == ("x", "B")
@@ -82,7 +79,6 @@ def test_text_that_only_began_like_a_stop_is_shown_after_all() -> None:
     assert (tokens, stop) == ([0, 1], None)
 
 
-@pytest.mark.scenario(165)
 def test_held_text_is_shown_at_the_end() -> None:
     assert run([b"a<en"], ["<end>"]) == (["a", "<en"], [0], None)
 
@@ -94,14 +90,12 @@ def test_overlapping_starts_of_a_stop_are_all_remembered() -> None:
     assert ("".join(shown), stop) == ("a", "aab")
 
 
-@pytest.mark.scenario(166)
 def test_characters_are_never_shown_in_halves() -> None:
     euro = "€".encode()
     assert run([euro[:1], euro[1:2], euro[2:], b"!"], []) == (["", "", "€", "!", ""], [0, 1, 2, 3], None)
     assert run([b"\xf0\x9f", b"\x98\x80"], []) == (["", "\U0001f600", ""], [0, 1], None)
 
 
-@pytest.mark.scenario(169)
 def test_half_a_character_at_the_end_is_dropped() -> None:
     assert run([b"a\xe2\x82"], []) == (["a", ""], [0], None)
 
@@ -112,7 +106,6 @@ def test_a_character_is_shown_with_its_last_byte(text: str) -> None:
     assert [chunk for chunk in shown if chunk] == list(text)
 
 
-@pytest.mark.scenario(168)
 @given(st.binary(max_size=30))
 def test_bytes_that_cannot_become_a_character_are_replaced_at_once(data: bytes) -> None:
     shown, tokens, _ = run([bytes([byte]) for byte in data], [])
@@ -122,12 +115,10 @@ def test_bytes_that_cannot_become_a_character_are_replaced_at_once(data: bytes) 
     assert tokens == list(range(len(data)))
 
 
-@pytest.mark.scenario(164)
 def test_empty_stop_strings_are_ignored() -> None:
     assert run([b"a"], [""]) == (["a", ""], [0], None)
 
 
-@pytest.mark.scenario(167)
 @pytest.mark.parametrize(
     ("data", "expected"),
     [

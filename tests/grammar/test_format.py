@@ -11,7 +11,6 @@ from puna.errors import RequestError
 from puna.grammar.format import LONGEST, MAX_CHOICES, Format, format_of
 
 
-@pytest.mark.scenario(235)
 def test_empty_formats_are_none() -> None:
     assert format_of(None) is None
     assert format_of("") is None
@@ -37,7 +36,6 @@ def test_a_grammar_is_gbnf_or_lark() -> None:
     assert Format.grammar('start: "a"').kind == "lark"
 
 
-@pytest.mark.scenario(235)
 @pytest.mark.parametrize("value", ["xml", '"json"', 5, ["json"]])
 def test_any_other_format_is_refused(value: Any) -> None:
     with pytest.raises(RequestError, match=r'invalid format: .*; expected "json" or a valid JSON Schema'):

@@ -14,21 +14,18 @@ from puna.kvcache.types import KVTypes
 from tests.kvcache.probe import OPS, Probe, add_shift, column
 
 
-@pytest.mark.scenario(1, 2)
 def test_rows_see_themselves_and_earlier_positions() -> None:
     probe = Probe()
     assert probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4]) == [[1], [1, 2], [1, 2, 3], [1, 2, 3, 4]]
     assert probe.store([0], [4], [5]) == [[1, 2, 3, 4, 5]]
 
 
-@pytest.mark.scenario(3, 4)
 def test_sequences_do_not_see_each_other() -> None:
     probe = Probe(sequences=2)
     assert probe.store([0, 0, 1, 1], [0, 1, 0, 1], [1, 2, 3, 4]) == [[1], [1, 2], [3], [3, 4]]
     assert probe.store([0, 1], [2, 2], [5, 6]) == [[1, 2, 5], [3, 4, 6]]
 
 
-@pytest.mark.scenario(5, 6)
 def test_freed_cells_serve_any_sequence_and_a_full_cache_changes_nothing() -> None:
     probe = Probe(sequences=2, context=8, capacity=8)
     for position in range(3):
@@ -43,7 +40,6 @@ def test_freed_cells_serve_any_sequence_and_a_full_cache_changes_nothing() -> No
     assert probe.cells(0) == [0, 2, 4, 1]
 
 
-@pytest.mark.scenario(10)
 def test_a_batch_of_another_size_is_refused() -> None:
     probe = Probe()
     probe.cache.start_forward(Batch.of([0] * 4, [0, 1, 2, 3], [0] * 4, []))
@@ -51,7 +47,6 @@ def test_a_batch_of_another_size_is_refused() -> None:
         probe.cache.layer(0).put(column([0] * 3), column([0] * 3))
 
 
-@pytest.mark.scenario(17)
 def test_view_before_put_is_refused() -> None:
     shapes = [KVShape(1, 1, 1)] * 2
     cache = CausalCache(OPS, shapes, sequences=1, context=8)
@@ -66,14 +61,12 @@ def test_view_before_put_is_refused() -> None:
             cache.layer(1).put(row, row)
 
 
-@pytest.mark.scenario(11)
 @pytest.mark.parametrize(("positions", "sequences"), [([0, 1], [0]), ([], [])])
 def test_misshapen_batches_are_refused(positions: list[int], sequences: list[int]) -> None:
     with pytest.raises(ValueError, match="as many positions and sequences as tokens"):
         Batch.of([0] * len(positions), positions, sequences, [])
 
 
-@pytest.mark.scenario(23, 24)
 def test_tail_and_middle_removal() -> None:
     probe = Probe(sequences=2)
     probe.store([0, 0, 1, 1], [0, 1, 0, 1], [1, 2, 3, 4])
@@ -84,7 +77,6 @@ def test_tail_and_middle_removal() -> None:
     assert probe.store([0, 0], [1, 2], [7, 8]) == [[4, 7], [4, 7, 8]]
 
 
-@pytest.mark.scenario(25, 26)
 def test_later_entries_move_down_and_freed_cells_are_used_first() -> None:
     probe = Probe()
     for begin, end in ((0, 3), (3, 6), (6, 8)):
@@ -95,7 +87,6 @@ def test_later_entries_move_down_and_freed_cells_are_used_first() -> None:
     assert probe.cells(0)[-1] == 2
 
 
-@pytest.mark.scenario(27)
 def test_without_a_shift_function_only_the_tail_can_go() -> None:
     probe = Probe(shift=None)
     probe.store([0] * 8, list(range(8)), list(range(8)))
@@ -106,7 +97,6 @@ def test_without_a_shift_function_only_the_tail_can_go() -> None:
     assert probe.cache.cells.free == 16
 
 
-@pytest.mark.scenario(29)
 def test_removing_all_frees_the_cells_and_keeps_the_storage() -> None:
     probe = Probe()
     probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
@@ -117,7 +107,6 @@ def test_removing_all_frees_the_cells_and_keeps_the_storage() -> None:
     assert probe.store([0], [0], [9]) == [[9]]
 
 
-@pytest.mark.scenario(28, 30)
 def test_removals_that_leave_nothing_to_move() -> None:
     probe = Probe(sequences=2, shift=None)
     probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
@@ -130,7 +119,6 @@ def test_removals_that_leave_nothing_to_move() -> None:
         probe.cache.remove(0, 3, 1)
 
 
-@pytest.mark.scenario(31)
 def test_a_copied_prefix_is_shared() -> None:
     probe = Probe(sequences=2)
     probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
@@ -140,7 +128,6 @@ def test_a_copied_prefix_is_shared() -> None:
     assert probe.cache.cells.free == 2 * 16 - 6
 
 
-@pytest.mark.scenario(32)
 def test_removing_a_shared_tail_leaves_the_other_its_cells() -> None:
     probe = Probe(sequences=2)
     probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
@@ -149,7 +136,6 @@ def test_removing_a_shared_tail_leaves_the_other_its_cells() -> None:
     assert (probe.cells(0), probe.cells(1)) == ([0, 1, 2, 3], [0, 1])
 
 
-@pytest.mark.scenario(33, 41)
 def test_shifting_shared_cells_copies_them_first() -> None:
     probe = Probe(sequences=2)
     probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
@@ -169,7 +155,6 @@ def test_shifting_shared_cells_without_room_for_copies_changes_nothing() -> None
     probe.cache.cells.check()
 
 
-@pytest.mark.scenario(34)
 def test_unshared_cells_are_shifted_in_place() -> None:
     probe = Probe(sequences=2)
     probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
@@ -178,7 +163,6 @@ def test_unshared_cells_are_shifted_in_place() -> None:
     assert (probe.cells(0), probe.cells(1)) == ([0, 2, 3], [0, 1])
 
 
-@pytest.mark.scenario(35, 36)
 def test_copy_replaces_the_target() -> None:
     probe = Probe(sequences=2)
     probe.store([0, 0, 1, 1], [0, 1, 0, 1], [1, 2, 3, 4])
@@ -267,7 +251,6 @@ operations = st.lists(
 )
 
 
-@pytest.mark.scenario(19)
 @settings(max_examples=150, deadline=None)
 @given(operations)
 def test_every_row_sees_exactly_its_sequence(steps: list[tuple]) -> None:

@@ -24,7 +24,6 @@ def test_sequences_come_to_lie_one_after_the_other() -> None:
     assert probe.store([0, 2], [4, 4], [14, 34]) == [[10, 11, 12, 13, 14], [30, 31, 32, 33, 34]]
 
 
-@pytest.mark.scenario(21)
 def test_contents_and_lists_move_alike() -> None:
     probe = Probe(sequences=4)
     probe.store([2, 3, 1, 0], [0, 0, 0, 0], [7, 8, 2, 1])

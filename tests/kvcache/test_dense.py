@@ -25,7 +25,6 @@ def masked(probe: Probe, sequences: list[int], positions: list[int], **options):
     return picture(dense_view(probe.cache.layer(0).view()).mask)
 
 
-@pytest.mark.scenario(1, 2, 3, 4)
 def test_masks() -> None:
     probe = Probe()
     assert masked(probe, [0] * 4, [0, 1, 2, 3]) == "0xxx,00xx,000x,0000"
@@ -42,7 +41,6 @@ def test_only_cells_visible_to_the_batch_are_columns() -> None:
     assert masked(probe, [1], [0]) == "0"
 
 
-@pytest.mark.scenario(12, 13, 14)
 def test_spans() -> None:
     # A span is seen whole by its own rows and no further: 12 has 000xx where the ancestor had 00000.
     assert masked(Probe(), [0] * 5, list(range(5)), spans=[(1, 3)]) == "0xxxx,000xx,000xx,0000x,00000"
@@ -53,7 +51,6 @@ def test_spans() -> None:
     assert masked(probe, [0], [2]) == "000"  # 15: the next batch has no spans
 
 
-@pytest.mark.scenario(31)
 def test_a_shared_prefix_is_one_column() -> None:
     probe = Probe(sequences=2)
     masked(probe, [0] * 4, [0, 1, 2, 3])
@@ -61,7 +58,6 @@ def test_a_shared_prefix_is_one_column() -> None:
     assert masked(probe, [0, 1, 1], [4, 2, 3]) == "00000xx,00xxx0x,00xxx00"
 
 
-@pytest.mark.scenario(64)
 @pytest.mark.parametrize("types", ["f32", "f16", "q8_0,q4_0"])
 @pytest.mark.parametrize("with_sinks", [False, True])
 @pytest.mark.parametrize(

@@ -32,7 +32,6 @@ def run(probe: Probe, sequence: int, count: int, together: int = 1) -> None:
         probe.store([sequence] * len(positions), positions, [float(p) for p in positions])
 
 
-@pytest.mark.scenario(42, 43)
 def test_a_window_slides_and_its_cells_are_used_again() -> None:
     probe = sliding(2, keep=2)
     assert probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4]) == [[1], [1, 2], [2, 3], [3, 4]]
@@ -40,7 +39,6 @@ def test_a_window_slides_and_its_cells_are_used_again() -> None:
     assert probe.cells(0) == [2, 3, 0, 1]
 
 
-@pytest.mark.scenario(44)
 def test_sequences_slide_by_themselves() -> None:
     probe = sliding(2, sequences=2, capacity=6)
     assert probe.store([0, 0], [0, 1], [1, 2]) == [[1], [1, 2]]
@@ -51,7 +49,6 @@ def test_sequences_slide_by_themselves() -> None:
     probe.cache.cells.check()
 
 
-@pytest.mark.scenario(45)
 def test_kept_positions_outside_the_window_are_not_visible() -> None:
     probe = sliding(2, keep=3)
     probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
@@ -59,7 +56,6 @@ def test_kept_positions_outside_the_window_are_not_visible() -> None:
     assert probe.cells(0) == [1, 2, 3, 0, 4]
 
 
-@pytest.mark.scenario(46, 47)
 def test_resuming_needs_the_whole_window() -> None:
     probe = sliding(5)
     run(probe, 0, 5, together=5)
@@ -72,7 +68,6 @@ def test_resuming_needs_the_whole_window() -> None:
     assert probe.cache.resume_point(0, 4) == 0
 
 
-@pytest.mark.scenario(48)
 def test_a_larger_memory_lets_more_be_taken_back() -> None:
     probe = sliding(5, keep=6)
     run(probe, 0, 7, together=7)
@@ -80,7 +75,6 @@ def test_a_larger_memory_lets_more_be_taken_back() -> None:
     assert resumable(probe) == [5, 6, 7, 8]
 
 
-@pytest.mark.scenario(49, 50)
 @pytest.mark.parametrize("sequences", [1, 2])
 def test_after_single_tokens_one_can_be_taken_back(sequences: int) -> None:
     probe = sliding(5, sequences=sequences)
@@ -90,7 +84,6 @@ def test_after_single_tokens_one_can_be_taken_back(sequences: int) -> None:
     assert probe.store([0], [9], [99]) == [[5, 6, 7, 8, 99]]
 
 
-@pytest.mark.scenario(51)
 def test_sequences_outside_the_batch_forget_too() -> None:
     probe = sliding(5, sequences=2)
     run(probe, 0, 8, together=4)
@@ -98,14 +91,12 @@ def test_sequences_outside_the_batch_forget_too() -> None:
     assert (probe.cache.cells.first[0], resumable(probe)) == (3, [7, 8])
 
 
-@pytest.mark.scenario(53)
 @pytest.mark.parametrize(("window", "memory"), [(4, 3), (0, None)])
 def test_a_memory_shorter_than_the_window_is_refused(window: int, memory: int | None) -> None:
     with pytest.raises(ValueError, match="a sliding window of"):
         sliding(window, keep=memory)
 
 
-@pytest.mark.scenario(54)
 def test_full_batches_in_any_order_find_room() -> None:
     probe = sliding(4, sequences=3, context=40, capacity=3 * 4 + 6)
     for sequence in [0, 0, 1, 2, 2, 1, 0, 2, 1, 0]:
@@ -114,7 +105,6 @@ def test_full_batches_in_any_order_find_room() -> None:
     assert probe.cache.cells.free >= 3 * 4 + 6 - 3 * 4 - 6
 
 
-@pytest.mark.scenario(55)
 def test_a_group_longer_than_the_window_fits() -> None:
     probe = sliding(4, context=64)
     run(probe, 0, 10, together=10)
@@ -130,7 +120,6 @@ def test_a_full_sliding_cache_forgets_nothing() -> None:
     assert len(probe.cells(0)) == 4
 
 
-@pytest.mark.scenario(56)
 @pytest.mark.parametrize("memory", [2, 4])
 def test_chunks(memory: int) -> None:
     probe = Probe(kind=ChunkedCache, chunk=2, keep=memory)
@@ -151,13 +140,11 @@ def test_invisible_chunks_are_forgotten_whole() -> None:
     assert firsts == [max(p - 2, 0) // 4 * 4 for p in range(14)]
 
 
-@pytest.mark.scenario(57)
 def test_a_window_of_w_is_w_keys_with_the_token_itself() -> None:
     probe = sliding(3)
     assert probe.store([0] * 5, list(range(5)), [0, 1, 2, 3, 4])[-1] == [2, 3, 4]
 
 
-@pytest.mark.scenario(58)
 def test_removal_that_would_expose_forgotten_positions_is_refused() -> None:
     probe = sliding(4, context=32)
     run(probe, 0, 12)
@@ -179,7 +166,6 @@ def test_a_removal_within_memory_is_done() -> None:
     assert probe.store([0], [11], [98]) == [[11 - 2, 99, 98]]
 
 
-@pytest.mark.scenario(59)
 def test_a_sequence_slides_on_while_another_keeps_the_shared_prefix() -> None:
     probe = sliding(3, sequences=2, context=32)
     run(probe, 0, 4, together=4)
@@ -190,7 +176,6 @@ def test_a_sequence_slides_on_while_another_keeps_the_shared_prefix() -> None:
     probe.cache.cells.check()
 
 
-@pytest.mark.scenario(36)
 def test_empty_prefix_is_empty_and_forgotten_one_cannot_resume() -> None:
     probe = sliding(3, sequences=2, context=32)
     run(probe, 0, 10)
@@ -205,7 +190,6 @@ def test_empty_prefix_is_empty_and_forgotten_one_cannot_resume() -> None:
     assert probe.cells(1) == []
 
 
-@pytest.mark.scenario(12, 14, 15)
 def test_rows_of_a_span_see_all_of_it() -> None:
     probe = Probe(sequences=2)
     seen = probe.store([0] * 5, list(range(5)), [0, 1, 2, 3, 4], spans=[(1, 3)])
@@ -217,7 +201,6 @@ def test_rows_of_a_span_see_all_of_it() -> None:
     assert seen == [[1], [1, 2], [3, 4], [3, 4]]
 
 
-@pytest.mark.scenario(13)
 def test_span_longer_than_the_window_is_visible_whole() -> None:
     # As transformers joins the masks of window and picture for Gemma 3: what either shows is seen.
     probe = sliding(2)

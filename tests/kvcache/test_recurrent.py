@@ -56,7 +56,6 @@ def made(sequences: int = 2, **options) -> RecurrentCache:
     return RecurrentCache(OPS, SHAPES, sequences=sequences, **options)
 
 
-@pytest.mark.scenario(79, 80)
 def test_a_ring_drops_the_oldest() -> None:
     kept = Checkpoints(2)
     assert kept.record(10, 1) + kept.record(20, 2) == []
@@ -66,7 +65,6 @@ def test_a_ring_drops_the_oldest() -> None:
     assert kept.best(40) == 30
 
 
-@pytest.mark.scenario(81)
 def test_the_best_checkpoint_is_the_last_before_the_target() -> None:
     kept = Checkpoints()
     for position in (5, 9, 15):
@@ -75,7 +73,6 @@ def test_the_best_checkpoint_is_the_last_before_the_target() -> None:
     assert kept.best(9) == 5
 
 
-@pytest.mark.scenario(82, 83)
 def test_pruning_forgets_later_states() -> None:
     kept = Checkpoints()
     for position in (10, 20, 30):
@@ -86,7 +83,6 @@ def test_pruning_forgets_later_states() -> None:
     assert (kept.positions, kept.last, kept.best(100)) == ([], -1, None)
 
 
-@pytest.mark.scenario(89)
 def test_the_slot_of_the_oldest_is_free_again() -> None:
     kept = Checkpoints(3)
     assert [kept.record(position, slot) for slot, position in enumerate((10, 20, 30, 40))] == [
@@ -97,7 +93,6 @@ def test_the_slot_of_the_oldest_is_free_again() -> None:
     ]
 
 
-@pytest.mark.scenario(90)
 def test_limit_of_zero_keeps_no_checkpoints() -> None:
     kept = Checkpoints(0)
     assert kept.record(10, 7) == [7]
@@ -109,7 +104,6 @@ def test_limit_of_zero_keeps_no_checkpoints() -> None:
     cache.check()
 
 
-@pytest.mark.scenario(91)
 def test_states_have_the_shape_they_were_declared_with() -> None:
     with pytest.raises(ValueError, match="a state 'x' of shape"):
         RecurrentCache(OPS, {0: {"x": (3, 0)}}, sequences=1)
@@ -121,7 +115,6 @@ def test_states_have_the_shape_they_were_declared_with() -> None:
         cache.layer(2)
 
 
-@pytest.mark.scenario(92, 93, 94)
 def test_checkpoints_of_a_long_prompt_are_reused() -> None:
     cache = made()
     prompt = [float(i % 7) for i in range(3000)]
@@ -165,7 +158,6 @@ def test_a_prompt_just_evaluated_can_be_resumed_before_its_last_input() -> None:
     cache.check()
 
 
-@pytest.mark.scenario(95)
 def test_the_first_checkpoint_is_at_position_16() -> None:
     cache = made()
     feed(cache, {0: [1.0] * 10})
@@ -174,7 +166,6 @@ def test_the_first_checkpoint_is_at_position_16() -> None:
     assert cache.positions_kept(0) == [16]
 
 
-@pytest.mark.scenario(96)
 def test_sequences_may_have_different_numbers_of_rows() -> None:
     cache = made()
     states = feed(cache, {0: [1.0, 2.0, 3.0], 1: [4.0]})
@@ -242,7 +233,6 @@ def test_drafts_follow_one_other_input(rows: int, drafts: int) -> None:
         feed(made(), {0: [1.0] * rows}, drafts={0: drafts})
 
 
-@pytest.mark.scenario(97)
 def test_sequences_that_share_a_state_part() -> None:
     cache = made()
     feed(cache, {0: [1.0, 2.0]})
@@ -265,7 +255,6 @@ def test_a_copy_of_less_than_all_begins_at_a_checkpoint() -> None:
     cache.check()
 
 
-@pytest.mark.scenario(99)
 def test_a_new_sequence_begins_with_zeros() -> None:
     cache = made(sequences=1)
     for _ in range(3):
@@ -278,7 +267,6 @@ def test_a_new_sequence_begins_with_zeros() -> None:
     cache.check()
 
 
-@pytest.mark.scenario(86, 100, 101)
 def test_impossible_removal_is_refused_and_changes_nothing() -> None:
     cache = made()
     feed(cache, {0: [1.0, 2.0, 3.0]})
@@ -294,7 +282,6 @@ def test_impossible_removal_is_refused_and_changes_nothing() -> None:
     assert feed(cache, {0: [4.0]}) == {0: 4.0}
 
 
-@pytest.mark.scenario(102)
 def test_a_sequence_goes_on_where_it_ended() -> None:
     cache = made()
     feed(cache, {0: [1.0, 2.0, 3.0]})

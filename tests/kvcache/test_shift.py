@@ -84,7 +84,6 @@ def raw_keys() -> np.ndarray:
     return np.random.default_rng(3).standard_normal((COUNT, HEADS, DIM), np.float32)
 
 
-@pytest.mark.scenario(37, 40)
 @pytest.mark.parametrize("types", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize(("begin", "end"), [(2, 5), (0, 13), (26, 39)])
 def test_shifted_keys_match_their_new_positions(types: str, begin: int, end: int) -> None:
@@ -99,7 +98,6 @@ def test_shifted_keys_match_their_new_positions(types: str, begin: int, end: int
         assert error <= 1.5 * bound * np.abs(expected).max(), kind
 
 
-@pytest.mark.scenario(38)
 @pytest.mark.parametrize(("types", "steps", "rounding"), [("q8_0", 127, 0.5), ("q4_0", 8, 1.0)])
 def test_quantised_keys_are_shifted_to_their_rounding(types: str, steps: int, rounding: float) -> None:
     raw = raw_keys()
@@ -115,7 +113,6 @@ def test_quantised_keys_are_shifted_to_their_rounding(types: str, steps: int, ro
         assert np.abs(got - expected).mean() <= rounding * step.mean(), kind
 
 
-@pytest.mark.scenario(39)
 def test_keys_do_not_grow_with_every_shift() -> None:
     raw = raw_keys()
     cache = filled(raw, "f32")
@@ -129,7 +126,6 @@ def test_keys_do_not_grow_with_every_shift() -> None:
     assert (before[larger] > 1.2 * np.linalg.norm(raw[10:], axis=-1)).all()
 
 
-@pytest.mark.scenario(41)
 def test_the_other_holder_of_shared_keys_keeps_them() -> None:
     raw = raw_keys()
     cache = filled(raw, "f32")

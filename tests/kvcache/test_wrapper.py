@@ -42,7 +42,6 @@ def books(cache: WrapperCache) -> list[list[list[int]]]:
     return [[inner.cells.cells(s).tolist() for s in range(2)] for inner in cache.caches]
 
 
-@pytest.mark.scenario(74)
 def test_a_start_that_fails_in_one_cache_leaves_all_unchanged() -> None:
     cache = two(capacity=6)
     store(cache, [0] * 5, list(range(5)), [0.0] * 5)
@@ -67,7 +66,6 @@ def test_a_layer_may_have_keys_and_a_state() -> None:
     assert cache.layer_bytes(**sizes) == {0: mine[0] + theirs[0], 1: theirs[1]}
 
 
-@pytest.mark.scenario(75)
 def test_resuming_needs_all_caches() -> None:
     cache = two()
     for position in range(8):
@@ -79,7 +77,6 @@ def test_resuming_needs_all_caches() -> None:
     assert cache.can_resume(0, 7)
 
 
-@pytest.mark.scenario(77)
 def test_a_removal_that_fails_in_one_cache_leaves_all_unchanged() -> None:
     cache = two(shift=None, window=8)
     store(cache, [0] * 4, [0, 1, 2, 3], [0, 1, 2, 3])
@@ -91,7 +88,6 @@ def test_a_removal_that_fails_in_one_cache_leaves_all_unchanged() -> None:
     assert books(cache) == [[[], []], [[], []]]
 
 
-@pytest.mark.scenario(78)
 def test_layers_lie_in_the_cache_of_their_type() -> None:
     cache = two()
     assert [list(inner.layers) for inner in cache.caches] == [[0, 1], [2]]
@@ -103,7 +99,6 @@ def test_layers_lie_in_the_cache_of_their_type() -> None:
     assert seen[2][3] == [0, 1, 2, 3]
 
 
-@pytest.mark.scenario(17, 18)
 def test_a_layer_reads_another_and_an_unknown_one_is_an_error() -> None:
     cache = two()
     seen = store(cache, [0], [0], [7.0])
@@ -118,7 +113,6 @@ def test_no_layer_is_in_two_caches() -> None:
         WrapperCache(*(CausalCache(OPS, shapes, sequences=1, context=4) for _ in range(2)))
 
 
-@pytest.mark.scenario(40)
 def test_each_layer_is_shifted_as_it_asks() -> None:
     def shift(layer: int, keys: Array, offset: int) -> None:
         if layer != 2:  # which is stored without rotation
@@ -177,7 +171,6 @@ class Encoder:
         return seen_keys(layer.view())
 
 
-@pytest.mark.scenario(66, 69, 70)
 def test_rows_see_the_image_before_them() -> None:
     encoder = Encoder()
     assert encoder.store([0] * 10, list(range(10))) == [[]] * 10
@@ -187,7 +180,6 @@ def test_rows_see_the_image_before_them() -> None:
     assert encoder.store([0, 1], [15, 0]) == [[1, 2], []]
 
 
-@pytest.mark.scenario(67)
 def test_rows_see_the_last_image_and_those_directly_before_it() -> None:
     # As transformers makes Mllama's cross-attention mask.
     encoder = Encoder()
@@ -195,7 +187,6 @@ def test_rows_see_the_last_image_and_those_directly_before_it() -> None:
     assert seen == [[1], [1], [2, 3], [2, 3, 4], [2, 3, 4]]
 
 
-@pytest.mark.scenario(68, 72)
 def test_images_go_and_move_with_their_position() -> None:
     encoder = Encoder()
     encoder.store([0] * 15, list(range(15)), {13: [1.0, 2.0]})

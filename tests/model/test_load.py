@@ -44,7 +44,6 @@ def tiny_file(tmp_path: Path) -> Path:
     return tiny_llama_gguf(tmp_path / "tiny.gguf", TinyLlama(layers=1))
 
 
-@pytest.mark.scenario(263)
 def test_progress_only_grows_and_reaches_its_end(tiny_file: Path) -> None:
     heard: list[tuple[int, int]] = []
     loaded = load_model(tiny_file, progress=lambda done, total: heard.append((done, total)))
@@ -72,7 +71,6 @@ def test_a_missing_file_and_a_file_of_another_kind(tmp_path: Path) -> None:
         load_model(other)
 
 
-@pytest.mark.scenario(256)
 def test_a_file_cut_short_is_an_error_of_the_file(tiny_file: Path) -> None:
     data = tiny_file.read_bytes()
     tiny_file.write_bytes(data[: len(data) - 5000])

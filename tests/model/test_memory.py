@@ -113,7 +113,6 @@ def test_a_window_takes_no_more_for_a_longer_context(tmp_path: Path) -> None:
     assert long.cache - short.cache == 4 * (8192 - 1024) * cell
 
 
-@pytest.mark.scenario(255)
 def test_the_context_counts_as_far_as_the_model_was_trained(model_file: Path) -> None:
     """A longer context is cut to that."""
     with open_gguf(model_file) as file:
@@ -123,7 +122,6 @@ def test_the_context_counts_as_far_as_the_model_was_trained(model_file: Path) ->
     assert most.context == trained
 
 
-@pytest.mark.scenario(248)
 def test_the_suggested_context_fits(tmp_path: Path) -> None:
     path = tiny_llama_gguf(tmp_path / "tiny.gguf", TinyLlama(context=100_000))
     with open_gguf(path) as file:

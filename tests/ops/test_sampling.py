@@ -20,7 +20,6 @@ logits_of_any_size = arrays.arrays(
 )
 
 
-@pytest.mark.scenario(213)
 @pytest.mark.parametrize(
     ("temperature", "expected"),
     [(0.5, [2, 8, -4, 0]), (1, [1, 4, -2, 0]), (0, [1e7, 4e7, -2e7, 0])],
@@ -30,13 +29,11 @@ def test_temperature_divides(temperature: float, expected: list[float]) -> None:
     np.testing.assert_allclose(tempered, expected, rtol=1e-6)
 
 
-@pytest.mark.scenario(214)
 def test_softmax() -> None:
     probabilities = sampling.softmax(np.array([1, -2, 3, 0], np.float32))
     np.testing.assert_allclose(probabilities, [0.113550, 0.005653, 0.839024, 0.041773], atol=1e-6)
 
 
-@pytest.mark.scenario(215)
 @pytest.mark.parametrize("logits", [[1000, 2000, 3000], [7], [0.25] * 9])
 def test_softmax_sums_to_one(logits: list[float]) -> None:
     assert sampling.softmax(np.array(logits, np.float32)).sum() == pytest.approx(1, abs=1e-6)
@@ -47,13 +44,11 @@ TWELVE = np.array(
 )
 
 
-@pytest.mark.scenario(216)
 def test_top_k_is_the_largest_descending() -> None:
     kept = TWELVE[sampling.top_k(TWELVE, 5)]
     np.testing.assert_allclose(kept, [0.27755, 0.20410, 0.15721, 0.08582, 0.04505], atol=5e-6)
 
 
-@pytest.mark.scenario(217)
 @pytest.mark.parametrize("k", [20, 12, -1, 0])
 def test_top_k_of_all_sorts(k: int) -> None:
     ids = sampling.top_k(TWELVE, k)
@@ -61,14 +56,12 @@ def test_top_k_of_all_sorts(k: int) -> None:
     assert (np.diff(TWELVE[ids]) <= 0).all()
 
 
-@pytest.mark.scenario(218)
 @pytest.mark.parametrize(("p", "kept"), [(0, 1), (0.64, 1), (0.65, 2), (0.88, 2), (0.95, 3), (1, 4)])
 def test_top_p(p: float, kept: int) -> None:
     np.testing.assert_allclose(FOUR, [0.6439, 0.2369, 0.0871, 0.0321], atol=5e-5)
     assert sampling.top_p(FOUR, p) == kept
 
 
-@pytest.mark.scenario(219)
 @pytest.mark.parametrize(
     ("p", "kept"), [(0, 4), (0.04, 4), (0.05, 3), (0.1, 3), (0.14, 2), (0.37, 1), (1, 1)]
 )
@@ -76,7 +69,6 @@ def test_min_p(p: float, kept: int) -> None:
     assert sampling.min_p(FOUR, p) == kept
 
 
-@pytest.mark.scenario(220)
 def test_min_p_keeps_ties_of_the_likeliest() -> None:
     assert sampling.min_p(np.full(3, 1 / 3), 1.0) == 3
 

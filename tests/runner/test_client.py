@@ -145,7 +145,6 @@ def test_an_input_that_cannot_be_embedded_ends_all(with_shared_runner: WithRunne
     with_shared_runner(use)
 
 
-@pytest.mark.scenario(253)
 @pytest.mark.parametrize("kind", ["missing", "text", "architecture"])
 def test_a_model_that_does_not_load_is_an_error_of_its_own_class(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "model.gguf"
@@ -188,7 +187,6 @@ def test_leaving_a_stream_stops_the_generation(with_shared_runner: WithRunner) -
     with_shared_runner(use)
 
 
-@pytest.mark.scenario(173)
 def test_stalled_reader_delays_no_other(with_shared_runner: WithRunner) -> None:
     async def use(runner: LocalRunner) -> None:
         async with aclosing(runner.generate(Generate(prompt="hello", options=LONG))) as stalled:
@@ -240,7 +238,6 @@ def test_cancelling_a_task_stops_its_generation(with_shared_runner: WithRunner) 
     with_shared_runner(use)
 
 
-@pytest.mark.scenario(259)
 def test_a_killed_process_is_an_error_for_its_requests(model: Path) -> None:
     async def use(runner: LocalRunner) -> None:
         async def kill_midway() -> None:

@@ -11,7 +11,6 @@ from puna.runner.client import death
 LINES = ["INFO ready", "Traceback (most recent call last):", "ValueError: 3% of it is missing", "", "  "]
 
 
-@pytest.mark.scenario(258)
 @pytest.mark.parametrize("loaded", [False, True])
 def test_last_words_are_in_the_error(loaded: bool) -> None:
     said = str(death(1, LINES, loaded=loaded))
@@ -20,7 +19,6 @@ def test_last_words_are_in_the_error(loaded: bool) -> None:
     assert "INFO" not in said
 
 
-@pytest.mark.scenario(259)
 @pytest.mark.parametrize(
     ("code", "words"),
     [

@@ -29,13 +29,11 @@ def sample(ops: Backend, values: np.ndarray, **options: Any) -> int:
     return Sampler(Options(**options), values.size, ops).sample(values)
 
 
-@pytest.mark.scenario(207)
 @pytest.mark.parametrize(("values", "token"), [((-10, 3, -10, -10), 1), ((-100, -10, 0, 10), 3)])
 def test_greedy_takes_the_largest(ops: Backend, values: tuple[float, ...], token: int) -> None:
     assert sample(ops, logits(*values), temperature=0.0) == token
 
 
-@pytest.mark.scenario(208)
 def test_greedy_takes_the_lowest_id_of_equals(ops: Backend) -> None:
     assert sample(ops, logits(5, 5, 1), temperature=0.0) == 0
     many = np.zeros(1000, np.float32)
@@ -43,13 +41,11 @@ def test_greedy_takes_the_lowest_id_of_equals(ops: Backend) -> None:
     assert sample(ops, many, temperature=0.0) == 333
 
 
-@pytest.mark.scenario(209)
 def test_a_tiny_top_p_takes_the_largest(ops: Backend) -> None:
     values = logits(1, 0.9999999999999999, 0.5, 0.1)
     assert sample(ops, values, temperature=1.0, top_p=1e-10, top_k=0, seed=1) == 0
 
 
-@pytest.mark.scenario(210, 211, 212)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("top_k", [0, 2])
 @pytest.mark.parametrize(
@@ -79,14 +75,12 @@ def test_logits_of_another_size_or_type_are_errors(ops: Backend) -> None:
             sampler.sample(wrong)
 
 
-@pytest.mark.scenario(221)
 @pytest.mark.parametrize(("seed", "tokens"), [(42, "0101000001"), (0, "0200100020"), (1, "2010000210")])
 def test_a_seed_gives_these_draws(ops: Backend, seed: int, tokens: str) -> None:
     sampler = Sampler(Options(**PLAIN | {"seed": seed}), 4, ops)
     assert "".join(str(sampler.sample(logits(2, 1, 0, -1))) for _ in range(10)) == tokens
 
 
-@pytest.mark.scenario(222)
 def test_requests_with_one_seed_are_alike(ops: Backend) -> None:
     values = np.random.default_rng(0).normal(size=500).astype(np.float32) * 3
     one, other = (Sampler(Options(seed=77), 500, ops) for _ in range(2))
@@ -95,7 +89,6 @@ def test_requests_with_one_seed_are_alike(ops: Backend) -> None:
     assert len(set(drawn)) > 3
 
 
-@pytest.mark.scenario(223)
 def test_without_a_mask_each_token_costs_one_draw_and_logits_stay(ops: Backend) -> None:
     values = logits(2, 1, 0, -1)
     sampler = Sampler(Options(**PLAIN, repeat_penalty=1.5), 4, ops)
@@ -107,7 +100,6 @@ def test_without_a_mask_each_token_costs_one_draw_and_logits_stay(ops: Backend) 
     assert np.array_equal(values, before)
 
 
-@pytest.mark.scenario(224)
 def test_a_second_draw_on_allowed_tokens_only(ops: Backend) -> None:
     """A grammar rejected what the first draw gave: seed 1 draws 0.96 (token 2), then 0.11 among 0 and 3."""
     sampler = Sampler(Options(**PLAIN), 4, ops)
@@ -116,7 +108,6 @@ def test_a_second_draw_on_allowed_tokens_only(ops: Backend) -> None:
     assert sampler.sample(logits(2, 1, 0, -1)) == 1  # 0.70: the third number of the stream
 
 
-@pytest.mark.scenario(232)
 def test_penalties(ops: Backend) -> None:
     """5 seen three times, presence 1.5, frequency 0.5 is 2; 4 and -4 with repeat 2 are 2 and -8."""
     sampler = Sampler(Options(temperature=0.0, presence_penalty=1.5, frequency_penalty=0.5), 3, ops)
@@ -132,7 +123,6 @@ def test_penalties(ops: Backend) -> None:
     assert sampler.sample(logits(-4, -8.01, -9)) == 0
 
 
-@pytest.mark.scenario(233)
 @pytest.mark.parametrize(("window", "count"), [(64, 1), (70, 2), (69, 1), (-1, 2), (0, 0), (5000, 2)])
 def test_only_the_window_counts(ops: Backend, window: int, count: int) -> None:
     """Seventy tokens, ours first and last; each time in the window takes 1 off its 5."""
@@ -147,7 +137,6 @@ def test_only_the_window_counts(ops: Backend, window: int, count: int) -> None:
     assert sampler.sample(values) == 7
 
 
-@pytest.mark.scenario(234)
 def test_penalties_count_for_greedy_choices(ops: Backend) -> None:
     sampler = Sampler(Options(temperature=0.0, presence_penalty=6.0), 3, ops)
     sampler.accept(1)

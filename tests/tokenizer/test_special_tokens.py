@@ -63,7 +63,6 @@ def test_no_bos_is_added_if_there_is_none(tmp_path: Path) -> None:
     assert made(tmp_path, ["<e>"], bos_token_id=0xFFFFFFFF).bos_id is None
 
 
-@pytest.mark.scenario(114)
 def test_a_second_bos_is_kept_with_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     tokenizer = made(tmp_path, ["<b>"], bos_token_id=256)
     with caplog.at_level(logging.WARNING):

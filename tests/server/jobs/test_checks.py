@@ -8,7 +8,6 @@ from puna.errors import RequestError
 from puna.server.jobs.jobs import check_top_logprobs
 
 
-@pytest.mark.scenario(231)
 @pytest.mark.parametrize("count", [21, -1])
 def test_more_alternatives_than_twenty_or_fewer_than_none_are_refused(count: int) -> None:
     with pytest.raises(RequestError, match="between 0 and 20"):
