@@ -1,0 +1,3 @@
+export function ChatHistory() {
+  return null;
+}
