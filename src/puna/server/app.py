@@ -27,6 +27,8 @@ from puna.server.keys import KeyCheckMiddleware
 from puna.server.metrics import Metrics
 from puna.server.ollama.routes import routes as ollama_routes
 from puna.server.openai.routes import routes as openai_routes
+from puna.server.page.routes import routes as page_routes
+from puna.server.page.service import PageService
 from puna.server.settings import Settings
 from puna.store import Store
 
@@ -48,7 +50,8 @@ def create_app(store: Store, fleet: Fleet, settings: Settings, metrics: Metrics,
     """The server's ASGI application. `bound` is the address it listens on, which decides the Host check."""
     backend = Service(store, fleet, settings, metrics)
     rooms = (ollama_routes, anthropic_routes, openai_routes, inspection_routes)  # Anthropic's models first
-    routes = [*(route for room in rooms for route in room(backend)), *_unavailable()]
+    page = PageService(backend)
+    routes = [*(route for room in rooms for route in room(backend)), *page_routes(page), *_unavailable()]
     app = Starlette(
         routes=routes,
         middleware=[
@@ -66,6 +69,7 @@ def create_app(store: Store, fleet: Fleet, settings: Settings, metrics: Metrics,
         ],
         exception_handlers={PunaError: error_reply, HTTPException: _http_exception, Exception: error_reply},
     )
+    app.state.page = page
     app.router.redirect_slashes = False
     app.router.default = _not_found
     return app
