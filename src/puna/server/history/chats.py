@@ -395,7 +395,8 @@ def add_message(connection: sqlite3.Connection, owner: str, chat: str, draft: Me
         (
             id, number, draft.parent, _checked("role", draft.role, MAX_NAME),
             _checked("content", draft.content, MAX_CONTENT),
-            _checked("thinking", draft.thinking, MAX_CONTENT), _json(list(draft.calls)), _checked("tool_name", draft.tool_name, MAX_TITLE),
+            _checked("thinking", draft.thinking, MAX_CONTENT), _json(list(draft.calls)),
+            _checked("tool_name", draft.tool_name, MAX_TITLE),
             _checked("tool_call_id", draft.tool_call_id, MAX_TITLE), draft.model,
             None if draft.stats is None else _json(draft.stats), draft.error, draft.state, now,
         ),

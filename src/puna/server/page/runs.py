@@ -39,7 +39,7 @@ _SAVE_S: Final = 2.0
 #: Comments keep proxies from closing a quiet stream.
 _COMMENT_S: Final = 15.0
 #: Events of a run kept for streams that resume.
-_KEPT_BYTES: Final = 4 << 20
+_KEPT_BYTES: Final = 1 << 20
 #: Runs of one owner that generate at the same time.
 _MAX_RUNNING: Final = 64
 #: Runs in all, ended ones included.
