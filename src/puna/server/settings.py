@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from puna.config import env, env_bool, env_int, home, path_of, setting
-from puna.errors import RequestError
+from puna.errors import PunaError, RequestError
 from puna.kvcache.types import KVTypes
 from puna.options import AUTO, engine_from_env, speculate_from_env
 from puna.server.http.connections import ConnectionLimits
@@ -55,6 +55,7 @@ class Settings:
     responses_bytes: int = 256 * 2**20  # kept of the Responses API, at most
     history: Path | None = None  # file of the page's chats; None keeps them in the browser's tab
     history_bytes: int = 4096 * 2**20
+    root_path: str = ""  # path below which a proxy shows the server, such as "/puna"
     remote_images: bool = False  # whether images are fetched that a request only has the addresses of
     kv_cache_type: str = "f16"
     speculate: str | None = None
@@ -93,6 +94,7 @@ class Settings:
             responses_bytes=max(0, responses_mb) * 2**20,
             history=_history_path(),
             history_bytes=history_mb * 2**20,
+            root_path=root_path(env("ROOT_PATH")),
             remote_images=env_bool("REMOTE_IMAGES"),
             kv_cache_type=str(KVTypes.from_env()),
             speculate=speculate_from_env(),
@@ -102,6 +104,14 @@ class Settings:
             connections=_connection_limits(),
             keyring=Keyring.from_env(),
         )
+
+
+def root_path(text: str) -> str:
+    """Return a path without its last slash: `/puna`; empty for the root. Raises PunaError."""
+    path = text.strip().rstrip("/")
+    if path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", path):
+        raise PunaError(f"PUNA_ROOT_PATH: {text!r} is not a path such as /puna")
+    return path
 
 
 def _history_path() -> Path | None:
