@@ -231,6 +231,8 @@ def _tag(path: str) -> str:
         return "Anthropic"
     if path.startswith("/v1/"):
         return "OpenAI"
+    if path.startswith("/api/puna/"):
+        return "Page"
     return "Ollama" if path.startswith("/api/") or path == "/" else "Server"
 
 

@@ -33,6 +33,7 @@ from puna.server.fleet.resident import LocalLauncher
 from puna.server.http.connections import AcceptErrors, Connection, Connections
 from puna.server.http.logs import set_up_logging
 from puna.server.metrics import Metrics
+from puna.server.page.service import PageService
 from puna.server.settings import Settings
 from puna.store import Store
 
@@ -102,7 +103,8 @@ def serve(
         )
         config.load()
         config.ssl = tls
-        server = _Server(config, fleet, connections, f"Listening on {bound.netloc} (version {__version__})")
+        announcement = f"Listening on {bound.netloc} (version {__version__})"
+        server = _Server(config, app.state.page, fleet, connections, announcement)
         server.run(sockets=[listener])
     return 0
 
@@ -200,9 +202,15 @@ class _Server(uvicorn.Server):
     """Announces itself on standard output, ends the runners first, and leaves with status 0 on a signal."""
 
     def __init__(
-        self, config: uvicorn.Config, fleet: Fleet, connections: Connections, announcement: str
+        self,
+        config: uvicorn.Config,
+        page: PageService,
+        fleet: Fleet,
+        connections: Connections,
+        announcement: str,
     ) -> None:
         super().__init__(config)
+        self._page = page
         self._fleet = fleet
         self._connections = connections
         self._announcement = announcement
@@ -220,6 +228,7 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
             server.close()
+        await self._page.close()  # keeps the answers under way
         # Streams in flight end with an error line once their runner is gone, so this comes before the wait.
         await self._fleet.close()
         await super().shutdown(sockets=sockets)

@@ -13,7 +13,7 @@ import logging
 import time
 from collections import Counter
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final, Literal, get_args
 
@@ -62,6 +62,8 @@ class Caller:
     key: str = ""  # its name
     digest: str = ""  # of the key, which alone has what was kept for it: a name may be used again
     scopes: tuple[KeyScope, ...] = SCOPES
+    # The request counts against its key until this is closed; work that outlives the request takes it over.
+    in_progress: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, compare=False)
 
     def require(self, scope: KeyScope, what: str) -> None:
         """Raise ScopeError if the caller's key does not allow `what`."""
