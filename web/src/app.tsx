@@ -1,5 +1,7 @@
 import { useEffect, useRef } from "preact/hooks";
 import { ChatView } from "./chat/view";
+import { ImportHost } from "./history/import_dialog";
+import { HistoryShortcuts } from "./history/sidebar";
 import { KeysHost, showKeys } from "./shell/keys";
 import { isNarrow, sidebarDrawn, toggleSidebar, uncover } from "./shell/layout";
 import { lazy } from "./shell/lazy";
@@ -7,7 +9,7 @@ import { newChat, Sidebar } from "./shell/sidebar";
 import { SignIn, SignInAgain } from "./shell/sign_in";
 import { sidebarOpen } from "./state/preferences";
 import { route } from "./state/router";
-import { me, needsKey, reachable, refresh, startError } from "./state/session";
+import { can, me, needsKey, reachable, refresh, startError } from "./state/session";
 import { useShortcut } from "./state/shortcuts";
 import { AskHost } from "./ui/ask";
 import { Button } from "./ui/button";
@@ -55,6 +57,7 @@ function Shell() {
       <button type="button" class="button primary skip" onClick={() => main.current?.focus()}>
         Skip to the content
       </button>
+      {can("generate") && <HistoryShortcuts />}
       {open && <Sidebar />}
       {open && isNarrow.value && (
         <button type="button" class="sidebar-backdrop" aria-label="Hide the sidebar" onClick={uncover} />
@@ -107,6 +110,7 @@ export function App() {
       {started ? <Shell /> : needsKey.value ? <SignIn /> : <Start />}
       {started && needsKey.value && <SignInAgain />}
       <KeysHost />
+      <ImportHost />
       <AskHost />
       <ToastHost />
       <TooltipHost />

@@ -2,6 +2,8 @@ import "./style/tokens.css";
 import "./style/base.css";
 import "./style/ui.css";
 import "./style/shell.css";
+import "./history/history.css";
+import "./settings/settings.css";
 import "./chat/chat.css";
 import "./models/models.css";
 import "./engine/engine.css";

@@ -22,6 +22,8 @@ export type MessageState = "done" | "running" | "stopped" | "failed";
 export interface ChatHead {
   id: string;
   title: string;
+  /** Whether somebody chose the title; otherwise it is the beginning of the first question. */
+  titled: boolean;
   /** Seconds since 1970. */
   created: number;
   updated: number;
@@ -37,7 +39,7 @@ export interface SnippetPart {
 }
 
 export interface ChatEntry extends ChatHead {
-  snippet?: SnippetPart[];
+  snippet?: SnippetPart[] | null;
 }
 
 export interface Counted {

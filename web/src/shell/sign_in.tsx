@@ -47,7 +47,7 @@ function SignInForm() {
         }}
         hint={
           <>
-            Whoever runs the server makes keys with <code>puna keys add</code>.
+            Whoever runs the server makes keys with <code>puna key new</code>.
           </>
         }
       />
