@@ -120,19 +120,24 @@ function licences(names) {
   return `The page of Puna contains these packages.\n\n${texts.join("\n\n")}`;
 }
 
-// The inline script of the sandboxed page is allowed by its policy; the page itself has none.
+const hashOf = (data) => createHash("sha256").update(data).digest("hex").slice(0, 8).toUpperCase();
+
 async function pages(metafile, bundled) {
   const [entry] = Object.entries(metafile.outputs).find(
     ([name, each]) => name.endsWith(".js") && each.entryPoint === "src/main.tsx",
   );
   const first = firstLoad(metafile, entry);
   const icon = await readFile(join(here, "icon.svg"));
-  const hash = createHash("sha256").update(icon).digest("hex").slice(0, 8).toUpperCase();
-  const iconName = `assets/icon-${hash}.svg`;
+  const iconName = `assets/icon-${hashOf(icon)}.svg`;
   await writeFile(join(out, iconName), icon);
+  const text = licences(packagesOf([metafile, ...bundled]));
+  const licencesName = `assets/licenses-${hashOf(text)}.txt`;
+  await writeFile(join(out, "licenses.txt"), text);
+  await writeFile(join(out, licencesName), text);
   const [script, ...rest] = first;
   const links = [
     `<link rel="icon" href="${iconName}" type="image/svg+xml">`,
+    `<link rel="license" href="${licencesName}">`,
     ...rest.filter((name) => name.endsWith(".css")).map((name) => `<link rel="stylesheet" href="${name}">`),
     ...rest.filter((name) => name.endsWith(".js")).map((name) => `<link rel="modulepreload" href="${name}">`),
     `<script type="module" src="${script}"></script>`,
@@ -143,7 +148,6 @@ async function pages(metafile, bundled) {
   );
   await writeFile(join(out, "index.html"), index);
   await writeFile(join(out, "artifact.html"), await readFile(join(here, "artifact.html")));
-  await writeFile(join(out, "licenses.txt"), licences(packagesOf([metafile, ...bundled])));
   return ["index.html", ...first, iconName];
 }
 

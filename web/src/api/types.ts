@@ -226,21 +226,23 @@ export interface CallPart {
 export interface SampleSnapshot {
   thinking: string;
   text: string;
-  calls: CallPart[];
+  calls: Call[];
   logprobs: TokenLogprob[];
-  done?: { reason: string; stats: RunStats; warnings: string[] };
+  done: { sample: number; reason: string; stats: RunStats; warnings: string[] } | null;
+}
+
+export interface RunStart {
+  id: string;
+  chat: string | null;
+  model: string;
+  /** Those that the answers become, if they are kept. */
+  messages: string[] | null;
+  samples: number;
+  created: number;
 }
 
 export type RunEvent =
-  | {
-      event: "start";
-      id: string;
-      chat: string | null;
-      model: string;
-      messages: string[] | null;
-      samples: number;
-      created: number;
-    }
+  | ({ event: "start" } & RunStart)
   | { event: "load"; done: number; total: number }
   | { event: "prompt"; done: number; total: number; cached: number }
   | {
@@ -254,8 +256,8 @@ export type RunEvent =
   | { event: "done"; sample: number; reason: string; stats: RunStats; warnings: string[] }
   | { event: "title"; title: string }
   | { event: "error"; message: string; status: number; sample?: number }
-  | { event: "snapshot"; samples: SampleSnapshot[] }
-  | { event: "end" };
+  | { event: "snapshot"; start: RunStart; samples: SampleSnapshot[] }
+  | { event: "end"; state: MessageState };
 
 // Memory and the engine
 

@@ -204,6 +204,7 @@ function Account() {
 }
 
 function About() {
+  const licences = document.querySelector<HTMLLinkElement>("link[rel=license]")?.href;
   return (
     <Section name="about" title="About">
       <dl class="about">
@@ -215,7 +216,7 @@ function About() {
         </dd>
         <dt>Page</dt>
         <dd>
-          <a href="licenses.txt" target="_blank" rel="noopener noreferrer">
+          <a href={licences} target="_blank" rel="noopener noreferrer">
             Licences of the packages in it
           </a>
         </dd>

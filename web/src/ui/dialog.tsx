@@ -36,7 +36,9 @@ export function Dialog({
     if (element === null) return;
     const before = document.activeElement;
     element.showModal();
-    element.querySelector<HTMLElement>("[data-autofocus]")?.focus();
+    // The browser would choose the button that closes it.
+    const first = element.querySelector<HTMLElement>("[data-autofocus]");
+    (first ?? element.querySelector<HTMLElement>(".dialog-body"))?.focus();
     return () => {
       element.close();
       if (before instanceof HTMLElement && before.isConnected) before.focus({ preventScroll: true });
@@ -62,7 +64,9 @@ export function Dialog({
           <h2 id={id.current}>{title}</h2>
           {!sticky && <IconButton icon={Close} label="Close" onClick={() => close.current()} />}
         </header>
-        <div class="dialog-body">{children}</div>
+        <div class="dialog-body" tabIndex={-1}>
+          {children}
+        </div>
         {actions && <footer class="dialog-actions">{actions}</footer>}
       </div>
     </dialog>
