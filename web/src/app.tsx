@@ -1,4 +1,5 @@
 import { useEffect, useRef } from "preact/hooks";
+import type { Scope } from "./api/types";
 import { ChatView } from "./chat/view";
 import { ImportHost } from "./history/import_dialog";
 import { HistoryShortcuts } from "./history/sidebar";
@@ -7,6 +8,7 @@ import { isNarrow, sidebarDrawn, toggleSidebar, uncover } from "./shell/layout";
 import { lazy } from "./shell/lazy";
 import { newChat, Sidebar } from "./shell/sidebar";
 import { SignIn, SignInAgain } from "./shell/sign_in";
+import { TopBar } from "./shell/top_bar";
 import { sidebarOpen } from "./state/preferences";
 import { route } from "./state/router";
 import { can, me, needsKey, reachable, refresh, startError } from "./state/session";
@@ -15,7 +17,7 @@ import { AskHost } from "./ui/ask";
 import { Button } from "./ui/button";
 import { classes } from "./ui/classes";
 import { Empty } from "./ui/empty";
-import { Offline } from "./ui/icons";
+import { Key, Offline } from "./ui/icons";
 import { Spinner } from "./ui/progress";
 import { ToastHost } from "./ui/toast";
 import { TooltipHost } from "./ui/tooltip";
@@ -24,12 +26,28 @@ const ModelsView = lazy(async () => (await import("./models/view")).ModelsView);
 const EngineView = lazy(async () => (await import("./engine/view")).EngineView);
 const SettingsView = lazy(async () => (await import("./settings/view")).SettingsView);
 
+const NEEDS = { chat: "generate", models: "read", engine: "read", settings: null } as const;
+
 function View() {
   const { view, item } = route.value;
+  const scope = NEEDS[view];
+  if (scope !== null && !can(scope)) return <NotAllowed scope={scope} />;
   if (view === "models") return <ModelsView name={item} />;
   if (view === "engine") return <EngineView />;
   if (view === "settings") return <SettingsView section={item} />;
   return <ChatView id={item} />;
+}
+
+function NotAllowed({ scope }: { scope: Scope }) {
+  return (
+    <>
+      <TopBar title="Not allowed" />
+      <Empty icon={Key} title="Your key does not cover this">
+        This view needs a key with the scope <code>{scope}</code>. Whoever runs the server can make one; sign
+        out in the settings to use it.
+      </Empty>
+    </>
+  );
 }
 
 function Shell() {

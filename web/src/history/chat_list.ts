@@ -1,9 +1,9 @@
-import { batch, signal } from "@preact/signals";
+import { batch, effect, signal } from "@preact/signals";
 import { chats } from "../api/chats";
 import { isAbort, messageOf } from "../api/client";
 import { listRuns } from "../api/runs";
 import type { ChatEntry, ChatHead, Counted } from "../api/types";
-import { keepsHistory } from "../state/session";
+import { keepsHistory, needsKey, reachable } from "../state/session";
 import { isIn, withHead, without, withPage } from "./entries";
 
 export const entries = signal<ChatEntry[]>([]);
@@ -128,6 +128,12 @@ export function startList(): void {
     stale = setTimeout(() => void reload(), 300);
   };
   others?.addEventListener("message", later);
+  let couldAsk = true;
+  effect(() => {
+    const canAsk = reachable.value && !needsKey.value;
+    if (canAsk && !couldAsk) later();
+    couldAsk = canAsk;
+  });
   let left = Date.now();
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) left = Date.now();

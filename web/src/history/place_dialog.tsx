@@ -4,7 +4,7 @@ import { Button } from "../ui/button";
 import { Dialog } from "../ui/dialog";
 import { TextField } from "../ui/fields";
 import { change } from "./actions";
-import { folders, tags } from "./chat_list";
+import { folders, reload, tags } from "./chat_list";
 import { tagsIn } from "./entries";
 
 /** Asks where a chat belongs: its folder and its tags. */
@@ -18,6 +18,7 @@ export function PlaceDialog({ chat, onClose }: { chat: ChatHead; onClose: () => 
     event.preventDefault();
     onClose();
     await change(chat, { folder: folder.value.trim(), tags: chosen }, "The chat was not moved");
+    await reload(); // the folders and tags there are, and how many chats they have
   };
 
   return (

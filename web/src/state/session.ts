@@ -47,7 +47,11 @@ export async function refresh(): Promise<void> {
     needsKey.value = false;
     startError.value = null;
   } catch (error) {
-    if (error instanceof ApiError && error.isUnauthorized) return;
+    if (error instanceof ApiError && error.isUnauthorized) return; // `onUnauthorized` has asked for a key
+    if (error instanceof ApiError && error.isForbidden) {
+      needsKey.value = true;
+      return;
+    }
     if (isAbort(error)) return;
     startError.value = messageOf(error);
   }
@@ -56,14 +60,22 @@ export async function refresh(): Promise<void> {
 /** Sign in with a key. Raises `ApiError` or `NetworkError` if the server does not take it. */
 export async function signIn(key: string, remember: boolean): Promise<void> {
   client.useKey(key);
+  const before = me.peek();
+  let now: Me;
   try {
-    me.value = await getMe();
+    now = await getMe();
   } catch (error) {
     client.useKey(null);
     throw error;
   }
   writeStored(() => sessionStorage, NAME, key);
   writeStored(() => localStorage, NAME, remember ? key : null);
+  if (before !== null && before.name !== now.name) {
+    // Nothing that belongs to somebody else's key may stay on the page.
+    location.reload();
+    return;
+  }
+  me.value = now;
   startError.value = null;
   needsKey.value = false;
 }

@@ -1,4 +1,6 @@
 import { signal } from "@preact/signals";
+import type { RefObject } from "preact";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { messageOf } from "../api/client";
 import { Button, IconButton } from "./button";
 import { classes } from "./classes";
@@ -55,8 +57,29 @@ function stop(id: number): void {
 const ICONS = { info: Info, success: Success, warning: Warning, error: Failure };
 
 export function ToastHost() {
+  const layer = useRef<HTMLElement>(null);
+  const newest = shown.value.at(-1);
+  useLayoutEffect(() => {
+    const element = layer.current;
+    if (element === null) return;
+    // Shown anew, the layer lies above a dialog that was opened meanwhile.
+    if (element.matches(":popover-open")) element.hidePopover();
+    if (newest !== undefined) element.showPopover();
+  }, [newest?.id]);
   return (
-    <section class="toasts" aria-label="Messages" aria-live="polite">
+    <>
+      {/* What is read aloud: a layer that appears together with its text may not be. */}
+      <div class="visually-hidden" aria-live={newest?.kind === "error" ? "assertive" : "polite"}>
+        {newest?.text}
+      </div>
+      <Toasts layer={layer} />
+    </>
+  );
+}
+
+function Toasts({ layer }: { layer: RefObject<HTMLElement | null> }) {
+  return (
+    <section ref={layer} class="toasts" popover="manual" aria-label="Messages">
       {shown.value.map((each) => {
         const kind = each.kind ?? "info";
         const Glyph = ICONS[kind];
@@ -64,7 +87,6 @@ export function ToastHost() {
           <div
             key={each.id}
             class={classes("toast", kind)}
-            role={kind === "error" ? "alert" : undefined}
             onPointerEnter={() => stop(each.id)}
             onPointerLeave={() => start(each.id)}
             onFocusCapture={() => stop(each.id)}
