@@ -2,14 +2,16 @@
 // licenses.txt, with .gz and .br beside what compresses. `--watch` builds anew when a source changes.
 import { createHash } from "node:crypto";
 import { existsSync, readdirSync, readFileSync } from "node:fs";
-import { mkdir, readdir, readFile, rm, writeFile } from "node:fs/promises";
+import { cp, mkdir, readdir, readFile, rename, rm, rmdir, writeFile } from "node:fs/promises";
 import { basename, dirname, extname, join, relative, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { brotliCompressSync, constants, gzipSync } from "node:zlib";
 import * as esbuild from "esbuild";
 
 const here = dirname(fileURLToPath(import.meta.url));
-const out = resolve(here, "../src/puna/server/page/dist");
+const target = resolve(here, "../src/puna/server/page/dist");
+// Built beside and put in place at the end, so that a server never finds half a page.
+const out = join(here, "dist", String(process.pid));
 const watch = process.argv.includes("--watch");
 const FIRST_LOAD_LIMIT = 300 * 1024;
 
@@ -187,6 +189,14 @@ async function compress(first) {
   return firstBytes;
 }
 
+async function putInPlace() {
+  const old = `${out}.old`;
+  await mkdir(dirname(target), { recursive: true });
+  await rename(target, old).catch(() => {});
+  await rename(out, target).catch(() => cp(out, target, { recursive: true })); // a folder of another disk
+  await rm(old, { recursive: true, force: true });
+}
+
 const bundled = [];
 
 const finish = {
@@ -200,6 +210,7 @@ const finish = {
     build.onEnd(async (result) => {
       if (result.errors.length > 0) return;
       const bytes = await compress(await pages(result.metafile, bundled));
+      await putInPlace();
       const size = `${(bytes / 1024).toFixed(1)} KB ${watch ? "(not compressed)" : "gzipped"}`;
       console.log(`first load: ${size} of ${FIRST_LOAD_LIMIT / 1024} KB`);
       if (!watch && bytes > FIRST_LOAD_LIMIT) {
@@ -233,4 +244,6 @@ else {
     process.exitCode = 1;
   });
   await context.dispose();
+  await rm(out, { recursive: true, force: true });
+  await rmdir(dirname(out)).catch(() => {}); // unless another build is at work there
 }

@@ -78,6 +78,20 @@ export function ChatHistory() {
         </p>
       )}
       <div class="chat-list" role="none" onKeyDown={moveInList}>
+        {listError.value !== null && (
+          <div class="history-note">
+            <Notice
+              kind="error"
+              actions={
+                <Button size="s" onClick={() => void reload()}>
+                  Retry
+                </Button>
+              }
+            >
+              {listError.value}
+            </Notice>
+          </div>
+        )}
         {groups.map(({ title, chats }) => (
           <section key={title} aria-label={title}>
             {chats.length > 0 && <h2 class="chat-heading">{title}</h2>}
@@ -94,20 +108,6 @@ export function ChatHistory() {
             </ul>
           </section>
         ))}
-        {listError.value !== null && (
-          <div class="history-note">
-            <Notice
-              kind="error"
-              actions={
-                <Button size="s" onClick={() => void reload()}>
-                  Retry
-                </Button>
-              }
-            >
-              {listError.value}
-            </Notice>
-          </div>
-        )}
         {entries.value.length === 0 && !isLoading.value && listError.value === null && (
           <p class="history-note faint small" role="status">
             {isSearch

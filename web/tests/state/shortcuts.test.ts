@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { keyNames, pressed } from "../src/state/shortcuts";
+import { keyNames, pressed } from "../../src/state/shortcuts";
 
 const event = (
   key: string,

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { LineReader, linesOf } from "../src/api/lines";
+import { LineReader, linesOf } from "../../src/api/lines";
 
 const encode = (text: string) => new TextEncoder().encode(text);
 

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { hashOf, parseRoute } from "../src/state/route";
+import { hashOf, parseRoute } from "../../src/state/route";
 
 describe("parseRoute", () => {
   test.each([

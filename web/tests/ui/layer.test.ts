@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { place } from "../src/ui/layer";
+import { place } from "../../src/ui/layer";
 
 const room = { width: 1000, height: 800 };
 const size = { width: 200, height: 300 };

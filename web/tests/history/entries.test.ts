@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
-import type { ChatEntry } from "../src/api/types";
-import { isIn, sections, tagsIn, withHead, without, withPage } from "../src/history/entries";
+import type { ChatEntry } from "../../src/api/types";
+import { isIn, sections, tagsIn, withHead, without, withPage } from "../../src/history/entries";
 
 function chat(id: string, changes: Partial<ChatEntry> = {}): ChatEntry {
   const times = { created: 0, updated: 0 };

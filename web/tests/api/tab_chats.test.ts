@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { marked, TabChats } from "../src/api/tab_chats";
+import { marked, TabChats } from "../../src/api/tab_chats";
 
 function store(): TabChats {
   let time = 1000;

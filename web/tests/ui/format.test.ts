@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { ago, bytes, duration, plural, short } from "../src/ui/format";
+import { ago, bytes, duration, plural, short } from "../../src/ui/format";
 
 test.each([
   [0, "0 B"],

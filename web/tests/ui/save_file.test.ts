@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { fileName } from "../src/ui/save_file";
+import { fileName } from "../../src/ui/save_file";
 
 test.each([
   ["Why is the sky blue?", "Why is the sky blue.md"],

@@ -1,5 +1,5 @@
 import { describe, expect, test, vi } from "vitest";
-import { ApiError, Client, NetworkError } from "../src/api/client";
+import { ApiError, Client, NetworkError } from "../../src/api/client";
 
 interface Sent {
   url: string;

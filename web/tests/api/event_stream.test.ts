@@ -1,7 +1,7 @@
 import { afterEach, describe, expect, test, vi } from "vitest";
-import { ApiError, client, NetworkError } from "../src/api/client";
-import { backoff, EventParser, events, type ServerEvent } from "../src/api/event_stream";
-import { LineReader } from "../src/api/lines";
+import { ApiError, client, NetworkError } from "../../src/api/client";
+import { backoff, EventParser, events, type ServerEvent } from "../../src/api/event_stream";
+import { LineReader } from "../../src/api/lines";
 
 const encode = (text: string) => new TextEncoder().encode(text);
 
