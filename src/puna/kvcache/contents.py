@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from string import ascii_uppercase
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,31 @@ class Contents:
     def used(self) -> int:
         """One more than the highest cell held."""
         return max((max(sequence.cells) for sequence in self.sequences if sequence.cells), default=-1) + 1
+
+
+@dataclass(frozen=True)
+class Extents:
+    """Where the cells of one cache lie: (sequence, first cell, count) for each run of neighbours."""
+
+    kind: str
+    layers: list[int]
+    capacity: int  # cells
+    provided_bytes: int
+    used: int
+    shared: int
+    runs: list[tuple[int, int, int]]
+
+
+def runs_of(sequence: int, cells: NDArray[np.integer]) -> list[tuple[int, int, int]]:
+    """Return the runs of neighbouring cells among those of a sequence, in any order."""
+    if not len(cells):
+        return []
+    cells = np.sort(cells)
+    begins = np.flatnonzero(np.diff(cells, prepend=cells[0] - 2) != 1)
+    counts = np.diff(begins, append=len(cells))
+    return [
+        (sequence, first, count) for first, count in zip(cells[begins].tolist(), counts.tolist(), strict=True)
+    ]
 
 
 def name(sequence: int) -> str:

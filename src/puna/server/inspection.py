@@ -100,7 +100,7 @@ def _type(schema: Mapping[str, Any]) -> str:
         return " or ".join(escape(json.dumps(each)) for each in schema["enum"])
     kind = schema.get("type", "anything")
     if kind == "array":
-        return f"list of {_type(schema.get('items', {}))}"
+        return f"list of {_type(schema.get('items') or {})}"
     return escape(kind if isinstance(kind, str) else " or ".join(kind))
 
 

@@ -172,6 +172,13 @@ class Keyring:
         self._refresh()
         return self._required
 
+    def name_of(self, client: str) -> str:
+        """Return a client's label for people: the name of its key, else its address as it is."""
+        hashed = client.removeprefix("key ")
+        return next(
+            (f"key {key.name}" for key in (*self._given, *self._of_file) if key.sha256 == hashed), client
+        )
+
     def find(self, text: str) -> Key | None:
         """The key that `text` is, compared in a time that does not depend on how much of it is right."""
         hashed = digest(text)

@@ -18,12 +18,12 @@ class Running:
 
     def __init__(self, model: str, arrived_ns: int) -> None:
         self._facts = facts()
-        self._model = model
+        self.model = model
         self._arrived_ns = arrived_ns  # by `time.perf_counter_ns`
-        self._client = caller().client
+        self.client = caller().client
         self._began_ns = 0
-        self._tokens = 0
-        self._state = "loading"
+        self.tokens = 0
+        self.state = "loading"
         self._waits: set[asyncio.Task[Any]] = set()
         self._cancelled = asyncio.Event()
 
@@ -33,32 +33,42 @@ class Running:
 
     def loaded(self) -> None:
         """The model is there."""
-        self._state = "prompt"
+        self.state = "prompt"
 
     def generated(self, tokens: int) -> None:
         """So many tokens more."""
         if not self._began_ns:
-            self._state = "generating"
+            self.state = "generating"
             self._began_ns = time.perf_counter_ns()
-        self._tokens += tokens
+        self.tokens += tokens
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds since its arrival."""
+        return (time.perf_counter_ns() - self._arrived_ns) / 1e9
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Speed since the first tokens; 0 before."""
+        taken_ns = time.perf_counter_ns() - self._began_ns
+        return round(self.tokens * 1e9 / taken_ns, 2) if self._began_ns and taken_ns > 0 else 0.0
 
     def fields(self) -> dict[str, Any]:
-        """What `/api/ps` says of it; the speed is that since the first tokens."""
-        now_ns = time.perf_counter_ns()
+        """Return the request as `/api/ps` lists it."""
         said: dict[str, Any] = {
             "id": self.id,
-            "model": self._model,
-            "state": self._state,
-            "duration": now_ns - self._arrived_ns,
-            "generated": self._tokens,
+            "model": self.model,
+            "state": self.state,
+            "duration": int(self.duration_s * 1e9),
+            "generated": self.tokens,
         }
-        if self._began_ns and now_ns > self._began_ns:
-            said["tokens_per_second"] = round(self._tokens * 1e9 / (now_ns - self._began_ns), 2)
+        if speed := self.tokens_per_second:
+            said["tokens_per_second"] = speed
         return said
 
     def is_of(self, who: Caller) -> bool:
         """Whether `who` may end it: whose it is, and who manages the server."""
-        return who.client == self._client or "manage" in who.scopes
+        return who.client == self.client or "manage" in who.scopes
 
     def cancel(self) -> None:
         """End it: whoever waits for it gets an error."""
@@ -100,6 +110,9 @@ class RunningRequests:
             yield request
         finally:
             del self._all[id(request)]
+
+    def __iter__(self) -> Iterator[Running]:
+        return iter([*self._all.values()])
 
     def fields(self) -> list[dict[str, Any]]:
         """What `/api/ps` says of them."""

@@ -21,6 +21,7 @@ from puna.protocol import (
     Embedded,
     Evaluated,
     Generate,
+    LiveState,
     Load,
     Loaded,
     Pong,
@@ -98,6 +99,9 @@ class Runner(Protocol):
 
     async def contents(self) -> list[Contents]:
         """What the model's caches hold."""
+
+    async def watch(self) -> LiveState:
+        """Return what the engine is doing, after the current step."""
 
     def kill(self, reason: str) -> None:
         """Kill it because it hangs; its requests fail with `reason`."""

@@ -257,6 +257,7 @@ def route(
     *methods: str,
     gives: Any = None,
     takes: type[Body] | None = None,
+    events: Any = None,
     content_type: str = JSON,
     query: tuple[str, ...] = (),
     header: str = "",
@@ -266,6 +267,7 @@ def route(
     made.methods = set(methods)
     made.gives = gives
     made.takes = takes
+    made.events = events
     made.content_types = (content_type,)
     made.query = query
     made.header = header
@@ -289,8 +291,7 @@ def body_route(
     async def answer(request: Request) -> ASGIApp:
         return await endpoint(await read(request, takes))
 
-    made = route(path, answer, method, gives=gives, takes=takes, content_type=content_type)
-    made.events = events
+    made = route(path, answer, method, gives=gives, takes=takes, events=events, content_type=content_type)
     made.says = endpoint.__doc__ or ""
     if streams:
         made.content_types = (content_type, streams)

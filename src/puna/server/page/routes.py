@@ -16,7 +16,10 @@ from puna.server.history import chats
 from puna.server.history.chats import ChatHead, ChatPage, StoredChat, StoredFile, StoredMessage
 from puna.server.http.bodies import NOTHING, body_route, read, route
 from puna.server.http.connections import caller
-from puna.server.http.replies import SSE, StreamReply, empty, json_reply, native_error_event
+from puna.server.http.replies import SSE, StreamReply, empty, json_reply, native_error_event, started
+from puna.server.page.live import Live
+from puna.server.page.memory import MemoryNeed, memory_need
+from puna.server.page.runs import RunEvent
 from puna.server.page.service import PageService
 from puna.server.page.wire import (
     ChatChanges,
@@ -37,7 +40,7 @@ _MEDIA_TYPE: Final = re.compile(r"[a-z]+/[\w.+-]+", re.ASCII)
 
 def routes(page: PageService) -> list[Route]:
     """Return the routes of the page."""
-    return [*_caller(page), *_chats(page), *_files(page), *_presets(page), *_runs(page)]
+    return [*_caller(page), *_engine(page), *_chats(page), *_files(page), *_presets(page), *_runs(page)]
 
 
 def _caller(page: PageService) -> list[Route]:
@@ -55,6 +58,24 @@ def _caller(page: PageService) -> list[Route]:
         )
 
     return [route("/api/puna/me", me, "GET", gives=Me)]
+
+
+def _engine(page: PageService) -> list[Route]:
+    async def live(request: Request) -> StreamReply:
+        """Stream the state of the engine, twice a second."""
+        return StreamReply(await started(page.live.events(caller())), SSE, native_error_event)
+
+    async def memory(request: Request) -> Response:
+        """Forecast the memory that a model takes, layer by layer."""
+        given, backend = request.query_params, page.backend
+        model = backend.find(given.get("model", ""))
+        need = await memory_need(backend.store, model, given.get("num_ctx", ""), given.get("parallel", ""))
+        return json_reply(need)
+
+    return [
+        route("/api/puna/live", live, "GET", events=Live, content_type=SSE),
+        route("/api/puna/memory", memory, "GET", gives=MemoryNeed, query=("model", "num_ctx", "parallel")),
+    ]
 
 
 def _chats(page: PageService) -> list[Route]:
@@ -209,6 +230,8 @@ def _runs(page: PageService) -> list[Route]:
     return [
         body_route("/api/puna/runs", NewRun, begin, gives=RunBegun),
         route("/api/puna/runs", list_runs, "GET", gives=RunList),
-        route("/api/puna/runs/{id}/events", events, "GET", content_type=SSE, query=("after",)),
+        route(
+            "/api/puna/runs/{id}/events", events, "GET", events=RunEvent, content_type=SSE, query=("after",)
+        ),
         route("/api/puna/runs/{id}", stop, "DELETE", content_type=NOTHING),
     ]

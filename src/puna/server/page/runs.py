@@ -165,7 +165,7 @@ class RunEnd(msgspec.Struct, frozen=True, tag="end"):
     state: State
 
 
-Event = RunStart | RunLoad | RunPrompt | RunDelta | RunDone | RunTitle | RunError | RunSnapshot | RunEnd
+RunEvent = RunStart | RunLoad | RunPrompt | RunDelta | RunDone | RunTitle | RunError | RunSnapshot | RunEnd
 
 
 class RunAnswer(msgspec.Struct):
@@ -297,7 +297,7 @@ class Run:
             loop = asyncio.get_running_loop()
             self._orphaned = loop.call_later(LINGER_S, self._task.cancel)
 
-    def _say(self, event: Event) -> None:
+    def _say(self, event: RunEvent) -> None:
         self._last += 1
         text = _event(self._last, event)
         self._events.append(text)
@@ -404,7 +404,7 @@ class Run:
             pass
 
 
-def _event(number: int, event: Event) -> bytes:
+def _event(number: int, event: RunEvent) -> bytes:
     name = str(event.__struct_config__.tag).encode()
     return b"id: %d\nevent: %b\ndata: %b\n\n" % (number, name, encode(event))
 

@@ -21,6 +21,7 @@ from puna.server.http.connections import caller
 from puna.server.jobs.answer import AnswerBuilder
 from puna.server.jobs.jobs import Job, job, one_job
 from puna.server.jobs.service import Finished, Service
+from puna.server.page.live import LiveFeed
 from puna.server.page.runs import Run, RunPlan, Runs
 from puna.server.page.wire import NewRun, RunRequest
 
@@ -47,6 +48,7 @@ class PageService:
         if settings.history is not None:
             self.history = HistoryDatabase(settings.history, settings.history_bytes)
         self.runs = Runs(backend, self.history)
+        self.live = LiveFeed(backend.fleet, backend.requests, settings.keyring.name_of)
         self._begun = False
         self._purge_due_s = 0.0  # by time.monotonic
         self._purging: set[asyncio.Task[None]] = set()

@@ -34,8 +34,8 @@ ARTIFACT_POLICY: Final = "; ".join([
 ])  # fmt: skip
 
 _NOT_BUILT: Final = (
-    "Puna is running, without its page: this checkout has not built it. Run 'make page', which needs Node.js\n"
-    "or gets it from PyPI, and reload. The APIs work as they are; /docs describes them.\n"
+    "Puna is running, without its page: this checkout has not built it. Run 'make page', which needs\n"
+    "Node.js or gets it from PyPI, and reload. The APIs work as they are; /docs describes them.\n"
 )
 _SECURITY: Final = {
     "x-content-type-options": "nosniff",
