@@ -61,6 +61,15 @@ function Shell() {
     isNarrow.value && open,
   );
 
+  // A toggle takes itself away; focus goes on to the one that undoes it.
+  const wasOpen = useRef(open);
+  useEffect(() => {
+    if (wasOpen.current === open) return;
+    wasOpen.current = open;
+    if (document.activeElement !== null && document.activeElement !== document.body) return;
+    document.querySelector<HTMLElement>(`${open ? "#sidebar" : ".top-bar"} [aria-controls=sidebar]`)?.focus();
+  }, [open]);
+
   // Whoever follows a link with the keyboard goes on in what it led to.
   const { view } = route.value;
   const shown = useRef(view);
