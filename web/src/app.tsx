@@ -3,6 +3,7 @@ import type { Scope } from "./api/types";
 import { ChatView } from "./chat/view";
 import { ImportHost } from "./history/import_dialog";
 import { HistoryShortcuts } from "./history/sidebar";
+import { Boundary } from "./shell/boundary";
 import { KeysHost, showKeys } from "./shell/keys";
 import { isNarrow, sidebarDrawn, toggleSidebar, uncover } from "./shell/layout";
 import { lazy } from "./shell/lazy";
@@ -10,6 +11,7 @@ import { newChat, Sidebar } from "./shell/sidebar";
 import { SignIn, SignInAgain } from "./shell/sign_in";
 import { TopBar } from "./shell/top_bar";
 import { sidebarOpen } from "./state/preferences";
+import { hashOf } from "./state/route";
 import { route } from "./state/router";
 import { can, me, needsKey, reachable, refresh, startError } from "./state/session";
 import { useShortcut } from "./state/shortcuts";
@@ -97,7 +99,9 @@ function Shell() {
           </div>
         )}
         <section ref={main} id="main" class="view" tabIndex={-1} aria-label="Content">
-          <View />
+          <Boundary place={hashOf(route.value.view, route.value.item)}>
+            <View />
+          </Boundary>
         </section>
       </main>
     </div>
