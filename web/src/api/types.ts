@@ -332,8 +332,8 @@ export interface LiveCache {
   provided_bytes: number;
   used: number;
   shared: number;
-  /** Row of a sequence, first cell, number of cells. */
-  runs: [row: number, first: number, count: number][];
+  /** Row of a sequence, first cell, number of cells, position of the first. */
+  runs: [row: number, first: number, count: number, position: number][];
 }
 
 export interface LivePrefix {
@@ -364,6 +364,8 @@ export interface LiveModel {
   /** null: never. */
   expires_in_s: number | null;
   load_s: number;
+  /** Seconds since it was loaded. */
+  age_s: number;
   engine: string;
   kernels: string;
   parallel: number;
