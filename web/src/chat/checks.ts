@@ -50,7 +50,9 @@ export function parse(text: string): { value: unknown } | { problem: string } {
   } catch (error) {
     const message = error instanceof Error ? error.message : String(error);
     const at = /position (\d+)/.exec(message)?.[1];
-    const said = message.replace(/^JSON\.parse: /, "").replace(/ \(line \d+ column \d+\)| in JSON at position.*$/g, "");
+    const said = message
+      .replace(/^JSON\.parse: /, "")
+      .replace(/ \(line \d+ column \d+\)| in JSON at position.*$/g, "");
     if (at === undefined) return { problem: `${said}.` };
     const before = text.slice(0, Number(at)).split("\n");
     return { problem: `line ${before.length}, column ${(before.at(-1)?.length ?? 0) + 1}: ${said}.` };
@@ -96,9 +98,10 @@ function problemOfKeyword(key: string, value: unknown, root: unknown, at: string
   if (MAPS.includes(key)) {
     if (!isObject(value)) return `${at} must be an object of schemas.`;
     return firstProblem(
-      Object.entries(value).map(([name, each]) =>
-        (key === "patternProperties" ? problemOfPattern(name, at) : null) ??
-        problemOfSchema(each, root, `${at}/${name.replaceAll("~", "~0").replaceAll("/", "~1")}`),
+      Object.entries(value).map(
+        ([name, each]) =>
+          (key === "patternProperties" ? problemOfPattern(name, at) : null) ??
+          problemOfSchema(each, root, `${at}/${name.replaceAll("~", "~0").replaceAll("/", "~1")}`),
       ),
     );
   }
@@ -107,7 +110,8 @@ function problemOfKeyword(key: string, value: unknown, root: unknown, at: string
     const isNames = Array.isArray(value) && value.every((name) => typeof name === "string");
     return isNames ? null : `${at} must be a list of names.`;
   }
-  if (key === "enum") return Array.isArray(value) && value.length > 0 ? null : `${at} must be a list of values.`;
+  if (key === "enum")
+    return Array.isArray(value) && value.length > 0 ? null : `${at} must be a list of values.`;
   if (NUMBERS.includes(key)) return typeof value === "number" ? null : `${at} must be a number.`;
   if (COUNTS.includes(key)) {
     return Number.isInteger(value) && (value as number) >= 0 ? null : `${at} must be a whole number from 0.`;
@@ -117,7 +121,9 @@ function problemOfKeyword(key: string, value: unknown, root: unknown, at: string
   }
   if (key === "$ref") {
     if (typeof value !== "string") return `${at} must be a text.`;
-    return value.startsWith("#/") && lookUp(root, value) === undefined ? `${at} leads to ${value}, which is not there.` : null;
+    return value.startsWith("#/") && lookUp(root, value) === undefined
+      ? `${at} leads to ${value}, which is not there.`
+      : null;
   }
   return null;
 }
@@ -165,7 +171,9 @@ export function problemOfGrammar(text: string): string | null {
   const isGbnf = text.includes("::=");
   const clear = withoutLiterals(text, isGbnf);
   if ("problem" in clear) return clear.problem;
-  const rule = isGbnf ? /^[ \t]*([A-Za-z][\w-]*)[ \t]*::=/gm : /^[ \t]*([?!]?[A-Za-z_][\w]*)(?:\[[^\]]*\])?(?:\.\d+)?[ \t]*:/gm;
+  const rule = isGbnf
+    ? /^[ \t]*([A-Za-z][\w-]*)[ \t]*::=/gm
+    : /^[ \t]*([?!]?[A-Za-z_][\w]*)(?:\[[^\]]*\])?(?:\.\d+)?[ \t]*:/gm;
   const names = [...clear.text.matchAll(rule)].map((match) => (match[1] ?? "").replace(/^[?!]/, ""));
   const first = isGbnf ? "root" : "start";
   if (!names.includes(first)) return `it has no rule “${first}”, where every text begins.`;
@@ -179,10 +187,14 @@ function unknownRule(text: string, names: string[], isGbnf: boolean): string | n
   const bodies = text
     .split("\n")
     .filter((line) => isGbnf || !/^\s*%/.test(line))
-    .map((line) => line.replace(isGbnf ? /^[ \t]*[\w-]+[ \t]*::=/ : /^[ \t]*[?!]?\w+(?:\[[^\]]*\])?(?:\.\d+)?[ \t]*:/, ""))
+    .map((line) =>
+      line.replace(isGbnf ? /^[ \t]*[\w-]+[ \t]*::=/ : /^[ \t]*[?!]?\w+(?:\[[^\]]*\])?(?:\.\d+)?[ \t]*:/, ""),
+    )
     .join("\n")
     .replace(/\{[\d,\s]*\}|~\s*\d+(?:\.\.\d+)?|->\s*\w+|<\|?[^>\n]*\|?>/g, " ");
-  const imported = [...text.matchAll(/^\s*%import\s+(?:[\w.]*\.)?(\w+)(?:\s*->\s*(\w+))?/gm)].map((match) => match[2] ?? match[1]);
+  const imported = [...text.matchAll(/^\s*%import\s+(?:[\w.]*\.)?(\w+)(?:\s*->\s*(\w+))?/gm)].map(
+    (match) => match[2] ?? match[1],
+  );
   for (const [word] of bodies.matchAll(isGbnf ? /[A-Za-z][\w-]*/g : /[A-Za-z_]\w*/g)) {
     if (!names.includes(word) && !imported.includes(word)) return word;
   }
@@ -205,14 +217,16 @@ function withoutLiterals(text: string, isGbnf: boolean): { text: string } | { pr
     const end = sign === '"' ? '"' : isGbnf && sign === "[" ? "]" : !isGbnf && sign === "/" ? "/" : null;
     if (end !== null) {
       const begin = at;
-      for (at += 1; at < text.length && text[at] !== end && text[at] !== "\n"; at += 1) if (text[at] === "\\") at += 1;
+      for (at += 1; at < text.length && text[at] !== end && text[at] !== "\n"; at += 1)
+        if (text[at] === "\\") at += 1;
       if (text[at] !== end) return { problem: `line ${lineOf(begin)}: ${sign} without its ${end}.` };
       if (!isGbnf) while (/[a-z]/.test(text[at + 1] ?? "")) at += 1;
       result += " ";
       continue;
     }
     if (sign === "(") depth.push(")");
-    else if (sign === ")" && depth.pop() !== sign) return { problem: `line ${lineOf(at)}: ${sign} without its beginning.` };
+    else if (sign === ")" && depth.pop() !== sign)
+      return { problem: `line ${lineOf(at)}: ${sign} without its beginning.` };
     result += sign;
   }
   return depth.length > 0 ? { problem: "a bracket is not closed." } : { text: result };
@@ -227,7 +241,8 @@ export function problemOfTools(text: string): string | null {
   const names = new Set<string>();
   for (const [index, tool] of parsed.value.entries()) {
     const at = `tool ${index + 1}`;
-    if (!isObject(tool) || !isObject(tool.function)) return `${at} must be {"type": "function", "function": {…}}.`;
+    if (!isObject(tool) || !isObject(tool.function))
+      return `${at} must be {"type": "function", "function": {…}}.`;
     const { name, parameters } = tool.function;
     if (typeof name !== "string" || name === "") return `${at} has no name.`;
     if (names.has(name)) return `${at}: “${name}” is there twice.`;

@@ -3,13 +3,14 @@ import type { ChatRequest, RequestMessage } from "../api/types";
 
 export type Dialect = "curl" | "ollama" | "openai" | "anthropic" | "puna";
 
-export const DIALECTS: readonly { name: Dialect; label: string; language: string; install: string | null }[] = [
-  { name: "curl", label: "curl", language: "bash", install: null },
-  { name: "ollama", label: "ollama", language: "python", install: "pip install ollama" },
-  { name: "openai", label: "openai", language: "python", install: "pip install openai" },
-  { name: "anthropic", label: "anthropic", language: "python", install: "pip install anthropic" },
-  { name: "puna", label: "puna", language: "python", install: "pip install puna" },
-];
+export const DIALECTS: readonly { name: Dialect; label: string; language: string; install: string | null }[] =
+  [
+    { name: "curl", label: "curl", language: "bash", install: null },
+    { name: "ollama", label: "ollama", language: "python", install: "pip install ollama" },
+    { name: "openai", label: "openai", language: "python", install: "pip install openai" },
+    { name: "anthropic", label: "anthropic", language: "python", install: "pip install anthropic" },
+    { name: "puna", label: "puna", language: "python", install: "pip install puna" },
+  ];
 
 export interface CodeOptions {
   /** Of the server, without a slash at the end. */
@@ -38,7 +39,10 @@ export function codeFor(dialect: Dialect, request: ChatRequest, options: CodeOpt
 const withoutPictures = (message: RequestMessage): RequestMessage =>
   message.images === undefined
     ? message
-    : { ...message, images: message.images.map((data) => (data.length > 24 ? `${data.slice(0, 16)}...` : data)) };
+    : {
+        ...message,
+        images: message.images.map((data) => (data.length > 24 ? `${data.slice(0, 16)}...` : data)),
+      };
 
 /** Return a value as Python writes it. */
 export function python(value: unknown, indent = 0, width = 88): string {
@@ -69,7 +73,10 @@ function flatPython(value: unknown): string {
 
 /** A text as a literal of Python: JSON's are, but for these characters, which end lines or are halves. */
 const text = (value: string): string =>
-  JSON.stringify(value).replace(/[\u007f-\u009f\u2028\u2029\ufeff]/g, (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  JSON.stringify(value).replace(
+    /[\u007f-\u009f\u2028\u2029\ufeff]/g,
+    (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`,
+  );
 
 /** Return the arguments of a call, one a line. */
 function call(name: string, values: Record<string, unknown>): string {
@@ -101,12 +108,33 @@ function ollama(request: ChatRequest, { base, keys }: CodeOptions): string {
   return `${imports}\n\n${noteOn(left, "the package has no place for")}${calls}`;
 }
 
-const noteOn = (names: string[], why: string) => (names.length > 0 ? `# Left out, as ${why}: ${names.join(", ")}\n` : "");
+const noteOn = (names: string[], why: string) =>
+  names.length > 0 ? `# Left out, as ${why}: ${names.join(", ")}\n` : "";
 
 function openai(request: ChatRequest, { base, keys }: CodeOptions): string {
-  const { model, messages, options = {}, tools, format, think, keep_alive: _, truncate: __, shift: ___, ...fields } = request;
-  const { temperature, top_p, seed, stop, num_predict, presence_penalty, frequency_penalty, logit_bias, ...rest } =
-    options as Record<string, unknown>;
+  const {
+    model,
+    messages,
+    options = {},
+    tools,
+    format,
+    think,
+    keep_alive: _,
+    truncate: __,
+    shift: ___,
+    ...fields
+  } = request;
+  const {
+    temperature,
+    top_p,
+    seed,
+    stop,
+    num_predict,
+    presence_penalty,
+    frequency_penalty,
+    logit_bias,
+    ...rest
+  } = options as Record<string, unknown>;
   const extra: Record<string, unknown> = {};
   const left: string[] = ["keep_alive", "truncate", "shift"].filter((name) => request[name] !== undefined);
   for (const [name, value] of Object.entries(rest)) {
@@ -163,7 +191,10 @@ function openaiMessage(message: RequestMessage): Record<string, unknown> {
   const result: Record<string, unknown> = { role };
   if (images === undefined) result.content = content;
   else {
-    const pictures = images.map((data) => ({ type: "image_url", image_url: { url: `data:image/png;base64,${data}` } }));
+    const pictures = images.map((data) => ({
+      type: "image_url",
+      image_url: { url: `data:image/png;base64,${data}` },
+    }));
     result.content = [...pictures, { type: "text", text: content }];
   }
   if (tool_calls !== undefined) {
@@ -211,7 +242,10 @@ function anthropic(request: ChatRequest, { base, keys }: CodeOptions): string {
 function anthropicMessage(message: RequestMessage): Record<string, unknown> {
   const { role, content, images, tool_calls, tool_call_id } = message;
   if (role === "tool") {
-    return { role: "user", content: [{ type: "tool_result", tool_use_id: tool_call_id ?? "call_0", content }] };
+    return {
+      role: "user",
+      content: [{ type: "tool_result", tool_use_id: tool_call_id ?? "call_0", content }],
+    };
   }
   if (images === undefined && tool_calls === undefined) return { role, content };
   const parts: unknown[] = (images ?? []).map((data) => ({
@@ -227,7 +261,9 @@ function anthropicMessage(message: RequestMessage): Record<string, unknown> {
 }
 
 function anthropicTool(tool: unknown): unknown {
-  const { function: given } = tool as { function?: { name?: string; description?: string; parameters?: unknown } };
+  const { function: given } = tool as {
+    function?: { name?: string; description?: string; parameters?: unknown };
+  };
   return {
     name: given?.name,
     description: given?.description,
@@ -241,16 +277,30 @@ const LOADING = ["num_ctx", "num_batch", "num_thread", "engine", "draft", "specu
 function puna(request: ChatRequest): string {
   const { model, messages, options = {}, tools, think, format } = request;
   const left = Object.keys(request).filter(
-    (name) => !["model", "messages", "options", "tools", "think", "format", "grammar", "guided_regex", "guided_choice"].includes(name),
+    (name) =>
+      ![
+        "model",
+        "messages",
+        "options",
+        "tools",
+        "think",
+        "format",
+        "grammar",
+        "guided_regex",
+        "guided_choice",
+      ].includes(name),
   );
   const loading: Record<string, unknown> = {};
   const sampling: Record<string, unknown> = {};
-  for (const [name, value] of Object.entries(options)) (LOADING.includes(name) ? loading : sampling)[name] = value;
+  for (const [name, value] of Object.entries(options))
+    (LOADING.includes(name) ? loading : sampling)[name] = value;
   const load = Object.entries(loading).map(([name, value]) => `, ${name}=${python(value)}`);
   const lines = [`messages = ${python(messages)}`];
   const values = [
     "messages",
-    ...Object.entries({ tools, think }).flatMap(([name, value]) => (value === undefined ? [] : [`${name}=${name}`])),
+    ...Object.entries({ tools, think }).flatMap(([name, value]) =>
+      value === undefined ? [] : [`${name}=${name}`],
+    ),
   ];
   if (tools !== undefined) lines.push(`tools = ${python(tools)}`);
   if (think !== undefined) lines.push(`think = ${python(think)}`);

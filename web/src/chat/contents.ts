@@ -8,7 +8,8 @@ const known = new Map<string, FileContent>();
 /** Files kept in memory, in characters. */
 const MOST = 64_000_000;
 
-const sizeOf = (content: FileContent) => (content.kind === "text" ? content.text.length : content.base64.length);
+const sizeOf = (content: FileContent) =>
+  content.kind === "text" ? content.text.length : content.base64.length;
 
 /** Return the contents of all files of the messages. Raises `ApiError` or `NetworkError`. */
 export async function contentsOf(messages: readonly Message[]): Promise<Contents> {
@@ -50,7 +51,9 @@ export function addressOf(file: FileRef): Promise<string> {
   let address = addresses.get(file.id);
   if (address === undefined) {
     // The type decides how a browser reads it, so only types of pictures get into an address.
-    const type = /^image\/(?:png|jpeg|gif|webp|bmp|avif)$/.test(file.type) ? file.type : "application/octet-stream";
+    const type = /^image\/(?:png|jpeg|gif|webp|bmp|avif)$/.test(file.type)
+      ? file.type
+      : "application/octet-stream";
     address = getFile(file.id).then((data) => URL.createObjectURL(new Blob([data], { type })));
     address.catch(() => addresses.delete(file.id));
     addresses.set(file.id, address);

@@ -267,7 +267,8 @@ export class Conversation {
   /** Return the message of a send whose reply was lost, if the server has it. */
   private async findUnsure(id: string, message: NewMessage): Promise<Message | null> {
     const { message: before, since } = this.unsure!;
-    const isSame = before.parent === message.parent && before.content === message.content && before.role === message.role;
+    const isSame =
+      before.parent === message.parent && before.content === message.content && before.role === message.role;
     if (!isSame) return null;
     const { messages } = await chats().get(id);
     return (
@@ -289,7 +290,12 @@ export class Conversation {
     if (model !== "" && this.settings.peek().model === "") {
       this.settings.value = { ...this.settings.peek(), model };
     }
-    const { settings: _, leaf: __, messages: ___, ...head } = await chats().create({
+    const {
+      settings: _,
+      leaf: __,
+      messages: ___,
+      ...head
+    } = await chats().create({
       settings: kept(this.settings.peek()),
     });
     batch(() => {
@@ -303,7 +309,9 @@ export class Conversation {
   private noteHead(): void {
     const head = this.head.peek();
     if (head === null) return;
-    const first = this.path.peek().find((message) => message.role === "user" && message.content.trim() !== "");
+    const first = this.path
+      .peek()
+      .find((message) => message.role === "user" && message.content.trim() !== "");
     const line = first?.content.trim().split(/\s*\n/, 1)[0] ?? "";
     const title = head.titled || line === "" ? head.title : [...line].slice(0, 80).join("");
     const next = { ...head, title, updated: Date.now() / 1000, model: this.model.peek() };
@@ -357,7 +365,9 @@ export class Conversation {
     const store = chats();
     const chat = this.id.peek();
     const started = await startRun({
-      ...(store.kept ? { chat: chat ?? undefined, parent, title: titlesByModel.peek() && !this.head.peek()?.titled } : {}),
+      ...(store.kept
+        ? { chat: chat ?? undefined, parent, title: titlesByModel.peek() && !this.head.peek()?.titled }
+        : {}),
       ...(prefix === undefined ? {} : { prefix }),
       request,
     });
@@ -493,7 +503,8 @@ export class Conversation {
         try {
           await stopRun(run.id);
         } catch (error) {
-          if (!(error instanceof ApiError && error.isMissing)) toastError(error, "The answer was not stopped");
+          if (!(error instanceof ApiError && error.isMissing))
+            toastError(error, "The answer was not stopped");
         }
       }),
     );
@@ -505,7 +516,9 @@ export class Conversation {
 }
 
 function newId(): string {
-  return [...crypto.getRandomValues(new Uint8Array(8))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+  return [...crypto.getRandomValues(new Uint8Array(8))]
+    .map((byte) => byte.toString(16).padStart(2, "0"))
+    .join("");
 }
 
 function endOf(ended: string | null, error: string | null, count: number): string {

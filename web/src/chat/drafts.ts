@@ -15,7 +15,9 @@ const nameOf = (chat: string | null) => `puna.draft.${me.value?.name ?? ""}.${ch
 
 export function readDraft(chat: string | null): Draft {
   try {
-    const kept = JSON.parse(readStored(() => sessionStorage, nameOf(chat)) ?? "null") as Partial<Draft> | null;
+    const kept = JSON.parse(
+      readStored(() => sessionStorage, nameOf(chat)) ?? "null",
+    ) as Partial<Draft> | null;
     if (kept === null || typeof kept.text !== "string") return NOTHING;
     // Without history, files live in the page, which may have been loaded anew.
     const files = keepsHistory.value && Array.isArray(kept.files) ? kept.files : [];

@@ -37,14 +37,21 @@ export function refusal(name: string, type: string, size: number): string | null
 
 /** Return the text of a file in UTF-8 or UTF-16, or null if it is no text. */
 export function textIn(data: Uint8Array): string | null {
-  const utf16 = data[0] === 0xff && data[1] === 0xfe ? "utf-16le" : data[0] === 0xfe && data[1] === 0xff ? "utf-16be" : null;
+  const utf16 =
+    data[0] === 0xff && data[1] === 0xfe
+      ? "utf-16le"
+      : data[0] === 0xfe && data[1] === 0xff
+        ? "utf-16be"
+        : null;
   if (utf16 !== null) return new TextDecoder(utf16).decode(data);
   if (data.subarray(0, 8192).includes(0)) return null;
   try {
     return new TextDecoder("utf-8", { fatal: true }).decode(data);
   } catch {
     // Text from before Unicode: letters with accents are single bytes above 0x9f.
-    const odd = data.filter((byte) => (byte >= 0x80 && byte < 0xa0) || (byte < 0x20 && ![9, 10, 12, 13, 27].includes(byte)));
+    const odd = data.filter(
+      (byte) => (byte >= 0x80 && byte < 0xa0) || (byte < 0x20 && ![9, 10, 12, 13, 27].includes(byte)),
+    );
     return odd.length > data.length / 50 ? null : new TextDecoder("windows-1252").decode(data);
   }
 }

@@ -71,7 +71,7 @@ export function MessageList({ chat }: { chat: Conversation }) {
 
   const chunks: Message[][] = [];
   for (let at = 0; at < path.length; at += CHUNK) chunks.push(path.slice(at, at + CHUNK));
-  const isWaiting = asking !== null && last?.id === asking;
+  const isWaiting = asking !== null && (last?.id === asking || last?.parent === asking);
   const isUnanswered = last !== undefined && last.role !== "assistant" && !isWaiting;
   return (
     <div class="chat-scroller">
@@ -89,7 +89,7 @@ export function MessageList({ chat }: { chat: Conversation }) {
             />
           ))}
           {isWaiting && <Waiting model={chat.model.value} />}
-          {failure !== null && failure.parent === (failure.prefix ? last?.parent : last?.id) ? (
+          {failure !== null && (failure.parent === last?.id || failure.parent === last?.parent) ? (
             <Notice
               kind="error"
               actions={
@@ -190,9 +190,8 @@ class Chunk extends Component<ChunkProps, { isNear: boolean }> {
 
 function hasSelection(element: Element): boolean {
   const selection = getSelection();
-  return selection !== null && !selection.isCollapsed && selection.intersectsNode !== undefined
-    ? selection.containsNode(element, true)
-    : false;
+  return selection !== null && !selection.isCollapsed && selection.containsNode(element, true);
 }
 
-const guessedHeight = (message: Message) => 76 + Math.min(40_000, Math.ceil(message.content.length / 85) * 26);
+const guessedHeight = (message: Message) =>
+  76 + Math.min(40_000, Math.ceil(message.content.length / 85) * 26);

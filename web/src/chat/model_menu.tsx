@@ -1,5 +1,5 @@
-import { bytes } from "../ui/format";
 import { navigate } from "../state/router";
+import { bytes } from "../ui/format";
 import { ChevronDown, Columns, Cube } from "../ui/icons";
 import { MenuButton, type MenuEntry } from "../ui/menu";
 import type { Conversation } from "./conversation";
@@ -73,7 +73,8 @@ export function CompareMenu({ chat }: { chat: Conversation }) {
         "Another model beside it",
         { label: "None", checked: beside === "", onSelect: () => chat.change({ beside: "" }) },
         ...entries(beside, (name) => chat.change({ beside: name })).filter(
-          (entry) => entry === null || typeof entry === "string" || entry.label !== shortName(chat.model.value),
+          (entry) =>
+            entry === null || typeof entry === "string" || entry.label !== shortName(chat.model.value),
         ),
       ]}
     />

@@ -12,7 +12,8 @@ export const modelsError = signal<string | null>(null);
 /** The model that was used last, for new chats. */
 export const lastModel = stored("last-model", "", (value) => typeof value === "string");
 
-const canChat = (model: ModelTag) => model.capabilities === undefined || model.capabilities.includes("completion");
+const canChat = (model: ModelTag) =>
+  model.capabilities === undefined || model.capabilities.includes("completion");
 
 let loading: Promise<void> | null = null;
 

@@ -1,6 +1,12 @@
 // Every option of /api/chat with its meaning and default, as docs/api.md and docs/compatibility.md have them.
 
-export type OptionGroup = "Length" | "Sampling" | "Repetition" | "More sampling" | "Speed and memory" | "Request";
+export type OptionGroup =
+  | "Length"
+  | "Sampling"
+  | "Repetition"
+  | "More sampling"
+  | "Speed and memory"
+  | "Request";
 
 export interface Option {
   name: string;
@@ -67,7 +73,8 @@ export const OPTIONS: readonly Option[] = [
   {
     name: "num_keep",
     label: "Kept at the beginning",
-    meaning: "Tokens at the beginning of the prompt that stay when a full context makes room; -1: all of the prompt.",
+    meaning:
+      "Tokens at the beginning of the prompt that stay when a full context makes room; -1: all of the prompt.",
     initial: "4",
     group: "Length",
     kind: "whole",
@@ -184,7 +191,8 @@ export const OPTIONS: readonly Option[] = [
   {
     name: "dry_multiplier",
     label: "DRY multiplier",
-    meaning: "Lowers the logit of a token that continues a repetition, by multiplier × base^(length − allowed); 0: off.",
+    meaning:
+      "Lowers the logit of a token that continues a repetition, by multiplier × base^(length − allowed); 0: off.",
     initial: "0",
     group: "Repetition",
     kind: "number",
@@ -243,7 +251,8 @@ export const OPTIONS: readonly Option[] = [
   {
     name: "top_n_sigma",
     label: "Top n sigma",
-    meaning: "Keeps tokens whose logit is at most this many standard deviations below the largest; 0 or less: off.",
+    meaning:
+      "Keeps tokens whose logit is at most this many standard deviations below the largest; 0 or less: off.",
     initial: "-1",
     group: "More sampling",
     kind: "number",
@@ -293,7 +302,8 @@ export const OPTIONS: readonly Option[] = [
   {
     name: "mirostat",
     label: "Mirostat",
-    meaning: "1 or 2: keeps the surprise of the text near tau, instead of top k, typical p, top p, min p and XTC.",
+    meaning:
+      "1 or 2: keeps the surprise of the text near tau, instead of top k, typical p, top p, min p and XTC.",
     initial: "0",
     group: "More sampling",
     kind: "whole",
@@ -551,7 +561,8 @@ export function readOption(option: Option, text: string): { value: unknown } | {
       const value = Number(clear);
       const { least = -Infinity, most = Infinity } = option;
       if (!Number.isFinite(value)) return { problem: "It must be a number." };
-      if (option.kind === "whole" && !Number.isInteger(value)) return { problem: "It must be a whole number." };
+      if (option.kind === "whole" && !Number.isInteger(value))
+        return { problem: "It must be a whole number." };
       if (value < least || value > most) {
         if (most >= BIG) return { problem: `It must be at least ${least}.` };
         return { problem: `It must be from ${least} to ${most}.` };
@@ -561,7 +572,12 @@ export function readOption(option: Option, text: string): { value: unknown } | {
     case "texts": {
       const unescaped = (line: string) =>
         line.replace(/\\([\\nt])/g, (_, sign: string) => (sign === "n" ? "\n" : sign === "t" ? "\t" : "\\"));
-      return { value: text.split("\n").filter((line) => line !== "").map(unescaped) };
+      return {
+        value: text
+          .split("\n")
+          .filter((line) => line !== "")
+          .map(unescaped),
+      };
     }
     case "json":
       try {

@@ -1,7 +1,7 @@
 // Builds the body of /api/chat from the branch that is shown and the settings of the chat.
 import type { ChatRequest, FileRef, Message, RequestMessage } from "../api/types";
-import { checkSettings } from "./checks";
 import type { Settings } from "./chat_settings";
+import { checkSettings } from "./checks";
 
 /** The content of a file of a message: text that goes into the prompt, or a picture in base64. */
 export type FileContent = { kind: "text"; text: string } | { kind: "image"; base64: string };
@@ -59,7 +59,10 @@ function requestMessage(message: Message, contents: Contents): RequestMessage {
     if (content.kind === "image") images.push(content.base64);
     else texts.push(attached(file.name, content.text));
   }
-  const result: RequestMessage = { role: message.role, content: [...texts, message.content].join("\n\n").trim() };
+  const result: RequestMessage = {
+    role: message.role,
+    content: [...texts, message.content].join("\n\n").trim(),
+  };
   if (texts.length === 0) result.content = message.content;
   if (message.thinking !== "" && message.role === "assistant") result.thinking = message.thinking;
   if (images.length > 0) result.images = images;

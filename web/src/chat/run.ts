@@ -65,7 +65,10 @@ class Reduction {
 
   result(): RunState {
     if (this.changed.size === 0) return this.state;
-    return { ...this.state, answers: this.state.answers.map((answer, index) => this.changed.get(index) ?? answer) };
+    return {
+      ...this.state,
+      answers: this.state.answers.map((answer, index) => this.changed.get(index) ?? answer),
+    };
   }
 
   take(event: RunEvent): void {

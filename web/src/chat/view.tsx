@@ -84,7 +84,13 @@ function Shown({ chat, onRetry }: { chat: Conversation; onRetry: () => void }) {
   useShortcut({ keys: "mod+i", label: "Look inside answers", group: "Chat", run: toggleInside });
   useShortcut({ keys: "/", label: "Write a message", group: "Chat", run: focusComposer });
   useShortcut(
-    { keys: "escape", label: "Stop the answer", group: "Chat", whileTyping: true, run: () => void chat.stop() },
+    {
+      keys: "escape",
+      label: "Stop the answer",
+      group: "Chat",
+      whileTyping: true,
+      run: () => void chat.stop(),
+    },
     chat.runs.value.length > 0,
   );
 

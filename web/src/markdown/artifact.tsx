@@ -9,8 +9,12 @@ import { Expand } from "../ui/icons";
 export function artifactOf(language: string, text: string): string | null {
   const name = language.toLowerCase();
   if (name === "html" || name === "htm") return text;
-  if ((name === "svg" || name === "xml" || name === "") && /^\s*(?:<\?xml[^>]*>\s*)?(?:<!--[\s\S]*?-->\s*)?<svg[\s>]/.test(text)) {
-    const style = "html,body{margin:0;height:100%}body{display:grid;place-items:center}svg{max-width:100%;max-height:100%}";
+  if (
+    (name === "svg" || name === "xml" || name === "") &&
+    /^\s*(?:<\?xml[^>]*>\s*)?(?:<!--[\s\S]*?-->\s*)?<svg[\s>]/.test(text)
+  ) {
+    const style =
+      "html,body{margin:0;height:100%}body{display:grid;place-items:center}svg{max-width:100%;max-height:100%}";
     return `<!doctype html><meta charset="utf-8"><style>${style}</style>${text.replace(/^\s*<\?xml[^>]*>/, "")}`;
   }
   return null;

@@ -117,7 +117,9 @@ class Chunk extends Component<{ lines: Line[] }> {
       <span class="code-chunk" style={{ "--lines": lines.length }}>
         {lines.map((line, index) => [
           index > 0 ? "\n" : null,
-          line.map((piece) => (piece.name === "" ? piece.text : <span class={piece.name}>{piece.text}</span>)),
+          line.map((piece) =>
+            piece.name === "" ? piece.text : <span class={piece.name}>{piece.text}</span>,
+          ),
         ])}
         {lines.at(-1)?.length === 0 ? "\n" : null}
       </span>
@@ -133,7 +135,8 @@ const sameLines = (one: Line[], other: Line[]) =>
   one.every(
     (line, at) =>
       line === other[at] ||
-      (line.length === other[at]?.length && line.every((piece, index) => samePiece(piece, other[at]?.[index]))),
+      (line.length === other[at]?.length &&
+        line.every((piece, index) => samePiece(piece, other[at]?.[index]))),
   );
 
 /** Return the lines of a code, coloured as soon as they can be. */

@@ -4,13 +4,17 @@ let area: HTMLTextAreaElement | null = null;
 
 /** Return a text with its character references resolved: "&eacute;" as "é". */
 export const decoded = (text: string): string =>
-  text.includes("&") ? text.replace(/&(?:#\d{1,7}|#[xX][\da-fA-F]{1,6}|[A-Za-z][A-Za-z\d]{1,31});/g, resolve) : text;
+  text.includes("&")
+    ? text.replace(/&(?:#\d{1,7}|#[xX][\da-fA-F]{1,6}|[A-Za-z][A-Za-z\d]{1,31});/g, resolve)
+    : text;
 
 function resolve(reference: string): string {
   const name = reference.slice(1, -1);
   if (name.startsWith("#")) {
     const code = /^#x/i.test(name) ? Number.parseInt(name.slice(2), 16) : Number(name.slice(1));
-    return code > 0 && code <= 0x10ffff && !(code >= 0xd800 && code <= 0xdfff) ? String.fromCodePoint(code) : "\ufffd";
+    return code > 0 && code <= 0x10ffff && !(code >= 0xd800 && code <= 0xdfff)
+      ? String.fromCodePoint(code)
+      : "\ufffd";
   }
   const basic = BASIC[name];
   if (basic !== undefined) return basic;

@@ -8,14 +8,23 @@ export interface Piece {
 
 export type Line = Piece[];
 
-const REFERENCES: Record<string, string> = { "&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": '"', "&#x27;": "'" };
+const REFERENCES: Record<string, string> = {
+  "&amp;": "&",
+  "&lt;": "<",
+  "&gt;": ">",
+  "&quot;": '"',
+  "&#x27;": "'",
+};
 
 /** Return the lines of highlighted code. Tags other than spans with a class are text. */
 export function linesOf(html: string): Line[] {
   const lines: Line[] = [[]];
   const names: string[] = [];
   const add = (text: string) => {
-    const clear = text.replace(/&(?:amp|lt|gt|quot|#x27);/g, (reference) => REFERENCES[reference] ?? reference);
+    const clear = text.replace(
+      /&(?:amp|lt|gt|quot|#x27);/g,
+      (reference) => REFERENCES[reference] ?? reference,
+    );
     clear.split("\n").forEach((part, index) => {
       if (index > 0) lines.push([]);
       if (part !== "") lines.at(-1)?.push({ text: part, name: names.at(-1) ?? "" });

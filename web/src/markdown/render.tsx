@@ -39,7 +39,12 @@ function block(token: Tokens.Generic, key: number, how: Render): ComponentChildr
     }
     case "code":
       return (
-        <CodeBlock key={key} text={token.text as string} info={(token.lang as string) ?? ""} growing={how.growing} />
+        <CodeBlock
+          key={key}
+          text={token.text as string}
+          info={(token.lang as string) ?? ""}
+          growing={how.growing}
+        />
       );
     case "blockquote":
       return <blockquote key={key}>{renderBlocks(token.tokens ?? [], how)}</blockquote>;
@@ -108,7 +113,22 @@ function table(token: Tokens.Table, key: number): ComponentChildren {
   );
 }
 
-const SIMPLE = new Set(["b", "strong", "i", "em", "u", "s", "sub", "sup", "kbd", "mark", "small", "ins", "del", "q"]);
+const SIMPLE = new Set([
+  "b",
+  "strong",
+  "i",
+  "em",
+  "u",
+  "s",
+  "sub",
+  "sup",
+  "kbd",
+  "mark",
+  "small",
+  "ins",
+  "del",
+  "q",
+]);
 
 function inline(tokens: readonly Token[] | undefined): ComponentChildren[] {
   const parts: ComponentChildren[] = [];
@@ -186,7 +206,15 @@ function part(token: Tokens.Generic, key: number): ComponentChildren {
   }
 }
 
-function Link({ href, title, children }: { href: string; title: string | null; children: ComponentChildren }) {
+function Link({
+  href,
+  title,
+  children,
+}: {
+  href: string;
+  title: string | null;
+  children: ComponentChildren;
+}) {
   const address = safeAddress(href);
   if (address === null) return <span class="md-dead-link">{children}</span>;
   return (

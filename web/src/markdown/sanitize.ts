@@ -7,7 +7,20 @@ const TAGS = [
   "pre", "q", "rp", "rt", "ruby", "s", "samp", "small", "span", "strong", "sub", "summary", "sup", "table", "tbody",
   "td", "tfoot", "th", "thead", "time", "tr", "u", "ul", "var", "wbr",
 ]; // biome-ignore format: a list of words
-const ATTRIBUTES = ["href", "title", "colspan", "rowspan", "align", "dir", "lang", "start", "open", "src", "alt", "datetime"];
+const ATTRIBUTES = [
+  "href",
+  "title",
+  "colspan",
+  "rowspan",
+  "align",
+  "dir",
+  "lang",
+  "start",
+  "open",
+  "src",
+  "alt",
+  "datetime",
+];
 
 let purify: ReturnType<typeof DOMPurify> | null = null;
 
@@ -36,7 +49,8 @@ function prepared() {
       }
     } else if (element.tagName === "IMG") {
       const source = element.getAttribute("src") ?? "";
-      if (!isOwnPicture(source)) element.replaceWith(linkToPicture(source, element.getAttribute("alt") ?? ""));
+      if (!isOwnPicture(source))
+        element.replaceWith(linkToPicture(source, element.getAttribute("alt") ?? ""));
     } else element.removeAttribute("src");
   });
   return own;
