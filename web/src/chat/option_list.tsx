@@ -127,11 +127,12 @@ function OptionRow({ option, value, own, onChange }: RowProps) {
   return (
     <div class={classes("option", value !== undefined && "changed")}>
       <div class="option-head">
-        <label for={id} class="field-label">
-          {option.label}
-        </label>
-        <code class="option-name">{option.name}</code>
-        <span class="grow" />
+        <div class="grow">
+          <label for={id} class="field-label">
+            {option.label}
+          </label>
+          <code class="option-name">{option.name}</code>
+        </div>
         {value !== undefined && (
           <IconButton
             size="s"
