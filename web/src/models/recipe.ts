@@ -4,11 +4,7 @@ import { type Command, type Modelfile, nearest, type Problem } from "./modelfile
 import { DEPRECATED, PARAMETERS, parameterValue } from "./parameters";
 
 /** A body of /api/create without the digests of files, which are known once the files were read. */
-export type RecipeBody = Omit<CreateModel, "model" | "files" | "adapters"> & {
-  renderer?: string;
-  parser?: string;
-  requires?: string;
-};
+export type RecipeBody = Omit<CreateModel, "model" | "files" | "adapters">;
 
 export interface Recipe {
   body: RecipeBody;
