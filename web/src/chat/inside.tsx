@@ -104,8 +104,8 @@ export function Inside({ chat, message, inside }: { chat: Conversation; message:
           onEnter={stay}
           onLeave={leave}
           onClose={() => {
-            shown.value = null;
             go(now.index);
+            shown.value = null; // the focus has shown it again
           }}
           onChoose={(alternative) => {
             shown.value = null;
