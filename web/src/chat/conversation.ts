@@ -11,7 +11,7 @@ import { toastError } from "../ui/toast";
 import { ActiveRun } from "./active_run";
 import { kept, type Settings, settingsOf } from "./chat_settings";
 import { contentsOf } from "./contents";
-import { firstModel, lastModel } from "./models";
+import { firstModel, lastModel, loadModels } from "./models";
 import { type Prefix, requestFor } from "./request";
 import { beside, leafFrom, NO_MESSAGES, pathOf, refreshed, showing, treeOf, withMessage } from "./tree";
 
@@ -290,6 +290,7 @@ export class Conversation {
   private async ensureChat(): Promise<string> {
     const before = this.id.peek();
     if (before !== null) return before;
+    if (this.model.peek() === "") await loadModels();
     const model = this.model.peek();
     if (model !== "" && this.settings.peek().model === "") {
       this.settings.value = { ...this.settings.peek(), model };
@@ -328,6 +329,7 @@ export class Conversation {
 
   /** Ask for answers below a message. What goes wrong before they begin is in `failure`. */
   async answer(parent: string, { prefix }: { prefix?: Prefix } = {}): Promise<void> {
+    if (this.model.peek() === "") await loadModels();
     const settings = this.settings.peek();
     const model = this.model.peek();
     const names = settings.beside !== "" && prefix === undefined ? [model, settings.beside] : [model];
