@@ -86,9 +86,8 @@ class Visitor:
     def store(self, values: dict[str, str]) -> None:
         """Have the browser keep `values` from earlier visits, unless the page has changed them since."""
         for name, value in values.items():
-            self.context.add_init_script(
-                f"try {{ localStorage.getItem({name!r}) ?? localStorage.setItem({name!r}, {value!r}) }} catch {{}}"
-            )
+            keep = f"localStorage.getItem({name!r}) ?? localStorage.setItem({name!r}, {value!r})"
+            self.context.add_init_script(f"try {{ {keep} }} catch {{}}")
 
     def tab(self, place: str = "") -> Tab:
         """Open a tab at a place of the page such as `#/settings`."""
@@ -185,7 +184,7 @@ class Tab:
         items.filter(has_text=action).first.click()
 
     def record(self, selector: str) -> Callable[[], list[str]]:
-        """Note every text that parts with this selector show from now on; returns how to read what was noted."""
+        """Note every text that parts with this selector show; returns how to read what was noted."""
         self.page.evaluate(
             """selector => {
               window.__seen = [];
