@@ -317,9 +317,16 @@ function BelowFinished(props: { chat: Conversation; message: Message; isLast: bo
           kind="error"
           actions={
             message.parent !== null && (
-              <Button size="s" icon={Refresh} onClick={() => chat.regenerate(message)}>
-                Try again
-              </Button>
+              <>
+                {!isEmpty && isLast && message.calls.length === 0 && (
+                  <Button size="s" icon={Play} onClick={() => chat.continueAnswer(message)}>
+                    Continue
+                  </Button>
+                )}
+                <Button size="s" icon={Refresh} onClick={() => chat.regenerate(message)}>
+                  Try again
+                </Button>
+              </>
             )
           }
         >

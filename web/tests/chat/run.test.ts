@@ -110,6 +110,7 @@ describe("the events of a run", () => {
       text: "all of it",
       calls: [{ id: "x", name: "f", arguments: "{}" }],
       logprobs: [],
+      done: null,
     };
     const { event: _, ...start } = START as Extract<RunEvent, { event: "start" }>;
     const state = reduce(before, [{ event: "snapshot", start, samples: [sample] }, delta({ text: "!" })], 1);

@@ -17,7 +17,7 @@ test("Markdown is shown as it is meant", () => {
   const place = shown(
     "# Title\n\nSome **bold**, *thin*, `code` &amp; ~~gone~~.\n\n1. one\n2. two\n\n| a | b |\n|---|--:|\n| 1 | 2 |\n",
   );
-  expect(place.querySelector("h3")?.textContent).toBe("Title");
+  expect(place.querySelector("h2")?.textContent).toBe("Title");
   expect(place.querySelector("p")?.innerHTML).toContain(
     '<strong>bold</strong>, <em>thin</em>, <code class="code-span">code</code> &amp; <del>gone</del>.',
   );
