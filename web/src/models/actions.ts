@@ -25,11 +25,18 @@ export const KEEPING: readonly { label: string; keep: string | number; said: str
 /** Bring a model into memory, or have it stay longer. */
 export async function load(model: Known, { keep, said }: (typeof KEEPING)[number]): Promise<void> {
   const before = loadedAs(model.name) !== undefined;
-  const closing = before ? null : toast({ text: `Loading ${shortName(model.name)}…`, seconds: 0 });
+  const ending = new AbortController();
+  const action = { label: "Cancel", run: () => ending.abort() };
+  const closing = before ? null : toast({ text: `Loading ${shortName(model.name)}…`, seconds: 0, action });
   try {
     // Models that only make vectors are loaded by the route that asks for vectors.
-    if (model.capabilities?.includes("completion") !== false) await loadModel(model.name, keep);
-    else await client.run("api/embed", { json: { model: model.name, input: "", keep_alive: keep } });
+    if (model.capabilities?.includes("completion") !== false)
+      await loadModel(model.name, keep, undefined, ending.signal);
+    else
+      await client.run("api/embed", {
+        json: { model: model.name, input: "", keep_alive: keep },
+        signal: ending.signal,
+      });
     closing?.();
     toast({
       kind: "success",
@@ -37,7 +44,7 @@ export async function load(model: Known, { keep, said }: (typeof KEEPING)[number
     });
   } catch (error) {
     closing?.();
-    toastError(error, `${shortName(model.name)} was not loaded`);
+    if (!ending.signal.aborted) toastError(error, `${shortName(model.name)} was not loaded`);
   }
   forgetNeeds();
   await reload();
@@ -105,7 +112,8 @@ function scoped(scope: "generate" | "manage", item: MenuItem): MenuItem {
 
 /** Return what can be done with a model. */
 export function actionsOf(model: Known, { onPage = false } = {}): MenuEntry[] {
-  const inMemory = loadedAs(model.name) !== undefined;
+  const running = loadedAs(model.name);
+  const inMemory = running !== undefined && running.loading === undefined;
   const canChat = model.capabilities === undefined || model.capabilities.includes("completion");
   const items: (MenuEntry | false)[] = [
     !onPage && { label: "Show", icon: Info, onSelect: () => navigate("models", model.name) },

@@ -105,7 +105,12 @@ export function ModelPage({ name }: { name: string }) {
                 {listed && (
                   <div class="row">
                     {running ? (
-                      <ScopedButton scope="manage" icon={Unload} onClick={() => void unload(model)}>
+                      <ScopedButton
+                        scope="manage"
+                        icon={Unload}
+                        reason={running.loading === undefined ? null : "It is being loaded."}
+                        onClick={() => void unload(model)}
+                      >
                         Unload
                       </ScopedButton>
                     ) : (
@@ -232,7 +237,7 @@ function About({ shown }: { shown: ModelShow }) {
   return (
     <div class="about-grid">
       <section class="card about-card">
-        <h3>Facts</h3>
+        <h2>Facts</h2>
         <dl class="facts">
           {facts
             .filter(([, value]) => value)
@@ -246,7 +251,7 @@ function About({ shown }: { shown: ModelShow }) {
       </section>
       {parameters.length > 0 && (
         <section class="card about-card">
-          <h3>Parameters it comes with</h3>
+          <h2>Parameters it comes with</h2>
           <dl class="facts">
             {parameters.map(([, key, value], index) => (
               <div key={index}>
@@ -259,7 +264,7 @@ function About({ shown }: { shown: ModelShow }) {
       )}
       {shown.system && (
         <section class="card about-card">
-          <h3>System prompt</h3>
+          <h2>System prompt</h2>
           <p class="prewrap" dir="auto">
             {shown.system}
           </p>
@@ -267,7 +272,7 @@ function About({ shown }: { shown: ModelShow }) {
       )}
       {messages.length > 0 && (
         <section class="card about-card">
-          <h3>Messages that chats begin with</h3>
+          <h2>Messages that chats begin with</h2>
           <dl class="facts">
             {messages.map(({ role, content }, index) => (
               <div key={index}>
@@ -281,7 +286,7 @@ function About({ shown }: { shown: ModelShow }) {
         </section>
       )}
       <section class="card about-card">
-        <h3>Adapters</h3>
+        <h2>Adapters</h2>
         {adapters.length === 0 ? (
           <p class="soft">
             None. An adapter is a small file that changes what a model says; add some when you create a model

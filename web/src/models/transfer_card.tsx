@@ -22,9 +22,9 @@ export function TransferCard({ transfer, title, onStop, onResume, onDismiss }: T
   return (
     <section class="card transfer" aria-label={title}>
       <div class="row wrap">
-        <h3 class="truncate" dir="auto">
+        <h2 class="truncate" dir="auto">
           {title}
-        </h3>
+        </h2>
         {state === "done" && <Badge kind="accent">done</Badge>}
         {state === "stopped" && <Badge kind="warning">stopped</Badge>}
         {state === "failed" && <Badge kind="danger">failed</Badge>}
