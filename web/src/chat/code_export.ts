@@ -253,6 +253,54 @@ function anthropicMessage(message: RequestMessage): Record<string, unknown> {
     source: { type: "base64", media_type: "image/png", data },
   }));
   if (content !== "") parts.push({ type: "text", text: content });
+  for (const [index, each] of (tool_calls ?? []).entries()) {
+    const { name, arguments: input } = each.function;
+    parts.push({ type: "tool_use", id: each.id ?? `call_${index}`, name, input });
+  }
+  return { role, content: parts };
+}
+
+function anthropicTool(tool: unknown): unknown {
+  const { function: given } = tool as {
+    function?: { name?: string; description?: string; parameters?: unknown };
+  };
+  return {
+    name: given?.name,
+    description: given?.description,
+    input_schema: given?.parameters ?? { type: "object", properties: {} },
+  };
+}
+
+/** Options that are set when the library loads a model. */
+const LOADING = [
+  "num_ctx",
+  "num_thread",
+  "draft",
+  "engine",
+  "num_gpu",
+  "main_gpu",
+  "tensor_split",
+  "use_mmap",
+];
+
+function puna(request: ChatRequest): string {
+  const { model, messages, options = {}, tools, think, format } = request;
+  const left = Object.keys(request).filter(
+    (name) =>
+      ![
+        "model",
+        "messages",
+        "options",
+        "tools",
+        "think",
+        "format",
+        "grammar",
+        "guided_regex",
+        "guided_choice",
+      ].includes(name),
+  );
+  const loading: Record<string, unknown> = {};
+  const sampling: Record<string, unknown> = {};
   for (const [name, value] of Object.entries(options)) {
     if (name === "num_batch") left.push(name);
     else if (LOADING.includes(name)) loading[name] = value;
