@@ -105,9 +105,8 @@ for (const [name, act] of Object.entries(tries)) {
 const picture = new Image();
 picture.onerror = () => {
   found.push("picture closed");
-  fetch("https://evil.example/").then(() => found.push("net open"), () => found.push("net closed")).then(() => {
-    document.querySelector("#report").textContent = found.join(", ");
-  });
+  const sent = fetch("https://evil.example/").then(() => "net open", () => "net closed");
+  sent.then((net) => { document.querySelector("#report").textContent = [...found, net].join(", "); });
 };
 picture.src = "https://evil.example/picture.png";
 </script>

@@ -110,6 +110,7 @@ class Visitor:
         self.context.on("weberror", self._note_error)
         self.context.on("console", self._note_console)
         self.context.on("request", self._note_request)
+        self.context.on("requestfailed", self._note_failure)
         self.context.on("dialog", self._note_dialog)
 
     def _note_error(self, error: WebError) -> None:
@@ -123,6 +124,11 @@ class Visitor:
         self.requested.append(request.url)
         if not request.url.startswith((self.origin + "/", "data:", "blob:")):
             self.problems.append(f"foreign: {request.url}")
+
+    def _note_failure(self, request: Request) -> None:
+        if request.failure == "csp" and (problem := f"foreign: {request.url}") in self.problems:
+            self.problems.remove(problem)  # the policy stopped it before it was sent, and tells of it itself
+            self.requested.remove(request.url)
 
     def _note_dialog(self, dialog: Dialog) -> None:
         self.dialogs.append(dialog.type)

@@ -1,6 +1,6 @@
 """Texts of strangers wherever the page shows them: nothing in them runs, and nothing in them is fetched.
 
-That nothing runs is what every tab of these tests watches for (tests/page/tabs.py); here such texts are shown.
+That nothing runs is what every tab watches for (tests/page/tabs.py); here such texts are shown.
 """
 
 from __future__ import annotations
@@ -16,12 +16,24 @@ from tests.e2e.servers import Server
 from tests.page.chat import Chat
 from tests.page.scripts import ANSWERS_TO_ARTEFACTS, HOSTILE, asking_for
 from tests.page.sidebar import Sidebar, add_chat
-from tests.page.tabs import GREEDY, Tab, Visitor
+from tests.page.tabs import Tab, Visitor
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.page]
 
 NAME = """"><img src=x onerror="window.__pwned='name'">{{7*7}}${7*7}"""
-DANGEROUS = "script, style, link, meta, base, iframe, object, embed, form, input, video, audio, svg:not(.icon), math:not(.katex *)"
+DANGEROUS = (
+    "script, style, link, meta, base, iframe, object, embed, form, input, video, audio, svg:not(.icon),"
+    " math:not(.katex *)"
+)
+
+#: Chromium tells of styles and base addresses in documents that DOMPurify parses, which nobody sees.
+PARSED = (
+    "^policy: (style-src-(attr|elem)|base-uri) forbids|Applying inline style violates|document's base URI"
+)
+#: The frame's own policy forbids what a document in it tries, and tells of that.
+FORBIDDEN_IN_FRAMES = (
+    "^policy: (connect|img)-src|Content Security Policy|Unsafe attempt to initiate navigation"
+)
 
 
 def expect_harmless(part: Locator) -> None:
@@ -52,11 +64,13 @@ def press_links(part: Locator) -> None:
 
 @pytest.mark.parametrize("when", ["streamed", "kept"])
 def test_hostile_answer_is_harmless(when: str, server: Server, visit: Callable[..., Visitor]) -> None:
+    visitor = visit(server)
+    visitor.forgive(PARSED)
     if when == "kept":
         id = add_chat(server, HOSTILE, HOSTILE, title=NAME)
-        chat = Chat(visit(server).tab(f"#/chat/{id}"))
+        chat = Chat(visitor.tab(f"#/chat/{id}"))
     else:
-        chat = Chat(visit(server).tab())
+        chat = Chat(visitor.tab())
         chat.ask(asking_for("hostile"))
         chat.expect_rest()
     expect_harmless(chat.text)
@@ -65,6 +79,7 @@ def test_hostile_answer_is_harmless(when: str, server: Server, visit: Callable[.
 
 
 def test_hostile_thought_is_harmless(tab: Tab) -> None:
+    tab.visitor.forgive(PARSED)
     chat = Chat(tab)
     chat.ask(asking_for("hostile thought"))
     chat.expect_answer("I thought.")
@@ -141,7 +156,9 @@ def test_imported_hostile_chats_are_harmless(
     }  # fmt: skip
     file = tmp_path / "conversations.json"
     file.write_text(json.dumps([conversation]))
-    tab = visit(server).tab("#/settings")
+    visitor = visit(server)
+    visitor.forgive(PARSED)
+    tab = visitor.tab("#/settings")
     tab.choose(tab.button("Import…").click, file)
     expect(tab.dialog("Import")).to_contain_text("1 chat imported.")
     tab.button("Done").click()
@@ -162,10 +179,7 @@ def test_document_of_a_model_reaches_neither_the_page_nor_a_network(
     visit: Callable[..., Visitor], server: Server
 ) -> None:
     visitor = visit(server)
-    # The frame's own policy forbids what it tries, which is told as it happens.
-    visitor.forgive(
-        "policy: (connect|img|script|style|frame|form)|Content Security Policy|sandbox|Sandbox|frame with origin"
-    )
+    visitor.forgive(FORBIDDEN_IN_FRAMES)
     chat = Chat(visitor.tab())
     chat.ask(asking_for("hostile artefact"))
     chat.expect_rest()

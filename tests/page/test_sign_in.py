@@ -15,7 +15,7 @@ from tests.e2e.servers import Server, running
 from tests.page.sidebar import Sidebar, add_chat
 from tests.page.tabs import Tab, Visitor
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.page]
 
 
 @dataclass
