@@ -218,17 +218,17 @@ function anthropic(request: ChatRequest, { base, keys }: CodeOptions): string {
     if (!["model", "messages", "options", "tools", "think"].includes(name)) left.push(name);
   }
   const system = messages.filter((message) => message.role === "system").map((message) => message.content);
+  // Newer versions of the package have no arguments for these.
+  const sampling = Object.entries({ temperature, top_p, top_k }).filter(([, value]) => value !== undefined);
   const body: Record<string, unknown> = {
     model,
     max_tokens: typeof num_predict === "number" && num_predict > 0 ? num_predict : 4096,
     system: system.length > 0 ? system.join("\n\n") : undefined,
     messages: messages.filter((message) => message.role !== "system").map(anthropicMessage),
     tools: tools?.map(anthropicTool),
-    temperature: typeof temperature === "number" ? Math.min(1, temperature) : undefined,
-    top_p,
-    top_k,
     stop_sequences: stop,
     thinking: think === undefined || think === false ? undefined : { type: "enabled", budget_tokens: 1024 },
+    extra_body: sampling.length > 0 ? Object.fromEntries(sampling) : undefined,
   };
   const imports = keys ? "import os\n\nfrom anthropic import Anthropic" : "from anthropic import Anthropic";
   const key = keys ? 'os.environ["PUNA_API_KEY"]' : '"any"';
