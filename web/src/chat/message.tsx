@@ -6,6 +6,7 @@ import { Markdown } from "../markdown/markdown";
 import { now } from "../state/clock";
 import { Button, IconButton } from "../ui/button";
 import { classes } from "../ui/classes";
+import { copyText } from "../ui/copy_text";
 import { ago, dateTime } from "../ui/format";
 import { Check, ChevronLeft, ChevronRight, Columns, Copy, Edit, Play, Refresh, Tool } from "../ui/icons";
 import { Notice } from "../ui/notice";
@@ -454,7 +455,7 @@ function CopyButton({ text }: { text: string }) {
   useEffect(() => () => clearTimeout(timer.current), []);
   const copy = async () => {
     try {
-      await navigator.clipboard.writeText(text);
+      await copyText(text);
       copied.value = true;
       timer.current = setTimeout(() => {
         copied.value = false;
