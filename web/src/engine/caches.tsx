@@ -46,7 +46,7 @@ export function Caches({ model, chosen }: { model: LiveModel; chosen: Signal<num
       ))}
       {model.caches.length === 0 && <p class="panel-none">This model keeps no cache.</p>}
       {rows.length > 0 && (
-        <ul class="legend" aria-label="Sequences: choose one to see its cells">
+        <ul class="drawing-legend" aria-label="Sequences: choose one to see its cells">
           {rows.map(({ row, state, client }) => (
             <li key={row}>
               <button

@@ -49,11 +49,11 @@ export function CellPicture({ label, cache, sequences, chosen }: CellPictureProp
     at.value = column >= 0 && column < grid.columns && block >= 0 && block < grid.blocks ? block : null;
   };
   return (
-    <div class="picture">
+    <div class="drawing">
       {/* biome-ignore lint/a11y/useSemanticElements: a picture whose parts are reached by arrow keys */}
       <div
         ref={box}
-        class="picture-box"
+        class="drawing-box"
         // biome-ignore lint/a11y/noNoninteractiveTabindex: see above
         tabIndex={0}
         role="group"
@@ -74,7 +74,7 @@ export function CellPicture({ label, cache, sequences, chosen }: CellPictureProp
       >
         <canvas ref={canvas} style={{ inlineSize: "100%", blockSize: `${height}px` }} />
       </div>
-      <p class="picture-said" aria-live="polite">
+      <p class="drawing-said" aria-live="polite">
         {at.value === null
           ? `${grid.perBlock === 1 ? "One block is one cell" : `One block is ${count(grid.perBlock)} cells`}. ` +
             "Point at one, or use the arrow keys, to see whose it is."

@@ -10,29 +10,28 @@ export interface Segment {
   rows: number[];
 }
 
+/** More rows than any cache has: places and rows are sorted as one number. */
+const ROWS = 1 << 16;
+
 /** Return the cells in use as segments in order, without overlaps. */
 export function segmentsOf(runs: readonly Run[]): Segment[] {
-  // Most caches share nothing: runs in order that do not overlap are segments as they are.
-  const inOrder = [...runs].sort((a, b) => a[1] - b[1]);
-  if (inOrder.every((run, at) => at === 0 || inOrder[at - 1]![1] + inOrder[at - 1]![2] <= run[1])) {
-    return inOrder.map(([row, first, count]) => ({ first, count, rows: [row] }));
-  }
-  const edges: { at: number; row: number; begins: boolean }[] = [];
-  for (const [row, first, count] of inOrder) {
-    edges.push({ at: first, row, begins: true }, { at: first + count, row, begins: false });
-  }
-  // A sequence whose run ends where its next one begins holds cells on both sides.
-  edges.sort((a, b) => a.at - b.at || Number(a.begins) - Number(b.begins));
+  const begins = Float64Array.from(runs, ([row, first]) => first * ROWS + row).sort();
+  const ends = Float64Array.from(runs, ([row, first, count]) => (first + count) * ROWS + row).sort();
   const segments: Segment[] = [];
   const holders = new Set<number>();
   let from = 0;
-  for (const { at, row, begins } of edges) {
+  for (let i = 0, j = 0; j < ends.length; ) {
+    const end = Math.floor(ends[j]! / ROWS);
+    const begin = i < begins.length ? Math.floor(begins[i]! / ROWS) : Number.POSITIVE_INFINITY;
+    // A sequence whose run ends where its next one begins holds cells on both sides: ends come first.
+    const at = Math.min(end, begin);
     if (at > from && holders.size > 0) {
-      segments.push({ first: from, count: at - from, rows: [...holders].sort((a, b) => a - b) });
+      const rows = holders.size > 1 ? [...holders].sort((a, b) => a - b) : [...holders];
+      segments.push({ first: from, count: at - from, rows });
     }
     from = at;
-    if (begins) holders.add(row);
-    else holders.delete(row);
+    if (end <= begin) holders.delete(ends[j++]! % ROWS);
+    else holders.add(begins[i++]! % ROWS);
   }
   return segments;
 }

@@ -48,11 +48,11 @@ export function PrefixPicture({ nodes, sequences }: { nodes: LivePrefix[]; seque
   );
 
   return (
-    <div class="picture">
+    <div class="drawing">
       {/* biome-ignore lint/a11y/useSemanticElements: a picture whose parts are reached by arrow keys */}
       <div
         ref={box}
-        class="picture-box scrolls"
+        class="drawing-box scrolls"
         // biome-ignore lint/a11y/noNoninteractiveTabindex: see above
         tabIndex={0}
         role="group"
@@ -85,7 +85,7 @@ export function PrefixPicture({ nodes, sequences }: { nodes: LivePrefix[]; seque
       >
         <canvas ref={canvas} style={{ inlineSize: "100%", blockSize: `${height}px` }} />
       </div>
-      <p class="picture-said" aria-live="polite">
+      <p class="drawing-said" aria-live="polite">
         {chosen === null
           ? "The wider a bar, the more tokens. Point at one, or use the arrow keys, to read it."
           : barText(nodes[chosen.node]!, running.has(chosen.node))}

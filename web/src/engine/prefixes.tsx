@@ -40,7 +40,7 @@ export function Prefixes({ model }: { model: LiveModel }) {
       ) : (
         <>
           <PrefixPicture nodes={nodes} sequences={model.sequences} />
-          <ul class="legend">
+          <ul class="drawing-legend">
             <li class="legend-note">
               <span class="legend-hits" aria-hidden="true" /> the stronger, the more often reused
             </li>

@@ -108,7 +108,7 @@ function Plan({ plan }: { plan: MemoryPlan }) {
       <Notice kind={NOTICE[verdict.kind]}>
         <b>{verdict.label}.</b> {verdict.about}
       </Notice>
-      <ul class="legend">
+      <ul class="drawing-legend">
         <li class="legend-note">
           <span class="swatch" style={{ "--mark": "var(--series-6)" }} aria-hidden="true" /> Weights{" "}
           {bytes(weights)}

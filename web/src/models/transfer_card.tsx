@@ -3,7 +3,12 @@ import { bytes, duration } from "../ui/format";
 import { Close, Refresh, Stop } from "../ui/icons";
 import { Badge, Notice } from "../ui/notice";
 import { Progress } from "../ui/progress";
-import { amountOf, paceOf, type Transfer } from "./transfer";
+import { amountOf, type Part, paceOf, type Transfer } from "./transfer";
+
+function kindOf(state: Transfer["state"], { done, total }: Part): "accent" | "danger" | "warning" {
+  if (done >= total || state === "running" || state === "done") return "accent";
+  return state === "failed" ? "danger" : "warning";
+}
 
 export interface TransferCardProps {
   transfer: Transfer;
@@ -64,7 +69,7 @@ export function TransferCard({ transfer, title, onStop, onResume, onDismiss }: T
               <Progress
                 value={part.total > 0 ? part.done / part.total : null}
                 label={part.label}
-                kind={state === "failed" ? "danger" : state === "stopped" ? "warning" : "accent"}
+                kind={kindOf(state, part)}
               />
               <span class="numbers faint">{bytes(part.total)}</span>
             </li>
