@@ -2,9 +2,9 @@ import { useSignal } from "@preact/signals";
 import { useMemo, useRef } from "preact/hooks";
 import type { LiveCache, LiveSequence } from "../api/types";
 import { theme, token } from "../state/theme";
-import { count, plural } from "../ui/format";
+import { count } from "../ui/format";
 import { usePainting, useWidth } from "./canvas";
-import { type Blocks, blocksOf, type Grid, gridFor, holdingsIn, moved, rowName, segmentsOf } from "./cells";
+import { type Blocks, blocksOf, blockText, type Grid, gridFor, moved, segmentsOf } from "./cells";
 import { colorOf } from "./sequences";
 
 const HEIGHT = 230;
@@ -82,24 +82,6 @@ export function CellPicture({ label, cache, sequences, chosen }: CellPictureProp
       </p>
     </div>
   );
-}
-
-/** Return what a block holds, in words. */
-export function blockText(cache: LiveCache, sequences: LiveSequence[], grid: Grid, block: number): string {
-  const first = block * grid.perBlock;
-  const cells = Math.min(grid.perBlock, cache.capacity - first);
-  const where = cells === 1 ? `Cell ${count(first)}` : `Cells ${count(first)}–${count(first + cells - 1)}`;
-  const holdings = holdingsIn(cache.runs, first, cells);
-  if (holdings.length === 0) return `${where}: free`;
-  const said = holdings.slice(0, 6).map(({ row, first: low, last: high }) => {
-    const sequence = sequences.find((each) => each.row === row);
-    const about = [sequence?.state === "idle" ? "kept for later prompts" : sequence?.state, sequence?.client];
-    const extra = about.filter(Boolean).join(", ");
-    const positions = low === high ? `position ${count(low)}` : `positions ${count(low)}–${count(high)}`;
-    return `${rowName(row)} ${positions}${extra ? ` (${extra})` : ""}`;
-  });
-  const more = holdings.length > said.length ? ` and ${plural(holdings.length - said.length, "other")}` : "";
-  return `${where}: ${holdings.length > 1 ? "shared or side by side: " : ""}${said.join("; ")}${more}`;
 }
 
 interface Painted {
