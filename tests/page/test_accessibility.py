@@ -1,4 +1,4 @@
-"""The page for everyone: axe-core finds nothing on any view, keys reach all of it, and motion can be left out."""
+"""The page for everyone: axe-core finds nothing on any view, keys reach all of it, nothing has to move."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from tests.e2e.servers import Server
 from tests.page.chat import Chat
-from tests.page.scripts import FOUR, SUNNY, asking_for
+from tests.page.scripts import FOUR, MARKDOWN, SUNNY, asking_for
 from tests.page.sidebar import Sidebar, add_chat
 from tests.page.tabs import GREEDY, Tab, Visitor
 
@@ -35,7 +35,7 @@ def violations(tab: Tab, axe: str) -> list[str]:
         "axe.run(document, { resultTypes: ['violations'] }).then((result) => result.violations)"
     )
     return [
-        f"{one['id']} ({one['impact']}): {one['help']}: {node['target']} {node['html'][:150]}"
+        f"{one['id']} ({one['impact']}): {node['html'][:150]}: {node['failureSummary']}"
         for one in found
         for node in one["nodes"]
     ]
@@ -44,7 +44,7 @@ def violations(tab: Tab, axe: str) -> list[str]:
 def chats(server: Server) -> str:
     """Fill the list of chats; returns the id of one with all kinds of messages."""
     add_chat(server, "A question", title="Pinned", pinned=True, folder="Folder", tags=["one"])
-    markdown = "# Title\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n```python\nx = 1  # a comment\n```\n\n- [x] done\n\n> quote"
+    markdown = MARKDOWN + "\n- [x] done\n\n> A quote.\n"
     return add_chat(server, "A question", markdown, title="Long", settings={"model": "scripted:latest"})
 
 
@@ -168,7 +168,8 @@ def test_every_control_that_has_focus_shows_it(server: Server, visit: Callable[.
               const style = getComputedStyle(element);
               const ring = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0;
               const inParent = element.closest(":focus-within:is(.search-box, .composer)");
-              return [element.outerHTML.slice(0, 120), ring || style.boxShadow !== "none" || inParent !== null];
+              const isShown = ring || style.boxShadow !== "none" || inParent !== null;
+              return [element.outerHTML.slice(0, 120), isShown || element === document.body];
             }"""
         )
         assert shown, name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Locator, expect
 
 from tests.page.chat import Chat
 from tests.page.scripts import HEBREW, SUNNY, asking_for
@@ -13,8 +13,8 @@ from tests.page.tabs import Tab
 pytestmark = [pytest.mark.e2e, pytest.mark.page]
 
 
-def direction(part: object) -> str:
-    found: str = part.evaluate("element => getComputedStyle(element).direction")  # type: ignore[attr-defined]
+def direction(part: Locator) -> str:
+    found: str = part.evaluate("element => getComputedStyle(element).direction")
     return found
 
 
