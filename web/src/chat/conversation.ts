@@ -61,6 +61,8 @@ export class Conversation {
   });
 
   private readonly inside = signal<ReadonlyMap<string, Inside>>(new Map());
+  /** How long thoughts took that ended while this page looked on, in seconds. */
+  private readonly thoughts = new Map<string, number>();
   private readonly prefixes = new Map<string, { thinking: string; text: string }>();
   private saving: ReturnType<typeof setTimeout> | undefined;
   /** A message that may have been kept although the reply did not come. */
@@ -90,6 +92,14 @@ export class Conversation {
       return tokens.length > 0 ? { tokens, prefix: this.prefixes.get(message) ?? NO_PREFIX } : null;
     }
     return this.inside.value.get(message) ?? null;
+  }
+
+  /** Return how long a message's thought took: as it was seen, else by its share of the tokens. */
+  thoughtSeconds({ id, stats }: Message): number | null {
+    const seen = this.thoughts.get(id);
+    if (seen !== undefined) return seen;
+    const { thought_tokens: thought = 0, tokens = 0, eval_s: seconds = 0 } = stats ?? {};
+    return tokens > 0 && thought > 0 ? (seconds * thought) / tokens : null;
   }
 
   // Loading
@@ -467,6 +477,9 @@ export class Conversation {
       };
       tree = withMessage(tree, message);
       finished.push(message);
+      if (answer.thoughtFrom !== null && answer.thoughtTo !== null) {
+        this.thoughts.set(id, answer.thoughtTo - answer.thoughtFrom);
+      }
       if (answer.logprobs.length > 0) {
         inside.set(id, { tokens: answer.logprobs, prefix: this.prefixes.get(id) ?? NO_PREFIX });
       }

@@ -188,7 +188,7 @@ function Answer({ chat, message, found, isLast }: AnswerProps) {
         <Thinking
           text={shown.thinking}
           isGrowing={answer !== undefined && answer.thoughtTo === null && answer.done === null}
-          seconds={answer === undefined ? thoughtSeconds(message) : thoughtSoFar(answer)}
+          seconds={answer === undefined ? chat.thoughtSeconds(message) : thoughtSoFar(answer)}
         />
       ) : null}
       {inside !== null ? (
@@ -356,12 +356,6 @@ function BelowFinished(props: { chat: Conversation; message: Message; isLast: bo
       {stats !== null && <Stats stats={stats} />}
     </>
   );
-}
-
-/** Return how long the thought took, by its share of the tokens. */
-function thoughtSeconds({ stats }: Message): number | null {
-  const { thought_tokens: thought = 0, tokens = 0, eval_s: seconds = 0 } = stats ?? {};
-  return tokens > 0 && thought > 0 ? (seconds * thought) / tokens : null;
 }
 
 interface ActionsProps {
