@@ -74,7 +74,8 @@ export function Chart(props: ChartProps) {
     plot.current?.setData(aligned(props));
   }, [data, props.now]);
 
-  const last = data.times.length - 1;
+  // While it is paused, a gap is the newest.
+  const last = data.times.length - (data.values[0]?.at(-1) === null ? 2 : 1);
   const shown = at.value !== null && at.value <= last ? at.value : last;
   const time = data.times[shown];
   return (

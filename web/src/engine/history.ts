@@ -186,9 +186,11 @@ export interface Recent {
 
 export function recent(history: History | undefined, seconds: number): Recent {
   const samples = history?.samples ?? [];
-  const last = samples.at(-1) ?? null;
+  // While it is paused, a gap is the newest: then those before it stay.
+  const end = samples.at(-1) === null ? samples.length - 1 : samples.length;
+  const last = samples[end - 1] ?? null;
   const chosen: Sample[] = [];
-  for (let at = samples.length - 1; at >= 0; at -= 1) {
+  for (let at = end - 1; at >= 0; at -= 1) {
     const sample = samples[at] ?? null;
     if (sample === null || last === null || sample.time <= last.time - seconds) break;
     chosen.push(sample);

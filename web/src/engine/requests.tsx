@@ -10,9 +10,9 @@ import { Client } from "./sequences";
 import { speed } from "./tiles";
 
 const STATES: Record<string, string> = {
-  loading: "waits for its model",
-  prompt: "prompt is read",
-  generating: "answer is written",
+  loading: "waiting for the model",
+  prompt: "reading",
+  generating: "writing",
 };
 
 /** The requests being served, and those that wait for a model to load. */
@@ -40,8 +40,16 @@ export function Requests({ state }: { state: Live }) {
           { head: "Client", cell: ({ client }) => <Client name={client} /> },
           { head: "State", cell: (request) => STATES[request.state] ?? request.state },
           { head: "For", numeric: true, cell: ({ duration_s }) => duration(duration_s) },
-          { head: "Tokens", numeric: true, cell: ({ tokens }) => count(tokens) },
-          { head: "Tokens/s", numeric: true, cell: (request) => speed(request.tokens_per_second) },
+          {
+            head: "Tokens",
+            numeric: true,
+            cell: ({ tokens, tokens_per_second: rate }) => (
+              <>
+                {count(tokens)}
+                {rate > 0 && <span class="faint"> at {speed(rate)}/s</span>}
+              </>
+            ),
+          },
           { head: "End it", cell: (request) => <End request={request} /> },
         ]}
       />

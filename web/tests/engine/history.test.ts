@@ -162,3 +162,8 @@ test("stretches are means of their samples, newest first", () => {
     [30, 10],
   ]);
 });
+
+test("what happened last stays while it is paused", () => {
+  const { demo } = withGap(following(state(10, {}), state(10.5, { tokens: 10 })));
+  expect(recent(demo, 5).generated).toBe(20);
+});
