@@ -50,10 +50,7 @@ def test_enter_of_an_input_method_sends_nothing(tab: Tab) -> None:
     compose("にほn")
     compose("にほん")
     keyboard.send("Input.dispatchKeyEvent", key)
-    tab.page.evaluate(
-        """() => document.activeElement.dispatchEvent(
-          new KeyboardEvent("keydown", { key: "Enter", isComposing: true, bubbles: true, cancelable: true }))"""
-    )
+    chat.composer.dispatch_event("keydown", {"key": "Enter", "isComposing": True, "bubbles": True})
     keyboard.send("Input.insertText", {"text": "日本"})
     expect(chat.composer).to_have_value("日本")
     expect(chat.messages).to_have_count(0)

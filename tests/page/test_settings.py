@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from tests.e2e.servers import Server
+from tests.page.sidebar import add_chat
 from tests.page.tabs import Tab, Visitor
 
 pytestmark = [pytest.mark.e2e, pytest.mark.page]
@@ -61,14 +62,18 @@ def test_choices_move_with_arrow_keys(settings: Tab) -> None:
     expect(choice(settings, "Theme", "System")).to_be_checked()
 
 
-def test_text_grows_with_its_size(settings: Tab) -> None:
-    size = "parseFloat(getComputedStyle(document.documentElement).fontSize)"
-    choice(settings, "Text size", "Small").click()
-    expect(theme(settings)).to_have_attribute("data-text-size", "small")
-    small = settings.page.evaluate(size)
-    choice(settings, "Text size", "Large").click()
-    expect(theme(settings)).to_have_attribute("data-text-size", "large")
-    assert settings.page.evaluate(size) > small
+def test_text_of_chats_grows_with_its_size(settings: Tab, server: Server) -> None:
+    id = add_chat(server, "A question", "An answer")
+    sizes = []
+    for size in ("Small", "Medium", "Large"):
+        settings.go("#/settings")
+        choice(settings, "Text size", size).click()
+        expect(choice(settings, "Text size", size)).to_be_checked()
+        settings.go(f"#/chat/{id}")
+        text = settings.page.get_by_text("An answer")
+        expect(text).to_be_visible()
+        sizes.append(text.evaluate("element => parseFloat(getComputedStyle(element).fontSize)"))
+    assert sizes[0] < sizes[1] < sizes[2]
 
 
 def test_model_of_new_chats_is_one_of_the_servers(settings: Tab) -> None:
@@ -98,6 +103,7 @@ def test_section_of_the_address_is_scrolled_to(visit: Callable[..., Visitor], se
 
 
 def test_licences_of_the_packages_are_at_hand(settings: Tab) -> None:
+    settings.visitor.forgive("favicon")  # which browsers want for a file of text, too
     link = settings.page.get_by_role("link", name="Licences of the packages in it")
     with settings.visitor.context.expect_page() as opened:
         link.click()
