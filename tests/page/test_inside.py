@@ -48,7 +48,10 @@ def test_another_token_is_chosen_and_the_answer_branches_there(chat: Chat) -> No
     expect(alternatives.locator("[aria-current=true]")).to_contain_text("here")
     other = alternatives.locator("button:not([disabled])").first
     chosen = other.locator(".alternative-text").inner_text().replace("␣", " ").replace("↵", "\n")
-    shares = [float(text.removesuffix(" %")) for text in alternatives.locator(".numbers").all_inner_texts()]
+    shares = [
+        float(text.removeprefix("< ").removesuffix(" %"))
+        for text in alternatives.locator(".numbers").all_inner_texts()
+    ]
     assert shares == sorted(shares, reverse=True)
     assert sum(shares) < 101
     other.click()
