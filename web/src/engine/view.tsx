@@ -3,6 +3,7 @@ import { useEffect } from "preact/hooks";
 import type { Live, LiveModel } from "../api/types";
 import { TopBar } from "../shell/top_bar";
 import { hashOf } from "../state/route";
+import { useShortcut } from "../state/shortcuts";
 import { Button } from "../ui/button";
 import { Empty } from "../ui/empty";
 import { Select } from "../ui/fields";
@@ -21,8 +22,13 @@ import { SequenceTable } from "./sequences";
 import { Tiles } from "./tiles";
 import { Drafts, Speed, StepTime } from "./time";
 
+const togglePause = () => {
+  paused.value = !paused.value;
+};
+
 export function EngineView() {
   useFeed();
+  useShortcut({ keys: "p", label: "Pause or go on", group: "Engine", run: togglePause });
   const chosen = useSignal("");
   const state = engine.value;
   const models = state?.models ?? [];
@@ -48,9 +54,9 @@ export function EngineView() {
             <Button
               icon={paused.value ? Play : Pause}
               pressed={paused.value}
-              onClick={() => {
-                paused.value = !paused.value;
-              }}
+              data-tip={paused.value ? "Follow the engine again" : "Keep what is shown as it is"}
+              data-keys="p"
+              onClick={togglePause}
             >
               {paused.value ? "Go on" : "Pause"}
             </Button>

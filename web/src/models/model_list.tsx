@@ -2,6 +2,7 @@ import { useSignal } from "@preact/signals";
 import type { ModelTag } from "../api/types";
 import { now } from "../state/clock";
 import { hashOf } from "../state/route";
+import { useShortcut } from "../state/shortcuts";
 import { stored } from "../state/stored";
 import { classes } from "../ui/classes";
 import { Empty } from "../ui/empty";
@@ -32,8 +33,13 @@ const sortBy = (by: SortBy) => {
   order.value = { by, descending: same ? !order.value.descending : by !== "name" };
 };
 
+const focusSearch = () => {
+  document.querySelector<HTMLElement>(".model-search input")?.focus();
+};
+
 export function ModelList({ models }: { models: ModelTag[] }) {
   const query = useSignal("");
+  useShortcut({ keys: "/", label: "Search models", group: "Models", run: focusSearch });
   if (models.length === 0) {
     return (
       <Empty icon={Cube} title="No models yet">
