@@ -25,6 +25,8 @@ FOLDERS = {
     *(path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"),
     "bench", "csrc", "demo", "docs", "src", "tests", "tools",
 }  # fmt: skip
+#: Where a source file named without its folder may be.
+TREES = ("bench", "csrc", "demo", "docs", "src", "tests")
 #: Paths of other people's repositories.
 OTHERS = {"convert_lora_to_gguf.py", "convert_hf_to_gguf.py"}
 
@@ -62,7 +64,7 @@ def missing_paths(text: str, folder: Path = ROOT) -> Iterator[str]:
         pattern = name.rstrip("/")
         places = [(where, pattern) for where in (ROOT, SOURCE.parent, SOURCE, folder)]
         if "/" not in pattern:
-            places += [(ROOT / where, f"**/{pattern}") for where in ("src", "csrc", "bench", "docs", "tests")]
+            places += [(ROOT / where, f"**/{pattern}") for where in TREES]
         if not any(any(where.glob(inside)) for where, inside in places):
             yield name
 
