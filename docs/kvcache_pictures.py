@@ -106,7 +106,6 @@ def show_sharing() -> None:
         ("one more of each", lambda: store(cache, "AC")),
         ("remove(C, 0, 1): C gets copies of what it would have to rotate", lambda: cache.remove(2, 0, 1)),
         ("remove(A, 3)", lambda: cache.remove(0, 3)),
-        ("save(A), and what was saved restored as B", lambda: cache.plan_restore(1, cache.save(0))()),
     )
 
 
@@ -126,7 +125,6 @@ def show_sights() -> None:
     show_sight("What six rows see of each other", CausalCache(OPS, [ONE], **how), "AAAAAA")
     span = "Rows 1 to 3 are an image: it is seen whole by its own rows"
     show_sight(span, CausalCache(OPS, [ONE], **how), "AAAAAA", [(1, 4)])
-    show_sight("A window of 3", SlidingCache(OPS, [ONE], window=3, **how), "AAAAAA")
 
 
 def show_recurrent() -> None:
