@@ -1,7 +1,7 @@
 """Llama 3.2 Vision in Ollama's layout, against an independent reading of Ollama's Go code.
 
 Written from `convert/convert_mllama.go` and `model/models/mllama/` at f63eea3d2. Where Ollama, transformers
-and the authors' code disagree, a flag selects one, and docs/vision.md says which one Puna follows.
+and the authors' code disagree, a flag selects one, and `puna.vision.towers` says which one Puna follows.
 """
 
 from __future__ import annotations
