@@ -1,4 +1,4 @@
-"""Quantised files beside those of llama.cpp: the same types for the same tensors, and errors no larger."""
+"""Quantised files have the tensor types of llama.cpp's, and errors no larger."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS = [kind.label for kind in MOSTLY if kind.label not in ("F32", "Q2_K_S")]
 
 
 def written(path: Path, layers: int, hidden: int, wide: int, rows: int, **keys: Any) -> Path:
-    """A file with matrices of `rows` rows in places of a Llama's; values with heavy tails."""
+    """Write a file with a Llama's tensors, their matrices of `rows` rows, and heavy-tailed values."""
     random = np.random.default_rng(layers + hidden)
     writer = GGUFWriter(path, keys.pop("architecture", "llama"))
     experts, tied, fused = keys.pop("experts", 0), keys.pop("tied", False), keys.pop("fused", False)
@@ -84,7 +84,7 @@ def by_llama_cpp(source: Path, target: Path, kind: str, weights: dict[str, np.nd
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_every_tensor_gets_the_type_it_gets_from_llama_cpp(model: str, tmp_path: Path) -> None:
+def test_every_tensor_gets_the_type_llama_cpp_gives_it(model: str, tmp_path: Path) -> None:
     source = written(tmp_path / "in.gguf", rows=2, **MODELS[model])
     for kind in KINDS:
         by_llama_cpp(source, tmp_path / "theirs.gguf", kind)
@@ -104,7 +104,7 @@ def weighted_error(values: np.ndarray, exact: np.ndarray, weights: np.ndarray | 
 
 
 @pytest.mark.parametrize("measured", [False, True], ids=["alone", "with importance"])
-def test_errors_are_at_most_two_percent_larger(
+def test_errors_are_at_most_two_percent_larger_than_those_of_llama_cpp(
     measured: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = written(tmp_path / "in.gguf", layers=3, hidden=1024, wide=1024, rows=128)
@@ -136,7 +136,7 @@ def test_errors_are_at_most_two_percent_larger(
 
 
 def importance_file(path: Path, weights: dict[str, np.ndarray]) -> Path:
-    """An importance matrix of 10 chunks with these mean squares."""
+    """Write an importance matrix with these mean squares."""
     writer = GGUFWriter(path, "imatrix")
     writer.add("general.type", "imatrix")
     for name, values in weights.items():
