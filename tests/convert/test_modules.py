@@ -1,4 +1,4 @@
-"""What sentence-transformers puts after a model becomes part of the file."""
+"""Modules that sentence-transformers appends to a model become part of the file."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def embedding_gemma(folder: Path) -> Path:
     return folder
 
 
-def test_embedding_gemma_embeds_as_its_reference_with_the_linears(tmp_path: Path) -> None:
+def test_embedding_gemma_computes_the_vectors_of_its_reference_with_dense_modules(tmp_path: Path) -> None:
     convert(embedding_gemma(tmp_path / "checkpoint"), tmp_path / "m.gguf", FileType.F32)
     ours, body = load_model(tmp_path / "m.gguf"), original(TinyEmbeddingGemma())
     check_vectors(ours, body, [WIDENING, NARROWING])
 
 
-def test_sizes_and_the_window_are_those_that_llama_cpp_reads(tmp_path: Path) -> None:
+def test_sizes_and_window_are_written_as_llama_cpp_reads_them(tmp_path: Path) -> None:
     convert(embedding_gemma(tmp_path / "checkpoint"), tmp_path / "m.gguf", FileType.F32)
     with open_gguf(tmp_path / "m.gguf") as file:
         assert file.architecture == "gemma-embedding"
@@ -46,14 +46,14 @@ def test_sizes_and_the_window_are_those_that_llama_cpp_reads(tmp_path: Path) -> 
             assert file.metadata[f"gemma-embedding.{key}"] == value
 
 
-def test_a_body_that_sees_no_later_tokens_is_refused(tmp_path: Path) -> None:
+def test_embedding_gemma_without_bidirectional_attention_is_refused(tmp_path: Path) -> None:
     path = embedding_gemma(tmp_path / "checkpoint") / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"use_bidirectional_attention": False}))
     with pytest.raises(ConversionError, match="no kind of it that can be converted has such settings"):
         convert(path.parent, tmp_path / "m.gguf")
 
 
-def test_linears_that_a_file_has_no_place_for_are_refused(tmp_path: Path) -> None:
+def test_dense_modules_the_architecture_has_no_tensor_for_are_refused(tmp_path: Path) -> None:
     folder = saved_with_words(tmp_path / "checkpoint", original(TinyBert()))
     save_modules(folder, linears=[WIDENING])
     with pytest.raises(ConversionError, match=r"'2_Dense\.linear\.weight' has no place in a file of .* bert"):
@@ -75,9 +75,7 @@ def listed(path: Any) -> Any:
         ("2_Dense/config.json", '{"activation_function": "torch.nn.Tanh"}', "the activation 'torch.nn.Tanh'"),
     ],
 )  # fmt: skip
-def test_modules_that_cannot_be_converted_are_refused(
-    name: str, content: str, message: str, tmp_path: Path
-) -> None:
+def test_unsupported_modules_are_refused(name: str, content: str, message: str, tmp_path: Path) -> None:
     folder = embedding_gemma(tmp_path / "checkpoint")
     (folder / name).write_text(content)
     with pytest.raises(ConversionError, match=message):

@@ -1,4 +1,4 @@
-"""Tokenizers of all kinds, converted, make of texts what the published ones make of them."""
+"""Converted tokenizers of every kind encode texts as the published ones do."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def ours(folder: Path, size: int, **family: Any) -> Any:
-    """Our tokenizer of the folder's."""
+    """Return our tokenizer, converted from the folder's."""
     path = folder / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "vocab_size": size}))
     known = Family(hf=(), architecture=family.pop("architecture", "llama"), **family)
@@ -55,7 +55,7 @@ def ours(folder: Path, size: int, **family: Any) -> Any:
         return tokenizer_from_gguf(file)
 
 
-def test_a_vocabulary_shorter_than_the_embedding_is_padded(folder: Path) -> None:
+def test_vocabulary_shorter_than_the_embedding_is_padded(folder: Path) -> None:
     save_tokenizer(folder)
     path = folder / "config.json"
     known = json.loads(path.read_text())
@@ -72,7 +72,7 @@ def check(found: Any, theirs: Any) -> None:
         assert found.encode(text, add_special=False) == theirs(text), text
 
 
-def test_sentencepiece_byte_pairs(folder: Path) -> None:
+def test_sentencepiece_bpe_encodes_as_published(folder: Path) -> None:
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(CORPUS), model_writer=model, vocab_size=400, model_type="bpe",
@@ -91,7 +91,7 @@ def test_sentencepiece_byte_pairs(folder: Path) -> None:
     assert 402 in found.encode("a<|x|>b", add_special=False)
 
 
-def test_sentencepiece_byte_pairs_as_tokenizer_json_has_them(folder: Path) -> None:
+def test_sentencepiece_bpe_from_tokenizer_json_encodes_as_published(folder: Path) -> None:
     theirs = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
     theirs.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     theirs.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
@@ -106,7 +106,7 @@ def test_sentencepiece_byte_pairs_as_tokenizer_json_has_them(folder: Path) -> No
     check(ours(folder, again.get_vocab_size()), lambda text: again.encode(text, add_special_tokens=False).ids)
 
 
-def test_unigrams(folder: Path) -> None:
+def test_unigram_model_encodes_as_published(folder: Path) -> None:
     theirs = Tokenizer(models.Unigram())
     theirs.pre_tokenizer = pre_tokenizers.Metaspace()
     theirs.train_from_iterator(
@@ -121,7 +121,7 @@ def test_unigrams(folder: Path) -> None:
         assert found.encode(text, add_special=False) == texts(text)
 
 
-def test_the_world_of_rwkv(folder: Path) -> None:
+def test_rwkv_world_vocabulary_encodes_as_published(folder: Path) -> None:
     tokens = [*(bytes([byte]) for byte in range(256)), b"\n\n", b" the", b"It's", "story", "\u2028", b"\"'"]
     lines = [f"{id} {token!r} {len(_bytes(token))}" for id, token in enumerate(tokens, 1)]
     (folder / WORLD).write_text("\n".join(lines) + "\n")
@@ -140,13 +140,13 @@ def _bytes(token: str | bytes) -> bytes:
 @pytest.mark.parametrize(
     "line", ["1", "1 b'a' 2", "x b'a' 1", "1 a 1", "1 ['a'] 1", "1 " + "(" * 5000 + " 1"]
 )
-def test_a_line_that_is_no_token_of_the_world_is_named(folder: Path, line: str) -> None:
+def test_malformed_line_of_the_rwkv_vocabulary_is_named(folder: Path, line: str) -> None:
     (folder / WORLD).write_text(f"{line}\n")
     with pytest.raises(ConversionError, match=rf"{WORLD}: line 1 is"):
         ours(folder, 9, architecture="rwkv7")
 
 
-def test_word_pieces(folder: Path) -> None:
+def test_wordpiece_encodes_as_published(folder: Path) -> None:
     theirs = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     theirs.normalizer = normalizers.BertNormalizer(lowercase=True)
     theirs.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -164,7 +164,7 @@ def test_word_pieces(folder: Path) -> None:
         assert found.encode(text) == theirs.encode(text).ids, text
 
 
-def test_byte_pairs_of_words_between_white_space_are_refused(folder: Path) -> None:
+def test_bpe_with_a_whitespace_pre_tokenizer_is_refused(folder: Path) -> None:
     theirs = Tokenizer(models.BPE())
     theirs.pre_tokenizer = pre_tokenizers.Whitespace()
     theirs.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=100))
@@ -177,8 +177,8 @@ def test_byte_pairs_of_words_between_white_space_are_refused(folder: Path) -> No
     ("model", "name"),
     [("DeepseekV2ForCausalLM", "deepseek-llm"), ("DeepseekV3ForCausalLM", "deepseek-v3")],
 )
-def test_texts_of_deepseek_are_cut_as_its_version_does(model: str, name: str, folder: Path) -> None:
-    """Also where `tokenizer.json` does not say how."""
+def test_deepseek_gets_the_pre_tokenizer_of_its_version(model: str, name: str, folder: Path) -> None:
+    """Even if `tokenizer.json` does not define it."""
     save_tokenizer(folder)
     made = json.loads((folder / "tokenizer.json").read_text())
     made["pre_tokenizer"] = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
@@ -199,7 +199,7 @@ def test_texts_of_deepseek_are_cut_as_its_version_does(model: str, name: str, fo
         (["tekken"], True, "tekken", "tekken"), (["gpt-4o"], False, "gpt-4o", "gpt-4o"),
     ],
 )  # fmt: skip
-def test_what_cuts_texts_is_recognised(
+def test_pre_tokenizers_are_recognised(
     cuts: list[str], merged: bool, family: str, name: str, folder: Path
 ) -> None:
     from puna.tokenizer.patterns import BY_NAME

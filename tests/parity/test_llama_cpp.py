@@ -1,4 +1,4 @@
-"""Log-probabilities of Puna and llama.cpp on the same files, both compared with float32 (`bench/accuracy.py`).
+"""Log-probabilities of Puna and llama.cpp on the same files, each compared with float32 (bench/accuracy.py).
 
 Run by `make test-peers`, which builds llama-cpp-python. Puna must not be significantly worse, and must be
 about as close to llama.cpp as llama.cpp is to itself.
