@@ -1,4 +1,4 @@
-"""Answers of every family, generated token by token, come out of the engine correctly."""
+"""Answers of every family, generated token by token, are parsed correctly on their way out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.chat.answers.vectors import VECTORS, Vector
 from tests.scripted import MAX_SCRIPTS, pieces_of, random_sizes, trigger, write_scripted
 from tests.waiting import PATIENCE_S
 
-#: Those whose prompts end in the middle of a turn's header need templates of their own.
+#: Vectors used here: those whose prompts end inside a turn's header would need their own templates.
 SPOKEN = [vector for vector in VECTORS if "prompt" not in vector.options][:MAX_SCRIPTS]
 
 #: Markup that is control tokens in its family's vocabulary.
@@ -74,7 +74,7 @@ def asked(number: int, vector: Vector, **more: object) -> Generate:
 
 
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
-def test_answers_of_every_family_are_read(model: puna.Model, streams: bool) -> None:
+def test_answers_of_every_family_are_parsed(model: puna.Model, streams: bool) -> None:
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     for number, vector in enumerate(SPOKEN):  # side by side
         model._chat.submit(asked(number, vector, stream_calls=streams, logprobs=True), events.put)
@@ -103,7 +103,7 @@ def test_answers_of_every_family_are_read(model: puna.Model, streams: bool) -> N
         )
 
 
-def test_the_library_gives_calls(tmp_path: Path) -> None:
+def test_library_returns_tool_calls(tmp_path: Path) -> None:
     call = '{"name": "get_weather", "arguments": {"city": "Ü", "days": 1.0}}'
     answer = f"<think>Hm</think>Look. <tool_call>{call}</tool_call>"
     template = (
@@ -151,8 +151,10 @@ def test_a_truncated_call_is_text(model: puna.Model) -> None:
         pytest.param({"hermes", "glm", "harmony", "lfm2"}, id="some"),
     ],
 )
-def test_a_tool_that_must_be_called_is_called(model: puna.Model, choice: str, families: set[str]) -> None:
-    """The model prefers another answer, and the grammar makes it a call."""
+def test_required_tool_is_called_even_if_the_model_prefers_text(
+    model: puna.Model, choice: str, families: set[str]
+) -> None:
+    """The model prefers another answer, and the grammar forces a call."""
     ended = 0
     for vector in {vector.family: vector for vector in SPOKEN if vector.family in families}.values():
         request = asked(1, vector)
@@ -172,4 +174,4 @@ def test_a_tool_that_must_be_called_is_called(model: puna.Model, choice: str, fa
             (call,) = calls
             assert call.name in (["get_time"] if ":" in choice else ["get_weather", "get_time", "write"])
             assert isinstance(json.loads(call.arguments), dict)
-    assert ended  # the rest runs on within a string until it may say no more
+    assert ended  # the others continue inside a string until num_predict
