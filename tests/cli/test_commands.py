@@ -251,7 +251,7 @@ def test_serve_listens_at_the_given_host_and_port(tmp_path: Path) -> None:
 
 
 @contextmanager
-def stranger(status: int) -> Iterator[int]:
+def foreign_server(status: int) -> Iterator[int]:
     """Yield the port of a web server that is neither Puna nor Ollama."""
 
     class Page(BaseHTTPRequestHandler):
@@ -278,7 +278,7 @@ def stranger(status: int) -> Iterator[int]:
 
 @pytest.mark.parametrize("status", [200, 404, 502])
 def test_foreign_web_server_is_identified(tmp_path: Path, status: int) -> None:
-    with stranger(status) as port:
+    with foreign_server(status) as port:
         done = Shell(tmp_path, port).run("run", "tiny", "hello")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(
@@ -423,7 +423,7 @@ def test_commands_at_the_same_moment_start_one_server(tmp_path: Path) -> None:
     assert len(pids) == 1
 
 
-def documented(program: str, port: str) -> list[list[str]]:
+def documented_commands(program: str, port: str) -> list[list[str]]:
     """Return the commands of docs/cli.md for a local registry, as words, with its only model team/model."""
     text = (Path(__file__).parents[2] / "docs/cli.md").read_text("utf-8")
     lines = re.findall(rf"^puna ({program} .*localhost:5000/\S+)", text, re.MULTILINE)
@@ -439,7 +439,10 @@ def test_models_are_pushed_to_a_local_registry_and_pulled_as_documented(
         fresh.out("create", "mine", "-f", "-", stdin=f"FROM {tiny_gguf}")  # starts a server without it
         with serving(Receiving()) as target:
             port = target.address.rpartition(":")[2]
-            (copy,), (push,) = documented("cp mine", port), documented("push --insecure", port)
+            (copy,), (push,) = (
+                documented_commands("cp mine", port),
+                documented_commands("push --insecure", port),
+            )
             assert fresh.run(*copy).returncode == 0
             refused = fresh.run(*push)
             assert refused.returncode == 1
@@ -450,7 +453,7 @@ def test_models_are_pushed_to_a_local_registry_and_pulled_as_documented(
             assert done.returncode == 0, done.stderr
             assert target.manifests
         with serving(Registry(Published.of(tiny_gguf.read_bytes()))) as source:
-            (pull,) = documented("pull --insecure", source.address.rpartition(":")[2])
+            (pull,) = documented_commands("pull --insecure", source.address.rpartition(":")[2])
             done = fresh.run(*pull, **private)
             assert done.returncode == 0, done.stderr
             assert done.stderr.splitlines()[-1] == "success"

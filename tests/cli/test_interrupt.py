@@ -68,7 +68,7 @@ def answer(client: Client, ctrl_c: CtrlC, num_predict: int | None) -> str | None
     return None if final is None else printer.content
 
 
-def lines_of_an_answer(server: EndlessServer) -> int:
+def count_lines_of_answer(server: EndlessServer) -> int:
     with Client(server.host) as client:
         counted = CtrlC(at=-1)
         assert answer(client, counted, WORDS) == "word " * WORDS
@@ -78,7 +78,7 @@ def lines_of_an_answer(server: EndlessServer) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("presses", [1, 30])
 def test_ctrl_c_at_any_line_leaves_nothing_half_done(server: EndlessServer, presses: int) -> None:
-    lines = lines_of_an_answer(server)
+    lines = count_lines_of_answer(server)
     before = signal.getsignal(signal.SIGINT)
     interrupted = 0
     for at in range(1, lines, max(1, lines // PLACES)):
@@ -124,7 +124,7 @@ def test_ctrl_c_ends_a_blocked_request_and_its_work_on_the_server(
 
 
 def test_ctrl_c_while_an_event_holds_its_lock_does_not_deadlock(server: EndlessServer) -> None:
-    """This once deadlocked the program: the lock stayed taken and was acquired again at the end."""
+    """The lock once stayed taken and was acquired again at the end, a deadlock."""
 
     class InsideEvent(CtrlC):
         def __call__(self, frame: FrameType, event: str, arg: Any) -> CtrlC:

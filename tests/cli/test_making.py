@@ -92,7 +92,7 @@ def test_folder_that_cannot_be_converted_is_refused_before_copying(
 def test_unsupported_settings_are_refused_before_copying(
     shell: Shell, published: Path, tmp_path: Path, settings: dict[str, Any], words: str
 ) -> None:
-    folder = copied(published, tmp_path, settings)
+    folder = copy_with(published, tmp_path, settings)
     made = shell.run("create", "published", "-f", "-", stdin=f"FROM {folder}")
     assert made.returncode == 1
     assert words in made.stderr
@@ -102,14 +102,14 @@ def test_unsupported_settings_are_refused_before_copying(
 def test_unsupported_vision_tower_is_refused_before_copying(shell: Shell, tmp_path: Path) -> None:
     config = TinyLlava(TinyLlama())
     folder = config.save(tmp_path / "seeing", original(config))
-    folder = copied(folder, tmp_path, {"projector_hidden_act": "relu"})
+    folder = copy_with(folder, tmp_path, {"projector_hidden_act": "relu"})
     made = shell.run("create", "seeing", "-f", "-", stdin=f"FROM {folder}")
     assert made.returncode == 1
     assert "'projector_hidden_act' is 'relu'" in made.stderr
     assert "gathering" not in made.stderr
 
 
-def copied(folder: Path, parent: Path, settings: dict[str, Any]) -> Path:
+def copy_with(folder: Path, parent: Path, settings: dict[str, Any]) -> Path:
     """Copy a published model's folder with changed settings; return the copy."""
     copy = Path(shutil.copytree(folder, parent / "copy"))
     path = copy / "config.json"

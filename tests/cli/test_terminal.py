@@ -57,9 +57,8 @@ class Terminal:
         """Return the output before `text`, which must appear."""
         deadline = time.monotonic() + timeout_s
         while text not in self.shown:
-            late = (
-                time.monotonic() > deadline
-            )  # checked before reading, so that output that is already there counts
+            # Checked before reading, so that output that is already there counts.
+            late = time.monotonic() > deadline
             if not select.select([self._end], [], [], 0.1)[0]:
                 if late:
                     raise AssertionError(

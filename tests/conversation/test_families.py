@@ -61,7 +61,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield loaded
 
 
-def asked(number: int, vector: Vector, **more: object) -> Generate:
+def request_for(number: int, vector: Vector, **more: object) -> Generate:
     chat = Chat(messages=[Message(role="user", content=trigger(SPOKEN.index(vector)))], tools=TOOLS)
     return Generate(
         id=number,
@@ -77,7 +77,7 @@ def asked(number: int, vector: Vector, **more: object) -> Generate:
 def test_answers_of_every_family_are_parsed(model: puna.Model, streams: bool) -> None:
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     for number, vector in enumerate(SPOKEN):  # side by side
-        model._chat.submit(asked(number, vector, stream_calls=streams, logprobs=True), events.put)
+        model._chat.submit(request_for(number, vector, stream_calls=streams, logprobs=True), events.put)
     found = [Read() for _ in SPOKEN]
     tokens = [0] * len(SPOKEN)
     missing = len(SPOKEN)
@@ -128,7 +128,7 @@ def test_library_returns_tool_calls(tmp_path: Path) -> None:
 
 def test_a_truncated_call_is_text(model: puna.Model) -> None:
     vector = SPOKEN[0]
-    request = asked(1, vector)
+    request = request_for(1, vector)
     whole = len(vector.answer.removesuffix("\n</tool_call>"))
     for length in (whole - 1, whole):
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -157,7 +157,7 @@ def test_required_tool_is_called_even_if_the_model_prefers_text(
     """The model prefers another answer, and the grammar forces a call."""
     ended = 0
     for vector in {vector.family: vector for vector in SPOKEN if vector.family in families}.values():
-        request = asked(1, vector)
+        request = request_for(1, vector)
         assert isinstance(request.prompt, Chat)
         chat = msgspec.structs.replace(request.prompt, tool_choice=choice, parallel_tool_calls=False)
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()

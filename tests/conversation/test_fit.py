@@ -121,9 +121,7 @@ MESSAGES = st.lists(
 
 
 @given(MESSAGES, st.integers(0, 60))
-def test_the_newest_messages_stay_and_the_missing_bytes_are_counted(
-    messages: list[Message], most: int
-) -> None:
+def test_newest_messages_stay_and_dropped_bytes_are_counted(messages: list[Message], most: int) -> None:
     kept, dropped = newest(messages, most)
     assert dropped == sum(map(size, messages)) - sum(map(size, kept))
     assert kept[-1] is messages[-1]

@@ -52,7 +52,7 @@ NAMED = {
 ALWAYS_SPLIT = {"qwen3-vl-thinking", "olmo3-think", "glm-ocr", "laguna", "ministral", "harmony"}
 
 
-def answered(parser: str, answer: str, think: Think, last: str = "user", tools: Any = ()) -> Read:
+def parse(parser: str, answer: str, think: Think, last: str = "user", tools: Any = ()) -> Read:
     chat = Chat(messages=[Message(role=last, content="Say")], tools=list(tools))
     request = Generate(prompt=chat, parser=parser, think=think)
     how = reading_of(request, Traits(), "llama", "Say")
@@ -69,12 +69,12 @@ def test_named_parsers_behave_like_ollamas(name: str) -> None:
         if think and not thinking:
             continue
         inside = begins == "always" or (begins == "wanted" and think)
-        found = answered(name, "Hm</think>Hi", think)
+        found = parse(name, "Hm</think>Hi", think)
         assert (found.thinking, found.text) == (("Hm", "Hi") if inside else ("", "Hm</think>Hi"))
         if begins != "never":
-            assert answered(name, "Hi", think, last="assistant").text == "Hi", "it continues an answer"
+            assert parse(name, "Hi", think, last="assistant").text == "Hi", "it continues an answer"
         if thinking and (think or name in ALWAYS_SPLIT):
-            found = answered(name, OWN_TAGS.get(name, "<think>Hm</think>Hi"), think)
+            found = parse(name, OWN_TAGS.get(name, "<think>Hm</think>Hi"), think)
             assert (found.thinking.strip(), found.text) == ("Hm", "Hi")
 
 
@@ -83,11 +83,11 @@ def test_every_parser_of_ollama_is_known() -> None:
 
 
 def test_cogito_does_not_start_thinking_with_tools() -> None:
-    assert answered("cogito", "Hm</think>Hi", True, tools=TOOLS).thinking == ""
-    assert answered("deepseek3", "Hm</think>Hi", True, tools=TOOLS).thinking == "Hm"
+    assert parse("cogito", "Hm</think>Hi", True, tools=TOOLS).thinking == ""
+    assert parse("deepseek3", "Hm</think>Hi", True, tools=TOOLS).thinking == "Hm"
 
 
 def test_passthrough_leaves_calls_in_the_text() -> None:
     call = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
-    assert answered("passthrough", call, None, tools=TOOLS).text == call
-    assert answered("qwen3", call, None, tools=TOOLS).calls == [("f", "{}")]
+    assert parse("passthrough", call, None, tools=TOOLS).text == call
+    assert parse("qwen3", call, None, tools=TOOLS).calls == [("f", "{}")]

@@ -146,7 +146,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
 def test_setting_that_no_key_can_carry_is_refused(name: str) -> None:
     tiny, settings, message = REFUSED[name]
     with pytest.raises(ConversionError, match=message):
-        check(published(tiny) | settings)
+        check(published_config(tiny) | settings)
 
 
 #: Names of models that are decoders in transformers.
@@ -159,10 +159,10 @@ CONFIGURED = [
 
 @pytest.mark.parametrize("name", CONFIGURED)
 def test_every_setting_of_the_tiny_models_is_known(name: str) -> None:
-    assert check(published(MODELS[name])) == []
+    assert check(published_config(MODELS[name])) == []
 
 
-def published(tiny: Any) -> dict[str, Any]:
+def published_config(tiny: Any) -> dict[str, Any]:
     """Return the settings as transformers saves them."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CLASSES
 
@@ -198,17 +198,17 @@ def test_published_configuration_is_carried_completely(name: str) -> None:
     assert check(json.loads(PUBLISHED.read_text())[name]) == []
 
 
-def settings_of(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((folder / "config.json").read_text())
     return found
 
 
-def changed(folder: Path, **settings: Any) -> Path:
-    (folder / "config.json").write_text(json.dumps(settings_of(folder) | settings))
+def change_config(folder: Path, **settings: Any) -> Path:
+    (folder / "config.json").write_text(json.dumps(read_config(folder) | settings))
     return folder
 
 
-def rewritten(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+def rewrite_tensors(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
     path = folder / "model.safetensors"
     tensors = load_file(path)
     change(tensors)
@@ -221,20 +221,20 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_unknown_numerical_setting_is_refused_unless_ignored(folder: Path, tmp_path: Path) -> None:
-    changed(folder, attention_sharpness={"scale": 2.0})
+    change_config(folder, attention_sharpness={"scale": 2.0})
     with pytest.raises(ConversionError, match=r"'attention_sharpness.scale' is 2.0, .* --ignore attention_s"):
         convert(folder, tmp_path / "m.gguf")
     convert(folder, tmp_path / "m.gguf", ignore=["attention_sharpness"])
     with open_gguf(tmp_path / "m.gguf") as file:
         assert file.architecture == "llama"
-    changed(folder, hidden_act="relu", attention_sharpness=None)
+    change_config(folder, hidden_act="relu", attention_sharpness=None)
     convert(folder, tmp_path / "m.gguf", ignore=["hidden_act"])
 
 
 def test_other_unknown_settings_are_listed_in_one_warning(
     folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    changed(folder, colour="blue", layers_of_paint=2, expert_mode=False)
+    change_config(folder, colour="blue", layers_of_paint=2, expert_mode=False)
     with caplog.at_level(logging.WARNING, "puna.convert"):
         convert(folder, tmp_path / "m.gguf")
     (message,) = [record.getMessage() for record in caplog.records if record.name.startswith("puna.convert")]
@@ -242,16 +242,16 @@ def test_other_unknown_settings_are_listed_in_one_warning(
 
 
 def test_missing_output_is_not_assumed_to_be_tied_to_the_embedding(folder: Path, tmp_path: Path) -> None:
-    rewritten(folder, lambda tensors: tensors.pop("lm_head.weight"))
+    rewrite_tensors(folder, lambda tensors: tensors.pop("lm_head.weight"))
     with pytest.raises(ConversionError, match=r"has no output \('lm_head.weight'\).*'tie_word_embeddings'"):
         convert(folder, tmp_path / "m.gguf")
-    changed(folder, tie_word_embeddings=True)
+    change_config(folder, tie_word_embeddings=True)
     convert(folder, tmp_path / "m.gguf")
 
 
 def test_checkpoint_with_fewer_layers_than_configured_is_refused(folder: Path, tmp_path: Path) -> None:
-    layers = settings_of(folder)["num_hidden_layers"]
-    changed(folder, num_hidden_layers=layers + 1)
+    layers = read_config(folder)["num_hidden_layers"]
+    change_config(folder, num_hidden_layers=layers + 1)
     with pytest.raises(
         ConversionError, match=rf"there are {layers + 1} layers, but the checkpoint has {layers}"
     ):
@@ -259,7 +259,7 @@ def test_checkpoint_with_fewer_layers_than_configured_is_refused(folder: Path, t
 
 
 def test_embedding_models_need_no_output_matrix(folder: Path, tmp_path: Path) -> None:
-    rewritten(folder, lambda tensors: tensors.pop("lm_head.weight"))
+    rewrite_tensors(folder, lambda tensors: tensors.pop("lm_head.weight"))
     save_modules(folder)
     convert(folder, tmp_path / "m.gguf")
 
@@ -272,17 +272,17 @@ def test_biases_transformers_would_skip_are_refused_unless_the_setting_is_ignore
     setting: str, module: str, folder: Path, tmp_path: Path
 ) -> None:
     name = f"model.layers.1.{module}.bias"
-    rewritten(folder, lambda tensors: tensors.update({name: torch.ones(64)}))
+    rewrite_tensors(folder, lambda tensors: tensors.update({name: torch.ones(64)}))
     with pytest.raises(
         ConversionError, match=rf"'{setting}' is False, but there is 'blk\.1\..*_[a-z]*\.bias'"
     ):
         convert(folder, tmp_path / "m.gguf")
-    unsaid = {key: value for key, value in settings_of(folder).items() if key != setting}
+    unsaid = {key: value for key, value in read_config(folder).items() if key != setting}
     (folder / "config.json").write_text(json.dumps(unsaid))
     with pytest.raises(ConversionError, match=f"'{setting}' is False, but there is"):
         convert(folder, tmp_path / "m.gguf")
     convert(folder, tmp_path / "m.gguf", ignore=[setting])
-    changed(folder, **{setting: True})
+    change_config(folder, **{setting: True})
     convert(folder, tmp_path / "m.gguf")
 
 

@@ -49,7 +49,7 @@ from tests.tiny.words import VOCABULARY, save_words
 DRAWS = int(os.environ.get("PUNA_DRAWS", "2000"))
 #: Tokens of a text: more than the windows and original contexts drawn.
 LENGTH = 40
-#: The first token id after padding and other special tokens, whose positions some encoders count differently.
+#: The first token id that is not special: some encoders count positions of padding differently.
 _SPECIAL = 3
 #: Folder of the files, in memory so that no draw waits for a disk.
 MEMORY = next((path for path in ("/dev/shm",) if os.access(path, os.W_OK)), None)
@@ -81,7 +81,7 @@ def build(drawn: Drawn) -> Any:
     return model
 
 
-def expected(drawn: Drawn, model: Any, tokens: list[int]) -> torch.Tensor:
+def reference_results(drawn: Drawn, model: Any, tokens: list[int]) -> torch.Tensor:
     ids = torch.tensor([tokens])
     with torch.inference_mode():
         by = FAMILIES[drawn.architecture].by
@@ -95,7 +95,7 @@ def expected(drawn: Drawn, model: Any, tokens: list[int]) -> torch.Tensor:
         return body(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0]
 
 
-def found(drawn: Drawn, ours: LoadedModel, tokens: list[int]) -> torch.Tensor:
+def our_results(drawn: Drawn, ours: LoadedModel, tokens: list[int]) -> torch.Tensor:
     count = len(tokens)
     cache = ours.make_cache(sequences=1, context=count, types=FLOATS)
     batch = Batch.of(tokens, list(range(count)), [0] * count, list(range(count)))
@@ -141,7 +141,7 @@ def moved_by_rounding(drawn: Drawn, model: Any, tokens: list[int], theirs: torch
         with torch.no_grad():
             for values in model.parameters():
                 values.mul_(1 + 1e-7 * torch.randn_like(values))
-        moved = moved.maximum((expected(drawn, model, tokens) - theirs).abs().amax(-1))
+        moved = moved.maximum((reference_results(drawn, model, tokens) - theirs).abs().amax(-1))
     return moved
 
 
@@ -155,7 +155,7 @@ def is_rounding(off: torch.Tensor, moved: torch.Tensor) -> bool:
     return few and bool((off < (4 * moved).clamp(min=_CLOSE)).all())
 
 
-def outcome(drawn: Drawn) -> str:
+def outcome_of(drawn: Drawn) -> str:
     """Return EQUAL, REFUSED, LEFT_OUT or ROUNDING. Raises WrongError."""
     generator = torch.Generator().manual_seed(drawn.seed)
     size = text_base_of(drawn.architecture)["vocab_size"]
@@ -166,7 +166,7 @@ def outcome(drawn: Drawn) -> str:
             warnings.simplefilter("ignore")
             try:
                 model = build(drawn)
-                theirs = expected(drawn, model, tokens)
+                theirs = reference_results(drawn, model, tokens)
                 save(drawn, model, folder)
             except Exception:  # transformers may raise anything for settings it does not support
                 return LEFT_OUT
@@ -180,7 +180,7 @@ def outcome(drawn: Drawn) -> str:
             raise WrongError(f"converting ends with {error!r}") from error
         try:
             ours = load_model(folder / "model.gguf")
-            mine = found(drawn, ours, tokens)
+            mine = our_results(drawn, ours, tokens)
         except Exception as error:
             raise WrongError(f"the file cannot be computed: {error!r}"[:400]) from error
     size = min(theirs.shape[-1], mine.shape[-1])
@@ -192,18 +192,18 @@ def outcome(drawn: Drawn) -> str:
     return EQUAL
 
 
-def smallest(drawn: Drawn) -> tuple[Drawn, str]:
+def minimise(drawn: Drawn) -> tuple[Drawn, str]:
     """Return `drawn` with the fewest changes that still go wrong, and the message."""
     message = ""
     try:
-        outcome(drawn)
+        outcome_of(drawn)
     except WrongError as error:
         message = str(error)
     for name in drawn.changes:
         if name not in drawn.changes or len(drawn.changes) == 1:
             continue
         try:
-            outcome(drawn.without(name))
+            outcome_of(drawn.without(name))
         except WrongError as error:
             drawn, message = drawn.without(name), str(error)
     return drawn, message
@@ -216,9 +216,9 @@ def check(architecture: str, count: int, *, at_most: int = 20) -> Counter[str]:
     for seed in range(count):
         drawn = draw(architecture, seed)
         try:
-            outcomes[outcome(drawn)] += 1
+            outcomes[outcome_of(drawn)] += 1
         except WrongError:
-            least, message = smallest(drawn)
+            least, message = minimise(drawn)
             wrong.setdefault(", ".join(least.changes), f"{least}: {message}")
             if len(wrong) == at_most:
                 break
@@ -324,7 +324,7 @@ FOUND: Sequence[tuple[str, dict[str, Any], str]] = (
 def test_formerly_misread_configurations_have_the_right_outcome(
     architecture: str, changes: dict[str, Any], expected: str
 ) -> None:
-    assert outcome(Drawn(architecture, 1, changes, saved=False)) == expected
+    assert outcome_of(Drawn(architecture, 1, changes, saved=False)) == expected
 
 
 @pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow)])

@@ -23,7 +23,7 @@ from tests.model.models.parity import original
 from tests.tiny.llama import TinyLlama
 
 
-def written(folder: Path, header: Any, data: bytes = b"", *, length: int | None = None) -> Path:
+def write_safetensors(folder: Path, header: Any, data: bytes = b"", *, length: int | None = None) -> Path:
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     path = folder / "model.safetensors"
     path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + data)
@@ -61,7 +61,7 @@ def entry(shape: list[Any], begin: int, end: int, dtype: str = "F32") -> dict[st
 )
 def test_bad_headers_are_refused_with_the_reason(header: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConversionError, match=message):
-        SafetensorsFile(written(tmp_path, header, b"\0" * 6))
+        SafetensorsFile(write_safetensors(tmp_path, header, b"\0" * 6))
 
 
 @pytest.mark.parametrize("length", [1 << 20, 200_000_000, (1 << 63) - 1, (1 << 64) - 1])
@@ -69,14 +69,14 @@ def test_header_longer_than_the_file_is_refused_without_allocating_it(length: in
     tracemalloc.start()
     try:
         with pytest.raises(ConversionError, match=f"the header would have {length} bytes"):
-            SafetensorsFile(written(tmp_path, {}, length=length))
+            SafetensorsFile(write_safetensors(tmp_path, {}, length=length))
         assert tracemalloc.get_traced_memory()[1] < 1e6
     finally:
         tracemalloc.stop()
 
 
 def test_header_of_95_mb_is_refused_and_the_error_names_the_limit(tmp_path: Path) -> None:
-    path = written(tmp_path, {}, length=95_000_000)
+    path = write_safetensors(tmp_path, {}, length=95_000_000)
     os.truncate(path, 95_000_008)
     tracemalloc.start()
     try:
@@ -91,7 +91,7 @@ def test_header_of_95_mb_is_refused_and_the_error_names_the_limit(tmp_path: Path
 def test_types_that_the_safetensors_package_cannot_read_are_read(dtype: str, tmp_path: Path) -> None:
     """The reason for our own reader; drop it when the package can read these."""
     size = 2 if dtype == "BF16" else 1
-    path = written(tmp_path, {"a": entry([4], 0, 4 * size, dtype)}, bytes(range(4 * size)))
+    path = write_safetensors(tmp_path, {"a": entry([4], 0, 4 * size, dtype)}, bytes(range(4 * size)))
     with safe_open(path, framework="np") as file, pytest.raises((TypeError, AttributeError)):
         file.get_tensor("a")
     ours = SafetensorsFile(path)
@@ -115,7 +115,7 @@ def folder(tmp_path: Path) -> Path:
     return saved(tmp_path / "checkpoint", original(TinyLlama()), max_shard_size="100KB")
 
 
-def changed(folder: Path, name: str, **changes: Any) -> None:
+def change_json(folder: Path, name: str, **changes: Any) -> None:
     path = folder / name
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
@@ -125,7 +125,7 @@ def changed(folder: Path, name: str, **changes: Any) -> None:
 )
 def test_index_cannot_name_files_outside_the_folder(name: str, folder: Path) -> None:
     (folder.parent / "secret.safetensors").write_bytes(b"\2\0\0\0\0\0\0\0{}")
-    changed(folder, "model.safetensors.index.json", weight_map={"lm_head.weight": name})
+    change_json(folder, "model.safetensors.index.json", weight_map={"lm_head.weight": name})
     with pytest.raises(ConversionError, match="is not the name of a file in this folder"):
         Checkpoint(folder)
 
@@ -191,7 +191,7 @@ def test_missing_or_incomplete_file_is_named(folder: Path, tmp_path: Path) -> No
 def test_invalid_settings_are_named(
     settings: dict[str, Any], message: str, folder: Path, tmp_path: Path
 ) -> None:
-    changed(folder, "config.json", **settings)
+    change_json(folder, "config.json", **settings)
     with pytest.raises(ConversionError, match=message):
         convert(folder, tmp_path / "m.gguf")
 
@@ -213,7 +213,7 @@ def test_invalid_settings_are_named(
 def test_invalid_tokenizers_are_refused_with_the_reason(
     change: dict[str, Any], message: str, folder: Path, tmp_path: Path
 ) -> None:
-    changed(folder, "tokenizer.json", **change)
+    change_json(folder, "tokenizer.json", **change)
     with pytest.raises(ConversionError, match=message):
         convert(folder, tmp_path / "m.gguf")
 

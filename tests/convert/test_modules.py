@@ -60,7 +60,7 @@ def test_dense_modules_the_architecture_has_no_tensor_for_are_refused(tmp_path: 
         convert(folder, tmp_path / "m.gguf")
 
 
-def listed(path: Any) -> Any:
+def modules_at(path: Any) -> Any:
     return [{"type": "sentence_transformers.models.Dense", "path": path}]
 
 
@@ -68,9 +68,9 @@ def listed(path: Any) -> Any:
     ("name", "content", "message"),
     [
         ("modules.json", "[", r"modules\.json cannot be read"),
-        ("modules.json", json.dumps(listed("../2_Dense")), r"'\.\./2_Dense' is not a folder in this one"),
-        ("modules.json", json.dumps(listed("..")), r"'\.\.' is not a folder in this one"),
-        ("modules.json", json.dumps(listed("4_Dense")), r"4_Dense.model\.safetensors: does not exist"),
+        ("modules.json", json.dumps(modules_at("../2_Dense")), r"'\.\./2_Dense' is not a folder in this one"),
+        ("modules.json", json.dumps(modules_at("..")), r"'\.\.' is not a folder in this one"),
+        ("modules.json", json.dumps(modules_at("4_Dense")), r"4_Dense.model\.safetensors: does not exist"),
         ("1_Pooling/config.json", '{"pooling_mode_max_tokens": true}', "pooled by mean, cls or lasttoken"),
         ("2_Dense/config.json", '{"activation_function": "torch.nn.Tanh"}', "the activation 'torch.nn.Tanh'"),
     ],

@@ -31,7 +31,7 @@ def test_every_8_bit_float_decodes_as_in_torch(ours: str, theirs: Any) -> None:
     np.testing.assert_array_equal(decoded(bytes(range(256)), ours), expected)
 
 
-def rewritten(folder: Path, change: Any, settings: dict[str, Any]) -> Path:
+def rewrite_checkpoint(folder: Path, change: Any, settings: dict[str, Any]) -> Path:
     """Rewrite tensors of the checkpoint with `change` and add `settings` to its config; return the folder."""
     path = folder / "model.safetensors"
     save_file(change(load_file(path)), path)
@@ -62,7 +62,7 @@ def test_scaled_8_bit_floats_become_q8_0(form: str, tmp_path: Path) -> None:
         return found
 
     settings = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [48, 32]}}
-    folder = rewritten(saved(tmp_path / "checkpoint", original(TinyLlama())), change, settings)
+    folder = rewrite_checkpoint(saved(tmp_path / "checkpoint", original(TinyLlama())), change, settings)
     convert(folder, tmp_path / "m.gguf")
     with open_gguf(tmp_path / "m.gguf") as file:
         assert file.tensor("blk.1.attn_v.weight").type is GGMLType.Q8_0
@@ -94,7 +94,7 @@ def test_mxfp4_experts_are_repacked_without_loss(tmp_path: Path) -> None:
         return found
 
     settings = {"quantization_config": {"quant_method": "mxfp4"}}
-    folder = rewritten(saved(tmp_path / "checkpoint", original(GPT_OSS)), change, settings)
+    folder = rewrite_checkpoint(saved(tmp_path / "checkpoint", original(GPT_OSS)), change, settings)
     convert(folder, tmp_path / "m.gguf", FileType.F16)
     with open_gguf(tmp_path / "m.gguf") as file:
         both = exact["model.layers.1.mlp.experts.gate_up_proj"]

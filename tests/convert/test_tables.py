@@ -15,7 +15,7 @@ from puna.model.registry import supported
 DECODERS = [family for family in text_families() if not family.kept]
 
 
-def kind_of(family: Family) -> str:
+def row_order(family: Family) -> str:
     """Return the row order in which PEFT adapters would have to be read, or "otherwise"."""
     orders = set()
     for theirs, ours in LINEARS.items():
@@ -32,7 +32,7 @@ def kind_of(family: Family) -> str:
 @pytest.mark.parametrize("family", DECODERS, ids=lambda family: f"{family.architecture} {family.hf[0]}")
 def test_adapters_are_read_in_the_row_order_of_converted_models(family: Family) -> None:
     if rows := ARCHITECTURES[family.architecture].rows:
-        assert kind_of(family) == rows
+        assert row_order(family) == rows
 
 
 def test_every_convertible_architecture_can_be_run() -> None:

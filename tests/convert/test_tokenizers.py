@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
     return saved(tmp_path / "checkpoint", original(TinyLlama()), tokenizer=False)
 
 
-def ours(folder: Path, size: int, **family: Any) -> Any:
+def our_tokenizer(folder: Path, size: int, **family: Any) -> Any:
     """Return our tokenizer, converted from the folder's."""
     path = folder / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "vocab_size": size}))
@@ -86,7 +86,7 @@ def test_sentencepiece_bpe_encodes_as_published(folder: Path) -> None:
         )
     )
     theirs = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-    found = ours(folder, 405)
+    found = our_tokenizer(folder, 405)
     check(found, theirs.encode)
     assert 402 in found.encode("a<|x|>b", add_special=False)
 
@@ -103,7 +103,10 @@ def test_sentencepiece_bpe_from_tokenizer_json_encodes_as_published(folder: Path
     made["added_tokens"] = [entry for entry in made["added_tokens"] if not entry["content"].startswith("<0x")]
     (folder / "tokenizer.json").write_text(json.dumps(made))
     again = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    check(ours(folder, again.get_vocab_size()), lambda text: again.encode(text, add_special_tokens=False).ids)
+    check(
+        our_tokenizer(folder, again.get_vocab_size()),
+        lambda text: again.encode(text, add_special_tokens=False).ids,
+    )
 
 
 def test_unigram_model_encodes_as_published(folder: Path) -> None:
@@ -116,7 +119,7 @@ def test_unigram_model_encodes_as_published(folder: Path) -> None:
     theirs.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text('{"clean_up_tokenization_spaces": false}')
     texts = lambda text: theirs.encode(text, add_special_tokens=False).ids  # noqa: E731
-    found = ours(folder, theirs.get_vocab_size(), architecture="t5")
+    found = our_tokenizer(folder, theirs.get_vocab_size(), architecture="t5")
     for text in (WORDS, "the story 1234 (abc)"):
         assert found.encode(text, add_special=False) == texts(text)
 
@@ -125,7 +128,7 @@ def test_rwkv_world_vocabulary_encodes_as_published(folder: Path) -> None:
     tokens = [*(bytes([byte]) for byte in range(256)), b"\n\n", b" the", b"It's", "story", "\u2028", b"\"'"]
     lines = [f"{id} {token!r} {len(_bytes(token))}" for id, token in enumerate(tokens, 1)]
     (folder / WORLD).write_text("\n".join(lines) + "\n")
-    found = ours(folder, len(tokens) + 3, architecture="rwkv7")
+    found = our_tokenizer(folder, len(tokens) + 3, architecture="rwkv7")
     assert [found.piece(id) for id in range(1, len(tokens) + 1)] == [*map(_bytes, tokens)]
     assert found.encode("It's the\n\nstory") == [
         tokens.index(token) + 1 for token in (b"It's", b" the", b"\n\n", "story")
@@ -143,7 +146,7 @@ def _bytes(token: str | bytes) -> bytes:
 def test_malformed_line_of_the_rwkv_vocabulary_is_named(folder: Path, line: str) -> None:
     (folder / WORLD).write_text(f"{line}\n")
     with pytest.raises(ConversionError, match=rf"{WORLD}: line 1 is"):
-        ours(folder, 9, architecture="rwkv7")
+        our_tokenizer(folder, 9, architecture="rwkv7")
 
 
 def test_wordpiece_encodes_as_published(folder: Path) -> None:
@@ -159,7 +162,7 @@ def test_wordpiece_encodes_as_published(folder: Path) -> None:
     names = ("cls", "sep", "unk", "pad", "mask")
     texts = dict(zip(names, ("[CLS]", "[SEP]", "[UNK]", "[PAD]", "[MASK]"), strict=True))
     (folder / "tokenizer_config.json").write_text(json.dumps({f"{n}_token": t for n, t in texts.items()}))
-    found = ours(folder, theirs.get_vocab_size(), architecture="bert")
+    found = our_tokenizer(folder, theirs.get_vocab_size(), architecture="bert")
     for text in TEXTS[:4]:
         assert found.encode(text) == theirs.encode(text).ids, text
 
@@ -170,7 +173,7 @@ def test_bpe_with_a_whitespace_pre_tokenizer_is_refused(folder: Path) -> None:
     theirs.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=100))
     theirs.save(str(folder / "tokenizer.json"))
     with pytest.raises(ConversionError, match="BPE of words between white space is not supported"):
-        ours(folder, theirs.get_vocab_size())
+        our_tokenizer(folder, theirs.get_vocab_size())
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def place(tmp_path: Path, named: Path) -> Path:
     return shutil.copytree(named, tmp_path, dirs_exist_ok=True)
 
 
-def surroundings(server: Server, place: Path) -> dict[str, str]:
+def example_environment(server: Server, place: Path) -> dict[str, str]:
     port = server.url.rpartition(":")[2]
     tools = place / "bin"
     tools.mkdir()
@@ -123,9 +123,8 @@ def _script(path: Path, body: str) -> None:
 def run_python(code: str, env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in env.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(
-        socket, "socket", socket.socket
-    )  # so that it is restored after the next line replaces it
+    # Restored at the end, because the next line replaces it.
+    monkeypatch.setattr(socket, "socket", socket.socket)
     runpy.run_path(str(REDIRECT / "sitecustomize.py"))
     exec(compile(code, "<stdin>", "exec", dont_inherit=True), {"__name__": "__main__"})
 
@@ -143,7 +142,7 @@ def run_python(code: str, env: dict[str, str], monkeypatch: pytest.MonkeyPatch) 
 def test_example_runs_as_it_stands(
     example: Example, server: Server, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    env = surroundings(server, place)
+    env = example_environment(server, place)
     if example.language == "python":
         monkeypatch.chdir(place)
         run_python(example.code, env, monkeypatch)

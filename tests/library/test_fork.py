@@ -39,11 +39,11 @@ def test_forked_process_cannot_use_the_model_and_is_told_to_use_threads(
         return "used"
 
     before = model.generate("hello", num_predict=4, temperature=0).text
-    assert "use threads" in _said_by_fork(child)
+    assert "use threads" in _result_in_fork(child)
     assert model.generate("hello", num_predict=4, temperature=0).text == before
 
 
-def _said_by_fork(child: Callable[[], str]) -> str:
+def _result_in_fork(child: Callable[[], str]) -> str:
     """Run `child` in a forked process and return its result, or nothing if it hangs."""
     reading, writing = os.pipe()
     pid = os.fork()

@@ -112,9 +112,8 @@ def test_async_streams_give_the_same_text_and_stop_when_abandoned(model: puna.Mo
         pieces = [chunk.text async for chunk in stream]
         assert "".join(pieces) == stream.text == expected.text
         assert stream.stats.generated_tokens == expected.generated_tokens
-        awaited = await model.agenerate(
-            "hello", temperature=0, stream=True, num_predict=3
-        )  # other libraries' streams are awaited
+        # Streams of other libraries are awaited.
+        awaited = await model.agenerate("hello", temperature=0, stream=True, num_predict=3)
         assert [chunk async for chunk in awaited]
         async with model.agenerate("hello", stream=True, temperature=0, num_predict=-2) as endless:
             await anext(endless)

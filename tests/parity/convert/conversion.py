@@ -1,6 +1,7 @@
 """Comparison of our converter with llama.cpp's on the same folder, key by key and tensor by tensor.
 
-The converter comes with the source that `make test-peers` builds llama.cpp from; LLAMA_CPP names another.
+"Ours" is Puna's converter or its file, "theirs" llama.cpp's. Their converter comes with the source that
+`make test-peers` builds llama.cpp from; LLAMA_CPP names another.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ OURS = {
     "tokenizer.ggml.eos_token_ids", "general.name", "expert_weights_norm", "norm_top_k_prob",
     "general.quantization_version", "tokenizer.ggml.pre",
 }  # fmt: skip
-#: Keys only theirs has: guesses from folder names, and keys without meaning for the architecture.
+#: Keys of their files only: guesses from folder names, and keys without meaning for the architecture.
 THEIRS = (
     "general.size_label", "general.basename", "general.finetune", "general.version", "general.organization",
     "general.tags", "general.languages", "general.license", "general.name", "general.sampling",
@@ -81,11 +82,11 @@ THEIRS = (
 OURS_ALONE = "v.token_embd.img_break"
 #: Tensors their converter leaves flat, although their reader multiplies channels by them.
 FLAT = "layer_scale.gamma"
-#: Prefixes of keys and tensors of audio encoders, which ours omits.
+#: Prefixes of keys and tensors of audio encoders, which our converter omits.
 SOUND = ("a.", "mm.a.", "audio.", "has_audio_encoder")
-#: The tensor theirs always stores as F16.
+#: The tensor their converter always stores as F16.
 HALVES = "mm.input_projection.weight"
-#: Keeps their converter from reading the config through transformers, which fills in missing values.
+#: A change that keeps their converter from reading the config through transformers, which completes it.
 UNKNOWN = {"model_type": "as published"}
 #: Tensor names of published vision towers, as opposed to those transformers saves.
 WITHIN = {r"vision_tower\.(?!vision_model)": "vision_tower.vision_model."}
@@ -115,7 +116,7 @@ class Lineage:
 
     @property
     def decoders(self) -> list[str]:
-        """Names of the decoders both converters convert, in today's layouts."""
+        """Return the names of the decoders that both converters convert, in current layouts."""
         return [
             name
             for name in DECODERS
@@ -124,7 +125,7 @@ class Lineage:
 
     @property
     def heads(self) -> list[str]:
-        """Names of the models whose prediction heads both converters convert."""
+        """Return the names of the models whose prediction heads both converters convert."""
         return [name for name in HEADS if self._has(name) and name not in UNCOUNTED]
 
     def _has(self, name: str) -> bool:
@@ -183,7 +184,7 @@ class Lineage:
         tiny = SEEING[name]()
         if patch_size is not None:
             tiny.patch_size = patch_size
-        tiny.layers = max(tiny.layers, 4)  # theirs knows no names with numbers beyond those of layers
+        tiny.layers = max(tiny.layers, 4)  # theirs rejects numbers in names beyond the number of layers
         checkpoint = saved(folder / "checkpoint", original(tiny), tokenizer=False)
         part = ["<|part|>"] if hasattr(tiny, "part_id") else []
         save_tokenizer(checkpoint, markers=[*tiny.markers, *part])
@@ -244,7 +245,7 @@ class Lineage:
 
 
 def plain(value: Any) -> Any:
-    """Return `value` as plain lists, with fractions as text of six digits, so that it compares exactly."""
+    """Return `value` as plain lists, with floats as text of six digits, so that values compare exactly."""
     if isinstance(value, float):
         return f"{value:.6g}, a fraction"
     value = value.tolist() if hasattr(value, "tolist") else value
@@ -263,7 +264,7 @@ def shapes(file: Any) -> dict[str, tuple[int, ...]]:
 
 
 def with_parts(config: dict[str, Any], **names: str) -> dict[str, Any]:
-    """Return the configs of parts with their architectures, which published configs state."""
+    """Return the configs of parts with the architectures in `names`, as published configs have them."""
     return {
         f"{part}_config": {**config[f"{part}_config"], "architectures": [name]}
         for part, name in names.items()

@@ -43,7 +43,7 @@ BERT = Lineage(
             name: {"tokenizer.ggml.cls_token_id"}
             for name in ("bert", "jina-bert-v2", "nomic-bert", "nomic-bert-moe")
         },
-        "jina-bert-v3": {"tokenizer.ggml.token_type_count"},  # theirs writes it with the real vocabulary only
+        "jina-bert-v3": {"tokenizer.ggml.token_type_count"},  # theirs has it with the real vocabulary only
         # Theirs ends every text, whatever the tokenizer does.
         "modern-bert": {"tokenizer.ggml.cls_token_id", "tokenizer.ggml.add_eos_token"},
     },

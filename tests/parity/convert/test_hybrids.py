@@ -68,7 +68,7 @@ def test_keys_and_tensors_are_those_of_llama_cpp(name: str, tmp_path: Path) -> N
     HYBRIDS.check_decoder(name, tmp_path)
 
 
-def test_the_head_of_nemotron_is_that_of_llama_cpp(tmp_path: Path) -> None:
+def test_prediction_head_of_nemotron_is_that_of_llama_cpp(tmp_path: Path) -> None:
     folder = save_nemotron_head(tmp_path / "checkpoint", original(NEMOTRON_H_LATENT))
     convert(HYBRIDS.as_published(folder), tmp_path / "ours.gguf", FileType.F32)
     HYBRIDS.check_same(tmp_path / "ours.gguf", theirs(folder, tmp_path / "theirs.gguf"))

@@ -25,9 +25,9 @@ LATENT = Lineage(
     },
     differing={"deepseek2": {"expert_gating_func"}, "mistral4": {"attention.temperature_scale"}},
 )
-#: Keys of DeepSeek-OCR's tower that theirs gets wrong: a width of its own, and another model's epsilon.
+#: Keys of DeepSeek-OCR's tower that they get wrong: an invented width, and another model's epsilon.
 OCR = {"vision.feed_forward_length", "vision.attention.layer_norm_epsilon"}
-#: The key with which theirs says that nothing is rotated.
+#: The key of their text model that says nothing is rotated.
 OCR_TEXT = {"rope.dimension_count"}
 
 
@@ -38,7 +38,7 @@ def test_keys_and_tensors_are_those_of_llama_cpp(name: str, tmp_path: Path) -> N
 
 def test_deepseek_ocr_is_that_of_llama_cpp(tmp_path: Path) -> None:
     tiny = SEEING["deepseek-ocr"]()
-    tiny.layers = 4  # theirs knows no names with numbers beyond those of layers
+    tiny.layers = 4  # theirs rejects numbers in names beyond the number of layers
     folder = saved(tmp_path / "checkpoint", tiny.published(original(tiny)))
     pictures = {**tiny.pictures, "image_seq_length": 4}
     (folder / "preprocessor_config.json").write_text(json.dumps(pictures))

@@ -37,7 +37,7 @@ def test_vision_towers_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None
     [("2.5", False, 2), ("2.6", False, 3), ("2.6", True, 4), ("4.0", False, 5), ("4.5", False, 6),
      ("4.5", True, 100045)],
 )  # fmt: skip
-def test_the_resampler_of_minicpmv_is_that_of_llama_cpp(
+def test_resampler_of_minicpmv_is_that_of_llama_cpp(
     version: str, hears: bool, number: int, tmp_path: Path
 ) -> None:
     tiny = TinyMiniCPMV(TinyLlama(hidden=256), version=version, hears=hears)

@@ -53,7 +53,7 @@ def test_prediction_heads_are_those_of_llama_cpp(name: str, tmp_path: Path) -> N
     SMALL_LINEAGES.check_heads(name, tmp_path)
 
 
-def test_the_head_of_glm_ocr_is_that_of_llama_cpp(tmp_path: Path) -> None:
+def test_prediction_head_of_glm_ocr_is_that_of_llama_cpp(tmp_path: Path) -> None:
     """Only the text model is converted."""
     tiny = TinyHeads(MODELS["glm4"])
     folder = save_heads(tmp_path / "checkpoint", tiny, original(tiny))
