@@ -385,7 +385,7 @@ def test_ctrl_c_stops_an_answer_and_is_not_an_error(shell: Shell) -> None:
         first = process.stdout.read(1)
         process.send_signal(signal.SIGINT)
         rest, errors = process.communicate(timeout=PATIENCE_S)
-        assert server.abandoned.acquire(timeout=PATIENCE_S), "the server works on"
+        assert server.abandoned.acquire(timeout=PATIENCE_S), "the server keeps working"
     assert (process.returncode, errors) == (0, b"")
     assert re.fullmatch(rb"(word )+\n\n", first + rest)
 

@@ -141,7 +141,7 @@ def test_ctrl_c_ends_the_answer_but_not_the_chat(endless: tuple[EndlessServer, S
         screen.type("hello\r")
         screen.wait_for("word word word")  # the answer has begun
         screen.type(keys)
-        assert server.abandoned.acquire(timeout=PATIENCE_S), "the server works on"
+        assert server.abandoned.acquire(timeout=PATIENCE_S), "the server keeps working"
         screen.wait_for(READY)
         screen.type("/set parameter num_predict 3\r")
         screen.wait_for("Set parameter 'num_predict' to '3'")
@@ -189,7 +189,7 @@ def test_ctrl_c_before_the_first_word_withdraws_the_message(endless: tuple[Endle
         screen.type("hello\r")
         screen.wait_for("loading tiny")
         screen.type("\x03")
-        assert server.abandoned.acquire(timeout=PATIENCE_S), "the server works on"
+        assert server.abandoned.acquire(timeout=PATIENCE_S), "the server keeps working"
         screen.wait_for(READY)
         screen.type("\x04")
         assert screen.leave() == 0
@@ -247,7 +247,7 @@ def test_ctrl_c_while_the_model_loads_ends_the_program(
     with terminal(shell, "run", "tiny", *words) as screen:
         screen.wait_for("loading tiny")
         screen.type("\x03")
-        assert server.abandoned.acquire(timeout=PATIENCE_S), "the server works on"
+        assert server.abandoned.acquire(timeout=PATIENCE_S), "the server keeps working"
         screen.wait_for("\x1b[?25h")  # the cursor, which the spinner hides
         assert screen.leave() == status
 
