@@ -18,13 +18,13 @@ from puna.vision.limits import ImageLimits
 from tests.engine.runs import Run, Watched
 from tests.model.models.parity import original
 from tests.tiny.vision.common import Layout
-from tests.tiny.vision.models import SEEING
+from tests.tiny.vision.models import VISION_MODELS
 from tests.vision.seeing import file_of, picture, share_preparer
 
 
 @pytest.fixture(scope="module")
 def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
-    config = SEEING["gemma3"]()
+    config = VISION_MODELS["gemma3"]()
     return config.write(tmp_path_factory.mktemp("seeing"), original(config))
 
 
@@ -174,7 +174,7 @@ def test_rows_of_an_image_share_a_batch_however_small_batches_are(seeing: Loaded
 
 
 def test_an_image_may_be_longer_than_a_batch(tmp_path: Path) -> None:
-    config = SEEING["qwen25vl"]()
+    config = VISION_MODELS["qwen25vl"]()
     loaded = load_model(config.write(tmp_path, original(config)).model)
     run = watched(loaded, batch_size=4)
     run.submit_inputs(0, inputs(run, "text [img-0] text", 1), num_predict=2)
@@ -296,7 +296,7 @@ def test_images_of_a_request_are_limited_in_number(seeing: LoadedModel) -> None:
 
 
 def test_a_tower_in_a_file_of_its_own_sees_the_same(seeing: LoadedModel, tmp_path: Path) -> None:
-    config = SEEING["gemma3"]()
+    config = VISION_MODELS["gemma3"]()
     layout = config.write(tmp_path, original(config), apart=True)
     blind = load_model(layout.model)
     assert (blind.vision, Run(blind).engine.images) == (None, None)

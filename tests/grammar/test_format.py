@@ -1,4 +1,4 @@
-"""Formats as requests name them."""
+"""Formats as requests give them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_json_is_an_object_and_a_schema_is_itself() -> None:
     schema = {"type": "object", "properties": {"b": {}, "a": {}}}
     found = format_of(schema)
     assert found is not None
-    assert list(json.loads(found.text)["properties"]) == ["b", "a"]  # the order is that of the answer
+    assert list(json.loads(found.text)["properties"]) == ["b", "a"]  # answers follow this order
     assert found == Format.json_schema(json.dumps(schema))
 
 

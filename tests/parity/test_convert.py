@@ -56,7 +56,7 @@ from tests.tiny.rerankers import (
 )
 from tests.tiny.t5 import TinyT5
 from tests.tiny.vision.minicpmv import TinyMiniCPMV
-from tests.tiny.vision.models import SEEING
+from tests.tiny.vision.models import VISION_MODELS
 
 SOURCE = Path(os.environ.get("LLAMA_CPP", ".venv-peers/llama.cpp"))
 pytestmark = [
@@ -523,7 +523,7 @@ ALSO_SAID = {
 
 @pytest.mark.parametrize("name", SEEN)
 def test_what_sees_is_that_of_llama_cpp(name: str, tmp_path: Path) -> None:
-    tiny = SEEING[name]()
+    tiny = VISION_MODELS[name]()
     if name == "lfm2":
         tiny.patch_size = 16  # it knows no other
     tiny.layers = max(tiny.layers, 4)  # theirs knows no names with numbers beyond those of layers
@@ -548,14 +548,14 @@ UNREAD = {"clip.has_text_encoder", "clip.has_minicpmv_projector", "general.descr
 
 
 @pytest.mark.parametrize(
-    ("version", "hears", "number"),
+    ("version", "audio", "number"),
     [("2.5", False, 2), ("2.6", False, 3), ("2.6", True, 4), ("4.0", False, 5), ("4.5", False, 6),
      ("4.5", True, 100045)],
 )  # fmt: skip
 def test_the_resampler_of_minicpmv_is_that_of_llama_cpp(
-    version: str, hears: bool, number: int, tmp_path: Path
+    version: str, audio: bool, number: int, tmp_path: Path
 ) -> None:
-    tiny = TinyMiniCPMV(TinyLlama(hidden=256), version=version, hears=hears)
+    tiny = TinyMiniCPMV(TinyLlama(hidden=256), version=version, audio=audio)
     model = original(tiny)
     folder = saved(tmp_path / "checkpoint", model)
     (folder / "preprocessor_config.json").write_text(json.dumps(tiny.pictures))
@@ -583,7 +583,7 @@ OCR_TEXT = {"rope.dimension_count"}
 
 
 def test_deepseek_ocr_is_that_of_llama_cpp(tmp_path: Path) -> None:
-    tiny = SEEING["deepseek-ocr"]()
+    tiny = VISION_MODELS["deepseek-ocr"]()
     tiny.layers = 4  # theirs knows no names with numbers beyond those of layers
     folder = saved(tmp_path / "checkpoint", tiny.published(original(tiny)))
     pictures = {**tiny.pictures, "image_seq_length": 4}

@@ -86,7 +86,7 @@ def test_an_id_that_is_not_a_number_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model", ["gpt2", "llama"])
-def test_of_tokens_with_the_same_text_the_last_is_used(tmp_path: Path, model: str) -> None:
+def test_the_last_of_several_tokens_with_one_text_is_used(tmp_path: Path, model: str) -> None:
     tokens = [*gpt2_bytes(), "a", "", "ab", "ab"]
     tokenizer = build(
         tmp_path / "v.gguf",

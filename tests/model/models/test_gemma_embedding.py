@@ -41,7 +41,7 @@ def ours(
 def tiny_gguf(path: Path, dense: dict[str, np.ndarray]) -> Path:
     """Write a file of TINY with the linears `dense`."""
     found = stated(converted(original(TINY)), TINY)
-    found.say({"pooling_type": 1})
+    found.set({"pooling_type": 1})
     found.tensors |= dense
     return found.write(path)
 

@@ -154,7 +154,7 @@ def test_layer_inputs_beside_experts_are_refused(tmp_path: Path) -> None:
     """No model has both; the layers' inputs must not be ignored."""
     found = converted(original(TinyGemma4(settings=EXPERTS)))
     inputs = converted(original(TinyGemma4(layer_inputs=16)))
-    found.say({"embedding_length_per_layer_input": 16})
+    found.set({"embedding_length_per_layer_input": 16})
     found.tensors = inputs.tensors | found.tensors
     with pytest.raises(UnsupportedModelError, match="inp_gate"):
         load_model(found.write(tmp_path / "model.gguf"))

@@ -56,7 +56,7 @@ def rounded(model: Any, kind: GGMLType) -> Any:
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.name)
-def test_log_probabilities_are_those_of_the_weights_in_the_file(tmp_path: Path, kind: GGMLType) -> None:
+def test_log_probabilities_match_the_weights_in_the_file(tmp_path: Path, kind: GGMLType) -> None:
     theirs = original(HYBRID)
     ours = load_model(tiny_decoder_gguf(tmp_path / "model.gguf", HYBRID, model=theirs, matrices=kind))
     tokens = random_tokens(ours, 40, 81)
