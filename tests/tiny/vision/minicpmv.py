@@ -141,8 +141,8 @@ class TinyMiniCPMV(WithLlama):
 def written(grid: tuple[int, int], sides: list[list[int]], *, divisor: int) -> str:
     """Return the text of MiniCPM-V 4.6's processor, which is 2.6's without the image's number.
 
-    `sides` are rows and columns of patches of the whole picture and of each slice; `divisor` patches become one
-    row.
+    `sides` are rows and columns of patches of the whole picture and of each slice; `divisor` patches become
+    one row.
     """
     from transformers.models.minicpmv4_6.processing_minicpmv4_6 import MiniCPMV4_6Processor
 
