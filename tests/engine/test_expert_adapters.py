@@ -44,7 +44,7 @@ def decoder(folder: Path, architecture: str) -> Tuned:
 
 
 @pytest.mark.parametrize("architecture", DECODERS)
-def test_each_row_of_a_batch_goes_through_experts_with_its_own_adapters(
+def test_each_row_of_a_batch_passes_through_experts_with_its_own_adapters(
     tmp_path: Path, architecture: str
 ) -> None:
     check_mixed(decoder(tmp_path, architecture))

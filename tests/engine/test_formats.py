@@ -100,7 +100,7 @@ def test_formatted_answers_are_the_same_as_alone(talked: Run, tiny: LoadedModel)
 def test_drafts_change_no_answer(
     talked: Run, tiny: LoadedModel, speculate: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This includes runs with forced tokens as the only drafts, which are always accepted."""
+    """Forced tokens are always accepted, here also as the only drafts."""
     draft_always(monkeypatch, random.Random(2))
     guessed = talk(tiny, each=2, speculate=speculate)
     for number in range(8):

@@ -1,6 +1,6 @@
 """The part of a conversation that need not be evaluated again, in later turns and repeated requests.
 
-This is tested on every kind of cache. A prompt shares what the cache remembers up to the first input that
+Every kind of cache is tested. A prompt shares what the cache remembers up to the first input that
 differs, or to the last input but one, since the answer comes from the logits after the last.
 """
 

@@ -16,7 +16,7 @@ def test_empty_formats_are_none() -> None:
     assert format_of("") is None
 
 
-def test_json_is_an_object_and_a_schema_is_itself() -> None:
+def test_json_means_an_object_and_a_schema_is_kept() -> None:
     assert format_of("json") == Format.json_object()
     assert json.loads(Format.json_object().text) == {"type": "object"}
     schema = {"type": "object", "properties": {"b": {}, "a": {}}}

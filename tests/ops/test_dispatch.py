@@ -1,4 +1,4 @@
-"""Which backend is chosen, and whether all have the same signatures."""
+"""The choice of a backend, and the equal signatures of all backends."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def test_experts_equal_the_sum_of_their_products(kernels: TorchOps, kind: str, s
 
 
 @pytest.mark.parametrize(("kind", "size"), CASES)
-def test_each_row_through_one_expert_is_a_product_of_its_own(ops: TorchOps, kind: str, size: str) -> None:
+def test_each_row_passes_through_its_one_expert(ops: TorchOps, kind: str, size: str) -> None:
     layer = Layer(GGMLType[kind], size, biases=True)
     for tokens in (0, 1, 70):
         x, chosen, _ = layer.inputs(tokens)
@@ -273,7 +273,7 @@ def test_experts_that_do_not_exist_are_refused(kernels: TorchOps) -> None:
             kernels.experts(x, chosen, shares, layer.experts)
 
 
-def test_what_does_not_fit_together_is_refused(kernels: TorchOps) -> None:
+def test_arguments_that_do_not_fit_together_are_refused(kernels: TorchOps) -> None:
     layer = Layer(GGMLType.F32, "few")
     x, chosen, shares = layer.inputs(3)
     for arguments in (

@@ -58,7 +58,7 @@ def test_join_puts_vectors_side_by_side(
     assert torch.equal(ops.join(arrays), torch.cat(arrays, dim=-1))
 
 
-def test_what_does_not_fit_together_is_refused(kernels: TorchOps) -> None:
+def test_arguments_that_do_not_fit_together_are_refused(kernels: TorchOps) -> None:
     x = torch.randn(2, 3, 8)
     for weights in (matrices(2, 5, 8), matrices(3, 5, 7), [*matrices(2, 5, 8), *matrices(1, 4, 8)]):
         with pytest.raises(ValueError, match=r"linear_heads: x \[2, 3, 8\] needs as many matrices"):

@@ -199,7 +199,7 @@ def test_empty_matrices_give_empty_results(kernels: TorchOps) -> None:
     assert kernels.linear(torch.randn(3, 64), weight).shape == (3, 0)
 
 
-def test_what_does_not_fit_together_is_refused(kernels: TorchOps) -> None:
+def test_arguments_that_do_not_fit_together_are_refused(kernels: TorchOps) -> None:
     weight = weight_of("blk.0.ffn_up.weight", torch.randn(4, 8))
     with pytest.raises(
         ValueError, match=r"x \[2, 9\] does not fit a weight \[4, 8\] \(of 'blk\.0\.ffn_up\.weight'\)"

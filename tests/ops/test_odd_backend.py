@@ -80,7 +80,7 @@ def test_text_looks_at_images(tmp_path: Path) -> None:
     assert (torch.cat(found) - expected).abs().max() < 1e-3
 
 
-def test_a_conversation_gives_what_it_gives_on_the_reference(tmp_path: Path) -> None:
+def test_a_conversation_gives_the_same_as_on_the_reference(tmp_path: Path) -> None:
     """Prefix reuse, a context shift, sampling, log-probabilities, saving and restoring."""
     path = tiny_gemma3_gguf(tmp_path / "gemma3.gguf", TinyGemma3())
     answers, files = [], []
@@ -139,7 +139,7 @@ ENCODERS = {
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-def test_embeddings_are_those_of_the_reference(tmp_path: Path, name: str) -> None:
+def test_embeddings_equal_those_of_the_reference(tmp_path: Path, name: str) -> None:
     path = ENCODERS[name](tmp_path / "encoder.gguf")
     found = []
     for ops in (ODD, backend_named("reference")):

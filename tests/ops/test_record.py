@@ -350,7 +350,7 @@ def test_a_view_keeps_its_memory_to_itself(inputs: Inputs) -> None:
     assert np.array_equal(program.result, compute())
 
 
-def test_what_a_program_reads_stays_alive(inputs: Inputs) -> None:
+def test_arrays_that_a_program_reads_stay_alive(inputs: Inputs) -> None:
     holder = [np.full((ROWS, WIDTH), 3, np.float32)]
     recorded = record(lambda: ops.swiglu(holder[0], inputs.x))
     assert recorded.program is not None

@@ -141,7 +141,7 @@ def test_nan_is_chosen_and_shows_in_the_weights(ops: TorchOps, sigmoid: bool) ->
     assert shares.isnan().all()
 
 
-def test_what_does_not_fit_together_is_refused(kernels: TorchOps) -> None:
+def test_arguments_that_do_not_fit_together_are_refused(kernels: TorchOps) -> None:
     for logits, used, bias in (
         (torch.randn(2, 4), 5, None),
         (torch.randn(2, 4), 0, None),

@@ -156,7 +156,7 @@ def test_rows_and_states_that_do_not_exist_are_refused(
     ],
     ids=lambda changes: "-".join(changes),
 )
-def test_what_does_not_fit_is_refused(kernels: TorchOps, changes: dict[str, Tensor]) -> None:
+def test_arguments_that_do_not_fit_are_refused(kernels: TorchOps, changes: dict[str, Tensor]) -> None:
     problem = replace(Problem.random([3]), **changes)
     with pytest.raises((ValueError, TypeError), match="selective_scan"):
         problem.run(kernels, problem.states)

@@ -122,7 +122,7 @@ def test_penalties_follow_their_formulas(ops: Backend) -> None:
 
 @pytest.mark.parametrize(("window", "count"), [(64, 1), (70, 2), (69, 1), (-1, 2), (0, 0), (5000, 2)])
 def test_penalties_count_only_the_last_tokens(ops: Backend, window: int, count: int) -> None:
-    """Of seventy tokens, ours is first and last; each occurrence in the window takes 1 off its 5."""
+    """Our token is the first and last of seventy; each occurrence in the window takes 1 off its 5."""
     sampler = Sampler(Options(temperature=0.0, frequency_penalty=1.0, repeat_last_n=window), 200, ops)
     for token in [7, *range(100, 168), 7]:
         sampler.accept(token)

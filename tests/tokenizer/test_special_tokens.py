@@ -58,7 +58,7 @@ def test_the_files_own_setting_takes_precedence(tmp_path: Path) -> None:
     assert tokenizer.encode("a", add_special=False) == [ord("a")]
 
 
-def test_no_bos_is_added_if_there_is_none(tmp_path: Path) -> None:
+def test_no_bos_is_added_if_the_vocabulary_has_none(tmp_path: Path) -> None:
     tokenizer = made(tmp_path, ["<e>"], add_bos_token=True)
     assert tokenizer.bos_id is None
     assert not tokenizer.add_bos

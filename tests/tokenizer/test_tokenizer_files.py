@@ -16,7 +16,7 @@ BPE = {"tokens": [*gpt2_bytes(), "ab"], "merges": ["a b"], "pre": "gpt-2"}
 SPM = {"tokens": ["<unk>", "<s>", "</s>", "a"], "scores": [0.0] * 4, "token_type": [2, 3, 3, 1]}
 
 
-def test_a_file_without_a_tokenizer_says_so(tmp_path: Path) -> None:
+def test_a_file_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match=r"v\.gguf: key 'tokenizer\.ggml\.model' is missing"):
         build(tmp_path / "v.gguf", None)
 

@@ -55,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @example(text=" ")
 @example(text="🦙🦙 the🦙")
 @example(text="\0a\0")
-def test_ids_are_those_of_sentencepiece(kind: str, folder: Path, text: str) -> None:
+def test_ids_match_sentencepiece(kind: str, folder: Path, text: str) -> None:
     tokenizer = ours(folder, kind)
     theirs = reference(kind)
     assert tokenizer.encode(text, add_special=False, parse_special=False) == theirs.encode(text)
@@ -78,7 +78,7 @@ def hugging_face(name: str, own: dict[str, Any], **settings: Any) -> Any:
     )
 
 
-def test_ids_are_those_of_t5(tmp_path: Path) -> None:
+def test_ids_match_t5(tmp_path: Path) -> None:
     own = keys(train("like T5's"))
     extra = [f"<extra_id_{n}>" for n in range(2)]
     own["tokens"] += extra
@@ -90,7 +90,7 @@ def test_ids_are_those_of_t5(tmp_path: Path) -> None:
         assert tokenizer.encode(text) == theirs(text).input_ids, text
 
 
-def test_ids_are_those_of_xlm_roberta(tmp_path: Path) -> None:
+def test_ids_match_xlm_roberta(tmp_path: Path) -> None:
     own = realigned(train("like T5's"))
     theirs = hugging_face("XLMRobertaTokenizer", own)
     tokenizer = build(tmp_path / "xlmr.gguf", "t5", "jina-bert-v3", **own)

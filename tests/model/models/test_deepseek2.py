@@ -54,7 +54,7 @@ def test_saved_latents_are_restored(tmp_path: Path) -> None:
 
 
 def test_shifted_keys_equal_those_computed_at_the_new_positions(tmp_path: Path) -> None:
-    """With one layer, the remaining keys do not depend on what was removed."""
+    """The model has one layer, so the remaining keys do not depend on what was removed."""
     settings = {**DEEPSEEK_V3.settings, "num_hidden_layers": 1, "first_k_dense_replace": 1}
     tiny = dataclasses.replace(DEEPSEEK_V3, settings=settings)
     ours = loaded(tmp_path, tiny)

@@ -131,7 +131,7 @@ def test_a_sequence_can_resume_within_what_its_window_remembers(tmp_path: Path) 
     ids=["wide window", "narrow window", "linear", "yarn"],
 )
 def test_shifted_keys_and_values_equal_those_computed_anew(tmp_path: Path, config: TinyGemma3) -> None:
-    """With one layer, the remaining keys do not depend on what was removed."""
+    """The model has one layer, so the remaining keys do not depend on what was removed."""
     ours, theirs = load(tmp_path, config)
     tokens = random_tokens(ours, 41, 15)
     cache = ours.make_cache(sequences=1, context=64, types=FLOATS)

@@ -77,7 +77,7 @@ def test_only_rows_with_logits_pass_through_layers_without_keys(
 
 @pytest.mark.parametrize("windowed", [True, False], ids=["window", "everything"])
 def test_shifted_keys_and_values_equal_those_computed_anew(tmp_path: Path, windowed: bool) -> None:
-    """With one attention layer, the remaining keys do not depend on what was removed."""
+    """One layer attends, so the remaining keys do not depend on what was removed."""
     config = TinyGemma4(windowed=(windowed, False), seed=72)
     theirs = config.build()
     theirs.model.layers[1].self_attn.o_proj.weight.data.zero_()
@@ -93,7 +93,7 @@ def test_shifted_keys_and_values_equal_those_computed_anew(tmp_path: Path, windo
 
 
 def test_a_file_may_omit_scales(tmp_path: Path) -> None:
-    """These are the scales of layers and of experts."""
+    """Scales of layers and of experts are optional."""
     config = TinyGemma4(settings=EXPERTS, seed=73)
     theirs = config.build()
     for layer in theirs.model.layers:

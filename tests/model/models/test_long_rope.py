@@ -59,7 +59,7 @@ def test_the_context_selects_the_rotation_factors(
 
 @pytest.mark.parametrize(("context", "count"), [(FIRST, 20), (CONTEXT, 60)], ids=["short", "long"])
 def test_a_shift_uses_the_contexts_rotation_factors(tmp_path: Path, context: int, count: int) -> None:
-    """With one layer, the remaining keys do not depend on what was removed."""
+    """The model has one layer, so the remaining keys do not depend on what was removed."""
     theirs = original(TINY)
     ours = load_model(tiny_decoder_gguf(tmp_path / "phi3.gguf", TINY, model=theirs))
     tokens = random_tokens(ours, count + 11, 12)
