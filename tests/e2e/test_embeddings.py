@@ -83,7 +83,7 @@ def post(server: Server, path: str, **body: Any) -> httpx.Response:
 # --- /api/embed --------------------------------------------------------------------------------------
 
 
-def test_vectors_match_the_reference(server: Server, states: list[Any], tokenizer: Tokenizer) -> None:
+def test_vectors_are_those_of_the_reference(server: Server, states: list[Any], tokenizer: Tokenizer) -> None:
     counts = [len(tokenizer.encode(text)) for text in TEXTS]
     for name, pooled in (("tiny", [s[-1] for s in states]), ("mean", [s.mean(0) for s in states])):
         answer = server.client.embed(name, TEXTS)

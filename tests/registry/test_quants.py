@@ -29,7 +29,7 @@ FOLDERS = listing(
     "Q4_K_M/DeepSeek-R1-Q4_K_M-00002-of-00003.gguf",
     "Q8_0/DeepSeek-R1-Q8_0-00001-of-00002.gguf",
 )
-VISION_MODELS = listing(
+SEEING = listing(
     "gemma-3-4b-it-Q8_0.gguf",
     "gemma-3-4b-it-f16.gguf",
     "mmproj-model-f32.gguf",
@@ -64,7 +64,7 @@ def test_parts_come_in_their_order_and_all_or_none() -> None:
 
 
 def test_a_projector_lies_beside_the_model() -> None:
-    choice = choose(VISION_MODELS, "latest", "hf.co/a/b")
+    choice = choose(SEEING, "latest", "hf.co/a/b")
     assert [part.path for part in choice.parts] == ["gemma-3-4b-it-Q8_0.gguf"]
     assert choice.projector is not None
     assert choice.projector.path == "mmproj-model-f16.gguf"

@@ -135,7 +135,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
         ({"structured_outputs": {"json_object": True}}, Format.json_object()),
     ],
 )
-def test_every_format_is_decoded(fields: dict[str, Any], format: Format | None) -> None:
+def test_formats(fields: dict[str, Any], format: Format | None) -> None:
     assert chat(**fields).format() == format
     body = json.dumps({"model": "m", "prompt": "x", **fields}).encode()
     assert parse(body, CompletionRequest).asked().format() == format
