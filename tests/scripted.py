@@ -1,14 +1,14 @@
-"""A tiny model that says given texts exactly, in given pieces.
+"""A tiny model that says exactly the texts it was given, in given pieces.
 
-Its weights are a table of which piece follows which. A file holds up to 64 scripts; a trigger anywhere in
-the prompt, `<<3>>`, selects one, and a prompt without a trigger gets the first.
+Its weights are a table of which piece follows which. A file holds up to 64 scripts; the trigger that a prompt
+has somewhere, `<<3>>`, decides which is said. Without any it is the first.
 
-A hidden state has these parts: the code of a token (184 wide, of +-1), the code of a script (64 wide,
-orthogonal), a mark for a script's last piece, a constant, and a mark for triggers. The one attention head
-looks at the trigger alone, through the slowest pair of rotary dimensions, and copies the code of its script
-into every state. All tokens of a prompt have one code, so that the first piece of a script is the one that
-fits it and the script's code; each later piece fits the code of the piece before. The greedy token is far
-enough ahead that temperature 1 says the same.
+A state has these parts: the code of a token (184 wide, of +-1), the code of a script (64 wide, orthogonal), a
+mark for a script's last piece, a constant, and a mark for triggers. The one attention head looks at the
+trigger alone, through the slowest pair of rotary dimensions, and copies the code of its script into every
+state. All tokens of a prompt have one code, so that the first piece of a script is the one that fits it and
+the script's code; each later piece fits the code of the piece before. The greedy token is ahead by so much
+that temperature 1 says the same.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def trigger(number: int) -> str:
 
 
 def pieces_of(text: str, controls: Sequence[str] = (), *, size: Callable[[], int] = lambda: 1) -> list[Piece]:
-    """Cut `text` into pieces of `size` bytes each; the spellings of `controls` are tokens."""
+    """`text` in pieces of `size` bytes each; the spellings of `controls` are tokens."""
     pattern = "|".join(re.escape(control) for control in sorted(controls, key=len, reverse=True))
     found: list[Piece] = []
     for part in re.split(f"({pattern})", text) if pattern else [text]:
@@ -58,13 +58,13 @@ def pieces_of(text: str, controls: Sequence[str] = (), *, size: Callable[[], int
 
 
 def random_sizes(seed: int) -> Callable[[], int]:
-    """Return a source of piece sizes, mostly small, that cut some characters in two."""
+    """Sizes of pieces, most of them small; characters are cut in two."""
     dice = random.Random(seed)
     return lambda: dice.choice((1, 1, 2, 3, 4, 6, 9))
 
 
 def randomly_cut(texts: Sequence[str]) -> list[list[Piece]]:
-    """Cut each text into pieces of random sizes, the same ones every time."""
+    """Each text in pieces of random sizes, the same ones every time."""
     return [pieces_of(text, size=random_sizes(number)) for number, text in enumerate(texts)]
 
 
@@ -76,7 +76,7 @@ def write_scripted(
         raise ValueError(f"1 to {MAX_SCRIPTS} scripts fit, not {len(scripts)}")
     spoken = [piece for script in scripts for piece in script]
     controls = list(dict.fromkeys(data.decode() for data, control in spoken if control))
-    # The later of two tokens with one text encodes it, so prompts have other tokens than scripts.
+    # Of two tokens with one text, the later one encodes it, so prompts have other tokens than scripts.
     texts = [_spelling(piece) for piece in spoken] + BYTES + ["ab"]
     types = [CONTROL if control else NORMAL for _, control in spoken] + [NORMAL] * 257
     first_trigger = len(texts)
@@ -125,7 +125,7 @@ def _metadata(texts: list[str], types: list[int], end: int, context: int) -> dic
 def _weights(
     lengths: Sequence[int], first_trigger: int, end: int, vocab_size: int
 ) -> dict[str, NDArray[np.float32]]:
-    """Return tensors that make scripts of these `lengths`, the first token ids, follow their triggers."""
+    """Return tensors that make scripts of these `lengths`, the first tokens, follow their triggers."""
     spoken = sum(lengths)
     dice = np.random.default_rng(7)
     codes = dice.choice(np.float32([-1, 1]), (spoken, CODE))
