@@ -11,7 +11,7 @@ import puna
 from puna.errors import ImageError, RequestError
 from tests.model.models.parity import original
 from tests.tiny.llama import tiny_llama_gguf
-from tests.tiny.vision.models import SEEING
+from tests.tiny.vision.models import VISION_MODELS
 from tests.vision.seeing import file_of, picture
 
 
@@ -21,7 +21,7 @@ def ask(model: puna.Model, *images: object) -> str:
 
 
 def test_every_form_of_an_image_gives_the_same_answer(tmp_path: Path) -> None:
-    config, image = SEEING["gemma3"](), picture(1)
+    config, image = VISION_MODELS["gemma3"](), picture(1)
     layout = config.write(tmp_path, original(config), apart=True)
     path = tmp_path / "image.png"
     path.write_bytes(file_of(image))

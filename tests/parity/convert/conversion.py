@@ -32,7 +32,7 @@ from tests.tiny.heads import save_heads
 from tests.tiny.lfm2 import TinyLfm2
 from tests.tiny.llama import LLAMA3_ROPE, TinyLlama
 from tests.tiny.llama4 import TinyLlama4
-from tests.tiny.vision.models import SEEING
+from tests.tiny.vision.models import VISION_MODELS
 
 SOURCE = Path(os.environ.get("LLAMA_CPP", ".venv-peers/llama.cpp"))
 PEERS = [
@@ -181,7 +181,7 @@ class Lineage:
 
         `apart` are keys that may differ; `called` is the part of tensor names that differs: ours, theirs.
         """
-        tiny = SEEING[name]()
+        tiny = VISION_MODELS[name]()
         if patch_size is not None:
             tiny.patch_size = patch_size
         tiny.layers = max(tiny.layers, 4)  # theirs rejects numbers in names beyond the number of layers

@@ -12,7 +12,7 @@ from puna.gguf import FileType
 from tests.convert.checkpoints import saved
 from tests.model.models.parity import original
 from tests.parity.convert.conversion import PEERS, Lineage, Published, theirs
-from tests.tiny.vision.models import SEEING
+from tests.tiny.vision.models import VISION_MODELS
 
 pytestmark = PEERS
 
@@ -37,7 +37,7 @@ def test_keys_and_tensors_are_those_of_llama_cpp(name: str, tmp_path: Path) -> N
 
 
 def test_deepseek_ocr_is_that_of_llama_cpp(tmp_path: Path) -> None:
-    tiny = SEEING["deepseek-ocr"]()
+    tiny = VISION_MODELS["deepseek-ocr"]()
     tiny.layers = 4  # theirs rejects numbers in names beyond the number of layers
     folder = saved(tmp_path / "checkpoint", tiny.published(original(tiny)))
     pictures = {**tiny.pictures, "image_seq_length": 4}

@@ -33,14 +33,14 @@ def test_vision_towers_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("version", "hears", "number"),
+    ("version", "audio", "number"),
     [("2.5", False, 2), ("2.6", False, 3), ("2.6", True, 4), ("4.0", False, 5), ("4.5", False, 6),
      ("4.5", True, 100045)],
 )  # fmt: skip
 def test_resampler_of_minicpmv_is_that_of_llama_cpp(
-    version: str, hears: bool, number: int, tmp_path: Path
+    version: str, audio: bool, number: int, tmp_path: Path
 ) -> None:
-    tiny = TinyMiniCPMV(TinyLlama(hidden=256), version=version, hears=hears)
+    tiny = TinyMiniCPMV(TinyLlama(hidden=256), version=version, audio=audio)
     model = original(tiny)
     folder = saved(tmp_path / "checkpoint", model)
     (folder / "preprocessor_config.json").write_text(json.dumps(tiny.pictures))
