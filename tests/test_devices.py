@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import psutil
-import pytest
 
 from puna.devices import Gpu, devices
 
