@@ -54,15 +54,8 @@ _MEDIA_TYPE: Final = re.compile(r"[a-z]+/[\w.+-]+", re.ASCII)
 
 def routes(page: PageService) -> list[Route]:
     """Return the routes of the page."""
-    return [
-        *_caller(page),
-        *_engine(page),
-        *_chats(page),
-        *_exchange(page),
-        *_files(page),
-        *_presets(page),
-        *_runs(page),
-    ]
+    parts = (_caller, _engine, _chats, _exchange, _files, _presets, _runs)
+    return [route for part in parts for route in part(page)]
 
 
 def _caller(page: PageService) -> list[Route]:

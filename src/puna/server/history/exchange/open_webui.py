@@ -107,8 +107,7 @@ def _chat(chat: _Chat) -> ReadChat:
 
 
 def _system(chat: _Inner) -> str:
-    params = chat.params if isinstance(chat.params, dict) else {}
-    return text_of(params.get("system")) or text_of(chat.system)
+    return text_of(_object(chat.params).get("system")) or text_of(chat.system)
 
 
 def _message(message: _Message, places: dict[str, int]) -> ReadMessage:
@@ -161,8 +160,8 @@ def _parted(text: str) -> tuple[str, str, list[StoredCall]]:
 
 def _thought(block: str) -> str:
     _, found, rest = block.partition("</summary>")
-    lines = (rest if found else block).strip().split("\n")
-    return _unescaped("\n".join(line.removeprefix(">").removeprefix(" ") for line in lines))
+    lines = html.unescape((rest if found else block).strip()).split("\n")
+    return "\n".join(line.removeprefix(">").removeprefix(" ") for line in lines)
 
 
 def _unescaped(text: str) -> str:
@@ -183,8 +182,7 @@ def _files(given: Any) -> tuple[list[ReadFile], list[str]]:
         if not isinstance(each, dict):
             continue
         name = title_of(each.get("name")) or "image"
-        inner = each.get("file") if isinstance(each.get("file"), dict) else {}
-        data = inner.get("data") if isinstance(inner.get("data"), dict) else {}
+        data = _object(_object(each.get("file")).get("data"))
         if (file := _data_url(text_of(each.get("url")), name)) is not None:
             found.append(file)
         elif text := text_of(data.get("content")):
@@ -192,6 +190,10 @@ def _files(given: Any) -> tuple[list[ReadFile], list[str]]:
         else:
             missing.append(f"[{name}: not in the export]")
     return found, missing
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _data_url(url: str, name: str) -> ReadFile | None:

@@ -28,7 +28,7 @@ END: Final = b"]}\n"
 
 
 def chat_begin(chat: StoredChat) -> bytes:
-    """Return a chat up to the contents of its files; each is written by `file_part`, the end is `CHAT_END`."""
+    """Return a chat up to its files; `file_part` writes each of them, and `CHAT_END` ends it."""
     fields = msgspec.structs.asdict(chat)
     del fields["snippet"]
     return msgspec.json.encode(fields)[:-1] + b',"files":{'

@@ -49,7 +49,7 @@ _exports = msgspec.json.Decoder(_Export)
 
 
 def read_chats(data: bytes) -> Iterator[ReadChat | SkippedChat]:
-    """Yield the chats of a file. Raises RequestError for one that is not JSON, too large or of no known shape."""
+    """Yield the chats of a file. Raises RequestError for one that is too large or in no known format."""
     if len(data) > MAX_BYTES:
         raise RequestError(f"the file is larger than {MAX_BYTES >> 20} MB; import it in parts")
     if data.startswith(b"PK\x03\x04"):

@@ -112,13 +112,13 @@ class _Process:
         except subprocess.TimeoutExpired:
             return ImporterError("the process that reads imports closed its connection")
         if self._is_ready and status == OUT_OF_MEMORY:
-            return RequestError(
-                f"the file takes more than {MEMORY_BYTES >> 20} MB of memory; import it in parts"
-            )
+            return RequestError(_exceeded(f"{MEMORY_BYTES >> 20} MB of memory"))
         if -status in OUT_OF_TIME:
-            return RequestError(
-                f"the file takes more than {SECONDS:g} s of processor time; import it in parts"
-            )
+            return RequestError(_exceeded(f"{SECONDS:g} s of processor time"))
         if -status in (signal.SIGKILL, signal.SIGTERM):
             return ImporterError("the process that reads imports was killed, probably because memory ran out")
         return ImporterError(f"the process that reads imports has ended (status {status}); the log says more")
+
+
+def _exceeded(limit: str) -> str:
+    return f"reading the file takes more than {limit}, the limit for an import; import it in parts"
