@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -51,19 +50,27 @@ def thinly_spread() -> bytes:
     )
 
 
+def wide() -> bytes:
+    """Return a file with texts that take four bytes for each character once they are read."""
+    face = "\U0001f600" + "x" * (29 << 20)
+    return file_of(conversation(node("a", None, "user", content={"parts": [face, face]})))
+
+
+def one_question(number: int) -> dict[str, Any]:
+    return conversation(node("a", None, "user", f"{number}"))
+
+
 #: Files, and what is said of each: the number of chats that are imported, or a part of the error.
 HOSTILE: dict[str, tuple[Any, int | str]] = {
     "many messages": (lambda: file_of(chain(49_000, "a fox")), 1),
     "too many messages": (lambda: file_of(chain(60_000, "x")), 0),
     "much text": (lambda: file_of(chain(150, "the quick brown fox " * 10_000)), 1),
     "one long text": (lambda: file_of(chain(1, "x" * (60 << 20))), 0),
-    "many chats": (
-        lambda: file_of(*(conversation(node("a", None, "user", f"{n}")) for n in range(5000))),
-        5000,
-    ),
+    "many chats": (lambda: file_of(*map(one_question, range(5000))), 5000),
     "nesting": (lambda: nested(100_000), "nested too deeply"),
     "values": (lambda: b"[" + b"1," * 5_000_000 + b"1]", "more than 4,000,000 values"),
-    "small objects": (thinly_spread, 1),
+    "small objects": (thinly_spread, 0),
+    "wide text": (wide, f"more than {MEMORY_BYTES >> 20} MB of memory"),
     "quotation marks": (lambda: b'["' + b'","' * 10_000_000 + b'"]', "more than 4,000,000 values"),
     "one open string": (lambda: b'["' + b"\\" * (60 << 20), "cannot be read as JSON"),
 }
@@ -94,8 +101,7 @@ def test_hostile_import_holds_up_nobody_else(attacked: Server, name: str) -> Non
 
 
 def test_client_that_leaves_ends_the_reading(attacked: Server) -> None:
-    body = json.dumps({"data": ["x" * 100] * 200_000})
-    with attacked.asked("/api/puna/import", json.loads(body)):
+    with attacked.asked("/api/puna/import", chain(30_000, "a fox")):
         wait_until(lambda: bool(importers(attacked)), "a process that reads")
         (process,) = importers(attacked)
         process.suspend()  # so that it does not end by itself
@@ -107,4 +113,3 @@ def test_imports_are_read_one_at_a_time_and_each_gets_its_answer(attacked: Serve
     with ThreadPoolExecutor(4) as pool:
         replies = [*pool.map(lambda data: post(attacked, data), files)]
     assert [reply.json()["imported"] for reply in replies] == [1] * 4
-    assert MEMORY_BYTES == 1 << 30
