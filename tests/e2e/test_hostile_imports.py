@@ -10,7 +10,6 @@ import httpx
 import psutil
 import pytest
 
-from puna.server.history.exchange.importer.protocol import MEMORY_BYTES
 from tests.e2e.canary import canary
 from tests.e2e.servers import Server, add_model, running
 from tests.processes import children
@@ -70,7 +69,7 @@ HOSTILE: dict[str, tuple[Any, int | str]] = {
     "nesting": (lambda: nested(100_000), "nested too deeply"),
     "values": (lambda: b"[" + b"1," * 5_000_000 + b"1]", "more than 4,000,000 values"),
     "small objects": (thinly_spread, 0),
-    "wide text": (wide, f"more than {MEMORY_BYTES >> 20} MB of memory"),
+    "wide text": (wide, 0),
     "quotation marks": (lambda: b'["' + b'","' * 10_000_000 + b'"]', "more than 4,000,000 values"),
     "one open string": (lambda: b'["' + b"\\" * (60 << 20), "cannot be read as JSON"),
 }
