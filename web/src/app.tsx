@@ -3,6 +3,7 @@ import type { Scope } from "./api/types";
 import { ChatView } from "./chat/view";
 import { ImportHost } from "./history/import_dialog";
 import { HistoryShortcuts } from "./history/sidebar";
+import { Boundary } from "./shell/boundary";
 import { KeysHost, showKeys } from "./shell/keys";
 import { isNarrow, sidebarDrawn, toggleSidebar, uncover } from "./shell/layout";
 import { lazy } from "./shell/lazy";
@@ -10,6 +11,7 @@ import { newChat, Sidebar } from "./shell/sidebar";
 import { SignIn, SignInAgain } from "./shell/sign_in";
 import { TopBar } from "./shell/top_bar";
 import { sidebarOpen } from "./state/preferences";
+import { hashOf } from "./state/route";
 import { route } from "./state/router";
 import { can, me, needsKey, reachable, refresh, startError } from "./state/session";
 import { useShortcut } from "./state/shortcuts";
@@ -61,6 +63,15 @@ function Shell() {
     isNarrow.value && open,
   );
 
+  // A toggle takes itself away; focus goes on to the one that undoes it.
+  const wasOpen = useRef(open);
+  useEffect(() => {
+    if (wasOpen.current === open) return;
+    wasOpen.current = open;
+    if (document.activeElement !== null && document.activeElement !== document.body) return;
+    document.querySelector<HTMLElement>(`${open ? "#sidebar" : ".top-bar"} [aria-controls=sidebar]`)?.focus();
+  }, [open]);
+
   // Whoever follows a link with the keyboard goes on in what it led to.
   const { view } = route.value;
   const shown = useRef(view);
@@ -88,7 +99,9 @@ function Shell() {
           </div>
         )}
         <section ref={main} id="main" class="view" tabIndex={-1} aria-label="Content">
-          <View />
+          <Boundary place={hashOf(route.value.view, route.value.item)}>
+            <View />
+          </Boundary>
         </section>
       </main>
     </div>

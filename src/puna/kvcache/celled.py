@@ -74,7 +74,11 @@ class CellCache(Cache):
 
     def extents(self) -> list[Extents]:
         cells, [counts] = self.cells, self.counts()
-        runs = [run for s in range(len(cells.length)) for run in runs_of(s, cells.cells(s))]
+        runs = [
+            run
+            for s in range(len(cells.length))
+            for run in runs_of(s, cells.cells(s), np.arange(cells.first[s], cells.length[s]))
+        ]
         return [
             Extents(
                 self.kind,

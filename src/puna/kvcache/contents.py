@@ -53,7 +53,7 @@ class Contents:
 
 @dataclass(frozen=True)
 class Extents:
-    """Where the cells of one cache lie: (sequence, first cell, count) for each run of neighbours."""
+    """Where the cells of one cache lie: (sequence, first cell, count, position of the first) for each run."""
 
     kind: str
     layers: list[int]
@@ -61,18 +61,25 @@ class Extents:
     provided_bytes: int
     used: int
     shared: int
-    runs: list[tuple[int, int, int]]
+    runs: list[tuple[int, int, int, int]]
 
 
-def runs_of(sequence: int, cells: NDArray[np.integer]) -> list[tuple[int, int, int]]:
-    """Return the runs of neighbouring cells among those of a sequence, in any order."""
+def runs_of(
+    sequence: int, cells: NDArray[np.integer], positions: NDArray[np.integer]
+) -> list[tuple[int, int, int, int]]:
+    """Return the runs of neighbouring cells with neighbouring positions among those of a sequence."""
     if not len(cells):
         return []
-    cells = np.sort(cells)
-    begins = np.flatnonzero(np.diff(cells, prepend=cells[0] - 2) != 1)
+    order = np.argsort(cells)
+    cells, positions = cells[order], positions[order]
+    goes_on = (np.diff(cells) == 1) & (np.diff(positions) == 1)
+    begins = np.flatnonzero(np.concatenate(([True], ~goes_on)))
     counts = np.diff(begins, append=len(cells))
     return [
-        (sequence, first, count) for first, count in zip(cells[begins].tolist(), counts.tolist(), strict=True)
+        (sequence, first, count, position)
+        for first, count, position in zip(
+            cells[begins].tolist(), counts.tolist(), positions[begins].tolist(), strict=True
+        )
     ]
 
 

@@ -355,10 +355,11 @@ class RecurrentCache(Cache):
 
     def extents(self) -> list[Extents]:
         [counts] = self.counts()
+        sequences = [self._held(s) for s in range(len(self._slots))]
         runs = [
             run
-            for s in range(len(self._slots))
-            for run in runs_of(s, np.array(self._held(s).cells, np.int64))
+            for s, held in enumerate(sequences)
+            for run in runs_of(s, np.array(held.cells, np.int64), np.array(held.positions, np.int64))
         ]
         return [
             Extents(

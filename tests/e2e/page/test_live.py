@@ -51,7 +51,7 @@ def test_running_answer_is_seen_in_sequences_cells_and_steps(server: Server) -> 
     seen = model(state, "endless:latest")
     [sequence] = [each for each in seen["sequences"] if each["state"] == "running"]
     [cache] = seen["caches"]
-    held = sum(count for row, _, count in cache["runs"] if row == sequence["row"])
+    held = sum(count for row, _, count, _ in cache["runs"] if row == sequence["row"])
     assert held == sequence["tokens"] <= cache["used"] <= cache["capacity"]
     steps = seen["steps"]
     assert steps["steps"] >= sequence["generated"]

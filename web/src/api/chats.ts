@@ -88,4 +88,9 @@ class ServerChats implements ChatStore {
 const onServer = new ServerChats();
 const inTab = new TabChats();
 
+// Before chats that are nowhere else are lost, the browser asks.
+globalThis.addEventListener?.("beforeunload", (event) => {
+  if (!keepsHistory.value && !inTab.isEmpty) event.preventDefault();
+});
+
 export const chats = (): ChatStore => (keepsHistory.value ? onServer : inTab);

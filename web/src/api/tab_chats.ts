@@ -171,6 +171,10 @@ export class TabChats implements ChatStore {
     return report;
   }
 
+  get isEmpty(): boolean {
+    return this.all.size === 0;
+  }
+
   private find(id: string): Chat {
     const chat = this.all.get(id);
     if (chat === undefined) throw missing();

@@ -287,55 +287,85 @@ export interface LiveRequest {
   tokens_per_second: number;
 }
 
-export type StepPart = "prompt" | "decode" | "sample" | "mask" | "draft" | "image" | "other";
-
-/** Sums since the model was loaded. */
+/** Sums since the model was loaded; times in seconds. */
 export interface LiveSteps {
-  count: number;
-  seconds: Record<StepPart, number>;
+  steps: number;
+  prompt_s: number;
+  decode_s: number;
+  sample_s: number;
+  /** Waiting for the tokens that formats allow. */
+  mask_s: number;
+  draft_s: number;
+  image_s: number;
+  other_s: number;
+  /** Evaluated; `cached_tokens` were reused instead. */
   prompt_tokens: number;
-  tokens: number;
   cached_tokens: number;
+  /** Generated. */
+  tokens: number;
   drafted: number;
   accepted: number;
 }
 
 export interface LiveSequence {
-  name: string;
-  request: string | null;
-  state: "running" | "idle" | "waiting";
+  /** Of the cache; -1 while it waits. */
+  row: number;
+  /** "idle" is what a finished request left in the prefix cache. */
+  state: "running" | "held" | "waiting" | "idle";
+  /** In the cache. */
   tokens: number;
+  request: number;
+  client: string;
+  embeds: boolean;
+  prompt: number;
   cached: number;
-  begun_s: number;
+  generated: number;
+  /** Seconds since it first ran. */
+  age_s: number;
 }
 
 export interface LiveCache {
   kind: string;
-  layers: number;
+  layers: number[];
+  /** Cells, as `used` and `shared`. */
   capacity: number;
   provided_bytes: number;
   used: number;
   shared: number;
-  /** Sequence index, first cell, number of cells. */
-  runs: [number, number, number][];
+  /** Row of a sequence, first cell, number of cells, position of the first. */
+  runs: [row: number, first: number, count: number, position: number][];
 }
 
 export interface LivePrefix {
-  /** Index of the node above; -1 is the root. */
+  /** Index of the node above; -1: none. Parents come first. */
   parent: number;
+  /** Inputs [begin, end) that all sequences below share. */
   begin: number;
   end: number;
   hits: number;
-  sequences: number[];
+  /** Sequences that end here. */
+  rows: number[];
+}
+
+export interface LivePrefixes {
+  nodes: LivePrefix[];
+  hits: number;
+  misses: number;
+  reused_tokens: number;
+  /** Cells. */
+  evicted: number;
 }
 
 export interface LiveModel {
   name: string;
   state: "loading" | "ready";
-  /** From 0 to 1. */
+  /** The share of the weights in place, from 0 to 1. */
   loading: number;
+  /** null: never. */
+  expires_in_s: number | null;
+  load_s: number;
+  /** Seconds since it was loaded. */
   age_s: number;
-  expires_at: string | null;
   engine: string;
   kernels: string;
   parallel: number;
@@ -348,10 +378,11 @@ export interface LiveModel {
   running: number;
   waiting: number;
   step_age_s: number;
-  steps: LiveSteps;
+  /** null, as `prefixes`, where the engine did not answer, or is not Puna's own. */
+  steps: LiveSteps | null;
   sequences: LiveSequence[];
   caches: LiveCache[];
-  prefixes: { nodes: LivePrefix[]; hits: number; misses: number; reused_tokens: number; evicted: number };
+  prefixes: LivePrefixes | null;
 }
 
 export interface Live {

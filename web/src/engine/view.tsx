@@ -1,12 +1,179 @@
+import { useSignal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
+import type { Live, LiveModel } from "../api/types";
 import { TopBar } from "../shell/top_bar";
+import { hashOf } from "../state/route";
+import { Button } from "../ui/button";
 import { Empty } from "../ui/empty";
-import { Pulse } from "../ui/icons";
+import { Select } from "../ui/fields";
+import { plural } from "../ui/format";
+import { Pause, Play, Pulse } from "../ui/icons";
+import { Notice } from "../ui/notice";
+import { Progress, Spinner } from "../ui/progress";
+import { Caches } from "./caches";
+import { connection, engine, histories, paused, refusal, useFeed } from "./feed";
+import { Machine, Runners } from "./machine";
+import { Panel } from "./panel";
+import { Prefixes } from "./prefixes";
+import { Requests } from "./requests";
+import { SequenceTable } from "./sequences";
+import { Tiles } from "./tiles";
+import { Drafts, Speed, StepTime } from "./time";
 
 export function EngineView() {
+  useFeed();
+  const chosen = useSignal("");
+  const state = engine.value;
+  const models = state?.models ?? [];
+  const model = models.find(({ name }) => name === chosen.value) ?? models[0];
   return (
     <>
-      <TopBar title="Engine" />
-      <Empty icon={Pulse} title="Engine" />
+      <TopBar
+        title="Engine"
+        actions={
+          <>
+            {models.length > 1 && model && (
+              <Select
+                label="Model"
+                hideLabel
+                value={model.name}
+                options={models.map(({ name }) => ({ value: name, label: name }))}
+                onChange={(name) => {
+                  chosen.value = name;
+                }}
+              />
+            )}
+            <Status />
+            <Button
+              icon={paused.value ? Play : Pause}
+              pressed={paused.value}
+              onClick={() => {
+                paused.value = !paused.value;
+              }}
+            >
+              {paused.value ? "Go on" : "Pause"}
+            </Button>
+          </>
+        }
+      />
+      <div class="page">
+        <div class="engine">
+          {refusal.value && <Notice kind="error">{refusal.value}</Notice>}
+          {state === null ? (
+            refusal.value === null && (
+              <div class="hero-center faint" aria-busy="true">
+                <Spinner />
+                <span class="visually-hidden">Waiting for the engine's state</span>
+              </div>
+            )
+          ) : (
+            <Shown state={state} model={model} />
+          )}
+        </div>
+      </div>
     </>
+  );
+}
+
+function Shown({ state, model }: { state: Live; model: LiveModel | undefined }) {
+  return (
+    <>
+      {model === undefined ? (
+        <Nothing />
+      ) : model.state === "loading" ? (
+        <Loading model={model} />
+      ) : (
+        <Work state={state} model={model} />
+      )}
+      <div class="panels">
+        <Requests state={state} />
+        <Machine state={state} />
+        <Runners state={state} />
+      </div>
+    </>
+  );
+}
+
+function Work({ state, model }: { state: Live; model: LiveModel }) {
+  const history = histories.value[model.name];
+  const chosen = useSignal<number | null>(null);
+  // A sequence that has left cannot stand out.
+  useEffect(() => {
+    if (chosen.value !== null && !model.sequences.some(({ row }) => row === chosen.value))
+      chosen.value = null;
+  }, [model.sequences]);
+  if (model.steps === null) {
+    return (
+      <Notice>
+        {model.engine === "puna"
+          ? "The engine has not told of its work yet."
+          : `${model.name} runs on ${model.engine || "another engine"}, which does not tell of its steps. Only Puna's own engine does.`}
+      </Notice>
+    );
+  }
+  return (
+    <>
+      <Tiles model={model} history={history} />
+      <div class="panels">
+        <Speed history={history} now={state.time} />
+        <StepTime history={history} now={state.time} />
+        <Panel
+          wide
+          title="Sequences"
+          about="Every prompt being answered is a sequence; all of them advance together in one batch, step by step."
+          side={<span class="panel-side">{plural(model.parallel, "slot")}</span>}
+        >
+          <SequenceTable model={model} />
+        </Panel>
+        <Caches model={model} chosen={chosen} />
+        <Prefixes model={model} />
+        <Drafts history={history} steps={model.steps} now={state.time} />
+      </div>
+    </>
+  );
+}
+
+function Nothing() {
+  return (
+    <Empty
+      icon={Pulse}
+      title="No model is in memory"
+      actions={
+        <a class="button primary" href={hashOf("models")}>
+          Load a model
+        </a>
+      }
+    >
+      Ask a model something, or load one, and watch the engine at work here: what its time goes on, whose
+      tokens lie where, what it remembers of earlier prompts.
+    </Empty>
+  );
+}
+
+function Loading({ model }: { model: LiveModel }) {
+  return (
+    <div class="card loading-model">
+      <p>
+        Loading <b dir="auto">{model.name}</b>
+      </p>
+      <Progress value={model.loading} label={`Loading ${model.name}`} />
+    </div>
+  );
+}
+
+function Status() {
+  const [kind, words] = paused.value
+    ? ["paused", "Paused"]
+    : connection.value === "open"
+      ? ["open", "Live"]
+      : connection.value === "connecting"
+        ? ["waiting", "Connecting"]
+        : connection.value === "broken"
+          ? ["waiting", "Reconnecting"]
+          : ["failed", "Not available"];
+  return (
+    <span class={`feed-status ${kind}`} role="status">
+      {words}
+    </span>
   );
 }

@@ -98,6 +98,12 @@ export function noteAnswering(chat: string, isAnswering: boolean): void {
   answering.value = next;
 }
 
+/** Call `listener` whenever another tab of this browser has changed chats; returns how to end that. */
+export function onOtherTabs(listener: () => void): () => void {
+  others?.addEventListener("message", listener);
+  return () => others?.removeEventListener("message", listener);
+}
+
 /** Tell this browser's other tabs that chats have changed. */
 export function tellOthers(): void {
   others?.postMessage("changed");

@@ -42,9 +42,16 @@ function focusSearch(): void {
   });
 }
 
+const notHere = () => false;
+
 /** Registers what works whether the sidebar is open or not. */
 export function HistoryShortcuts() {
   useShortcut({ keys: "mod+k", label: "Search chats", group: "Everywhere", run: focusSearch });
+  // Those of the list are listed here, and work where they are: in the list.
+  useShortcut({ keys: "f2", label: "Rename the chat", group: "In the list of chats", run: notHere });
+  useShortcut({ keys: "delete", label: "Delete the chat", group: "In the list of chats", run: notHere });
+  useShortcut({ keys: "arrowdown", label: "Next chat", group: "In the list of chats", run: notHere });
+  useShortcut({ keys: "arrowup", label: "Previous chat", group: "In the list of chats", run: notHere });
   return null;
 }
 

@@ -1,5 +1,7 @@
+import { useSignal } from "@preact/signals";
 import { defaultSettings } from "../state/preferences";
 import { TextField } from "../ui/fields";
+import { count } from "../ui/format";
 import { Section } from "./section";
 
 /** A number within limits, or undefined for an empty text. */
@@ -31,6 +33,8 @@ interface NumberOptionProps {
 
 function NumberOption({ name, label, hint, least, most, whole }: NumberOptionProps) {
   const value = options()[name];
+  const text = useSignal(typeof value === "number" ? String(value) : "");
+  const isWrong = numberIn(text.value, least, most) === "wrong";
   return (
     <div class="setting">
       <TextField
@@ -38,9 +42,11 @@ function NumberOption({ name, label, hint, least, most, whole }: NumberOptionPro
         hint={hint}
         type="number"
         placeholder="As the model says"
-        value={typeof value === "number" ? String(value) : ""}
-        onInput={(text) => {
-          const given = numberIn(text, least, most);
+        value={text.value}
+        error={isWrong ? `Use a number from ${least} to ${count(most)}.` : null}
+        onInput={(entered) => {
+          text.value = entered;
+          const given = numberIn(entered, least, most);
           if (given !== "wrong") setOption(name, whole && given !== undefined ? Math.round(given) : given);
         }}
       />

@@ -48,12 +48,15 @@ export function keyNames(keys: string, mac = isMac): string[] {
     shift: mac ? "⇧" : "Shift",
     escape: "Esc",
     enter: "Enter",
+    delete: mac ? "⌦" : "Del",
     arrowup: "↑",
     arrowdown: "↓",
     arrowleft: "←",
     arrowright: "→",
   };
-  return keys.split("+").map((part) => names[part] ?? (part.length === 1 ? part.toUpperCase() : part));
+  return keys
+    .split("+")
+    .map((part) => names[part] ?? (part.length === 1 || /^f\d+$/.test(part) ? part.toUpperCase() : part));
 }
 
 function isTyping(target: EventTarget | null): boolean {

@@ -20,8 +20,12 @@ export function token(name: string): string {
 }
 
 export function applyAppearance(): void {
+  const bar = document.createElement("meta"); // the browser's own bar, on telephones
+  bar.name = "theme-color";
+  document.head.append(bar);
   effect(() => {
     document.documentElement.dataset.theme = theme.value;
     document.documentElement.dataset.textSize = textSize.value;
+    bar.content = token("--canvas");
   });
 }

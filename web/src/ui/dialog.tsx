@@ -40,6 +40,7 @@ export function Dialog({
     const first = element.querySelector<HTMLElement>("[data-autofocus]");
     (first ?? element.querySelector<HTMLElement>(".dialog-body"))?.focus();
     return () => {
+      close.current = () => {}; // the event of this closing comes later, and is nobody's wish
       element.close();
       if (before instanceof HTMLElement && before.isConnected) before.focus({ preventScroll: true });
     };

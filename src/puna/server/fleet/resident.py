@@ -215,6 +215,7 @@ class ResidentModel:
     expires_s: float = 0.0  # on the monotonic clock, `math.inf` for never
     loading: float = 0.0  # share of the weights in place, while loading
     load_s: float = 0.0  # how long loading took
+    loaded_s: float = 0.0  # when that was done, on the monotonic clock
     watch: asyncio.Task[None] | None = None  # looks after the runner while it is used
     gone: asyncio.Event = field(default_factory=asyncio.Event)  # set once it is out of the table
 

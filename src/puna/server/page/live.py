@@ -62,6 +62,7 @@ class LiveModel(msgspec.Struct, frozen=True, kw_only=True):
     loading: float  # share of the weights in place
     expires_in_s: float | None  # None: never
     load_s: float = 0.0
+    age_s: float = 0.0  # since it was loaded
     engine: str = ""
     kernels: str = ""
     parallel: int = 0
@@ -190,6 +191,7 @@ class LiveFeed:
             loading=1.0,
             expires_in_s=expires_in_s,
             load_s=entry.load_s,
+            age_s=time.monotonic() - entry.loaded_s,
             engine=info.engine,
             kernels=info.kernels,
             parallel=info.parallel,

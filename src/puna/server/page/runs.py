@@ -251,6 +251,10 @@ class Run:
         self._listeners = 0
         self._orphaned: asyncio.TimerHandle | None = None
         self._say(self.start)
+        if plan.thinking or plan.text:
+            # Clients that come later, or again, need no more than the events to know the whole answer.
+            for sample in range(plan.job.choices):
+                self._say(RunDelta(sample, plan.thinking, plan.text))
         self._task = asyncio.create_task(self._work())
         self._watch_for_listeners()
 
