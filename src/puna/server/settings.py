@@ -115,7 +115,7 @@ class Settings:
 def root_path(text: str) -> str:
     """Return a path without its last slash: `/puna`; empty for the root. Raises PunaError."""
     path = text.strip().rstrip("/")
-    if path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", path):
+    if path and not re.fullmatch(r"(/(?!\.\.?(/|$))[A-Za-z0-9._~-]+)+", path):
         raise PunaError(f"the root path (PUNA_ROOT_PATH) must be a path such as /puna, not {text!r}")
     return path
 
