@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.e2e.tools.calling import TEMPLATE, call
+from tests.e2e.tools import calling
+from tests.e2e.tools.calling import call
 from tests.scripted import trigger
 
-__all__ = ["TEMPLATE", "TEXTS", "asking_for"]
+#: A prompt has the last message only: two triggers would be one too many.
+TEMPLATE: Final = calling.TEMPLATE.replace("{% for m in messages %}", "{% for m in messages[-1:] %}")
+assert TEMPLATE != calling.TEMPLATE
 
 MARKDOWN: Final = """\
 # A heading

@@ -184,6 +184,21 @@ class Tab:
         items = self.page.get_by_role("menu").locator("[role^=menuitem]")
         items.filter(has_text=action).first.click()
 
+    def record(self, selector: str) -> Callable[[], list[str]]:
+        """Note every text that parts with this selector show from now on; returns how to read what was noted."""
+        self.page.evaluate(
+            """selector => {
+              window.__seen = [];
+              new MutationObserver(() => {
+                for (const each of document.querySelectorAll(selector)) {
+                  if (window.__seen.at(-1) !== each.textContent) window.__seen.push(each.textContent);
+                }
+              }).observe(document.body, { childList: true, subtree: true, characterData: true });
+            }""",
+            selector,
+        )
+        return lambda: list(self.page.evaluate("window.__seen"))
+
     def download(self, start: Callable[[], None]) -> tuple[str, str]:
         """Return the name and the text of the file that `start` saves."""
         with self.page.expect_download() as saved:

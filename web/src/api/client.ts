@@ -122,6 +122,35 @@ export class Client {
     await response.body?.cancel();
   }
 
+  /** Send a file; `onProgress` is told how many bytes have gone, which `fetch` cannot tell. */
+  upload(path: string, file: Blob, signal: AbortSignal, onProgress: (done: number) => void): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const request = new XMLHttpRequest();
+      const end = () => request.abort();
+      request.open("POST", this.url(path));
+      if (this.key !== null) request.setRequestHeader("Authorization", `Bearer ${this.key}`);
+      request.upload.addEventListener("progress", ({ loaded }) => onProgress(loaded));
+      request.addEventListener("load", () => {
+        if (request.status >= 200 && request.status < 300) resolve();
+        else if (request.status === 401) {
+          this.watcher?.onUnauthorized();
+          reject(new ApiError(401, messageIn(request.responseText) ?? "The key is not valid."));
+        } else {
+          const message = messageIn(request.responseText) ?? `The server answered ${request.status}`;
+          reject(new ApiError(request.status, message));
+        }
+      });
+      request.addEventListener("error", () =>
+        reject(new NetworkError("The connection to the server broke.")),
+      );
+      request.addEventListener("abort", () => reject(signal.reason));
+      request.addEventListener("loadend", () => signal.removeEventListener("abort", end));
+      signal.addEventListener("abort", end);
+      if (signal.aborted) reject(signal.reason);
+      else request.send(file);
+    });
+  }
+
   /** Yield the objects of a reply of lines of JSON. Raises `ApiError` for a line with an `error`. */
   async *lines<T>(path: string, options: RequestOptions = {}): AsyncGenerator<T> {
     const response = await this.fetch(path, options);

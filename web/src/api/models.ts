@@ -1,4 +1,4 @@
-import { client } from "./client";
+import { ApiError, client } from "./client";
 import type { CreateModel, ModelShow, ModelTag, Running, TransferProgress, Version } from "./types";
 
 export const getVersion = (): Promise<Version> => client.json("api/version");
@@ -38,6 +38,21 @@ export const loadModel = (
 export const unloadModel = (model: string): Promise<void> =>
   client.run("api/generate", { json: { model, keep_alive: 0, stream: false } });
 
+/** Whether the server has a file, by its digest. */
+export async function hasBlob(digest: string, signal?: AbortSignal): Promise<boolean> {
+  try {
+    await client.run(`api/blobs/${digest}`, { method: "HEAD", signal });
+    return true;
+  } catch (error) {
+    if (error instanceof ApiError && error.isMissing) return false;
+    throw error;
+  }
+}
+
 /** Upload a file for `createModel` under its digest. */
-export const uploadBlob = (digest: string, file: Blob, signal?: AbortSignal): Promise<void> =>
-  client.run(`api/blobs/${digest}`, { body: file, signal });
+export const uploadBlob = (
+  digest: string,
+  file: Blob,
+  signal: AbortSignal,
+  onProgress: (done: number) => void,
+): Promise<void> => client.upload(`api/blobs/${digest}`, file, signal, onProgress);

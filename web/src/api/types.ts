@@ -488,6 +488,9 @@ export interface CreateModel {
   parameters?: Record<string, unknown>;
   messages?: { role: string; content: string }[];
   quantize?: string;
+  renderer?: string;
+  parser?: string;
+  requires?: string;
 }
 
 export interface Version {

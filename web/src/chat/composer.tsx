@@ -1,4 +1,4 @@
-import { signal, useSignal } from "@preact/signals";
+import { signal, useSignal, useSignalEffect } from "@preact/signals";
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import { messageOf } from "../api/client";
 import { enterSends } from "../state/preferences";
@@ -19,7 +19,6 @@ import { isPicture } from "./request";
 import { fitHeight } from "./text_area";
 
 const AREA_ID = "composer-text";
-const SAVE_MS = 250;
 
 /** Raised to put a text into the composer that is shown. */
 const given = signal<{ text: string } | null>(null);
@@ -60,21 +59,11 @@ export function Composer({ chat }: { chat: Conversation }) {
     }
   }, []);
 
-  // A draft outlives a reload, also one that comes right after the last key.
-  const save = useRef(() => {});
-  save.current = () => writeDraft(chat.id.peek(), { text: text.peek(), files: attachments.files });
-  useEffect(() => {
-    const timer = setTimeout(() => save.current(), SAVE_MS);
-    return () => clearTimeout(timer);
-  }, [text.value, files]);
-  useEffect(() => {
-    const leave = () => save.current();
-    addEventListener("pagehide", leave);
-    return () => {
-      removeEventListener("pagehide", leave);
-      save.current();
-    };
-  }, []);
+  useSignalEffect(() => {
+    const list = attachments.list.value;
+    const ready = list.flatMap((each) => (each.file === null ? [] : [each.file]));
+    writeDraft(chat.id.peek(), { text: text.value, files: ready });
+  });
 
   const put = (value: string) => {
     text.value = value;

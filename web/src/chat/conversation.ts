@@ -33,7 +33,11 @@ const NO_PREFIX = { thinking: "", text: "" };
 /** Whether answers are asked for with the probabilities of their tokens. */
 export const looksInside = signal(false);
 
+let last = 0;
+
 export class Conversation {
+  /** Tells it apart from others, also before it has an id. */
+  readonly key = ++last;
   readonly id = signal<string | null>(null);
   readonly head = signal<ChatHead | null>(null);
   readonly tree = signal(NO_MESSAGES);
@@ -309,9 +313,10 @@ export class Conversation {
   private noteHead(): void {
     const head = this.head.peek();
     if (head === null) return;
-    const first = this.path
-      .peek()
-      .find((message) => message.role === "user" && message.content.trim() !== "");
+    // As on the server: the chat is called after its first question.
+    const first = [...this.tree.peek().byId.values()].find(
+      (message) => message.role === "user" && message.content.trim() !== "",
+    );
     const line = first?.content.trim().split(/\s*\n/, 1)[0] ?? "";
     const title = head.titled || line === "" ? head.title : [...line].slice(0, 80).join("");
     const next = { ...head, title, updated: Date.now() / 1000, model: this.model.peek() };

@@ -65,11 +65,6 @@ export function Inside({ chat, message, inside }: { chat: Conversation; message:
   return (
     <div class="inside">
       <Legend />
-      {inside.prefix.text !== "" && (
-        <span class="inside-prefix" dir="auto">
-          {inside.prefix.text}
-        </span>
-      )}
       {/* biome-ignore lint/a11y/useSemanticElements: tokens are a text, and a group of controls */}
       <div
         ref={text}
@@ -91,6 +86,7 @@ export function Inside({ chat, message, inside }: { chat: Conversation; message:
         onFocusOut={leave}
         onKeyDown={onKeyDown}
       >
+        {inside.prefix.text !== "" && <span class="inside-prefix">{inside.prefix.text}</span>}
         {chunks.map((chunk, index) => (
           <Chunk
             key={index}
@@ -108,8 +104,8 @@ export function Inside({ chat, message, inside }: { chat: Conversation; message:
           onEnter={stay}
           onLeave={leave}
           onClose={() => {
-            shown.value = null;
             go(now.index);
+            shown.value = null; // the focus has shown it again
           }}
           onChoose={(alternative) => {
             shown.value = null;

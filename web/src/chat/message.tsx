@@ -57,7 +57,7 @@ function SideBySide(props: { chat: Conversation; chosen: Message; answers: Messa
         </Button>
       </div>
       {/* biome-ignore lint/a11y/noNoninteractiveTabindex: it is scrolled by the keyboard */}
-      <div class="beside-answers" tabIndex={0} role="region" aria-label="Answers side by side">
+      <section class="beside-answers" tabIndex={0} aria-label="Answers side by side">
         {answers.map((answer, index) => (
           <div key={answer.id} class={classes("beside-answer", answer.id === chosen.id && "chosen")}>
             <div class="beside-answer-head">
@@ -77,7 +77,7 @@ function SideBySide(props: { chat: Conversation; chosen: Message; answers: Messa
             <One chat={chat} message={answer} isLast={isLast && answer.id === chosen.id} isBeside />
           </div>
         ))}
-      </div>
+      </section>
     </section>
   );
 }
@@ -366,6 +366,7 @@ function Actions({ chat, message, isRunning, isBeside, onEdit }: ActionsProps) {
   const parts: ComponentChildren[] = [];
   if (siblings.length > 1 && !isBeside) {
     parts.push(
+      // biome-ignore lint/a11y/useSemanticElements: a fieldset is for fields
       <span key="branches" class="branches" role="group" aria-label="Branches">
         <IconButton
           size="s"
@@ -374,7 +375,8 @@ function Actions({ chat, message, isRunning, isBeside, onEdit }: ActionsProps) {
           disabled={at === 0}
           onClick={() => chat.showBeside(message.id, -1)}
         />
-        <span class="numbers" aria-label={`Branch ${at + 1} of ${siblings.length}`}>
+        <span class="numbers branch-count">
+          <span class="visually-hidden">Branch </span>
           {at + 1}/{siblings.length}
         </span>
         <IconButton
@@ -426,6 +428,7 @@ function Actions({ chat, message, isRunning, isBeside, onEdit }: ActionsProps) {
   }
   if (parts.length === 0) return null;
   return (
+    // biome-ignore lint/a11y/useSemanticElements: a fieldset is for fields
     <div class="message-actions" role="group" aria-label="Actions for the message">
       {parts}
     </div>

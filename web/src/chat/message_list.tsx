@@ -16,7 +16,7 @@ const AT_END = 48;
 
 /** The branch that is shown. Only what is near the screen is drawn. */
 export function MessageList({ chat }: { chat: Conversation }) {
-  const scroller = useRef<HTMLDivElement>(null);
+  const scroller = useRef<HTMLElement>(null);
   const column = useRef<HTMLDivElement>(null);
   const follows = useRef(true);
   const showsJump = useSignal(false);
@@ -76,7 +76,7 @@ export function MessageList({ chat }: { chat: Conversation }) {
   return (
     <div class="chat-scroller">
       {/* biome-ignore lint/a11y/noNoninteractiveTabindex: it is scrolled by the keyboard */}
-      <div ref={scroller} class="chat-scroll" tabIndex={0} role="region" aria-label="Conversation">
+      <section ref={scroller} class="chat-scroll" tabIndex={0} aria-label="Conversation">
         <div ref={column} class="chat-column">
           {chunks.map((messages, index) => (
             <Chunk
@@ -111,7 +111,7 @@ export function MessageList({ chat }: { chat: Conversation }) {
             )
           )}
         </div>
-      </div>
+      </section>
       {showsJump.value && (
         <IconButton class="jump" kind="plain" icon={ArrowDown} label="To the end" onClick={toEnd} />
       )}

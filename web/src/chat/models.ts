@@ -3,6 +3,7 @@ import { isAbort, messageOf } from "../api/client";
 import { listModels, showModel } from "../api/models";
 import type { ModelShow, ModelTag } from "../api/types";
 import { defaultModel } from "../state/preferences";
+import { route } from "../state/router";
 import { stored } from "../state/stored";
 
 /** Models that can chat, as the server listed them last; null before. */
@@ -38,7 +39,10 @@ export function loadModels(): Promise<void> {
 /** The model that a new chat begins with, or "". */
 export const firstModel = computed(() => {
   const names = models.value?.map((model) => model.name) ?? [];
-  for (const wanted of [defaultModel.value, lastModel.value]) if (names.includes(wanted)) return wanted;
+  // "#/chat?model=NAME" is how other views begin a chat with a model.
+  const { view, query } = route.value;
+  const asked = view === "chat" ? (query.model ?? "") : "";
+  for (const wanted of [asked, defaultModel.value, lastModel.value]) if (names.includes(wanted)) return wanted;
   return names[0] ?? "";
 });
 

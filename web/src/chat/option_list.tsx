@@ -30,11 +30,11 @@ export function OptionList({ chat }: { chat: Conversation }) {
   }, [model]);
 
   const { options, fields } = chat.settings.value;
-  const valueOf = (option: Option) => (option.isField ? fields : options)[option.name];
+  const given = (option: Option) => (option.isField ? fields : options)[option.name];
   const words = search.value.trim().toLowerCase();
   const wanted = OPTIONS.filter((option) => {
     if (words !== "") return `${option.name} ${option.label} ${option.meaning}`.toLowerCase().includes(words);
-    return showsAll.value || option.common || valueOf(option) !== undefined;
+    return showsAll.value || option.common || given(option) !== undefined;
   });
   const change = (option: Option, value: unknown) => {
     const name = option.isField ? "fields" : "options";
@@ -63,7 +63,7 @@ export function OptionList({ chat }: { chat: Conversation }) {
               <OptionRow
                 key={option.name}
                 option={option}
-                value={valueOf(option)}
+                value={given(option)}
                 own={own.value.get(option.name)}
                 onChange={(value) => change(option, value)}
               />
@@ -127,11 +127,12 @@ function OptionRow({ option, value, own, onChange }: RowProps) {
   return (
     <div class={classes("option", value !== undefined && "changed")}>
       <div class="option-head">
-        <label for={id} class="field-label">
-          {option.label}
-        </label>
-        <code class="option-name">{option.name}</code>
-        <span class="grow" />
+        <div class="grow">
+          <label for={id} class="field-label">
+            {option.label}
+          </label>
+          <code class="option-name">{option.name}</code>
+        </div>
         {value !== undefined && (
           <IconButton
             size="s"

@@ -86,7 +86,8 @@ class Reduction {
         state.prompt = { done: event.done, total: event.total, cached: event.cached };
         return;
       case "delta":
-        return this.add(event);
+        this.add(event);
+        return;
       case "done": {
         const { reason, stats, warnings } = event;
         const answer = this.answer(event.sample);

@@ -57,7 +57,7 @@ export function ChatView({ id }: { id: string | null }) {
     if (id !== null) forget(id);
     version.value += 1;
   };
-  return <Shown key={id ?? "new"} chat={chat} onRetry={retry} />;
+  return <Shown key={chat.key} chat={chat} onRetry={retry} />;
 }
 
 function Shown({ chat, onRetry }: { chat: Conversation; onRetry: () => void }) {

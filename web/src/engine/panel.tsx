@@ -24,10 +24,9 @@ export function Panel({ title, about, children, table, wide, side }: PanelProps)
   return (
     <section class={classes("panel card", wide && "wide")} aria-labelledby={id}>
       <header class="panel-head">
-        <div class="grow">
-          <h2 id={id}>{title}</h2>
-          <p class="panel-about">{about}</p>
-        </div>
+        <h2 id={id} class="grow">
+          {title}
+        </h2>
         {side}
         {table && (
           <Button
@@ -44,6 +43,7 @@ export function Panel({ title, about, children, table, wide, side }: PanelProps)
           </Button>
         )}
       </header>
+      <p class="panel-about">{about}</p>
       {table && asTable.value ? table() : children}
     </section>
   );

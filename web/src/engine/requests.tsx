@@ -20,7 +20,6 @@ export function Requests({ state }: { state: Live }) {
   const waiting = Object.entries(state.waiting_for_load).filter(([, number]) => number > 0);
   return (
     <Panel
-      wide
       title="Requests"
       about="What clients of this server are waiting for, from arrival to the last token."
       side={<span class="panel-side">{plural(state.requests.length, "request")}</span>}

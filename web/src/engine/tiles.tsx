@@ -8,6 +8,9 @@ const SECONDS = 5;
 /** Return a speed: 0.4, 12.3, 146, 2,310. */
 export const speed = (value: number): string => (value > 0 && value < 99.5 ? value.toFixed(1) : count(value));
 
+const stepTime = (seconds: number): string =>
+  seconds < 0.00995 ? `${(seconds * 1000).toFixed(1)} ms` : duration(seconds);
+
 export function Tiles({ model, history }: { model: LiveModel; history: History | undefined }) {
   const now = recent(history, SECONDS);
   const used = model.caches.reduce((sum, cache) => sum + cache.used, 0);
@@ -23,7 +26,7 @@ export function Tiles({ model, history }: { model: LiveModel; history: History |
     ],
     [
       "Step",
-      now.step_s === null ? "–" : duration(now.step_s),
+      now.step_s === null ? "–" : stepTime(now.step_s),
       "",
       "Time of one pass of the batch through the model",
     ],

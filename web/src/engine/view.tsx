@@ -12,6 +12,7 @@ import { Notice } from "../ui/notice";
 import { Progress, Spinner } from "../ui/progress";
 import { Caches } from "./caches";
 import { connection, engine, histories, paused, refusal, useFeed } from "./feed";
+import type { History } from "./history";
 import { Machine, Runners } from "./machine";
 import { Panel } from "./panel";
 import { Prefixes } from "./prefixes";
@@ -76,17 +77,18 @@ export function EngineView() {
 }
 
 function Shown({ state, model }: { state: Live; model: LiveModel | undefined }) {
+  const history = histories.value[model?.name ?? ""];
+  const steps = model?.state === "ready" ? model.steps : null;
   return (
     <>
-      {model === undefined ? (
-        <Nothing />
-      ) : model.state === "loading" ? (
-        <Loading model={model} />
-      ) : (
-        <Work state={state} model={model} />
-      )}
+      {model === undefined && <Nothing />}
+      {model?.state === "loading" && <Loading model={model} />}
+      {model?.state === "ready" && steps === null && <Silent model={model} />}
+      {model && steps && <Tiles model={model} history={history} />}
       <div class="panels">
+        {model && steps && <Work model={model} history={history} now={state.time} />}
         <Requests state={state} />
+        {steps && <Drafts history={history} steps={steps} now={state.time} />}
         <Machine state={state} />
         <Runners state={state} />
       </div>
@@ -94,42 +96,38 @@ function Shown({ state, model }: { state: Live; model: LiveModel | undefined }) 
   );
 }
 
-function Work({ state, model }: { state: Live; model: LiveModel }) {
-  const history = histories.value[model.name];
+function Work({ model, history, now }: { model: LiveModel; history: History | undefined; now: number }) {
   const chosen = useSignal<number | null>(null);
   // A sequence that has left cannot stand out.
   useEffect(() => {
     if (chosen.value !== null && !model.sequences.some(({ row }) => row === chosen.value))
       chosen.value = null;
   }, [model.sequences]);
-  if (model.steps === null) {
-    return (
-      <Notice>
-        {model.engine === "puna"
-          ? "The engine has not told of its work yet."
-          : `${model.name} runs on ${model.engine || "another engine"}, which does not tell of its steps. Only Puna's own engine does.`}
-      </Notice>
-    );
-  }
   return (
     <>
-      <Tiles model={model} history={history} />
-      <div class="panels">
-        <Speed history={history} now={state.time} />
-        <StepTime history={history} now={state.time} />
-        <Panel
-          wide
-          title="Sequences"
-          about="Every prompt being answered is a sequence; all of them advance together in one batch, step by step."
-          side={<span class="panel-side">{plural(model.parallel, "slot")}</span>}
-        >
-          <SequenceTable model={model} />
-        </Panel>
-        <Caches model={model} chosen={chosen} />
-        <Prefixes model={model} />
-        <Drafts history={history} steps={model.steps} now={state.time} />
-      </div>
+      <Speed history={history} now={now} />
+      <StepTime history={history} now={now} />
+      <Panel
+        wide
+        title="Sequences"
+        about="Every prompt being answered is a sequence; all of them advance together in one batch, step by step."
+        side={<span class="panel-side">{plural(model.parallel, "slot")}</span>}
+      >
+        <SequenceTable model={model} />
+      </Panel>
+      <Caches model={model} chosen={chosen} />
+      <Prefixes model={model} />
     </>
+  );
+}
+
+function Silent({ model }: { model: LiveModel }) {
+  return (
+    <Notice>
+      {model.engine === "puna"
+        ? "The engine has not told of its work yet."
+        : `${model.name} runs on ${model.engine || "another engine"}, which does not tell of its steps. Only Puna's own engine does.`}
+    </Notice>
   );
 }
 

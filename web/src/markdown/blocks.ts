@@ -126,13 +126,15 @@ class Work {
     const { mode } = this;
     switch (mode.kind) {
       case "none":
-        return this.start(line);
+        this.start(line);
+        return;
       case "code":
         this.open += line;
         if (closes(line, mode.fence)) this.close(codeBlock(this.open, mode.fence, true));
         return;
       case "math":
-        return this.inMath(line, mode.close);
+        this.inMath(line, mode.close);
+        return;
       case "indented":
         if (INDENT.test(line) || isBlank(line)) this.open += line;
         else {
@@ -141,7 +143,8 @@ class Work {
         }
         return;
       case "list":
-        return this.inList(line, mode);
+        this.inList(line, mode);
+        return;
       case "paragraph":
         if (isBlank(line)) {
           this.open += line;
@@ -161,7 +164,10 @@ class Work {
       this.mode = { kind: "code", fence };
       return;
     }
-    if (HEADING.test(line) || RULE.test(line)) return this.closeText();
+    if (HEADING.test(line) || RULE.test(line)) {
+      this.closeText();
+      return;
+    }
     const math = mathOf(line);
     if (math !== null) {
       if (math.text === null) this.mode = { kind: "math", close: math.close };
@@ -178,7 +184,8 @@ class Work {
     // TeX has no empty lines in a formula, so this was none.
     if (isBlank(line)) {
       this.open += line;
-      return this.closeText();
+      this.closeText();
+      return;
     }
     this.open += line;
     const at = line.indexOf(close);
@@ -211,7 +218,8 @@ class Work {
       const isItem = ITEM.test(line) && !RULE.test(line);
       if (isItem ? this.open.length > LONG_LIST : mode.blank || interrupts(line)) {
         this.closeText();
-        return this.start(line);
+        this.start(line);
+        return;
       }
     }
     this.open += line;

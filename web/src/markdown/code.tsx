@@ -87,7 +87,8 @@ export function CodeBlock({ text, info, growing = false }: CodeProps) {
       {shows.value && artifact !== null ? (
         <Artifact html={artifact} title={label} />
       ) : (
-        <pre class={classes("code-body", wraps.value && "wraps")} tabIndex={0} aria-label={`Code, ${label}`}>
+        // biome-ignore lint/a11y/noNoninteractiveTabindex: long lines are scrolled by the keyboard
+        <pre class={classes("code-body", wraps.value && "wraps")} tabIndex={0}>
           <code>
             {chunksOf(lines).map((chunk, index) => (
               <Chunk key={index} lines={chunk} />

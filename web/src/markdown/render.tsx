@@ -86,7 +86,7 @@ function table(token: Tokens.Table, key: number): ComponentChildren {
   };
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: a wide table is scrolled by the keyboard
-    <div key={key} class="table-scroll" tabIndex={0} role="region" aria-label="Table">
+    <section key={key} class="md-table" tabIndex={0} aria-label="Table">
       <table dir="auto">
         <thead>
           <tr>
@@ -109,7 +109,7 @@ function table(token: Tokens.Table, key: number): ComponentChildren {
           ))}
         </tbody>
       </table>
-    </div>
+    </section>
   );
 }
 

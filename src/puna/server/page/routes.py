@@ -247,8 +247,8 @@ def _presets(page: PageService) -> list[Route]:
 
     return [
         route("/api/puna/presets", presets, "GET", gives=Presets),
-        route("/api/puna/presets/{name}", put, "PUT", takes=PresetBody, content_type=NOTHING),
-        route("/api/puna/presets/{name}", delete, "DELETE", content_type=NOTHING),
+        route("/api/puna/presets/{name:path}", put, "PUT", takes=PresetBody, content_type=NOTHING),
+        route("/api/puna/presets/{name:path}", delete, "DELETE", content_type=NOTHING),
     ]
 
 
