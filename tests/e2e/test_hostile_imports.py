@@ -89,6 +89,8 @@ def test_hostile_import_holds_up_nobody_else(attacked: Server, name: str) -> Non
     data = make()
     with canary(attacked, "/api/puna/chats", model="tiny") as others:
         reply = post(attacked, data)
+        while len(others.took_s) < 3:  # it took less time than one answer to the others
+            reply = post(attacked, data)
     others.check(_WITHIN_S)
     if isinstance(expected, str):
         assert reply.status_code == 400

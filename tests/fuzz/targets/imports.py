@@ -52,6 +52,7 @@ def fuzz(dice: random.Random, folder: Path) -> None:
     for found in read_chats(data):
         if isinstance(found, ReadChat):
             digest(found)
+            assert all(file.id in found.contents for each in found.messages for file in each.files)
             for place, message in enumerate(found.messages):
                 assert message.parent is None or message.parent < place
             assert found.leaf is None or found.leaf < len(found.messages)

@@ -94,9 +94,11 @@ async def _keep(page: PageService, chat: ReadChat, digest: str) -> None:
     if number is None:
         raise RequestError("it has been imported before")
     ids = [chats.new_id() for _ in chat.messages]
+    kept: set[str] = set()
     try:
         for batch in _batches(chat.messages):
-            drafts = [(ids[place], await _draft(page, chat.messages[place], ids)) for place in batch]
+            await _add_files(page, chat, batch, kept)
+            drafts = [(ids[place], _draft(chat.messages[place], ids)) for place in batch]
             await page.with_history(chats.add_imported, number, drafts)
     except PunaError:
         with contextlib.suppress(PunaError):
@@ -118,12 +120,16 @@ def _batches(messages: list[ReadMessage]) -> Iterator[range]:
         yield range(begin, len(messages))
 
 
-async def _draft(page: PageService, message: ReadMessage, ids: list[str]) -> MessageDraft:
+async def _add_files(page: PageService, chat: ReadChat, batch: range, kept: set[str]) -> None:
+    """Keep the files of these messages that are not in `kept`."""
+    for file in (file for place in batch for file in chat.messages[place].files):
+        if file.id not in kept:
+            kept.add(file.id)
+            await page.with_history(chats.add_file, file.name, file.type, chat.contents[file.id])
+
+
+def _draft(message: ReadMessage, ids: list[str]) -> MessageDraft:
     """Return a message to be added, whose files are kept already."""
-    files = []
-    for file in message.files:
-        kept = await page.with_history(chats.add_file, file.name, file.type, file.data)
-        files.append((kept.id, file.name[: chats.MAX_TITLE]))
     return MessageDraft(
         parent=None if message.parent is None else ids[message.parent],
         role=message.role,
@@ -132,7 +138,7 @@ async def _draft(page: PageService, message: ReadMessage, ids: list[str]) -> Mes
         calls=message.calls,
         tool_name=message.tool_name,
         tool_call_id=message.tool_call_id,
-        files=files,
+        files=[(file.id, file.name[: chats.MAX_TITLE]) for file in message.files],
         model=message.model,
         stats=message.stats,
         error=message.error,

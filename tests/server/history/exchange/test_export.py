@@ -94,7 +94,7 @@ def tree(chat: StoredChat | ReadChat) -> dict[str, Any]:
         fields["parent"] = place(each.parent)
         fields["state"] = "stopped" if each.state == "running" else each.state
         fields["files"] = [
-            (file.name, file.type, CONTENTS[file.id] if isinstance(file, StoredFile) else file.data)
+            (file.name, file.type, (chat.contents if isinstance(chat, ReadChat) else CONTENTS)[file.id])
             for file in each.files
         ]
         messages.append(fields)
@@ -152,3 +152,18 @@ def test_markdown_has_the_shown_branch_alone() -> None:
 def test_fence_is_longer_than_those_in_the_code() -> None:
     assert fenced("a ```` b").startswith("`````\n")
     assert fenced("a").startswith("```\n")
+
+
+def test_file_without_its_content_is_named_in_its_message() -> None:
+    file = StoredFile("0" * 64, "fox.png", "image/png", 1)
+    message = StoredMessage(id="m", parent=None, role="user", content="Why?", files=[file], created=1.0)
+    chat = StoredChat(
+        id="c", title="t", titled=True, created=1.0, updated=1.0, pinned=False, folder="", tags=[],
+        model="", settings={}, leaf="m", messages=[message],
+    )  # fmt: skip
+    [found] = read_chats(ours.BEGIN + ours.chat_begin(chat) + ours.CHAT_END + ours.END)
+    assert isinstance(found, ReadChat)
+    assert (found.messages[0].content, found.messages[0].files) == (
+        "Why?\n\n[fox.png: not in the export]",
+        [],
+    )

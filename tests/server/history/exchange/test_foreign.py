@@ -56,7 +56,7 @@ def test_open_webui_chat_keeps_branches_thoughts_calls_files_and_errors() -> Non
     assert (chat.title, chat.created, chat.updated) == ("Owls", 1_700_000_000.0, 1_700_000_200.0)
     assert (chat.pinned, chat.tags, chat.settings) == (True, ["birds"], {"system": "Be brief."})
     question, answer, failed = chat.messages
-    assert [(each.name, each.type, each.data) for each in question.files] == [
+    assert [(each.name, each.type, chat.contents[each.id]) for each in question.files] == [
         ("image", "image/png", b"\x89PNG\r"),
         ("owls.txt", "text/plain", b"Owls."),
     ]

@@ -14,6 +14,7 @@ from puna.server.history.exchange.trees import (
     ROLES,
     ReadChat,
     ReadMessage,
+    absent,
     last_model,
     latest,
     parents_first,
@@ -142,7 +143,7 @@ def _message(message: _Message, above: _Place) -> ReadMessage | None:
     calls = [StoredCall("", message.recipient or "", _arguments(text))] if is_call else []
     text = "" if is_call else _shown(content, text)
     lines = [text] if text else []
-    lines += [f"[{name}: not in the export]" for name in _attachments(metadata.attachments)]
+    lines += [absent(name) for name in _attachments(metadata.attachments)]
     if not lines and not calls:
         return None
     return ReadMessage(
@@ -176,7 +177,7 @@ def _part(part: Any) -> str:
     if text := text_of(part.get("text")):  # what was said aloud
         return text
     kind = text_of(part.get("content_type")).partition("_")[0]
-    return f"[{kind}: not in the export]" if kind else ""
+    return absent(kind) if kind else ""
 
 
 def _shown(content: dict[str, Any], text: str) -> str:

@@ -17,6 +17,8 @@ from puna.server.history.exchange.trees import (
     ReadChat,
     ReadFile,
     ReadMessage,
+    absent,
+    keep,
     last_model,
     latest,
     parents_first,
@@ -89,7 +91,8 @@ def _chat(chat: _Chat) -> ReadChat:
     kept = {id: each for id, each in history.messages.items() if each.role in ROLES}
     order = parents_first({id: each.parentId for id, each in kept.items()})
     places = {id: place for place, id in enumerate(order)}
-    messages = [_message(kept[id], places) for id in order]
+    contents: dict[str, bytes] = {}
+    messages = [_message(kept[id], places, contents) for id in order]
     leaf = places.get(history.currentId or "", len(messages) - 1 if messages else None)
     created = time_s(chat.created_at) or time_s(inner.timestamp)
     models = [text_of(each) for each in inner.models] if isinstance(inner.models, list) else []
@@ -103,6 +106,7 @@ def _chat(chat: _Chat) -> ReadChat:
         tags=tags_of(chat.meta.tags if chat.meta is not None else inner.tags),
         model=last_model(messages) or next(iter(models), ""),
         settings={"system": system} if (system := _system(inner)) else {},
+        contents=contents,
     )
 
 
@@ -110,12 +114,12 @@ def _system(chat: _Inner) -> str:
     return text_of(_object(chat.params).get("system")) or text_of(chat.system)
 
 
-def _message(message: _Message, places: dict[str, int]) -> ReadMessage:
+def _message(message: _Message, places: dict[str, int], contents: dict[str, bytes]) -> ReadMessage:
     content, thinking, calls = text_of(message.content), "", list[StoredCall]()
     role = ROLES[message.role]
     if role == "assistant":
         content, thinking, calls = _parted(content)
-    files, missing = _files(message.files)
+    files, missing = _files(message.files, contents)
     error = _error(message.error)
     return ReadMessage(
         parent=None if message.parentId is None else places.get(message.parentId),
@@ -175,20 +179,20 @@ def _unescaped(text: str) -> str:
     return text
 
 
-def _files(given: Any) -> tuple[list[ReadFile], list[str]]:
-    """Return the files whose contents there are, and notes of the others."""
+def _files(given: Any, contents: dict[str, bytes]) -> tuple[list[ReadFile], list[str]]:
+    """Return the files whose contents there are, which go into `contents`, and notes of the others."""
     found, missing = list[ReadFile](), list[str]()
     for each in given if isinstance(given, list) else ():
         if not isinstance(each, dict):
             continue
         name = title_of(each.get("name")) or "image"
         data = _object(_object(each.get("file")).get("data"))
-        if (file := _data_url(text_of(each.get("url")), name)) is not None:
-            found.append(file)
+        if (file := _data_url(text_of(each.get("url")))) is not None:
+            found.append(ReadFile(keep(contents, file[1]), name, file[0]))
         elif text := text_of(data.get("content")):
-            found.append(ReadFile(name, "text/plain", text.encode(errors="replace")))
+            found.append(ReadFile(keep(contents, text.encode(errors="replace")), name, "text/plain"))
         else:
-            missing.append(f"[{name}: not in the export]")
+            missing.append(absent(name))
     return found, missing
 
 
@@ -196,7 +200,8 @@ def _object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _data_url(url: str, name: str) -> ReadFile | None:
+def _data_url(url: str) -> tuple[str, bytes] | None:
+    """Return the media type and the content of a file that stands in an address; None for another."""
     head, comma, data = url.partition(",")
     kind, _, encoding = head.removeprefix("data:").partition(";")
     if not comma or not head.startswith("data:") or not encoding.endswith("base64"):
@@ -205,7 +210,7 @@ def _data_url(url: str, name: str) -> ReadFile | None:
         content = base64.b64decode(data)
     except (binascii.Error, ValueError):
         return None
-    return ReadFile(name, kind if _MEDIA_TYPE.fullmatch(kind) else "application/octet-stream", content)
+    return kind if _MEDIA_TYPE.fullmatch(kind) else "application/octet-stream", content
 
 
 def _error(given: Any) -> str | None:

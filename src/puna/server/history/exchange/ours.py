@@ -14,6 +14,8 @@ from puna.server.history.exchange.trees import (
     ReadFile,
     ReadMessage,
     UnreadableError,
+    absent,
+    keep,
     parents_first,
     time_s,
 )
@@ -91,20 +93,20 @@ _decoder = msgspec.json.Decoder(_Chat)
 def read_chat(text: bytes | memoryview) -> ReadChat:
     """Return the chat of a part of an export. Raises UnreadableError, msgspec.DecodeError."""
     chat = _decoder.decode(text)
-    contents = {id: _content(id, each) for id, each in chat.files.items()}
+    contents: dict[str, bytes] = {}
+    ids = {id: keep(contents, _content(id, each)) for id, each in chat.files.items()}
     by_id = {each.id: each for each in chat.messages}
     places = {id: place for place, id in enumerate(parents_first({id: m.parent for id, m in by_id.items()}))}
     messages = []
     for id in places:
         message = by_id[id]
-        files = [
-            ReadFile(each.name, each.type, contents[each.id]) for each in message.files if each.id in contents
-        ]
+        files = [ReadFile(ids[each.id], each.name, each.type) for each in message.files if each.id in ids]
+        notes = [absent(each.name) for each in message.files if each.id not in ids]
         messages.append(
             ReadMessage(
                 parent=None if message.parent is None else places.get(message.parent),
                 role=message.role,
-                content=message.content,
+                content="\n\n".join((message.content, *notes)),
                 thinking=message.thinking,
                 calls=message.calls,
                 tool_name=message.tool_name,
@@ -128,6 +130,7 @@ def read_chat(text: bytes | memoryview) -> ReadChat:
         tags=chat.tags,
         model=chat.model,
         settings=chat.settings,
+        contents=contents,
     )
 
 

@@ -28,11 +28,11 @@ _LATEST_S: Final = 1e11  # the year 5138
 
 
 class ReadFile(msgspec.Struct, frozen=True):
-    """A file of a message, with its content."""
+    """A file of a message; `id` is the SHA-256 of its content."""
 
+    id: str
     name: str
     type: str
-    data: bytes
 
 
 class ReadMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +54,7 @@ class ReadMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReadChat(msgspec.Struct, frozen=True, kw_only=True):
-    """A chat; `leaf` is the place of the last message shown."""
+    """A chat with the contents of its files by id; `leaf` is the place of the last message shown."""
 
     title: str
     created: float
@@ -66,6 +66,7 @@ class ReadChat(msgspec.Struct, frozen=True, kw_only=True):
     tags: list[str] = []
     model: str = ""
     settings: dict[str, Any] = {}
+    contents: dict[str, bytes] = {}
 
 
 class UnreadableError(Exception):
@@ -75,6 +76,18 @@ class UnreadableError(Exception):
 def digest(chat: ReadChat) -> str:
     """Return what tells whether a chat has been imported before."""
     return hashlib.sha256(msgspec.msgpack.encode(chat, order="deterministic")).hexdigest()
+
+
+def keep(contents: dict[str, bytes], data: bytes) -> str:
+    """Add the content of a file, and return its id."""
+    id = hashlib.sha256(data).hexdigest()
+    contents[id] = data
+    return id
+
+
+def absent(name: str) -> str:
+    """Return the note for a file whose content an export does not have."""
+    return f"[{name}: not in the export]"
 
 
 def parents_first(parents: Mapping[str, str | None]) -> list[str]:
