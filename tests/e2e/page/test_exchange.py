@@ -145,9 +145,8 @@ def test_exports_hold_only_the_chats_of_the_key(tmp_path: Path) -> None:
             assert reader.post("/api/puna/import", content=b"[]").status_code == 403
 
 
-def test_without_a_history_nothing_is_exported_or_imported(servers: Any) -> None:
-    server: Server = servers(PUNA_HISTORY="off")
-    with server.http as http:
+def test_without_a_history_nothing_is_exported_or_imported(tmp_path: Path) -> None:
+    with running(tmp_path, PUNA_HISTORY="off") as server, server.http as http:
         for reply in (http.get("/api/puna/export"), http.post("/api/puna/import", content=file_of(CHATGPT))):
             assert reply.status_code == 400
             assert "keeps no chats" in reply.json()["error"]

@@ -8,7 +8,7 @@ import signal
 import socket
 import ssl
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -34,9 +34,16 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shown(servers: Callable[..., Server], page: Path) -> Iterator[httpx.Client]:
-    """A client of a server with the page."""
-    with servers(PUNA_PAGE=str(page)).http as http:
+def showing(tmp_path_factory: pytest.TempPathFactory, page: Path) -> Iterator[Server]:
+    """A server with the page."""
+    with running(tmp_path_factory.mktemp("models"), PUNA_PAGE=str(page)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def shown(showing: Server) -> Iterator[httpx.Client]:
+    """A client of the server with the page."""
+    with showing.http as http:
         yield http
 
 
@@ -120,12 +127,10 @@ def test_assets_stay_in_the_browser_and_come_packed(shown: httpx.Client) -> None
         "/secret",
     ],
 )
-def test_nothing_but_the_pages_own_files_is_sent(
-    servers: Callable[..., Server], page: Path, path: str
-) -> None:
+def test_nothing_but_the_pages_own_files_is_sent(showing: Server, page: Path, path: str) -> None:
     (page.parent / "secret").write_text("classified")
     (page / "secret").write_text("classified")
-    address = urlsplit(servers(PUNA_PAGE=str(page)).url)
+    address = urlsplit(showing.url)
     # Clients would tidy the path.
     with socket.create_connection((address.hostname, address.port), timeout=PATIENCE_S) as client:
         client.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
@@ -147,8 +152,8 @@ def test_page_that_is_not_built_says_how_to_build_it_and_is_there_once_it_is(tmp
         assert http.get("/assets/main-ABC.js").status_code == 200
 
 
-def test_server_without_a_page_greets_browsers_too(servers: Callable[..., Server]) -> None:
-    with servers(PUNA_PAGE="off").http as http:
+def test_server_without_a_page_greets_browsers_too(tmp_path: Path) -> None:
+    with running(tmp_path, PUNA_PAGE="off") as server, server.http as http:
         assert http.get("/", headers=BROWSER).text == GREETING
         assert http.get("/artifact.html").status_code == 404
 
