@@ -22,7 +22,7 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
 NAMES := .venv/names-$(shell find src -name '*.py' | sort | cksum | tr ' ' '-')
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
-.PHONY: run venv page page-if-possible test test-fast test-thorough test-clients test-schemathesis test-sanitize soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
+.PHONY: run venv page page-if-possible test test-fast test-thorough test-page test-clients test-schemathesis test-sanitize soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
 .PHONY: bench-accuracy bench-architectures bench-embedding bench-prompt-cache bench-sampling bench-speculation bench-structured bench-vision
 .PHONY: docs-clients docs-models demo-vision-evaluation clean distclean help
 
@@ -48,6 +48,9 @@ test-fast: .venv/developed ## run what takes little time and starts no servers: 
 
 test-thorough: .venv/developed ## run the large matrices that `make test` takes samples of, and property tests with new examples
 	$(PYTEST) -m "thorough or hypothesis" --hypothesis-profile random $(PYTEST_ARGS)
+
+test-page: .venv/developed page-if-possible ## drive the page in Chromium, with real servers and models: all that `make test` runs samples of
+	$(PYTEST) -m "page or thorough" tests/page $(PYTEST_ARGS)
 
 test-clients: .venv/developed .venv-clients/installed $(CLIENTS_JS)/node_modules/.installed ## run the clients people have (LangChain, LiteLLM, Vercel's ai, ...) against a server; some 1.1 GB
 	$(BIN)/python -m pytest -m clients tests/clients $(PYTEST_ARGS)

@@ -171,7 +171,7 @@ def visit(
         visitor.context.close()
     if _failed(request.node) or problems:
         print("Pictures of the tabs are in", tmp_path)
-    assert problems == []
+    assert problems == [], "\n".join(problems[:20])
 
 
 @pytest.fixture

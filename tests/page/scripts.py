@@ -57,10 +57,10 @@ HOSTILE: Final = """\
 <img src=x onerror="window.__pwned = 'img'">
 <svg onload="window.__pwned = 'svg'"><animate onbegin="window.__pwned = 'animate'" attributeName=x></svg>
 <iframe srcdoc="<script>parent.__pwned = 'frame'</script>"></iframe>
-<math><mtext><table><mglyph><style><!--</style><img title="--&gt;&lt;img src=1 onerror=window.__pwned='mxss'&gt;">
+<math><mtext><table><mglyph><style><!--</style><img title="--&gt;&lt;img src=1 onerror=__pwned='mxss'&gt;">
 <details open ontoggle="window.__pwned = 'toggle'"><summary>more</summary></details>
 <a href="javascript:window.__pwned = 'link'">harmless</a>
-<form action="https://evil.example/"><input autofocus onfocus="window.__pwned = 'focus'"><button>go</button></form>
+<form action="https://evil.example/"><input autofocus onfocus="__pwned = 'focus'"><button>go</button></form>
 <style>@import url(https://evil.example/style.css); body { display: none }</style>
 <link rel="stylesheet" href="https://evil.example/style.css">
 <meta http-equiv="refresh" content="0;url=https://evil.example/">
@@ -87,6 +87,34 @@ HOSTILE_CALL: Final = call(
     {"city": "</pre><img src=x onerror=\"window.__pwned = 'argument'\">"},
     "<img/src=x/onerror=window.__pwned=1>",
 )
+#: Tries all that a document in a frame might do, and writes down what came of it.
+HOSTILE_ARTEFACT: Final = """\
+```html
+<!doctype html><body><p id="report"></p><script>
+const tries = {
+  page: () => parent.document.title,
+  storage: () => localStorage.length,
+  cookies: () => document.cookie,
+  canary: () => { parent.__pwned = "frame"; },
+  top: () => { top.location.href = "https://evil.example/"; },
+};
+const found = [];
+for (const [name, act] of Object.entries(tries)) {
+  try { act(); found.push(name + " open"); } catch { found.push(name + " closed"); }
+}
+const picture = new Image();
+picture.onerror = () => {
+  found.push("picture closed");
+  const sent = fetch("https://evil.example/").then(() => "net open", () => "net closed");
+  sent.then((net) => { document.querySelector("#report").textContent = [...found, net].join(", "); });
+};
+picture.src = "https://evil.example/picture.png";
+</script>
+```
+"""
+ANSWERS_TO_ARTEFACTS: Final = ", ".join(
+    f"{name} closed" for name in ("page", "storage", "cookies", "canary", "top", "picture", "net")
+)
 HOSTILE_THOUGHT: Final = "<think>\n" + HOSTILE.replace("\n\n", "\n") + "</think>\n\nI thought."
 
 #: By name; the order is that of the triggers.
@@ -102,6 +130,7 @@ _SCRIPTS: Final = {
     "hostile": HOSTILE,
     "hostile call": HOSTILE_CALL,
     "hostile thought": HOSTILE_THOUGHT,
+    "hostile artefact": HOSTILE_ARTEFACT,
 }
 TEXTS: Final = list(_SCRIPTS.values())
 

@@ -86,9 +86,8 @@ class Visitor:
     def store(self, values: dict[str, str]) -> None:
         """Have the browser keep `values` from earlier visits, unless the page has changed them since."""
         for name, value in values.items():
-            self.context.add_init_script(
-                f"try {{ localStorage.getItem({name!r}) ?? localStorage.setItem({name!r}, {value!r}) }} catch {{}}"
-            )
+            keep = f"localStorage.getItem({name!r}) ?? localStorage.setItem({name!r}, {value!r})"
+            self.context.add_init_script(f"try {{ {keep} }} catch {{}}")
 
     def tab(self, place: str = "") -> Tab:
         """Open a tab at a place of the page such as `#/settings`."""
@@ -111,6 +110,7 @@ class Visitor:
         self.context.on("weberror", self._note_error)
         self.context.on("console", self._note_console)
         self.context.on("request", self._note_request)
+        self.context.on("requestfailed", self._note_failure)
         self.context.on("dialog", self._note_dialog)
 
     def _note_error(self, error: WebError) -> None:
@@ -124,6 +124,11 @@ class Visitor:
         self.requested.append(request.url)
         if not request.url.startswith((self.origin + "/", "data:", "blob:")):
             self.problems.append(f"foreign: {request.url}")
+
+    def _note_failure(self, request: Request) -> None:
+        if request.failure == "csp" and (problem := f"foreign: {request.url}") in self.problems:
+            self.problems.remove(problem)  # the policy stopped it before it was sent, and tells of it itself
+            self.requested.remove(request.url)
 
     def _note_dialog(self, dialog: Dialog) -> None:
         self.dialogs.append(dialog.type)
@@ -185,7 +190,7 @@ class Tab:
         items.filter(has_text=action).first.click()
 
     def record(self, selector: str) -> Callable[[], list[str]]:
-        """Note every text that parts with this selector show from now on; returns how to read what was noted."""
+        """Note every text that parts with this selector show; returns how to read what was noted."""
         self.page.evaluate(
             """selector => {
               window.__seen = [];

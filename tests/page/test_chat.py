@@ -14,7 +14,7 @@ from tests.page.scripts import FOUR, SUNNY, THOUGHT, asking_for
 from tests.page.sidebar import Sidebar, add_chat
 from tests.page.tabs import GREEDY, Tab, Visitor
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.page]
 
 SUN = asking_for("sunny", "How is the weather?")
 
@@ -198,8 +198,10 @@ def test_thinking_is_switched_off_and_left_out(chat: Chat) -> None:
     chat.expect_answer(SUNNY)
 
 
-TOOL = """[{"type": "function", "function": {"name": "get_weather", "description": "Weather of a city",
- "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "number"}}}}}]"""
+TOOL = """\
+[{"type": "function", "function": {"name": "get_weather", "description": "Weather of a city", "parameters":
+ {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "number"}}}}}]
+"""
 
 
 def test_called_tool_is_shown_and_its_result_goes_back(chat: Chat) -> None:

@@ -14,7 +14,7 @@ from tests.page.chat import Chat
 from tests.page.scripts import SUNNY, asking_for
 from tests.page.tabs import GREEDY, Tab, Visitor
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.page]
 
 SUN = asking_for("sunny", "How is the weather?")
 

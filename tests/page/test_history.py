@@ -13,7 +13,7 @@ from tests.e2e.servers import Server
 from tests.page.sidebar import Sidebar, add_chat
 from tests.page.tabs import Tab, Visitor
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.page]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tests.e2e.servers import Server
 from tests.page.chat import Chat
 from tests.page.tabs import GREEDY, Visitor
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.page]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tests.page.chat import Chat
 from tests.page.scripts import LONG, asking_for
 from tests.page.tabs import Visitor
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.page]
 
 
 @pytest.fixture

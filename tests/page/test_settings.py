@@ -10,7 +10,7 @@ from playwright.sync_api import Locator, expect
 from tests.e2e.servers import Server
 from tests.page.tabs import Tab, Visitor
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.page]
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tests.page.sidebar import Sidebar, add_chat
 from tests.page.tabs import Tab, Visitor
 from tests.ports import free_port
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.page]
 
 VIEWS = {"#/models": "Models", "#/engine": "Engine", "#/settings": "Settings"}
 

@@ -9,7 +9,10 @@ export class ActiveRun {
   readonly state: Signal<RunState>;
   /** Which attempt to connect again is under way; 0 while connected. */
   readonly attempt = signal(0);
+  /** Settles when all answers are there; the run may go on to name the chat. */
+  readonly answered: Promise<"ended" | "lost">;
   readonly ended: Promise<"ended" | "lost">;
+  private settle: (how: "ended" | "lost") => void = () => {};
   private queue: RunEvent[] = [];
   private isPlanned = false;
   private readonly ending = new AbortController();
@@ -22,7 +25,11 @@ export class ActiveRun {
     readonly model: string,
   ) {
     this.state = signal(begun(messages.length, model));
+    this.answered = new Promise((resolve) => {
+      this.settle = resolve;
+    });
     this.ended = this.follow();
+    void this.ended.then(this.settle);
   }
 
   /** Stop to follow; the run goes on. */
@@ -37,6 +44,7 @@ export class ActiveRun {
     const events = this.queue;
     this.queue = [];
     this.state.value = reduce(this.state.value, events, (performance.now() - this.startedAt) / 1000);
+    if (this.state.value.answers.every((answer) => answer.done !== null)) this.settle("ended");
   }
 
   private async follow(): Promise<"ended" | "lost"> {

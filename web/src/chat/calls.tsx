@@ -13,12 +13,12 @@ export function Calls({ calls }: { calls: readonly Call[] }) {
     <div class="calls">
       {calls.map((call, index) => (
         <section key={call.id || index} class="call" aria-label={`Call of ${call.name}`}>
-          <h3 class="call-name">
+          <p class="call-name">
             <Tool size={15} />
             <span class="truncate" dir="auto">
               {call.name}
             </span>
-          </h3>
+          </p>
           <CodeBlock text={pretty(call.arguments)} info="json" />
         </section>
       ))}

@@ -1,5 +1,6 @@
 // Checks what people type as a format or as tools, before it is sent.
 import type { Settings } from "./chat_settings";
+import { mistakeIn } from "./json_mistake";
 
 export interface CheckedSettings {
   problems: string[];
@@ -47,15 +48,8 @@ export function problemOfFormat({ kind, text }: Settings["format"]): string | nu
 export function parse(text: string): { value: unknown } | { problem: string } {
   try {
     return { value: JSON.parse(text) as unknown };
-  } catch (error) {
-    const message = error instanceof Error ? error.message : String(error);
-    const at = /position (\d+)/.exec(message)?.[1];
-    const said = message
-      .replace(/^JSON\.parse: /, "")
-      .replace(/ \(line \d+ column \d+\)| in JSON at position.*$/g, "");
-    if (at === undefined) return { problem: `${said}.` };
-    const before = text.slice(0, Number(at)).split("\n");
-    return { problem: `line ${before.length}, column ${(before.at(-1)?.length ?? 0) + 1}: ${said}.` };
+  } catch {
+    return { problem: mistakeIn(text) };
   }
 }
 

@@ -218,17 +218,17 @@ function anthropic(request: ChatRequest, { base, keys }: CodeOptions): string {
     if (!["model", "messages", "options", "tools", "think"].includes(name)) left.push(name);
   }
   const system = messages.filter((message) => message.role === "system").map((message) => message.content);
+  // Newer versions of the package have no arguments for these.
+  const sampling = Object.entries({ temperature, top_p, top_k }).filter(([, value]) => value !== undefined);
   const body: Record<string, unknown> = {
     model,
     max_tokens: typeof num_predict === "number" && num_predict > 0 ? num_predict : 4096,
     system: system.length > 0 ? system.join("\n\n") : undefined,
     messages: messages.filter((message) => message.role !== "system").map(anthropicMessage),
     tools: tools?.map(anthropicTool),
-    temperature: typeof temperature === "number" ? Math.min(1, temperature) : undefined,
-    top_p,
-    top_k,
     stop_sequences: stop,
     thinking: think === undefined || think === false ? undefined : { type: "enabled", budget_tokens: 1024 },
+    extra_body: sampling.length > 0 ? Object.fromEntries(sampling) : undefined,
   };
   const imports = keys ? "import os\n\nfrom anthropic import Anthropic" : "from anthropic import Anthropic";
   const key = keys ? 'os.environ["PUNA_API_KEY"]' : '"any"';
@@ -272,7 +272,16 @@ function anthropicTool(tool: unknown): unknown {
 }
 
 /** Options that are set when the library loads a model. */
-const LOADING = ["num_ctx", "num_batch", "num_thread", "engine", "draft", "speculate"];
+const LOADING = [
+  "num_ctx",
+  "num_thread",
+  "draft",
+  "engine",
+  "num_gpu",
+  "main_gpu",
+  "tensor_split",
+  "use_mmap",
+];
 
 function puna(request: ChatRequest): string {
   const { model, messages, options = {}, tools, think, format } = request;
@@ -292,8 +301,11 @@ function puna(request: ChatRequest): string {
   );
   const loading: Record<string, unknown> = {};
   const sampling: Record<string, unknown> = {};
-  for (const [name, value] of Object.entries(options))
-    (LOADING.includes(name) ? loading : sampling)[name] = value;
+  for (const [name, value] of Object.entries(options)) {
+    if (name === "num_batch") left.push(name);
+    else if (LOADING.includes(name)) loading[name] = value;
+    else sampling[name] = value;
+  }
   const load = Object.entries(loading).map(([name, value]) => `, ${name}=${python(value)}`);
   const lines = [`messages = ${python(messages)}`];
   const values = [

@@ -108,7 +108,9 @@ export function Composer({ chat }: { chat: Conversation }) {
 
   const onKeyDown = (event: KeyboardEvent) => {
     // Enter chooses what an input method proposes; it sends nothing then.
-    if (event.isComposing || event.keyCode === 229 || event.key !== "Enter") return;
+    if (event.isComposing || event.keyCode === 229) return;
+    if (event.key === "ArrowUp" && isEmpty && editLast()) event.preventDefault();
+    if (event.key !== "Enter") return;
     const withMod = isMac ? event.metaKey : event.ctrlKey;
     if (withMod || (enterSends.value && !event.shiftKey && !event.altKey)) {
       event.preventDefault();
@@ -245,6 +247,13 @@ export function Composer({ chat }: { chat: Conversation }) {
       </p>
     </div>
   );
+}
+
+/** Edit the last question of the branch that is shown; false if there is none. */
+function editLast(): boolean {
+  const button = [...document.querySelectorAll<HTMLElement>(".message.user [aria-label='Edit']")].at(-1);
+  button?.click();
+  return button !== undefined;
 }
 
 /** A picture from the clipboard has no name of its own. */

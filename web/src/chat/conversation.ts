@@ -4,14 +4,14 @@ import { chats } from "../api/chats";
 import { ApiError, messageOf, NetworkError } from "../api/client";
 import { listRuns, startRun, stopRun } from "../api/runs";
 import type { ChatHead, FileRef, Message, NewMessage, TokenLogprob } from "../api/types";
-import { noteAnswering, noteChat } from "../history/chat_list";
+import { entries, noteAnswering, noteChat } from "../history/chat_list";
 import { defaultSettings, titlesByModel } from "../state/preferences";
 import { keepsHistory } from "../state/session";
 import { toastError } from "../ui/toast";
 import { ActiveRun } from "./active_run";
 import { kept, type Settings, settingsOf } from "./chat_settings";
 import { contentsOf } from "./contents";
-import { firstModel, lastModel } from "./models";
+import { firstModel, lastModel, loadModels } from "./models";
 import { type Prefix, requestFor } from "./request";
 import { beside, leafFrom, NO_MESSAGES, pathOf, refreshed, showing, treeOf, withMessage } from "./tree";
 
@@ -290,6 +290,7 @@ export class Conversation {
   private async ensureChat(): Promise<string> {
     const before = this.id.peek();
     if (before !== null) return before;
+    if (this.model.peek() === "") await loadModels();
     const model = this.model.peek();
     if (model !== "" && this.settings.peek().model === "") {
       this.settings.value = { ...this.settings.peek(), model };
@@ -311,8 +312,10 @@ export class Conversation {
 
   /** Tell the list of chats that this one has news. */
   private noteHead(): void {
-    const head = this.head.peek();
-    if (head === null) return;
+    const before = this.head.peek();
+    if (before === null) return;
+    // The list knows what was changed there: a title, a folder.
+    const { snippet: _, ...head } = { ...before, ...entries.peek().find((each) => each.id === before.id) };
     // As on the server: the chat is called after its first question.
     const first = [...this.tree.peek().byId.values()].find(
       (message) => message.role === "user" && message.content.trim() !== "",
@@ -328,6 +331,7 @@ export class Conversation {
 
   /** Ask for answers below a message. What goes wrong before they begin is in `failure`. */
   async answer(parent: string, { prefix }: { prefix?: Prefix } = {}): Promise<void> {
+    if (this.model.peek() === "") await loadModels();
     const settings = this.settings.peek();
     const model = this.model.peek();
     const names = settings.beside !== "" && prefix === undefined ? [model, settings.beside] : [model];
@@ -415,7 +419,8 @@ export class Conversation {
     this.runs.value = [...this.runs.peek(), run];
     const id = this.id.peek();
     if (id !== null) noteAnswering(id, true);
-    void run.ended.then((how) => this.finish(run, how));
+    void run.answered.then((how) => this.finish(run, how));
+    void run.ended.then(() => this.takeTitle(run.state.peek().title));
   }
 
   private async finish(run: ActiveRun, how: "ended" | "lost"): Promise<void> {
@@ -470,16 +475,25 @@ export class Conversation {
       this.tree.value = tree;
       this.inside.value = inside;
       this.runs.value = this.runs.peek().filter((each) => each !== run);
-      if (state.title !== null && this.head.peek() !== null) {
-        this.head.value = { ...this.head.peek()!, title: state.title, titled: true };
-      }
-      this.announcement.value = endOf(state.ended, state.error?.message ?? null, run.messages.length);
+      this.announcement.value = endOf(
+        state.ended ?? "done",
+        state.error?.message ?? null,
+        run.messages.length,
+      );
     });
     if (chat !== null) {
       noteAnswering(chat, this.runs.peek().length > 0);
       for (const message of finished) await store.keepMessage(chat, message).catch(() => {});
     }
     this.noteHead();
+  }
+
+  /** Take the title that a model gave the chat. */
+  private takeTitle(title: string | null): void {
+    const head = this.head.peek();
+    if (title === null || head === null) return;
+    this.head.value = { ...head, title, titled: true };
+    noteChat(this.head.value);
   }
 
   regenerate(message: Message): void {

@@ -176,7 +176,8 @@ class Chunk extends Component<{ places: Place[]; from: number; focused: number }
 
 function percentOf(logprob: number): string {
   const share = probability(logprob) * 100;
-  return `${share >= 99.95 ? "100" : share >= 10 ? share.toFixed(1) : share >= 0.1 ? share.toFixed(2) : share.toExponential(0)} %`;
+  if (share < 0.1) return "< 0.1 %";
+  return `${share >= 99.95 ? "100" : share.toFixed(1)} %`;
 }
 
 interface AlternativesProps {

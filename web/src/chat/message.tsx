@@ -6,6 +6,7 @@ import { Markdown } from "../markdown/markdown";
 import { now } from "../state/clock";
 import { Button, IconButton } from "../ui/button";
 import { classes } from "../ui/classes";
+import { copyText } from "../ui/copy_text";
 import { ago, dateTime } from "../ui/format";
 import { Check, ChevronLeft, ChevronRight, Columns, Copy, Edit, Play, Refresh, Tool } from "../ui/icons";
 import { Notice } from "../ui/notice";
@@ -18,6 +19,7 @@ import { EditForm } from "./edit_form";
 import { Files } from "./files";
 import { Inside } from "./inside";
 import { shortName } from "./models";
+import type { Answer as RunAnswer } from "./run";
 import { Stats, warningsOf } from "./stats";
 import { Thinking } from "./thinking";
 import { siblingsOf } from "./tree";
@@ -112,11 +114,7 @@ function One({ chat, message, isLast, isBeside = false }: MessageProps & { isBes
           }}
         />
       ) : role === "assistant" ? (
-        found !== null ? (
-          <Growing chat={chat} message={message} run={found.run} sample={found.sample} />
-        ) : (
-          <Finished chat={chat} message={message} isLast={isLast} />
-        )
+        <Answer chat={chat} message={message} found={found} isLast={isLast} />
       ) : (
         <Written message={message} />
       )}
@@ -168,45 +166,60 @@ function Written({ message }: { message: Message }) {
   );
 }
 
-/** An answer under way. */
-function Growing(props: { chat: Conversation; message: Message; run: ActiveRun; sample: number }) {
-  const { chat, message, run, sample } = props;
-  const state = run.state.value;
-  const answer = state.answers[sample];
-  if (answer === undefined) return null;
-  const hasNothing = answer.text === "" && answer.thinking === "" && answer.calls.length === 0;
+interface AnswerProps {
+  chat: Conversation;
+  message: Message;
+  /** The run that writes it, and which of its answers it is; null once it is complete. */
+  found: { run: ActiveRun; sample: number } | null;
+  isLast: boolean;
+}
+
+/** An answer, under way or complete. Its text stays drawn when it ends. */
+function Answer({ chat, message, found, isLast }: AnswerProps) {
+  const answer = found?.run.state.value.answers[found.sample];
+  const shown: Message =
+    answer === undefined
+      ? message
+      : { ...message, content: answer.text, thinking: answer.thinking, calls: answer.calls.map(callOf) };
   const inside = looksInside.value ? chat.insideOf(message.id) : null;
   return (
     <>
-      {(answer.thinking !== "" || answer.thoughtFrom !== null) && (
+      {shown.thinking !== "" || (answer?.thoughtFrom ?? null) !== null ? (
         <Thinking
-          text={answer.thinking}
-          isGrowing={answer.thoughtTo === null && answer.done === null}
-          seconds={
-            answer.thoughtFrom !== null && answer.thoughtTo !== null
-              ? answer.thoughtTo - answer.thoughtFrom
-              : null
-          }
+          text={shown.thinking}
+          isGrowing={answer !== undefined && answer.thoughtTo === null && answer.done === null}
+          seconds={answer === undefined ? thoughtSeconds(message) : thoughtSoFar(answer)}
         />
-      )}
+      ) : null}
       {inside !== null ? (
-        <Inside
-          chat={chat}
-          message={{ ...message, content: answer.text, thinking: answer.thinking }}
-          inside={inside}
-        />
+        <Inside chat={chat} message={shown} inside={inside} />
+      ) : shown.content !== "" ? (
+        <Markdown text={shown.content} growing={answer !== undefined && answer.done === null} />
+      ) : null}
+      {found !== null ? (
+        answer !== undefined && <BelowGrowing run={found.run} answer={answer} />
       ) : (
-        answer.text !== "" && <Markdown text={answer.text} growing={answer.done === null} />
+        <BelowFinished chat={chat} message={message} isLast={isLast} />
       )}
-      {answer.calls.length > 0 && (
-        <Calls
-          calls={answer.calls.map((call) => ({
-            id: call.id ?? "",
-            name: call.name ?? "",
-            arguments: call.arguments ?? "",
-          }))}
-        />
-      )}
+    </>
+  );
+}
+
+const callOf = (call: RunAnswer["calls"][number]) => ({
+  id: call.id ?? "",
+  name: call.name ?? "",
+  arguments: call.arguments ?? "",
+});
+
+const thoughtSoFar = ({ thoughtFrom, thoughtTo }: RunAnswer): number | null =>
+  thoughtFrom !== null && thoughtTo !== null ? thoughtTo - thoughtFrom : null;
+
+/** What stands below the text of an answer under way. */
+function BelowGrowing({ run, answer }: { run: ActiveRun; answer: RunAnswer }) {
+  const hasNothing = answer.text === "" && answer.thinking === "" && answer.calls.length === 0;
+  return (
+    <>
+      {answer.calls.length > 0 && <Calls calls={answer.calls.map(callOf)} />}
       {hasNothing && <ProgressOf run={run} />}
       {run.attempt.value > 0 && (
         <p class="faint small" role="status">
@@ -269,7 +282,9 @@ export function Waiting({ model }: { model: string }) {
   );
 }
 
-function Finished({ chat, message, isLast }: { chat: Conversation; message: Message; isLast: boolean }) {
+/** What stands below the text of a complete answer. */
+function BelowFinished(props: { chat: Conversation; message: Message; isLast: boolean }) {
+  const { chat, message, isLast } = props;
   const { stats } = message;
   const inside = looksInside.value ? chat.insideOf(message.id) : null;
   const isEmpty = message.content === "" && message.thinking === "" && message.calls.length === 0;
@@ -281,14 +296,6 @@ function Finished({ chat, message, isLast }: { chat: Conversation; message: Mess
     (chat.tree.value.below.get(message.id)?.length ?? 0) === 0;
   return (
     <>
-      {message.thinking !== "" && (
-        <Thinking text={message.thinking} isGrowing={false} seconds={thoughtSeconds(message)} />
-      )}
-      {inside !== null ? (
-        <Inside chat={chat} message={message} inside={inside} />
-      ) : (
-        message.content !== "" && <Markdown text={message.content} />
-      )}
       {looksInside.value && inside === null && !isEmpty && (
         <Notice
           actions={
@@ -311,9 +318,16 @@ function Finished({ chat, message, isLast }: { chat: Conversation; message: Mess
           kind="error"
           actions={
             message.parent !== null && (
-              <Button size="s" icon={Refresh} onClick={() => chat.regenerate(message)}>
-                Try again
-              </Button>
+              <>
+                {!isEmpty && isLast && message.calls.length === 0 && (
+                  <Button size="s" icon={Play} onClick={() => chat.continueAnswer(message)}>
+                    Continue
+                  </Button>
+                )}
+                <Button size="s" icon={Refresh} onClick={() => chat.regenerate(message)}>
+                  Try again
+                </Button>
+              </>
             )
           }
         >
@@ -441,7 +455,7 @@ function CopyButton({ text }: { text: string }) {
   useEffect(() => () => clearTimeout(timer.current), []);
   const copy = async () => {
     try {
-      await navigator.clipboard.writeText(text);
+      await copyText(text);
       copied.value = true;
       timer.current = setTimeout(() => {
         copied.value = false;

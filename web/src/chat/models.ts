@@ -42,7 +42,8 @@ export const firstModel = computed(() => {
   // "#/chat?model=NAME" is how other views begin a chat with a model.
   const { view, query } = route.value;
   const asked = view === "chat" ? (query.model ?? "") : "";
-  for (const wanted of [asked, defaultModel.value, lastModel.value]) if (names.includes(wanted)) return wanted;
+  for (const wanted of [asked, defaultModel.value, lastModel.value])
+    if (names.includes(wanted)) return wanted;
   return names[0] ?? "";
 });
 

@@ -58,7 +58,7 @@ export function OptionList({ chat }: { chat: Conversation }) {
         if (list.length === 0) return null;
         return (
           <section key={group} aria-label={group}>
-            <h3 class="option-group">{group}</h3>
+            <h2 class="option-group">{group}</h2>
             {list.map((option) => (
               <OptionRow
                 key={option.name}

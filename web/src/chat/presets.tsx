@@ -52,7 +52,7 @@ export function Presets({ chat }: { chat: Conversation }) {
   return (
     <section class="presets" aria-label="Presets">
       <div class="row">
-        <h3 class="grow">Presets</h3>
+        <h2 class="grow">Presets</h2>
         <Button size="s" kind="quiet" icon={Save} onClick={() => void save()}>
           Save these settings…
         </Button>

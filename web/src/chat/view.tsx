@@ -1,7 +1,7 @@
 import { useSignal, useSignalEffect } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { ApiError, messageOf } from "../api/client";
-import { onOtherTabs } from "../history/chat_list";
+import { entries, onOtherTabs } from "../history/chat_list";
 import { isNarrow } from "../shell/layout";
 import { lazy } from "../shell/lazy";
 import { TopBar } from "../shell/top_bar";
@@ -62,7 +62,9 @@ export function ChatView({ id }: { id: string | null }) {
 
 function Shown({ chat, onRetry }: { chat: Conversation; onRetry: () => void }) {
   const showsCode = useSignal(false);
-  const head = chat.head.value;
+  const id = chat.id.value;
+  // The list hears first of a new title.
+  const head = entries.value.find((each) => each.id === id) ?? chat.head.value;
   const isEmpty = chat.tree.value.byId.size === 0;
   const changes = countChanges(chat.settings.value);
 

@@ -1,9 +1,9 @@
 import type { Signal } from "@preact/signals";
-import type { LiveCache, LiveModel } from "../api/types";
+import type { LiveModel } from "../api/types";
 import { classes } from "../ui/classes";
 import { bytes, count, percent, plural } from "../ui/format";
 import { CellPicture } from "./cell_picture";
-import { holdingsIn, rowName } from "./cells";
+import { holdingsIn, layersText, rowName } from "./cells";
 import { DataTable, Panel } from "./panel";
 import { inOrder, RowMark } from "./sequences";
 
@@ -46,7 +46,7 @@ export function Caches({ model, chosen }: { model: LiveModel; chosen: Signal<num
       ))}
       {model.caches.length === 0 && <p class="panel-none">This model keeps no cache.</p>}
       {rows.length > 0 && (
-        <ul class="legend" aria-label="Sequences: choose one to see its cells">
+        <ul class="drawing-legend" aria-label="Sequences: choose one to see its cells">
           {rows.map(({ row, state, client }) => (
             <li key={row}>
               <button
@@ -99,18 +99,4 @@ function CellTable({ model }: { model: LiveModel }) {
       ]}
     />
   );
-}
-
-/** Return layers in words: "layers 0–5", "layers 0, 2, 4". */
-export function layersText(layers: LiveCache["layers"]): string {
-  if (layers.length === 0) return "no layers";
-  const parts: string[] = [];
-  for (let at = 0; at < layers.length; ) {
-    let end = at;
-    while (end + 1 < layers.length && layers[end + 1] === layers[end]! + 1) end += 1;
-    parts.push(end - at > 1 ? `${layers[at]}–${layers[end]}` : layers.slice(at, end + 1).join(", "));
-    at = end + 1;
-  }
-  const shown = parts.length > 6 ? [...parts.slice(0, 5), "…"] : parts;
-  return `${layers.length === 1 ? "layer" : "layers"} ${shown.join(", ")}`;
 }

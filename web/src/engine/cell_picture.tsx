@@ -2,9 +2,9 @@ import { useSignal } from "@preact/signals";
 import { useMemo, useRef } from "preact/hooks";
 import type { LiveCache, LiveSequence } from "../api/types";
 import { theme, token } from "../state/theme";
-import { count, plural } from "../ui/format";
+import { count } from "../ui/format";
 import { usePainting, useWidth } from "./canvas";
-import { type Blocks, blocksOf, type Grid, gridFor, holdingsIn, moved, rowName, segmentsOf } from "./cells";
+import { type Blocks, blocksOf, blockText, type Grid, gridFor, moved, segmentsOf } from "./cells";
 import { colorOf } from "./sequences";
 
 const HEIGHT = 230;
@@ -49,11 +49,11 @@ export function CellPicture({ label, cache, sequences, chosen }: CellPictureProp
     at.value = column >= 0 && column < grid.columns && block >= 0 && block < grid.blocks ? block : null;
   };
   return (
-    <div class="picture">
+    <div class="drawing">
       {/* biome-ignore lint/a11y/useSemanticElements: a picture whose parts are reached by arrow keys */}
       <div
         ref={box}
-        class="picture-box"
+        class="drawing-box"
         // biome-ignore lint/a11y/noNoninteractiveTabindex: see above
         tabIndex={0}
         role="group"
@@ -74,7 +74,7 @@ export function CellPicture({ label, cache, sequences, chosen }: CellPictureProp
       >
         <canvas ref={canvas} style={{ inlineSize: "100%", blockSize: `${height}px` }} />
       </div>
-      <p class="picture-said" aria-live="polite">
+      <p class="drawing-said" aria-live="polite">
         {at.value === null
           ? `${grid.perBlock === 1 ? "One block is one cell" : `One block is ${count(grid.perBlock)} cells`}. ` +
             "Point at one, or use the arrow keys, to see whose it is."
@@ -82,24 +82,6 @@ export function CellPicture({ label, cache, sequences, chosen }: CellPictureProp
       </p>
     </div>
   );
-}
-
-/** Return what a block holds, in words. */
-export function blockText(cache: LiveCache, sequences: LiveSequence[], grid: Grid, block: number): string {
-  const first = block * grid.perBlock;
-  const cells = Math.min(grid.perBlock, cache.capacity - first);
-  const where = cells === 1 ? `Cell ${count(first)}` : `Cells ${count(first)}–${count(first + cells - 1)}`;
-  const holdings = holdingsIn(cache.runs, first, cells);
-  if (holdings.length === 0) return `${where}: free`;
-  const said = holdings.slice(0, 6).map(({ row, first: low, last: high }) => {
-    const sequence = sequences.find((each) => each.row === row);
-    const about = [sequence?.state === "idle" ? "kept for later prompts" : sequence?.state, sequence?.client];
-    const extra = about.filter(Boolean).join(", ");
-    const positions = low === high ? `position ${count(low)}` : `positions ${count(low)}–${count(high)}`;
-    return `${rowName(row)} ${positions}${extra ? ` (${extra})` : ""}`;
-  });
-  const more = holdings.length > said.length ? ` and ${plural(holdings.length - said.length, "other")}` : "";
-  return `${where}: ${holdings.length > 1 ? "shared or side by side: " : ""}${said.join("; ")}${more}`;
 }
 
 interface Painted {

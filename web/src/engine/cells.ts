@@ -1,5 +1,6 @@
 // Maps the cells of a cache to blocks of a picture. The work grows with runs and blocks, not with cells.
-import type { LiveCache } from "../api/types";
+import type { LiveCache, LiveSequence } from "../api/types";
+import { count, plural } from "../ui/format";
 
 export type Run = LiveCache["runs"][number];
 
@@ -10,29 +11,28 @@ export interface Segment {
   rows: number[];
 }
 
+/** More rows than any cache has: places and rows are sorted as one number. */
+const ROWS = 1 << 16;
+
 /** Return the cells in use as segments in order, without overlaps. */
 export function segmentsOf(runs: readonly Run[]): Segment[] {
-  // Most caches share nothing: runs in order that do not overlap are segments as they are.
-  const inOrder = [...runs].sort((a, b) => a[1] - b[1]);
-  if (inOrder.every((run, at) => at === 0 || inOrder[at - 1]![1] + inOrder[at - 1]![2] <= run[1])) {
-    return inOrder.map(([row, first, count]) => ({ first, count, rows: [row] }));
-  }
-  const edges: { at: number; row: number; begins: boolean }[] = [];
-  for (const [row, first, count] of inOrder) {
-    edges.push({ at: first, row, begins: true }, { at: first + count, row, begins: false });
-  }
-  // A sequence whose run ends where its next one begins holds cells on both sides.
-  edges.sort((a, b) => a.at - b.at || Number(a.begins) - Number(b.begins));
+  const begins = Float64Array.from(runs, ([row, first]) => first * ROWS + row).sort();
+  const ends = Float64Array.from(runs, ([row, first, count]) => (first + count) * ROWS + row).sort();
   const segments: Segment[] = [];
   const holders = new Set<number>();
   let from = 0;
-  for (const { at, row, begins } of edges) {
+  for (let i = 0, j = 0; j < ends.length; ) {
+    const end = Math.floor(ends[j]! / ROWS);
+    const begin = i < begins.length ? Math.floor(begins[i]! / ROWS) : Number.POSITIVE_INFINITY;
+    // A sequence whose run ends where its next one begins holds cells on both sides: ends come first.
+    const at = Math.min(end, begin);
     if (at > from && holders.size > 0) {
-      segments.push({ first: from, count: at - from, rows: [...holders].sort((a, b) => a - b) });
+      const rows = holders.size > 1 ? [...holders].sort((a, b) => a - b) : [...holders];
+      segments.push({ first: from, count: at - from, rows });
     }
     from = at;
-    if (begins) holders.add(row);
-    else holders.delete(row);
+    if (end <= begin) holders.delete(ends[j++]! % ROWS);
+    else holders.add(begins[i++]! % ROWS);
   }
   return segments;
 }
@@ -150,4 +150,36 @@ export function rowName(row: number): string {
     name = String.fromCharCode(65 + (rest % 26)) + name;
   }
   return name;
+}
+
+/** Return what a block holds, in words. */
+export function blockText(cache: LiveCache, sequences: LiveSequence[], grid: Grid, block: number): string {
+  const first = block * grid.perBlock;
+  const cells = Math.min(grid.perBlock, cache.capacity - first);
+  const where = cells === 1 ? `Cell ${count(first)}` : `Cells ${count(first)}–${count(first + cells - 1)}`;
+  const holdings = holdingsIn(cache.runs, first, cells);
+  if (holdings.length === 0) return `${where}: free`;
+  const said = holdings.slice(0, 6).map(({ row, first: low, last: high }) => {
+    const sequence = sequences.find((each) => each.row === row);
+    const about = [sequence?.state === "idle" ? "kept for later prompts" : sequence?.state, sequence?.client];
+    const extra = about.filter(Boolean).join(", ");
+    const positions = low === high ? `position ${count(low)}` : `positions ${count(low)}–${count(high)}`;
+    return `${rowName(row)} ${positions}${extra ? ` (${extra})` : ""}`;
+  });
+  const more = holdings.length > said.length ? ` and ${plural(holdings.length - said.length, "other")}` : "";
+  return `${where}: ${holdings.length > 1 ? "shared or side by side: " : ""}${said.join("; ")}${more}`;
+}
+
+/** Return layers in words: "layers 0–5", "layers 0, 2, 4". */
+export function layersText(layers: LiveCache["layers"]): string {
+  if (layers.length === 0) return "no layers";
+  const parts: string[] = [];
+  for (let at = 0; at < layers.length; ) {
+    let end = at;
+    while (end + 1 < layers.length && layers[end + 1] === layers[end]! + 1) end += 1;
+    parts.push(end - at > 1 ? `${layers[at]}–${layers[end]}` : layers.slice(at, end + 1).join(", "));
+    at = end + 1;
+  }
+  const shown = parts.length > 6 ? [...parts.slice(0, 5), "…"] : parts;
+  return `${layers.length === 1 ? "layer" : "layers"} ${shown.join(", ")}`;
 }

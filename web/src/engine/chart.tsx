@@ -3,7 +3,7 @@ import { useEffect, useRef } from "preact/hooks";
 import type uPlot from "uplot";
 import { theme, token } from "../state/theme";
 import { Spinner } from "../ui/progress";
-import { type Columns, stacked, WINDOW_S } from "./history";
+import { type Columns, niceCeiling, stacked, WINDOW_S } from "./history";
 
 export interface Series {
   label: string;
@@ -182,11 +182,4 @@ function optionsOf(
     ],
     hooks: { setCursor: [(self) => onCursor(self.cursor.left! >= 0 ? (self.cursor.idx ?? null) : null)] },
   };
-}
-
-/** Return the end of a scale that holds `value`: 1, 2 or 5 times a power of ten. */
-export function niceCeiling(value: number | null | undefined): number {
-  if (value === null || value === undefined || !(value > 0)) return 1;
-  const power = 10 ** Math.floor(Math.log10(value));
-  return ([1, 2, 5, 10].find((each) => each * power >= value * 1.02) ?? 20) * power;
 }

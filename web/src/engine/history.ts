@@ -220,3 +220,10 @@ export function stretches(history: History | undefined, seconds: number): Sample
     .reverse()
     .map(([key, group]) => ({ ...mean(group, group[0]!), time: key * seconds }));
 }
+
+/** Return the end of a scale that holds `value`: 1, 2 or 5 times a power of ten. */
+export function niceCeiling(value: number | null | undefined): number {
+  if (value === null || value === undefined || !(value > 0)) return 1;
+  const power = 10 ** Math.floor(Math.log10(value));
+  return ([1, 2, 5, 10].find((each) => each * power >= value * 1.02) ?? 20) * power;
+}

@@ -1,5 +1,7 @@
 // Lays out a prefix tree: tokens run from left to right, and each branch has a lane of its own.
-import type { LivePrefix } from "../api/types";
+import type { LivePrefix, LiveSequence } from "../api/types";
+import { count, plural } from "../ui/format";
+import { rowName } from "./cells";
 
 export interface Bar {
   /** Index of the node. */
@@ -115,4 +117,30 @@ export function movedBar(
     default:
       return null;
   }
+}
+
+/** Return the nodes that a running sequence goes through. */
+export function runningThrough(
+  nodes: readonly LivePrefix[],
+  sequences: readonly LiveSequence[],
+): Set<number> {
+  const rows = new Set(sequences.filter(({ state }) => state !== "idle").map(({ row }) => row));
+  const found = new Set<number>();
+  nodes.forEach((node, index) => {
+    if (!node.rows.some((row) => rows.has(row))) return;
+    for (let at = index; at >= 0 && !found.has(at); at = nodes[at]!.parent) found.add(at);
+  });
+  return found;
+}
+
+/** Return what a node says, in words. */
+export function barText(node: LivePrefix, isRunning: boolean): string {
+  const ends =
+    node.rows.length > 0
+      ? `; ${node.rows.map(rowName).join(", ")} ${node.rows.length === 1 ? "ends" : "end"} here`
+      : "";
+  return (
+    `Tokens ${count(node.begin)}–${count(node.end - 1)}: reused ${plural(node.hits, "time")}${ends}` +
+    (isRunning ? "; in use now" : "")
+  );
 }

@@ -125,7 +125,6 @@ export function Runners({ state }: { state: Live }) {
       title="Runners"
       about="Each model in memory has a process of its own; one that nobody asks for a while is ended."
     >
-      {state.models.length === 0 && <p class="panel-none">No model is in memory.</p>}
       {state.models.map((model) => (
         <article key={model.name} class="runner">
           <div class="row wrap">

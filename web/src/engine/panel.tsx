@@ -66,8 +66,9 @@ export function DataTable<Row>(props: {
   const { label, columns, rows, none } = props;
   if (rows.length === 0) return <p class="panel-none">{none}</p>;
   return (
+    // biome-ignore lint/a11y/useSemanticElements: a landmark for every table would be too many
     // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be in reach of the keyboard
-    <section class="table-scroll" aria-label={label} tabIndex={0}>
+    <div class="table-scroll" role="group" aria-label={label} tabIndex={0}>
       <table class="data-table">
         <thead>
           <tr>
@@ -90,6 +91,6 @@ export function DataTable<Row>(props: {
           ))}
         </tbody>
       </table>
-    </section>
+    </div>
   );
 }

@@ -5,25 +5,11 @@ import { theme, token } from "../state/theme";
 import { count, plural } from "../ui/format";
 import { usePainting, useWidth } from "./canvas";
 import { rowName } from "./cells";
-import { type Bar, barAt, type Icicle, icicle, movedBar } from "./icicle";
+import { type Bar, barAt, barText, type Icicle, icicle, movedBar, runningThrough } from "./icicle";
 
 const MOST_LANE = 24;
 const LEAST_LANE = 7;
 const HEIGHT = 300;
-
-/** Return the nodes that a running sequence goes through. */
-export function runningThrough(
-  nodes: readonly LivePrefix[],
-  sequences: readonly LiveSequence[],
-): Set<number> {
-  const rows = new Set(sequences.filter(({ state }) => state !== "idle").map(({ row }) => row));
-  const found = new Set<number>();
-  nodes.forEach((node, index) => {
-    if (!node.rows.some((row) => rows.has(row))) return;
-    for (let at = index; at >= 0 && !found.has(at); at = nodes[at]!.parent) found.add(at);
-  });
-  return found;
-}
 
 /** The prefix tree: tokens from left to right, branches below each other. */
 export function PrefixPicture({ nodes, sequences }: { nodes: LivePrefix[]; sequences: LiveSequence[] }) {
@@ -48,11 +34,11 @@ export function PrefixPicture({ nodes, sequences }: { nodes: LivePrefix[]; seque
   );
 
   return (
-    <div class="picture">
+    <div class="drawing">
       {/* biome-ignore lint/a11y/useSemanticElements: a picture whose parts are reached by arrow keys */}
       <div
         ref={box}
-        class="picture-box scrolls"
+        class="drawing-box scrolls"
         // biome-ignore lint/a11y/noNoninteractiveTabindex: see above
         tabIndex={0}
         role="group"
@@ -85,21 +71,12 @@ export function PrefixPicture({ nodes, sequences }: { nodes: LivePrefix[]; seque
       >
         <canvas ref={canvas} style={{ inlineSize: "100%", blockSize: `${height}px` }} />
       </div>
-      <p class="picture-said" aria-live="polite">
+      <p class="drawing-said" aria-live="polite">
         {chosen === null
           ? "The wider a bar, the more tokens. Point at one, or use the arrow keys, to read it."
           : barText(nodes[chosen.node]!, running.has(chosen.node))}
       </p>
     </div>
-  );
-}
-
-/** Return what a node says, in words. */
-export function barText(node: LivePrefix, isRunning: boolean): string {
-  const ends = node.rows.length > 0 ? `; ${node.rows.map(rowName).join(", ")} ends here` : "";
-  return (
-    `Tokens ${count(node.begin)}–${count(node.end - 1)}: reused ${plural(node.hits, "time")}${ends}` +
-    (isRunning ? "; in use now" : "")
   );
 }
 

@@ -1,8 +1,9 @@
 import type { LiveModel } from "../api/types";
 import { count, plural } from "../ui/format";
 import { rowName } from "./cells";
+import { runningThrough } from "./icicle";
 import { DataTable, Panel } from "./panel";
-import { PrefixPicture, runningThrough } from "./prefix_picture";
+import { PrefixPicture } from "./prefix_picture";
 
 export function Prefixes({ model }: { model: LiveModel }) {
   const { prefixes } = model;
@@ -40,7 +41,7 @@ export function Prefixes({ model }: { model: LiveModel }) {
       ) : (
         <>
           <PrefixPicture nodes={nodes} sequences={model.sequences} />
-          <ul class="legend">
+          <ul class="drawing-legend">
             <li class="legend-note">
               <span class="legend-hits" aria-hidden="true" /> the stronger, the more often reused
             </li>

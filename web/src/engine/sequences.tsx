@@ -38,7 +38,7 @@ export function SequenceTable({ model }: { model: LiveModel }) {
       rows={inOrder(model.sequences)}
       columns={[
         {
-          head: "",
+          head: "Name",
           cell: ({ row, state }) => (row < 0 ? "–" : <RowMark row={row} idle={state === "idle"} />),
         },
         {

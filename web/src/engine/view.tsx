@@ -90,7 +90,7 @@ function Shown({ state, model }: { state: Live; model: LiveModel | undefined }) 
         <Requests state={state} />
         {steps && <Drafts history={history} steps={steps} now={state.time} />}
         <Machine state={state} />
-        <Runners state={state} />
+        {state.models.length > 0 && <Runners state={state} />}
       </div>
     </>
   );

@@ -3,6 +3,7 @@ import { Component } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { IconButton } from "../ui/button";
 import { classes } from "../ui/classes";
+import { copyText } from "../ui/copy_text";
 import { Check, Code as CodeIcon, Copy, Download, Eye, Wrap } from "../ui/icons";
 import { saveFile } from "../ui/save_file";
 import { toastError } from "../ui/toast";
@@ -36,7 +37,7 @@ export function CodeBlock({ text, info, growing = false }: CodeProps) {
 
   const copy = async () => {
     try {
-      await navigator.clipboard.writeText(text);
+      await copyText(text);
       copied.value = true;
       setTimeout(() => {
         copied.value = false;

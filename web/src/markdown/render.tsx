@@ -30,7 +30,7 @@ function block(token: Tokens.Generic, key: number, how: Render): ComponentChildr
       return token.tokens ? inline(token.tokens) : decoded(token.text as string);
     case "heading": {
       // The page's own headings come above those of an answer.
-      const Tag = `h${Math.min(6, (token.depth as number) + 2)}` as "h3";
+      const Tag = `h${Math.min(6, (token.depth as number) + 1)}` as "h3";
       return (
         <Tag key={key} class={`md-h${token.depth}`} dir="auto">
           {inline(token.tokens)}

@@ -28,6 +28,9 @@ export function matching(models: readonly ModelTag[], query: string): ModelTag[]
 
 const names = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
 
+// "demo" comes before "demo-large", which the tag of both would not let it.
+const byName = (a: ModelTag, b: ModelTag) => names.compare(shortName(a.name), shortName(b.name));
+
 export function sorted(models: readonly ModelTag[], { by, descending }: Order): ModelTag[] {
   const value: Record<Exclude<SortBy, "name">, (model: ModelTag) => number> = {
     size: ({ size }) => size,
@@ -35,10 +38,9 @@ export function sorted(models: readonly ModelTag[], { by, descending }: Order): 
     context: ({ details }) => details.context_length ?? 0,
     modified: ({ modified_at }) => Date.parse(modified_at) || 0,
   };
-  const compare = (a: ModelTag, b: ModelTag) =>
-    by === "name" ? names.compare(a.name, b.name) : value[by](a) - value[by](b);
+  const compare = (a: ModelTag, b: ModelTag) => (by === "name" ? byName(a, b) : value[by](a) - value[by](b));
   const sign = descending ? -1 : 1;
-  return [...models].sort((a, b) => sign * compare(a, b) || names.compare(a.name, b.name));
+  return [...models].sort((a, b) => sign * compare(a, b) || byName(a, b));
 }
 
 /** Return the number in "7.6B", "890K"; 0 if there is none. */

@@ -107,7 +107,7 @@ function takeSource(
       }
       return null;
     }
-    return `${value}: add this file below; the server does not read paths`;
+    return `${value}: add this file; the server does not read paths`;
   }
   if (recipe.body.from !== undefined)
     return `There are two models, ${recipe.body.from} and ${value}: name one`;
@@ -128,8 +128,8 @@ function takeAdapter(
   const names = added.includes(name) ? [name] : PEFT.every((each) => added.includes(each)) ? PEFT : [];
   if (names.length === 0) {
     return /\.gguf$/i.test(name)
-      ? `${name}: add this file below`
-      : `${value}: add ${name || "the adapter"}.gguf below, or ${PEFT.join(" and ")} as PEFT saves them`;
+      ? `${name}: add this file`
+      : `${value}: add ${name || "the adapter"}.gguf, or ${PEFT.join(" and ")} as PEFT saves them`;
   }
   for (const each of names) {
     const inBody = names.length > 1 ? `${name || "adapter"}/${each}` : each;

@@ -1,5 +1,16 @@
 import { describe, expect, test } from "vitest";
-import { blocksOf, gridFor, holdingsIn, moved, type Run, rowName, segmentsOf } from "../../src/engine/cells";
+import type { LiveSequence } from "../../src/api/types";
+import {
+  blocksOf,
+  blockText,
+  gridFor,
+  holdingsIn,
+  layersText,
+  moved,
+  type Run,
+  rowName,
+  segmentsOf,
+} from "../../src/engine/cells";
 import { random } from "../random";
 
 describe("segmentsOf", () => {
@@ -135,4 +146,54 @@ test("keys move by a block or a row and stay inside", () => {
 
 test("sequences have the names of the engine's own pictures", () => {
   expect([0, 25, 26, 701, 702].map(rowName)).toEqual(["A", "Z", "AA", "ZZ", "AAA"]);
+});
+
+describe("blockText", () => {
+  const cache = {
+    kind: "causal",
+    layers: [0],
+    capacity: 12,
+    provided_bytes: 0,
+    used: 8,
+    shared: 2,
+    runs: [
+      [0, 0, 6, 0],
+      [1, 4, 4, 4],
+    ] as Run[],
+  };
+  const sequence = (row: number, state: LiveSequence["state"], client = ""): LiveSequence => ({
+    row,
+    state,
+    tokens: 6,
+    request: 1,
+    client,
+    embeds: false,
+    prompt: 0,
+    cached: 0,
+    generated: 0,
+    age_s: 0,
+  });
+  const sequences = [sequence(0, "running", "alice"), sequence(1, "idle")];
+  const grid = { perBlock: 4, pitch: 5, columns: 3, rows: 1, blocks: 3 };
+
+  test("tells sequences, their positions and whose they are", () => {
+    expect(blockText(cache, sequences, grid, 0)).toBe("Cells 0–3: A positions 0–3 (running, alice)");
+    expect(blockText(cache, sequences, { ...grid, perBlock: 1, blocks: 12 }, 7)).toBe(
+      "Cell 7: B position 7 (kept for later prompts)",
+    );
+  });
+
+  test("tells cells that several sequences hold, and free ones", () => {
+    expect(blockText(cache, sequences, grid, 1)).toBe(
+      "Cells 4–7: shared or side by side: A positions 4–5 (running, alice); B positions 4–7 (kept for later prompts)",
+    );
+    expect(blockText(cache, sequences, grid, 2)).toBe("Cells 8–11: free");
+  });
+});
+
+test("layers are told in ranges", () => {
+  expect(layersText([])).toBe("no layers");
+  expect(layersText([3])).toBe("layer 3");
+  expect(layersText([0, 1, 2, 3, 5, 7, 8])).toBe("layers 0–3, 5, 7, 8");
+  expect(layersText([0, 2, 4, 6, 8, 10, 12, 14])).toBe("layers 0, 2, 4, 6, 8, …");
 });

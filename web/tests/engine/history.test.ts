@@ -3,9 +3,11 @@ import type { Live, LiveModel, LiveSteps } from "../../src/api/types";
 import {
   columns,
   type Histories,
+  niceCeiling,
   recent,
   smoothed,
   stacked,
+  stretches,
   WINDOW_S,
   withGap,
   withState,
@@ -141,4 +143,22 @@ test("recent tells the time of a step and how busy the engine is", () => {
   expect(now.step_s).toBeCloseTo(0.02);
   expect(now.busy).toBeCloseTo(0.4);
   expect(recent(undefined, 5).step_s).toBe(null);
+});
+
+test("scales end at 1, 2 or 5 times a power of ten", () => {
+  expect([null, 0, 0.3, 1, 19, 20, 480, 990].map(niceCeiling)).toEqual([1, 1, 0.5, 2, 20, 50, 500, 2000]);
+});
+
+test("stretches are means of their samples, newest first", () => {
+  const { demo } = following(
+    state(30, {}),
+    state(30.5, { tokens: 10 }),
+    state(31, { tokens: 10 }),
+    state(60, { tokens: 10 }),
+    state(60.5, { tokens: 20 }),
+  );
+  expect(stretches(demo, 30).map(({ time, generated }) => [time, generated])).toEqual([
+    [60, 20],
+    [30, 10],
+  ]);
 });

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
-import type { LivePrefix } from "../../src/api/types";
-import { barAt, icicle, movedBar } from "../../src/engine/icicle";
+import type { LivePrefix, LiveSequence } from "../../src/api/types";
+import { barAt, barText, icicle, movedBar, runningThrough } from "../../src/engine/icicle";
 import { random } from "../random";
 
 const node = (parent: number, begin: number, end: number): LivePrefix => ({
@@ -97,4 +97,19 @@ test("arrow keys go to the parent, the first branch and the neighbours", () => {
   expect(go(0, "ArrowLeft")).toBe(0);
   expect(go(0, "End")).toBe(5);
   expect(go(0, "a")).toBe(null);
+});
+
+test("all nodes on the way to a running sequence are in use", () => {
+  const nodes = tree.map((each, index) => ({ ...each, rows: index === 3 ? [7] : index === 5 ? [8] : [] }));
+  const sequence = (row: number, state: string) => ({ row, state }) as LiveSequence;
+  expect([...runningThrough(nodes, [sequence(7, "running"), sequence(8, "idle")])].sort()).toEqual([0, 2, 3]);
+});
+
+test("a bar tells its tokens, its hits and who ends there", () => {
+  expect(barText({ parent: -1, begin: 0, end: 10, hits: 1, rows: [0, 27] }, true)).toBe(
+    "Tokens 0–9: reused 1 time; A, AB end here; in use now",
+  );
+  expect(barText({ parent: -1, begin: 0, end: 10, hits: 0, rows: [] }, false)).toBe(
+    "Tokens 0–9: reused 0 times",
+  );
 });

@@ -16,22 +16,30 @@ const models = [
   model("llama:70b", 40, { parameter_size: "700M", quantization_level: "Q8_0" }),
   model("bert", 3, { parameter_size: "33M", family: "bert" }),
 ];
-const names = (found: ModelTag[]) => found.map(({ name }) => name);
+const named = (found: ModelTag[]) => found.map(({ name }) => name);
 
 test("every word of a search must be found somewhere", () => {
-  expect(names(matching(models, "llama q8"))).toEqual(["llama:70b"]);
-  expect(names(matching(models, "  "))).toHaveLength(3);
-  expect(names(matching(models, "completion BERT"))).toEqual(["bert"]);
+  expect(named(matching(models, "llama q8"))).toEqual(["llama:70b"]);
+  expect(named(matching(models, "  "))).toHaveLength(3);
+  expect(named(matching(models, "completion BERT"))).toEqual(["bert"]);
 });
 
 test("sorts by what a column shows, numbers in names as numbers", () => {
-  expect(names(sorted(models, { by: "name", descending: false }))).toEqual(["bert", "llama:8b", "llama:70b"]);
-  expect(names(sorted(models, { by: "size", descending: true }))).toEqual(["llama:8b", "llama:70b", "bert"]);
-  expect(names(sorted(models, { by: "parameters", descending: false }))).toEqual([
+  expect(named(sorted(models, { by: "name", descending: false }))).toEqual(["bert", "llama:8b", "llama:70b"]);
+  expect(named(sorted(models, { by: "size", descending: true }))).toEqual(["llama:8b", "llama:70b", "bert"]);
+  expect(named(sorted(models, { by: "parameters", descending: false }))).toEqual([
     "bert",
     "llama:70b",
     "llama:8b",
   ]);
+});
+
+test("a name comes before longer ones that begin with it", () => {
+  const found = sorted([model("demo-vision:latest", 1), model("demo:latest", 2)], {
+    by: "name",
+    descending: false,
+  });
+  expect(named(found)).toEqual(["demo:latest", "demo-vision:latest"]);
 });
 
 test("reads counts of parameters", () => {
