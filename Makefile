@@ -50,6 +50,7 @@ test-thorough: .venv/developed ## run the large matrices that `make test` takes 
 	$(PYTEST) -m "thorough or hypothesis" --hypothesis-profile random $(PYTEST_ARGS)
 
 test-page: .venv/developed page-if-possible ## drive the page in Chromium, with real servers and models: all that `make test` runs samples of
+	@$(BIN)/python tools/debian.py chromium
 	$(PYTEST) -m "page or thorough" tests/page $(PYTEST_ARGS)
 
 test-clients: .venv/developed .venv-clients/installed $(CLIENTS_JS)/node_modules/.installed ## run the clients people have (LangChain, LiteLLM, Vercel's ai, ...) against a server; some 1.1 GB
