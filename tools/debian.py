@@ -1,6 +1,6 @@
 """Installs Debian packages that tests need, where that is possible, and else says what is skipped.
 
-python tools/debian.py docker-registry
+python tools/debian.py docker-registry chromium
 """
 
 from __future__ import annotations

@@ -205,6 +205,12 @@ class PreparerError(PunaError):
     status = 503
 
 
+class ImporterError(PunaError):
+    """The process that reads imported chats cannot be started, was ended, or broke its protocol."""
+
+    status = 503
+
+
 class CacheFullError(PunaError):
     """The KV cache has fewer free cells than the batch needs."""
 

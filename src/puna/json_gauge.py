@@ -18,7 +18,8 @@ _BRACKET: Final = re.compile(rb"[\[\]{}]")
 class JsonGauge:
     """Counts the marks of a text, and its depth, without checking anything else of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_marks: int = MAX_MARKS) -> None:
+        self._max_marks = max_marks
         self._marks = 0
         self._depth = 0
         self._in_string = False
@@ -47,8 +48,8 @@ class JsonGauge:
     def _measure(self, part: bytes) -> None:
         """Count what stands outside of strings."""
         self._marks += sum(map(part.count, (b",", b"[", b"]", b"{", b"}")))
-        if self._marks > MAX_MARKS:
-            raise ValueError(f"more than {MAX_MARKS:,} values, names and brackets; send it in parts")
+        if self._marks > self._max_marks:
+            raise ValueError(f"more than {self._max_marks:,} values, names and brackets; send it in parts")
         for bracket in _BRACKET.findall(part):
             self._depth += 1 if bracket in b"[{" else -1
             if self._depth > DEEPEST:

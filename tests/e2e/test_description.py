@@ -35,6 +35,7 @@ BODYLESS = {
     ("delete", "/api/puna/chats/{id}"),
     ("post", "/api/puna/chats/{id}/restore"),
     ("post", "/api/puna/files"),
+    ("post", "/api/puna/import"),
     ("delete", "/api/puna/presets/{name}"),
     ("delete", "/api/puna/runs/{id}"),
 }

@@ -20,7 +20,7 @@ from tests.e2e.canary import canary
 from tests.e2e.servers import Server, add_model, running
 from tests.model.models.parity import original
 from tests.processes import children
-from tests.tiny.vision.models import SEEING
+from tests.tiny.vision.models import VISION_MODELS
 from tests.vision.seeing import file_of, picture
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -34,7 +34,7 @@ _EMPTY_BYTES = 128 << 20
 
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    config = SEEING["gemma3"]()
+    config = VISION_MODELS["gemma3"]()
     layout = config.write(tmp_path_factory.mktemp("seeing"), original(config))
     with running(tmp_path_factory.mktemp("models")) as server:
         add_model(server, "seeing", layout.model)

@@ -15,7 +15,7 @@ from tests import commands
 from tests.e2e.servers import Server, add_model, environment
 from tests.model.models.parity import original
 from tests.tiny.vision.common import Layout
-from tests.tiny.vision.models import SEEING
+from tests.tiny.vision.models import VISION_MODELS
 from tests.vision.seeing import file_of, picture
 from tests.vision.test_decoding import animated, bomb
 
@@ -27,7 +27,7 @@ ASK = "what is this?"
 
 @pytest.fixture(scope="module")
 def layouts(tmp_path_factory: pytest.TempPathFactory) -> list[Layout]:
-    config, folders = SEEING["gemma3"](), [tmp_path_factory.mktemp("seeing") for _ in range(2)]
+    config, folders = VISION_MODELS["gemma3"](), [tmp_path_factory.mktemp("seeing") for _ in range(2)]
     return [config.write(folder, original(config), apart=apart) for apart, folder in enumerate(folders)]
 
 

@@ -150,6 +150,9 @@ def serve(
         str, typer.Option(metavar="FILE", help="Certificate chain (PEM), to serve HTTPS.")
     ] = "",
     tls_key: Annotated[str, typer.Option(metavar="FILE", help="The certificate's key (PEM).")] = "",
+    root_path: Annotated[
+        str, typer.Option(metavar="PATH", help="Path below which a proxy shows the server, such as /puna.")
+    ] = "",
     stop: Annotated[bool, typer.Option("--stop", help="End the server that runs, and its models.")] = False,
 ) -> None:
     """Start the server, or end it."""
@@ -161,10 +164,20 @@ def serve(
         return
     from puna.server import serve as run_server
 
-    raise typer.Exit(run_server(address, tls_cert=tls_cert, tls_key=tls_key))
+    raise typer.Exit(run_server(address, tls_cert=tls_cert, tls_key=tls_key, root_path=root_path))
 
 
 app.command("start", cls=PunaCommand, hidden=True)(serve)
+
+
+@app.command("open", cls=PunaCommand)
+def open_page(
+    print_only: Annotated[bool, typer.Option("--print", help="Only print the page's address.")] = False,
+) -> None:
+    """Open the server's page in the browser."""
+    from puna.cli.page import open_page as open_in_browser
+
+    open_in_browser(print_only=print_only)
 
 
 @app.command(cls=PunaCommand)

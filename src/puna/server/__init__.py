@@ -18,15 +18,17 @@ def serve(
     models: Path | None = None,
     tls_cert: str = "",
     tls_key: str = "",
+    root_path: str = "",
 ) -> int:
     """Serve until SIGINT or SIGTERM; returns the exit status (0, or 1 when the address cannot be bound).
 
     `host` is what `PUNA_HOST` takes (default: its value), `models` the store's directory (default:
     `PUNA_MODELS`), `tls_cert` and `tls_key` PEM files of a certificate chain and its key (default:
-    `PUNA_TLS_CERT` and `PUNA_TLS_KEY`; without any, connections are not encrypted). Prints
-    `Listening on 127.0.0.1:11434 (version ...)` once clients can connect; a failure to bind is one line on
-    standard error.
+    `PUNA_TLS_CERT` and `PUNA_TLS_KEY`; without any, connections are not encrypted), `root_path` the path
+    below which a proxy shows the server (default: `PUNA_ROOT_PATH`). Prints
+    `Listening on 127.0.0.1:11434 (version ...)` once clients can connect, and below it the page's address; a
+    failure to bind is one line on standard error.
     """
     from puna.server.serving import serve as run
 
-    return run(host, models=models, tls_cert=tls_cert, tls_key=tls_key)
+    return run(host, models=models, tls_cert=tls_cert, tls_key=tls_key, root_path=root_path)

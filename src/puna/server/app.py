@@ -53,7 +53,8 @@ def create_app(store: Store, fleet: Fleet, settings: Settings, metrics: Metrics,
     rooms = (ollama_routes, anthropic_routes, openai_routes, inspection_routes)  # Anthropic's models first
     page = PageService(backend)
     apis = [route for room in rooms for route in room(backend)]
-    routes = [*page_files(), *apis, *page_routes(page), *_unavailable()]
+    files = page_files(settings.page) if settings.page is not None else []
+    routes = [*files, *apis, *page_routes(page), *_unavailable()]
     app = Starlette(
         routes=routes,
         middleware=[

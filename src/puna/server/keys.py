@@ -312,7 +312,7 @@ def presented(headers: Headers) -> str:
 
 def _only_looks(method: str, path: str) -> bool:
     """Whether a request of the page only shows what there is, which counts against no limit."""
-    return method == "GET" and path.startswith("/api/puna/")
+    return method == "GET" and path.startswith("/api/puna/") and not path.endswith("/export")
 
 
 def needed_scope(method: str, path: str) -> connections.KeyScope | None:

@@ -34,7 +34,9 @@ from puna.server.http.connections import AcceptErrors, Connection, Connections
 from puna.server.http.logs import set_up_logging
 from puna.server.metrics import Metrics
 from puna.server.page.service import PageService
+from puna.server.page.static import is_built
 from puna.server.settings import Settings
+from puna.server.settings import root_path as normal_root_path
 from puna.store import Store
 
 #: How long requests in flight may take to notice that the server is leaving.
@@ -61,12 +63,15 @@ def serve(
     models: Path | None = None,
     tls_cert: str = "",
     tls_key: str = "",
+    root_path: str = "",
 ) -> int:
     """Serve until SIGINT or SIGTERM; see `puna.server.serve`."""
     try:
         set_up_logging()
         wanted = host_from_env() if host is None else parse_host(host) if isinstance(host, str) else host
         settings = Settings.from_env()
+        if root_path:
+            settings = replace(settings, root_path=normal_root_path(root_path))
         tls = tls_from(tls_cert or env("TLS_CERT"), tls_key or env("TLS_KEY"))
         listener = listen(wanted)
     except PunaError as error:
@@ -104,6 +109,9 @@ def serve(
         config.load()
         config.ssl = tls
         announcement = f"Listening on {bound.netloc} (version {__version__})"
+        if settings.page is not None and is_built(settings.page):
+            scheme = "http" if tls is None else "https"
+            announcement += f"\nOpen {replace(bound, scheme=scheme, path=settings.root_path).client_url}"
         server = _Server(config, app.state.page, fleet, connections, announcement)
         server.run(sockets=[listener])
     return 0

@@ -23,7 +23,11 @@ DEFAULT_CONTEXT_LENGTH: Final = 4096
 #: so this costs only the memory of the caches; when that is short, a load falls back to 1.
 DEFAULT_PARALLEL: Final = 4
 
+#: Where `make page` puts the built page; it is in every wheel.
+BUILT_PAGE: Final = Path(__file__).parent / "page" / "dist"
+
 _LONGEST_DURATION: Final = 100  # characters
+_OFF: Final = ("off", "0", "false", "no")
 _LIFETIME_S: Final = 100 * 365.25 * 86400
 
 _UNITS_S: Final = {
@@ -55,6 +59,7 @@ class Settings:
     responses_bytes: int = 256 * 2**20  # kept of the Responses API, at most
     history: Path | None = None  # file of the page's chats; None keeps them in the browser's tab
     history_bytes: int = 4096 * 2**20
+    page: Path | None = BUILT_PAGE  # folder of the built page; None serves none
     root_path: str = ""  # path below which a proxy shows the server, such as "/puna"
     remote_images: bool = False  # whether images are fetched that a request only has the addresses of
     kv_cache_type: str = "f16"
@@ -94,6 +99,7 @@ class Settings:
             responses_bytes=max(0, responses_mb) * 2**20,
             history=_history_path(),
             history_bytes=history_mb * 2**20,
+            page=_page_path(),
             root_path=root_path(env("ROOT_PATH")),
             remote_images=env_bool("REMOTE_IMAGES"),
             kv_cache_type=str(KVTypes.from_env()),
@@ -109,16 +115,23 @@ class Settings:
 def root_path(text: str) -> str:
     """Return a path without its last slash: `/puna`; empty for the root. Raises PunaError."""
     path = text.strip().rstrip("/")
-    if path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", path):
-        raise PunaError(f"PUNA_ROOT_PATH: {text!r} is not a path such as /puna")
+    if path and not re.fullmatch(r"(/(?!\.\.?(/|$))[A-Za-z0-9._~-]+)+", path):
+        raise PunaError(f"the root path (PUNA_ROOT_PATH) must be a path such as /puna, not {text!r}")
     return path
 
 
 def _history_path() -> Path | None:
     given = env("HISTORY")
-    if given.lower() in ("off", "0", "false", "no"):
+    if given.lower() in _OFF:
         return None
     return path_of(given) if given else home() / "history.db"
+
+
+def _page_path() -> Path | None:
+    given = env("PAGE")
+    if given.lower() in _OFF:
+        return None
+    return path_of(given) if given else BUILT_PAGE
 
 
 def parse_duration_s(text: str) -> float:

@@ -33,6 +33,8 @@ MAX_LISTED: Final = 200
 #: How long a deleted chat can be restored, and an uploaded file waits for a message.
 UNDO_S: Final = 60.0
 UNUSED_FILE_S: Final = 3600.0
+#: How long an import may take to add one chat.
+_IMPORT_S: Final = 3600.0
 
 State = Literal["done", "running", "stopped", "failed"]
 
@@ -157,7 +159,7 @@ def add_chat(
         "INSERT INTO chat (id, owner, title, folder, pinned, model, settings, created, updated)"
         " VALUES (?, ?, ?, ?, ?, '', ?, ?, ?)",
         (
-            _new_id(), owner, _checked("title", title, MAX_TITLE), _checked("folder", folder, MAX_NAME),
+            new_id(), owner, _checked("title", title, MAX_TITLE), _checked("folder", folder, MAX_NAME),
             pinned, _settings(settings or {}), created or time.time(), created or time.time(),
         ),
     ).lastrowid  # fmt: skip
@@ -386,14 +388,27 @@ def add_message(connection: sqlite3.Connection, owner: str, chat: str, draft: Me
     (count,) = connection.execute("SELECT count(*) FROM message WHERE chat = ?", (number,)).fetchone()
     if count >= MAX_MESSAGES:
         raise RequestError(f"a chat has at most {MAX_MESSAGES:,} messages; begin another")
+    id, now = new_id(), draft.created or time.time()
+    row = _insert_message(connection, owner, number, id, draft, now)
+    connection.execute(
+        "UPDATE chat SET leaf = ?, updated = ?, model = CASE WHEN ? = '' THEN model ELSE ? END"
+        " WHERE number = ?",
+        (id, max(now, _row(connection, owner, chat)["updated"]), draft.model, draft.model, number),
+    )
+    return _messages(connection, "message.number = ?", (row,))[0]
+
+
+def _insert_message(
+    connection: sqlite3.Connection, owner: str, chat: int, id: str, draft: MessageDraft, now: float
+) -> int | None:
+    """Insert a message and return its number; whether its parent exists is the caller's business."""
     if len(draft.files) > MAX_FILES:
         raise RequestError(f"a message has at most {MAX_FILES} files")
-    id, now = _new_id(), draft.created or time.time()
     row = connection.execute(
         "INSERT INTO message (id, chat, parent, role, content, thinking, calls, tool_name, tool_call_id,"
         " model, stats, error, state, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            id, number, draft.parent, _checked("role", draft.role, MAX_NAME),
+            id, chat, draft.parent, _checked("role", draft.role, MAX_NAME),
             _checked("content", draft.content, MAX_CONTENT),
             _checked("thinking", draft.thinking, MAX_CONTENT), _json(list(draft.calls)),
             _checked("tool_name", draft.tool_name, MAX_TITLE),
@@ -407,12 +422,7 @@ def add_message(connection: sqlite3.Connection, owner: str, chat: str, draft: Me
             "INSERT INTO message_file (message, place, file, name) VALUES (?, ?, ?, ?)",
             (row, place, found["number"], _checked("name", name, MAX_TITLE) or found["name"]),
         )
-    connection.execute(
-        "UPDATE chat SET leaf = ?, updated = ?, model = CASE WHEN ? = '' THEN model ELSE ? END"
-        " WHERE number = ?",
-        (id, max(now, _row(connection, owner, chat)["updated"]), draft.model, draft.model, number),
-    )
-    return _messages(connection, "message.number = ?", (row,))[0]
+    return row
 
 
 def add_messages(
@@ -454,6 +464,75 @@ def set_title(connection: sqlite3.Connection, owner: str, chat: str, title: str)
         ).rowcount
         > 0
     )
+
+
+# --- import ---------------------------------------------------------------------------------------------
+
+
+def begin_import(
+    connection: sqlite3.Connection,
+    owner: str,
+    source: str,
+    *,
+    title: str,
+    folder: str,
+    tags: Sequence[str],
+    settings: Mapping[str, Any],
+    pinned: bool,
+    created: float,
+) -> int | None:
+    """Add a chat that stays hidden until `finish_import`, and return its number.
+
+    Returns None if the owner has a chat with this `source`, the digest of an imported chat. A chat that is
+    never finished is removed after an hour. Raises RequestError.
+    """
+    if connection.execute(
+        "SELECT 1 FROM chat WHERE owner = ? AND source = ? AND deleted IS NULL", (owner, source)
+    ).fetchone():
+        return None
+    now = time.time()
+    number = connection.execute(
+        "INSERT INTO chat (id, owner, title, folder, pinned, model, settings, created, updated,"
+        " deleted, source) VALUES (?, ?, ?, ?, ?, '', ?, ?, ?, ?, ?)",
+        (
+            new_id(), owner, _checked("title", title, MAX_TITLE), _checked("folder", folder, MAX_NAME),
+            pinned, _settings(settings), created or now, created or now, now + _IMPORT_S, source,
+        ),
+    ).lastrowid  # fmt: skip
+    _set_tags(connection, number, tags)
+    return number
+
+
+def add_imported(
+    connection: sqlite3.Connection, owner: str, chat: int, drafts: Iterable[tuple[str, MessageDraft]]
+) -> None:
+    """Add messages with ids from `new_id` to a chat of `begin_import`. Raises RequestError."""
+    now = time.time()
+    for id, draft in drafts:
+        _insert_message(connection, owner, chat, id, draft, draft.created or now)
+
+
+def finish_import(
+    connection: sqlite3.Connection, owner: str, chat: int, *, leaf: str | None, model: str, updated: float
+) -> None:
+    """Show an imported chat."""
+    connection.execute(
+        "UPDATE chat SET deleted = NULL, leaf = ?, model = ?, updated = ? WHERE owner = ? AND number = ?",
+        (leaf, model[:MAX_TITLE], updated or time.time(), owner, chat),
+    )
+
+
+def drop_import(connection: sqlite3.Connection, owner: str, chat: int) -> None:
+    """Remove a chat of `begin_import` that cannot be finished."""
+    connection.execute("DELETE FROM chat WHERE owner = ? AND number = ?", (owner, chat))
+
+
+def chat_ids(connection: sqlite3.Connection, owner: str) -> list[str]:
+    """Return the ids of all chats of `owner`, in the order in which they were made."""
+    rows = connection.execute(
+        "SELECT id FROM chat WHERE owner = ? AND deleted IS NULL ORDER BY number", (owner,)
+    )
+    return [id for (id,) in rows]
 
 
 # --- files and presets ----------------------------------------------------------------------------------
@@ -506,7 +585,8 @@ def delete_preset(connection: sqlite3.Connection, owner: str, name: str) -> None
 # --- rows -----------------------------------------------------------------------------------------------
 
 
-def _new_id() -> str:
+def new_id() -> str:
+    """Return a fresh id of a chat or message."""
     return secrets.token_hex(8)
 
 

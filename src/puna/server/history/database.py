@@ -98,6 +98,10 @@ MIGRATIONS: Final = (
         VALUES ('delete', old.number, substr(old.content, 1, 200000));
     END;
     """,
+    """
+    ALTER TABLE chat ADD COLUMN source TEXT;
+    CREATE INDEX chat_source ON chat (owner, source) WHERE source IS NOT NULL;
+    """,
 )
 
 #: How long a statement waits for another process that holds the file.

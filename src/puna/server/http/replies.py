@@ -88,14 +88,18 @@ class StreamReply:
     """
 
     def __init__(
-        self, items: AsyncGenerator[bytes, None], content_type: str, on_error: Callable[[Exception], bytes]
+        self,
+        items: AsyncGenerator[bytes, None],
+        content_type: str,
+        on_error: Callable[[Exception], bytes],
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self._items = items
-        self._content_type = content_type
+        self._headers = {"content-type": content_type, "cache-control": "no-cache", **(headers or {})}
         self._on_error = on_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = [(b"content-type", self._content_type.encode()), (b"cache-control", b"no-cache")]
+        headers = [(name.encode(), value.encode()) for name, value in self._headers.items()]
         async with contextlib.aclosing(self._items):
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             try:

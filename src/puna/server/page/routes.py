@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncGenerator
 from typing import Final
 from urllib.parse import quote, unquote
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from puna import __version__
 from puna.errors import RequestError
@@ -16,7 +18,16 @@ from puna.server.history import chats
 from puna.server.history.chats import ChatHead, ChatPage, StoredChat, StoredFile, StoredMessage
 from puna.server.http.bodies import NOTHING, body_route, read, route
 from puna.server.http.connections import caller
-from puna.server.http.replies import SSE, StreamReply, empty, json_reply, native_error_event, started
+from puna.server.http.replies import (
+    SSE,
+    StreamReply,
+    empty,
+    json_reply,
+    native_error_event,
+    native_error_line,
+    started,
+)
+from puna.server.page.exchange import exported, import_chats, markdown_of
 from puna.server.page.live import Live
 from puna.server.page.memory import MemoryNeed, memory_need
 from puna.server.page.runs import RunEvent
@@ -24,6 +35,7 @@ from puna.server.page.service import PageService
 from puna.server.page.wire import (
     ChatChanges,
     Deleted,
+    ImportReport,
     Me,
     NewChat,
     NewMessage,
@@ -35,12 +47,15 @@ from puna.server.page.wire import (
     RunState,
 )
 
+EXPORTED: Final = "application/json"
+MARKDOWN: Final = "text/markdown; charset=utf-8"
 _MEDIA_TYPE: Final = re.compile(r"[a-z]+/[\w.+-]+", re.ASCII)
 
 
 def routes(page: PageService) -> list[Route]:
     """Return the routes of the page."""
-    return [*_caller(page), *_engine(page), *_chats(page), *_files(page), *_presets(page), *_runs(page)]
+    parts = (_caller, _engine, _chats, _exchange, _files, _presets, _runs)
+    return [route for part in parts for route in part(page)]
 
 
 def _caller(page: PageService) -> list[Route]:
@@ -143,6 +158,45 @@ def _chats(page: PageService) -> list[Route]:
         route("/api/puna/chats/{id}/restore", restore, "POST", gives=ChatHead),
         route("/api/puna/chats/{id}/messages", add_message, "POST", gives=StoredMessage, takes=NewMessage),
     ]
+
+
+def _exchange(page: PageService) -> list[Route]:
+    async def export(request: Request) -> ASGIApp:
+        """Export a chat with its files as JSON, or its shown branch as Markdown (`format=markdown`)."""
+        id, form = request.path_params["id"], request.query_params.get("format", "json")
+        if form == "markdown":
+            return _download(await markdown_of(page, id), "chat.md")
+        if form != "json":
+            raise RequestError(f"format must be json or markdown, not {form:.40}")
+        return _streamed(await started(exported(page, [id])), "chat.json")
+
+    async def export_all(request: Request) -> ASGIApp:
+        """Export all chats of the caller with their files, as JSON."""
+        return _streamed(exported(page, await page.with_history(chats.chat_ids)), "chats.json")
+
+    async def import_all(request: Request) -> Response:
+        """Import chats that Puna, ChatGPT or Open WebUI has exported; the body is the file."""
+        return json_reply(await import_chats(page, await request.body()))
+
+    markdown = route("/api/puna/chats/{id}/export", export, "GET", content_type=EXPORTED, query=("format",))
+    markdown.content_types = (EXPORTED, MARKDOWN)
+    return [
+        markdown,
+        route("/api/puna/export", export_all, "GET", content_type=EXPORTED),
+        route("/api/puna/import", import_all, "POST", gives=ImportReport),
+    ]
+
+
+def _streamed(parts: AsyncGenerator[bytes, None], name: str) -> ASGIApp:
+    return StreamReply(parts, EXPORTED, native_error_line, _saved_as(name))
+
+
+def _download(text: str, name: str) -> Response:
+    return Response(text, headers={"content-type": MARKDOWN, **_saved_as(name)})
+
+
+def _saved_as(name: str) -> dict[str, str]:
+    return {"content-disposition": f'attachment; filename="{name}"', "x-content-type-options": "nosniff"}
 
 
 def _files(page: PageService) -> list[Route]:

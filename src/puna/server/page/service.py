@@ -49,6 +49,7 @@ class PageService:
             self.history = HistoryDatabase(settings.history, settings.history_bytes)
         self.runs = Runs(backend, self.history)
         self.live = LiveFeed(backend.fleet, backend.requests, settings.keyring.name_of)
+        self.importing = asyncio.Semaphore(1)  # files are read one at a time
         self._begun = False
         self._purge_due_s = 0.0  # by time.monotonic
         self._purging: set[asyncio.Task[None]] = set()

@@ -17,9 +17,6 @@ from starlette.types import Scope
 from puna.errors import PathNotFoundError
 from puna.server.http.replies import text_reply
 
-#: Where `make page` puts the built page; it is in every wheel.
-DIST: Final = Path(__file__).parent / "dist"
-
 #: Everything comes from the server itself, and nothing inline runs.
 PAGE_POLICY: Final = "; ".join([
     "default-src 'self'", "style-src 'self'", "img-src 'self' data: blob:", "media-src 'self' blob:",
@@ -71,8 +68,8 @@ def _assets(folder: Path) -> dict[str, _Asset]:
     return found
 
 
-def _reply(request: Request, name: str, headers: dict[str, str]) -> Response:
-    asset = _assets(DIST).get(name)
+def _reply(folder: Path, request: Request, name: str, headers: dict[str, str]) -> Response:
+    asset = _assets(folder).get(name)
     if asset is None:
         raise PathNotFoundError(f"the page has no file {name:.100}")
     given = request.headers.get("accept-encoding", "").split(",")
@@ -93,26 +90,34 @@ class _ForBrowsers(Route):
         return super().matches(scope)
 
 
-def routes() -> list[Route]:
-    """Return the routes of the page's files. That of `/` comes before the one that greets programs."""
+def is_built(folder: Path) -> bool:
+    """Whether the page is in this folder."""
+    if "index.html" not in _assets(folder):
+        _assets.cache_clear()  # it may be built while the server runs
+    return "index.html" in _assets(folder)
+
+
+def routes(folder: Path) -> list[Route]:
+    """Return the routes of the page's files in `folder`.
+
+    That of `/` has to come before the one that greets programs.
+    """
 
     async def page(request: Request) -> Response:
         """The page."""
-        if "index.html" not in _assets(DIST):
-            _assets.cache_clear()  # it may be built while the server runs
-        if "index.html" not in _assets(DIST):
+        if not is_built(folder):
             return text_reply(_NOT_BUILT)
         headers = {"content-security-policy": PAGE_POLICY, "cache-control": "no-cache"}
-        return _reply(request, "index.html", headers)
+        return _reply(folder, request, "index.html", headers)
 
     async def artifact(request: Request) -> Response:
         """The frame in which the page shows documents that a model wrote."""
         headers = {"content-security-policy": ARTIFACT_POLICY, "cache-control": "no-cache"}
-        return _reply(request, "artifact.html", headers)
+        return _reply(folder, request, "artifact.html", headers)
 
     async def asset(request: Request) -> Response:
         """A part of the page."""
-        return _reply(request, f"assets/{request.path_params['name']}", {"cache-control": _FOREVER})
+        return _reply(folder, request, f"assets/{request.path_params['name']}", {"cache-control": _FOREVER})
 
     made = [
         _ForBrowsers("/", page, methods=["GET"]),

@@ -136,6 +136,18 @@ class Presets(msgspec.Struct, frozen=True):
     presets: dict[str, Any]
 
 
+class Skipped(msgspec.Struct, frozen=True):
+    """A chat of an import that was left out, and why."""
+
+    title: str
+    reason: str
+
+
+class ImportReport(msgspec.Struct, frozen=True):
+    imported: int
+    skipped: list[Skipped]
+
+
 class Deleted(msgspec.Struct, frozen=True):
     """Chats that were deleted, and how long they can be restored."""
 
