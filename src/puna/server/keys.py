@@ -249,6 +249,8 @@ _READ: Final = (
     "/api/tags", "/api/show", "/api/version", "/api/ps", "/metrics", "/v1/models",
     "/openapi.json", "/docs", "/api/puna/me", "/api/puna/live", "/api/puna/memory",
 )  # fmt: skip
+#: Every key may learn its own scopes.
+_WHO_AM_I: Final = "/api/puna/me"
 _GENERATE: Final = (
     "/api/generate", "/api/chat", "/api/embed", "/api/embeddings", "/api/rerank", "/api/cancel",
 )  # fmt: skip
@@ -275,7 +277,8 @@ class KeyCheckMiddleware:
             try:
                 key = self._key(Headers(scope=scope))
                 found = Caller(f"key {key.sha256}", key.name, key.sha256, key.scopes, stack)
-                found.require(needed, f"{scope['method']} {scope['path']}")
+                if scope["path"] != _WHO_AM_I:
+                    found.require(needed, f"{scope['method']} {scope['path']}")
                 if not _only_looks(scope["method"], scope["path"]):
                     stack.enter_context(self._usage.request(key))
             except (AuthenticationError, ScopeError, RateLimitError) as error:

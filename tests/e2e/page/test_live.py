@@ -106,6 +106,18 @@ def test_clients_are_named_only_for_keys_that_manage_the_server(tmp_path: Path) 
     assert found == ["key one", "key one", None]
 
 
+def test_every_key_may_learn_its_scopes(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    text, key = keys.new_key("writer", ("generate",))
+    keys.change_keys(file, lambda known: [*known, key])
+    with running(tmp_path / "models", PUNA_API_KEYS_FILE=str(file)) as server, server.http as http:
+        headers = {"Authorization": f"Bearer {text}"}
+        reply = http.get("/api/puna/me", headers=headers).json()
+        assert (reply["keys"], reply["name"], reply["scopes"]) == (True, "writer", ["generate"])
+        assert http.get("/api/puna/live", headers=headers).status_code == 403
+        assert http.get("/api/puna/me").status_code == 401
+
+
 def test_memory_is_forecast_layer_by_layer(server: Server) -> None:
     with server.http as http:
         small = http.get(
