@@ -105,12 +105,11 @@ def run(
     insecure: take.Insecure = False,
 ) -> None:
     """Ask a model a question, or chat with it."""
+    # Typer reads the command line from the signature, so each option is a parameter, and `run` is long.
     from puna.cli.run import run_command
-    from puna.cli.settings import RunSettings, parse_format, parse_keep_alive, parse_option, parse_think
-    from puna.options import Options
+    from puna.cli.settings import RunSettings, merge_options, parse_format, parse_keep_alive, parse_think
 
-    options = dict(parse_option(text) for text in option or ())
-    given = {
+    named = {
         "temperature": temperature,
         "top_k": top_k,
         "top_p": top_p,
@@ -119,11 +118,9 @@ def run(
         "num_ctx": num_ctx,
         "stop": stop or None,
     }
-    options |= {name: value for name, value in given.items() if value is not None}
-    Options.merge(options)  # reports values out of range before anything is started
     settings = RunSettings(
         model=model,
-        options=options,
+        options=merge_options(option or (), named),
         system=system,
         format=None if format is None else parse_format(format),
         think=None if think is None else parse_think(think),

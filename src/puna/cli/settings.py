@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +67,17 @@ def parse_format(text: str) -> str | dict[str, Any]:
 def parse_keep_alive(text: str) -> str | int:
     """The value of `--keepalive`: a duration for the server to read, or whole seconds."""
     return int(text) if re.fullmatch(r"[+-]?\d+", text) else text
+
+
+def merge_options(texts: Iterable[str], named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options written `NAME=VALUE`, and over them those of `named` that are not None.
+
+    Raises RequestError.
+    """
+    options = dict(map(parse_option, texts))
+    options |= {name: value for name, value in named.items() if value is not None}
+    Options.merge(options)  # reports values out of range before anything is started
+    return options
 
 
 def parse_option(text: str) -> tuple[str, Any]:

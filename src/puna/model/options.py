@@ -31,7 +31,7 @@ from puna.kvcache.storage import KVShape
 from puna.model.layer_cache import Everything, KeysOf, Remembered, Window
 from puna.model.pooling import read_labels
 from puna.model.rope import RopeOptions, read_sections
-from puna.ops import Routing
+from puna.ops import Routing, Sections
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
@@ -443,8 +443,8 @@ def with_axes(
 
     def own(_: int, layer: LayerOptions) -> LayerOptions:
         assert layer.rope is not None
-        sections = read_sections(file, layer.rope.pairs, shares)
-        rope = dataclasses.replace(layer.rope, sections=sections, interleaved=interleaved)
+        sections = Sections(read_sections(file, layer.rope.pairs, shares), interleaved)
+        rope = dataclasses.replace(layer.rope, sections=sections)
         return dataclasses.replace(layer, rope=rope)
 
     return options.each(own)

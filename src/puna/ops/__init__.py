@@ -10,7 +10,7 @@ from puna.errors import OptionError
 from puna.ops.array import Array, IndexBuffer
 from puna.ops.backend import Backend
 from puna.ops.experts import ExpertNetworks, ExpertWeights, Routing
-from puna.ops.rope import Rope, Yarn
+from puna.ops.rope import Rope, Sections, Yarn
 from puna.ops.storage import KV_TYPES, Storage
 from puna.ops.weight import Weight
 
@@ -23,6 +23,7 @@ __all__ = [
     "IndexBuffer",
     "Rope",
     "Routing",
+    "Sections",
     "Storage",
     "Weight",
     "Yarn",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +57,36 @@ class Yarn:
         return self.attention_factor * (1 + 0.1 * math.log(self.factor))
 
 
+@dataclass(frozen=True)
+class Sections:
+    """The number of pairs that each axis of a position rotates (M-RoPE: Wang et al., arXiv:2409.12191).
+
+    The axes follow one another or, when `interleaved` (Qwen3-VL), the first three take turns for as long as
+    the second and third have pairs left.
+    """
+
+    pairs: tuple[int, ...]
+    interleaved: bool = False
+
+    def axes(self, pairs: int) -> NDArray[np.int32]:
+        """Return the axis that rotates each of a head's `pairs`: int32 [pairs]. Beyond the sections, repeat.
+
+        Raises ValueError for sections that are empty, negative or too few to interleave.
+        """
+        counts, total = self.pairs, sum(self.pairs)
+        if min(counts, default=0) < 0 or not total or (self.interleaved and len(counts) < 3):
+            wanted = "at least three" if self.interleaved else "one or more"
+            raise ValueError(
+                f"rope sections are the pairs of each axis, {wanted} of them, not {list(counts)}"
+            )
+        place = np.arange(pairs) % total
+        if self.interleaved:
+            axis = place % 3
+            ends = np.array([0, 3 * counts[1] + 1, 3 * counts[2] + 2])
+            return np.where(place < ends[axis], axis, 0).astype(np.int32)
+        return np.arange(len(counts)).repeat(counts)[place].astype(np.int32)
+
+
 @dataclass(frozen=True, eq=False)
 class Rope:
     """Pair j of a head's first `2 * pairs` values is rotated by `position * frequencies[j]`.
@@ -103,17 +132,14 @@ class Rope:
         linear_factor: float = 1.0,
         yarn: Yarn | None = None,
         magnitude: float = 1.0,
-        sections: Sequence[int] | None = None,
-        interleaved: bool = False,
+        sections: Sections | None = None,
     ) -> Rope:
         """Frequencies `base ** (-2j / dims) / factors[j]` for `dims` rotated values, scaled.
 
         factors: [dims/2], a model's own table (`rope_freqs.weight`).
         linear_factor: positions are divided by it (linear context extension).
         yarn: extends the context its way instead; its magnitude multiplies `magnitude`.
-        sections: how many pairs each axis rotates (M-RoPE: Wang et al., arXiv:2409.12191), axis after
-        axis or, when `interleaved` (Qwen3-VL), the first three in turn for as long as the second and third
-        have some.
+        sections: the pairs of each axis, if positions have several.
         """
         if dims <= 0 or dims % 2:
             raise ValueError(
@@ -128,7 +154,7 @@ class Rope:
         if yarn is not None:
             frequencies = frequencies * yarn.slowdown(dims, base)
             magnitude *= yarn.magnitude
-        axes = None if sections is None else _axes(dims // 2, sections, interleaved)
+        axes = None if sections is None else sections.axes(dims // 2)
         return cls(frequencies.astype(np.float32), magnitude, neox, axes)
 
     @property
@@ -138,16 +164,3 @@ class Rope:
     def without_magnitude(self) -> Rope:
         """For keys that were rotated before (context shift), which have the magnitude already."""
         return dataclasses.replace(self, magnitude=1.0)
-
-
-def _axes(pairs: int, sections: Sequence[int], interleaved: bool) -> NDArray[np.int32]:
-    """Which axis rotates each pair: int32 [pairs]. More pairs than the sections have begin them anew."""
-    if min(sections, default=0) < 0 or not sum(sections) or (interleaved and len(sections) < 3):
-        wanted = "at least three" if interleaved else "one or more"
-        raise ValueError(f"rope sections are the pairs of each axis, {wanted} of them, not {list(sections)}")
-    place = np.arange(pairs) % sum(sections)
-    if interleaved:
-        axis = place % 3
-        ends = np.array([0, 3 * sections[1] + 1, 3 * sections[2] + 2])
-        return np.where(place < ends[axis], axis, 0).astype(np.int32)
-    return np.arange(len(sections)).repeat(sections)[place].astype(np.int32)

@@ -13,7 +13,7 @@ from puna.tokenizer.longest_match import WordPieceEncoder, WorldEncoder, escaped
 from puna.tokenizer.patterns import BY_NAME, DEFAULT, LINES, PreTokenizer
 from puna.tokenizer.sentence_piece import SentencePieceEncoder, UnigramEncoder
 from puna.tokenizer.special_ids import SpecialIds, read_special_ids
-from puna.tokenizer.tokenizer import TextEncoder, Tokenizer
+from puna.tokenizer.tokenizer import Stripping, TextEncoder, Tokenizer
 from puna.tokenizer.vocabulary import (
     PREFIX,
     Piece,
@@ -50,7 +50,6 @@ def tokenizer_from_gguf(file: GGUFFile) -> Tokenizer:
     if model != "rwkv":  # where a blank line ends an answer, which is ordinary text elsewhere
         vocabulary = vocabulary.with_control(special.ends)
     parts = _parts(file, model, vocabulary, pre, special)
-    strip_left, strip_right = _stripping(file, vocabulary, pre_name)
     return Tokenizer(
         model,
         pre_name,
@@ -59,8 +58,7 @@ def tokenizer_from_gguf(file: GGUFFile) -> Tokenizer:
         parts.encoder,
         parts.piece,
         drops_first_space=parts.drops_first_space,
-        strip_left=strip_left,
-        strip_right=strip_right,
+        stripping=_stripping(file, vocabulary, pre_name),
     )
 
 
@@ -186,20 +184,17 @@ def _pre_tokenizer(file: GGUFFile, model: str) -> tuple[str, PreTokenizer]:
     return name, BY_NAME.get(name, DEFAULT)
 
 
-def _stripping(file: GGUFFile, vocabulary: Vocabulary, pre: str) -> tuple[frozenset[int], frozenset[int]]:
-    """Ids of the tokens that remove the whitespace before them, and after them.
-
-    Files do not contain this, so it depends on the model.
-    """
+def _stripping(file: GGUFFile, vocabulary: Vocabulary, pre: str) -> Stripping:
+    """Return the tokens that remove whitespace around them; files do not say, so the model's name does."""
     name = file.get("general.name")
     name = name.lower() if isinstance(name, str) else ""
     if "phi-3" in name or "phi3" in name:
         special = vocabulary.of_type(TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED)
         kept = {vocabulary.ids.get(text) for text in ("<unk>", "<s>", "<|endoftext|>")}
-        return frozenset(), frozenset(special) - kept
+        return Stripping(right=frozenset(special) - kept)
     mask = None
     if pre.startswith("jina-v2-") or ARCHITECTURES.get(file.architecture, UNKNOWN).strips_before_mask:
         mask = vocabulary.ids.get("<mask>")
     elif "modern-bert" in name:
         mask = vocabulary.ids.get("[MASK]")
-    return frozenset() if mask is None else frozenset((mask,)), frozenset()
+    return Stripping() if mask is None else Stripping(left=frozenset((mask,)))

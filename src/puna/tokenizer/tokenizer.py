@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
@@ -49,21 +50,20 @@ class WordCache:
 _WHITESPACE = " \t\n\v\f\r"
 
 
+@dataclass(frozen=True)
+class Stripping:
+    """Ids of the tokens that remove the whitespace to their left and to their right."""
+
+    left: frozenset[int] = frozenset()
+    right: frozenset[int] = frozenset()
+
+
 class AddedTokens:
-    """Splits text at the leftmost, longest occurrences of a set of tokens.
+    """Splits text at the leftmost, longest occurrences of a set of tokens."""
 
-    `strip_left` and `strip_right` are ids of tokens that remove the whitespace before or after them.
-    """
-
-    def __init__(
-        self,
-        ids: Mapping[str, int],
-        strip_left: frozenset[int] = frozenset(),
-        strip_right: frozenset[int] = frozenset(),
-    ) -> None:
+    def __init__(self, ids: Mapping[str, int], stripping: Stripping = Stripping()) -> None:
         self._ids = dict(ids)
-        self._strip_left = strip_left
-        self._strip_right = strip_right
+        self._stripping = stripping
         # The regex engine only searches for the first two characters of tokens, which skips nearly all text;
         # at each match the possible lengths are tried, longest first.
         by_start: dict[str, set[int]] = {}
@@ -88,13 +88,13 @@ class AddedTokens:
                 continue
             id = self._ids[found]
             before = text[begin:at]
-            if id in self._strip_left:
+            if id in self._stripping.left:
                 before = before.rstrip(_WHITESPACE)
             if before:
                 yield before
             yield id
             begin = at + len(found)
-            if id in self._strip_right:
+            if id in self._stripping.right:
                 while begin < len(text) and text[begin] in _WHITESPACE:
                     begin += 1
             position = begin
@@ -131,8 +131,7 @@ class Tokenizer:
         piece: Piece,
         *,
         drops_first_space: bool = False,
-        strip_left: frozenset[int] = frozenset(),
-        strip_right: frozenset[int] = frozenset(),
+        stripping: Stripping = Stripping(),
     ) -> None:
         self.name = name
         self.pre = pre
@@ -151,9 +150,7 @@ class Tokenizer:
         self._warned = False
         self._added = {
             parse_special: AddedTokens(
-                {text: id for id in vocabulary.of_type(*kinds) if (text := vocabulary.texts[id])},
-                strip_left,
-                strip_right,
+                {text: id for id in vocabulary.of_type(*kinds) if (text := vocabulary.texts[id])}, stripping
             )
             for parse_special, kinds in (
                 (True, (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED)),
