@@ -84,7 +84,7 @@ def test_a_page_is_not_shown_but_who_sent_it(host: Host, path: str, status: str)
             with pytest.raises(ConnectionFailedError) as caught:
                 call(path, {})
             assert str(caught.value).startswith(
-                f"what answers at {host.client_url} is neither Puna nor Ollama ({status})"
+                f"the server at {host.client_url} is neither Puna nor Ollama ({status})"
             )
             assert "<html>" not in str(caught.value)
 

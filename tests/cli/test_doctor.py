@@ -89,18 +89,21 @@ def test_the_process_at_the_port_is_found(monkeypatch: pytest.MonkeyPatch, silen
     monkeypatch.setenv("PUNA_HOST", f"127.0.0.1:{silent_port}")
     report = doctor.examine()
     assert (report["server"]["name"], report["server"]["process"]) == (None, os.getpid())
-    assert f"process {os.getpid()} listens at http://127.0.0.1:{silent_port}, silently" in report["problems"]
+    assert (
+        f"process {os.getpid()} listens at http://127.0.0.1:{silent_port} but does not answer"
+        in report["problems"]
+    )
 
 
 @pytest.mark.parametrize(
     ("part", "state", "sentence"),
     [
         ("kernels", {"problem": "no module"}, "the C++ kernels do not work (no module)"),
-        ("kernels", GOOD["kernels"] | {"used": "avx2"}, "PUNA_CPU=avx2 keeps from using the avx512 kernels"),
+        ("kernels", GOOD["kernels"] | {"used": "avx2"}, "PUNA_CPU=avx2 rules out the avx512 kernels"),
         (
             "kernels",
             {"used": "portable", "all": ["portable"], "threads": 8},
-            "none of the vector instructions",
+            "lacks the vector instructions",
         ),
         ("kernels", GOOD["kernels"] | {"threads": 1}, "1 of 8 cores are used"),
     ],
@@ -113,7 +116,7 @@ def test_what_would_be_faster_is_said(part: str, state: Any, sentence: str) -> N
 def test_getting_the_kernels_depends_on_the_compiler() -> None:
     broken = GOOD | {"kernels": {"problem": "no module"}}
     (there,) = doctor.advice(broken, {})
-    assert "a C++ compiler is there" in there
+    assert "there is a C++ compiler" in there
     assert "PUNA_BUILD_KERNELS=1" in there
     (missing,) = doctor.advice(broken | {"compiler": None}, {})
     assert "apt install g++" in missing
@@ -128,9 +131,13 @@ def test_the_chosen_reference_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("part", "state", "sentence"),
     [
-        ("memory", {"total": 10**9, "available": 10**8}, "only 100 MB of memory are available"),
-        ("store", GOOD["store"] | {"free": 10**6}, "only 1 MB are free on the disk"),
-        ("store", GOOD["store"] | {"problem": "cannot be read"}, "the model store: cannot be read"),
+        ("memory", {"total": 10**9, "available": 10**8}, "only 100 MB of memory is available"),
+        ("store", GOOD["store"] | {"free": 10**6}, "only 1 MB is free on the disk"),
+        (
+            "store",
+            GOOD["store"] | {"problem": "cannot be read"},
+            "the model store cannot be used: cannot be read",
+        ),
         ("server", GOOD["server"] | {"name": "puna", "version": "0.0.9"}, "runs version 0.0.9"),
         ("packages", {"numpy": None}, "numpy, which Puna needs, is not installed"),
     ],
@@ -142,7 +149,7 @@ def test_what_is_wrong_is_said(part: str, state: Any, sentence: str) -> None:
 
 def test_a_machine_without_problems_is_told_so() -> None:
     assert doctor.as_text(GOOD).endswith(
-        "Nothing is wrong, and nothing would make it faster on this machine."
+        "No problems found, and nothing would make Puna faster on this machine."
     )
 
 

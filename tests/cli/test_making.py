@@ -158,7 +158,7 @@ def test_what_exists_is_written_over_only_if_that_is_asked(
         for words in commands:
             refused = shell.run(*words, str(target))
             assert refused.returncode == 1
-            assert f"{file} exists; --force writes over it" in refused.stderr
+            assert f"{file} exists; use --force to overwrite it" in refused.stderr
         assert file.read_bytes() == b"precious"
         file.unlink()
     target.write_bytes(b"precious")

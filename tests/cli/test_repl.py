@@ -263,7 +263,7 @@ def test_a_model_that_cannot_think_is_not_asked_to(talk: Talk, monkeypatch: pyte
 
     monkeypatch.setattr(Session, "switch", switch)
     assert talk("/set think", "/load tiny", "hello").endswith(plain)
-    assert "does not support thinking, and answers without" in talk.errors
+    assert "does not support thinking and answers without it" in talk.errors
 
 
 def test_lines_are_saved_unless_history_is_off(talk: Talk, tmp_path: Path) -> None:

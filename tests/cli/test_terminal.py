@@ -299,7 +299,7 @@ def test_files_are_written_over_after_a_yes_at_the_terminal(
     target = tmp_path / "small.gguf"
     target.write_bytes(b"precious")
     with terminal(shell, "quantize", str(tiny_gguf), str(target), "--type", "q8_0") as screen:
-        screen.wait_for("Write over it? [y/N]:")
+        screen.wait_for("Overwrite it? [y/N]:")
         screen.type(answer + "\r")
         assert (screen.leave() == 0) is written
     assert (target.read_bytes() == b"precious") is not written
@@ -310,7 +310,7 @@ def test_a_folder_is_converted_over_a_file_after_a_yes_at_the_terminal(shell: Sh
     for answer, begins in (("n", b"precious"), ("y", b"GGUF")):
         target.write_bytes(b"precious")
         with terminal(shell, "convert", str(folder), str(target)) as screen:
-            screen.wait_for("Write over it? [y/N]:")
+            screen.wait_for("Overwrite it? [y/N]:")
             screen.type(answer + "\r")
             assert screen.leave() == (0 if answer == "y" else 1)
         assert target.read_bytes().startswith(begins)

@@ -101,7 +101,7 @@ def test_the_command_line_pulls_and_runs_what_is_missing(puller: Server, registr
     assert ran.returncode == 0, ran.stderr
     other = puna(puller, "run", f"{registry.address}/team/other", "hello")
     assert other.returncode == 1
-    assert "cannot be had from" in other.stderr
+    assert "cannot be pulled from" in other.stderr
     assert "puna run FILE.gguf" in other.stderr
     puller.unload()
     assert puna(puller, "rm", name).returncode == 0

@@ -85,7 +85,7 @@ def test_the_doctor_names_and_heals(
     store: Store, registry: Registry, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["doctor", "--store"]) == 0
-    assert "Everything is what it should be." in capsys.readouterr().out
+    assert "Nothing is damaged." in capsys.readouterr().out
     path = store.blob_path(registry.published.model_digest)
     whole = path.read_bytes()
     path.write_bytes(bytes(len(whole)))
@@ -102,7 +102,7 @@ def test_the_doctor_names_and_heals(
     assert path.read_bytes() == whole
     for option in ("--heal", "--insecure"):
         assert main(["doctor", option]) == 1
-        assert f"{option} belongs to --store" in capsys.readouterr().err
+        assert f"{option} requires --store" in capsys.readouterr().err
 
 
 def test_what_no_model_uses_goes(
