@@ -1,4 +1,4 @@
-"""Loading a model, by its name in the store or from a file."""
+"""Loading of models, by name from the store or from a file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from puna.convert import Converted
 
 _MAX_PARALLEL: Final = 1024
-#: No model's name begins like a path.
+#: How paths start, unlike the names of models.
 _PATHS: Final = ("./", "../", "/", "~")
 
 
@@ -54,35 +54,36 @@ def load(
 ) -> Model:
     """Load a model by name (`demo`, or any in the store), or by the path of a GGUF file or a folder.
 
-    A folder of safetensors files ("./SmolLM2-135M-Instruct") is converted first, and what it becomes is kept
-    in `~/.puna/converted` (`PUNA_HOME`) until the folder changes.
+    A folder of safetensors files ("./SmolLM2-135M-Instruct") is converted first; the result is kept in
+    `~/.puna/converted` (`PUNA_HOME`) until the folder changes.
 
     Args:
-        num_ctx: tokens of context for each request. Default: as the stored model says, else what the model
-            was trained for, as far as memory goes.
-        parallel: requests that run at once; more wait.
-        num_thread: threads for computing, of which no more are used than there are processors; 0: the
-            physical cores this process may use.
-        kv_cache_type: how keys and values are kept: f16, q8_0, q4_0, bf16 or f32, or two of them for keys and
-            values as in "q8_0,q4_0". Default: `PUNA_KV_CACHE_TYPE`, else f16.
-        draft: a small model of the same family that drafts tokens for this one, which is faster and changes
-            no answer.
-        engine: what runs the model: Puna's own ("puna"), llama.cpp ("llamacpp", of `puna[llamacpp]`), or
-            llama.cpp where Puna's own cannot ("auto"). Default: as the stored model says, else `PUNA_ENGINE`.
-        num_gpu: with llama.cpp, how many layers are on the GPU; -1, the default: all, if there is one.
-        main_gpu: the GPU that has them.
-        tensor_split: shares of the layers of several GPUs, instead of `main_gpu`.
+        num_ctx: context length of each request, in tokens. Default: the stored model's, else the length the
+            model was trained for, reduced to fit memory.
+        parallel: requests that run at once; others wait.
+        num_thread: compute threads, at most one per processor; 0 uses the physical cores available to this
+            process.
+        kv_cache_type: type of cached keys and values: f16, q8_0, q4_0, bf16 or f32, or one for each, such as
+            "q8_0,q4_0". Default: `PUNA_KV_CACHE_TYPE`, else f16.
+        draft: a small model of the same family that drafts tokens for this one: faster, with the same
+            answers.
+        engine: the engine that runs the model: Puna's own ("puna"), llama.cpp ("llamacpp", from
+            `puna[llamacpp]`), or llama.cpp only for models that Puna's own cannot run ("auto"). Default: the
+            stored model's, else `PUNA_ENGINE`.
+        num_gpu: with llama.cpp, the number of layers on the GPU; -1, the default, puts all there if there is
+            a GPU.
+        main_gpu: the GPU that holds them.
+        tensor_split: shares of the layers for several GPUs, instead of `main_gpu`.
         use_mmap: with llama.cpp, leave weights in the mapped file.
-        projector: the GGUF file of what the model sees with, where that is a file of its own.
-        adapters: LoRA adapters, files of GGUF or folders of PEFT's, by the names that requests call them (by
-            default the files'); those of the stored model come first. Requests that say nothing (`lora`) are
-            computed with all of them.
+        projector: the GGUF file of the vision tower, if it is separate from the model.
+        adapters: LoRA adapters (GGUF files or PEFT folders) by the names that requests use, by default the
+            file names; they follow those of the stored model. Requests without `lora` use all of them.
         progress: called with (bytes done, bytes in total) while a folder is converted and weights are read.
 
     Raises `ModelNotFoundError`, `GGUFError`, `UnsupportedModelError`, `OptionError`,
     `InsufficientMemoryError`, `UnavailableError`, ...
     """
-    # Users write these as keyword arguments, so each setting is a parameter; below, they are `LoadSettings`.
+    # Users write these as keyword arguments, so each setting is a parameter; inside, they are `LoadSettings`.
     if num_ctx is not None:
         checked_number("num_ctx", num_ctx, *int_range("num_ctx"))
     checked_number("parallel", parallel, 1, _MAX_PARALLEL)
@@ -160,9 +161,9 @@ class _Source:
         return Author(self.path.name, lambda: abilities(facts, sees=sees))
 
     def adapters(self, given: Mapping[str, str | Path] | Sequence[str | Path] | None) -> list[AdapterFile]:
-        """Return the model's own adapters, and those that are `given` besides."""
+        """Return the model's own adapters, followed by those `given`."""
         if isinstance(given, str | Path):
-            raise OptionError("adapters must be a list of paths, or paths by names")
+            raise OptionError("adapters must be a list of paths, or a mapping from names to paths")
         named = given.items() if isinstance(given, Mapping) else (("", path) for path in given or ())
         published = self.parts.adapters if self.parts is not None else {}
         return [
