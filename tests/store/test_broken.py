@@ -29,7 +29,7 @@ def test_a_layer_that_is_gone_or_damaged_is_named_without_its_path(store: Store,
     store.create("m", spec)
     (layer,) = store.get("m").manifest.of_type(f"application/vnd.ollama.image.{kind}")
     path = store.blob_path(layer.digest)
-    advice = "'puna doctor --store --heal' fetches it again, else pull or create the model again"
+    advice = "'puna doctor --store --heal' downloads it again; otherwise pull or create the model again"
 
     def problem() -> str:
         with pytest.raises(StoreError) as caught:

@@ -189,7 +189,7 @@ def test_projectors_and_adapters_are_recognised(store: Store, make_gguf: Callabl
     adapters, scales = {"s/b.gguf": adapter, "c.gguf": adapter}, {"c.gguf": -0.5}
     more = store.create("b", ModelSpec(from_model="a", adapters=adapters, adapter_scales=scales))
     assert [(each.name, each.scale) for each in more.adapters] == [("a", 1.0), ("b", 1.0), ("c", -0.5)]
-    with pytest.raises(RequestError, match="there are two adapters of the name 'c'"):
+    with pytest.raises(RequestError, match="two adapters are called 'c'"):
         store.create("b", ModelSpec(from_model="b", adapters={"c.gguf": adapter}))
     with pytest.raises(RequestError, match=r"adapter_scales: there is no adapter 'd\.gguf'"):
         store.create("b", ModelSpec(from_model="v", adapter_scales={"d.gguf": 2.0}))
@@ -222,7 +222,7 @@ def test_adapters_that_no_request_could_use_are_refused(store: Store, make_gguf:
     file = make_gguf("llama", ARCH__block_count=1)
     main = store.import_file(file)
     other = store.import_file(make_gguf("qwen2", general__type="adapter"))
-    with pytest.raises(RequestError, match=r"'a\.gguf' is an adapter for 'qwen2', and the model is 'llama'"):
+    with pytest.raises(RequestError, match=r"'a\.gguf' is an adapter for 'qwen2', but the model is 'llama'"):
         store.create("m", ModelSpec(files={"main.gguf": main}, adapters={"a.gguf": other}))
     fitting = store.import_file(make_gguf("llama", general__type="adapter"))
     adapters = {f"{number}.gguf": fitting for number in range(65)}

@@ -169,7 +169,7 @@ def test_later_from_lines_add_files_and_adapters_may_be_several(tmp_path: Path) 
     assert not adapter_source(parse("FROM m"), tmp_path).files
     with pytest.raises(ModelNotFoundError):
         adapter_source(parse("FROM m\nADAPTER nothing"), tmp_path)
-    with pytest.raises(RequestError, match=r"there is another adapter called l1\.gguf"):
+    with pytest.raises(RequestError, match=r"another adapter is called l1\.gguf"):
         adapter_source(parse("FROM m\nADAPTER l1.gguf\nADAPTER l1.gguf 2"), tmp_path)
     with pytest.raises(RequestError, match="a FROM after the first must name a file"):
         model_source(parse("FROM m\nFROM n"), tmp_path)
@@ -191,5 +191,5 @@ def test_an_adapter_may_be_a_folder_that_peft_has_saved(tmp_path: Path) -> None:
 
 
 def test_a_name_too_long_for_a_file_is_an_error_that_quotes_its_beginning(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"^'xxx.* cannot be looked at: File name too long$"):
+    with pytest.raises(RequestError, match=r"^'xxx.* cannot be read: File name too long$"):
         adapter_source(parse(f"FROM m\nADAPTER {'x' * 5000}"), tmp_path)

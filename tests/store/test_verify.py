@@ -78,7 +78,7 @@ def test_a_linked_file_that_changed(store: Store, tmp_path: Path) -> None:
     store.blobs.link(tmp_path / "linked.gguf", digest_of(linked))
     (tmp_path / "linked.gguf").write_bytes(linked[:-1] + b"\1")
     (damage,) = verify(store).damages
-    assert damage.problem == "the file it was made of has changed"
+    assert damage.problem == "the file it was made from has changed"
 
 
 def test_the_doctor_names_and_heals(

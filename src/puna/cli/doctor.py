@@ -101,7 +101,7 @@ def _text(
     lines += [f"- healed: {digest}" for digest in healed]
     for damage, reason in left:
         models = ", ".join(name.display for name in damage.models) or "no model"
-        advice = reason or "'puna doctor --store --heal' fetches it again, if its registry still has it"
+        advice = reason or "'puna doctor --store --heal' downloads it again if its registry still has it"
         lines.append(f"- {damage.layer.digest} of {models}: {damage.problem}; {advice}")
     lines += [f"- {problem}" for problem in found.manifests]
     if removed:

@@ -33,9 +33,9 @@ from puna.protocol import Scored, TokenLogprob
 class Model:
     """A loaded model. Use it as a context manager, or `close` it, to free its memory early.
 
-    All methods that generate take `RequestOptions` as keyword arguments, and `logprobs=n` for the
-    log-probability of each token and n alternatives. They raise `OptionError` and `RequestError` for wrong arguments,
-    `ContextLengthError` for a prompt that is too long, and `GenerationError`.
+    Methods that generate take `RequestOptions` as keyword arguments, and `logprobs=n` for the
+    log-probability of each token and n alternatives. They raise `OptionError` and `RequestError` for wrong
+    arguments, `ContextLengthError` for a prompt that is too long, and `GenerationError`.
     """
 
     def __init__(self, chat: ChatModel, author: Author) -> None:
