@@ -127,7 +127,7 @@ def test_gated_files_need_a_token_which_goes_to_the_hub_alone(
             pulled(store, "hf.co/team/model-GGUF")
         (tmp_path / "huggingface").mkdir()
         (tmp_path / "huggingface" / "token").write_text("hf_wrong\n")
-        with pytest.raises(RegistryError, match="the token in HF_TOKEN must be of an account"):
+        with pytest.raises(RegistryError, match="the token in HF_TOKEN must belong to an account"):
             pulled(store, "hf.co/team/model-GGUF")
         assert hub.tokens == {"", "hf_wrong"}
         monkeypatch.setenv("HF_TOKEN", "hf_secret")
@@ -145,7 +145,7 @@ def test_what_the_hub_does_not_have(store: Store, serve: Hubs, tmp_path: Path) -
 
 def test_a_wrong_endpoint_is_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "hub.example")
-    with pytest.raises(RegistryError, match=r"HF_ENDPOINT=hub\.example is no web address"):
+    with pytest.raises(RegistryError, match=r"HF_ENDPOINT=hub\.example is not a web address"):
         pulled(store, "hf.co/team/model-GGUF")
 
 
@@ -193,9 +193,9 @@ def entry(path: str = "m-Q4_K_M.gguf", oid: str = "0" * 64, size: int = 1000) ->
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        (endless, "does not answer as a hub of models does"),
-        (says({"error": "x"}), "does not answer as a hub of models does"),
-        (says([[]] * 1000), "does not answer as a hub of models does"),
+        (endless, "does not answer like a model hub"),
+        (says({"error": "x"}), "does not answer like a model hub"),
+        (says([[]] * 1000), "does not answer like a model hub"),
         (says([entry(oid="../../../escaped")]), "digest"),
         (says([entry(oid="")]), "digest"),
         (says([entry(size=2**62)]), "no GGUF"),

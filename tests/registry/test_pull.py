@@ -206,7 +206,7 @@ def test_progress_is_noted_while_a_part_is_fetched(tmp_path: Path, monkeypatch: 
         file.plan()
         for _ in range(9):
             file.write(file.parts[0], bytes(700))
-            noted.append(download.Partial(tmp_path / "sha256-0", 10_000).noted_bytes)
+            noted.append(download.Partial(tmp_path / "sha256-0", 10_000).saved_bytes)
     assert noted == [0, 1400, 1400, 2800, 2800, 4200, 4200, 5600, 5600]
 
 
@@ -370,7 +370,7 @@ def test_a_damaged_blob_is_fetched_again(store: Store, published: Published) -> 
         (damage,) = verify(store).damages
         registry.published = Published.of(b"another")
         reason = heal(store, damage, lambda step: None, HASTY, insecure=True)
-        assert "does not give it again" in reason
+        assert "does not provide it" in reason
 
 
 def dripping(published: Published, over: threading.Event, part: str, at_header: bool) -> Registry:
@@ -402,7 +402,7 @@ def test_a_manifest_that_drips_in_is_given_up(
     over = threading.Event()
     with serving(dripping(published, over, "/manifests/", at_header)) as registry:
         try:
-            with pytest.raises(UnreachableError, match=r"did not come within 0\.5 s"):
+            with pytest.raises(UnreachableError, match=r"did not arrive within 0\.5 s"):
                 pulled(store, registry.name)
         finally:
             over.set()

@@ -164,7 +164,7 @@ def test_a_key_of_another_kind_is_named(store: Store, mine: Published, home: Pat
     (home / ".ollama" / "id_ed25519").write_text("no key")
     with serving(Receiving(secret="secret")) as registry:
         store.copy("team/model", f"{registry.address}/team/model")
-        with pytest.raises(RegistryError, match="id_ed25519 is no OpenSSH key"):
+        with pytest.raises(RegistryError, match="id_ed25519 is not an OpenSSH key"):
             pushed(store, registry.name)
 
 

@@ -73,5 +73,5 @@ def test_a_projector_lies_beside_the_model() -> None:
 def test_what_is_not_there_is_said_with_what_is() -> None:
     with pytest.raises(RegistryError, match=r"hf.co/a/b has no 'Q9_X'; it has BF16, IQ3_XXS, Q4_K_M, Q4_K_S"):
         choose(PLAIN, "Q9_X", "hf.co/a/b")
-    with pytest.raises(RegistryError, match="has no GGUF file of a model"):
+    with pytest.raises(RegistryError, match="has no GGUF model"):
         choose(listing("model.safetensors", "mmproj-F16.gguf"), "latest", "hf.co/a/b")

@@ -105,7 +105,7 @@ def test_what_is_no_model_is_not_fetched_whole(store: Store, published: Publishe
         reply(handler, 200, b"<!doctype html>" + bytes(100))
         return True
 
-    wanted = r"m\.gguf is no GGUF file: it begins with b'<!do'"
+    wanted = r"m\.gguf is not a GGUF file: it starts with b'<!do'"
     with serving(Registry(published, told=told)) as registry, pytest.raises(RegistryError, match=wanted):
         pulled(store, f"http://{registry.address}/m.gguf")
     assert not list(store.manifests.rglob("latest"))
@@ -152,7 +152,7 @@ def test_numbers_that_are_none_are_refused(store: Store, published: Published, n
 
     with (
         serving(Registry(published, told=told)) as registry,
-        pytest.raises(RegistryError, match="sends"),
+        pytest.raises(RegistryError, match="sent"),
     ):
         pulled(store, f"http://{registry.address}/m.gguf")
 

@@ -96,7 +96,7 @@ def test_the_doctor_names_and_heals(
     assert "--heal" in said
     # The registry has no TLS, which is not taken for granted: what is damaged stays where it is.
     assert main(["doctor", "--store", "--heal"]) == 1
-    assert re.search(r"does not give it again: .*SSL.*--insecure", capsys.readouterr().out)
+    assert re.search(r"does not provide it: .*SSL.*--insecure", capsys.readouterr().out)
     assert path.read_bytes() == bytes(len(whole))
     assert main(["doctor", "--store", "--heal", "--insecure"]) == 0
     assert path.read_bytes() == whole
