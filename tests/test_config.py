@@ -80,8 +80,8 @@ def test_an_unknown_variable_is_named_with_the_nearest(monkeypatch: pytest.Monke
     for name in ("PUNA_NUM_THREAD", "PUNA_QWERTY", "PUNA_TEST_DATA", "OLLAMA_FLASH_ATTENTION", "PUNA_HOST"):
         monkeypatch.setenv(name, "1")
     assert config.unknown_variables(["PUNA_HOST", "PUNA_NUM_THREADS", "PUNA_NUM_PARALLEL"]) == [
-        "PUNA_NUM_THREAD is no setting of Puna (did you mean PUNA_NUM_THREADS?)",
-        "PUNA_QWERTY is no setting of Puna",
+        "PUNA_NUM_THREAD is not a setting of Puna (did you mean PUNA_NUM_THREADS?)",
+        "PUNA_QWERTY is not a setting of Puna",
     ]
 
 

@@ -34,7 +34,7 @@ def test_options_that_change_nothing_are_named() -> None:
     assert Options.merge({"tfs_z": 1, "heat": 2}) == Options()
     assert Options.ignored({"num_gpu": 99}, {"tfs_z": 1, "top_k": 1, "tempature": 0.5, "heat": 2}) == [
         'option "num_gpu" has no effect: models are computed by the processor',
-        'option "tfs_z" has no effect: this way of sampling is not offered',
+        'option "tfs_z" has no effect: this kind of sampling is not supported',
         'option "tempature" is unknown and ignored (did you mean "temperature"?)',
         'option "heat" is unknown and ignored',
     ]

@@ -1,4 +1,4 @@
-"""JSON exactly as Go's encoder writes it, and as its decoder takes it.
+"""JSON exactly as Go's encoder writes it and its decoder accepts it.
 
 Digests of stored layers and prompts rendered by Go templates depend on the exact bytes: no spaces, `<`, `>`
 and `&` escaped, numbers in their shortest plain form.
@@ -25,31 +25,31 @@ _ESCAPES = {
 }
 
 
-#: Characters of numbers that are read.
+#: Maximum characters of numbers.
 _LONGEST_INTEGER = 20
 _LONGEST_REAL = 1000
 
 
 def loads(text: str) -> Any:
-    """The value that `text` is. Numbers have 64 bits; half of a surrogate pair, which is no text, is U+FFFD.
+    """Decode `text`. Numbers have 64 bits, and lone surrogates become U+FFFD.
 
     Raises ValueError.
     """
     JsonGauge().feed(text.encode("utf-8", "replace"))
     value, end = first_value(text)
     if text[end:].strip(_BLANKS):
-        raise ValueError(f"something follows the value (character {end + 1})")
+        raise ValueError(f"unexpected data after the value (character {end + 1})")
     return value
 
 
 def first_value(text: str) -> tuple[Any, int]:
-    """As `loads` the value that `text` begins with, and where it ends; how deep it is is not looked at."""
+    """Decode the value at the start of `text` like `loads`, without a limit of depth; also return its end."""
     begin = len(text) - len(text.lstrip(_BLANKS))
     try:
         value, end = _DECODER.raw_decode(text, begin)
     except json.JSONDecodeError as error:
-        what = f"{error.msg[0].lower()}{error.msg[1:]}"
-        raise ValueError(f"{what} (line {error.lineno}, column {error.colno})") from error
+        problem = f"{error.msg[0].lower()}{error.msg[1:]}"
+        raise ValueError(f"{problem} (line {error.lineno}, column {error.colno})") from error
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     return (_with_valid_text(value) if "\\ud" in text or "\\uD" in text else value), end
@@ -80,7 +80,7 @@ _DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_int=_integer, par
 
 def _with_valid_text(value: Any) -> Any:
     if isinstance(value, str):
-        return _HALF_PAIR.sub("\ufffd", value)  # whole pairs have been joined
+        return _HALF_PAIR.sub("\ufffd", value)  # only lone surrogates are left
     if isinstance(value, list):
         return [_with_valid_text(item) for item in value]
     if isinstance(value, dict):

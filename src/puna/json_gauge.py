@@ -1,14 +1,14 @@
-"""Measures JSON while it comes in: a few megabytes of brackets would be gigabytes of objects."""
+"""A gauge of JSON as it arrives, since a few megabytes of brackets would be gigabytes of objects."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-#: Nested deeper than any schema or message is.
+#: Maximum depth, greater than that of any schema or message.
 DEEPEST: Final = 100
 
-#: Commas, brackets and strings: there may be as many numbers as tokens in a hundred long prompts.
+#: Maximum number of commas, brackets and strings: the token ids of a hundred long prompts must fit.
 MAX_MARKS: Final = 1_000_000
 
 _INSIDE_STRING: Final = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
@@ -16,7 +16,7 @@ _BRACKET: Final = re.compile(rb"[\[\]{}]")
 
 
 class JsonGauge:
-    """Counts the marks of a text, and its depth, without checking anything else of it."""
+    """Counter of a text's marks and depth, which checks nothing else."""
 
     def __init__(self) -> None:
         self._marks = 0
@@ -25,7 +25,7 @@ class JsonGauge:
         self._escaped = False  # the last byte was a backslash in a string
 
     def feed(self, data: bytes) -> None:
-        """The next bytes. Raises ValueError when there are too many marks or too many levels."""
+        """Count the next bytes. Raises ValueError when there are too many marks or levels."""
         at = 0
         if self._escaped and data:
             at, self._escaped = 1, False
@@ -45,7 +45,7 @@ class JsonGauge:
                 at = end + 1
 
     def _measure(self, part: bytes) -> None:
-        """Count what stands outside of strings."""
+        """Count the marks outside of strings."""
         self._marks += sum(map(part.count, (b",", b"[", b"]", b"{", b"}")))
         if self._marks > MAX_MARKS:
             raise ValueError(f"more than {MAX_MARKS:,} values, names and brackets; send it in parts")

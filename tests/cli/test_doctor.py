@@ -53,7 +53,9 @@ def test_the_report_needs_no_server_and_no_store(
     assert report["store"]["free"] > 0
     assert report["packages"]["numpy"]
     assert report["settings"]["PUNA_KEEP_ALIVE"] == "tomorrow"
-    assert report["problems"][0] == "PUNA_NUM_TREADS is no setting of Puna (did you mean PUNA_NUM_THREADS?)"
+    assert (
+        report["problems"][0] == "PUNA_NUM_TREADS is not a setting of Puna (did you mean PUNA_NUM_THREADS?)"
+    )
     assert report["problems"][1].startswith("PUNA_KEEP_ALIVE=tomorrow: must be a number of seconds")
     assert not (tmp_path / "models").exists(), "nothing is made"
     assert printed.err == ""

@@ -193,7 +193,8 @@ def test_an_unknown_variable_is_warned_of(
     monkeypatch.setenv("PUNA_MODEL", "/models")
     assert main(["help"]) == 0
     assert (
-        capsys.readouterr().err == "Warning: PUNA_MODEL is no setting of Puna (did you mean PUNA_MODELS?)\n"
+        capsys.readouterr().err
+        == "Warning: PUNA_MODEL is not a setting of Puna (did you mean PUNA_MODELS?)\n"
     )
 
 

@@ -100,7 +100,7 @@ def test_what_was_written_is_read(value: object) -> None:
     ("text", "words"),
     [
         ("[" * 101, "nested too deeply"),
-        ("1 2", "something follows"),
+        ("1 2", "unexpected data"),
         ("", "expecting value"),
         ("{", "line 1, column 2"),
     ],
