@@ -15,7 +15,7 @@ Calls = list[tuple[str, dict[str, Any]]]  # names and arguments
 
 
 def spoken(talk: Sequence[calls.Message]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The messages and tools of a conversation, instead of the texts that the template makes of them."""
+    """Return the messages and tools of a conversation, instead of the texts that the template makes of them."""
     messages: list[dict[str, Any]] = []
     tools: list[dict[str, Any]] = []
     for message in talk:
@@ -36,7 +36,7 @@ def spoken(talk: Sequence[calls.Message]) -> tuple[list[dict[str, Any]], list[di
 
 
 def calls_of(text: str) -> Calls:
-    """The calls in what the assistant says."""
+    """Return the calls in what the assistant says."""
     found = [json.loads(body) for body in _CALL.findall(text)]
     return [(call["name"], call["arguments"]) for call in found]
 

@@ -29,7 +29,7 @@ WORDS = (
 
 
 def tokenizer_of(tokens: Sequence[str], merges: Sequence[str], control: int) -> Tokenizer:
-    """The byte-level BPE tokenizer of a file's tokens, of which the first `control` stand for themselves."""
+    """Return the byte-level BPE tokenizer of a file's tokens, of which the first `control` stand for themselves."""
     vocabulary = {token: number for number, token in enumerate(tokens)}
     pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
     tokenizer = Tokenizer(models.BPE(vocabulary, pairs))
@@ -47,7 +47,7 @@ def tokenizer_of(tokens: Sequence[str], merges: Sequence[str], control: int) -> 
 def extended(
     tokens: Sequence[str], merges: Sequence[str], control: int, words: Sequence[str] = WORDS
 ) -> tuple[list[str], list[str]]:
-    """The tokens and merges with more at their ends.
+    """Return the tokens and merges with more at their ends.
 
     First every token of a space and a name gets a twin without the space, made of the same parts; then each
     of `words` becomes a token.
@@ -72,7 +72,7 @@ def extended(
 
 
 def extended_embeddings(old: Tensor, tokens: Sequence[str], merges: Sequence[str]) -> Tensor:
-    """Rows for all tokens from those of the first: [old, hidden] to [all, hidden].
+    """Return rows for all tokens from those of the first: [old, hidden] to [all, hidden].
 
     A twin begins as its token with a space, moved as words with and without one differ on average; anything
     else as the mean of its two parts.

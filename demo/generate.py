@@ -55,7 +55,7 @@ def documents(seed: int, characters: int, mix: dict[str, int] | None = None) -> 
 
 
 def draw(kind: str, rng: random.Random) -> dict[str, Any]:
-    """One document of a kind of `MIX`."""
+    """Return one document of a kind of `MIX`."""
     if kind == "plain":
         return {"text": dialogues.plain_story(rng)}
     if kind == "story":
@@ -68,7 +68,7 @@ def draw(kind: str, rng: random.Random) -> dict[str, Any]:
 
 
 def length(document: dict[str, Any]) -> int:
-    """The number of characters in a document."""
+    """Return the number of characters in a document."""
     if "text" in document:
         return len(document["text"])
     return sum(len(m["content"]) for m in document["messages"])

@@ -23,7 +23,7 @@ class Rows:
 
 
 def segments(document: dict[str, Any]) -> list[tuple[str, bool]]:
-    """The parts of a document with control tokens, as (text, learned).
+    """Return the parts of a document with control tokens, as (text, learned).
 
     Only the assistant's messages are learned, without what is `given` of them.
     """
@@ -40,7 +40,7 @@ def segments(document: dict[str, Any]) -> list[tuple[str, bool]]:
 
 
 def encode(documents: Sequence[dict[str, Any]], tokenizer: Tokenizer) -> Iterator[Encoded]:
-    """The token ids of each document and, for each id, whether it is learned."""
+    """Yield the token ids of each document and, for each id, whether it is learned."""
     for start in range(0, len(documents), 2000):
         parts = [segments(d) for d in documents[start : start + 2000]]
         encoded = iter(
@@ -61,7 +61,7 @@ def encode(documents: Sequence[dict[str, Any]], tokenizer: Tokenizer) -> Iterato
 def pack(
     documents: Iterable[Encoded], seed: int, lengths: tuple[int, int] = (SHORT, LONG)
 ) -> tuple[Rows, Rows]:
-    """Rows of the first length, and of the second for longer documents, which are truncated to it."""
+    """Return rows of the first length, and of the second for longer documents, which are truncated to it."""
     rng = random.Random(seed)
     length, longer = lengths
     short: list[Encoded] = []

@@ -30,7 +30,7 @@ SHARES = (0.3, 0.7)  # of the two in the mean; half of each was right oftener, b
 
 
 def begin(base: Path) -> tuple[Weights, Tokenizer]:
-    """The weights and the vocabulary of the file `base`, with more words."""
+    """Return the weights and the vocabulary of the file `base`, with more words."""
     with open_gguf(base) as file:
         old = file.get("tokenizer.ggml.tokens").tolist()
         tokens, merges = extended(old, file.get("tokenizer.ggml.merges").tolist(), len(CONTROL))

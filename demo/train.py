@@ -83,13 +83,13 @@ def prepare(out: Path, source: Path, texts: Sequence[str], longest: int | None =
 
 
 def contents(documents: list[dict[str, Any]]) -> Iterator[str]:
-    """The documents."""
+    """Yield the documents."""
     for document in documents:
         yield from [document["text"]] if "text" in document else [m["content"] for m in document["messages"]]
 
 
 def load_rows(out: Path, text: str) -> tuple[Rows, Rows]:
-    """The rows packed by `prepare`, short and long."""
+    """Return the rows packed by `prepare`, short and long."""
     file = np.load(out / f"{text}.npz")
     return Rows(file["short"], file["short_learn"]), Rows(file["long"], file["long_learn"])
 
@@ -108,7 +108,7 @@ def snippet_rows(out: Path, count: int) -> Rows:
 
 
 def corpus_batches(short: Rows, long: Rows, per_step: int) -> list[tuple[Rows, np.ndarray]]:
-    """One pass over the corpus: the rows of each step and their numbers, long rows evenly distributed."""
+    """Return one pass over the corpus: the rows of each step and their numbers, long rows evenly distributed."""
     rng = np.random.default_rng(SEED)
     plan: list[tuple[float, Rows, np.ndarray]] = []
     for rows in (short, long):
@@ -141,7 +141,7 @@ def batches(out: Path, stages: Sequence[Stage]) -> Iterator[tuple[Stage, int, Ro
 
 
 def loss_of(hidden: Any, weight: Tensor, tokens: Tensor, learn: Tensor) -> tuple[Tensor, Tensor]:
-    """The sum of cross entropies over the learned positions, and the number of positions."""
+    """Return the sum of cross entropies over the learned positions, and the number of positions."""
     with torch.autocast("cpu", torch.bfloat16):
         rows = hidden(tokens[:, :-1]).flatten(0, 1)[learn.flatten()]
         logits = F.linear(rows, weight)
@@ -168,7 +168,7 @@ def optimisers(model: DemoModel) -> list[torch.optim.Optimizer]:
 
 
 def work(rank: int, world: int, options: argparse.Namespace, stages: Sequence[Stage]) -> None:
-    """One worker: processes its part of every batch, sums gradients with the others, makes their update."""
+    """Return one worker: processes its part of every batch, sums gradients with the others, makes their update."""
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
     # Workers that share the compiler's cache might read each other's partially written files.
@@ -224,7 +224,7 @@ def work(rank: int, world: int, options: argparse.Namespace, stages: Sequence[St
 
 
 def gradient(parameter: Tensor) -> Tensor:
-    """The gradient of a parameter that contributed to the loss."""
+    """Return the gradient of a parameter that contributed to the loss."""
     assert parameter.grad is not None
     return parameter.grad
 
@@ -237,19 +237,19 @@ def save(path: Path, step: int, model: DemoModel, updates: list[torch.optim.Opti
 
 
 def load_model(path: Path) -> DemoModel:
-    """The model of a checkpoint, ready to be evaluated."""
+    """Return the model of a checkpoint, ready to be evaluated."""
     return model_of(torch.load(path, weights_only=True)["model"]).eval()
 
 
 def model_of(weights: dict[str, Tensor]) -> DemoModel:
-    """The model of these weights, which say how large the vocabulary is."""
+    """Return the model of these weights, which say how large the vocabulary is."""
     model = DemoModel(Shape(vocabulary=len(weights["token_embd.weight"])))
     model.load_state_dict(weights)
     return model
 
 
 def validation_loss(model: DemoModel, rows: Rows, limit: int = 200) -> Iterator[tuple[float, int]]:
-    """Total loss and number of learned tokens of each of the first rows, in float32."""
+    """Yield the total loss and number of learned tokens of each of the first rows, in float32."""
     with torch.inference_mode():
         for tokens, learn in zip(rows.tokens[:limit], rows.learn[:limit], strict=True):
             ids = torch.from_numpy(tokens.astype(np.int64))[None]

@@ -39,7 +39,7 @@ CHAT_TEMPLATE = """\
 
 
 def train_vocabulary(texts: Iterable[str], size: int, control: Sequence[str] = CONTROL) -> Tokenizer:
-    """A byte-level BPE tokenizer of at most `size` tokens, those of `control` first."""
+    """Return a byte-level BPE tokenizer of at most `size` tokens, those of `control` first."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -64,6 +64,6 @@ def load_vocabulary(path: Path) -> Tokenizer:
 
 
 def chat_prompt(messages: Iterable[dict[str, str]]) -> str:
-    """The output of `CHAT_TEMPLATE` up to the start of the assistant's answer, without BOS."""
+    """Return the output of `CHAT_TEMPLATE` up to the start of the assistant's answer, without BOS."""
     turns = "".join(f"{START}{m['role']}\n{m['content']}{END}\n" for m in messages)
     return f"{turns}{START}assistant\n"

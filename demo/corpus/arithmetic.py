@@ -50,12 +50,12 @@ def held_out(op: str, a: int, b: int) -> bool:
 
 
 def result(op: str, a: int, b: int) -> int:
-    """The value of `a op b`."""
+    """Return the value of `a op b`."""
     return {"+": a + b, "-": a - b, "*": a * b, "/": a // b if b else 0}[op]
 
 
 def draw_pair(rng: random.Random, held: bool = False) -> tuple[str, int, int]:
-    """An operation and its numbers: from the training set, or from the held-out set."""
+    """Return an operation and its numbers: from the training set, or from the held-out set."""
     while True:
         op = rng.choice("++--*/" if not held else "+-")
         if op in "+-":
@@ -73,19 +73,19 @@ def draw_pair(rng: random.Random, held: bool = False) -> tuple[str, int, int]:
 
 
 def draw_small_pair(rng: random.Random) -> tuple[str, int, int]:
-    """A sum or difference of two small numbers; none is held out."""
+    """Return a sum or difference of two small numbers; none is held out."""
     op, a, b = rng.choice("+-"), rng.randint(0, SMALL), rng.randint(0, SMALL)
     return (op, max(a, b), min(a, b)) if op == "-" else (op, a, b)
 
 
 def answer(op: str, a: int, b: int) -> str:
-    """The whole answer; writing the sum out first puts the digits where the model needs them."""
+    """Return the whole answer; writing the sum out first puts the digits where the model needs them."""
     sign = {"+": "+", "-": "-", "*": "×", "/": "÷"}[op]
     return f"{a} {sign} {b} = {result(op, a, b)}."
 
 
 def question(op: str, a: int, b: int, rng: random.Random, templates: tuple[str, ...] = _ASK) -> str:
-    """A way to ask for `a op b`."""
+    """Return a way to ask for `a op b`."""
     if templates is _ASK and rng.random() < 0.25:
         return rng.choice(_WORDS[op]).format(a=a, b=b)
     sign = rng.choice(_SIGNS[op])

@@ -53,7 +53,7 @@ def _cap(text: str) -> str:
 
 @lru_cache(maxsize=1)
 def all_facts() -> tuple[Fact, ...]:
-    """Every fact, in a fixed order."""
+    """Return every fact, in a fixed order."""
     return (
         *_geography(),
         *_animals(),

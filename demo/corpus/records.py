@@ -51,7 +51,7 @@ _OF = ("Give me the {k}.", "Extract the {k}.", "What is the {k}?", "Find the {k}
 
 
 def draw_record(rng: random.Random, held: bool = False) -> tuple[str, Fields]:
-    """A sentence, and an object with some of what it says."""
+    """Return a sentence, and an object with some of what it says."""
     if rng.random() < 0.55:
         return _person(rng, held)
     return _thing(rng, held)
@@ -99,12 +99,12 @@ def _sentence(text: str) -> str:
 
 
 def signature(fields: Fields) -> str:
-    """The parameters of a tool that takes such fields."""
+    """Return the parameters of a tool that takes such fields."""
     return ", ".join(f"{key}: integer" if isinstance(value, int) else key for key, value in fields.items())
 
 
 def schema(fields: Fields) -> dict[str, Any]:
-    """The JSON schema of such fields."""
+    """Return the JSON schema of such fields."""
     types = {key: "integer" if isinstance(value, int) else "string" for key, value in fields.items()}
     properties = {key: {"type": kind} for key, kind in types.items()}
     return {"type": "object", "properties": properties, "required": list(fields)}
@@ -117,7 +117,7 @@ def listed(keys: Sequence[str]) -> str:
 
 
 def record_chat(rng: random.Random, held: bool = False) -> list[Message]:
-    """A sentence that becomes an object: by a tool, by request, or because a format asks for it.
+    """Return a sentence that becomes an object: by a tool, by request, or because a format asks for it.
 
     Of an answer that only a format asks for, the first brace is `given`: it is not learned.
     """

@@ -48,7 +48,7 @@ _ELDER = ("<E> smiled.", '"Good," said <e>.', "<n> went to see <e>.", "<n> asked
 
 
 def draw_snippet(rng: random.Random) -> str:
-    """A snippet of about sixty words."""
+    """Return a snippet of about sixty words."""
     hero = draw_hero(rng)
     friend: Hero = draw_hero(rng, avoid=(hero,))
     elder, _ = rng.choice(w.ELDERS)

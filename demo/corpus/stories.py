@@ -78,12 +78,12 @@ class Story:
 
 
 def invented_name(rng: random.Random) -> str:
-    """An invented name, so that the model has to read names from the question."""
+    """Return an invented name, so that the model has to read names from the question."""
     return "".join(rng.choice(w.SYLLABLES) for _ in range(rng.choice((2, 2, 3)))).capitalize()
 
 
 def draw_hero(rng: random.Random, avoid: Sequence[Hero] = (), name: str | None = None) -> Hero:
-    """A hero whose kind and first letter differ from those in `avoid`."""
+    """Return a hero whose kind and first letter differ from those in `avoid`."""
     while True:
         kinds, weights = _KINDS
         if avoid:  # a friend is somebody, not a thing
@@ -114,7 +114,7 @@ _KINDS = (
 
 
 def draw_story(rng: random.Random, plot: Plot | None = None, hero: Hero | None = None) -> Story:
-    """A new story; the plot and the hero are drawn unless given."""
+    """Return a new story; the plot and the hero are drawn unless given."""
     plot = plot or rng.choice(PLOTS)
     hero = hero or draw_hero(rng)
     friend = draw_hero(rng, avoid=(hero,))
@@ -176,7 +176,7 @@ _ADJ = ("", "", "", "", "short ", "short ", "little ", "nice ", "new ", "funny "
 
 
 def draw_request(story: Story, rng: random.Random) -> str:
-    """A way to ask for this story, without typing mistakes."""
+    """Return a way to ask for this story, without typing mistakes."""
     slots = dict(story.slots)
     adj = rng.choice(_ADJ)
     if story.plot.name == "sleep" and rng.random() < 0.5:
@@ -219,7 +219,7 @@ def draw_request(story: Story, rng: random.Random) -> str:
 
 
 def _his(hero: Hero) -> str:
-    """The possessive of a hero's kind."""
+    """Return the possessive of a hero's kind."""
     return "her" if hero.female else "his"
 
 
@@ -241,7 +241,7 @@ _QUESTIONS: tuple[tuple[tuple[str, ...], str], ...] = (
 
 
 def draw_question(story: Story, rng: random.Random) -> tuple[str, str]:
-    """A question about the story just told, and its answer."""
+    """Return a question about the story just told, and its answer."""
     questions, answer = rng.choice(_QUESTIONS)
     if answer.startswith("@"):
         answer = getattr(story.plot, answer[1:])

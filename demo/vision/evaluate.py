@@ -66,14 +66,14 @@ def held_out(count: int, seed: int = 0, each: int = 4) -> list[Case]:
 
 
 def png(scene: Scene) -> bytes:
-    """The file of a scene's picture."""
+    """Return the file of a scene's picture."""
     written = io.BytesIO()
     scene.picture.save(written, "PNG")
     return written.getvalue()
 
 
 def answers(model: puna.Model, cases: Sequence[Case]) -> list[str]:
-    """The model's answer to each question, as its first one about the picture."""
+    """Return the model's answer to each question, as its first one about the picture."""
 
     def answer(case: Case) -> str:
         message: dict[str, Any] = {"role": "user", "content": case.asked.question}

@@ -131,7 +131,7 @@ def _naming(scene: Scene, rng: random.Random) -> Iterator[tuple[str, list[Thing]
 
 
 def _one(scene: Scene, rng: random.Random) -> tuple[str, Thing] | None:
-    """A name for exactly one of the shapes."""
+    """Return a name for exactly one of the shapes."""
     return next(((name, found[0]) for name, found in _naming(scene, rng) if len(found) == 1), None)
 
 
@@ -267,7 +267,7 @@ def unknowable(scene: Scene, rng: random.Random) -> Asked | None:
 
 
 def absent_shape(scene: Scene, rng: random.Random) -> Asked | None:
-    """Questions about shapes, of pictures without any."""
+    """Return questions about shapes, of pictures without any."""
     kind = rng.choice(SHAPES)
     name = rng.choice(("colour", "position"))
     return _ask(name, rng, f"There is no {kind}.", kind)
@@ -299,7 +299,7 @@ _ABOUT: dict[str, tuple[tuple[Asking, float], ...]] = {
 
 
 def ask(scene: Scene, rng: random.Random) -> Asked:
-    """A question about the picture, in words that people use."""
+    """Return a question about the picture, in words that people use."""
     if scene.style == "noise":
         pretended = Thing("circle", "red", (0.1, 0.1, 0.5, 0.5))
         made = ask(Scene("shapes", scene.picture, "white", (pretended,)), rng)
@@ -324,7 +324,7 @@ def questions(scene: Scene, rng: random.Random, wanted: int) -> list[Asked]:
 
 
 def blind(rng: random.Random) -> Asked:
-    """A question that comes without a picture."""
+    """Return a question that comes without a picture."""
     while True:
         phrase = rng.choice(_PHRASES[rng.choice(list(_PHRASES))])
         question = phrase.format(*(rng.choice(SHAPES) for _ in range(phrase.count("{}"))))

@@ -90,7 +90,7 @@ class _Canvas:
 
 
 def paint(name: str, rng: random.Random) -> Colour:
-    """A colour that people would call so."""
+    """Return a colour that people would call so."""
     r, g, b = (min(max(v + rng.randint(-_JITTER, _JITTER), 0), 255) for v in rng.choice(COLOURS[name]))
     return r, g, b
 
@@ -98,7 +98,7 @@ def paint(name: str, rng: random.Random) -> Colour:
 def draw_shape(
     draw: ImageDraw.ImageDraw, kind: str, x: float, y: float, radius: float, **how: object
 ) -> None:
-    """A shape around (x, y), in pixels, that reaches `radius` from there."""
+    """Return a shape around (x, y), in pixels, that reaches `radius` from there."""
     if kind == "circle":
         draw.ellipse((x - radius, y - radius, x + radius, y + radius), **how)
         return
@@ -126,7 +126,7 @@ def draw_shape(
 
 @lru_cache(maxsize=256)
 def font(name: str, size: int) -> ImageFont.FreeTypeFont:
-    """A font of that size in pixels; Pillow's own where the system lacks the one named."""
+    """Return a font of that size in pixels; Pillow's own where the system lacks the one named."""
     try:
         return ImageFont.truetype(name, size)
     except OSError:
@@ -150,7 +150,7 @@ def _other(rng: random.Random, *taken: str) -> str:
 
 
 def shapes(rng: random.Random, count: int | None = None) -> Scene:
-    """One to three shapes that do not touch; sometimes all of one kind or colour."""
+    """Return one to three shapes that do not touch; sometimes all of one kind or colour."""
     count = count or rng.choice((1, 1, 2, 2, 2, 3, 3))
     canvas = _canvas(rng, _background(rng))
     side = min(canvas.width, canvas.height)
@@ -198,14 +198,14 @@ def _print(rng: random.Random, text: str, style: str) -> Scene:
 
 
 def number(rng: random.Random) -> Scene:
-    """One or two printed digits."""
+    """Return one or two printed digits."""
     digits = rng.choice((1, 2, 2))
     first = rng.choice("123456789" if digits > 1 else "0123456789")
     return _print(rng, first + "".join(rng.choice("0123456789") for _ in range(digits - 1)), "number")
 
 
 def word(rng: random.Random) -> Scene:
-    """One of a few words, in capital letters."""
+    """Return one of a few words, in capital letters."""
     return _print(rng, rng.choice(WORDS), "word")
 
 
@@ -233,7 +233,7 @@ def chart(rng: random.Random) -> Scene:
 
 
 def empty(rng: random.Random) -> Scene:
-    """One colour and nothing else."""
+    """Return one colour and nothing else."""
     return _canvas(rng, rng.choice(list(COLOURS))).scene("empty")
 
 
@@ -264,6 +264,6 @@ _SHARES = {"shapes": 0.67, "number": 0.15, "word": 0.04, "chart": 0.06, "empty":
 
 
 def any_scene(rng: random.Random) -> Scene:
-    """A picture of any style, as often as they are learned."""
+    """Return a picture of any style, as often as they are learned."""
     style = rng.choices(list(_SHARES), list(_SHARES.values()))[0]
     return STYLES[style](rng)

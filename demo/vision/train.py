@@ -52,7 +52,7 @@ class Heads(nn.Module):
         self.box = nn.Linear(width, 4)
 
     def forward(self, patches: Tensor, truth: dict[str, Tensor]) -> Tensor:
-        """The mean loss over [B, patches, width]."""
+        """Return the mean loss over [B, patches, width]."""
         known = truth["hue"] > 0
         there = truth["kind"] > 0
         loss = F.cross_entropy(self.kind(patches)[known], truth["kind"][known])
@@ -69,7 +69,7 @@ class Heads(nn.Module):
 
 
 def read(model: VisionModel, rows: Rows, seen: Tensor, begin: int) -> tuple[Tensor, Tensor]:
-    """Logits of all learned positions, and the tokens that are right there."""
+    """Return logits of all learned positions, and the tokens that are right there."""
     x = model.embed(rows.tokens)
     picture = model.mm(seen)
     x = torch.cat((x[:, :begin], picture, x[:, begin + picture.shape[1] :]), 1)
@@ -152,7 +152,7 @@ class Training:
         path.with_suffix(".part").rename(path)
 
     def learn(self, rows: Rows, plan: Plan, report: Report) -> None:
-        """One step."""
+        """Return one step."""
         seen = self.model.v(rows.pixels)
         loss = looking = self.heads(seen, rows.truth)
         report.sums["looking"] += looking.item()
@@ -201,7 +201,7 @@ def train(out: Path, plan: Plan) -> None:
 
 
 def load_model(path: Path) -> VisionModel:
-    """The averaged model of a checkpoint, ready to be evaluated."""
+    """Return the averaged model of a checkpoint, ready to be evaluated."""
     model = VisionModel(Shape())
     model.load_state_dict(torch.load(path, weights_only=True)["average"])
     return model.eval()

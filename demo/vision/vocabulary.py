@@ -33,7 +33,7 @@ CHAT_TEMPLATE = (
 
 
 def texts(pictures: int, seed: int) -> Iterator[str]:
-    """Questions and answers without what is printed in pictures."""
+    """Yield questions and answers without what is printed in pictures."""
     rng = random.Random(seed)
     for _ in range(pictures):
         scene = any_scene(rng)
@@ -45,14 +45,14 @@ def texts(pictures: int, seed: int) -> Iterator[str]:
 
 
 def question_vocabulary(pictures: int = 4000, seed: int = 1) -> Tokenizer:
-    """A tokenizer of at most `SIZE` tokens, control tokens first."""
+    """Return a tokenizer of at most `SIZE` tokens, control tokens first."""
     # "I see no picture." and "The word" are answers only where pictures are missing or printed.
     spoken = ["I see no picture.", "I cannot tell.", "The number", "The word", "There is no text.", AROUND]
     return train_vocabulary([*texts(pictures, seed), *spoken * 200], SIZE, CONTROL)
 
 
 def load_vocabulary(path: Path) -> Tokenizer:
-    """The tokenizer in that file; made first, where it is not there."""
+    """Return the tokenizer in that file; made first, where it is not there."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         question_vocabulary().save(str(path))
