@@ -16,7 +16,7 @@ PATTERN = (
 )
 PRE = "qwen2"
 
-# Tools are a line each, after the system message: `weather(city, days: integer, unit: celsius|fahrenheit)`.
+# Each tool is a line after the system message: `weather(city, days: integer, unit: celsius|fahrenheit)`.
 CHAT_TEMPLATE = """\
 {%- if tools %}{{ '<|im_start|>system\\n' }}
 {%- if messages and messages[0].role == 'system' %}{{ messages[0].content + '\\n' }}{% endif %}
@@ -39,7 +39,7 @@ CHAT_TEMPLATE = """\
 
 
 def train_vocabulary(texts: Iterable[str], size: int, control: Sequence[str] = CONTROL) -> Tokenizer:
-    """Return a byte-level BPE tokenizer of at most `size` tokens, those of `control` first."""
+    """Train a byte-level BPE tokenizer of at most `size` tokens, those of `control` first."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

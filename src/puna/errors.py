@@ -208,7 +208,7 @@ class NotSupportedError(PunaError):
 
 
 class UnavailableError(PunaError):
-    """This version of Puna does not have the requested feature."""
+    """The requested feature is not available in this version of Puna."""
 
     status = 400  # 501 would be better, but clients retry after any status over 500
 
