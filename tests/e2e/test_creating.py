@@ -165,7 +165,7 @@ def test_a_creator_that_is_killed_is_an_error_in_words(crowded: Server, large: P
         creators(crowded)[0].kill()
     said: httpx.Response = answer.result()
     assert said.status_code == 400
-    assert "as it does when memory runs out" in said.json()["error"]
+    assert "probably because memory ran out" in said.json()["error"]
 
 
 def test_making_without_progress_ends_after_a_time(tmp_path: Path, large: Path) -> None:

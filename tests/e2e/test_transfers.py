@@ -233,7 +233,7 @@ def test_addresses_that_are_not_asked_and_registries_that_do_not_answer_are_told
     private = {"model": registry.name, "insecure": True, "stream": False}
     answer = server.http.post("/api/pull", json=private)
     assert answer.status_code == 400
-    assert "PUNA_PRIVATE_REGISTRIES=127.0.0.1 lets the server ask it" in answer.json()["error"]
+    assert "start the server with PUNA_PRIVATE_REGISTRIES=127.0.0.1" in answer.json()["error"]
     answer = puller.http.post("/api/pull", json={**private, "insecure": False})
     assert answer.status_code == 400
     gone = {**private, "model": f"http://127.0.0.1:{free_port()}/team/model"}

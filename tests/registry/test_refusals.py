@@ -153,7 +153,7 @@ def test_private_addresses_must_be_allowed(
         monkeypatch.setenv("PUNA_PRIVATE_REGISTRIES", "registry.example")
         with pytest.raises(
             RegistryError,
-            match=r"PUNA_PRIVATE_REGISTRIES=127\.0\.0\.1 lets .*'puna serve --stop'",
+            match=r"PUNA_PRIVATE_REGISTRIES=127\.0\.0\.1 to allow it .*'puna serve --stop'",
         ):
             pulled(store, registry.name)
         assert registry.asked == []

@@ -174,8 +174,8 @@ class GuardedTransport(httpx.BaseTransport):
             if not allowed:
                 place = host if host in found else f"{host} is at {', '.join(found[:3])}, which"
                 raise RefusedAddressError(
-                    f"{place} is not a public address; PUNA_PRIVATE_REGISTRIES={host} lets a server that is "
-                    "started with it connect ('puna serve --stop' stops a running one)"
+                    f"{place} is not a public address; start the server with PUNA_PRIVATE_REGISTRIES={host} "
+                    "to allow it ('puna serve --stop' stops a running server)"
                 )
             return allowed
         return found
