@@ -115,7 +115,7 @@ def run(
 
 @cache
 def _fork_server() -> socket.socket:
-    """Return the socket for requests to fork; the process behind it starts at first use and ends with ours."""
+    """Return the socket for fork requests; its server starts at first use and ends with this process."""
     requests, served = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with served:
         subprocess.Popen(
