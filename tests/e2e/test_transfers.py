@@ -86,7 +86,7 @@ def test_what_goes_wrong_is_said_in_the_stream_or_by_the_status(puller: Server, 
 def test_a_strangers_pull_reaches_nothing_private(server: Server, registry: Registry) -> None:
     with pytest.raises(ollama.ResponseError, match="not a public address"):
         server.client.pull(registry.name, insecure=True)
-    assert registry.asked == []
+    assert registry.requested == []
 
 
 def test_the_command_line_pulls_and_runs_what_is_missing(puller: Server, registry: Registry) -> None:
@@ -114,18 +114,18 @@ def test_a_client_that_leaves_ends_the_pull_and_the_next_one_goes_on(
     template = registry.published.layer(1)
     entered, left = threading.Event(), threading.Event()
 
-    def told(handler: BaseHTTPRequestHandler) -> bool:
+    def intercept(handler: BaseHTTPRequestHandler) -> bool:
         if handler.path.endswith(template):
             entered.set()
             left.wait(60)
         return False
 
-    registry.told = told
+    registry.intercept = intercept
     name = registry.name.removeprefix("http://") + ":latest"
     with puller.asked("/api/pull", {"model": registry.name, "insecure": True}):
         assert entered.wait(60)
     left.set()
-    registry.told = lambda handler: False
+    registry.intercept = lambda handler: False
     puller.client.pull(registry.name, insecure=True)
     assert name in [entry.model for entry in puller.client.list().models]
     assert sum(path.endswith(model) for path, _ in registry.asked) == 1
@@ -174,7 +174,7 @@ def dripping(registry: Registry) -> Iterator[threading.Event]:
     """Have `registry` send a byte at a time for the whole block. Yields what is set once it does."""
     over, asked = threading.Event(), threading.Event()
 
-    def told(handler: BaseHTTPRequestHandler) -> bool:
+    def intercept(handler: BaseHTTPRequestHandler) -> bool:
         handler.wfile.write(b"HTTP/1.1 200 OK\r\nx-slow: ")
         asked.set()
         with contextlib.suppress(OSError):  # nobody reads any more
@@ -183,7 +183,7 @@ def dripping(registry: Registry) -> Iterator[threading.Event]:
         handler.close_connection = True
         return True
 
-    registry.told = told
+    registry.intercept = intercept
     try:
         yield asked
     finally:
