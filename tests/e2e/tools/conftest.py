@@ -1,4 +1,4 @@
-"""The server with the model that calls, and its clients."""
+"""The server with the tool-calling model, and its clients."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def responses(server: Server) -> Any:
     client = openai.OpenAI(base_url=server.url + "/v1/", api_key="unused", max_retries=0, timeout=120)
 
     def create(given: Any, *, stream: bool = False, **more: Any) -> Any:
-        act = client.responses.stream if stream else client.responses.create
-        return act(model="scripted", input=given, tools=FLAT, temperature=0, **more)  # type: ignore[operator]
+        method = client.responses.stream if stream else client.responses.create
+        return method(model="scripted", input=given, tools=FLAT, temperature=0, **more)  # type: ignore[operator]
 
     return create
 
@@ -48,8 +48,8 @@ def messages(server: Server) -> Any:
     client = anthropic.Anthropic(base_url=server.url, api_key="unused", max_retries=0, timeout=120)
 
     def create(given: list[Any], *, stream: bool = False, **more: Any) -> Any:
-        act = client.messages.stream if stream else client.messages.create
+        method = client.messages.stream if stream else client.messages.create
         fields = {"model": "scripted", "max_tokens": 400, "tools": ANTHROPIC, "extra_body": GREEDY, **more}
-        return act(messages=given, **fields)  # type: ignore[operator]
+        return method(messages=given, **fields)  # type: ignore[operator]
 
     return create
