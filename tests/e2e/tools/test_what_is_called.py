@@ -30,7 +30,7 @@ pytestmark = pytest.mark.e2e
 def test_incomplete_call_is_returned_as_text(
     server: Server, chat: Any, responses: Any, messages: Any
 ) -> None:
-    """Covers calls that break off by themselves; `test_call_cut_by_a_limit_is_never_made` covers the others."""
+    """For calls that break off by themselves; see `test_call_cut_by_a_limit_is_never_made` for others."""
     answer = native(server, BREAK)
     said = (answer.message.content or "") + "".join(
         name + text for name, text in native_calls(answer.message)
