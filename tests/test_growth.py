@@ -65,7 +65,7 @@ def _splitting(split: Callable[[str], list[str]], unit: str, end: str) -> Callab
     return lambda size: partial(split, unit * size + end)
 
 
-#: Long, because repeated copying of what was read so far shows only when that is long.
+#: Long, because repeated copying of what was read so far shows only when there is much to copy.
 LINE = "x" * 1000
 
 

@@ -150,11 +150,11 @@ def test_client_with_many_waiting_requests_does_not_delay_or_exclude_another(
         with ThreadPoolExecutor(16) as pool:
             with server.open_request("/api/generate", long):
                 wait_until(lambda: server.requests() == (1, 0), "the first request's turn")
-                asked = [pool.submit(ask, "192.0.2.1") for _ in range(8)]
+                futures = [pool.submit(ask, "192.0.2.1") for _ in range(8)]
                 wait_until(lambda: server.requests() == (1, 8), "a full queue")
-                asked.append(pool.submit(ask, "192.0.2.2"))
+                futures.append(pool.submit(ask, "192.0.2.2"))
                 wait_until(lambda: server.requests() == (1, 9), "one more")
-            for future in asked:
+            for future in futures:
                 future.result()
     assert [client for _, client in sorted(ended)].index("192.0.2.2") == 1
 

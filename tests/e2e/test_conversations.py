@@ -135,8 +135,8 @@ def as_openai(message: dict[str, Any]) -> dict[str, Any]:
 Observed = dict[str, Any]
 
 
-def by_ollamas_api(server: Server, name: str, talk: list[dict[str, Any]], more: dict[str, Any]) -> Observed:
-    body = {"model": name, "messages": [as_ollama(message) for message in talk], "options": GREEDY} | more
+def by_ollamas_api(server: Server, name: str, talk: list[dict[str, Any]], fields: dict[str, Any]) -> Observed:
+    body = {"model": name, "messages": [as_ollama(message) for message in talk], "options": GREEDY} | fields
     answer = server.http.post("/api/chat", json=body | {"stream": False, "logprobs": True}).json()
     if "error" in answer:
         return {"error": answer["error"]}
@@ -152,12 +152,12 @@ def by_ollamas_api(server: Server, name: str, talk: list[dict[str, Any]], more: 
     }
 
 
-def by_openais_api(server: Server, name: str, talk: list[dict[str, Any]], more: dict[str, Any]) -> Observed:
+def by_openais_api(server: Server, name: str, talk: list[dict[str, Any]], fields: dict[str, Any]) -> Observed:
     body = {"model": name, "messages": [as_openai(message) for message in talk], "logprobs": True}
     body |= {"temperature": 0, "max_tokens": GREEDY["num_predict"]}
-    if "tools" in more:
-        body["tools"] = more["tools"]
-    if more.get("think") is False:
+    if "tools" in fields:
+        body["tools"] = fields["tools"]
+    if fields.get("think") is False:
         body["reasoning_effort"] = "none"
     answer = server.http.post("/v1/chat/completions", json=body).json()
     if "error" in answer:
@@ -173,11 +173,11 @@ def by_openais_api(server: Server, name: str, talk: list[dict[str, Any]], more: 
     }
 
 
-def by_library(model: puna.Model, talk: list[dict[str, Any]], more: dict[str, Any]) -> Observed:
+def by_library(model: puna.Model, talk: list[dict[str, Any]], fields: dict[str, Any]) -> Observed:
     messages = [as_ollama(message) for message in talk]
     try:
-        prompt = model.render(messages, **more)
-        done = model.chat(messages, logprobs=0, **GREEDY, **more)
+        prompt = model.render(messages, **fields)
+        done = model.chat(messages, logprobs=0, **GREEDY, **fields)
     except PunaError as error:
         return {"error": str(error)}
     return {
@@ -213,15 +213,15 @@ def test_conversation_gives_the_same_answer_through_every_interface(
     has = client.show("talker").capabilities or []
     with puna.load("talker", num_ctx=CONTEXT, parallel=1) as model:
         for talk, wanted in TALKS:
-            more = wanted if "tools" in has else {name: wanted[name] for name in wanted if name != "tools"}
-            native = by_ollamas_api(own, "talker", talk, more)
-            assert by_library(model, talk, more) == native
+            fields = wanted if "tools" in has else {name: wanted[name] for name in wanted if name != "tools"}
+            native = by_ollamas_api(own, "talker", talk, fields)
+            assert by_library(model, talk, fields) == native
             native.pop("prompt", None)
-            assert by_openais_api(own, "talker", talk, more) == native
+            assert by_openais_api(own, "talker", talk, fields) == native
 
 
 def test_imported_model_uses_its_templates_stop_strings(own: Server, models: Path) -> None:
-    """With ChatML, the marker of a new turn ends an answer, though the model would go on."""
+    """ChatML's marker of a new turn ends an answer, though the model would go on."""
     with puna.load("scripted", num_ctx=CONTEXT, parallel=1) as model:
         done = model.chat(CHATS["single"], **GREEDY)
         assert (done.text, done.reason) == ("<think>hm</think>Yes", "stop")
@@ -242,14 +242,14 @@ def test_thinking_is_separated_from_the_answer(own: Server, models: Path, begun:
     )
     own.client.create(model="thinker", from_="scripted", template=template)
     with puna.load("thinker", num_ctx=CONTEXT, parallel=1) as model:
-        for more, thinking, text in (
+        for fields, thinking, text in (
             ({}, "hm", "Yes<|im_start|>R"),
             ({"think": False}, "", "<think>hm</think>Yes<|im_start|>R"),
         ):
             for observed in (
-                by_library(model, CHATS["single"], more),
-                by_ollamas_api(own, "thinker", CHATS["single"], more),
-                by_openais_api(own, "thinker", CHATS["single"], more),
+                by_library(model, CHATS["single"], fields),
+                by_ollamas_api(own, "thinker", CHATS["single"], fields),
+                by_openais_api(own, "thinker", CHATS["single"], fields),
             ):
                 assert (observed["thinking"], observed["text"]) == (thinking, text)
         pieces = list(model.chat(CHATS["single"], **GREEDY, stream=True))

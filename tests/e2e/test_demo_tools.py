@@ -89,11 +89,13 @@ def test_demo_calls_tools_through_ollamas_client(
 ) -> None:
     talk: list[Any] = [{"role": "user", "content": question}]
     reply = server.client.chat("demo", talk, tools=list(TOOLS.values()), options=GREEDY).message
-    made = [(call.function.name, call.function.arguments) for call in reply.tool_calls or []]
-    assert made == calls
+    called = [(call.function.name, call.function.arguments) for call in reply.tool_calls or []]
+    assert called == calls
     if calls:
         talk.append(reply)
-        talk += [{"role": "tool", "tool_name": name, "content": TOOLS[name](**given)} for name, given in made]
+        talk += [
+            {"role": "tool", "tool_name": name, "content": TOOLS[name](**given)} for name, given in called
+        ]
         reply = server.client.chat("demo", talk, tools=list(TOOLS.values()), options=GREEDY).message
     assert (reply.content, reply.tool_calls) == (answer, None)
 
@@ -108,14 +110,14 @@ def test_demo_calls_tools_through_openais_client(
 
     talk: list[Any] = [{"role": "user", "content": question}]
     reply = ask()
-    made = [(c.function.name, json.loads(c.function.arguments)) for c in reply.message.tool_calls or []]
-    assert made == calls
+    called = [(c.function.name, json.loads(c.function.arguments)) for c in reply.message.tool_calls or []]
+    assert called == calls
     assert reply.finish_reason == ("tool_calls" if calls else "stop")
     if calls:
         talk.append(reply.message)
         talk += [
             {"role": "tool", "tool_call_id": call.id, "content": TOOLS[name](**given)}
-            for call, (name, given) in zip(reply.message.tool_calls, made, strict=True)
+            for call, (name, given) in zip(reply.message.tool_calls, called, strict=True)
         ]
         reply = ask()
     assert (reply.message.content, reply.finish_reason) == (answer, "stop")

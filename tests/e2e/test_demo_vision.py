@@ -48,8 +48,8 @@ def test_vision_demo_answers_through_ollamas_client(server: Server) -> None:
         "demo-vision", [ollama.Message(role="user", content=WHAT, images=[ollama.Image(value=two_shapes())])]
     )
     assert reply.message.content == "A red circle and a blue square."
-    asked = server.client.generate("demo-vision", "How many shapes are there?", images=[two_shapes()])
-    assert asked.response == "Two."
+    count_reply = server.client.generate("demo-vision", "How many shapes are there?", images=[two_shapes()])
+    assert count_reply.response == "Two."
     assert server.client.generate("demo-vision", WHAT).response == "I see no picture."
 
 

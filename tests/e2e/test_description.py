@@ -59,8 +59,8 @@ def test_replies_match_their_descriptions(server: Server, document: Any) -> None
     options = {"num_predict": 2}
     body = {"model": "tiny", "stream": False, "options": options, "logprobs": True, "top_logprobs": 1}
     check("/api/generate", server.http.post("/api/generate", json=body | {"prompt": "a"}).json())
-    said = [{"role": "user", "content": "a"}]
-    check("/api/chat", server.http.post("/api/chat", json=body | {"messages": said}).json())
+    messages = [{"role": "user", "content": "a"}]
+    check("/api/chat", server.http.post("/api/chat", json=body | {"messages": messages}).json())
     check("/api/embed", server.http.post("/api/embed", json={"model": "tiny", "input": "a"}).json())
     wrong = server.http.post("/v1/chat/completions", json={"model": "none"}).json()
     example = document["paths"]["/v1/chat/completions"]["post"]["responses"]["default"]["content"]

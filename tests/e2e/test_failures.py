@@ -94,10 +94,10 @@ def test_runner_killed_mid_stream_raises_in_the_openai_client(one_at_a_time: Ser
 def test_runner_killed_without_streaming_gives_status_500(one_at_a_time: Server) -> None:
     check_answer(one_at_a_time)
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(one_at_a_time.http.post, "/api/generate", json=LONG_BODY | {"stream": False})
+        pending = pool.submit(one_at_a_time.http.post, "/api/generate", json=LONG_BODY | {"stream": False})
         wait_until(lambda: one_at_a_time.requests() == (1, 0), "the request's turn")
         kill_runner(one_at_a_time)
-        response = asked.result()
+        response = pending.result()
     assert response.status_code == 500
     assert "model runner has unexpectedly stopped" in response.json()["error"]
     check_answer(one_at_a_time)

@@ -50,10 +50,10 @@ def check(own: Server, vector: Vector) -> None:
 
     answer = http.post("/api/chat", json=body | {"stream": False}).json()
     message = answer["message"]
-    made = [
+    called = [
         (call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", [])
     ]
-    assert (made, message["content"], answer["done_reason"]) == (wanted, vector.text, "stop")
+    assert (called, message["content"], answer["done_reason"]) == (wanted, vector.text, "stop")
     assert message.get("thinking", "") == (vector.thinking if thinks else "")
 
     lines = [json.loads(line) for line in http.post("/api/chat", json=body).text.splitlines()]

@@ -71,7 +71,7 @@ def unharmed(server: Server) -> Iterator[None]:
             found = [("server", psutil.Process(server.process.pid)), ("runner", runner)]
             found += [("compiler", process) for process in compilers(server)]
             for name, process in found:
-                with contextlib.suppress(psutil.Error):  # it ended meanwhile
+                with contextlib.suppress(psutil.Error):  # it has ended in the meantime
                     most[name] = max(most[name], process.memory_info().rss)
 
     before = runner.memory_info().rss
@@ -123,7 +123,7 @@ def at_work(server: Server, before: list[psutil.Process]) -> list[psutil.Process
     """Return new grammar processes that have worked for a while."""
     found = []
     for process in compilers(server):
-        with contextlib.suppress(psutil.Error):  # it ended meanwhile
+        with contextlib.suppress(psutil.Error):  # it has ended in the meantime
             if process not in before and process.cpu_times().user > 0.2:
                 found.append(process)
     return found

@@ -84,8 +84,8 @@ def test_unknown_paths_and_methods_below_v1_get_errors_in_the_clients_format(htt
     method = http.get("/v1/chat/completions")
     assert (method.status_code, method.json()["error"]["type"]) == (405, "invalid_request_error")
     versioned = {"anthropic-version": "2023-06-01"}
-    theirs = http.get("/v1/files", headers=versioned).json()
-    assert (theirs["type"], theirs["error"]["type"]) == ("error", "not_found_error")
+    anthropic_error = http.get("/v1/files", headers=versioned).json()
+    assert (anthropic_error["type"], anthropic_error["error"]["type"]) == ("error", "not_found_error")
     missing = http.get("/v1/models/a/b", headers=versioned)
     assert (missing.status_code, missing.json()["error"]["type"]) == (404, "not_found_error")
 
@@ -330,8 +330,8 @@ def test_deleting_requires_the_valid_name_of_an_existing_model(http: httpx.Clien
 
 def test_copy_and_delete_reply_with_an_empty_body(http: httpx.Client) -> None:
     assert http.post("/api/copy", json={"source": "tiny", "destination": "twin"}).content == b""
-    gone = http.request("DELETE", "/api/delete", json={"name": "twin"})
-    assert (gone.status_code, gone.content) == (200, b"")
+    deleted = http.request("DELETE", "/api/delete", json={"name": "twin"})
+    assert (deleted.status_code, deleted.content) == (200, b"")
 
 
 def test_blobs_are_stored_once_and_only_if_their_digest_matches(http: httpx.Client) -> None:

@@ -33,9 +33,9 @@ def puna(home: Path, *arguments: str, **settings: str) -> subprocess.CompletedPr
 
 
 def new_key(server: Server, *options: str) -> str:
-    made = puna(server.models, "key", "new", *options)
-    assert made.returncode == 0, made.stderr
-    return made.stdout.strip()
+    created = puna(server.models, "key", "new", *options)
+    assert created.returncode == 0, created.stderr
+    return created.stdout.strip()
 
 
 @contextmanager
@@ -171,12 +171,12 @@ def test_new_key_cannot_access_conversations_of_a_revoked_one_with_its_name(clos
             base_url=closed.url, headers=bearer(new_key(closed, "--name", "reused")), timeout=PATIENCE_S
         )
 
-    asked = {"model": "tiny", "input": "hello", "temperature": 0, "max_output_tokens": 1}
+    request = {"model": "tiny", "input": "hello", "temperature": 0, "max_output_tokens": 1}
     with named() as former:
-        first = former.post("/v1/responses", json=asked).json()["id"]
+        first = former.post("/v1/responses", json=request).json()["id"]
         reads = (f"/v1/responses/{first}", f"/v1/responses/{first}/input_items")
-        continued = asked | {"previous_response_id": first}
-        referred = asked | {
+        continued = request | {"previous_response_id": first}
+        referred = request | {
             "input": [{"type": "item_reference", "id": former.get(reads[0]).json()["output"][0]["id"]}]
         }
         assert former.post("/v1/responses", json=continued).status_code == 200

@@ -136,8 +136,8 @@ def test_every_token_has_a_log_probability(server: Server) -> None:
 
 def test_create_accepts_alternative_forms_of_its_fields(server: Server) -> None:
     body = {"license": "Free", "parameters": {"top_k": None, "top_p": 0.5}, "stream": False}
-    made = server.http.post("/api/create", json={"name": "made", "from": "tiny", **body})
-    assert made.json() == {"status": "success"}
+    created = server.http.post("/api/create", json={"name": "made", "from": "tiny", **body})
+    assert created.json() == {"status": "success"}
     shown = server.client.show("made")
     assert (shown.license, shown.parameters) == (
         "Free",

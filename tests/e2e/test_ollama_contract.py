@@ -78,9 +78,9 @@ def test_show_accepts_a_system_text_and_options_for_its_modelfile(http: httpx.Cl
 
 
 def test_editors_get_the_requested_name_as_basename(http: httpx.Client) -> None:
-    asked = {"json": {"model": "dressed"}}
+    request = {"json": {"model": "dressed"}}
     for agent, name in (("GitHubCopilotChat/0.1", "dressed"), ("curl/8", None)):
-        shown = http.post("/api/show", headers={"user-agent": agent}, **asked).json()  # type: ignore[arg-type]
+        shown = http.post("/api/show", headers={"user-agent": agent}, **request).json()  # type: ignore[arg-type]
         assert shown["model_info"].get("general.basename") == name
 
 

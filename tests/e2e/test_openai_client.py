@@ -42,9 +42,9 @@ def test_chat_completion_has_all_fields(client: openai.OpenAI) -> None:
 
 
 def test_chat_completion_has_the_same_text_as_the_native_api(client: openai.OpenAI, server: Server) -> None:
-    ours = client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=6, temperature=0)
+    answer = client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=6, temperature=0)
     native = server.client.chat("tiny", HELLO, options={"temperature": 0, "num_predict": 6})
-    assert ours.choices[0].message.content == native.message.content
+    assert answer.choices[0].message.content == native.message.content
 
 
 def test_stream_has_the_same_text_and_ends_with_the_usage(client: openai.OpenAI) -> None:

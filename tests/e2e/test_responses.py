@@ -122,14 +122,14 @@ def test_response_is_not_stored_if_store_is_false(client: openai.OpenAI) -> None
 
 
 def test_thinking_is_a_separate_item_and_is_sent_back(client: openai.OpenAI, thinker: str) -> None:
-    asked = GREEDY | {"model": thinker}
-    answer = client.responses.create(**asked, input="hello", reasoning={"effort": "low"})
+    fields = GREEDY | {"model": thinker}
+    answer = client.responses.create(**fields, input="hello", reasoning={"effort": "low"})
     (item,) = answer.output
     assert item.type == "reasoning"
     assert item.summary[0].text
     assert answer.usage is not None
     assert answer.usage.output_tokens_details.reasoning_tokens > 0
-    with client.responses.stream(**asked, input="hello") as stream:
+    with client.responses.stream(**fields, input="hello") as stream:
         kinds = list(dict.fromkeys(event.type for event in stream))
     assert kinds == [
         "response.created", "response.in_progress", "response.output_item.added",
@@ -137,9 +137,9 @@ def test_thinking_is_a_separate_item_and_is_sent_back(client: openai.OpenAI, thi
         "response.reasoning_summary_text.done", "response.reasoning_summary_part.done",
         "response.output_item.done", "response.incomplete",
     ]  # fmt: skip
-    plain = client.responses.create(**asked, input="hello", reasoning={"effort": "none"})
+    plain = client.responses.create(**fields, input="hello", reasoning={"effort": "none"})
     assert [item.type for item in plain.output] == ["message"]
-    again = client.responses.create(**asked, input="more", previous_response_id=answer.id)
+    again = client.responses.create(**fields, input="more", previous_response_id=answer.id)
     assert again.usage is not None
     assert again.usage.input_tokens > answer.usage.input_tokens + 6
 

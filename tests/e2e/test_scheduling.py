@@ -1,4 +1,4 @@
-"""Which models are loaded when, and concurrent requests."""
+"""Loading and unloading of models, and concurrent requests."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def generating(server: Server) -> Iterator[Callable[[], None]]:
 
     with ThreadPoolExecutor(1) as pool:
         body = LONG | {"stream": False}
-        asked = pool.submit(server.http.post, "/api/generate", json=body, headers={"X-Request-Id": "long"})
+        pending = pool.submit(server.http.post, "/api/generate", json=body, headers={"X-Request-Id": "long"})
         wait_until(
             lambda: any(one["state"] == "generating" for one in server.running_requests()), "its tokens"
         )
         yield check_progress
         assert server.http.post("/api/cancel", json={"id": "long"}).status_code == 200
-        assert "the request was cancelled" in asked.result().text
+        assert "the request was cancelled" in pending.result().text
 
 
 def test_another_model_waits_for_a_busy_one(small: Server) -> None:
@@ -190,12 +190,12 @@ def test_too_many_requests_waiting_for_a_load_are_refused_at_once(
             return response.status_code, response.json().get("error", "")
 
         with held.stopping(), ThreadPoolExecutor(6) as pool:
-            asked = [pool.submit(ask, number) for number in range(6)]
-            wait_until(lambda: sum(one.done() for one in asked) == 4, "four refusals")
+            pending = [pool.submit(ask, number) for number in range(6)]
+            wait_until(lambda: sum(one.done() for one in pending) == 4, "four refusals")
             runner = server.runner()
             wait_until_stopped(runner)
             runner.resume()
-            answers = sorted(one.result() for one in asked)
+            answers = sorted(one.result() for one in pending)
         busy = (503, "server busy, please try again.  maximum pending requests exceeded")
         assert answers == [(200, "")] * 2 + [busy] * 4
         assert ask(0) == (200, "")

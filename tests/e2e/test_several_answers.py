@@ -78,10 +78,10 @@ def test_stream_of_several_choices_carries_their_indices(client: openai.OpenAI) 
         assert chunks[-1].usage == whole.usage
         assert all(len(chunk.choices) == 1 for chunk in chunks[:-1])
         for choice in whole.choices:
-            mine = [one for chunk in chunks for one in chunk.choices if one.index == choice.index]
-            assert "".join(one.text for one in mine) == choice.text
-            assert [one.finish_reason for one in mine if one.finish_reason] == [choice.finish_reason]
-            streamed = [one.logprobs for one in mine if one.logprobs is not None]
+            own = [one for chunk in chunks for one in chunk.choices if one.index == choice.index]
+            assert "".join(one.text for one in own) == choice.text
+            assert [one.finish_reason for one in own if one.finish_reason] == [choice.finish_reason]
+            streamed = [one.logprobs for one in own if one.logprobs is not None]
             assert choice.logprobs is not None
             for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
                 joined = [value for part in streamed for value in getattr(part, name)]

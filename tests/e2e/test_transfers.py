@@ -134,8 +134,8 @@ def test_create_pulls_the_model_it_derives_from(puller: Server, registry: Regist
     with pytest.raises(ollama.ResponseError, match="pull model manifest: "):  # the registry has no TLS
         puller.client.create("mine", from_=f"{registry.address}/team/model", system="Be brief.")
     puller.client.pull(registry.name, insecure=True)
-    made = puller.client.create("mine", from_=f"{registry.address}/team/model", system="Be brief.")
-    assert made.status == "success"
+    created = puller.client.create("mine", from_=f"{registry.address}/team/model", system="Be brief.")
+    assert created.status == "success"
     for name in ("mine", registry.name.removeprefix("http://")):  # or other tests would find its layers
         puller.client.delete(name)
 
@@ -234,7 +234,7 @@ def test_forbidden_addresses_and_unreachable_registries_have_different_errors(
     assert "PUNA_PRIVATE_REGISTRIES=127.0.0.1 lets the server ask it" in answer.json()["error"]
     answer = puller.http.post("/api/pull", json={**private, "insecure": False})
     assert answer.status_code == 400
-    gone = {**private, "model": f"http://127.0.0.1:{free_port()}/team/model"}
-    answer = puller.http.post("/api/pull", json=gone)
+    unreachable = {**private, "model": f"http://127.0.0.1:{free_port()}/team/model"}
+    answer = puller.http.post("/api/pull", json=unreachable)
     assert answer.status_code == 502
     assert "Connection refused" in answer.json()["error"]

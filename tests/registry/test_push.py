@@ -39,7 +39,7 @@ def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def mine(store: Store, published: Published) -> Published:
+def model(store: Store, published: Published) -> Published:
     """Store the model as `team/model` of Ollama's registry."""
     for digest, data in published.blobs.items():
         store.put_blob(digest, [data])
@@ -53,24 +53,24 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def test_pushed_model_can_be_pulled(store: Store, mine: Published, docker: str) -> None:
+def test_pushed_model_can_be_pulled(store: Store, model: Published, docker: str) -> None:
     name = f"{docker}/team/model:small"
     store.copy("team/model", name)
     steps = pushed(store, f"http://{name}")
     statuses = list(dict.fromkeys(step.status for step in steps))
-    hexes = [digest.removeprefix("sha256:")[:12] for digest in mine.blobs]
+    hexes = [digest.removeprefix("sha256:")[:12] for digest in model.blobs]
     assert statuses[0] == "retrieving manifest"
     assert set(statuses[1:-2]) == {f"pushing {each}" for each in hexes}
     assert statuses[-2:] == ["pushing manifest", "success"]
     shutil.rmtree(store.root)
     pulled(store, f"http://{name}")
-    assert holds(store, mine)
-    assert (store.manifests / ModelName.parse(name).path).read_bytes() == mine.manifest
+    assert holds(store, model)
+    assert (store.manifests / ModelName.parse(name).path).read_bytes() == model.manifest
     assert not list(store.blobs.folder.glob("*-push-*"))
 
 
 def test_blob_is_sent_in_pieces_and_only_once(
-    store: Store, mine: Published, docker: str, monkeypatch: pytest.MonkeyPatch
+    store: Store, model: Published, docker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upload, "PIECE", 30_000)
     sent: list[tuple[str, int]] = []
@@ -83,7 +83,7 @@ def test_blob_is_sent_in_pieces_and_only_once(
     monkeypatch.setattr(upload.Upload, "_piece", counted)
     store.copy("team/model", f"{docker}/pieces/model")
     pushed(store, f"{docker}/pieces/model")
-    assert [offset for digest, offset in sent if digest == mine.model_digest] == [0, 30_000, 60_000, 90_000]
+    assert [offset for digest, offset in sent if digest == model.model_digest] == [0, 30_000, 60_000, 90_000]
     sent.clear()
     pushed(store, f"{docker}/pieces/model")  # the registry already has everything
     assert sent == []
@@ -92,12 +92,12 @@ def test_blob_is_sent_in_pieces_and_only_once(
     pushed(store, f"{docker}/others/model")
     assert sent == []
     with httpx.Client(base_url=f"http://{docker}/v2/others/model/") as http:
-        assert http.get("manifests/latest", headers={"accept": MANIFEST}).content == mine.manifest
-        assert http.get(f"blobs/{mine.model_digest}").content == mine.blobs[mine.model_digest]
+        assert http.get("manifests/latest", headers={"accept": MANIFEST}).content == model.manifest
+        assert http.get(f"blobs/{model.model_digest}").content == model.blobs[model.model_digest]
 
 
 def test_interrupted_push_resumes(
-    store: Store, mine: Published, docker: str, monkeypatch: pytest.MonkeyPatch
+    store: Store, model: Published, docker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upload, "PIECE", 30_000)
     store.copy("team/model", f"{docker}/broken/model")
@@ -106,7 +106,7 @@ def test_interrupted_push_resumes(
     cancelled = threading.Event()
 
     def watched(self: upload.Upload, location: str, offset: int, length: int, *rest: Any) -> str:
-        if self._layer.digest == mine.model_digest:
+        if self._layer.digest == model.model_digest:
             offsets.append(offset)
             if len(offsets) == 3:
                 cancelled.set()
@@ -120,23 +120,25 @@ def test_interrupted_push_resumes(
     assert offsets == [0, 30_000, 60_000, 60_000, 90_000]
     shutil.rmtree(store.root)
     pulled(store, f"{docker}/broken/model")
-    assert holds(store, mine)
+    assert holds(store, model)
 
 
 def test_redirected_pieces_are_sent_without_the_token(
-    store: Store, mine: Published, home: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, model: Published, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upload, "PIECE", 30_000)
     with serving(Receiving(secret="secret", redirects=True)) as registry:
         store.copy("team/model", f"{registry.address}/team/model")
         pushed(store, registry.name)
-    assert registry.blobs == mine.blobs
-    assert registry.manifests == {"latest": mine.manifest}
+    assert registry.blobs == model.blobs
+    assert registry.manifests == {"latest": model.manifest}
     assert registry.leaked == []
-    assert registry.etags[mine.model_digest] == registry.expected_etag(mine.blobs[mine.model_digest], 30_000)
+    assert registry.etags[model.model_digest] == registry.expected_etag(
+        model.blobs[model.model_digest], 30_000
+    )
 
 
-def test_push_signs_with_a_key_that_is_created_once(store: Store, mine: Published, home: Path) -> None:
+def test_push_signs_with_a_key_that_is_created_once(store: Store, model: Published, home: Path) -> None:
     with serving(Receiving(secret="secret")) as registry:
         store.copy("team/model", f"{registry.address}/team/model")
         pushed(store, registry.name)
@@ -148,10 +150,10 @@ def test_push_signs_with_a_key_that_is_created_once(store: Store, mine: Publishe
         pushed(store, registry.name)
         assert key.read_bytes() == created
         assert len(registry.signers) == 1
-    assert registry.blobs == mine.blobs
+    assert registry.blobs == model.blobs
 
 
-def test_denied_push_reports_the_key_that_was_used(store: Store, mine: Published, home: Path) -> None:
+def test_denied_push_reports_the_key_that_was_used(store: Store, model: Published, home: Path) -> None:
     with serving(Receiving(secret="secret", denies=True)) as registry:
         store.copy("team/model", f"{registry.address}/team/model")
         with pytest.raises(RegistryError, match=r"access denied.* to 'team' .*: ssh-ed25519 AAAA"):
@@ -159,7 +161,7 @@ def test_denied_push_reports_the_key_that_was_used(store: Store, mine: Published
     assert registry.manifests == {}
 
 
-def test_key_of_an_unsupported_kind_is_reported(store: Store, mine: Published, home: Path) -> None:
+def test_key_of_an_unsupported_kind_is_reported(store: Store, model: Published, home: Path) -> None:
     (home / ".ollama").mkdir(parents=True)
     (home / ".ollama" / "id_ed25519").write_text("no key")
     with serving(Receiving(secret="secret")) as registry:
@@ -170,13 +172,13 @@ def test_key_of_an_unsupported_kind_is_reported(store: Store, mine: Published, h
 
 @pytest.mark.parametrize("redirects", [False, True])
 def test_dropped_connections_and_temporary_errors_are_retried(
-    store: Store, mine: Published, monkeypatch: pytest.MonkeyPatch, redirects: bool
+    store: Store, model: Published, monkeypatch: pytest.MonkeyPatch, redirects: bool
 ) -> None:
     monkeypatch.setattr(upload, "PIECE", 30_000)
     with serving(Receiving(redirects=redirects, breaks=2, busy=2)) as registry:
         store.copy("team/model", f"{registry.address}/team/model")
         pushed(store, registry.name)
-        assert registry.blobs == mine.blobs
+        assert registry.blobs == model.blobs
         registry.blobs.clear()
         registry.busy = 99
         with pytest.raises(RegistryError, match="max retries exceeded: 503"):
@@ -184,7 +186,7 @@ def test_dropped_connections_and_temporary_errors_are_retried(
 
 
 def test_impossible_push_is_refused_with_the_reason(
-    store: Store, mine: Published, published: Published
+    store: Store, model: Published, published: Published
 ) -> None:
     with pytest.raises(RegistryError, match="puna cp model YOU/model"):
         pushed(store, "model")
@@ -201,7 +203,7 @@ def test_impossible_push_is_refused_with_the_reason(
         store.copy("team/model", f"{pull_only.address}/team/model")
         with pytest.raises(RegistryError, match="501"):
             pushed(store, pull_only.name)
-    path = store.blob_path(mine.model_digest)
+    path = store.blob_path(model.model_digest)
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(StoreError, match="has changed since"):
         pushed(store, "127.0.0.1:1/team/model")
@@ -210,7 +212,7 @@ def test_impossible_push_is_refused_with_the_reason(
         pushed(store, "127.0.0.1:1/team/model")
 
 
-def test_locally_created_model_can_be_pushed(store: Store, mine: Published, docker: str) -> None:
+def test_locally_created_model_can_be_pushed(store: Store, model: Published, docker: str) -> None:
     store.create(f"{docker}/made/here", ModelSpec(from_model="team/model", system="Be brief."))
     pushed(store, f"{docker}/made/here")
     with httpx.Client(base_url=f"http://{docker}/v2/made/here/") as http:

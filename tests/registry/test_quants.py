@@ -1,4 +1,4 @@
-"""Which files of a repository a name selects, with listings like those of real repositories."""
+"""Selection of a repository's files by name, with listings like those of real repositories."""
 
 from __future__ import annotations
 

@@ -89,10 +89,10 @@ def test_identity_is_sent_to_the_registry_alone(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert identity(create=True) is not None
-    heard: list[tuple[str, str | None]] = []
+    received: list[tuple[str, str | None]] = []
 
     def grant(handler: BaseHTTPRequestHandler) -> bool:
-        heard.append((handler.path, handler.headers.get("authorization")))
+        received.append((handler.path, handler.headers.get("authorization")))
         reply(handler, 200, b'{"token": "secret"}')
         return True
 
@@ -108,14 +108,14 @@ def test_identity_is_sent_to_the_registry_alone(
     ):
         pulled(store, requested.name)
     assert holds(store, published)
-    assert heard == [("/token", None)]
+    assert received == [("/token", None)]
 
 
 def test_token_is_sent_to_no_other_host(store: Store, published: Published) -> None:
-    heard: list[str | None] = []
+    received: list[str | None] = []
 
     def elsewhere(handler: BaseHTTPRequestHandler) -> bool:
-        heard.append(handler.headers.get("authorization"))
+        received.append(handler.headers.get("authorization"))
         return False
 
     with serving(Registry(published, intercept=elsewhere)) as other:
@@ -135,7 +135,7 @@ def test_token_is_sent_to_no_other_host(store: Store, published: Published) -> N
         with serving(Registry(published, intercept=intercept)) as registry:
             pulled(store, registry.name)
     assert holds(store, published)
-    assert heard == [None] * 3
+    assert received == [None] * 3
 
 
 def test_plain_http_must_be_requested_explicitly(store: Store, published: Published) -> None:

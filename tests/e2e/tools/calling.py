@@ -63,9 +63,9 @@ def ordered(arguments: Any) -> str:
 CALLED = [("get_weather", ordered(FIRST)), ("get_weather", ordered(SECOND))]
 
 
-def native(server: Server, content: str = "weather?", **more: Any) -> ollama.ChatResponse:
-    options = {"temperature": 0, **more.pop("options", {})}
-    return server.client.chat("scripted", user(content), tools=TOOLS, options=options, **more)
+def native(server: Server, content: str = "weather?", **extra: Any) -> ollama.ChatResponse:
+    options = {"temperature": 0, **extra.pop("options", {})}
+    return server.client.chat("scripted", user(content), tools=TOOLS, options=options, **extra)
 
 
 def native_calls(message: ollama.Message) -> list[tuple[str, str]]:

@@ -334,7 +334,7 @@ class _Server:
 
     async def _answer(self, request: GeneratedRequest) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
         status, headers, parts = 0, list[tuple[bytes, bytes]](), list[bytes]()
-        chunks, gone = list(request.chunks), asyncio.Event()
+        chunks, disconnected = list(request.chunks), asyncio.Event()
         scope = {
             "type": "http", "http_version": "1.1", "method": request.method, "path": unquote(request.path),
             "raw_path": request.path.encode(), "query_string": request.query, "headers": request.headers,
@@ -346,7 +346,7 @@ class _Server:
         async def receive() -> dict[str, Any]:
             if chunks:
                 return {"type": "http.request", "body": chunks.pop(0), "more_body": bool(chunks)}
-            await gone.wait()
+            await disconnected.wait()
             return {"type": "http.disconnect"}
 
         async def send(message: Any) -> None:
@@ -356,7 +356,7 @@ class _Server:
             else:
                 parts.append(message.get("body", b""))
             if request.leaves_after is not None and len(parts) >= request.leaves_after:
-                gone.set()
+                disconnected.set()
 
         await self._app(scope, receive, send)
         return status, headers, b"".join(parts)

@@ -1,4 +1,4 @@
-"""Which models are in memory, with fake runners that are not processes."""
+"""The fleet's choice of models in memory, with fake runners that are not processes."""
 
 from __future__ import annotations
 

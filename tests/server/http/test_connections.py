@@ -45,9 +45,9 @@ class Endless:
         self.left = asyncio.Event()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        gone = asyncio.ensure_future(self._gone(receive))
+        disconnected = asyncio.ensure_future(self._gone(receive))
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        while not gone.done():
+        while not disconnected.done():
             await send({"type": "http.response.body", "body": b"x" * 10_000, "more_body": True})
             self.sent += 10_000
             await asyncio.sleep(0)
@@ -103,11 +103,11 @@ class _From(Connection):
 
 @asynccontextmanager
 async def harness(app: Any = echo, **limits: Any) -> AsyncIterator[Harness]:
-    made = Harness(ConnectionLimits(**limits), app)
+    built = Harness(ConnectionLimits(**limits), app)
     try:
-        yield made
+        yield built
     finally:
-        made.close()
+        built.close()
 
 
 async def reply(client: socket.socket) -> bytes:

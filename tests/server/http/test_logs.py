@@ -22,10 +22,10 @@ from puna.server.http.logs import (
 
 
 def record(message: str, fields: dict[str, Any] | None = None, exc_info: Any = None) -> logging.LogRecord:
-    made = logging.LogRecord("puna.server", logging.INFO, __file__, 1, message, (), exc_info)
+    entry = logging.LogRecord("puna.server", logging.INFO, __file__, 1, message, (), exc_info)
     if fields is not None:
-        made.fields = fields
-    return made
+        entry.fields = fields
+    return entry
 
 
 def test_text_line_has_its_fields_after_the_message() -> None:
@@ -88,10 +88,10 @@ def test_unwritable_log_file_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_json_line_is_one_object() -> None:
-    made = record("two\nlines", {"status": 200, "model": "größer"})
-    (line,) = JsonFormatter().format(made).splitlines()
+    entry = record("two\nlines", {"status": 200, "model": "größer"})
+    (line,) = JsonFormatter().format(entry).splitlines()
     value = json.loads(line)
-    assert datetime.fromisoformat(value.pop("time")).timestamp() == pytest.approx(made.created, abs=0.01)
+    assert datetime.fromisoformat(value.pop("time")).timestamp() == pytest.approx(entry.created, abs=0.01)
     assert value == {
         "level": "INFO",
         "logger": "puna.server",

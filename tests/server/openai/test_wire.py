@@ -19,8 +19,8 @@ def chat(*messages: dict[str, Any], **fields: Any) -> GenerationSpec:
     return parse(json.dumps(body).encode(), ChatCompletionRequest).asked()
 
 
-def messages(asked: GenerationSpec) -> list[Message]:
-    (prompt,) = asked.prompts
+def messages(spec: GenerationSpec) -> list[Message]:
+    (prompt,) = spec.prompts
     assert isinstance(prompt, Chat)
     return prompt.messages
 

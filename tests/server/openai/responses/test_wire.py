@@ -17,19 +17,19 @@ from puna.server.openai.responses.wire import ResponsesRequest, input_items, res
 TOOL = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": True}
 
 
-def asked(given: Any = "hi", **fields: Any) -> GenerationSpec:
+def spec_of(given: Any = "hi", **fields: Any) -> GenerationSpec:
     body = parse(json.dumps({"model": "m", "input": given, **fields}).encode(), ResponsesRequest)
     return body.asked(input_items(body.input))
 
 
-def chat(of: GenerationSpec) -> Chat:
-    (prompt,) = of.prompts
+def chat(spec: GenerationSpec) -> Chat:
+    (prompt,) = spec.prompts
     assert isinstance(prompt, Chat)
     return prompt
 
 
 def messages(given: Any, **fields: Any) -> list[Message]:
-    return chat(asked(given, **fields)).messages
+    return chat(spec_of(given, **fields)).messages
 
 
 def test_instructions_come_first_and_the_developer_becomes_system() -> None:
@@ -102,33 +102,33 @@ def _calls(*names: str) -> list[dict[str, Any]]:
     ],
 )
 def test_responses_tool_choice_is_read(given: Any, choice: str, names: list[str]) -> None:
-    found = chat(asked(tools=[TOOL, TOOL | {"name": "other"}], tool_choice=given))
+    found = chat(spec_of(tools=[TOOL, TOOL | {"name": "other"}], tool_choice=given))
     assert (found.tool_choice, [tool["function"]["name"] for tool in found.tools]) == (choice, names)
     assert found.strict_tools
 
 
 def test_overlong_prompt_is_truncated_only_on_request() -> None:
-    assert not asked().request.truncate
-    assert asked(truncation="auto").request.truncate
+    assert not spec_of().request.truncate
+    assert spec_of(truncation="auto").request.truncate
 
 
 def test_text_format_is_read() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     given = {"type": "json_schema", "name": "n", "schema": schema, "strict": True}
-    assert asked(text={"format": given}).format() == Format.json_schema(schema)
-    assert asked(text={"format": {"type": "json_object"}}).format() == Format.json_object()
-    assert asked(text={"format": {"type": "text"}, "verbosity": "low"}).format() is None
+    assert spec_of(text={"format": given}).format() == Format.json_schema(schema)
+    assert spec_of(text={"format": {"type": "json_object"}}).format() == Format.json_object()
+    assert spec_of(text={"format": {"type": "text"}, "verbosity": "low"}).format() is None
 
 
 def test_hosted_tools_are_reported_and_ignored() -> None:
-    of = asked(tools=[{"type": "web_search"}, TOOL])
-    assert len(chat(of).tools) == 1
-    assert of.ignored == ["tools[0] is ignored: tools of the type 'web_search' are not here"]
+    spec = spec_of(tools=[{"type": "web_search"}, TOOL])
+    assert len(chat(spec).tools) == 1
+    assert spec.ignored == ["tools[0] is ignored: tools of the type 'web_search' are not here"]
 
 
 def test_include_requests_log_probabilities() -> None:
-    assert not asked().request.logprobs
-    request = asked(include=["message.output_text.logprobs"], top_logprobs=2).request
+    assert not spec_of().request.logprobs
+    request = spec_of(include=["message.output_text.logprobs"], top_logprobs=2).request
     assert (request.logprobs, request.top_logprobs) == (True, 2)
 
 
@@ -163,5 +163,5 @@ def test_every_item_has_an_id_and_references_are_resolved() -> None:
 )  # fmt: skip
 def test_invalid_response_request_is_refused(given: Any, fields: dict[str, Any], words: str) -> None:
     with pytest.raises(PunaError, match=words) as caught:
-        asked(given, **fields).format()
+        spec_of(given, **fields).format()
     assert caught.value.status == 400

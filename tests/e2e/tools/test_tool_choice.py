@@ -32,11 +32,11 @@ def test_incomplete_call_is_returned_as_text(
 ) -> None:
     """For calls that break off by themselves; see `test_call_cut_by_a_limit_is_never_made` for others."""
     answer = native(server, BREAK)
-    said = (answer.message.content or "") + "".join(
+    visible_text = (answer.message.content or "") + "".join(
         name + text for name, text in native_calls(answer.message)
     )
-    assert "get_weather" in said
-    assert "Par" in said
+    assert "get_weather" in visible_text
+    assert "Par" in visible_text
     assert not answer.message.tool_calls
     (choice,) = chat(BREAK).choices
     assert "Par" in str(choice.message.content) + str(choice.message.tool_calls)
@@ -78,8 +78,8 @@ def test_required_call_is_made(chat: Any, choice: Any) -> None:
     """The model would otherwise answer with text."""
     city = SCHEMA | {"properties": {"city": {"enum": ["Lima", "Rome"]}}, "additionalProperties": False}
     tools = [{"type": "function", "function": FUNCTION | {"parameters": city}}]
-    more = {"tool_choice": choice, "parallel_tool_calls": False, "reasoning_effort": "none", "tools": tools}
-    (found,) = chat(ANSWER, **more, max_tokens=400).choices
+    extra = {"tool_choice": choice, "parallel_tool_calls": False, "reasoning_effort": "none", "tools": tools}
+    (found,) = chat(ANSWER, **extra, max_tokens=400).choices
     ((name, arguments),) = chat_calls(found.message)
     assert name == "get_weather"
     assert json.loads(arguments)["city"] in ("Lima", "Rome")
@@ -95,7 +95,7 @@ def test_request_without_parallel_calls_gets_the_first_call(
     assert (chat_calls(found.message), found.finish_reason) == (CALLED[:1], "tool_calls")
     several = chat(parallel_tool_calls=False, n=2)
     assert [chat_calls(choice.message) for choice in several.choices] == [CALLED[:1]] * 2
-    whole, first = (chat(**more).usage.completion_tokens for more in ({}, {"parallel_tool_calls": False}))
+    whole, first = (chat(**extra).usage.completion_tokens for extra in ({}, {"parallel_tool_calls": False}))
     assert first < whole
     response = responses("weather?", parallel_tool_calls=False)
     assert [item.name for item in response.output if item.type == "function_call"] == ["get_weather"]
