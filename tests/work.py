@@ -36,7 +36,7 @@ def proportional(make: Callable[[int], Callable[[], Any]], least: int = 256, mos
 
     For work inside C functions, where counting calls says nothing. Quadratic work takes 64 times as long, so
     a measurement may be off by a factor of 2.6 either way; it is the least processor time of a few runs. It
-    uses the smallest size from `least` to `most` that takes long enough to measure; too short a time passes.
+    uses the smallest size from `least` to `most` that takes long enough to measure; shorter work passes.
     The first size that needs new memory from the system takes longer than the smaller ones, so four times
     that size must take too long as well to count as a failure.
     """

@@ -14,7 +14,7 @@ from tests.e2e.servers import Server
 from tests.waiting import PATIENCE_S
 
 _PAUSE_S = 0.1
-#: Servers tell clients apart by address; this header makes the canary another client, as a local proxy may.
+#: Servers tell clients apart by address; this header makes the canary a client of its own.
 _ADDRESS = {"X-Forwarded-For": "192.0.2.1"}
 
 

@@ -149,7 +149,7 @@ def test_quick_request_overtakes_slow_templates(endless_server: Server) -> None:
         wait_until(lambda: bool(at_work()), "the first")
         (renderer,) = at_work()
         renderer.suspend()  # so that its processor time lasts until all requests have arrived
-        # A request without a template does not even wait for the one being rendered.
+        # A raw prompt does not even wait for the template being rendered.
         assert ask("raw", "/api/generate", prompt="a", raw=True) == 200
         assert not any(request.done() for request in hostile)
         quick = pool.submit(ask, "quick", "/api/chat", messages=HELLO)

@@ -4,10 +4,9 @@ A target is a module in `tests/fuzz/targets` with a function
 
     def fuzz(dice: random.Random, folder: Path) -> None
 
-that makes one case from `dice` alone (the seed determines the case), writes the hostile
-files into `folder`, which is empty at first and kept if the case fails, and uses them. Returning or raising a
-short `PunaError` is fine; other exceptions, a crash, or taking more time or memory than the target's `BOUNDS`
-is a failure.
+that makes one case from `dice` alone (the seed determines the case), writes the hostile files into `folder`,
+which is empty at first and kept if the case fails, and uses them. Returning or raising a short `PunaError` is
+fine; other exceptions, a crash, or taking more time or memory than the target's `BOUNDS` is a failure.
 """
 
 from __future__ import annotations

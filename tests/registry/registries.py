@@ -62,7 +62,7 @@ class Published:
 class Registry:
     """A registry of one model, `team/model:latest`, in this process.
 
-    `intercept` may answer in its location, and returns whether it did.
+    `intercept` may answer in its place, and returns whether it did.
     """
 
     published: Published

@@ -19,7 +19,7 @@ LIMIT_S = 240.0
 
 
 class RefusedError(Exception):
-    """The server answered with an error. `status` is 200 if the error was part of a stream."""
+    """An error reply of the server. `status` is 200 if the error was part of a stream."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}")

@@ -43,7 +43,7 @@ def damaged_models(target: Target) -> None:
 
 
 def shrinking_models(target: Target) -> None:
-    """Truncate a stored file before it is inspected and, half of the time, while it is loaded."""
+    """Truncate a stored file, half of the time while it is loaded, then inspect and use it."""
     data = _base(target).read_bytes() + bytes(target.rng.randrange(1, 1000))
     blob = _upload(target, data)
     create = {"model": "shrinking", "files": {"a.gguf": blob}, "stream": False}

@@ -1,4 +1,4 @@
-"""Corrupted normaliser tables: refused, or tokenised with in bounds and bounded work."""
+"""Corrupted normaliser tables: refused, or used for tokenising within bounds and in bounded work."""
 
 from __future__ import annotations
 
