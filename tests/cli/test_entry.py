@@ -180,7 +180,7 @@ def test_version_warns_about_a_server_of_another_version(
         reply(handler, 200, json.dumps(answer).encode(), {"content-type": "application/json"})
         return True
 
-    with serving(Registry(Published.of(b""), told=told)) as server:
+    with serving(Registry(Published.of(b""), intercept=told)) as server:
         monkeypatch.setenv("PUNA_HOST", server.address)
         assert main(["version"]) == 0
     expected = f"Warning: {warning.format(f'http://{server.address}')}\n" if warning else ""
