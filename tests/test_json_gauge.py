@@ -1,4 +1,4 @@
-"""What comes in is measured as it would be in one piece."""
+"""Incoming JSON is measured the same in pieces as in one piece."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def depth(value: Any) -> int:
 
 
 @given(VALUES, st.integers(1, 7))
-def test_depth_and_values_do_not_depend_on_the_pieces(value: Any, size: int) -> None:
+def test_depth_and_value_count_do_not_depend_on_the_pieces(value: Any, size: int) -> None:
     data = json.dumps(value).encode()
     whole, cut = JsonGauge(), JsonGauge()
     whole.feed(data)
@@ -58,7 +58,7 @@ def test_too_many_values_are_refused(
         JsonGauge().feed(begin + item * (30_000 // marks + 2) + end + b" ")
 
 
-def test_what_is_too_deep_is_refused_before_it_ends() -> None:
+def test_json_nested_too_deeply_is_refused_before_it_ends() -> None:
     JsonGauge().feed(b"[" * DEEPEST)
     with pytest.raises(ValueError, match="nested too deeply, more than 100 levels"):
         JsonGauge().feed(b'{"a":' * (DEEPEST + 1))

@@ -1,4 +1,4 @@
-"""Fairness of turns between clients, whatever the order of arrivals."""
+"""Fairness of turns between clients, in any order of arrival."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from puna.turns import ClientRotation, Turn
 
-#: A client's sequence, whether it first withdraws its waiting ones, and how many are served afterwards.
+#: A client's new sequence, whether it first withdraws its waiting ones, and how many are served afterwards.
 ARRIVALS = st.lists(
     st.tuples(st.sampled_from("abcd"), st.sampled_from([False, False, False, True]), st.integers(0, 3)),
     min_size=1,
@@ -20,13 +20,13 @@ ARRIVALS = st.lists(
 
 @given(ARRIVALS)
 @settings(max_examples=200)
-def test_next_sequence_of_a_client_waits_for_at_most_one_of_each_other_client(
+def test_next_sequence_waits_for_at_most_one_of_each_other_client(
     arrivals: list[tuple[str, bool, int]],
 ) -> None:
     turns = ClientRotation()
     waiting: list[tuple[Turn, int, str]] = []
     served: list[int] = []
-    ahead: dict[int, dict[int, str]] = {}  # what waited before the only sequence of a client
+    ahead: dict[int, dict[int, str]] = {}  # sequences waiting ahead of a client's only one
 
     def serve() -> None:
         turn, number, client = waiting.pop(0)

@@ -1,4 +1,4 @@
-"""The order and cancelling of requests that wait for the renderer."""
+"""Requests waiting for the renderer: their order and cancellation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PATIENCE_S = 60
 
 
 class World:
-    """Turns, one of which can be held up, and the results of the others."""
+    """A queue in which one turn can be held up, and the results of the others."""
 
     def __init__(self) -> None:
         self.cancelled: list[int] = []
@@ -33,7 +33,7 @@ class World:
         )
 
     def hold(self, request_id: int = 99) -> None:
-        """Until `go_on`, nobody else has a turn."""
+        """Take a turn that lasts until `go_on`, so that no other begins."""
 
         def work() -> None:
             self.began.set()
