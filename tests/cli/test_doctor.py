@@ -141,7 +141,7 @@ def test_advice_names_a_chosen_reference_backend(monkeypatch: pytest.MonkeyPatch
             "the model store cannot be used: cannot be read",
         ),
         ("server", GOOD["server"] | {"name": "puna", "version": "0.0.9"}, "runs version 0.0.9"),
-        ("packages", {"numpy": None}, "numpy, which Puna needs, is not installed"),
+        ("packages", {"numpy": None}, "numpy, which Puna requires, is not installed"),
     ],
 )
 def test_doctor_states_each_problem(part: str, state: Any, sentence: str) -> None:

@@ -175,26 +175,26 @@ def _settings_problems() -> list[str]:
     """Return the errors and warnings that the settings cause."""
     from puna.server.settings import Settings
 
-    heard = _Listener()
+    collector = _LogCollector()
     log = logging.getLogger("puna")
-    log.addHandler(heard)
+    log.addHandler(collector)
     try:
         host_from_env()
         Settings.from_env()
     except PunaError as error:
-        heard.said.append(str(error))
+        collector.messages.append(str(error))
     finally:
-        log.removeHandler(heard)
-    return [*config.unknown_variables(VARIABLES), *heard.said]
+        log.removeHandler(collector)
+    return [*config.unknown_variables(VARIABLES), *collector.messages]
 
 
-class _Listener(logging.Handler):
+class _LogCollector(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.said.append(record.getMessage())
+        self.messages.append(record.getMessage())
 
 
 def _probe() -> subprocess.Popen[str]:
@@ -236,14 +236,14 @@ def _store(path: Path) -> Report:
         models = len(Store(path).list())
     except (PunaError, OSError) as error:
         problem = str(error)
-    there = next(folder for folder in (path, *path.parents) if folder.exists())
-    if problem is None and not os.access(there, os.W_OK):
-        problem = f"{there} cannot be written to"
+    existing = next(folder for folder in (path, *path.parents) if folder.exists())
+    if problem is None and not os.access(existing, os.W_OK):
+        problem = f"{existing} is not writable"
     return {
         "path": str(path),
         "models": models,
         "size": sum(_sizes(path / "blobs")),
-        "free": shutil.disk_usage(there).free,
+        "free": shutil.disk_usage(existing).free,
         "problem": problem,
     }
 
@@ -294,7 +294,7 @@ def problems(report: Report) -> Iterator[str]:
         )
     for name, version in report["packages"].items():
         if version is None:
-            yield f"{name}, which Puna needs, is not installed"
+            yield f"{name}, which Puna requires, is not installed"
 
 
 def advice(report: Report, environ: Mapping[str, str]) -> Iterator[str]:

@@ -192,7 +192,7 @@ _RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)", re.ASCII)
 
 @dataclass(frozen=True)
 class Patience:
-    """The number of fruitless tries of a part, and the wait after the first; later waits double."""
+    """The limits of retries without progress: their number, and the first wait, which then doubles."""
 
     tries: int = 6
     first_wait_s: float = 1.0
@@ -324,7 +324,7 @@ class BlobPuller:
         """Fetch all `layers`, checking each before it appears in the store.
 
         They are fetched one at a time, so that pulls that share layers cannot deadlock. `extra_bytes` of disk
-        space are needed besides.
+        space are needed in addition.
         """
         self._check_layers(layers, extra_bytes)
         for layer in {layer.digest: layer for layer in layers}.values():

@@ -1,4 +1,4 @@
-"""Outgoing connections, which never reach machines that only this one can reach."""
+"""Outgoing connections, restricted to public addresses and configured exceptions."""
 
 from __future__ import annotations
 

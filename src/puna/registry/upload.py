@@ -161,7 +161,7 @@ class Upload:
 
     def _session(self, pool: ThreadPoolExecutor) -> None:
         """Send the missing bytes in one session: an earlier one that is still open, or a new one."""
-        place, offset = self._resumed() or (self._begun(), 0)
+        place, offset = self._resumed() or (self._started(), 0)
         size = self._layer.size
         self._before = offset
         self._given.clear()
@@ -186,7 +186,7 @@ class Upload:
             raise
         self._commit(place)
 
-    def _begun(self) -> str | None:
+    def _started(self) -> str | None:
         """Start a session and return its address; None if the blob was mounted instead."""
         url = self._registry.url("blobs/uploads/")
         if self._mount_from:

@@ -237,7 +237,7 @@ class BlobWriter:
             self._file.write(data)
 
     def commit(self, expected: str | None = None) -> str:
-        """Check, sync and rename the file; return its digest. Raises RequestError unless `expected`."""
+        """Check, sync and rename the file; return its digest. Raises RequestError if not `expected`."""
         digest = "sha256:" + self._hash.hexdigest()
         if expected is not None and digest != expected:
             raise RequestError(f'digest mismatch, expected "{expected}", got "{digest}"')

@@ -1,6 +1,7 @@
 """The making of a new model's files: converts, joins parts and quantises.
 
-Each result becomes a blob. Unfinished files have names with `tmp-`, and are swept up if this process dies.
+Each result becomes a blob. Unfinished files have names starting with `tmp-`, which are swept up if this
+process dies.
 """
 
 from __future__ import annotations
