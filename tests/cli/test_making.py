@@ -185,7 +185,7 @@ def test_convert_ignores_settings_that_are_named(shell: Shell, tmp_path: Path) -
     assert "--ignore attention_sharpness" in refused.stderr
     done = shell.run("convert", str(folder), str(tmp_path / "m.gguf"), "--ignore", "attention_sharpness")
     assert done.returncode == 0, done.stderr
-    assert "unknown settings, which the file does not have: colour" in done.stderr
+    assert "unknown settings, left out of the file: colour" in done.stderr
     assert (tmp_path / "m.gguf").is_file()
 
 

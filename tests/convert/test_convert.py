@@ -146,7 +146,7 @@ def test_sixteen_bits_are_kept_as_they_are(dtype: str, tmp_path: Path) -> None:
 
 def test_a_quantised_or_unknown_target_type_is_refused(tmp_path: Path) -> None:
     folder = saved(tmp_path / "checkpoint", original(TinyLlama()))
-    with pytest.raises(ConversionError, match="converted to F32, F16 or BF16, not Q4_K_M: quantize it then"):
+    with pytest.raises(ConversionError, match="converted to F32, F16 or BF16, not Q4_K_M; quantize it later"):
         convert(folder, tmp_path / "m.gguf", FileType.Q4_K_M)
 
 

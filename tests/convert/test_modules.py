@@ -49,7 +49,7 @@ def test_sizes_and_the_window_are_those_that_llama_cpp_reads(tmp_path: Path) -> 
 def test_a_body_that_sees_no_later_tokens_is_refused(tmp_path: Path) -> None:
     path = embedding_gemma(tmp_path / "checkpoint") / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"use_bidirectional_attention": False}))
-    with pytest.raises(ConversionError, match="no kind of it that can be converted has such settings"):
+    with pytest.raises(ConversionError, match="no supported variant has these settings"):
         convert(path.parent, tmp_path / "m.gguf")
 
 

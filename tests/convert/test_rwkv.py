@@ -86,5 +86,5 @@ def test_arwkv_computes_what_its_reference_does(gated: bool, tmp_path: Path) -> 
 def test_other_hybrids_are_refused(changes: dict[str, Any], tmp_path: Path) -> None:
     path = save_arwkv(tmp_path / "checkpoint", ARWKV[False], original(ARWKV[False])) / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-    with pytest.raises(ConversionError, match="no kind of it that can be converted has such settings"):
+    with pytest.raises(ConversionError, match="no supported variant has these settings"):
         convert(path.parent, tmp_path / "m.gguf")

@@ -169,7 +169,7 @@ def test_byte_pairs_of_words_between_white_space_are_refused(folder: Path) -> No
     theirs.pre_tokenizer = pre_tokenizers.Whitespace()
     theirs.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=100))
     theirs.save(str(folder / "tokenizer.json"))
-    with pytest.raises(ConversionError, match="BPE of words between white space is not supported"):
+    with pytest.raises(ConversionError, match="BPE of whitespace-separated words is not supported"):
         ours(folder, theirs.get_vocab_size())
 
 

@@ -1,4 +1,4 @@
-"""The text models within MiniCPM-V before 4.6, and within MiniCPM-o: those of others, by the version."""
+"""The text models of MiniCPM-V before 4.6 and of MiniCPM-o: other families' models, by version."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from puna.convert.families.llama import LLAMA
 from puna.convert.families.qwen import WINDOWS
 from puna.convert.family import Family
 
-#: Of MiniCPM-V 2.0, whose settings say no version either.
+#: Hidden size of MiniCPM-V 2.0, whose settings give no version either.
 _FIRST_SIZE: Final = 2304
 
 
 def version(config: Config) -> str:
-    """Which one it is, as config.json says it since 2.6."""
+    """Return the version, which config.json has since 2.6."""
     given = config.whole.get("version")
     if given is not None:
         return str(given)
@@ -28,7 +28,7 @@ def _is(*versions: str) -> Callable[[Config], bool]:
 
 
 def _is_llama(config: Config) -> bool:
-    """MiniCPM 4 may scale what its layers add, which a Llama does not."""
+    """Whether the text model is a plain Llama, unlike a MiniCPM 4 that scales residual branches."""
     return _is("2.5", "4.0", "4")(config) and config.get("scale_emb") in (None, 1)
 
 
@@ -39,7 +39,7 @@ def _within(name: str, config: Config) -> str:
 _COMMON: Final[dict[str, Any]] = {
     "rename": _within, "dropped": ("vpm.", "resampler.", "apm.", "audio_projection_layer.", "tts."),
 }  # fmt: skip
-#: Settings of the vision and audio parts, which lie beside those of the text model.
+#: Vision and audio settings, which are mixed with those of the text model.
 _VISION: Final = (
     "slice_config", "slice_mode", "query_num", "patch_size", "use_image_id", "drop_vision_last_layer",
     "batch_*", "insert_layer_id", "stream_input", "init_*", "rope_scaling.short_mscale",

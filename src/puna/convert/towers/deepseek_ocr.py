@@ -1,4 +1,4 @@
-"""What sees in DeepSeek-OCR: SAM, and CLIP after it."""
+"""The vision tower of DeepSeek-OCR: SAM followed by CLIP."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CLIP_LAYER: Final = {
 
 
 def _of(part: str, name: str, times: int = 1) -> Key:
-    """A number that config.json has of SAM, or of CLIP."""
+    """Return a key for a number that config.json gives for SAM or for CLIP."""
 
     def key(config: Config) -> int:
         found: Any = config["width"][part][name]
@@ -34,13 +34,13 @@ _CLIP, _SAM = "clip-l-14-224", "sam_vit_b"
 
 
 def _scale(config: Config) -> int | None:
-    """Patches of the side of what becomes a row, as llama.cpp's converter counts them, if they are not four.
+    """Return the patches per side that are merged into one row, counted as in llama.cpp; None if four.
 
-    No reader asks for it.
+    No reader uses it.
     """
     found: Any = config["width"][_CLIP]
     side = int(found["image_size"]) // int(found["patch_size"])
-    scale = side // math.isqrt(config.picture("image_seq_length", 256))
+    scale = side // math.isqrt(config.image_setting("image_seq_length", 256))
     return None if scale in (0, 4) else scale
 
 

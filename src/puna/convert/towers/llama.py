@@ -1,4 +1,4 @@
-"""What sees in Llama 4, Pixtral and Mistral Small 3.1 and later."""
+"""The vision towers of Llama 4, Pixtral, and Mistral Small 3.1 and later."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _PIXTRAL_LAYER: Final = {
 
 
 def _break(values: Values, config: Config) -> Values:
-    """What the text model reads where a row of an image ends."""
+    """Return the embedding that marks the end of an image's row."""
     row: Values = values[config.token("[IMG_BREAK]")]
     return row
 
