@@ -183,7 +183,10 @@ def test_what_is_missing_is_named(folder: Path, tmp_path: Path) -> None:
         ({"rope_parameters": {"rope_type": "spiral"}}, "'rope_type' is 'spiral'; a file of"),
         ({"rope_parameters": 7}, "'rope_parameters' is 7"),
         ({"vocab_size": 1 << 40}, "a vocabulary of 1099511627776 tokens"),
-        ({"rms_norm_eps": "tiny"}, "'attention.layer_norm_rms_epsilon' would be 'tiny', which is not a number"),
+        (
+            {"rms_norm_eps": "tiny"},
+            "'attention.layer_norm_rms_epsilon' would be 'tiny', which is not a number",
+        ),
         ({"head_dim": [1]}, "'head_dim' is \\[1\\], not a number of at least 1"),
         ({"head_dim": 1 << 40}, "'head_dim' is 1099511627776; the maximum is 16384"),
     ],

@@ -71,8 +71,8 @@ def listed(path: Any) -> Any:
         ("modules.json", json.dumps(listed("../2_Dense")), r"'\.\./2_Dense' is not a folder in this one"),
         ("modules.json", json.dumps(listed("..")), r"'\.\.' is not a folder in this one"),
         ("modules.json", json.dumps(listed("4_Dense")), r"4_Dense.model\.safetensors: does not exist"),
-        ("1_Pooling/config.json", '{"pooling_mode_max_tokens": true}', "pooled by mean, cls or lasttoken"),
-        ("2_Dense/config.json", '{"activation_function": "torch.nn.Tanh"}', "the activation 'torch.nn.Tanh'"),
+        ("1_Pooling/config.json", '{"pooling_mode_max_tokens": true}', "only mean, cls and lasttoken"),
+        ("2_Dense/config.json", '{"activation_function": "torch.nn.Tanh"}', "activation 'torch.nn.Tanh'"),
     ],
 )  # fmt: skip
 def test_modules_that_cannot_be_converted_are_refused(
