@@ -1,7 +1,7 @@
 """The operations in plain numpy: short, obviously right, and therefore the specification.
 
-Everything is computed in the dtype of the activations, which is float32 in use and float64 when a test wants
-the exact answer. Indices are taken as they are: negative or out-of-range ones are the caller's mistake.
+Everything is computed in the dtype of the activations: float32 in use, float64 when a test wants the exact
+answer. Indices are not checked: negative or out-of-range ones are the caller's mistake.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from puna.ops.weight import Weight
 
 Array = NDArray[Any]
 
-#: NaN and infinity go through, as they do on every backend; numpy need not warn of them.
+#: NaN and infinity propagate, as on every backend, without numpy's warnings.
 _unwarned = np.errstate(all="ignore")
 
 
 class Reference(Backend):
-    """On one thread of this process, in numpy."""
+    """The reference backend: numpy on one thread of this process."""
 
     name = "reference"
     kernels = "numpy"
@@ -55,7 +55,7 @@ class Reference(Backend):
         return [np.ascontiguousarray(columns) for columns in np.split(x, parts, axis=1)]
 
     def pack(self, weight: Weight) -> None:
-        """The file's bytes are what it reads."""
+        """Do nothing: this backend reads the file's bytes."""
 
     def packed_bytes(self, type: GGMLType, shape: tuple[int, ...]) -> int:
         return type.nbytes(shape[0] * shape[1])
@@ -345,7 +345,7 @@ class Reference(Backend):
                 reach, place = bias.shape[1] // 2, start + count - 1 if places is None else places[t]
                 distances = np.arange(start, start + count) - place
                 scores = scores + bias[:, distances.clip(-reach, reach) + reach].astype(q.dtype)
-            if sinks is not None:  # one more logit per head that takes its share and gives nothing
+            if sinks is not None:  # one more logit per head, which takes a share and contributes no value
                 scores = np.concatenate([scores, sinks.astype(q.dtype)[:, None]], axis=1)
             shares = _softmax(scores)[:, :count]
             result[t] = np.einsum("hn,nhd->hd", shares, value)
@@ -353,13 +353,13 @@ class Reference(Backend):
 
 
 def _ranks(scores: Array) -> Array:
-    """By which the best are chosen: NaN counts as the largest."""
+    """Return the values to rank by: NaN counts as the largest."""
     result: Array = np.where(np.isnan(scores), np.inf, scores)
     return result
 
 
 def _best(ranks: Array, count: int) -> Array:
-    """The places of the `count` largest of each row, best first, of equal ones the first."""
+    """Return the indices of the `count` largest of each row, best first; the lower index wins a tie."""
     result: Array = np.argsort(-ranks, axis=-1, kind="stable")[:, :count]
     return result
 
