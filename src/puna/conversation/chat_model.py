@@ -32,7 +32,7 @@ from puna.protocol import Embed, Failed, Generate, Prompted
 
 log = logging.getLogger("puna.conversation")
 
-#: Request id of the model's own look at its template.
+#: Request id for reading the traits of the model's own template.
 _NOBODY = -1
 
 #: Formats compiled at the same time, each in its own process.
@@ -188,8 +188,8 @@ class ChatModel:
         if files:
             if self._pictures is None:
                 raise RequestError(
-                    f"{self.engine.loaded.path.name} cannot see: it has no vision tower; send it no images, "
-                    "or use a model that has vision"
+                    f"{self.engine.loaded.path.name} has no vision tower: send it no images, or use "
+                    "a model with vision"
                 )
             self._pictures.add(
                 request,

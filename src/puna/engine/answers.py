@@ -98,7 +98,7 @@ class Answers:
         return None
 
     def finish_empty(self, sequence: Generation) -> None:
-        """End an answer of no tokens."""
+        """End an answer without tokens."""
         self._finish(sequence, "length")
 
     def _finish(

@@ -29,7 +29,7 @@ _SMALL: Final = 512
 class RunnableModel(Protocol):
     """Interface between the engine and a model, whatever computes it.
 
-    A model and the caches it makes belong together: what a pass reads and leaves there is private to them.
+    A model and its caches belong together: the contents of a cache are private to them.
     """
 
     @property

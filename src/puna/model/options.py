@@ -401,9 +401,10 @@ def read_windows(file: GGUFFile, layers: int, *, period: int) -> tuple[Window | 
 def share_keys(
     file: GGUFFile, remembers: Sequence[Window | Everything]
 ) -> tuple[Window | Everything | KeysOf, ...]:
-    """Let the number of last layers that the file states share keys and values of earlier layers.
+    """Make the last layers, as many as the file states, share keys and values of earlier layers.
 
-    Each uses the last of the other layers with the same window. Raises `ModelError` that names the key.
+    Each uses those of the last of the other layers with the same window. Raises `ModelError` that names the
+    key.
     """
     key, count = "attention.shared_kv_layers", len(remembers)
     shared = scalar(file, key, 0)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Pooling(StrEnum):
-    """Hidden states that count."""
+    """Hidden states of a text that its embedding or score is made from."""
 
     MEAN = "mean"  # all, equally
     CLS = "cls"  # the first
@@ -24,7 +24,7 @@ class Pooling(StrEnum):
 _TYPES = {0: Pooling.LAST, 1: Pooling.MEAN, 2: Pooling.CLS, 3: Pooling.LAST}
 _RANK = 4
 
-#: The first one's rows are the classes; if both exist, the second is a layer before it.
+#: The rows of the first are the classes; if both exist, the second is a layer before it.
 _CLASSES = ("cls.output.weight", "cls.weight")
 
 

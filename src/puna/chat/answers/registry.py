@@ -256,7 +256,7 @@ def check_parser(parser: str) -> None:
 def family_of(template: str, *, calls: bool = False) -> AnswerFamily:
     """Return the family whose markup a template contains.
 
-    A template of no known family that handles `calls` shows itself how they are written.
+    For a template of no known family that handles `calls`, the template itself shows how they are written.
     """
     for mark in _MARKS:
         if all(text in template for text in mark.texts) and not any(text in template for text in mark.absent):

@@ -292,7 +292,7 @@ class _Format:
                 raise self._error
 
     def leave(self, request_id: int) -> None:
-        """Let a request go that was asking for it. If nothing else needs it, compiling ends."""
+        """Stop waiting on behalf of a request. If nothing else needs the format, compiling ends."""
         if request_id in self.asked_by:
             self.asked_by.discard(request_id)
             if not (self.asked_by or self.has_answers or self._done):
