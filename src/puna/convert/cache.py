@@ -40,13 +40,13 @@ def converted(folder: Path, progress: Progress = lambda part, done, total: None)
     if not any(folder.glob("*.safetensors")):
         raise ConversionError(_nothing_to_convert(folder))
     kept = config.home() / "converted" / f"{folder.name}-{_digest(str(folder))}"
-    place = kept / _state(folder)
+    place = kept / _state_digest(folder)
     if not place.is_dir():
         draft = kept / f"tmp-{os.getpid()}-{secrets.token_hex(4)}"
         try:
             draft.mkdir(parents=True)
             _convert(folder, draft, progress)
-            _settle(draft, place)
+            _move_into_place(draft, place)
         except OSError as error:
             raise ConversionError(
                 f"{folder.name} cannot be converted into {kept}: {error.strerror or error}; "
@@ -54,7 +54,7 @@ def converted(folder: Path, progress: Progress = lambda part, done, total: None)
             ) from error
         finally:
             shutil.rmtree(draft, ignore_errors=True)
-    return _found(place, folder.name)
+    return _files_in(place, folder.name)
 
 
 def _convert(folder: Path, draft: Path, progress: Progress) -> None:
@@ -66,7 +66,7 @@ def _convert(folder: Path, draft: Path, progress: Progress) -> None:
     convert_adapters(folder, lambda name: draft / f"{_ADAPTER}{name}.gguf", report=reporting("adapters"))
 
 
-def _settle(draft: Path, place: Path) -> None:
+def _move_into_place(draft: Path, place: Path) -> None:
     """Move the finished files to `place`, unless another process was faster, and remove earlier states."""
     try:
         draft.rename(place)
@@ -78,7 +78,7 @@ def _settle(draft: Path, place: Path) -> None:
             shutil.rmtree(other, ignore_errors=True)
 
 
-def _found(place: Path, name: str) -> Converted:
+def _files_in(place: Path, name: str) -> Converted:
     projector = place / f"mmproj-{name}.gguf"
     return Converted(
         place / f"{name}.gguf",
@@ -87,7 +87,7 @@ def _found(place: Path, name: str) -> Converted:
     )
 
 
-def _state(folder: Path) -> str:
+def _state_digest(folder: Path) -> str:
     """Return a digest of the names, sizes and times of `folder`'s files, and of the converter's version."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and ".git" not in path.parts)
     stamps = [(path, path.stat()) for path in files]

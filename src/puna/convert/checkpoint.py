@@ -27,8 +27,9 @@ _PLAIN: Final = {
 
 
 def _small_floats(exponent_bits: int, mantissa_bits: int, bias: int, *, infinities: bool) -> Values:
-    """Return the values of all 256 codes: sign, exponent, mantissa (IEEE 754, or its variant without
-    infinities).
+    """Return the values of all 256 codes, with sign, exponent and mantissa as in IEEE 754.
+
+    Without `infinities`, only the largest code of either sign is NaN.
     """
     codes = np.arange(128)
     exponent, mantissa = codes >> mantissa_bits, codes & ((1 << mantissa_bits) - 1)
@@ -233,7 +234,7 @@ _INDEX: Final = "model.safetensors.index.json"
 _WEIGHTS: Final = ("model*.safetensors", "consolidated*.safetensors", "*.safetensors")
 _LARGEST_TEXT: Final = 1 << 26  # bytes; a tokenizer.json has 10 to 30 million
 _MAX_MARKS: Final = 8_000_000  # commas and opening brackets; a tokenizer.json has up to two million
-_LONGEST_ABOUT: Final = 1 << 20  # bytes
+_MAX_README_BYTES: Final = 1 << 20  # bytes
 _MAX_FILES: Final = 2000
 _SCALES: Final = ("_scale_inv", "_scale")
 _CODES, _EXPONENTS = "_blocks", "_scales"  # suffixes of an MXFP4 tensor's parts
@@ -306,7 +307,7 @@ class Checkpoint:
     def is_called(self, name: str) -> bool:
         """Whether the folder's name or a heading of its README.md begins with `name`, in any case."""
         path = self.folder / "README.md"
-        about = path.read_bytes()[:_LONGEST_ABOUT].decode(errors="replace") if path.is_file() else ""
+        about = path.read_bytes()[:_MAX_README_BYTES].decode(errors="replace") if path.is_file() else ""
         heading = re.search(rf"^#+ {re.escape(name)}", about, re.IGNORECASE | re.MULTILINE)
         return heading is not None or name.lower() in self.folder.resolve().name.lower()
 

@@ -10,7 +10,7 @@ from puna.convert.checkpoint import Checkpoint, added_tokens
 from puna.errors import ConversionError, shown
 
 #: Largest plausible number of layers, or of values per head: many times that of any model. More means damage.
-_MOST: Final = 1 << 12
+_MAX_COUNT: Final = 1 << 12
 _LARGEST_HEAD: Final = 1 << 14
 
 
@@ -95,7 +95,7 @@ class Config:
             )
         return value
 
-    def token(self, text: str) -> int:
+    def added_token_id(self, text: str) -> int:
         """Return the id of an added token. Raises ConversionError if there is no such token."""
         if text not in self._added:
             raise ConversionError(f"tokenizer.json has no token {text}, which separates rows of an image")
@@ -105,7 +105,7 @@ class Config:
         """See `Checkpoint.is_called`."""
         return self._checkpoint is not None and self._checkpoint.is_called(name)
 
-    def word(self, text: str) -> int:
+    def token_id(self, text: str) -> int:
         """Return the id of a token of the vocabulary. Raises ConversionError if there is no such token."""
         assert self._checkpoint is not None
         model = self._checkpoint.json("tokenizer.json").get("model")
@@ -115,7 +115,7 @@ class Config:
             raise ConversionError(f"tokenizer.json has no token {shown(text)}")
         return id
 
-    def complete(self, defaults: Mapping[str, Any]) -> None:
+    def add_defaults(self, defaults: Mapping[str, Any]) -> None:
         """Use `defaults` for settings that config.json lacks, as transformers does.
 
         A default rotation applies only if config.json has no rotation under either name.
@@ -164,7 +164,7 @@ class Config:
             raise ConversionError(f"config.json: '{names[0]}' is {shown(value)}, not a number of at least 1")
         return value
 
-    def few(self, *names: str, most: int = _MOST) -> int:
+    def bounded_count(self, *names: str, most: int = _MAX_COUNT) -> int:
         """Return a required number of at least 1 and at most `most`, since lists of that length are built."""
         value = self.count(*names)
         if value > most:
@@ -176,7 +176,7 @@ class Config:
         kinds = self.get("layers_block_type")
         if isinstance(kinds, list) and kinds:
             return len(kinds)
-        return self.few("num_hidden_layers", "n_layers", "n_layer", "num_layers")
+        return self.bounded_count("num_hidden_layers", "n_layers", "n_layer", "num_layers")
 
     @property
     def heads(self) -> int:
@@ -189,8 +189,11 @@ class Config:
     @property
     def head_size(self) -> int:
         if self.get("head_dim"):
-            return self.few("head_dim", most=_LARGEST_HEAD)
-        return self.few("hidden_size", "n_embd", "d_model", most=_MOST * _LARGEST_HEAD) // self.heads
+            return self.bounded_count("head_dim", most=_LARGEST_HEAD)
+        return (
+            self.bounded_count("hidden_size", "n_embd", "d_model", most=_MAX_COUNT * _LARGEST_HEAD)
+            // self.heads
+        )
 
     @property
     def rope(self) -> Mapping[str, Any]:

@@ -133,7 +133,7 @@ def _model(
 ) -> _Draft:
     config, family = Config(checkpoint.config, checkpoint), family_of(checkpoint)
     kind = _checked_type(checkpoint, file_type)
-    config.complete(family.defaults)
+    config.add_defaults(family.defaults)
     with _named(checkpoint.folder):
         planned = targets(checkpoint, config, family, _TYPES[kind])
         keys = {**metadata(config, family), **module_metadata(checkpoint)}

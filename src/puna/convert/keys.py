@@ -1,6 +1,4 @@
-"""Conversion of settings to metadata: keys of most architectures, rotation, and modules of
-sentence-transformers.
-"""
+"""Conversion of settings to metadata: most architectures' keys, rotation, and sentence-transformers."""
 
 from __future__ import annotations
 

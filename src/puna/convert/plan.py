@@ -198,8 +198,8 @@ def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGML
     }
     tied = _is_tied(config, family)
     # transformers reads the outer setting, whose default may differ, or in some models the inner one.
-    said = [bool(each.get("tie_word_embeddings")) for each in (config.whole, config.own)]
-    doubtful = tied and config.own is not config.whole and not all(said)
+    stated = [bool(each.get("tie_word_embeddings")) for each in (config.whole, config.own)]
+    ambiguous = tied and config.own is not config.whole and not all(stated)
     for name in checkpoint.tensors:
         if is_of_another_part(name, family):
             continue
@@ -209,9 +209,9 @@ def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGML
             raise ConversionError(
                 f"tensor {shown(name)} has no place in a file of architecture {family.architecture}"
             ) from None
-        if doubtful and place == "output.weight" and not family.tied:
+        if ambiguous and place == "output.weight" and not family.tied:
             raise ConversionError(
-                f"config.json: 'tie_word_embeddings' is true only {'outside' if said[0] else 'in'} "
+                f"config.json: 'tie_word_embeddings' is true only {'outside' if stated[0] else 'in'} "
                 "'text_config', and the checkpoint has an output: say in both places whether it counts"
             )
         if place is None or (tied and place == "output.weight"):
@@ -230,14 +230,14 @@ def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGML
             found.pop(name, None)
     config.heads_ahead = sum(name.endswith(".nextn.eh_proj.weight") for name in found)
     for each in found.values():
-        _measure(each, checkpoint, config, mostly)
-    return sorted(found.values(), key=_place)
+        _set_shape_and_type(each, checkpoint, config, mostly)
+    return sorted(found.values(), key=_order)
 
 
 def _is_tied(config: Config, family: Family) -> bool:
     """Return whether the output is the input's table."""
-    said = config.whole.get("tie_word_embeddings", config.get("tie_word_embeddings"))
-    return family.tied if said is None else bool(said)
+    stated = config.whole.get("tie_word_embeddings", config.get("tie_word_embeddings"))
+    return family.tied if stated is None else bool(stated)
 
 
 def check_output(planned: Sequence[Target], checkpoint: Checkpoint, config: Config, family: Family) -> None:
@@ -263,11 +263,11 @@ def check_biases(planned: Sequence[Target], config: Config, ignore: Collection[s
 
     transformers leaves such biases out; readers of the file would add them.
     """
-    said = {name: config.peek(name) for name in _BIASES if isinstance(config.peek(name), bool)}
+    stated = {name: config.peek(name) for name in _BIASES if isinstance(config.peek(name), bool)}
     for target in planned:
         module = target.name.rpartition("blk.")[2].partition(".")[2]
-        about = [name for name in said if _BIASES[name].fullmatch(module)]
-        if about and not any(said[name] for name in about) and not {*about} & {*ignore}:
+        about = [name for name in stated if _BIASES[name].fullmatch(module)]
+        if about and not any(stated[name] for name in about) and not {*about} & {*ignore}:
             raise ConversionError(
                 f"config.json: '{about[0]}' is False, but there is '{target.name}'; to use it anyway, "
                 f"{how_to_ignore(about[0], ignore)}"
@@ -347,7 +347,7 @@ def _sizes(keys: Mapping[str, Any], *names: str) -> set[int]:
     return {keys[f"attention.{name}"] for name in names if f"attention.{name}" in keys}
 
 
-def _measure(target: Target, checkpoint: Checkpoint, config: Config, mostly: GGMLType) -> None:
+def _set_shape_and_type(target: Target, checkpoint: Checkpoint, config: Config, mostly: GGMLType) -> None:
     """Set the target's shape and type."""
     if target.constant is not None:
         target.shape = target.constant.shape
@@ -388,6 +388,6 @@ def _type(name: str, shape: Sequence[int], mostly: GGMLType) -> GGMLType:
     return mostly
 
 
-def _place(target: Target) -> tuple[int, str]:
+def _order(target: Target) -> tuple[int, str]:
     parts = target.name.split(".")
     return (int(parts[1]) if parts[0] == "blk" and parts[1].isdecimal() else -1, target.name)

@@ -46,7 +46,7 @@ def family_of(checkpoint: Checkpoint) -> Family:
     name, families = _architecture(config), _families(_TEXTS)
     if name in _REFUSED:
         raise ConversionError(f"{name}: it cannot be converted: {_REFUSED[name]}")
-    found = _fitting(families_called(name), Config(config, checkpoint)) or _within(families, config)
+    found = _matching(families_called(name), Config(config, checkpoint)) or _nested_family(families, config)
     if found is not None:
         return found
     if name in families:
@@ -61,7 +61,7 @@ def family_of(checkpoint: Checkpoint) -> Family:
 
 def tower_of(config: Mapping[str, Any]) -> Family | None:
     """Return the family of this model's vision tower, or None. Raises ConversionError."""
-    return _fitting(_families(_TOWERS).get(_architecture(config), ()), Config(config))
+    return _matching(_families(_TOWERS).get(_architecture(config), ()), Config(config))
 
 
 def _architecture(config: Mapping[str, Any]) -> str:
@@ -72,11 +72,11 @@ def _architecture(config: Mapping[str, Any]) -> str:
     return name
 
 
-def _fitting(families: Iterable[Family], config: Config) -> Family | None:
+def _matching(families: Iterable[Family], config: Config) -> Family | None:
     return next((family for family in families if family.when(config)), None)
 
 
-def _within(families: Mapping[str, list[Family]], config: Mapping[str, Any]) -> Family | None:
+def _nested_family(families: Mapping[str, list[Family]], config: Mapping[str, Any]) -> Family | None:
     """Return the family of the nested text model, as its own settings name it."""
     for part in ("text_config", "llm_config"):
         inner = config.get(part)
@@ -86,7 +86,7 @@ def _within(families: Mapping[str, list[Family]], config: Mapping[str, Any]) -> 
         kind = str(inner.get("model_type")).removesuffix("_text").replace("_", "")
         for name, found in families.items():
             if name in names or name.lower().replace("_", "") == f"{kind}forcausallm":
-                return _fitting(found, Config(config))
+                return _matching(found, Config(config))
     return None
 
 

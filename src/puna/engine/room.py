@@ -80,11 +80,10 @@ class Room:
         return self._cache, self._rows
 
     def grow(self, context: int, provided: int, reserved: int = 0) -> int:
-        """Raise the maximum length of sequences to `context`, and return how many more bytes the cache can
-        take.
+        """Raise the maximum length of sequences, and return how many more bytes the cache can take then.
 
         `provided` is the number of bytes it takes already, `reserved` the number to leave to others. Raises
-        `NotSupportedError` for a context beyond `max_context`, and `InsufficientMemoryError`, changing
+        `NotSupportedError` for a `context` beyond `max_context`, and `InsufficientMemoryError`, changing
         nothing.
         """
         context = min(context, self._loaded.trained_context or context)

@@ -41,9 +41,7 @@ def missing(file: GGUFFile, key: str) -> ModelError:
 
 
 def invalid(file: GGUFFile, key: str, complaint: str) -> ModelError:
-    """Return the error for a `key` with an invalid value; `complaint` continues the sentence and shows the
-    value.
-    """
+    """Return the error for an invalid `key`; `complaint` continues the sentence and shows the value."""
     return ModelError(f"{file.path}: '{file.architecture}.{key}' {complaint}")
 
 

@@ -56,9 +56,7 @@ class FileSource:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def block(self, begin: int, least: int) -> bytes:
-        """Return what follows `begin`: at least `least` bytes, and as many more as are worth reading at
-        once.
-        """
+        """Return `least` bytes from `begin` on, and as many more as are worth reading at once."""
         return self.read(begin, max(begin + least, min(begin + _BLOCK_BYTES, self.size)))
 
     def fileno(self) -> int:

@@ -50,10 +50,10 @@ class Classifier(Module):
         return self.output(hidden if self.norm is None else self.norm(hidden))
 
     def score(self, hidden: NDArray[np.floating]) -> float:
-        """Return the probability, 0 to 1, that a document answers the query; `hidden` [hidden] is of the
-        pair.
+        """Return the probability, 0 to 1, that a document answers the query.
 
-        It is the sigmoid of a single logit, or the first logit's share in a softmax of two.
+        It is the sigmoid of a single logit, or the first logit's share in a softmax of two. `hidden` [hidden]
+        is the state of the pair.
         """
         logits = self.ops.numpy(self.forward(self.ops.array(hidden.astype(np.float32)[None])))[0].tolist()
         margin = logits[0] - (logits[1] if len(logits) > 1 else 0.0)

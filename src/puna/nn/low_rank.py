@@ -147,8 +147,9 @@ class ExpertLowRank:
         self._parts: list[tuple[int, ExpertWeights, ExpertWeights]] = []
 
     def add(self, adapter: int, name: str, a: NDArray[np.float32], b: NDArray[np.float32]) -> None:
-        """Add adapter number `adapter`, which computes b a x: `a` [experts, rank, in], `b` [experts, out,
-        rank].
+        """Add adapter number `adapter`, which computes b a x for each expert.
+
+        `a` is [experts, rank, in], `b` [experts, out, rank].
         """
         down, up = (
             ExpertWeights(

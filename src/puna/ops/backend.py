@@ -55,9 +55,7 @@ class Backend(ABC):
 
     @abstractmethod
     def index_buffer(self, *shape: int) -> IndexBuffer:
-        """Return a buffer of int32 indices of `shape`, initially zero, that the host writes and operations
-        read.
-        """
+        """Return int32 indices of `shape`, initially zero, that the host writes and operations read."""
 
     @abstractmethod
     def concatenate(self, arrays: Sequence[Array]) -> Array:
@@ -185,10 +183,9 @@ class Backend(ABC):
 
     @abstractmethod
     def clamped_swiglu(self, gate: Array, up: Array) -> Array:
-        """Return `g * sigmoid(1.702 g) * (u + 1)`, g = min(gate, 7), u = up clamped to [-7, 7], as in
-        gpt-oss.
+        """Return `g * sigmoid(1.702 g) * (u + 1)` as in gpt-oss.
 
-        Both are [T, n].
+        g is min(gate, 7), and u is up clamped to [-7, 7]; both inputs are [T, n].
         """
 
     @abstractmethod
@@ -200,9 +197,7 @@ class Backend(ABC):
 
     @abstractmethod
     def gelu(self, x: Array) -> Array:
-        """Return `x / 2 * (1 + erf(x / sqrt(2)))` of x [T, n]: the exact GELU, not its approximation with
-        tanh.
-        """
+        """Return `x / 2 * (1 + erf(x / sqrt(2)))` of x [T, n]: exact GELU, not its tanh approximation."""
 
     @abstractmethod
     def squared_relu(self, x: Array) -> Array:
@@ -210,8 +205,8 @@ class Backend(ABC):
 
     @abstractmethod
     def above(self, x: Array, deviations: float) -> Array:
-        """Return `max(x - threshold, 0)` of x [T, n], the threshold being mean + `deviations` * deviation of
-        a row.
+        """Return `max(x - threshold, 0)` of x [T, n], a row's threshold being mean + `deviations` *
+        deviation.
 
         For normally distributed values, this keeps a fixed share: the sparse activations of Gemma 3n.
         """
@@ -225,7 +220,7 @@ class Backend(ABC):
 
     @abstractmethod
     def match_rms(self, x: Array, like: Array, floor: float) -> Array:
-        """Return `x * rms(like) / rms(x)` for rows of x and like [T, n]; mean(x²) counts as at least
+        """Return `x * rms(like) / rms(x)` by rows of x and like [T, n]; mean(x²) counts as at least
         `floor`.
         """
 
@@ -239,8 +234,8 @@ class Backend(ABC):
 
     @abstractmethod
     def temper_(self, x: Array, positions: Array, scale: float, floor_scale: float, first: int) -> None:
-        """Multiply rows of `x` [T, ...] by `1 + scale * ln(1 + floor((position + first) / floor_scale))`, in
-        place.
+        """Multiply rows of `x` [T, ...] in place by `1 + scale * ln(1 + floor((position + first) /
+        floor_scale))`.
 
         This sharpens the attention of queries at late `positions` [T], which have more keys to choose from:
         the temperature tuning of Llama 4, after Nakanishi, arXiv:2501.19399. `first` is added to every
@@ -249,9 +244,7 @@ class Backend(ABC):
 
     @abstractmethod
     def softplus(self, x: Array, scale: Array) -> Array:
-        """Return `scale * ln(1 + e^x)`, x [T, n], scale [n], which gives steps and decays of recurrent
-        layers.
-        """
+        """Return `scale * ln(1 + e^x)` of x [T, n], scale [n]: the steps and decays of recurrent layers."""
 
     @abstractmethod
     def sigmoid(self, x: Array) -> Array:

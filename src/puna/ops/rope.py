@@ -135,9 +135,7 @@ class Rope:
         return self.frequencies.size
 
     def without_magnitude(self) -> Rope:
-        """Return the rotation for keys that were rotated before (context shift) and have the magnitude
-        already.
-        """
+        """Return the rotation for rotated keys, which have the magnitude already (context shift)."""
         return dataclasses.replace(self, magnitude=1.0)
 
 

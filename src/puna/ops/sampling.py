@@ -108,10 +108,10 @@ def typical_p(probabilities: Probabilities, p: float) -> NDArray[np.bool_]:
 
 
 def typical_tokens(logits: Floats, p: float) -> Ids:
-    """Return the ids that `typical_p` keeps of `logits` (with a finite maximum), descending; few are ever
-    sorted.
+    """Return the ids that `typical_p` keeps of `logits` (with a finite maximum), descending.
 
-    A token's surprise is as far from the expected one as its logit is from the expected logit.
+    A token's surprise is as far from the expected one as its logit is from the expected logit, so few logits
+    are ever sorted.
     """
     ids = np.flatnonzero(logits > -np.inf)
     shifted = (logits[ids] - logits.max()).astype(np.float64)
@@ -152,8 +152,7 @@ def top_n_sigma(logits: Floats, n: float) -> Floats:
 
 
 def dynamic_temperature(logits: Floats, temperature: float, spread: float, exponent: float) -> float:
-    """Return a temperature between `temperature - spread`, for no entropy, and `temperature + spread`, for
-    all.
+    """Return a temperature from `temperature - spread` (no entropy) to `temperature + spread` (all of it).
 
     The entropy is that of the softmax, relative to that of as many equal candidates, to the power of
     `exponent` (as in llama.cpp).

@@ -1,6 +1,4 @@
-"""Storage that persists between passes: keys and values of a cache's cells, and states of recurrent
-layers.
-"""
+"""Storage that persists between passes: a cache's keys and values, and states of recurrent layers."""
 
 from __future__ import annotations
 
@@ -76,9 +74,7 @@ class Storage(ABC):
 
     @abstractmethod
     def write(self, rows: NDArray[np.integer], stored: NDArray[Any]) -> None:
-        """Set `rows` to what `read` returned, possibly from another storage of this kind or another
-        backend.
-        """
+        """Set `rows` to what `read` returned, possibly from another storage of this kind or backend."""
 
     @abstractmethod
     def numbers(self, rows: NDArray[np.integer]) -> Array:

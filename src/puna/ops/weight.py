@@ -83,9 +83,7 @@ class Weight:
             )
 
     def drop_data(self) -> None:
-        """Forget the file's bytes, and give their pages back to the system if they belong to a mapped
-        file.
-        """
+        """Forget the file's bytes, and give the pages of a mapped file back to the system."""
         data, self.data = self.data, None
         owner: Any = data
         while isinstance(owner, np.ndarray):

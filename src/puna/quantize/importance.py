@@ -97,9 +97,7 @@ def _read_gguf(file: GGUFFile) -> Importance:
 
 
 def _read_old(source: FileSource) -> Importance:
-    """Read the number of entries, and for each the length of its name, the name, calls, value count and
-    values.
-    """
+    """Read the number of entries, and of each the name with its length, calls, value count and values."""
     name = source.path.name
     at = 0
 

@@ -109,9 +109,7 @@ def is_kept(tensor: TensorInfo) -> bool:
 
 
 class _Rules:
-    """The rules for one file, applied to tensors in the order of layers, some of which are counted by
-    role.
-    """
+    """The rules for one file, applied to tensors in the order of layers, with counts for some roles."""
 
     def __init__(self, file: GGUFFile, kind: FileType, has_importance: bool) -> None:
         self._kind = kind

@@ -79,9 +79,7 @@ class WordPieceEncoder:
         return ids
 
     def _normalized(self, text: str) -> str:
-        """Normalise a text, in slices if it is long, because the library blocks other threads while it
-        runs.
-        """
+        """Normalise a text, a long one in slices, because the library blocks other threads while it runs."""
         # Characters are normalised independently: marks whose order depends on their neighbours are removed.
         starts = range(0, len(text), LONG_TEXT)
         return "".join(self._normalizer.normalize_str(text[at : at + LONG_TEXT]) for at in starts)

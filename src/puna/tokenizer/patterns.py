@@ -65,9 +65,7 @@ def _words(numbers: str, contractions: str = _CONTRACTIONS + "|") -> str:
 
 
 def _cased_words(numbers: str, suffix: str, upper: str = _UPPER, lower: str = _LOWER, tail: str = "/") -> str:
-    """Return an expression like `_words` that also ends words where lower case turns to upper (Tekken,
-    o200k).
-    """
+    """Return `_words`, with words that also end where lower case turns to upper (Tekken, o200k)."""
     return (
         rf"[^\r\n\p{{L}}\p{{N}}]?{upper}*{lower}+{suffix}|[^\r\n\p{{L}}\p{{N}}]?{upper}+{lower}*{suffix}"
         rf"|{numbers}| ?[^\s\p{{L}}\p{{N}}]+[\r\n{tail}]*|{_SPACES}"

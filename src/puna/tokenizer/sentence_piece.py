@@ -146,13 +146,11 @@ _OF_UNIGRAM = (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNUSED)
 
 
 class SentencePieceEncoder:
-    """An encoder using the `sentencepiece` library with the file's tokens and scores, without
-    normalisation.
-    """
+    """An encoder by the `sentencepiece` library with the file's tokens and scores, without normalisation."""
 
     def __init__(self, vocabulary: Vocabulary, scores: list[float], *, space_prefix: bool) -> None:
         types: dict[int, TokenType] = {}
-        for text, id in _possible(vocabulary).items():
+        for text, id in _encodable(vocabulary).items():
             byte = vocabulary.types[id] == TokenType.BYTE or not vocabulary.has_types
             types[id] = TokenType.BYTE if byte and _names_byte(text) else TokenType.NORMAL
         self._library = _Library(vocabulary, scores, types, Rules(BPE, byte_fallback=True))
@@ -183,7 +181,7 @@ class UnigramEncoder:
         where = f"{vocabulary.where}: key 'tokenizer.ggml.precompiled_charsmap'"
         types: dict[int, TokenType] = {}
         bytes_: list[int] = []
-        for text, id in _possible(vocabulary).items():
+        for text, id in _encodable(vocabulary).items():
             kind = TokenType(vocabulary.types[id])
             if kind in _OF_UNIGRAM:
                 types[id] = kind
@@ -235,7 +233,7 @@ class _Library:
         return [id for id in ids if id < self._size] if self._drop else ids
 
 
-def _possible(vocabulary: Vocabulary) -> dict[str, int]:
+def _encodable(vocabulary: Vocabulary) -> dict[str, int]:
     """Return the ids that text may become; the library does not support pieces with NUL."""
     return {text: id for text, id in vocabulary.plain_ids.items() if "\0" not in text}
 

@@ -326,12 +326,12 @@ def _without_adapters(name: str, config: Config) -> str:
     return f"{found[1]}.weight" if found[2] else _ELSEWHERE
 
 
-def _of_adapters(name: str, config: Config) -> str:
+def _adapter_name(name: str, config: Config) -> str:
     found = _ADAPTED.fullmatch(name.removeprefix("roberta."))
     return f"{found[1]}.lora_{found[3]}" if found and found[3] else _ELSEWHERE
 
 
-def _halves_of(module: str, place: str) -> dict[str, Place]:
+def _adapter_places(module: str, place: str) -> dict[str, Place]:
     """Return the targets of a module's two matrices; A of an embedding table has one row per entry.
 
     In GGUF files the token embedding's A is looked up, and the token types' is multiplied from the left.
@@ -347,22 +347,22 @@ _ADAPTER_NAMES: Final[dict[str, Place]] = {
         half: target
         for module, place in ROTATED.items()
         if isinstance(place, str)
-        for half, target in _halves_of(module, place).items()
+        for half, target in _adapter_places(module, place).items()
     },
 }  # fmt: skip
 
 
-def _of_task(number: int, values: Values, config: Config) -> Values:
+def _task_matrix(number: int, values: Values, config: Config) -> Values:
     """Return one task's matrix from the stack of all tasks."""
     of_task: Values = values[number]
     return of_task
 
 
-def _turned(number: int, values: Values, config: Config) -> Values:
-    return _of_task(number, values, config).swapaxes(0, 1)
+def _transposed_task_matrix(number: int, values: Values, config: Config) -> Values:
+    return _task_matrix(number, values, config).swapaxes(0, 1)
 
 
-def _alpha(config: Config) -> float:
+def _lora_alpha(config: Config) -> float:
     given = config.get("lora_alpha")
     if isinstance(given, bool) or not isinstance(given, int | float | None) or not math.isfinite(given or 0):
         raise ConversionError(f"config.json: 'lora_alpha' is {shown(given)}, not a number")
@@ -371,16 +371,16 @@ def _alpha(config: Config) -> float:
 
 def _adapter(number: int, task: str, config: Config) -> Family:
     targets = (str(target).rpartition("}.")[2] for target in _ADAPTER_NAMES.values() if target)
-    changes: dict[str, Change] = {target: partial(_of_task, number) for target in targets}
-    changes["token_embd.weight.lora_b"] = partial(_turned, number)
+    changes: dict[str, Change] = {target: partial(_task_matrix, number) for target in targets}
+    changes["token_embd.weight.lora_b"] = partial(_transposed_task_matrix, number)
     prefixes = config.get("task_instructions")
     prefix = prefixes.get(task) if isinstance(prefixes, Mapping) else None
     prefix = prefix if isinstance(prefix, str) and prefix else None
     return Family(
-        hf=(), architecture="jina-bert-v3", names=_ADAPTER_NAMES, changes=changes, rename=_of_adapters,
+        hf=(), architecture="jina-bert-v3", names=_ADAPTER_NAMES, changes=changes, rename=_adapter_name,
         keys={
             "adapter.type": lambda config: "lora",
-            "adapter.lora.alpha": _alpha,
+            "adapter.lora.alpha": _lora_alpha,
             "adapter.lora.task_name": lambda config: task,
             "adapter.lora.prompt_prefix": lambda config: prefix,
         },

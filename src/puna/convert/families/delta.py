@@ -44,7 +44,7 @@ def _recurrent(config: Config) -> list[bool]:
     return found + [False] * config.heads_ahead
 
 
-def _parted(values: Values, config: Config) -> Sequence[Values]:
+def _split_by_key_head(values: Values, config: Config) -> Sequence[Values]:
     """Split a tensor laid out by key head into queries, keys and values, and gates."""
     heads = config.count("linear_num_key_heads")
     size = config.count("linear_key_head_dim")
@@ -62,7 +62,7 @@ _MIXER: Final[dict[str, Place]] = {
     "linear_attn.in_proj_ba": "blk.{}.ssm_ba", "linear_attn.in_proj_qkv": "blk.{}.attn_qkv",
     "linear_attn.in_proj_z": "blk.{}.attn_gate", "linear_attn.in_proj_a": "blk.{}.ssm_alpha",
     "linear_attn.in_proj_b": "blk.{}.ssm_beta",
-    "linear_attn.in_proj_qkvz": Split(("blk.{}.attn_qkv", "blk.{}.attn_gate"), _parted),
+    "linear_attn.in_proj_qkvz": Split(("blk.{}.attn_qkv", "blk.{}.attn_gate"), _split_by_key_head),
 }  # fmt: skip
 _LAYER: Final[dict[str, Place]] = {f"model.layers.{{}}.{theirs}": place for theirs, place in _MIXER.items()}
 

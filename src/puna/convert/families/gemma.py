@@ -91,7 +91,11 @@ _PERIOD: Final = 6
 
 def _windowed(config: Config) -> list[bool] | None:
     """Return, for each layer, whether it is windowed; None if the pattern is the one readers assume."""
-    every = _PERIOD if config.get("sliding_window_pattern") is None else config.few("sliding_window_pattern")
+    every = (
+        _PERIOD
+        if config.get("sliding_window_pattern") is None
+        else config.bounded_count("sliding_window_pattern")
+    )
     usual, own = ([(i + 1) % each != 0 for i in range(config.layers)] for each in (_PERIOD, every))
     found = config.windows() or own
     return None if every == 1 or found == usual else found
@@ -191,16 +195,14 @@ _ALTUP: Final = {
 
 
 def _deviations(config: Config) -> list[float]:
-    """Return, per layer, how many deviations above the mean a gate must lie to count, from the share that
-    does not.
-    """
+    """Return each layer's gate threshold in deviations above the mean, from the share of gates below it."""
     shares = config.get("activation_sparsity_pattern") or [0.0] * config.layers
     return [NormalDist().inv_cdf(share) if share > 0 else float("-inf") for share in shares]
 
 
 def _padded(values: Values, config: Config) -> Values:
     """Append zero rows for image and audio placeholder tokens, which published tables may lack."""
-    missing = config.few("vocab_size", most=_MAX_TOKENS) - len(values)
+    missing = config.bounded_count("vocab_size", most=_MAX_TOKENS) - len(values)
     return np.pad(values, ((0, missing), (0, 0))) if missing > 0 else values
 
 
@@ -258,9 +260,7 @@ def _feed_forward(config: Config) -> Any:
 
 
 def _rotated(config: Config) -> Mapping[str, Values]:
-    """Return frequency divisors of full-attention layers, so large for unrotated pairs that they stand
-    still.
-    """
+    """Return frequency divisors of full-attention layers, so large for unrotated pairs that they stop."""
     pairs = _head_size(config) // 2
     rotated = int(2 * pairs * config.rope.get("partial_rotary_factor", 1.0) / 2)
     factors = np.full(pairs, 1e30, np.float32)
@@ -282,7 +282,7 @@ _ROUTED: Final = {
 }  # fmt: skip
 
 
-def _share(config: Config) -> float:
+def _rotated_share(config: Config) -> float:
     """Return the rotated share of a full-attention head, below 1 only with a rotation type of its own."""
     share: float = config.rope.get("partial_rotary_factor", 1.0)
     return share if config.rope.get("rope_type") == "proportional" else 1.0
@@ -316,7 +316,7 @@ GEMMA4: Final = Family(
     defaults={"rope_parameters": _GEMMA4_ROTATION, "hidden_size_per_layer_input": 256},
     assumed={
         **ASSUMED,
-        "rope_parameters.partial_rotary_factor": _share,
+        "rope_parameters.partial_rotary_factor": _rotated_share,
         # transformers always treats the last layer as full attention.
         "layer_types": lambda config: [*config["layer_types"][:-1], "full_attention"],
         "use_bidirectional_attention": (False, "vision"),

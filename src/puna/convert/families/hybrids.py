@@ -25,8 +25,9 @@ def _kinds(config: Config) -> list[str]:
 
 
 def _per_layer(kinds: tuple[str, ...], *names: str) -> Key:
-    """Return a key with a number for each layer: the setting in layers of these `kinds` and in prediction
-    heads, which contain every kind, and 0 in others.
+    """Return a key with one number per layer: the setting in layers of `kinds`, and 0 in others.
+
+    Prediction heads contain layers of every kind, so they get the setting too.
     """
 
     def numbers(config: Config) -> list[int]:

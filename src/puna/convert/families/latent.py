@@ -11,9 +11,7 @@ from puna.convert.family import Assumption, Family, Key, Place, Split
 
 
 def _keys_and_values(values: Values, config: Config) -> Sequence[Values]:
-    """Return the projections from latents to keys and values: [heads, latent, key] and [heads, value,
-    latent].
-    """
+    """Return the projections of latents to keys [heads, latent, key] and values [heads, value, latent]."""
     keys = config.count("qk_nope_head_dim")
     heads = values.reshape(config.kv_heads, keys + config.count("v_head_dim"), values.shape[-1])
     return heads[:, :keys].swapaxes(1, 2), heads[:, keys:]

@@ -17,7 +17,7 @@ from puna.convert.keys import llama3_factors
 from puna.errors import ConversionError, shown
 
 
-def _turned_halves(values: Values, config: Config) -> Sequence[Values]:
+def _transposed_halves(values: Values, config: Config) -> Sequence[Values]:
     """Split [experts, hidden, 2 * wide] into gate and up [experts, wide, hidden]."""
     return np.split(values.swapaxes(-1, -2), 2, axis=-2)
 
@@ -33,27 +33,27 @@ _KEYS: Final[dict[str, Key]] = {
     "expert_feed_forward_length": "intermediate_size",
     "interleave_moe_layer_step": "interleave_moe_layer_step",
     "expert_gating_func": lambda config: None,
-    "attention.sliding_window": lambda config: 0 if _sees_and_rotates_all(config) else None,
+    "attention.sliding_window": lambda config: 0 if _is_all_full_and_rotated(config) else None,
     # Written only where it differs from what llama.cpp assumes.
-    "attention.chunk_size": lambda config: _unless(config.get("attention_chunk_size"), 8192),
+    "attention.chunk_size": lambda config: _unless_usual(config.get("attention_chunk_size"), 8192),
     "use_qk_norm": "use_qk_norm",
     "attention.temperature_tuning": lambda config: (
-        _unless(config.get("attn_temperature_tuning") in (None, True, 4), True)
+        _unless_usual(config.get("attn_temperature_tuning") in (None, True, 4), True)
     ),
-    "attention.floor_scale": lambda config: _unless(config.get("floor_scale"), 8192),
-    "attention.scale": lambda config: _unless(config.get("attn_scale"), 0.1),
-    "no_rope_interval": lambda config: _unless(_interval(config), 4),
+    "attention.floor_scale": lambda config: _unless_usual(config.get("floor_scale"), 8192),
+    "attention.scale": lambda config: _unless_usual(config.get("attn_scale"), 0.1),
+    "no_rope_interval": lambda config: _unless_usual(_interval(config), 4),
 }  # fmt: skip
 
 
-def _sees_and_rotates_all(config: Config) -> bool:
+def _is_all_full_and_rotated(config: Config) -> bool:
     """Whether every layer has full attention and rotation, which GGUF expresses by one key."""
     every = config.get("no_rope_layer_interval") or 4
     rotated = config.get("no_rope_layers") or [(layer + 1) % every for layer in range(config.layers)]
     return set(config.get("layer_types") or ()) == {"full_attention"} and 0 not in rotated
 
 
-def _unless(value: object, usual: object) -> object:
+def _unless_usual(value: object, usual: object) -> object:
     return None if value == usual else value
 
 
@@ -66,13 +66,13 @@ def _interval(config: Config) -> int | None:
 
 def _rotated(config: Config) -> list[int]:
     """Return, for each layer, whether it rotates, in the form GGUF can express."""
-    every = 0 if _sees_and_rotates_all(config) else _interval(config) or 4
+    every = 0 if _is_all_full_and_rotated(config) else _interval(config) or 4
     regular = [int(not every or (layer + 1) % every > 0) for layer in range(config.layers)]
     return config.get("no_rope_layers") and regular
 
 
 def _kinds(config: Config) -> list[str]:
-    if _sees_and_rotates_all(config):
+    if _is_all_full_and_rotated(config):
         return ["full_attention"] * config.layers
     every = _interval(config) or 4
     return [
@@ -92,7 +92,7 @@ LLAMA4: Final = Family(
     names={
         **{f"model.layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _LAYER.items()},
         "model.layers.{}.feed_forward.experts.gate_up_proj": Split(
-            ("blk.{}.ffn_gate_exps.weight", "blk.{}.ffn_up_exps.weight"), _turned_halves
+            ("blk.{}.ffn_gate_exps.weight", "blk.{}.ffn_up_exps.weight"), _transposed_halves
         ),
         "model.layers.{}.feed_forward.experts.down_proj": Split(
             ("blk.{}.ffn_down_exps.weight",), lambda values, config: (values.swapaxes(-1, -2),)
@@ -126,11 +126,11 @@ def _gates(values: Values, config: Config) -> Sequence[Values]:
     return 1 - share, share
 
 
-def _one(change: Change) -> Parting:
+def _as_parting(change: Change) -> Parting:
     return lambda values, config: (change(values, config),)
 
 
-_PAIRED: Final = _one(permuted(lambda config: config.whole["vision_config"]["attention_heads"]))
+_PAIRED: Final = _as_parting(permuted(lambda config: config.whole["vision_config"]["attention_heads"]))
 _BLOCKS: Final = {"transformer": "v.blk", "global_transformer": "v.global.blk"}
 _MLLAMA_TEXT: Final = {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.o_proj": "attn_output",
@@ -187,7 +187,7 @@ def _pixel_statistic(name: str, otherwise: float) -> Key:
     return key
 
 
-def _kept(config: Config) -> object:
+def _kept_layers(config: Config) -> object:
     """Return the layers before which hidden states are kept, as in the authors' code.
 
     In transformers 5 they are kept after those layers.
@@ -272,7 +272,7 @@ MLLAMA: Final = Family(
         "vision.patch_size": _vision_setting("patch_size"),
         "vision.max_num_tiles": _vision_setting("max_num_tiles"),
         "vision.num_channels": _vision_setting("num_channels"),
-        "vision.intermediate_layers_indices": _kept,
+        "vision.intermediate_layers_indices": _kept_layers,
         "vision.image_mean": _pixel_statistic("image_mean", 0.0),
         "vision.image_std": _pixel_statistic("image_std", 1.0),
     },

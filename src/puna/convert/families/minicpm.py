@@ -23,21 +23,21 @@ def version(config: Config) -> str:
     return "2.0" if config.whole.get("hidden_size") == _FIRST_SIZE else "2.5"
 
 
-def _is(*versions: str) -> Callable[[Config], bool]:
+def _is_version(*versions: str) -> Callable[[Config], bool]:
     return lambda config: version(config) in versions
 
 
 def _is_llama(config: Config) -> bool:
     """Whether the text model is a plain Llama, unlike a MiniCPM 4 that scales residual branches."""
-    return _is("2.5", "4.0", "4")(config) and config.get("scale_emb") in (None, 1)
+    return _is_version("2.5", "4.0", "4")(config) and config.get("scale_emb") in (None, 1)
 
 
-def _within(name: str, config: Config) -> str:
+def _text_model_name(name: str, config: Config) -> str:
     return name.removeprefix("llm.")
 
 
 _COMMON: Final[dict[str, Any]] = {
-    "rename": _within, "dropped": ("vpm.", "resampler.", "apm.", "audio_projection_layer.", "tts."),
+    "rename": _text_model_name, "dropped": ("vpm.", "resampler.", "apm.", "audio_projection_layer.", "tts."),
 }  # fmt: skip
 #: Vision and audio settings, which are mixed with those of the text model.
 _VISION: Final = (
@@ -60,9 +60,19 @@ FAMILIES: Final = (
         },
     ),
     Family(
-        hf=_BOTH, architecture="qwen2", pre="qwen2", when=_is("2.6"), **_COMMON, harmless=(*_VISION, *WINDOWS)
+        hf=_BOTH,
+        architecture="qwen2",
+        pre="qwen2",
+        when=_is_version("2.6"),
+        **_COMMON,
+        harmless=(*_VISION, *WINDOWS),
     ),
     Family(
-        hf=_BOTH, architecture="qwen3", pre="qwen2", when=_is("4.5"), **_COMMON, harmless=(*_VISION, *WINDOWS)
+        hf=_BOTH,
+        architecture="qwen3",
+        pre="qwen2",
+        when=_is_version("4.5"),
+        **_COMMON,
+        harmless=(*_VISION, *WINDOWS),
     ),
 )

@@ -41,25 +41,25 @@ _SECTIONS: Final[dict[str, Key]] = {
 _VISION_DEFAULTS: Final = {"rope_theta": 500000.0}
 
 
-def _upright(values: Values, config: Config) -> Values:
+def _transposed(values: Values, config: Config) -> Values:
     """Transpose experts published as [experts, in, out] to [experts, out, in]."""
     wide, hidden = config.count("moe_intermediate_size"), config.count("hidden_size")
     upright = values.shape[-2:] in ((2 * wide, hidden), (hidden, wide))
     return values if upright else values.swapaxes(-1, -2)
 
 
-_PERHAPS_TURNED: Final[dict[str, Place]] = {
+_MAYBE_TRANSPOSED: Final[dict[str, Place]] = {
     "model.layers.{}.mlp.experts.gate_up_proj": Split(
         ("blk.{}.ffn_gate_exps.weight", "blk.{}.ffn_up_exps.weight"),
-        lambda values, config: halves(_upright(values, config), config),
+        lambda values, config: halves(_transposed(values, config), config),
     ),
     "model.layers.{}.mlp.experts.down_proj": Split(
-        ("blk.{}.ffn_down_exps.weight",), lambda values, config: (_upright(values, config),)
+        ("blk.{}.ffn_down_exps.weight",), lambda values, config: (_transposed(values, config),)
     ),
 }
 
 #: Prompt of Qwen's rerankers, from their model cards; the answer is yes or no.
-_QUESTION: Final = (
+_RERANK_PROMPT: Final = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the "
     'Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
     "<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n"
@@ -68,13 +68,13 @@ _QUESTION: Final = (
 _LABELS: Final = ("yes", "no")
 
 
-def _answers(values: Values, config: Config) -> Values:
+def _answer_rows(values: Values, config: Config) -> Values:
     """Return the output matrix's rows for the two answers."""
-    rows: Values = values[[config.word(label) for label in _LABELS]]
+    rows: Values = values[[config.token_id(label) for label in _LABELS]]
     return rows
 
 
-def _ranks(*, tied: bool) -> Callable[[Config], bool]:
+def _is_reranker(*, tied: bool) -> Callable[[Config], bool]:
     def when(config: Config) -> bool:
         return bool(config.get("tie_word_embeddings")) is tied and config.is_called("Qwen3-Reranker")
 
@@ -82,19 +82,19 @@ def _ranks(*, tied: bool) -> Callable[[Config], bool]:
 
 
 _RANKING: Final = Family(
-    hf=("Qwen3ForCausalLM",), architecture="qwen3", pre="qwen2", when=_ranks(tied=False), harmless=WINDOWS,
-    defaults=_QWEN3_DEFAULTS,
+    hf=("Qwen3ForCausalLM",), architecture="qwen3", pre="qwen2", when=_is_reranker(tied=False),
+    harmless=WINDOWS, defaults=_QWEN3_DEFAULTS,
     keys={
         "pooling_type": lambda config: 4, "classifier.output_labels": lambda config: list(_LABELS),
-        "tokenizer.chat_template.rerank": lambda config: _QUESTION,
+        "tokenizer.chat_template.rerank": lambda config: _RERANK_PROMPT,
     },
-    names={"lm_head": Split(("cls.output",), lambda values, config: (_answers(values, config),))},
+    names={"lm_head": Split(("cls.output",), lambda values, config: (_answer_rows(values, config),))},
 )  # fmt: skip
 _RANKING_TIED: Final = replace(
-    _RANKING, when=_ranks(tied=True),
+    _RANKING, when=_is_reranker(tied=True),
     names={
         "model.embed_tokens": Split(
-            ("token_embd", "cls.output"), lambda values, config: (values, _answers(values, config))
+            ("token_embd", "cls.output"), lambda values, config: (values, _answer_rows(values, config))
         ),
         "lm_head": None,
     },
@@ -129,7 +129,7 @@ _QWEN: Final = (
     ),
     Family(
         hf=("Qwen3VLMoeForConditionalGeneration",), architecture="qwen3vlmoe", pre="qwen2",
-        keys={**EXPERTS, **NOT_SUMMED, **_DEEPSTACK, **_SECTIONS}, names=_PERHAPS_TURNED,
+        keys={**EXPERTS, **NOT_SUMMED, **_DEEPSTACK, **_SECTIONS}, names=_MAYBE_TRANSPOSED,
         defaults=_VISION_DEFAULTS, ropes=_VISION_ROPES,
         assumed={"rope_parameters.mrope_interleaved": True, "norm_topk_prob": True},
     ),

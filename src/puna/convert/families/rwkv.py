@@ -31,11 +31,11 @@ def _rate_rank(config: Config) -> int:
     return _rank(config, "a_low_rank_dim", 0.5, 1.8)
 
 
-def _unused(config: Config) -> Mapping[str, Values]:
-    return _shares_of_first(_rate_rank(config), config)
+def _first_value_mix(config: Config) -> Mapping[str, Values]:
+    return _value_mix(_rate_rank(config), config)
 
 
-def _shares_of_first(rank: int, config: Config) -> Mapping[str, Values]:
+def _value_mix(rank: int, config: Config) -> Mapping[str, Values]:
     """Return the first layer's value mix as zeros: unused, but llama.cpp expects the tensors."""
     size = config.count("hidden_size")
     shapes = (size,), (rank, size), (size, rank)
@@ -84,7 +84,7 @@ RWKV7: Final = Family(
         **{f"time_mix_{name}.weight": _flat for name in ("k_k", "k_a", "r_k")},
         "channel_mix_lerp_k.weight": _flat,
     },
-    extra=_unused,
+    extra=_first_value_mix,
     assumed={
         "hidden_act": "sqrelu", "norm_first": True, "attn": (), "hidden_ratio": lambda config: (
             (config.get("intermediate_size") and config.peek("hidden_ratio")) or 4.0
@@ -112,7 +112,7 @@ _ARWKV_NAMES: Final[dict[str, Place]] = {
 }  # fmt: skip
 
 
-def _turned(values: Values, config: Config) -> Values:
+def _transposed(values: Values, config: Config) -> Values:
     """Transpose [in, out] to [out, in]."""
     return values.swapaxes(0, 1)
 
@@ -140,9 +140,9 @@ def _arwkv(*, gated: bool) -> Family:
         changes={
             **RWKV7.changes,
             **{f"time_mix_{low}0.weight": _flat for low in _LOW_RANKS},
-            **{f"time_mix_{low}{number}.weight": _turned for low in _LOW_RANKS for number in (1, 2)},
+            **{f"time_mix_{low}{number}.weight": _transposed for low in _LOW_RANKS for number in (1, 2)},
         },
-        extra=partial(_shares_of_first, _RANKS["iclr"]),
+        extra=partial(_value_mix, _RANKS["iclr"]),
         dropped=tuple(f"{_MIXER.format(0)}.v{number}" for number in range(3)),
         when=partial(_is_arwkv, gated=gated), pre="qwen2",
         harmless=(

@@ -25,14 +25,14 @@ _WINDOWS: Final[dict[str, Key]] = {
 _EXPERTS: Final[dict[str, Key]] = {"expert_feed_forward_length": "moe_intermediate_size"}
 
 
-def _share(config: Config) -> float:
+def _rotated_share(config: Config) -> float:
     """Return the rotated share of a head."""
     usual = 1.0 if str(config.get("model_type")).startswith("glm_ocr") else 0.5
     return float(config.rope.get("partial_rotary_factor", usual))
 
 
-def _share_rotated(config: Config) -> int:
-    return int(config.head_size * _share(config))
+def _rotated_size(config: Config) -> int:
+    return int(config.head_size * _rotated_share(config))
 
 
 _GLM4_NAMES: Final[dict[str, Place]] = {
@@ -48,7 +48,7 @@ def _halved(heads: Callable[[Config], int]) -> Change:
         if "mrope_section" not in config.rope:
             return values
         count, size = heads(config), values.shape[0] // heads(config)
-        rotated = int(size * _share(config))
+        rotated = int(size * _rotated_share(config))
         order = [*range(0, rotated, 2), *range(1, rotated, 2), *range(rotated, size)]
         return values.reshape(count, size, *values.shape[1:])[:, order].reshape(values.shape)
 
@@ -261,7 +261,7 @@ FAMILIES: Final = (
         hf=("Glm4ForCausalLM", "Glm4vForConditionalGeneration", "GlmOcrForConditionalGeneration"),
         architecture="glm4", names=_GLM4_NAMES,
         keys={
-            "rope.dimension_count": _share_rotated,
+            "rope.dimension_count": _rotated_size,
             "attention.layer_norm_rms_epsilon": lambda config: config["rms_norm_eps"],
         },
         changes=_HALVED, pre="glm4",
@@ -269,7 +269,7 @@ FAMILIES: Final = (
     Family(
         hf=("Glm4MoeForCausalLM", "Glm4vMoeForConditionalGeneration"), architecture="glm4moe",
         keys={
-            **_EXPERTS, "rope.dimension_count": _share_rotated, "expert_count": "n_routed_experts",
+            **_EXPERTS, "rope.dimension_count": _rotated_size, "expert_count": "n_routed_experts",
             "expert_shared_count": "n_shared_experts", "leading_dense_block_count": "first_k_dense_replace",
             "expert_gating_func": lambda config: 2, "expert_weights_scale": "routed_scaling_factor",
             "expert_weights_norm": "norm_topk_prob",

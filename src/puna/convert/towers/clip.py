@@ -65,7 +65,7 @@ def rope_base(config: Config) -> float | None:
     return None if theta in (None, 10000) else float(theta)
 
 
-def _shown(name: str, usual: float) -> Key:
+def _image_key(name: str, usual: float) -> Key:
     """Return a key for an image preprocessing setting, left out if it has the `usual` value."""
 
     def key(config: Config) -> Any:
@@ -128,7 +128,7 @@ _CLIP: Final[dict[str, Place]] = {
 
 def _feature_layer(config: Config) -> list[int]:
     """Return the number of layers before the patches that are projected, in a list as in llama.cpp."""
-    layer, count = config.whole.get("vision_feature_layer"), config.few("num_hidden_layers")
+    layer, count = config.whole.get("vision_feature_layer"), config.bounded_count("num_hidden_layers")
     layer = -2 if layer is None else layer
     if type(layer) is not int or not -count <= layer <= count or layer in (0, -count - 1):
         raise ConversionError(
@@ -184,7 +184,7 @@ LFM2: Final = Family(
     keys={
         **keys("lfm2", 1e-6), "vision.image_size": lambda config: 256,
         "vision.projector.scale_factor": lambda config: config.whole.get("downsample_factor") or 2,
-        **{f"vision.{name}": _shown(name, usual) for name, usual in _LFM2_USUAL.items()},
+        **{f"vision.{name}": _image_key(name, usual) for name, usual in _LFM2_USUAL.items()},
     },
     names={
         **_SIGLIP, "multi_modal_projector.layer_norm": "mm.input_norm",

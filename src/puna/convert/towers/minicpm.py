@@ -20,7 +20,7 @@ _MIDWAY: Final = {
 }  # fmt: skip
 
 
-def _inserted(config: Config) -> list[int]:
+def _merge_layer(config: Config) -> list[int]:
     """Return the layer after which patches are merged, in a list."""
     layer = config.whole.get("insert_layer_id", config.get("insert_layer_id"))
     return [6 if layer is None else int(layer)]
@@ -30,7 +30,7 @@ MINICPM: Final = Family(
     hf=("MiniCPMV4_6ForConditionalGeneration",), architecture="clip", kept=kept("merger."),
     keys={
         **keys("minicpmv4_6", 1e-6), "vision.projector.scale_factor": lambda config: 4,
-        "vision.wa_layer_indexes": _inserted,
+        "vision.wa_layer_indexes": _merge_layer,
         "vision.image_size": lambda config: config.image_setting(
             "scale_resolution", config.get("image_size")
         ),
@@ -59,10 +59,10 @@ def _number(config: Config) -> int | None:
 
 def _layers(config: Config) -> int:
     """Return the number of layers; checkpoints lack the last one unless the settings deny it."""
-    return config.few("num_hidden_layers") - bool(config.whole.get("drop_vision_last_layer", True))
+    return config.bounded_count("num_hidden_layers") - bool(config.whole.get("drop_vision_last_layer", True))
 
 
-def _places(config: Config) -> Mapping[str, Values]:
+def _position_embeddings(config: Config) -> Mapping[str, Values]:
     """Return sinusoidal position embeddings: the column in the first half of the values, then the row."""
     size = config.text.count("hidden_size")
     frequencies = 1 / 10000 ** (np.arange(size // 4, dtype=np.float32) / (size // 4))
@@ -72,7 +72,7 @@ def _places(config: Config) -> Mapping[str, Values]:
     return {"resampler.pos_embed_k": places}
 
 
-_TURNED: Final = {**LAYER, "mlp.fc1": "ffn_down", "mlp.fc2": "ffn_up"}  # as in the first converter
+_SWAPPED: Final = {**LAYER, "mlp.fc1": "ffn_down", "mlp.fc2": "ffn_up"}  # as in the first converter
 _PARTS: Final = ("resampler.attn.q", "resampler.attn.k", "resampler.attn.v")
 RESAMPLER: Final = Family(
     hf=("MiniCPMV", "MiniCPMO"), architecture="clip", kept=kept("resampler."),
@@ -88,7 +88,7 @@ RESAMPLER: Final = Family(
     names={
         "tower.embeddings.patch_embedding": "v.patch_embd",
         "tower.embeddings.position_embedding": "v.position_embd", "tower.post_layernorm": "v.post_ln",
-        **{f"tower.encoder.layers.{{}}.{theirs}": f"v.blk.{{}}.{ours}" for theirs, ours in _TURNED.items()},
+        **{f"tower.encoder.layers.{{}}.{theirs}": f"v.blk.{{}}.{ours}" for theirs, ours in _SWAPPED.items()},
         **{f"resampler.{name}": f"resampler.{name}" for name in ("query", "ln_q", "ln_kv", "ln_post")},
         "resampler.kv_proj": "resampler.kv", "resampler.attn.out_proj": "resampler.attn.out",
         "resampler.attn.in_proj_weight": Split(tuple(f"{part}.weight" for part in _PARTS), thirds),
@@ -96,6 +96,6 @@ RESAMPLER: Final = Family(
         "resampler.proj": Split(("resampler.proj.weight",), lambda values, config: (values.T,)),
         "resampler.pos_embed": None,
     },
-    extra=_places, dropped=("tower.head.",), when=lambda config: _number(config) is not None,
+    extra=_position_embeddings, dropped=("tower.head.",), when=lambda config: _number(config) is not None,
 )  # fmt: skip
 FAMILIES: Final = (MINICPM, RESAMPLER)

@@ -40,7 +40,7 @@ _PARTED: Final[dict[str, Place]] = {
 _GATED: Final = {f"mlp.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")}
 
 
-def _edge(config: Config, name: str, own: str = "") -> Any:
+def _pixel_limit(config: Config, name: str, own: str = "") -> Any:
     """Return a limit on the pixels of an image: the setting `own`, or `name` in `size`."""
     size = config.image_setting("size", {})
     edge = size.get(name) if isinstance(size, dict) else None
@@ -49,8 +49,8 @@ def _edge(config: Config, name: str, own: str = "") -> Any:
 
 #: Limits on the size of images; readers have defaults of their own.
 _SIZES: Final[dict[str, Key]] = {
-    "vision.image_min_pixels": lambda config: _edge(config, "shortest_edge", "min_pixels"),
-    "vision.image_max_pixels": lambda config: _edge(config, "longest_edge", "max_pixels"),
+    "vision.image_min_pixels": lambda config: _pixel_limit(config, "shortest_edge", "min_pixels"),
+    "vision.image_max_pixels": lambda config: _pixel_limit(config, "longest_edge", "max_pixels"),
 }
 
 
@@ -76,7 +76,7 @@ QWEN2: Final = Family(
 )  # fmt: skip
 
 
-def _every(config: Config) -> int:
+def _period(config: Config) -> int:
     """Return the period of layers with full attention."""
     whole = config["fullatt_block_indexes"]
     every = whole[0] + 1
@@ -88,7 +88,7 @@ def _every(config: Config) -> int:
 QWEN25: Final = Family(
     hf=("Qwen2_5_VLForConditionalGeneration",), architecture="clip", kept=_KEPT,
     keys={
-        **_keys("qwen2.5vl_merger"), "use_silu": lambda config: True, "vision.n_wa_pattern": _every,
+        **_keys("qwen2.5vl_merger"), "use_silu": lambda config: True, "vision.n_wa_pattern": _period,
         "vision.window_size": unless(112, "window_size"),
     },
     names={**_FRAMES, **_PARTED, **_layers(_GATED)},
@@ -97,7 +97,7 @@ QWEN25: Final = Family(
 _DEEPSTACK_MERGER: Final = re.compile(r"tower\.deepstack_merger_list\.(\d{1,6})\.")
 
 
-def _by_layer(name: str, config: Config) -> str:
+def _merger_by_layer(name: str, config: Config) -> str:
     """Replace the number of a DeepStack merger by the number of its layer."""
     if not (found := _DEEPSTACK_MERGER.match(name)):
         return name
@@ -106,7 +106,7 @@ def _by_layer(name: str, config: Config) -> str:
 
 def _deepstack_layers(config: Config) -> list[bool]:
     deepstack = config.get("deepstack_visual_indexes") or ()
-    return [layer in deepstack for layer in range(config.few("depth"))]
+    return [layer in deepstack for layer in range(config.bounded_count("depth"))]
 
 
 QWEN3: Final = Family(
@@ -132,7 +132,7 @@ QWEN3: Final = Family(
         "tower.deepstack.{}.linear_fc1": "v.deepstack.{}.fc1",
         "tower.deepstack.{}.linear_fc2": "v.deepstack.{}.fc2",
     },
-    rename=_by_layer,
+    rename=_merger_by_layer,
 )  # fmt: skip
 
 _GLM_OUTER: Final = {
@@ -155,8 +155,8 @@ GLM: Final = Family(
         "vision.attention.layer_norm_epsilon": lambda config: config.get("rms_norm_eps") or 1e-5,
         "vision.spatial_merge_size": unless(2, "spatial_merge_size"),
         # For the two frames that an image counts as.
-        "vision.image_min_pixels": lambda config: _edge(config, "shortest_edge"),
-        "vision.image_max_pixels": lambda config: _edge(config, "longest_edge"),
+        "vision.image_min_pixels": lambda config: _pixel_limit(config, "shortest_edge"),
+        "vision.image_max_pixels": lambda config: _pixel_limit(config, "longest_edge"),
         "use_gelu": lambda config: activation(config).get("use_gelu"),
         "use_silu": lambda config: activation(config).get("use_silu"),
     },

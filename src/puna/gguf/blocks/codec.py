@@ -1,6 +1,4 @@
-"""Conversion of bytes to float32 values and back, for every type, in pieces that fit the processor's
-cache.
-"""
+"""Conversion of bytes to float32 values and back, for every type, in pieces that fit the CPU's cache."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _CHOICES: dict[GGMLType, tuple[str, int, tuple[int, ...]]] = {
 
 
 @cache
-def _chosen() -> dict[str, NDArray[np.uint8]]:
+def _point_bits() -> dict[str, NDArray[np.uint8]]:
     """Return, for each table, a bit per possible point that says whether the table has it."""
     text = Path(__file__).with_name("grids.inc").read_text("ascii")
     return {
@@ -50,7 +50,7 @@ def _chosen() -> dict[str, NDArray[np.uint8]]:
 def grid(kind: GGMLType) -> NDArray[np.float32]:
     """Return the points of a format, [points, 8 or 4]."""
     name, dimensions, coordinates = _CHOICES[kind]
-    numbers = np.flatnonzero(np.unpackbits(_chosen()[name], bitorder="little"))
+    numbers = np.flatnonzero(np.unpackbits(_point_bits()[name], bitorder="little"))
     digits = numbers[:, None] // len(coordinates) ** np.arange(dimensions) % len(coordinates)
     points: NDArray[np.float32] = np.array(coordinates, np.float32)[digits]
     points.flags.writeable = False
@@ -202,9 +202,7 @@ def decode_iq2_s(blocks: Blocks) -> Values:
 
 
 def decode_iq3_xxs(blocks: Blocks) -> Values:
-    """Decode like IQ2_XXS, with twice as many points of four coordinates, and all indices before all
-    signs.
-    """
+    """Decode like IQ2_XXS, with twice as many points of four coordinates, and all indices first."""
     words = blocks["signs"].astype(np.uint32)
     scales = _d(blocks) * (np.float32(0.5) + (words >> np.uint32(28)).astype(np.float32)) * np.float32(0.5)
     points = grid(GGMLType.IQ3_XXS)[blocks["qs"]]

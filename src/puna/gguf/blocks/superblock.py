@@ -32,8 +32,9 @@ class Signed:
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """The fit `values = d * scales * codes - dmin * mins`: d, dmin [n], codes [n, 256], others [n,
-    groups].
+    """The fit `values = d * scales * codes - dmin * mins`.
+
+    d and dmin [n], codes [n, 256], scales and mins [n, groups].
     """
 
     d: Values

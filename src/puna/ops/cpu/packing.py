@@ -44,9 +44,7 @@ def packed_bytes(type: GGMLType, shape: tuple[int, ...]) -> int:
 
 @lru_cache(maxsize=256)
 def _packed_group(type: GGMLType, columns: int) -> tuple[int, int]:
-    """Return how many rows a layout interleaves and their bytes, measured by packing small matrices of
-    zeros.
-    """
+    """Return the rows that a layout interleaves and their bytes, measured by packing small zero matrices."""
 
     def size(rows: int) -> int:
         return _native.Matrix(np.zeros(type.nbytes(rows * columns), np.uint8), type, rows, columns).nbytes

@@ -120,7 +120,7 @@ class Traced(np.ndarray[Any, np.dtype[Any]]):
 
 
 @contextmanager
-def told(notes: Notes) -> Iterator[None]:
+def reporting_to(notes: Notes) -> Iterator[None]:
     """Report this thread's uses of traced arrays to `notes` within a `with` block."""
     _current.notes = notes
     try:
@@ -280,7 +280,7 @@ class CPURecorder:
         calls, notes = _native.Program(), _Notes(self.memory)
         calls.begin(notes)
         try:
-            with told(notes):
+            with reporting_to(notes):
                 result = compute(*(buffer.array for buffer in inputs))
         finally:
             calls.end()
