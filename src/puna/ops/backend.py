@@ -205,10 +205,10 @@ class Backend(ABC):
 
     @abstractmethod
     def above(self, x: Array, deviations: float) -> Array:
-        """Return `max(x - threshold, 0)` of x [T, n], a row's threshold being mean + `deviations` *
-        deviation.
+        """Return `max(x - threshold, 0)` of x [T, n], by a threshold for each row.
 
-        For normally distributed values, this keeps a fixed share: the sparse activations of Gemma 3n.
+        It is the row's mean + `deviations` * standard deviation. For normally distributed values, this keeps
+        a fixed share: the sparse activations of Gemma 3n.
         """
 
     @abstractmethod
@@ -220,9 +220,7 @@ class Backend(ABC):
 
     @abstractmethod
     def match_rms(self, x: Array, like: Array, floor: float) -> Array:
-        """Return `x * rms(like) / rms(x)` by rows of x and like [T, n]; mean(x²) counts as at least
-        `floor`.
-        """
+        """Return `x * rms(like) / rms(x)` by rows of x and like [T, n]; mean(x²) is at least `floor`."""
 
     @abstractmethod
     def sigmoid_gate(self, x: Array, gate: Array) -> Array:
@@ -234,12 +232,10 @@ class Backend(ABC):
 
     @abstractmethod
     def temper_(self, x: Array, positions: Array, scale: float, floor_scale: float, first: int) -> None:
-        """Multiply rows of `x` [T, ...] in place by `1 + scale * ln(1 + floor((position + first) /
-        floor_scale))`.
+        """Multiply rows of `x` [T, ...] in place, to sharpen attention at late `positions` [T].
 
-        This sharpens the attention of queries at late `positions` [T], which have more keys to choose from:
-        the temperature tuning of Llama 4, after Nakanishi, arXiv:2501.19399. `first` is added to every
-        position.
+        The factor is `1 + scale * ln(1 + floor((position + first) / floor_scale))`. Queries at late positions
+        have more keys to choose from: the temperature tuning of Llama 4, after Nakanishi, arXiv:2501.19399.
         """
 
     @abstractmethod
