@@ -65,7 +65,7 @@ class Family:
     tied: bool = False  # whether the output is the input embedding, if config.json does not say
     norm_offset: float = 0.0  # added to norms, whose checkpoint values are relative to it
     plain_norms: tuple[str, ...] = ()  # norms stored without an offset
-    vocabulary: str = "auto"  # see `vocabulary/`
+    vocabulary: str = "auto"  # see `vocabulary.py`
     pre: str = ""  # the pre-tokenizer's name, if several split text alike
     prefix: str = ""  # prepended to names that lack it
     dropped: tuple[str, ...] = ()  # prefixes of tensors left out of the file
