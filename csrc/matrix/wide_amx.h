@@ -22,9 +22,9 @@ constexpr int tile_tokens = 16;   // rows of a tile
 // A Kernel has
 //   Activation             a token's block of activations: a chunk has as many columns
 //   tokens                 the most of a job: 16 or 32
-//   Numbers, Sums          a chunk unpacked, and what a job's tiles come to
+//   Numbers, Sums          an unpacked chunk, and the sums of a job's tiles
 //   bytes(columns)         of a packed chunk
-//   shapes(rows)           of the tile registers, for so many tokens
+//   shapes(rows)           of the tile registers, for `rows` tokens
 //   run(job, before)       multiplies `job` and adds the sums of `before` to its totals; either may be empty
 template <class Kernel>
 struct Job {

@@ -86,7 +86,7 @@ def test_a_folder_that_cannot_be_converted_is_refused_before_it_is_copied(
     [
         ({"hidden_act": "relu"}, "'hidden_act' is 'relu', but a file of architecture llama can only have"),
         ({"num_hidden_layers": 9}, "layers"),
-        ({"attention_multiplier": 2.0}, "'attention_multiplier' is 2.0, which a file"),
+        ({"attention_multiplier": 2.0}, "'attention_multiplier' is 2.0, which no file"),
     ],
 )
 def test_settings_that_cannot_be_converted_are_refused_before_the_folder_is_copied(

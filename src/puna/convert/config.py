@@ -53,7 +53,7 @@ class Config:
     """
 
     def __init__(self, raw: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> None:
-        self._checkpoint = checkpoint  # for what the folder says outside config.json
+        self._checkpoint = checkpoint  # for settings outside config.json
         parts = ("text_config", "llm_config", "language_config")
         nested = [raw[key] for key in parts if isinstance(raw.get(key), dict)]
         self.heads_ahead = 0  # extra layers that predict tokens after the next one, counted from the tensors

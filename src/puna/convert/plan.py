@@ -158,7 +158,7 @@ class TensorPart:
     index: int = 0
 
     def values(self, given: Values, config: Config) -> Values:
-        """Compute the part's values from those of its source."""
+        """Compute the part's values from its source's `given` values."""
         values = self.split.parts(given, config)[self.index] if self.split else given
         if change := self.family.change(self.target):
             values = change(values, config)
@@ -337,7 +337,7 @@ def check_heads(planned: Sequence[Target], keys: Mapping[str, Any]) -> None:
             size, count, allowed = target.shape[0], kv_heads, key_sizes
         if size not in {count * each for each in allowed}:
             raise ConversionError(
-                f"tensor '{target.name}' has {size} values for keys or values, but config.json says "
+                f"tensor '{target.name}' has {size} key or value dimensions, but config.json says "
                 f"{count} heads of {' or '.join(map(str, sorted(allowed)))}: a setting such as 'head_dim' or "
                 "'num_key_value_heads' is missing or wrong"
             )

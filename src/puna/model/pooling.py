@@ -61,7 +61,7 @@ def read_labels(file: GGUFFile) -> int:
 
 
 def read_ranking(file: GGUFFile, default: Pooling) -> Pooling | None:
-    """Return what a reranker's classifier reads, by default `default`; None for other models."""
+    """Return the pooling that a reranker's classifier reads (default `default`); None for other models."""
     if not read_labels(file):
         return None
     return _TYPES.get(scalar(file, "classifier.pooling_type", 0) or -1, default)

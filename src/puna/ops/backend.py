@@ -166,8 +166,8 @@ class Backend(ABC):
     def layer_norm(self, x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
         """Return `(x - mean(x)) / sqrt(var(x) + eps) * weight + bias` over the last axis.
 
-        x [..., d], weight and bias [d], or both [groups, d] as in `rms_norm`. The variance is that of the d
-        values themselves: divided by d, not by d - 1.
+        x [..., d], weight and bias [d], or both [groups, d] as in `rms_norm`. The variance is the mean
+        squared deviation: divided by d, not by d - 1.
         """
 
     @abstractmethod

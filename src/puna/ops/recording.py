@@ -48,7 +48,7 @@ class Recorder(Protocol):
     def record(self, compute: Callable[..., Array], inputs: Sequence[IndexBuffer]) -> Recorded:
         """Run `compute(*arrays of the inputs)` and record it.
 
-        When the program runs, it reads anew what is in index buffers, in storage and in `inputs`. Everything
+        A running program reads anew the contents of index buffers, of storage and of `inputs`. Everything
         else it read is kept alive and unchanged, except a model's weights: the model must outlive the
         program. Errors of `compute` propagate.
         """

@@ -141,7 +141,7 @@ def min_p(probabilities: Probabilities, p: float) -> int:
 def top_n_sigma(logits: Floats, n: float) -> Floats:
     """Return `logits` with -infinity for those more than `n` standard deviations below the largest.
 
-    The deviation is that of the logits that are not -infinity already (Tang et al., arXiv:2411.07641).
+    Logits of -infinity do not count for the deviation (Tang et al., arXiv:2411.07641).
     """
     possible = logits if logits.min() > -np.inf else logits[logits > -np.inf]
     if not possible.size:
@@ -154,7 +154,7 @@ def top_n_sigma(logits: Floats, n: float) -> Floats:
 def dynamic_temperature(logits: Floats, temperature: float, spread: float, exponent: float) -> float:
     """Return a temperature from `temperature - spread` (no entropy) to `temperature + spread` (all of it).
 
-    The entropy is that of the softmax, relative to that of as many equal candidates, to the power of
+    The entropy is the softmax's, relative to the entropy of as many equal candidates, to the power of
     `exponent` (as in llama.cpp).
     """
     if logits.size < 2:

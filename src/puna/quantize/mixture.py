@@ -73,7 +73,7 @@ _KEPT: Final = (
 _KEPT_NAMES: Final = ("position_embd.weight", "token_types.weight")
 _KEPT_BEGINNINGS: Final = ("v.", "a.", "mm.")
 
-#: The role is that of the first part found in the name.
+#: Roles by a part of a tensor's name; the first match counts.
 _ROLES: Final = {
     "attn_qkv.weight": "qkv", "attn_kv_b.weight": "kv_b", "attn_v.weight": "value", "attn_k.weight": "key",
     "attn_output.weight": "attention_output", "ffn_down": "down",

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 #: Supported values of `tokenizer.ggml.model`.
 MODELS = ("gpt2", "llama", "bert", "t5", "gemma4", "rwkv")
-#: The most merges per token that are accepted: twice as many as in any known vocabulary.
+#: Limit of merges per token: twice as many as in any known vocabulary.
 _MERGES_PER_TOKEN = 5
 #: Bytes of a normaliser's table: fifty times the largest known.
 _MAX_CHARSMAP = 1 << 24

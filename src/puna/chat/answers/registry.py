@@ -266,7 +266,7 @@ def family_of(template: str, *, calls: bool = False) -> AnswerFamily:
 
 @lru_cache(maxsize=256)
 def family_by(parser: str, name: str, architecture: str = "", call_tags: Tags | None = None) -> AnswerFamily:
-    """Return a model's family: that of the author's `parser` if it is a known one.
+    """Return a model's family: the one of the author's `parser` if it is known.
 
     Otherwise it is the one called `name`, as found by `family_of`, unless the architecture decides.
     """

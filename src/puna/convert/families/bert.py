@@ -237,7 +237,7 @@ def _windows(config: Config) -> int | list[bool]:
 
 
 def _classifier_pooling(config: Config) -> int | None:
-    """Return GGUF's number for what the classifier reads, the mean of all tokens or the first token."""
+    """Return GGUF's number of the classifier's pooling: the mean of all tokens, or the first one."""
     return {"mean": 1, "cls": 2}.get(str(config.get("classifier_pooling")))
 
 

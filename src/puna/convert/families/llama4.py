@@ -121,7 +121,7 @@ _VISION_LAYER: Final = {
 
 
 def _gates(values: Values, config: Config) -> Sequence[Values]:
-    """Return the shares of the position embeddings within a tile and of those of the tiles."""
+    """Return the shares of the position embeddings within a tile and of the tiles' own."""
     share = np.tanh(values)
     return 1 - share, share
 

@@ -17,7 +17,7 @@ _KEPT: Final = ("tower.",)
 
 
 def _frames(values: Values, config: Config) -> Sequence[Values]:
-    """Split the kernel [rows, channels, 2, side, side] into those of its two frames."""
+    """Split the kernel [rows, channels, 2, side, side] into the kernels of its two frames."""
     if values.ndim != 5 or values.shape[2] != 2:
         raise ValueError("the kernel must have two frames")
     return values[:, :, 0], values[:, :, 1]

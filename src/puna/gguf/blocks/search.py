@@ -113,7 +113,7 @@ def _dot(a: Values, b: Values) -> Values:
 def fit_scale(values: Values, levels: Levels, measured: Values | None = None) -> Values:
     """Return scales [n] such that `scale * nearest(values / scale)` approximates `values` [n, elements].
 
-    `measured` is that of `importance`. A scale may be negative: its sign gives the largest value the most
+    For `measured` see `importance`. A scale may be negative: its sign gives the largest value the most
     room.
     """
     weights = np.ascontiguousarray(importance(values, measured).T)
@@ -141,7 +141,7 @@ def fit_affine(
     """Return scales and offsets, each [n], for codes 0 to `top`.
 
     `scale * clip(rint((values - offset) / scale), 0, top) + offset` approximates `values` [n, elements].
-    `measured` is that of `importance`. With `at_most_zero` no offset is positive.
+    For `measured` see `importance`. With `at_most_zero` no offset is positive.
     """
     fit = _AffineFit(values, measured, at_most_zero)
     smallest = np.minimum(fit.columns.min(axis=0), 0) if at_most_zero else fit.columns.min(axis=0)

@@ -1,7 +1,7 @@
 """Fitting of 256-element blocks in groups, whose scales are themselves quantised.
 
 Each group is fitted alone and its scale rounded to its few bits. Then the elements are rounded again with the
-stored scales, and finally the block's own scale (and that of the mins) is refitted to the result.
+stored scales, and finally the block's own scale (and the scale of the mins) is refitted to the result.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ class _Process:
         self._hang_up = weakref.finalize(self, connection.close)
 
     def fork(self) -> _Process:
-        """Fork it, once it has done what it was asked for before."""
+        """Fork the process, once it has answered earlier messages."""
         ours, theirs = socket.socketpair()
         number = next(_numbers)
         with theirs, self._sending, contextlib.suppress(OSError):  # then the new one has ended, too
@@ -209,7 +209,7 @@ class _Process:
     def _read(self, size: int) -> bytes:
         try:
             return self.connection.recv(size)
-        except ConnectionResetError:  # it has ended without reading everything; what it said comes after this
+        except ConnectionResetError:  # it ended without reading everything; its replies come after this
             return self.connection.recv(size)
 
     def has_said_something(self) -> bool:

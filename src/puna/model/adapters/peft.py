@@ -39,8 +39,8 @@ _LONGEST_PATTERN: Final = 1000
 #: Time limit for compiling and matching all patterns. 500 patterns on 500 modules take half a second.
 _MAX_SECONDS: Final = 3.0
 
-#: Initialisations that leave the model's weights alone. Others subtract from the weights what they put into
-#: the adapter, unless PEFT undid that on saving; then the settings say True.
+#: Initialisations that leave the model's weights alone. Others subtract the adapter's initial value
+#: from the weights, unless PEFT undid that on saving; then the settings say True.
 _HARMLESS_BEGINNINGS: Final = (True, False, None, "gaussian", "eva", "orthogonal", "mica")
 
 _Number = Annotated[float, msgspec.Meta(gt=0, lt=1e9)]
