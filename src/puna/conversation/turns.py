@@ -35,7 +35,7 @@ class _Waiting:
 class RenderQueue:
     """Queue of work for a few threads, which start when needed; work expected to be quick goes first.
 
-    So a consistently slow template or format delays only those that are as slow or unknown, and everything
+    A consistently slow template or format thus delays only those that are as slow or unknown, and everything
     else by at most one of its turns.
     """
 
