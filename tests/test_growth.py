@@ -21,7 +21,7 @@ from puna.chat.templates.jinja_chat import _neighbours_merged, _short_ids, _text
 from puna.chat.templates.messages import Message
 from puna.engine.text import TextStream, TokenText
 from puna.errors import PunaError
-from puna.json_gauge import JsonGauge
+from puna.gojson import JsonGauge
 from puna.options import LONGEST_STOPS, MAX_STOPS, Options
 from puna.server.anthropic.wire import MessagesRequest
 from puna.server.http.bodies import parse

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable
 
 import pytest
 
-from puna.server.jobs.progress import merged
+from puna.server.jobs.service import merged
 from tests.waiting import PATIENCE_S
 
 

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from puna import gojson
 from puna.errors import BodyTooLargeError, PunaError, RequestError, shown
-from puna.json_gauge import JsonGauge
+from puna.gojson import JsonGauge
 from puna.options import MAX_ADAPTERS, Options
 from puna.server.http.connections import STREAMED
 from puna.server.http.replies import JSON, error_reply

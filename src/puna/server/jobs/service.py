@@ -21,15 +21,16 @@ from puna.server.fleet.loading import ProgressCallback
 from puna.server.fleet.resident import LoadPlan, Runner
 from puna.server.http.connections import caller
 from puna.server.http.logs import facts
-from puna.server.jobs.progress import Progress, RunnerLease, merged
+from puna.server.jobs.running import Progress, RunnerLease, Running, RunningRequests
 from puna.server.jobs.turns import WorkSlots, in_own_thread
 from puna.server.metrics import Metrics, Observation
-from puna.server.running import Running, RunningRequests
 from puna.server.settings import Settings
 from puna.store import Store, StoredModel
 
 T = TypeVar("T")
 
+#: Items that may wait to be taken.
+_AHEAD = 64
 #: Pulls and pushes that run at the same time, in all, of one client, and of one registry; more wait.
 _TRANSFERS = 32
 _OF_CLIENT = 8
@@ -325,3 +326,42 @@ class _Answers:
             thought=self._samples[done.sample].thought,
             warnings=warnings,
         )
+
+
+async def merged(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
+    """The items of all `streams`, which run at the same time; an error of one ends all.
+
+    They run ahead of who takes the items by a few of them, no more. Closing it, or cancelling the task in it,
+    closes them.
+    """
+    if len(streams) == 1:  # the usual case needs no task of its own
+        async with contextlib.aclosing(streams[0]) as items:
+            async for item in items:
+                yield item
+        return
+    arrived: asyncio.Queue[T | asyncio.Task[None]] = asyncio.Queue()
+    room = asyncio.Semaphore(_AHEAD)
+
+    async def pump(stream: AsyncGenerator[T, None]) -> None:
+        async with contextlib.aclosing(stream):
+            async for item in stream:
+                await room.acquire()
+                arrived.put_nowait(item)
+
+    tasks = [asyncio.create_task(pump(stream)) for stream in streams]
+    for task in tasks:
+        task.add_done_callback(arrived.put_nowait)
+    try:
+        left = len(tasks)
+        while left:
+            came = await arrived.get()
+            if isinstance(came, asyncio.Task):
+                came.result()
+                left -= 1
+            else:
+                room.release()
+                yield came
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -11,7 +11,7 @@ import msgspec
 
 from puna.protocol import Chunk, TokenLogprob
 from puna.server.jobs.answer import AnswerBuilder, Segment
-from puna.server.jobs.progress import LoadProgress, PromptProgress
+from puna.server.jobs.running import LoadProgress, PromptProgress
 from puna.server.jobs.service import Finished
 
 

@@ -14,7 +14,7 @@ from puna.server.http.bodies import body_route
 from puna.server.http.replies import NDJSON, StreamReply, json_lines, json_reply, native_error_line, started
 from puna.server.jobs.answer import AnswerBuilder
 from puna.server.jobs.jobs import Job, Preload, Unload, job
-from puna.server.jobs.progress import Progress
+from puna.server.jobs.running import Progress
 from puna.server.jobs.service import Finished, Service
 from puna.server.ollama import create, embeddings, models, transfers
 from puna.server.ollama.reply import Reply, ReplyWriter

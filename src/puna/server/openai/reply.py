@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 
 from puna.protocol import CallDelta, Chunk, TokenLogprob, TopLogprob
 from puna.server.jobs.answer import AnswerBuilder
-from puna.server.jobs.progress import LoadProgress, Progress, PromptProgress
+from puna.server.jobs.running import LoadProgress, Progress, PromptProgress
 from puna.server.jobs.service import Echo, Finished
 
 Reason = Literal["stop", "length", "tool_calls", "function_call", "load", "content_filter"]

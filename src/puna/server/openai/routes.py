@@ -18,7 +18,7 @@ from puna.server.http.bodies import body_route, route
 from puna.server.http.replies import SSE, StreamReply, encode, json_reply, openai_error_event, started
 from puna.server.jobs.answer import AnswerBuilder
 from puna.server.jobs.jobs import Job, Preload, Unload, job
-from puna.server.jobs.progress import Progress
+from puna.server.jobs.running import Progress
 from puna.server.jobs.service import Finished, Service
 from puna.server.openai import embeddings
 from puna.server.openai.reply import (
