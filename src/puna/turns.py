@@ -1,7 +1,7 @@
 """Turns of waiting work: rounds that are fair to clients, and a queue in which quick work goes first.
 
 Sequences of the engine, images to decode and models to load take turns by client. Templates to render and
-formats to compile take turns by the time that they are expected to need.
+formats to compile take turns by their expected time.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class ClientRotation:
     """Rounds in which each client has one turn, always in the same order of clients.
 
     An item gets the round after its client's previous one, but never a round that is over. So no waiting item
-    is overtaken for ever, and a client's next item comes after at most one waiting item of each other client,
+    is overtaken forever, and a client's next item comes after at most one waiting item of each other client,
     however many they have. (Start-time fair queueing, Goyal et al., 1996, at equal costs.)
     """
 
     def __init__(self) -> None:
         self._round = 0  # the latest round from which an item was served
-        self._served: set[str] = set()  # clients that had their turn in it
-        self._latest: dict[str, Turn] = {}  # each client's last turn, unless that round is over
+        self._served: set[str] = set()  # clients that have had their turn in that round
+        self._latest: dict[str, Turn] = {}  # each client's last turn, unless its round is over
         self._places = 0
 
     def take(self, client: str) -> Turn:
@@ -64,7 +64,7 @@ class ClientRotation:
             self._served.add(client)
 
     def emptied(self, client: str) -> None:
-        """Note that `client` has withdrawn all of its waiting items, whose turns no longer count."""
+        """Note that `client` has withdrawn all of its waiting items; their turns no longer count."""
         latest = self._latest.pop(client, None)
         if latest is not None and client in self._served:
             self._latest[client] = self._round, latest[1]
@@ -73,7 +73,7 @@ class ClientRotation:
 @dataclass(order=True)
 class _Waiting:
     expected_s: float
-    number: int
+    number: int  # by order of arrival
     request_id: int = field(compare=False)
     kind: bytes = field(compare=False)
     work: Callable[[], None] = field(compare=False)
@@ -81,10 +81,10 @@ class _Waiting:
 
 
 class RenderQueue:
-    """Queue of work for a few threads, which start when needed; work expected to be quick goes first.
+    """A queue of work for a few threads, which start when needed; work expected to be quick goes first.
 
-    So a consistently slow template or format delays only those that are as slow or unknown, and everything
-    else by at most one of its turns.
+    So a consistently slow template or format delays only work that is as slow or unknown, and anything else
+    by at most one of its turns.
     """
 
     def __init__(
@@ -111,9 +111,9 @@ class RenderQueue:
     def add(
         self, request_id: int, kind: bytes, work: Callable[[], None], give_up: Callable[[], None]
     ) -> None:
-        """Call `work` when it is its turn, or `give_up` if it raises or `close` comes first.
+        """Call `work` in its turn; call `give_up` if it raises, or if `close` comes first.
 
-        Work of one `kind`, the digest of a template or a format, is expected to take the same time as
+        `kind` is the digest of a template or a format; work of one kind is expected to take as long as
         before. Raises RunnerError once closed.
         """
         with self._changed:
@@ -130,7 +130,7 @@ class RenderQueue:
             self._changed.notify()
 
     def cancel(self, request_id: int) -> None:
-        """Stop a request, whether it waits, is at work, or has had its turn."""
+        """Stop a request, whether it is waiting, at work, or has had its turn."""
         with self._changed:
             if at_work := request_id in self._at_work:
                 self._at_work[request_id] = True

@@ -240,7 +240,7 @@ def test_priorities_are_taken_by_every_route(logging_server: Server, client: ope
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"prompt": []}, "prompt must be a text, a list of token ids"),
+        ({"prompt": []}, "prompt must be a string, a list of token ids"),
         ({"prompt": [[]]}, "prompt must be"),
         ({"prompt": 5}, "prompt must be"),
         ({"prompt": ["x", 5]}, "prompt must be"),

@@ -131,7 +131,7 @@ def test_options_that_a_model_has_from_old_versions_are_named(server: Server) ->
 def test_a_parser_that_nobody_knows_is_named(server: Server) -> None:
     # A model from elsewhere: this server would not have made it.
     Store(server.models).create("newer", ModelSpec(from_model="tiny", parser="qwen9"))
-    told = "the model's parser 'qwen9' is unknown and ignored: its answers are read as its template says"
+    told = "the model's parser 'qwen9' is unknown and ignored: its template decides how answers are read"
     body = {"model": "newer", "messages": MESSAGES, "options": {"num_predict": 2}, "stream": False}
     assert server.http.post("/api/chat", json=body).json()["warnings"] == [told]
     server.client.delete("newer")

@@ -1,10 +1,10 @@
-"""Execution of batches: the model's results for each slice, with decode steps replayed to spare Python's time.
+"""Execution of batches: the model's results for each slice, with decode steps replayed to save time.
 
-Batches whose rows all want logits, those of decoding sequences, can be replayed. The second pass with a number of
-rows is recorded, if the backend can (`Backend.recorder`). On the third, the program is verified: its memory
-is filled with garbage, it runs, the model runs as usual, and the program is used from then on only if both
-results are bit-identical. So a model, cache or kernel that breaks the rules of replaying costs speed, never
-correctness. PUNA_REPLAY=0 turns recording off.
+Batches whose rows all want logits, those of decoding sequences, can be replayed. The second pass with a given
+number of rows is recorded, if the backend can (`Backend.recorder`). On the third, the program is verified:
+its memory is filled with garbage, it runs, the model runs as usual, and the program is used from then on only
+if both results are bit-identical. So a model, cache or kernel that breaks the rules of replaying costs speed,
+never correctness. PUNA_REPLAY=0 turns recording off.
 """
 
 from __future__ import annotations

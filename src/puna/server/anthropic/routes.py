@@ -1,4 +1,4 @@
-"""All routes of Anthropic's API: messages, counting their tokens, and models."""
+"""The routes of Anthropic's API: messages, counting their tokens, and models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from puna.server.jobs.service import Finished, Service
 
 def routes(backend: Service) -> list[Route]:
     async def messages(body: MessagesRequest) -> ASGIApp:
-        """Answer a conversation, as Anthropic's API does."""
+        """Answer a conversation in the form of Anthropic's API."""
         todo = one_job(await job(backend, body.asked()))
         writer = MessageWriter(body.model, body.stop_sequences)
         answer = AnswerBuilder(thinking=body.shows_thinking)

@@ -1,6 +1,6 @@
-"""From a request of any API to its job: checks, options, prompts.
+"""Jobs: the checks, options and prompts of a request of any API.
 
-The order of the checks is part of the contract: it decides which error a request with several faults gets.
+The order of the checks is part of the contract: it decides the error of a request with several faults.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _check_think(value: Any) -> bool | str | None:
 
 
 def _check_images(images: Collection[Any], name: str, has: Collection[str]) -> None:
-    """Raise RequestError for images that the model cannot see, and ImageError for too many."""
+    """Raise RequestError for images if the model has no vision, and ImageError for too many images."""
     if not images:
         return
     if "vision" not in has:
@@ -58,7 +58,7 @@ def _check_images(images: Collection[Any], name: str, has: Collection[str]) -> N
 def _check_answers(name: str, has: Collection[str], endpoint: str) -> None:
     """Raise RequestError for a model that embeds or ranks texts.
 
-    A damaged one has no capabilities; loading it says why.
+    A damaged model has no capabilities; the error when loading it says why.
     """
     if "embedding" in has or "rerank" in has:
         raise RequestError(f'"{name}" does not support {endpoint}')
@@ -66,10 +66,10 @@ def _check_answers(name: str, has: Collection[str], endpoint: str) -> None:
 
 @dataclass(frozen=True)
 class GenerationSpec:
-    """A request to generate, before its model is looked up and anything but types is checked.
+    """A request to generate, of which only the types are checked; its model is not looked up yet.
 
-    `request` holds everything that does not depend on the model; each of `prompts`, and the model's template,
-    opening messages and options, are added to it later. With `echo`, answers begin with their prompt.
+    `request` is the part that does not depend on the model. The model's template, opening messages and
+    options are added later, and each of `prompts`. With `echo`, answers begin with their prompt.
     """
 
     model: str
@@ -79,9 +79,9 @@ class GenerationSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
     keep_alive: Any = None
     think: Any = None
-    thinks_if_able: bool = False  # models without thinking ignore `think`, and the answer warns of it
+    thinks_if_able: bool = False  # models without thinking ignore `think` with a warning
     format: Callable[[], Format | None] = lambda: None  # may raise RequestError
-    system: str = ""  # instead of the model's own
+    system: str = ""  # replaces the model's own
     images: Sequence[Any] = ()
     needs: Sequence[str] = ()  # capabilities
     raw: bool = False
@@ -144,8 +144,8 @@ async def job(backend: Service, asked: GenerationSpec) -> Job | Preload | Unload
         ignored.append("documents are ignored: the model's template has no place for them")
     if author.parser and author.parser not in PARSERS:
         ignored.append(
-            f"the model's parser {shown(author.parser)} is unknown and ignored: its answers are read as its "
-            "template says"
+            f"the model's parser {shown(author.parser)} is unknown and ignored: its template decides how "
+            "answers are read"
         )
     _check_answers(asked.model, has, asked.endpoint)
     check_capabilities(asked.model, has, asked.needs)
@@ -181,7 +181,7 @@ def one_job(todo: Job | Preload | Unload) -> Job:
 
 
 async def _capabilities(author: Author, template: str) -> tuple[str, ...]:
-    with template_errors(came=bool(template)):
+    with template_errors(requested=bool(template)):
         if not author.is_parsed():
             await parsing(lambda: author.capabilities)
         return author.capabilities

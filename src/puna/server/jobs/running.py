@@ -1,4 +1,4 @@
-"""Requests being served: how far each has come, the runner it holds, and how to end one."""
+"""Requests being served: their progress, the runners they hold, and how to end them."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ class Running:
         return self._facts.id
 
     def loaded(self) -> None:
-        """The model is there."""
+        """Note that the model is loaded."""
         self._state = "prompt"
 
     def generated(self, tokens: int) -> None:
-        """So many tokens more."""
+        """Note `tokens` more generated tokens."""
         if not self._began_ns:
             self._state = "generating"
             self._began_ns = time.perf_counter_ns()
         self._tokens += tokens
 
     def fields(self) -> dict[str, Any]:
-        """What `/api/ps` says of it; the speed is that since the first tokens."""
+        """Return the request's fields in `/api/ps`; the speed counts from the first tokens."""
         now_ns = time.perf_counter_ns()
-        said: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "id": self.id,
             "model": self._model,
             "state": self._state,
@@ -59,22 +59,22 @@ class Running:
             "generated": self._tokens,
         }
         if self._began_ns and now_ns > self._began_ns:
-            said["tokens_per_second"] = round(self._tokens * 1e9 / (now_ns - self._began_ns), 2)
-        return said
+            fields["tokens_per_second"] = round(self._tokens * 1e9 / (now_ns - self._began_ns), 2)
+        return fields
 
-    def is_of(self, who: Caller) -> bool:
-        """Whether `who` may end it: whose it is, and who manages the server."""
-        return who.client == self._client or "manage" in who.scopes
+    def may_be_ended_by(self, caller: Caller) -> bool:
+        """Whether `caller` is the request's client, or has the scope `manage`."""
+        return caller.client == self._client or "manage" in caller.scopes
 
     def cancel(self) -> None:
-        """End it: whoever waits for it gets an error."""
+        """End the request with an error for all tasks that wait for it."""
         self._cancelled.set()
         for task in self._waits:
             task.cancel()
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Around what may take long. Raises RequestCancelledError once it is cancelled."""
+        """Make awaiting in this context end with RequestCancelledError when the request is cancelled."""
         task = asyncio.current_task()
         assert task is not None
         if self._cancelled.is_set():
@@ -92,14 +92,14 @@ class Running:
 
 
 class RunningRequests:
-    """All of them, in the order of their arrival."""
+    """All requests being served, in the order of their arrival."""
 
     def __init__(self) -> None:
         self._all: dict[int, Running] = {}
 
     @contextlib.contextmanager
     def running(self, model: str, arrived_ns: int) -> Iterator[Running]:
-        """The request being served, for as long as the block runs."""
+        """List a request as being served while the context is open."""
         request = Running(model, arrived_ns)
         self._all[id(request)] = request
         try:
@@ -108,19 +108,19 @@ class RunningRequests:
             del self._all[id(request)]
 
     def fields(self) -> list[dict[str, Any]]:
-        """What `/api/ps` says of them."""
+        """Return the requests' fields in `/api/ps`."""
         return [request.fields() for request in self._all.values()]
 
-    def cancel(self, request_id: str, who: Caller) -> bool:
-        """End those of this id that `who` may end; whether there were any."""
-        found = [one for one in self._all.values() if one.id == request_id and one.is_of(who)]
+    def cancel(self, request_id: str, caller: Caller) -> bool:
+        """End the requests with this id that `caller` may end, and return whether there were any."""
+        found = [one for one in self._all.values() if one.id == request_id and one.may_be_ended_by(caller)]
         for request in found:
             request.cancel()
         return bool(found)
 
 
 class LoadProgress(msgspec.Struct, frozen=True):
-    """Bytes of the model in all and in place, and milliseconds since the request arrived."""
+    """Total bytes of the model, bytes in place, and milliseconds since the request arrived."""
 
     total: int
     processed: int
@@ -128,9 +128,9 @@ class LoadProgress(msgspec.Struct, frozen=True):
 
 
 class PromptProgress(msgspec.Struct, frozen=True):
-    """Tokens of the prompt: in all, from the cache, and evaluated with those; milliseconds since its turn.
+    """Tokens of the prompt: in total, from the cache, and processed including those; milliseconds so far.
 
-    llama.cpp's.
+    The form is llama.cpp's.
     """
 
     total: int
@@ -154,13 +154,13 @@ class Progress:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """As replies have it."""
+        """The fields of replies."""
         given = {"load_progress": self.load_progress, "prompt_progress": self.prompt_progress}
         return {name: value for name, value in given.items() if value is not None}
 
 
 class RunnerLease:
-    """Getting the runner for a request, which `held` holds from then on."""
+    """The runner of a request, waited for on first use and then held by `held`."""
 
     def __init__(
         self,
@@ -175,17 +175,17 @@ class RunnerLease:
         self._arrived_ns = arrived_ns  # by `time.perf_counter_ns`
         self._runner: Runner | None = None
         self._news = asyncio.Event()
-        self._heard: Progress | None = None  # only the last counts
+        self._heard: Progress | None = None  # only the latest matters
 
     async def runner(self) -> Runner:
-        """The runner, waited for unless that is done. Raises what loading met."""
+        """Return the runner, waiting for it the first time. Raises the errors of loading."""
         if self._runner is None:
             with self._running.waiting():
                 self._runner = await self._held.enter_async_context(self._use(self._hear))
         return self._runner
 
     async def steps(self) -> AsyncGenerator[Progress, None]:
-        """The progress of the load. Raises what that met."""
+        """Yield the progress of the load. Raises the errors of loading."""
         loading = asyncio.create_task(self.runner())
         loading.add_done_callback(lambda _: self._news.set())
         try:

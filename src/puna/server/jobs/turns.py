@@ -1,4 +1,4 @@
-"""Places for long work: threads of its own, and turns between clients."""
+"""Long work: threads of its own, and slots for which clients take turns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def in_own_thread(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Start `work`; the future ends when it does, with what it returns or raises.
+    """Start `work` in a thread, and return the future of its result.
 
     The thread does not keep the process from ending.
     """
@@ -26,7 +26,7 @@ def in_own_thread(work: Callable[[], T]) -> asyncio.Future[T]:
     def end(set_outcome: Callable[[], None]) -> None:
         if not done.cancelled():
             set_outcome()
-            done.exception()  # a client that left does not hear of it, which is nothing to report
+            done.exception()  # marks the error as seen, because the client may have left
 
     def run() -> None:
         outcome: Callable[[], None]
@@ -41,17 +41,17 @@ def in_own_thread(work: Callable[[], T]) -> asyncio.Future[T]:
     return done
 
 
-#: One thread: the longest templates take a second each, and wait for each other instead of for everybody.
+#: One thread for parsing: the longest templates take a second each, and then only delay each other.
 _parser = ThreadPoolExecutor(1, thread_name_prefix="puna-parser")
 
 
 async def parsing(work: Callable[[], T]) -> T:
-    """What `work` returns, which parses templates."""
+    """Return the result of `work`, which parses templates, from the parser's thread."""
     return await asyncio.get_running_loop().run_in_executor(_parser, work)
 
 
 class WorkSlot:
-    """Waits for a place, or has one, until `leave`."""
+    """A slot for work, or a place in the queue for one, until `leave`."""
 
     def __init__(self, turns: WorkSlots, client: str, kind: str) -> None:
         self.client = client
@@ -61,7 +61,7 @@ class WorkSlot:
         self._news = asyncio.Event()
 
     async def waiting(self) -> AsyncIterator[int]:
-        """How many are ahead, whenever that changes, until the turn has come."""
+        """Yield the number of slots ahead, whenever it changes, until this one's turn has come."""
         told = -1
         while not self.has_come:
             ahead = self._turns.ahead_of(self)
@@ -73,7 +73,7 @@ class WorkSlot:
             await self._news.wait()
 
     def leave(self) -> None:
-        """Give up the place, or waiting for one."""
+        """Give up the slot or the place in the queue."""
         self._turns.remove(self)
 
     def tell(self) -> None:
@@ -81,9 +81,9 @@ class WorkSlot:
 
 
 class WorkSlots:
-    """`places` for work, of which one client has at most `of_client`, and one kind of work `of_kind`.
+    """Slots for `places` pieces of work, at most `of_client` of one client and `of_kind` of one kind.
 
-    The next place is for the client that has the fewest, then for whoever has waited longest. All methods
+    The next slot goes to the client with the fewest, and among those to the longest waiting. All methods
     belong to the event loop.
     """
 
@@ -96,7 +96,7 @@ class WorkSlots:
         self._queue: list[WorkSlot] = []
 
     def enter(self, client: str, kind: str = "") -> WorkSlot:
-        """A turn for `client`, for work of one `kind`. Raises ServerBusyError if too many wait."""
+        """Return a slot for work of one `kind` of `client`. Raises ServerBusyError if too many wait."""
         turn = WorkSlot(self, client, kind)
         self._queue.append(turn)
         self._advance()
@@ -106,7 +106,7 @@ class WorkSlots:
         return turn
 
     def ahead_of(self, turn: WorkSlot) -> int:
-        """How many work and wait that came before a turn which waits."""
+        """Return how many slots are in use or ahead in the queue of `turn`, which waits."""
         return len(self._working) + self._queue.index(turn)
 
     def remove(self, turn: WorkSlot) -> None:
@@ -116,7 +116,7 @@ class WorkSlots:
         self._advance()
 
     def _advance(self) -> None:
-        """Let come those whose turn it is."""
+        """Give free slots to those whose turn it is."""
         while len(self._working) < self._places:
             able = [turn for turn in self._queue if self._may_come(turn)]
             if not able:

@@ -1,4 +1,4 @@
-"""All routes of Ollama's API."""
+"""The routes of Ollama's API, and its generate and chat."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ Kind = Literal["generate", "chat"]
 
 def _generation(backend: Service) -> list[Route]:
     async def generate(body: GenerateRequest) -> ASGIApp:
-        """Continue a prompt; without one, only load the model, or with a keep-alive of 0 unload it."""
+        """Continue a prompt; without one, load the model, or unload it if the keep-alive is 0."""
         return await _answer(backend, "generate", body, await job(backend, body.asked()))
 
     async def chat(body: ChatRequest) -> ASGIApp:
-        """Answer a chat; without messages, only load the model, or with a keep-alive of 0 unload it."""
+        """Answer a chat; without messages, load the model, or unload it if the keep-alive is 0."""
         return await _answer(backend, "chat", body, await job(backend, body.asked()))
 
     return [
@@ -41,7 +41,7 @@ def _generation(backend: Service) -> list[Route]:
 async def _answer(
     backend: Service, kind: Kind, body: GenerationBody, todo: Job | Preload | Unload
 ) -> ASGIApp:
-    """Answer a request. Replies without a generation are one object, even if a stream was asked for."""
+    """Answer a request; replies without a generation are one object, even if a stream was requested."""
     match todo:
         case Unload(model):
             await backend.unload(model)

@@ -1,7 +1,6 @@
-"""Request bodies of the native API, with the defaults that hold when a key is absent or null.
+"""Request bodies of Ollama's API, with the defaults of keys that are absent or null.
 
-Unknown keys change nothing, and key case does not matter, as with the decoder that clients were written
-against.
+Unknown keys are ignored, and the case of keys does not matter, as with the decoder of Ollama.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from puna.server.jobs.tools import ToolUse, chat_choice, chat_tools
 
 
 class OllamaMessage(Body):
-    """One message of a chat. The role is not checked: templates decide which ones they know."""
+    """A message of a chat. Roles are not checked; templates decide which ones they know."""
 
     role: str = ""
     content: str = ""
@@ -40,7 +39,7 @@ class OllamaMessage(Body):
 
 
 class GenerationBody(OwnFields, ProgressField):
-    """What generate and chat have in common."""
+    """The common fields of generate and chat."""
 
     model: Name = ""
     format: Any = None
@@ -113,7 +112,7 @@ class GenerateRequest(GenerationBody):
             return self.prompt
         if self.suffix:
             return Insert(before=self.prompt, after=self.suffix)
-        # A template given for the occasion may say something that must not be left out.
+        # With a template of its own, nothing may be left out of the prompt.
         message = PromptMessage(role="user", content=self.prompt, images=images)
         return Chat(messages=[message], shorten=not self.template)
 
@@ -139,7 +138,7 @@ def _prompt_message(message: OllamaMessage) -> PromptMessage:
 
 
 class ModelRequest(Body):
-    """Requests that name one model: as `model`, or as `name` from older clients."""
+    """A request that names a model, as `model`, or as `name` in older clients."""
 
     model: Name = ""
     name: Name = ""

@@ -123,7 +123,7 @@ def test_the_format_of_the_text() -> None:
 def test_tools_of_others_servers_are_named_and_left_out() -> None:
     of = asked(tools=[{"type": "web_search"}, TOOL])
     assert len(chat(of).tools) == 1
-    assert of.ignored == ["tools[0] is ignored: tools of the type 'web_search' are not here"]
+    assert of.ignored == ["tools[0] is ignored: tools of the type 'web_search' are not supported"]
 
 
 def test_log_probabilities_are_asked_for_in_include() -> None:
@@ -142,7 +142,7 @@ def test_every_item_has_an_id_and_a_reference_is_what_it_refers_to() -> None:
 @pytest.mark.parametrize(
     ("given", "fields", "words"),
     [
-        ([], {}, "input must be a text or a list"),
+        ([], {}, "input must be a string or a list"),
         ([5], {}, r"input\[0\] must be an object"),
         ([{}], {}, "missing required 'type' field"),
         ([{"type": "dream"}], {}, r"input\[0\]: unknown input item type: 'dream'"),
@@ -155,8 +155,8 @@ def test_every_item_has_an_id_and_a_reference_is_what_it_refers_to() -> None:
         ("hi", {"conversation": "conv_1"}, "conversation is not available"),
         ("hi", {"truncation": "some"}, "truncation must be"),
         ("hi", {"max_output_tokens": 0}, "max_output_tokens must be at least 1"),
-        ("hi", {"tool_choice": "required"}, "no tools to choose from"),
-        ("hi", {"tools": [TOOL], "tool_choice": {"type": "function", "name": "x"}}, "none of the request's"),
+        ("hi", {"tool_choice": "required"}, "the request has no tools"),
+        ("hi", {"tools": [TOOL], "tool_choice": {"type": "function", "name": "x"}}, "not one of the request's"),
         ("hi", {"tools": [TOOL], "tool_choice": {"type": "web_search"}}, "tool_choice must be"),
         ("hi", {"text": {"format": {"type": "xml"}}}, "text.format.type must be"),
     ],
