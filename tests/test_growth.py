@@ -174,12 +174,12 @@ READERS: dict[str, Callable[[int], Callable[[], Any]]] = {
         lambda: parse(json.dumps({"options": {str(i): i for i in range(n)}}).encode(), ChatRequest)
     ),
     "a wrong context": lambda n: lambda: parse(b'{"context":[' + b"-1," * n + b"1]}", GenerateRequest),
-    "calls and results of tools": lambda n: lambda: parse(tool_turns(n // 16), ChatCompletionRequest).asked(),
+    "calls and results of tools": lambda n: lambda: parse(tool_turns(n // 16), ChatCompletionRequest).spec(),
     "blocks of thinking": lambda n: (
-        lambda: parse(blocks({"type": "thinking", "thinking": LINE}, n), MessagesRequest).asked()
+        lambda: parse(blocks({"type": "thinking", "thinking": LINE}, n), MessagesRequest).spec()
     ),
     "blocks of tools": lambda n: (
-        lambda: parse(blocks({"type": "tool_use", "id": "a", "name": "f"}, n), MessagesRequest).asked()
+        lambda: parse(blocks({"type": "tool_use", "id": "a", "name": "f"}, n), MessagesRequest).spec()
     ),
     "items of thinking": lambda n: (
         lambda: prompt_messages(input_items([{"type": "reasoning", "encrypted_content": LINE}] * n))

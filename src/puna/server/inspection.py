@@ -166,8 +166,8 @@ def _operation(
     key = f" Needs a key with the scope `{scope}` if the server requires keys." if scope else ""
     error = error_writer(route.path)(RequestError("what was wrong, where, and what to do"))
     operation: dict[str, Any] = {
-        "summary": route.says.split("\n")[0],
-        "description": (route.says + key).strip(),
+        "summary": route.description.split("\n")[0],
+        "description": (route.description + key).strip(),
         "operationId": _id(method, route.path),
         "tags": [_tag(route.path)],
         "parameters": [

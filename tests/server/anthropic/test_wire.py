@@ -20,7 +20,7 @@ TOOL = {"name": "weather", "description": "d", "input_schema": {"type": "object"
 def asked(*messages: dict[str, Any], **fields: Any) -> GenerationSpec:
     given = list(messages) or [{"role": "user", "content": "hi"}]
     body = {"model": "m", "max_tokens": 5, "messages": given, **fields}
-    return parse(json.dumps(body).encode(), MessagesRequest).asked()
+    return parse(json.dumps(body).encode(), MessagesRequest).spec()
 
 
 def chat(of: GenerationSpec) -> Chat:

@@ -16,7 +16,7 @@ IMAGE = "QUJD"
 
 
 def asked(kind: type[GenerateRequest] | type[ChatRequest] = GenerateRequest, **fields: Any) -> GenerationSpec:
-    return parse(json.dumps({"model": "m", **fields}).encode(), kind).asked()
+    return parse(json.dumps({"model": "m", **fields}).encode(), kind).spec()
 
 
 def test_a_prompt_is_one_message_of_a_chat() -> None:

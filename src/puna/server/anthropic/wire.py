@@ -233,10 +233,10 @@ class CountRequest(OwnFields, ChatFields, SamplingFields):
             return self.thinking.type != "disabled"
         return bool(self.output_config.effort)
 
-    def asked(self) -> GenerationSpec:
-        return self._asked({})
+    def spec(self) -> GenerationSpec:
+        return self._spec({})
 
-    def _asked(self, options: dict[str, Any]) -> GenerationSpec:
+    def _spec(self, options: dict[str, Any]) -> GenerationSpec:
         if not self.model.strip():
             raise RequestError("model is required")
         self._check()
@@ -339,7 +339,7 @@ class MessagesRequest(CountRequest):
     top_p: float | None = None
     seed: int | None = None  # Puna's own
 
-    def asked(self) -> GenerationSpec:
+    def spec(self) -> GenerationSpec:
         """Return the generation request; unlike in OpenAI's API, absent options are the model's own."""
         given = {
             "num_predict": self.max_tokens,
@@ -349,9 +349,9 @@ class MessagesRequest(CountRequest):
             "stop": self.stop_sequences or None,
             **self.sampling(),
         }
-        asked = self._asked({name: value for name, value in given.items() if value is not None})
-        request = msgspec.structs.replace(asked.request, stream_calls=self.stream)
-        return replace(asked, request=request)
+        spec = self._spec({name: value for name, value in given.items() if value is not None})
+        request = msgspec.structs.replace(spec.request, stream_calls=self.stream)
+        return replace(spec, request=request)
 
     def _check(self) -> None:
         if self.max_tokens is None or self.max_tokens <= 0:

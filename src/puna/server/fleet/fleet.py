@@ -54,17 +54,17 @@ class Fleet:
         keep_alive_s: float | None = None,
         *,
         client: str = "",
-        hear: ProgressCallback | None = None,
+        on_progress: ProgressCallback | None = None,
     ) -> AsyncIterator[Runner]:
         """Hold a runner for `model`, loaded by `plan`, while the context is open.
 
-        `hear` is called with the progress of the load, if there is one. Raises the error of loading,
+        `on_progress` is called with the progress of the load, if there is one. Raises the error of loading,
         ServerBusyError when too many requests wait, and CrashLoopError when the model's runner has died too
         often to be started again now.
         """
         self._queue.enter(client)
         try:
-            entry = await self._acquire(model, plan, keep_alive_s, client, hear)
+            entry = await self._acquire(model, plan, keep_alive_s, client, on_progress)
         except BaseException:
             self._queue.leave(client)
             raise
@@ -121,7 +121,7 @@ class Fleet:
         plan: LoadPlan,
         keep_alive_s: float | None,
         client: str,
-        hear: ProgressCallback | None,
+        on_progress: ProgressCallback | None,
     ) -> ResidentModel:
         path = str(model.runnable_path())
         while True:
@@ -133,7 +133,7 @@ class Fleet:
             fresh = entry is None or not entry.ready or not entry.serves(plan)
             if entry is None or fresh:
                 self._queue.check(client, self._waiting())
-                entry = await self._wait_for_load(model, path, plan, client, hear)
+                entry = await self._wait_for_load(model, path, plan, client, on_progress)
             else:
                 if entry.full:
                     self._queue.check(client, self._waiting() + 1)
@@ -150,7 +150,7 @@ class Fleet:
         """Give a loaded model the context of `plan`, if memory allows."""
         entry.users += 1
         try:
-            await entry.grow(plan, await self._promised(besides=entry))
+            await entry.grow(plan, await self._promised(except_for=entry))
         finally:
             self._release(entry)
 
@@ -186,7 +186,7 @@ class Fleet:
         return True
 
     async def _wait_for_load(
-        self, model: StoredModel, path: str, plan: LoadPlan, client: str, hear: ProgressCallback | None
+        self, model: StoredModel, path: str, plan: LoadPlan, client: str, on_progress: ProgressCallback | None
     ) -> ResidentModel:
         """Return the model loaded by one task for all waiting requests, with one more user: the caller."""
         refusal = self._crashes.refusal(path, time.monotonic())
@@ -197,8 +197,8 @@ class Fleet:
         if load is None:
             load = self._loads[key] = Loading(model.name)
             load.task = asyncio.create_task(self._load(load, model, path, plan))
-        if hear is not None:
-            load.hear(hear)
+        if on_progress is not None:
+            load.report_to(on_progress)
         self._load_turns.join(load, client)
         try:
             entry = await asyncio.shield(load.task)
@@ -316,13 +316,13 @@ class Fleet:
             entry.loading = done / total if total else 0.0
             loading.progressed(done, total)
 
-        load = entry.load(self._settings, parallel, reserved=await self._promised(besides=entry))
+        load = entry.load(self._settings, parallel, reserved=await self._promised(except_for=entry))
         timeout_s = self._settings.load_timeout_s
         await runner.load(load, on_progress, stall_timeout_s=None if math.isinf(timeout_s) else timeout_s)
 
-    async def _promised(self, besides: ResidentModel) -> int:
+    async def _promised(self, except_for: ResidentModel) -> int:
         """Return the bytes by which the caches of other loaded models may still grow."""
-        others = [other for other in self._loaded.values() if other is not besides]
+        others = [other for other in self._loaded.values() if other is not except_for]
         return sum(one.promised_bytes for one in await look(others))
 
     async def _in_the_way(self, entry: ResidentModel, error: InsufficientMemoryError) -> list[ResidentModel]:

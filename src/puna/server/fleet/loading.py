@@ -138,13 +138,13 @@ class Loading:
         self.turns: dict[str, Turn] = {}  # by client
         self._callbacks: list[ProgressCallback] = []
 
-    def hear(self, hear: ProgressCallback) -> None:
-        """Call `hear` with the progress from now on."""
-        self._callbacks.append(hear)
+    def report_to(self, on_progress: ProgressCallback) -> None:
+        """Call `on_progress` with the progress from now on."""
+        self._callbacks.append(on_progress)
 
     def progressed(self, done: int, total: int) -> None:
-        for hear in self._callbacks:
-            hear(done, total)
+        for callback in self._callbacks:
+            callback(done, total)
 
     @property
     def waiters(self) -> int:

@@ -244,7 +244,7 @@ class ResidentModel:
 
     @property
     def queued(self) -> int:
-        """How many requests wait for their turn if each needs one slot."""
+        """The number of requests waiting for their turn if each needs one slot."""
         return 0 if self.runner is None else max(self.users - self.runner.info.parallel, 0)
 
     def serves(self, wanted: LoadPlan) -> bool:

@@ -33,7 +33,7 @@ class ModelStatus:
 
 
 async def look(models: Sequence[ResidentModel]) -> list[ModelStatus]:
-    """Return the status of those of `models` that are loaded, asked at the same time."""
+    """Return the status of those of `models` that are loaded; their runners are asked concurrently."""
     looks = await asyncio.gather(*(_look(model) for model in models))
     return [one for one in looks if one is not None]
 

@@ -220,7 +220,7 @@ NOTHING: Final = ""
 
 
 class ApiRoute(Route):
-    """A route with its description for `/openapi.json`; `says` is the docstring of its endpoint.
+    """A route with its description for `/openapi.json`; `description` is the docstring of its endpoint.
 
     `takes` is the type of its body. `gives` is the type of its reply, if declared, and `events` the type of
     the items of a stream, if that differs. `content_types` are those of its replies, and `query` the names of
@@ -233,7 +233,7 @@ class ApiRoute(Route):
     content_types: tuple[str, ...] = (JSON,)
     query: tuple[str, ...] = ()
     header: str = ""
-    says: str = ""
+    description: str = ""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         if self.header and self.header not in Headers(scope=scope):
@@ -257,7 +257,7 @@ def route(
     made.content_types = (content_type,)
     made.query = query
     made.header = header
-    made.says = endpoint.__doc__ or ""
+    made.description = endpoint.__doc__ or ""
     return made
 
 
@@ -280,7 +280,7 @@ def body_route(
     made = route(path, answer, method, gives=gives, content_type=content_type)
     made.takes = takes
     made.events = events
-    made.says = endpoint.__doc__ or ""
+    made.description = endpoint.__doc__ or ""
     if streams:
         made.content_types = (content_type, streams)
     return made

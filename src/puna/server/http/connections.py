@@ -177,11 +177,9 @@ class ConnectionLimits:
 
     total: int = 4096
     per_address: int = 256  # except for loopback addresses
-    header_s: float = (
-        30.0  # for the header of a request, from its first byte (the first request: from the connection)
-    )
+    header_s: float = 30.0  # for a header, from its first byte, or from the connection if it is the first
     body_s: float = 300.0  # for a request's body, except uploads
-    client_s: float = 60.0  # without receiving a byte of a body, or sending a byte of a reply
+    client_s: float = 60.0  # without a byte received of a body, or sent of a reply
 
 
 class Connections:

@@ -152,14 +152,14 @@ current: ContextVar[RequestFacts | None] = ContextVar("request", default=None)
 
 
 def facts() -> RequestFacts:
-    """Return the facts of the current request; outside of requests, an object nobody reads."""
+    """Return the facts of the current request; outside of requests, an object that is discarded."""
     return current.get() or RequestFacts(id="")
 
 
 #: Ids that clients and proxies may give to requests; others could forge lines of the log.
 _ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
 
-#: Paths that monitoring requests again and again; logged only with PUNA_DEBUG.
+#: Paths that monitoring tools poll; their requests are logged only with PUNA_DEBUG.
 _QUIET: Final = ("/", "/api/version", "/metrics")
 
 #: The logged status of a request whose client left before the reply began.
@@ -169,7 +169,7 @@ _log = logging.getLogger("puna.server.request")
 
 
 class RequestLogMiddleware:
-    """Gives each request the id in X-Request-Id or a new one, returns it in that header, and logs the end."""
+    """Gives each request the id in X-Request-Id or a new one, returns it in that header, and logs its end."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -188,7 +188,7 @@ def _refuse_name(name: str) -> ASGIApp:
 
 
 def is_from_browser(headers: Headers) -> bool:
-    """Whether a page may have sent the request; no page can avoid all of these signs in one with a body."""
+    """Whether a page may have sent the request; none can avoid all these signs in a request with a body."""
     signs = ("origin", "referer", "sec-fetch-site")
     return any(sign in headers for sign in signs) or headers.get("user-agent", "").startswith("Mozilla/")
 

@@ -122,37 +122,37 @@ class Job:
         return sum(request.samples for request in self.requests)
 
 
-async def job(backend: Service, asked: GenerationSpec) -> Job | Preload | Unload:
+async def job(backend: Service, spec: GenerationSpec) -> Job | Preload | Unload:
     """Return the job of a request. Raises the error of the first check that fails."""
-    request = asked.request
-    think, keep_s = _check_think(asked.think), keep_alive_s(asked.keep_alive)
-    check_remote(asked.images, backend.settings.remote_images)
+    request = spec.request
+    think, keep_s = _check_think(spec.think), keep_alive_s(spec.keep_alive)
+    check_remote(spec.images, backend.settings.remote_images)
     check_top_logprobs(request.top_logprobs)
-    model = backend.find(asked.model)
-    if not asked.prompts and keep_s == 0:
+    model = backend.find(spec.model)
+    if not spec.prompts and keep_s == 0:
         return Unload(model)
-    if asked.raw and (request.template or asked.system or request.context):
+    if spec.raw and (request.template or spec.system or request.context):
         raise RequestError("raw mode does not support template, system, or context")
     author = Author.of(model, request.template)
     has = await _capabilities(author, request.template)
-    ignored = list(asked.ignored)
-    if think and asked.thinks_if_able and "thinking" not in has:
+    ignored = list(spec.ignored)
+    if think and spec.thinks_if_able and "thinking" not in has:
         think = None
-        ignored.append(f'"{asked.model}" does not support thinking')
-    think = author.think(think, asked.model)
-    if any(isinstance(one, Chat) and one.documents for one in asked.prompts) and not author.takes_documents():
+        ignored.append(f'"{spec.model}" does not support thinking')
+    think = author.think(think, spec.model)
+    if any(isinstance(one, Chat) and one.documents for one in spec.prompts) and not author.takes_documents():
         ignored.append("documents are ignored: the model's template has no place for them")
     if author.parser and author.parser not in PARSERS:
         ignored.append(
             f"the model's parser {shown(author.parser)} is unknown and ignored: its template decides how "
             "answers are read"
         )
-    _check_answers(asked.model, has, asked.endpoint)
-    check_capabilities(asked.model, has, asked.needs)
-    _check_images(asked.images, asked.model, has)
-    order = backend.order(model, asked.options, keep_s, ignored)
-    format = asked.format()
-    if not asked.prompts:
+    _check_answers(spec.model, has, spec.endpoint)
+    check_capabilities(spec.model, has, spec.needs)
+    _check_images(spec.images, spec.model, has)
+    order = backend.order(model, spec.options, keep_s, ignored)
+    format = spec.format()
+    if not spec.prompts:
         return Preload(order)
     whole = msgspec.structs.replace(
         request,
@@ -167,10 +167,10 @@ async def job(backend: Service, asked: GenerationSpec) -> Job | Preload | Unload
         if not isinstance(prompt, Chat):
             return prompt
         prompt = await fetched(prompt, image_limits().file_bytes)
-        return author.opened(prompt, system=asked.system, opening=request.context is None)
+        return author.opened(prompt, system=spec.system, opening=request.context is None)
 
-    requests = [msgspec.structs.replace(whole, prompt=await opened(prompt)) for prompt in asked.prompts]
-    return Job(order, requests, asked.raw, asked.echo)
+    requests = [msgspec.structs.replace(whole, prompt=await opened(prompt)) for prompt in spec.prompts]
+    return Job(order, requests, spec.raw, spec.echo)
 
 
 def one_job(todo: Job | Preload | Unload) -> Job:

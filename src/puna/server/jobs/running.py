@@ -174,35 +174,35 @@ class RunnerLease:
         self._running = running
         self._arrived_ns = arrived_ns  # by `time.perf_counter_ns`
         self._runner: Runner | None = None
-        self._news = asyncio.Event()
-        self._heard: Progress | None = None  # only the latest matters
+        self._changed = asyncio.Event()
+        self._latest: Progress | None = None  # only the latest matters
 
     async def runner(self) -> Runner:
         """Return the runner, waiting for it the first time. Raises the errors of loading."""
         if self._runner is None:
             with self._running.waiting():
-                self._runner = await self._held.enter_async_context(self._use(self._hear))
+                self._runner = await self._held.enter_async_context(self._use(self._note_progress))
         return self._runner
 
     async def steps(self) -> AsyncGenerator[Progress, None]:
         """Yield the progress of the load. Raises the errors of loading."""
         loading = asyncio.create_task(self.runner())
-        loading.add_done_callback(lambda _: self._news.set())
+        loading.add_done_callback(lambda _: self._changed.set())
         try:
-            while not loading.done() or self._heard is not None:
-                await self._news.wait()
-                self._news.clear()
-                if self._heard is not None:
-                    heard, self._heard = self._heard, None
-                    yield heard
+            while not loading.done() or self._latest is not None:
+                await self._changed.wait()
+                self._changed.clear()
+                if self._latest is not None:
+                    latest, self._latest = self._latest, None
+                    yield latest
             await loading
         finally:
             loading.cancel()
             await asyncio.gather(loading, return_exceptions=True)
 
-    def _hear(self, done: int, total: int) -> None:
-        self._heard = Progress(LoadProgress(total, done, _ms(time.perf_counter_ns() - self._arrived_ns)))
-        self._news.set()
+    def _note_progress(self, done: int, total: int) -> None:
+        self._latest = Progress(LoadProgress(total, done, _ms(time.perf_counter_ns() - self._arrived_ns)))
+        self._changed.set()
 
 
 def _ms(nanoseconds: int) -> float:

@@ -185,10 +185,17 @@ class Service:
         )
 
     @contextlib.asynccontextmanager
-    async def runner(self, order: LoadRequest, hear: ProgressCallback | None = None) -> AsyncIterator[Runner]:
-        """Hold the runner of the model in `order` while the context is open; `hear` gets loading progress."""
+    async def runner(
+        self, order: LoadRequest, on_progress: ProgressCallback | None = None
+    ) -> AsyncIterator[Runner]:
+        """Hold the runner of the model in `order` while the context is open.
+
+        `on_progress` is called with the progress of loading.
+        """
         plan, keep_s = self.plan(order), order.keep_alive_s
-        async with self.fleet.use(order.model, plan, keep_s, client=order.client, hear=hear) as runner:
+        async with self.fleet.use(
+            order.model, plan, keep_s, client=order.client, on_progress=on_progress
+        ) as runner:
             yield runner
 
     async def load(self, order: LoadRequest) -> list[str]:
@@ -222,7 +229,9 @@ class Service:
             self.requests.running(order.model.name, order.arrived_ns) as running,
         ):
             async with contextlib.AsyncExitStack() as held:
-                lease = RunnerLease(lambda hear: self.runner(order, hear), held, running, order.arrived_ns)
+                lease = RunnerLease(
+                    lambda on_progress: self.runner(order, on_progress), held, running, order.arrived_ns
+                )
                 if requests[0].progress:
                     async with contextlib.aclosing(lease.steps()) as steps:
                         async for step in steps:

@@ -58,26 +58,26 @@ class WorkSlot:
         self.kind = kind
         self.has_come = False
         self._turns = turns
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     async def waiting(self) -> AsyncIterator[int]:
         """Yield the number of slots ahead, whenever it changes, until this one's turn has come."""
-        told = -1
+        reported = -1
         while not self.has_come:
             ahead = self._turns.ahead_of(self)
-            if ahead != told:
-                told = ahead
+            if ahead != reported:
+                reported = ahead
                 yield ahead
                 continue  # the turn may have come meanwhile
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
 
     def leave(self) -> None:
         """Give up the slot or the place in the queue."""
         self._turns.remove(self)
 
-    def tell(self) -> None:
-        self._news.set()
+    def notify(self) -> None:
+        self._changed.set()
 
 
 class WorkSlots:
@@ -125,9 +125,9 @@ class WorkSlots:
             self._queue.remove(turn)
             self._working.append(turn)
             turn.has_come = True
-            turn.tell()
+            turn.notify()
         for turn in self._queue:
-            turn.tell()
+            turn.notify()
 
     def _may_come(self, turn: WorkSlot) -> bool:
         of_kind = sum(other.kind == turn.kind for other in self._working)

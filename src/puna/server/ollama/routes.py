@@ -26,11 +26,11 @@ Kind = Literal["generate", "chat"]
 def _generation(backend: Service) -> list[Route]:
     async def generate(body: GenerateRequest) -> ASGIApp:
         """Continue a prompt; without one, load the model, or unload it if the keep-alive is 0."""
-        return await _answer(backend, "generate", body, await job(backend, body.asked()))
+        return await _answer(backend, "generate", body, await job(backend, body.spec()))
 
     async def chat(body: ChatRequest) -> ASGIApp:
         """Answer a chat; without messages, load the model, or unload it if the keep-alive is 0."""
-        return await _answer(backend, "chat", body, await job(backend, body.asked()))
+        return await _answer(backend, "chat", body, await job(backend, body.spec()))
 
     return [
         body_route("/api/generate", GenerateRequest, generate, gives=Reply, streams=NDJSON),

@@ -84,12 +84,12 @@ async def _followed(backend: Service, name: str, work: _Work) -> AsyncGenerator[
     news = asyncio.Event()
     cancelled = threading.Event()
 
-    def hear(step: TransferProgress) -> None:
+    def add(step: TransferProgress) -> None:
         steps[step.status, step.digest] = step
         news.set()
 
     def report(step: TransferProgress) -> None:
-        loop.call_soon_threadsafe(hear, step)
+        loop.call_soon_threadsafe(add, step)
 
     try:
         async for ahead in turn.waiting():

@@ -53,7 +53,7 @@ class GenerationBody(OwnFields, ProgressField):
     top_logprobs: int = 0
     render_only: bool = Field(default=False, alias="_debug_render_only")
 
-    def _asked(
+    def _spec(
         self, endpoint: Literal["generate", "chat"], prompts: list[Prompt], **more: Any
     ) -> GenerationSpec:
         request = self.request(
@@ -93,9 +93,9 @@ class GenerateRequest(GenerationBody):
     context: Many[Annotated[int, Field(ge=0, lt=2**31)]] | None = None
     images: Many[str] = Field(default_factory=list)
 
-    def asked(self) -> GenerationSpec:
+    def spec(self) -> GenerationSpec:
         images = [from_base64(image) for image in self.images]
-        return self._asked(
+        return self._spec(
             "generate",
             [self._prompt(images)] if self.prompt else [],
             request_images=images if self.raw else [],
@@ -121,10 +121,10 @@ class ChatRequest(GenerationBody, ChatFields):
     messages: Messages[OllamaMessage] = Field(default_factory=list)
     tools: Many[dict[str, Any]] = Field(default_factory=list)
 
-    def asked(self) -> GenerationSpec:
+    def spec(self) -> GenerationSpec:
         messages = [_prompt_message(message) for message in self.messages]
         use = chat_choice(ToolUse(chat_tools(self.tools)), self.tool_choice)
-        return self._asked(
+        return self._spec(
             "chat",
             [self.chat(use, messages)] if messages else [],
             images=[image for message in messages for image in message.images],

@@ -40,13 +40,13 @@ from puna.store import StoredModel
 def _completions(backend: Service) -> list[Route]:
     async def chat(body: ChatCompletionRequest) -> ASGIApp:
         """Answer a chat in the form of OpenAI's API."""
-        todo = await job(backend, body.asked())
+        todo = await job(backend, body.spec())
         writer = ChatWriter(body.model, logprobs=_scores(todo), functions=body.with_functions)
         return await _answer(backend, writer, body, todo)
 
     async def completion(body: CompletionRequest) -> ASGIApp:
         """Continue or score prompts."""
-        todo = await job(backend, body.asked())
+        todo = await job(backend, body.spec())
         return await _answer(backend, TextWriter(body.model, logprobs=_scores(todo)), body, todo)
 
     async def models(request: Request) -> Response:

@@ -208,7 +208,7 @@ class ChatCompletionRequest(OpenAIRequest, ChatFields):
     logprobs: bool = False
     top_logprobs: int = 0
 
-    def asked(self) -> GenerationSpec:
+    def spec(self) -> GenerationSpec:
         if not self.messages:
             raise RequestError("[] is too short - 'messages'")
         messages = prompt_messages(self.messages)
@@ -286,7 +286,7 @@ class CompletionRequest(OpenAIRequest):
         """Whether to generate anything; otherwise the prompts are only evaluated."""
         return self.max_tokens != 0
 
-    def asked(self) -> GenerationSpec:
+    def spec(self) -> GenerationSpec:
         """Return the generation request.
 
         Prompts that are echoed, scored or token ids are used as they are, since otherwise the template would

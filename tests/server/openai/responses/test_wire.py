@@ -19,7 +19,7 @@ TOOL = {"type": "function", "name": "weather", "parameters": {"type": "object"},
 
 def asked(given: Any = "hi", **fields: Any) -> GenerationSpec:
     body = parse(json.dumps({"model": "m", "input": given, **fields}).encode(), ResponsesRequest)
-    return body.asked(input_items(body.input))
+    return body.spec(input_items(body.input))
 
 
 def chat(of: GenerationSpec) -> Chat:

@@ -55,7 +55,7 @@ class KeptResponses:
     """
 
     def __init__(self, folder: Path, max_bytes: int, longest_bytes: int) -> None:
-        """`max_bytes` limits all files (0: nothing is stored), and `longest_bytes` one conversation."""
+        """Limit all files to `max_bytes` (0: nothing is stored), and one conversation to `longest_bytes`."""
         self._folder = folder
         self._max_bytes = max_bytes
         self._longest_bytes = longest_bytes

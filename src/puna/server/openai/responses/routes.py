@@ -44,7 +44,7 @@ def routes(backend: Service) -> list[Route]:
         """Answer a conversation, and store the response so that later requests can continue from it."""
         given = input_items(body.input)
         new, before = await asyncio.to_thread(_conversation, kept, body, given)
-        todo = one_job(await job(backend, body.asked([*before, *new])))
+        todo = one_job(await job(backend, body.spec([*before, *new])))
         answering = _Answering(backend, kept, body, new, todo)
         if body.stream:
             return StreamReply(await started(answering.events()), SSE, openai_error_event)
@@ -53,7 +53,7 @@ def routes(backend: Service) -> list[Route]:
     async def count(body: ResponsesRequest) -> Response:
         """Count the tokens of a request."""
         new, before = await asyncio.to_thread(_conversation, kept, body, input_items(body.input))
-        todo = one_job(await job(backend, body.asked([*before, *new])))
+        todo = one_job(await job(backend, body.spec([*before, *new])))
         prompt = await backend.render(todo.order, todo.requests[0])
         return json_reply(CountedInput("response.input_tokens", len(prompt.tokens)))
 

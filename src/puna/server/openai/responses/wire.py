@@ -242,7 +242,7 @@ class ResponsesRequest(OwnFields, ChatFields, SamplingFields):
     def logprobs(self) -> bool:
         return LOGPROBS in self.include or self.top_logprobs > 0
 
-    def asked(self, items: Sequence[Item]) -> GenerationSpec:
+    def spec(self, items: Sequence[Item]) -> GenerationSpec:
         """Return the generation request for a conversation. Raises RequestError, UnavailableError."""
         for name in ("background", "conversation", "prompt"):
             if getattr(self, name):
