@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable
 
 import pytest
 
-from puna.server.jobs.service import merged
+from puna.server.jobs.service import merge
 from tests.waiting import PATIENCE_S
 
 
@@ -42,7 +42,7 @@ def test_all_items_come_each_stream_in_its_order(names: str) -> None:
     async def scenario() -> None:
         source = Source()
         source.go_on.set()
-        found = [item async for item in merged([source.stream(name) for name in names])]
+        found = [item async for item in merge([source.stream(name) for name in names])]
         assert sorted(found) == [f"{name}{number}" for name in names for number in range(3)]
         for name in names:
             assert [item for item in found if item[0] == name] == [f"{name}{number}" for number in range(3)]
@@ -54,7 +54,7 @@ def test_all_items_come_each_stream_in_its_order(names: str) -> None:
 def test_they_run_at_the_same_time() -> None:
     async def scenario() -> None:
         source = Source()
-        items = merged([source.stream("a", 1), source.stream("b", 1)])
+        items = merge([source.stream("a", 1), source.stream("b", 1)])
         assert {await anext(items), await anext(items)} == {"a0", "b0"}  # though neither has ended
         await items.aclose()
 
@@ -65,7 +65,7 @@ def test_they_run_at_the_same_time() -> None:
 def test_closing_it_closes_them(names: str) -> None:
     async def scenario() -> None:
         source = Source()
-        items = merged([source.stream(name) for name in names])
+        items = merge([source.stream(name) for name in names])
         for _ in names:
             await anext(items)
         await items.aclose()
@@ -77,7 +77,7 @@ def test_closing_it_closes_them(names: str) -> None:
 def test_cancelling_who_waits_closes_them() -> None:
     async def scenario() -> None:
         source = Source()
-        items = merged([source.stream("a", 0), source.stream("b", 0)])
+        items = merge([source.stream("a", 0), source.stream("b", 0)])
         waiting = asyncio.create_task(anext(items))  # type: ignore[arg-type]
         await asyncio.sleep(0.01)
         waiting.cancel()
@@ -91,7 +91,7 @@ def test_cancelling_who_waits_closes_them() -> None:
 def test_an_error_of_one_closes_the_others() -> None:
     async def scenario() -> None:
         source = Source()
-        items = merged([source.stream("a", 1), source.failing()])
+        items = merge([source.stream("a", 1), source.failing()])
         with pytest.raises(ValueError, match="no more"):
             async for _ in items:
                 pass

@@ -17,7 +17,7 @@ from puna.protocol import Embed, Embedded
 from puna.server.http.bodies import MAX_INPUTS, Name
 from puna.server.jobs.own_fields import AdapterFields
 from puna.server.jobs.service import LoadRequest, Service, warnings
-from puna.server.jobs.turns import parsing
+from puna.server.jobs.turns import run_parser
 from puna.store import StoredModel
 
 
@@ -58,7 +58,7 @@ async def embed(backend: Service, order: LoadRequest, request: Embed) -> Vectors
     inputs = request.inputs
     if request.query is None and order.model.template:
         author = Author.of(order.model)
-        inputs = await parsing(lambda: author.framed(request.inputs))
+        inputs = await run_parser(lambda: author.framed(request.inputs))
     with (
         backend.metrics.observation(order.model.name, order.arrived_ns) as observation,
         backend.requests.running(order.model.name, order.arrived_ns) as running,

@@ -21,7 +21,7 @@ from puna.options import THINK_LEVELS
 from puna.protocol import Generate, Prompt
 from puna.server.jobs.images import check_remote, fetched
 from puna.server.jobs.service import LoadRequest, Service, template_errors
-from puna.server.jobs.turns import parsing
+from puna.server.jobs.turns import run_parser
 from puna.server.settings import keep_alive_s
 from puna.store import StoredModel
 from puna.vision.limits import image_limits
@@ -183,5 +183,5 @@ def one_job(todo: Job | Preload | Unload) -> Job:
 async def _capabilities(author: Author, template: str) -> tuple[str, ...]:
     with template_errors(requested=bool(template)):
         if not author.is_parsed():
-            await parsing(lambda: author.capabilities)
+            await run_parser(lambda: author.capabilities)
         return author.capabilities

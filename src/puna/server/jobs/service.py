@@ -22,14 +22,14 @@ from puna.server.fleet.resident import LoadPlan, Runner
 from puna.server.http.connections import caller
 from puna.server.http.logs import facts
 from puna.server.jobs.running import Progress, RunnerLease, Running, RunningRequests
-from puna.server.jobs.turns import WorkSlots, in_own_thread
+from puna.server.jobs.turns import WorkSlots, run_in_thread
 from puna.server.metrics import Metrics, Observation
 from puna.server.settings import Settings
 from puna.store import Store, StoredModel
 
 T = TypeVar("T")
 
-#: Maximum items of merged streams that wait to be read.
+#: Maximum items of merge streams that wait to be read.
 _AHEAD = 64
 #: Pulls and pushes that run at the same time: in all, of one client, and with one registry. Others wait.
 _TRANSFERS = 32
@@ -135,7 +135,7 @@ class Service:
         If the client leaves, the work is still done, and keeps its place until then.
         """
         await self._store_work.acquire()
-        working = in_own_thread(work)
+        working = run_in_thread(work)
         working.add_done_callback(lambda _: self._store_work.release())
         return await asyncio.shield(working)
 
@@ -248,7 +248,7 @@ class Service:
                     for request, number in zip(requests, first, strict=False)
                 ]
                 with _template_errors(order, *requests):
-                    async with contextlib.aclosing(merged(answers)) as parts:
+                    async with contextlib.aclosing(merge(answers)) as parts:
                         async for part in parts:
                             yield part
 
@@ -337,7 +337,7 @@ class _Answers:
         )
 
 
-async def merged(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
+async def merge(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
     """Yield the items of all `streams`, which run at the same time; an error in one ends all.
 
     They run ahead of the reader by at most `_AHEAD` items. Closing this generator, or cancelling the task in

@@ -15,7 +15,7 @@ from puna.errors import ServerBusyError
 T = TypeVar("T")
 
 
-def in_own_thread(work: Callable[[], T]) -> asyncio.Future[T]:
+def run_in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
     """Start `work` in a thread, and return the future of its result.
 
     The thread does not keep the process from ending.
@@ -45,7 +45,7 @@ def in_own_thread(work: Callable[[], T]) -> asyncio.Future[T]:
 _parser = ThreadPoolExecutor(1, thread_name_prefix="puna-parser")
 
 
-async def parsing(work: Callable[[], T]) -> T:
+async def run_parser(work: Callable[[], T]) -> T:
     """Return the result of `work`, which parses templates, from the parser's thread."""
     return await asyncio.get_running_loop().run_in_executor(_parser, work)
 
@@ -53,28 +53,28 @@ async def parsing(work: Callable[[], T]) -> T:
 class WorkSlot:
     """A slot for work, or a place in the queue for one, until `leave`."""
 
-    def __init__(self, turns: WorkSlots, client: str, kind: str) -> None:
+    def __init__(self, slots: WorkSlots, client: str, kind: str) -> None:
         self.client = client
         self.kind = kind
-        self.has_come = False
-        self._turns = turns
+        self.is_granted = False
+        self._slots = slots
         self._changed = asyncio.Event()
 
     async def waiting(self) -> AsyncIterator[int]:
-        """Yield the number of slots ahead, whenever it changes, until this one's turn has come."""
+        """Yield the number of slots ahead, whenever it changes, until this one is granted."""
         reported = -1
-        while not self.has_come:
-            ahead = self._turns.ahead_of(self)
+        while not self.is_granted:
+            ahead = self._slots.ahead_of(self)
             if ahead != reported:
                 reported = ahead
                 yield ahead
-                continue  # the turn may have come meanwhile
+                continue  # the slot may have been granted meanwhile
             self._changed.clear()
             await self._changed.wait()
 
     def leave(self) -> None:
         """Give up the slot or the place in the queue."""
-        self._turns.remove(self)
+        self._slots.remove(self)
 
     def notify(self) -> None:
         self._changed.set()
@@ -97,41 +97,41 @@ class WorkSlots:
 
     def enter(self, client: str, kind: str = "") -> WorkSlot:
         """Return a slot for work of one `kind` of `client`. Raises ServerBusyError if too many wait."""
-        turn = WorkSlot(self, client, kind)
-        self._queue.append(turn)
+        slot = WorkSlot(self, client, kind)
+        self._queue.append(slot)
         self._advance()
-        if not turn.has_come and len(self._queue) > self._longest_queue:
-            self._queue.remove(turn)
+        if not slot.is_granted and len(self._queue) > self._longest_queue:
+            self._queue.remove(slot)
             raise ServerBusyError("server busy, please try again.  maximum pending requests exceeded")
-        return turn
+        return slot
 
-    def ahead_of(self, turn: WorkSlot) -> int:
-        """Return how many slots are in use or ahead in the queue of `turn`, which waits."""
-        return len(self._working) + self._queue.index(turn)
+    def ahead_of(self, slot: WorkSlot) -> int:
+        """Return how many slots are in use, or ahead of `slot` in the queue."""
+        return len(self._working) + self._queue.index(slot)
 
-    def remove(self, turn: WorkSlot) -> None:
-        for turns in (self._working, self._queue):
-            if turn in turns:
-                turns.remove(turn)
+    def remove(self, slot: WorkSlot) -> None:
+        for slots in (self._working, self._queue):
+            if slot in slots:
+                slots.remove(slot)
         self._advance()
 
     def _advance(self) -> None:
-        """Give free slots to those whose turn it is."""
+        """Grant free slots to those whose turn it is."""
         while len(self._working) < self._places:
-            able = [turn for turn in self._queue if self._may_come(turn)]
+            able = [slot for slot in self._queue if self._is_allowed(slot)]
             if not able:
                 break
-            turn = min(able, key=lambda turn: self._places_of(turn.client))  # the first of several
-            self._queue.remove(turn)
-            self._working.append(turn)
-            turn.has_come = True
-            turn.notify()
-        for turn in self._queue:
-            turn.notify()
+            slot = min(able, key=lambda slot: self._places_of(slot.client))  # the first of several
+            self._queue.remove(slot)
+            self._working.append(slot)
+            slot.is_granted = True
+            slot.notify()
+        for slot in self._queue:
+            slot.notify()
 
-    def _may_come(self, turn: WorkSlot) -> bool:
-        of_kind = sum(other.kind == turn.kind for other in self._working)
-        return of_kind < self._of_kind and self._places_of(turn.client) < self._of_client
+    def _is_allowed(self, slot: WorkSlot) -> bool:
+        of_kind = sum(other.kind == slot.kind for other in self._working)
+        return of_kind < self._of_kind and self._places_of(slot.client) < self._of_client
 
     def _places_of(self, client: str) -> int:
         return sum(other.client == client for other in self._working)

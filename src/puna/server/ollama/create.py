@@ -23,7 +23,7 @@ from puna.server.http.bodies import NOTHING, body_route, route
 from puna.server.http.connections import caller
 from puna.server.http.replies import NDJSON, empty
 from puna.server.jobs.service import Service
-from puna.server.jobs.turns import in_own_thread, parsing
+from puna.server.jobs.turns import run_in_thread, run_parser
 from puna.server.ollama.transfers import progress_reply, pulling
 from puna.server.ollama.wire import CreateRequest
 from puna.store import ModelName, ModelSpec, normalize_digest
@@ -60,7 +60,7 @@ _NO_DIGEST = "0000000000000000000"
 def routes(backend: Service) -> list[Route]:
     async def create(body: CreateRequest) -> ASGIApp:
         """Create a model from another model or from uploaded files."""
-        spec = await parsing(lambda: _spec(backend, body))
+        spec = await run_parser(lambda: _spec(backend, body))
         statuses = _create(backend, body.wanted, spec, body.ignored)
         return await progress_reply(statuses, body.stream)
 
@@ -154,7 +154,7 @@ async def _made(backend: Service, name: str, spec: ModelSpec) -> AsyncGenerator[
     finally:
         turn.leave()
         if spent:
-            in_own_thread(lambda: backend.store.drop_unused(spent))
+            run_in_thread(lambda: backend.store.drop_unused(spent))
 
 
 async def _assembled(backend: Service, name: str, spec: ModelSpec) -> AsyncGenerator[dict[str, Any], None]:

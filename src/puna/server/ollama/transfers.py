@@ -21,7 +21,7 @@ from puna.server.http.bodies import body_route
 from puna.server.http.connections import caller
 from puna.server.http.replies import NDJSON, StreamReply, json_lines, json_reply, native_error_line, started
 from puna.server.jobs.service import Service
-from puna.server.jobs.turns import in_own_thread
+from puna.server.jobs.turns import run_in_thread
 from puna.server.ollama.wire import TransferRequest
 from puna.store import ModelName
 
@@ -94,14 +94,13 @@ async def _followed(backend: Service, name: str, work: _Work) -> AsyncGenerator[
     try:
         async for ahead in turn.waiting():
             yield TransferProgress(f"waiting for {ahead} other {'transfer' if ahead == 1 else 'transfers'}")
-        working: asyncio.Future[object] = in_own_thread(lambda: work(report, cancelled))
+        working: asyncio.Future[object] = run_in_thread(lambda: work(report, cancelled))
     except BaseException:
         turn.leave()
         raise
     working.add_done_callback(_log_failure)
-    working.add_done_callback(
-        lambda _: turn.leave()
-    )  # only now: a thread whose client has left still uses its slot
+    # A thread whose client has left still uses its slot.
+    working.add_done_callback(lambda _: turn.leave())
     working.add_done_callback(lambda _: news.set())
     try:
         while not working.done() or steps:

@@ -156,7 +156,7 @@ def test_every_item_has_an_id_and_a_reference_is_what_it_refers_to() -> None:
         ("hi", {"truncation": "some"}, "truncation must be"),
         ("hi", {"max_output_tokens": 0}, "max_output_tokens must be at least 1"),
         ("hi", {"tool_choice": "required"}, "the request has no tools"),
-        ("hi", {"tools": [TOOL], "tool_choice": {"type": "function", "name": "x"}}, "not one of the request's"),
+        ("hi", {"tools": [TOOL], "tool_choice": {"type": "function", "name": "x"}}, "not one of"),
         ("hi", {"tools": [TOOL], "tool_choice": {"type": "web_search"}}, "tool_choice must be"),
         ("hi", {"text": {"format": {"type": "xml"}}}, "text.format.type must be"),
     ],
