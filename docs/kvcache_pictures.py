@@ -11,14 +11,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from puna.batch import Batch
-from puna.errors import CacheFullError
 from puna.kvcache.cache import Cache
 from puna.kvcache.causal import CausalCache, KVShape
 from puna.kvcache.contents import picture
-from puna.kvcache.encoder import EncoderCache
 from puna.kvcache.recurrent import RecurrentCache
-from puna.kvcache.windows import ChunkedCache, SlidingCache
-from puna.kvcache.wrapper import WrapperCache
+from puna.kvcache.windows import SlidingCache
 from puna.ops import Array, default_backend
 
 ONE = KVShape(1, 1, 1)
@@ -27,31 +24,27 @@ Step = tuple[str, Callable[[], object]]
 
 
 def keep(layer: int, keys: Array, offset: int) -> None:
-    """No rotation: only where cells lie is shown."""
+    """Rotate nothing: only where cells lie is shown."""
 
 
-def batch(cache: Cache, sequences: str, images: Sequence[tuple[int, int]] = ()) -> Batch:
-    """The next input of each of `sequences`, rows of one being adjacent; `images` are (row, entries)."""
+def batch(cache: Cache, sequences: str) -> Batch:
+    """Return a batch of the next input of each of `sequences`."""
     owners = [ord(name) - ord("A") for name in sequences]
     lengths = {owner: cache.length(owner) for owner in owners}
     positions = []
     for owner in owners:
         positions.append(lengths[owner])
         lengths[owner] += 1
-    made = Batch.of([0] * len(owners), positions, owners, [])
-    made.payloads = list(images)
-    return made
+    return Batch.of([0] * len(owners), positions, owners, [])
 
 
-def store(cache: Cache, sequences: str, images: Sequence[tuple[int, int]] = ()) -> None:
-    """A forward pass, as far as bookkeeping goes."""
-    cache.start_forward(batch(cache, sequences, images))
+def store(cache: Cache, sequences: str) -> None:
+    """Begin a forward pass, which places its inputs."""
+    cache.start_forward(batch(cache, sequences))
 
 
 def draw(cache: Cache, count: int) -> None:
     for contents in cache.contents():
-        if isinstance(cache, WrapperCache):
-            print(f"    {contents.kind}:")
         print("\n".join(f"    {line}".rstrip() for line in picture(contents, count, 80)))
 
 
@@ -66,7 +59,7 @@ def show(title: str, cache: Cache, *steps: Step, count: int = 12) -> None:
 
 
 def show_sight(title: str, cache: CausalCache, sequences: str, spans: Sequence[tuple[int, int]] = ()) -> None:
-    """Which positions each row of a batch sees, by the lists that attention is given."""
+    """Print the positions that each row of a batch sees, by the lists that attention is given."""
     rows = batch(cache, sequences)
     rows.spans = list(spans)
     cache.start_forward(rows)
@@ -82,7 +75,7 @@ def show_sight(title: str, cache: CausalCache, sequences: str, spans: Sequence[t
 
 
 def causal() -> CausalCache:
-    """Two sequences that were generated together."""
+    """Return a cache of two sequences that were generated together."""
     cache = CausalCache(OPS, [ONE], sequences=3, context=12, capacity=12, shift=keep)
     for _ in range(4):
         store(cache, "AB")
@@ -113,35 +106,17 @@ def show_sharing() -> None:
         ("one more of each", lambda: store(cache, "AC")),
         ("remove(C, 0, 1): C gets copies of what it would have to rotate", lambda: cache.remove(2, 0, 1)),
         ("remove(A, 3)", lambda: cache.remove(0, 3)),
-        ("save(A), and what was saved restored as B", lambda: cache.plan_restore(1, cache.save(0))()),
     )
 
 
 def show_windows() -> None:
-    how = {"sequences": 1, "context": 64, "capacity": 12}
-    cache = SlidingCache(OPS, [ONE], window=3, **how)
+    cache = SlidingCache(OPS, [ONE], window=3, sequences=1, context=64, capacity=12)
     store(cache, "AAAAAA")
     show(
         "A window of 3, six inputs in one pass",
         cache,
         ("the next one: three are kept, two of which it sees", lambda: store(cache, "A")),
         ("and the next", lambda: store(cache, "A")),
-    )
-    longer = SlidingCache(OPS, [ONE], window=3, keep=5, **how)
-    store(longer, "AAAAAAAA")
-    show(
-        "The same window with a memory of 5, eight inputs in one pass",
-        longer,
-        ("the next one: five are kept, two of which it sees", lambda: store(longer, "A")),
-        ("remove(A, 6), which resume_point(A, 6) says can be done", lambda: longer.remove(0, 6)),
-        ("another input goes on there", lambda: store(longer, "A")),
-    )
-    chunked = ChunkedCache(OPS, [ONE], chunk=4, keep=1, **how)
-    store(chunked, "AAAAAAA")
-    show(
-        "Chunks of 4 with a memory of 1, seven inputs in one pass",
-        chunked,
-        ("the next one: the first chunk is of no use any more", lambda: store(chunked, "A")),
     )
 
 
@@ -150,25 +125,6 @@ def show_sights() -> None:
     show_sight("What six rows see of each other", CausalCache(OPS, [ONE], **how), "AAAAAA")
     span = "Rows 1 to 3 are an image: it is seen whole by its own rows"
     show_sight(span, CausalCache(OPS, [ONE], **how), "AAAAAA", [(1, 4)])
-    show_sight("A window of 3", SlidingCache(OPS, [ONE], window=3, **how), "AAAAAA")
-    both = "A window of 3 and the image: what either shows is seen"
-    show_sight(both, SlidingCache(OPS, [ONE], window=3, **how), "AAAAAA", [(1, 4)])
-    show_sight("Chunks of 4", ChunkedCache(OPS, [ONE], chunk=4, **how), "AAAAAA")
-
-
-def show_encoder() -> None:
-    cache = EncoderCache(OPS, {0: ONE}, sequences=2, longest=6, entries=int)
-    store(cache, "AAAAAB", [(1, 2), (4, 3), (5, 2)])
-    show(
-        "Images of two, three and two entries at positions 1 and 4 of A and 0 of B",
-        cache,
-        (
-            "remove(A, 0, 1): images move with their position, nothing is rotated",
-            lambda: cache.remove(0, 0, 1),
-        ),
-        ("remove(A, 3): an image goes with its position", lambda: cache.remove(0, 3)),
-        ("remove(B, 1): B's image, at position 0, stays", lambda: cache.remove(1, 1)),
-    )
 
 
 def show_recurrent() -> None:
@@ -187,30 +143,6 @@ def show_recurrent() -> None:
         ("one input of B", lambda: store(cache, "B")),
         ("remove(A, 19): A is taken back to before the prompt's last input", lambda: cache.remove(0, 19)),
         count=10,
-    )
-
-
-def show_wrapper() -> None:
-    how = {"sequences": 2, "context": 12}
-    cache = WrapperCache(
-        SlidingCache(OPS, {0: ONE}, window=2, **how), CausalCache(OPS, {1: ONE}, capacity=6, **how)
-    )
-    store(cache, "AAA")
-
-    def fail() -> None:
-        try:
-            store(cache, "AABB")
-        except CacheFullError:
-            return
-        raise AssertionError("there should have been no room")
-
-    show(
-        "A wrapper of a window of 2 and a causal cache of 6 cells",
-        cache,
-        ("two inputs of A", lambda: store(cache, "AA")),
-        ("four inputs, for which the causal one has no room: both are as before", fail),
-        ("remove(A, 4): done by both", lambda: cache.remove(0, 4)),
-        count=6,
     )
 
 
@@ -236,9 +168,7 @@ def main() -> None:
     show_sharing()
     show_windows()
     show_sights()
-    show_encoder()
     show_recurrent()
-    show_wrapper()
     show_growth()
 
 

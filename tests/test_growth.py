@@ -1,4 +1,4 @@
-"""What reads text of strangers takes time in proportion to it, whatever it says."""
+"""Parsers of untrusted text take time proportional to its length, whatever it contains."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from puna.store.modelfile import quoted
 from puna.tokenizer.patterns import BY_NAME, DEFAULT, LINES, Digits, splitter
 from tests.work import calls, proportional
 
-#: One of each kind of character that patterns tell apart, and pairs they treat in a special way.
+#: One character of each kind that the patterns distinguish, and pairs that they treat specially.
 UNITS = [
     "a", "A", "Aa", "1", " ", "\n", "\r\n", "\t", " \n", "\n ", "a ", " a", "'s", "'S", "'", "!", " !", "!\n",
     "<|", ",", "/", "_", "\u00a0", "\u2028", "\x1c", "\u6f22", "\u3042", "\uac00", "\u0627", "\u01c5",
@@ -51,13 +51,13 @@ STEPS = {str(step): step for pre in (*BY_NAME.values(), DEFAULT, LINES) for step
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("step", STEPS.values(), ids=range(len(STEPS)))
-def test_every_step_of_every_pre_tokenizer(step: str | Digits, every: bool) -> None:
-    """Every unit with every end; of a sample, with one of them each."""
+def test_every_step_of_every_pre_tokenizer_takes_linear_time(step: str | Digits, every: bool) -> None:
+    """Try every unit with every ending, or in the sample with one ending each."""
     split = splitter(step)
     for number, unit in enumerate(UNITS):
         for end in ENDS if every else [ENDS[number % len(ENDS)]]:
             assert proportional(_splitting(split, unit, end), 1 << 11, 1 << 11), (
-                f"{step}: {unit!r} again and again, then {end!r}"
+                f"{step}: {unit!r} repeated, then {end!r}"
             )
 
 
@@ -65,7 +65,7 @@ def _splitting(split: Callable[[str], list[str]], unit: str, end: str) -> Callab
     return lambda size: partial(split, unit * size + end)
 
 
-#: Copying what was read so far is only seen when there is much of it.
+#: Long, because repeated copying of what was read so far shows only when there is much to copy.
 LINE = "x" * 1000
 
 
@@ -112,7 +112,7 @@ def tool_turns(count: int) -> bytes:
 
 
 def called_and_answered(count: int) -> list[dict[str, Any]]:
-    """A message with many calls, and their results."""
+    """Return a message with many tool calls, followed by their results."""
     calls: list[dict[str, Any]] = [{"id": f"call {i}", "function": {"name": "f"}} for i in range(count)]
     results = [{"role": "tool", "content": "", "tool_call_id": call["id"]} for call in calls]
     return [{"role": "assistant", "content": "", "tool_calls": calls}, *results]
@@ -207,15 +207,15 @@ READERS: dict[str, Callable[[int], Callable[[], Any]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
-def test_every_reader(read: Callable[[int], Callable[[], Any]]) -> None:
+def test_every_parser_takes_linear_time(read: Callable[[int], Callable[[], Any]]) -> None:
     assert proportional(lambda size: _ignoring_errors(read(size)))
 
 
 @pytest.mark.parametrize("stop", [["a" * (LONGEST_STOPS - 1) + "b"], [f"a{i:062}" for i in range(MAX_STOPS)]])
-def test_the_work_for_a_token_does_not_depend_on_the_stop_strings(stop: list[str]) -> None:
+def test_work_per_token_does_not_depend_on_the_stop_strings(stop: list[str]) -> None:
     def answer(stop: list[str]) -> int:
         stream = TextStream(stop)
-        stream.feed(TokenText(0, b"a"))  # what is made only once does not count
+        stream.feed(TokenText(0, b"a"))  # do not count one-time setup
         return calls(lambda: [stream.feed(TokenText(i, b"a")) for i in range(5000)]).total()
 
     assert answer(Options.merge({"stop": stop}).stop or []) < 1.5 * answer(["b"])  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Fair turns between clients, and the order and cancelling of work in the queue of the renderer."""
+"""Fair turns between clients, and the order and cancellation of work that waits for the renderer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from puna.turns import ClientRotation, RenderQueue, Turn
 
 PATIENCE_S = 60
 
-#: A client's sequence, whether it first withdraws its waiting ones, and how many are served afterwards.
+#: A client's new sequence, whether it first withdraws its waiting ones, and how many are served afterwards.
 ARRIVALS = st.lists(
     st.tuples(st.sampled_from("abcd"), st.sampled_from([False, False, False, True]), st.integers(0, 3)),
     min_size=1,
@@ -27,13 +27,13 @@ ARRIVALS = st.lists(
 
 @given(ARRIVALS)
 @settings(max_examples=200)
-def test_next_sequence_of_a_client_waits_for_at_most_one_of_each_other_client(
+def test_next_sequence_waits_for_at_most_one_of_each_other_client(
     arrivals: list[tuple[str, bool, int]],
 ) -> None:
     turns = ClientRotation()
     waiting: list[tuple[Turn, int, str]] = []
     served: list[int] = []
-    ahead: dict[int, dict[int, str]] = {}  # what waited before the only sequence of a client
+    ahead: dict[int, dict[int, str]] = {}  # sequences waiting ahead of a client's only one
 
     def serve() -> None:
         turn, number, client = waiting.pop(0)
@@ -75,7 +75,7 @@ def test_departed_clients_are_forgotten() -> None:
 
 
 class World:
-    """Turns, one of which can be held up, and the results of the others."""
+    """A queue in which one turn can be held up, and the results of the others."""
 
     def __init__(self) -> None:
         self.cancelled: list[int] = []
@@ -93,7 +93,7 @@ class World:
         )
 
     def hold(self, request_id: int = 99) -> None:
-        """Until `go_on`, nobody else has a turn."""
+        """Take a turn that lasts until `go_on`, so that no other begins."""
 
         def work() -> None:
             self.began.set()

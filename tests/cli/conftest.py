@@ -1,4 +1,4 @@
-"""A separate server for the command line, started the way the command line starts one."""
+"""A server for these tests, started by the command line itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def shell(tmp_path_factory: pytest.TempPathFactory, tiny_gguf: Path) -> Iterator[Shell]:
-    """A running server with the model `tiny`."""
+    """Return a shell whose server runs and has the model `tiny`."""
     shell = Shell(tmp_path_factory.mktemp("home"), free_port())
     made = shell.run("create", "tiny", "-f", "-", stdin=f"FROM {tiny_gguf}")
     started = re.search(r"process (\d+)", made.stderr)

@@ -13,7 +13,7 @@ from puna.hosts import Host, parse_host
 
 
 class EndlessServer(ThreadingHTTPServer):
-    """Serves the part of the API that a chat needs; the model counts as loaded when `loaded` is set."""
+    """A server of the part of the API a chat needs; its model is loaded while `loaded` is set."""
 
     daemon_threads = True
 
@@ -21,9 +21,9 @@ class EndlessServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.loaded = threading.Event()
         self.loaded.set()
-        self.read = threading.Event()  # the prompt of whom wants to hear of it
+        self.read = threading.Event()  # the prompt is read, for requests that want progress
         self.read.set()
-        self.asked = threading.Event()  # somebody waits for an answer
+        self.asked = threading.Event()  # a request has arrived
         self.abandoned = threading.Semaphore(0)  # released for every request whose client disconnected
 
     @property
@@ -31,7 +31,7 @@ class EndlessServer(ThreadingHTTPServer):
         return parse_host(f"127.0.0.1:{self.server_port}")
 
     def handle_error(self, *_: object) -> None:
-        """Print nothing: clients are meant to disconnect here."""
+        """Print nothing: clients disconnect on purpose."""
 
 
 class _Handler(BaseHTTPRequestHandler):

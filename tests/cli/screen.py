@@ -1,4 +1,4 @@
-"""A terminal's screen, limited to what word wrap uses."""
+"""A terminal's screen, limited to the control codes of word wrap."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 
 def screen_lines(output: str) -> list[str]:
-    """The lines a terminal shows after `output`: text, newlines, cursor left, and erase to end of line."""
+    """Return the lines a terminal shows after `output`: text, newlines, cursor left, erase to end of line."""
     lines: list[str] = [""]
     column = 0
     for move, erase, character in re.findall(r"\x1b\[(\d+)D|(\x1b\[K)|(.|\n)", output):

@@ -1,4 +1,4 @@
-"""Runs `puna` commands as from a shell."""
+"""`puna` commands run as from a shell."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests import commands
 
 @dataclass(frozen=True)
 class Shell:
-    """Runs `puna` commands in an isolated environment."""
+    """An isolated environment to run `puna` commands in."""
 
     home: Path
     port: int
-    server: int = 0  # process id, once one runs
+    server: int = 0  # its process id, once it runs
 
     @property
     def env(self) -> dict[str, str]:
@@ -35,7 +35,7 @@ class Shell:
         }
 
     def runners(self) -> list[psutil.Process]:
-        """The processes of the server's models."""
+        """Return the processes of the server's models."""
         return psutil.Process(self.server).children()
 
     def run(
@@ -44,7 +44,7 @@ class Shell:
         return commands.run(*words, env=self.env | settings, stdin=stdin, cwd=cwd)
 
     def out(self, *words: str, stdin: str | bytes = b"", cwd: Path | None = None) -> str:
-        """Standard output of a command that must succeed."""
+        """Run a command that must succeed and return its standard output."""
         done = self.run(*words, stdin=stdin, cwd=cwd)
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -1,4 +1,4 @@
-"""The HTTP client against replies that a healthy server does not send."""
+"""The HTTP client and replies that no healthy server sends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from puna.cli.client import Client
 from puna.errors import ConnectionFailedError, ServerError
 from puna.hosts import Host, parse_host
 
-#: Path -> status and body. A body that is cut short announces more than it brings.
+#: Path -> status and body. The truncated body announces more bytes than it sends.
 ANSWERS: dict[str, tuple[int, bytes]] = {
     "/error": (400, b'{"error":"option \\"top_p\\" is wrong"}'),
     "/openai": (404, b'{"error":{"message":"no such model","type":"not_found"}}'),
@@ -78,7 +78,7 @@ def test_a_reply_that_is_not_an_object_is_an_error(host: Host) -> None:
 
 
 @pytest.mark.parametrize(("path", "status"), [("/proxy", "502 Bad Gateway"), ("/page", "200 OK")])
-def test_a_page_is_not_shown_but_who_sent_it(host: Host, path: str, status: str) -> None:
+def test_error_names_the_server_instead_of_showing_its_page(host: Host, path: str, status: str) -> None:
     with Client(host) as client:
         for call in (client.post, lambda where, body: list(client.stream(where, body))):
             with pytest.raises(ConnectionFailedError) as caught:

@@ -82,7 +82,7 @@ def test_create_from_a_folder_with_a_model_needs_no_modelfile(shell: Shell, tiny
     shell.out("rm", "fromfolder")
 
 
-def test_show_has_sections(shell: Shell) -> None:
+def test_show_prints_its_sections(shell: Shell) -> None:
     text = shell.out("show", "tiny")
     assert text.startswith("  Model\n    architecture        llama\n")
     assert "    context length      256\n" in text
@@ -98,7 +98,7 @@ def test_show_has_sections(shell: Shell) -> None:
     )
 
 
-def test_list_cp_and_rm(shell: Shell) -> None:
+def test_list_cp_and_rm_manage_models(shell: Shell) -> None:
     assert shell.out("cp", "tiny", "Copied") == "copied 'tiny' to 'Copied'\n"
     header, *rows = shell.out("ls", "copi").splitlines()
     assert header.split() == ["NAME", "ID", "SIZE", "MODIFIED"]
@@ -130,7 +130,7 @@ def test_server_errors_are_printed_verbatim(shell: Shell, arguments: tuple[str, 
     assert error in done.stderr
 
 
-def test_what_run_pulls_may_come_without_tls_if_that_is_asked(shell: Shell) -> None:
+def test_run_pulls_without_tls_only_with_insecure(shell: Shell) -> None:
     run = ("run", "http://127.0.0.1:9/team/x", "hello")
     assert "insecure protocol http: add --insecure" in shell.run(*run).stderr
     assert "127.0.0.1 is not a public address" in shell.run(*run, "--insecure").stderr
@@ -188,7 +188,7 @@ def test_stop_unloads_all_models(shell: Shell, tiny_gguf: Path, tmp_path: Path) 
     assert json.loads(shell.out("ps", "--json")) == []
     shell.out("run", "second", "--keepalive", "-1m")
     shell.out("rm", "second")
-    assert json.loads(shell.out("ps", "--json")) == [], "what is removed is unloaded first"
+    assert json.loads(shell.out("ps", "--json")) == [], "a removed model is still loaded"
 
 
 def test_options_without_effect_are_named(shell: Shell) -> None:
@@ -214,7 +214,7 @@ def test_non_ascii_answers_and_prompts_survive_an_ascii_terminal(shell: Shell, t
     shell.out("rm", "accent")
 
 
-def test_a_background_server_is_ended_by_name_of_the_command_that_starts_one(tmp_path: Path) -> None:
+def test_background_server_is_stopped_by_the_command_its_start_message_names(tmp_path: Path) -> None:
     fresh = Shell(tmp_path, free_port())
     nobody = fresh.run("serve", "--stop")
     assert (nobody.returncode, nobody.stdout) == (1, "")
@@ -229,7 +229,7 @@ def test_a_background_server_is_ended_by_name_of_the_command_that_starts_one(tmp
     assert "No server is running" in fresh.run("ps").stderr
 
 
-def test_a_server_where_one_runs_says_that(shell: Shell) -> None:
+def test_second_server_at_the_same_address_is_refused(shell: Shell) -> None:
     second = shell.run("serve")
     assert (second.returncode, second.stdout) == (1, "")
     assert second.stderr.splitlines()[-1].startswith(
@@ -237,7 +237,7 @@ def test_a_server_where_one_runs_says_that(shell: Shell) -> None:
     )
 
 
-def test_serve_listens_where_it_is_told_to(tmp_path: Path) -> None:
+def test_serve_listens_at_the_given_host_and_port(tmp_path: Path) -> None:
     port = free_port()
     with subprocess.Popen(
         [sys.executable, "-m", "puna", "serve", "--host", "localhost", "--port", str(port)],
@@ -251,8 +251,8 @@ def test_serve_listens_where_it_is_told_to(tmp_path: Path) -> None:
 
 
 @contextmanager
-def stranger(status: int) -> Iterator[int]:
-    """The port of a web server of something else."""
+def foreign_server(status: int) -> Iterator[int]:
+    """Yield the port of a web server that is neither Puna nor Ollama."""
 
     class Page(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
@@ -277,8 +277,8 @@ def stranger(status: int) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("status", [200, 404, 502])
-def test_a_server_of_something_else_is_named_as_that(tmp_path: Path, status: int) -> None:
-    with stranger(status) as port:
+def test_foreign_web_server_is_identified(tmp_path: Path, status: int) -> None:
+    with foreign_server(status) as port:
         done = Shell(tmp_path, port).run("run", "tiny", "hello")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(
@@ -287,7 +287,7 @@ def test_a_server_of_something_else_is_named_as_that(tmp_path: Path, status: int
     assert "Unsupported method" not in done.stderr
 
 
-def test_settings_that_cannot_be_read_are_named_where_they_are_seen(tmp_path: Path) -> None:
+def test_unreadable_settings_are_warned_about(tmp_path: Path) -> None:
     fresh = Shell(tmp_path, free_port())
     done = fresh.run("list", PUNA_KEEP_ALIVE="abc")
     fresh.run("serve", "--stop")
@@ -298,7 +298,7 @@ def test_settings_that_cannot_be_read_are_named_where_they_are_seen(tmp_path: Pa
     )
 
 
-def test_a_truncated_prompt_causes_a_warning(shell: Shell) -> None:
+def test_truncated_prompt_is_warned_about(shell: Shell) -> None:
     done = shell.run("run", "tiny", "hello " * 200, "--num-ctx", "64", *GREEDY)
     assert done.returncode == 0, done.stderr
     assert "Warning: the conversation did not fit the context" in done.stderr
@@ -324,7 +324,7 @@ def test_an_embedding_model_prints_the_vector(shell: Shell, tiny_gguf: Path, tmp
     shell.out("rm", "embed")
 
 
-def test_a_model_file_becomes_a_model(shell: Shell, tiny_gguf: Path, tmp_path: Path) -> None:
+def test_model_file_is_added_as_a_model(shell: Shell, tiny_gguf: Path, tmp_path: Path) -> None:
     first = shell.run("run", str(tiny_gguf), "hello", *GREEDY)
     assert first.returncode == 0, first.stderr
     assert "Added Tiny Llama.F32.gguf as model 'tiny-llama.f32'" in first.stderr
@@ -341,7 +341,7 @@ def test_a_model_file_becomes_a_model(shell: Shell, tiny_gguf: Path, tmp_path: P
     assert "which uses the file where it is" in third.stderr
     links = [blob for blob in (shell.home / "models" / "blobs").iterdir() if blob.is_symlink()]
     assert [link.resolve() for link in links] == [other]
-    other.touch()  # what the link was made for may have changed
+    other.touch()  # its content may have changed since the link was made
     fourth = shell.run("run", str(other), "hello", *GREEDY)
     assert (fourth.returncode, fourth.stdout) == (0, third.stdout), fourth.stderr
     shell.out("rm", "tiny-llama.f32", "kept", name[1])
@@ -385,7 +385,7 @@ def test_ctrl_c_stops_an_answer_and_is_not_an_error(shell: Shell) -> None:
         first = process.stdout.read(1)
         process.send_signal(signal.SIGINT)
         rest, errors = process.communicate(timeout=PATIENCE_S)
-        assert server.abandoned.acquire(timeout=PATIENCE_S), "the server works on"
+        assert server.abandoned.acquire(timeout=PATIENCE_S), "the server keeps working"
     assert (process.returncode, errors) == (0, b"")
     assert re.fullmatch(rb"(word )+\n\n", first + rest)
 
@@ -423,14 +423,14 @@ def test_commands_at_the_same_moment_start_one_server(tmp_path: Path) -> None:
     assert len(pids) == 1
 
 
-def documented(program: str, port: str) -> list[list[str]]:
-    """The words of commands in docs/cli.md for a registry on this machine, whose only model is team/model."""
+def documented_commands(program: str, port: str) -> list[list[str]]:
+    """Return the commands of docs/cli.md for a local registry, as words, with its only model team/model."""
     text = (Path(__file__).parents[2] / "docs/cli.md").read_text("utf-8")
     lines = re.findall(rf"^puna ({program} .*localhost:5000/\S+)", text, re.MULTILINE)
     return [line.replace("5000", port).replace("team/mine", "team/model").split() for line in lines]
 
 
-def test_models_go_to_a_registry_on_this_machine_and_come_back_as_documented(
+def test_models_are_pushed_to_a_local_registry_and_pulled_as_documented(
     tiny_gguf: Path, tmp_path: Path
 ) -> None:
     fresh = Shell(tmp_path, free_port())
@@ -439,7 +439,10 @@ def test_models_go_to_a_registry_on_this_machine_and_come_back_as_documented(
         fresh.out("create", "mine", "-f", "-", stdin=f"FROM {tiny_gguf}")  # starts a server without it
         with serving(Receiving()) as target:
             port = target.address.rpartition(":")[2]
-            (copy,), (push,) = documented("cp mine", port), documented("push --insecure", port)
+            (copy,), (push,) = (
+                documented_commands("cp mine", port),
+                documented_commands("push --insecure", port),
+            )
             assert fresh.run(*copy).returncode == 0
             refused = fresh.run(*push)
             assert refused.returncode == 1
@@ -450,7 +453,7 @@ def test_models_go_to_a_registry_on_this_machine_and_come_back_as_documented(
             assert done.returncode == 0, done.stderr
             assert target.manifests
         with serving(Registry(Published.of(tiny_gguf.read_bytes()))) as source:
-            (pull,) = documented("pull --insecure", source.address.rpartition(":")[2])
+            (pull,) = documented_commands("pull --insecure", source.address.rpartition(":")[2])
             done = fresh.run(*pull, **private)
             assert done.returncode == 0, done.stderr
             assert done.stderr.splitlines()[-1] == "success"

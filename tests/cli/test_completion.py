@@ -1,4 +1,4 @@
-"""Completion, by a real shell where there is one."""
+"""Shell completion, run by real shells where installed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 
 def completed(folder: Path, line: str, host: str = "127.0.0.1:9") -> list[str]:
-    """What bash offers for the last word of `line`."""
+    """Return bash's completions of the last word of `line`."""
     program = folder / "puna"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m puna "$@"\n')
     program.chmod(0o755)
@@ -49,14 +49,14 @@ def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed (apt install bash)")
-def test_bash_completes_names_although_a_colon_ends_a_word(tmp_path: Path) -> None:
+def test_bash_completes_model_names_with_a_colon(tmp_path: Path) -> None:
     def told(handler: BaseHTTPRequestHandler) -> bool:
         reply(
             handler, 200, b'{"models": [{"name": "llama3.2:1b"}, {"name": "llama3.2:3b"}, {"name": "q:4b"}]}'
         )
         return True
 
-    with serving(Registry(Published.of(b""), told=told)) as server:
+    with serving(Registry(Published.of(b""), intercept=told)) as server:
         assert completed(tmp_path, "puna run ll", server.address) == ["llama3.2:1b", "llama3.2:3b"]
         assert completed(tmp_path, "puna run llama3.2:", server.address) == ["1b", "3b"]
 
@@ -69,7 +69,7 @@ def test_fish_completes_names(tmp_path: Path) -> None:
 
     (tmp_path / "puna").write_text(f'#!/bin/sh\nexec {sys.executable} -m puna "$@"\n')
     (tmp_path / "puna").chmod(0o755)
-    with serving(Registry(published=Published.of(b""), told=told)) as server:
+    with serving(Registry(published=Published.of(b""), intercept=told)) as server:
         path = {
             "PATH": f"{tmp_path}:{os.environ['PATH']}",
             "HOME": str(tmp_path),
@@ -83,7 +83,7 @@ def test_fish_completes_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_there_is_a_script_for_each_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_completion_prints_a_script_for_each_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", shell]) == 0
     assert f"_PUNA_COMPLETE=complete_{shell}" in capsys.readouterr().out
 

@@ -37,7 +37,7 @@ def test_debug_cache_draws_the_cells_in_use(shell: Shell) -> None:
     )
     assert described
     columns = len(holders.split())
-    assert len(set(holders.split()) - {"."}) <= 2  # perhaps the number of the first cell
+    assert len(set(holders.split()) - {"."}) <= 2  # one may be the number of the first cell
     assert [int(p) for p in positions.split()][:5] == [0, 1, 2, 3, 4]
     assert bool(more) == (int(described[1]) > columns)
     shell.out("stop", "tiny")

@@ -1,4 +1,4 @@
-"""`puna doctor`: the report, without a server and on machines in all kinds of states."""
+"""`puna doctor`: the report without a server, and on machines in various states."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def test_the_report_needs_no_server_and_no_store(
     assert report["settings"]["PUNA_KEEP_ALIVE"] == "tomorrow"
     assert report["problems"][0] == "PUNA_NUM_TREADS is no setting of Puna (did you mean PUNA_NUM_THREADS?)"
     assert report["problems"][1].startswith("PUNA_KEEP_ALIVE=tomorrow: must be a number of seconds")
-    assert not (tmp_path / "models").exists(), "nothing is made"
+    assert not (tmp_path / "models").exists(), "the store was created"
     assert printed.err == ""
 
 
-def test_the_text_has_all_parts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_report_has_every_part(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     names = [line.split()[0] for line in capsys.readouterr().out.split("\n\n")[0].splitlines()]
     assert names == [
@@ -78,14 +78,14 @@ def test_secrets_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def silent_port() -> Iterator[int]:
-    """A port where something listens that never answers."""
+    """Yield a port where a listener never answers."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
         yield listening.getsockname()[1]
 
 
-def test_the_process_at_the_port_is_found(monkeypatch: pytest.MonkeyPatch, silent_port: int) -> None:
+def test_process_listening_at_the_port_is_named(monkeypatch: pytest.MonkeyPatch, silent_port: int) -> None:
     monkeypatch.setenv("PUNA_HOST", f"127.0.0.1:{silent_port}")
     report = doctor.examine()
     assert (report["server"]["name"], report["server"]["process"]) == (None, os.getpid())
@@ -105,12 +105,12 @@ def test_the_process_at_the_port_is_found(monkeypatch: pytest.MonkeyPatch, silen
         ("kernels", GOOD["kernels"] | {"threads": 1}, "1 of 8 cores are used"),
     ],
 )
-def test_what_would_be_faster_is_said(part: str, state: Any, sentence: str) -> None:
+def test_doctor_advises_on_speed(part: str, state: Any, sentence: str) -> None:
     (advice,) = doctor.advice(GOOD | {part: state}, {"PUNA_CPU": "avx2"})
     assert sentence in advice
 
 
-def test_getting_the_kernels_depends_on_the_compiler() -> None:
+def test_advice_on_building_the_kernels_depends_on_the_compiler() -> None:
     broken = GOOD | {"kernels": {"problem": "no module"}}
     (there,) = doctor.advice(broken, {})
     assert "a C++ compiler is there" in there
@@ -119,7 +119,7 @@ def test_getting_the_kernels_depends_on_the_compiler() -> None:
     assert "apt install g++" in missing
 
 
-def test_the_chosen_reference_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_advice_names_a_chosen_reference_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PUNA_OPS", "reference")
     (advice,) = doctor.advice(GOOD, {})
     assert advice.startswith("PUNA_OPS=reference computes with plain numpy")
@@ -135,18 +135,18 @@ def test_the_chosen_reference_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ("packages", {"numpy": None}, "numpy, which Puna needs, is not installed"),
     ],
 )
-def test_what_is_wrong_is_said(part: str, state: Any, sentence: str) -> None:
+def test_doctor_states_each_problem(part: str, state: Any, sentence: str) -> None:
     (problem,) = doctor.problems(GOOD | {part: state})
     assert sentence in problem
 
 
-def test_a_machine_without_problems_is_told_so() -> None:
+def test_report_says_so_when_nothing_is_wrong() -> None:
     assert doctor.as_text(GOOD).endswith(
         "Nothing is wrong, and nothing would make it faster on this machine."
     )
 
 
-def test_the_kernels_are_tried_while_the_rest_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_probed_during_the_other_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     for name in ("_probe", "_settings_problems", "_store", "_server", "_kernels"):
         monkeypatch.setattr(doctor, name, _noting(order, name, getattr(doctor, name)))

@@ -30,7 +30,7 @@ COMMANDS = [name for names in SECTIONS.values() for name in names]
         (["sho"], 'unknown command "sho" for "puna" (did you mean show?)'),
         (["zzz"], 'unknown command "zzz" for "puna"\nUsage: puna [OPTIONS] COMMAND'),
         (["--nope"], "unknown flag: --nope"),
-        (["--install-completion"], "unknown flag: --install-completion"),  # that is `puna completion`
+        (["--install-completion"], "unknown flag: --install-completion"),  # `puna completion` instead
         (["run", "m", "--temp", "1"], "unknown flag: --temp (did you mean --temperature?)"),
         (["run", "m", "--num-contex", "1"], "unknown flag: --num-contex (did you mean --num-ctx?)"),
         (["run", "m", "--max-tokens", "1"], "unknown flag: --max-tokens (did you mean --num-predict?)"),
@@ -78,7 +78,7 @@ def test_errors_go_to_standard_error_with_exit_status_1(
     assert error in printed.err
 
 
-def test_the_options_of_run_are_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_of_run_become_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[RunSettings, list[str]]] = []
     monkeypatch.setattr("puna.cli.run.run_command", lambda settings, words: seen.append((settings, words)))
     given = (
@@ -105,7 +105,7 @@ def test_the_options_of_run_are_its_settings(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("command", ["serve", "start"])
-def test_the_server_may_also_be_started_by_start(
+def test_start_is_another_name_of_serve(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[str] = []
@@ -170,7 +170,7 @@ def test_the_version_needs_no_server(
         ({"version": "0.24.0", "puna": __version__}, ""),
     ],
 )
-def test_a_server_of_another_version_is_named(
+def test_version_warns_about_a_server_of_another_version(
     answer: dict[str, str],
     warning: str,
     capsys: pytest.CaptureFixture[str],
@@ -180,14 +180,14 @@ def test_a_server_of_another_version_is_named(
         reply(handler, 200, json.dumps(answer).encode(), {"content-type": "application/json"})
         return True
 
-    with serving(Registry(Published.of(b""), told=told)) as server:
+    with serving(Registry(Published.of(b""), intercept=told)) as server:
         monkeypatch.setenv("PUNA_HOST", server.address)
         assert main(["version"]) == 0
     expected = f"Warning: {warning.format(f'http://{server.address}')}\n" if warning else ""
     assert capsys.readouterr().err == expected
 
 
-def test_an_unknown_variable_is_warned_of(
+def test_unknown_variable_is_warned_about(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PUNA_MODEL", "/models")
@@ -197,7 +197,7 @@ def test_an_unknown_variable_is_warned_of(
     )
 
 
-def test_what_the_terminal_cannot_express_is_escaped() -> None:
+def test_characters_the_terminal_cannot_encode_are_escaped() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "puna", "show", "modèle", "--nöpe"],
         env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True, check=False,
@@ -261,12 +261,12 @@ for module in pkgutil.walk_packages(puna.cli.__path__, "puna.cli."):
     assert "torch" not in loaded
 
 
-def test_help_imports_nothing_it_does_not_need() -> None:
+def test_help_imports_no_heavy_library() -> None:
     loaded = modules_after("from puna.cli import main\nmain(['run', '--help'])")
     assert not loaded & {"httpx", "rich", "prompt_toolkit", "numpy", "torch", "puna.server", "puna.store"}
 
 
-def test_commands_and_the_server_import_no_library_that_they_do_not_use(
+def test_commands_and_the_server_import_only_libraries_they_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PUNA_HOST", "127.0.0.1:9")

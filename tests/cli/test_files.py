@@ -60,10 +60,10 @@ def test_a_digest_is_cached_until_the_file_changes(tmp_path: Path, monkeypatch: 
     assert create.file_digest(path) == first
     cache, before = tmp_path / "home" / "digests.json", path.stat()
     cache.write_text(cache.read_text().replace(first, "sha256:known"))
-    assert create.file_digest(path) == "sha256:known", "it was read again"
+    assert create.file_digest(path) == "sha256:known", "the file was read again"
 
     def change() -> bool:
-        """Of the same length, and with the same time of its last change, as far as that can be chosen."""
+        """Rewrite the file with the same length and modification time; return whether its ctime advanced."""
         path.write_bytes(b"again")
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
         return path.stat().st_ctime_ns > before.st_ctime_ns

@@ -101,7 +101,7 @@ _UNITS = {"h": 3600 * 10**9, "m": 60 * 10**9, "s": 10**9, "ms": 10**6, "µs": 10
 
 
 @given(st.integers(0, 2**62))
-def test_a_printed_duration_loses_nothing(nanoseconds: int) -> None:
+def test_printed_duration_is_exact(nanoseconds: int) -> None:
     import re
     from fractions import Fraction
 

@@ -1,4 +1,4 @@
-"""Images named in what a user types."""
+"""Images named in a typed message."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from puna.cli.image_paths import take_images
 
-SEES = {"capabilities": ["completion", "vision"]}
+VISION = {"capabilities": ["completion", "vision"]}
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_paths_become_images(
             if mark in typed and mark + "x" not in typed
         )
     ]
-    text, images = take_images(typed.format(*names), "sees", SEES)
+    text, images = take_images(typed.format(*names), "sees", VISION)
     assert [base64.b64decode(image) for image in images] == expected
     assert text == rest.format(*names)
     said = capsys.readouterr()
@@ -53,26 +53,26 @@ def test_paths_become_images(
 
 @pytest.mark.parametrize("ending", ["jpg", "JPEG", "png", "webp", "gif", "bmp"])
 @pytest.mark.parametrize("quote", ["", "'", '"'])
-def test_endings_tell_images(ending: str, quote: str, tmp_path: Path) -> None:
+def test_image_files_are_recognised_by_extension(ending: str, quote: str, tmp_path: Path) -> None:
     path = tmp_path / f"a.{ending}"
     path.write_bytes(b"x")
-    assert take_images(f"Look: {quote}{path}{quote}", "sees", SEES) == (
+    assert take_images(f"Look: {quote}{path}{quote}", "sees", VISION) == (
         "Look:",
         [base64.b64encode(b"x").decode()],
     )
 
 
-def test_a_picture_that_is_not_there_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_image_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     there = tmp_path / "there.png"
     there.write_bytes(b"x")
-    text, images = take_images(f"compare {there} and gone.png", "sees", SEES)
+    text, images = take_images(f"compare {there} and gone.png", "sees", VISION)
     assert (text, len(images)) == ("compare  and gone.png", 1)
     assert "there is no file 'gone.png'" in capsys.readouterr().err
-    take_images("a.png, b.png and c.png", "sees", SEES)
+    take_images("a.png, b.png and c.png", "sees", VISION)
     assert "there is no file 'a.png' (and 2 more)" in capsys.readouterr().err
 
 
-def test_a_model_without_vision_that_is_shown_a_picture_says_so(
+def test_image_for_a_model_without_vision_is_explained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     there = tmp_path / "there.png"
@@ -81,6 +81,6 @@ def test_a_model_without_vision_that_is_shown_a_picture_says_so(
     assert take_images(typed, "blind", {"capabilities": ["completion"]}) == (typed, [])
     assert "model 'blind' takes no images" in " ".join(capsys.readouterr().err.split())
     assert take_images("rename a.png", "blind", {}) == ("rename a.png", [])
-    assert capsys.readouterr().err == "", "what names no file is only a word"
+    assert capsys.readouterr().err == "", "a bare word is not taken for a file"
     take_images("what is in ./gone.png", "blind", {})
     assert "there is no file './gone.png'" in capsys.readouterr().err

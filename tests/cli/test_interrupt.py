@@ -1,4 +1,4 @@
-"""Ctrl-C at every point of an answer's way to the screen."""
+"""Ctrl-C at any point while an answer is received and printed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from puna.cli.settings import RunSettings
 from tests.cli.endless import EndlessServer, endless_server
 
 WORDS = 3
-PLACES = 60  # sampled from the thousands of lines that run for an answer
+PLACES = 60  # sampled from the thousands of lines executed for an answer
 PATIENCE_S = 60.0
 
 
@@ -32,7 +32,7 @@ def server() -> Iterator[EndlessServer]:
 
 
 class CtrlC:
-    """Sends SIGINT at the `at`-th executed line of Python (and at each one up to `until`)."""
+    """A tracer that sends SIGINT at the `at`-th executed line of Python, and at each one up to `until`."""
 
     def __init__(self, at: int, until: int = 0) -> None:
         self.lines = 0
@@ -55,7 +55,7 @@ class CtrlC:
 
 
 def answer(client: Client, ctrl_c: CtrlC, num_predict: int | None) -> str | None:
-    """What an answer of so many words shows; None when it is interrupted before or after its end."""
+    """Print an answer of `num_predict` words and return its text, or None if it was interrupted."""
     settings = RunSettings(model="tiny")
     screen = io.StringIO()
     printer = AnswerPrinter(out=screen)
@@ -64,11 +64,11 @@ def answer(client: Client, ctrl_c: CtrlC, num_predict: int | None) -> str | None
         items = client.stream("/api/chat", body)
         with ctrl_c:
             final = print_stream(client, settings, items, printer)
-    assert screen.getvalue() == printer.content + "\n\n", "the answer is ended once"
+    assert screen.getvalue() == printer.content + "\n\n", "the answer does not end exactly once"
     return None if final is None else printer.content
 
 
-def lines_of_an_answer(server: EndlessServer) -> int:
+def count_lines_of_answer(server: EndlessServer) -> int:
     with Client(server.host) as client:
         counted = CtrlC(at=-1)
         assert answer(client, counted, WORDS) == "word " * WORDS
@@ -77,8 +77,8 @@ def lines_of_an_answer(server: EndlessServer) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("presses", [1, 30])
-def test_ctrl_c_anywhere_leaves_nothing_half_done(server: EndlessServer, presses: int) -> None:
-    lines = lines_of_an_answer(server)
+def test_ctrl_c_at_any_line_leaves_nothing_half_done(server: EndlessServer, presses: int) -> None:
+    lines = count_lines_of_answer(server)
     before = signal.getsignal(signal.SIGINT)
     interrupted = 0
     for at in range(1, lines, max(1, lines // PLACES)):
@@ -86,15 +86,17 @@ def test_ctrl_c_anywhere_leaves_nothing_half_done(server: EndlessServer, presses
             shown = answer(client, CtrlC(at, at + presses - 1), WORDS)
             interrupted += shown is None
             assert shown in (None, "word " * WORDS)
-            # The same client still works: nothing hangs, and no Ctrl-C is pending.
+            # The same client still works: it does not hang, and no Ctrl-C is pending.
             assert answer(client, CtrlC(at=-1), WORDS) == "word " * WORDS
         assert signal.getsignal(signal.SIGINT) is before
     assert interrupted, "no place was hit"
 
 
 @pytest.mark.parametrize("loaded", [True, False])
-def test_ctrl_c_ends_a_blocked_request_and_the_servers_work(server: EndlessServer, loaded: bool) -> None:
-    """The main thread blocks on the network until the signal arrives: no Python code runs."""
+def test_ctrl_c_ends_a_blocked_request_and_its_work_on_the_server(
+    server: EndlessServer, loaded: bool
+) -> None:
+    """The main thread blocks on the network until the signal arrives, so no Python code runs."""
     while server.abandoned.acquire(blocking=False):
         pass
     if not loaded:
@@ -105,7 +107,7 @@ def test_ctrl_c_ends_a_blocked_request_and_the_servers_work(server: EndlessServe
 
     def press() -> None:
         assert server.asked.wait(PATIENCE_S)
-        time.sleep(0.1)  # most often it blocks by then; if not, it must end all the same
+        time.sleep(0.1)  # it usually blocks by then; if not, it must end as well
         signal.pthread_kill(main, signal.SIGINT)
 
     presses = threading.Thread(target=press)
@@ -113,7 +115,7 @@ def test_ctrl_c_ends_a_blocked_request_and_the_servers_work(server: EndlessServe
     try:
         with Client(server.host) as client:
             assert answer(client, CtrlC(at=-1), num_predict=None) is None
-            assert server.abandoned.acquire(timeout=PATIENCE_S), "the server was not told"
+            assert server.abandoned.acquire(timeout=PATIENCE_S), "the server was not notified"
             server.loaded.set()
             assert answer(client, CtrlC(at=-1), WORDS) == "word " * WORDS
     finally:
@@ -121,8 +123,8 @@ def test_ctrl_c_ends_a_blocked_request_and_the_servers_work(server: EndlessServe
         presses.join()
 
 
-def test_ctrl_c_while_an_event_holds_its_lock(server: EndlessServer) -> None:
-    """This once deadlocked the program: the lock stayed taken and was acquired again at the end."""
+def test_ctrl_c_while_an_event_holds_its_lock_does_not_deadlock(server: EndlessServer) -> None:
+    """The lock once stayed taken and was acquired again at the end, a deadlock."""
 
     class InsideEvent(CtrlC):
         def __call__(self, frame: FrameType, event: str, arg: Any) -> CtrlC:

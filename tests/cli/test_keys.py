@@ -1,4 +1,4 @@
-"""`puna key`: what it prints where, and what it refuses."""
+"""`puna key`: its output and the keys it refuses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "keys.json"
 
 
-def test_a_new_key_alone_is_on_standard_output(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_new_key_prints_only_the_key_to_standard_output(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     asked = ["key", "new", "--name", "chat", "--scope", "generate, read", "--rate", "60/min"]
     assert main([*asked, "--concurrency", "4"]) == 0
     told = capsys.readouterr()

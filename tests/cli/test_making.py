@@ -1,4 +1,4 @@
-"""`puna create` of a published model's folder, `puna convert` and `puna quantize`."""
+"""`puna create` from a published model's folder, `puna convert` and `puna quantize`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model in several files, whose chat template has a file of its own."""
+    """Return the folder of a model in several files, with the chat template in its own file."""
     folder = saved(
         tmp_path_factory.mktemp("published") / "Tiny", original(TinyLlama()), max_shard_size="100KB"
     )
@@ -38,8 +38,8 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def said_after(text: str) -> tuple[str, torch.Tensor] | None:
-    """The twenty highest log-probabilities after a word, in order; None if it is best to end there."""
+def log_probabilities_after(text: str) -> tuple[str, torch.Tensor] | None:
+    """Return `text` and the 20 highest log-probabilities after it; None if a special token is likeliest."""
     ids = {token: id for id, token in enumerate(vocabulary())}
     prompt = [ids["<|begin|>"], ids[text.replace(" ", "Ġ")]]
     with torch.inference_mode():
@@ -48,7 +48,7 @@ def said_after(text: str) -> tuple[str, torch.Tensor] | None:
     return None if vocabulary()[best.indices[0]] in SPECIALS else (text, best.values[:20])
 
 
-def test_a_published_model_is_created_and_answers_alike(shell: Shell, published: Path) -> None:
+def test_model_created_from_a_published_folder_matches_its_reference(shell: Shell, published: Path) -> None:
     assert len(list(published.glob("*.safetensors"))) > 1
     made = shell.run("create", "published", "-f", "-", stdin=f"FROM {published}\nPARAMETER temperature 0")
     assert made.returncode == 0, made.stderr
@@ -56,7 +56,7 @@ def test_a_published_model_is_created_and_answers_alike(shell: Shell, published:
     try:
         assert shell.out("show", "published", "--template") == CHATML
         assert len(shell.out("run", "published", "hello", "--num-predict", "5")) > 1
-        text, expected = next(text for text in map(said_after, WORDS) if text is not None)
+        text, expected = next(text for text in map(log_probabilities_after, WORDS) if text is not None)
         request = {
             "model": "published", "prompt": text, "raw": True, "stream": False, "logprobs": True,
             "top_logprobs": 20, "options": {"temperature": 0, "num_predict": 1},
@@ -70,7 +70,7 @@ def test_a_published_model_is_created_and_answers_alike(shell: Shell, published:
         shell.out("rm", "published")
 
 
-def test_a_folder_that_cannot_be_converted_is_refused_before_it_is_copied(
+def test_folder_that_cannot_be_converted_is_refused_before_copying(
     shell: Shell, published: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "config.json").write_text('{"architectures": ["NoSuchModel"]}')
@@ -89,30 +89,28 @@ def test_a_folder_that_cannot_be_converted_is_refused_before_it_is_copied(
         ({"attention_multiplier": 2.0}, "'attention_multiplier' is 2.0, which a file"),
     ],
 )
-def test_settings_that_cannot_be_converted_are_refused_before_the_folder_is_copied(
+def test_unsupported_settings_are_refused_before_copying(
     shell: Shell, published: Path, tmp_path: Path, settings: dict[str, Any], words: str
 ) -> None:
-    folder = copied(published, tmp_path, settings)
+    folder = copy_with(published, tmp_path, settings)
     made = shell.run("create", "published", "-f", "-", stdin=f"FROM {folder}")
     assert made.returncode == 1
     assert words in made.stderr
     assert "gathering" not in made.stderr
 
 
-def test_a_tower_that_cannot_be_converted_is_refused_before_the_folder_is_copied(
-    shell: Shell, tmp_path: Path
-) -> None:
+def test_unsupported_vision_tower_is_refused_before_copying(shell: Shell, tmp_path: Path) -> None:
     config = TinyLlava(TinyLlama())
     folder = config.save(tmp_path / "seeing", original(config))
-    folder = copied(folder, tmp_path, {"projector_hidden_act": "relu"})
+    folder = copy_with(folder, tmp_path, {"projector_hidden_act": "relu"})
     made = shell.run("create", "seeing", "-f", "-", stdin=f"FROM {folder}")
     assert made.returncode == 1
     assert "'projector_hidden_act' is 'relu'" in made.stderr
     assert "gathering" not in made.stderr
 
 
-def copied(folder: Path, parent: Path, settings: dict[str, Any]) -> Path:
-    """A copy of a published model's folder with other settings."""
+def copy_with(folder: Path, parent: Path, settings: dict[str, Any]) -> Path:
+    """Copy a published model's folder with changed settings; return the copy."""
     copy = Path(shutil.copytree(folder, parent / "copy"))
     path = copy / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | settings))
@@ -135,7 +133,7 @@ def test_convert_and_quantize_write_files(shell: Shell, published: Path, tmp_pat
     assert "'puna quantize --again'" in twice.stderr
 
 
-def test_a_folder_runs_as_it_is_and_is_converted_once(shell: Shell, published: Path) -> None:
+def test_folder_runs_directly_and_is_converted_once(shell: Shell, published: Path) -> None:
     words = ("run", str(published), "hello", "--temperature", "0", "--num-predict", "5")
     first = shell.run(*words)
     assert first.returncode == 0, first.stderr
@@ -148,7 +146,7 @@ def test_a_folder_runs_as_it_is_and_is_converted_once(shell: Shell, published: P
     shell.out("rm", name[1])
 
 
-def test_what_exists_is_written_over_only_if_that_is_asked(
+def test_existing_files_are_overwritten_only_with_force(
     shell: Shell, published: Path, tmp_path: Path
 ) -> None:
     target, tower = tmp_path / "whole.gguf", tmp_path / "mmproj-whole.gguf"
@@ -166,7 +164,7 @@ def test_what_exists_is_written_over_only_if_that_is_asked(
     assert target.read_bytes().startswith(b"GGUF")
 
 
-def test_adapters_that_a_model_is_published_with_are_written_beside_it(shell: Shell, tmp_path: Path) -> None:
+def test_published_adapters_are_written_beside_the_model(shell: Shell, tmp_path: Path) -> None:
     folder = save_jina3(tmp_path / "Jina", original(TinyJinaBertV3()))
     save_words(folder)
     done = shell.run("convert", str(folder), str(tmp_path / "jina.gguf"))
@@ -176,7 +174,7 @@ def test_adapters_that_a_model_is_published_with_are_written_beside_it(shell: Sh
         assert (tmp_path / f"lora-{task}-jina.gguf").is_file()
 
 
-def test_convert_ignores_settings_that_are_named(shell: Shell, tmp_path: Path) -> None:
+def test_convert_ignores_the_named_settings(shell: Shell, tmp_path: Path) -> None:
     folder = saved(tmp_path / "Tiny", original(TinyLlama()))
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"attention_sharpness": 2.0, "colour": "blue"}))
@@ -189,14 +187,14 @@ def test_convert_ignores_settings_that_are_named(shell: Shell, tmp_path: Path) -
     assert (tmp_path / "m.gguf").is_file()
 
 
-def test_a_folder_that_is_not_run_as_it_is_says_what_to_type(shell: Shell, tmp_path: Path) -> None:
+def test_folder_that_needs_options_is_refused_with_the_command_to_type(shell: Shell, tmp_path: Path) -> None:
     folder = saved(tmp_path / "Tiny", original(TinyLlama()))
     path = folder / "config.json"
     path.write_text(
         json.dumps(json.loads(path.read_text()) | {"attention_sharpness": 2.0, "rope_twist": 3.0})
     )
     refused = shell.run("run", str(folder), "hello")
-    for _ in range(2):  # one setting each time, and none is forgotten
+    for _ in range(2):  # each refusal adds one setting and keeps the earlier ones
         assert refused.returncode == 1
         command = re.search(r"`puna (convert .*)`", refused.stderr)
         assert command is not None, refused.stderr
@@ -206,7 +204,7 @@ def test_a_folder_that_is_not_run_as_it_is_says_what_to_type(shell: Shell, tmp_p
     assert (tmp_path / "m.gguf").is_file()
 
 
-def test_a_folder_of_a_vision_model_runs_with_its_tower(shell: Shell, tmp_path: Path) -> None:
+def test_folder_of_a_vision_model_runs_with_its_vision_tower(shell: Shell, tmp_path: Path) -> None:
     tiny = TinyLlava(TinyLlama())
     folder = tiny.save(tmp_path / "Sees", tiny.build())
     done = shell.run("run", str(folder), "hello", "--temperature", "0", "--num-predict", "1")

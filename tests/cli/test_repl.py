@@ -1,4 +1,4 @@
-"""The interactive prompt against a real server: keys in, screen out."""
+"""The interactive prompt with a real server: keys in, screen out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.e2e
 
 @dataclass
 class Talk:
-    """Types lines, one message each, and returns standard output."""
+    """A function that types lines, one message each, and returns standard output."""
 
     shell: Shell
     capsys: pytest.CaptureFixture[str]
@@ -74,7 +74,7 @@ def test_the_conversation_is_sent_and_clear_drops_it(talk: Talk) -> None:
     once = talk("hello")[:-1]
     twice = talk("hello", "hello")[:-1]
     assert twice.startswith(once)
-    assert twice != once * 2, "the second answer knows nothing of the first"
+    assert twice != once * 2, "the second answer ignores the first"
     assert talk("hello", "/clear", "hello")[:-1] == once + "Cleared session context\n" + once
 
 
@@ -83,7 +83,7 @@ def test_messages_may_span_several_lines(talk: Talk) -> None:
     assert talk('"""hello"""') == talk("hello")
 
 
-def test_set_and_show(talk: Talk) -> None:
+def test_set_and_show_confirm_or_explain(talk: Talk) -> None:
     output = talk(
         "/set parameter seed 42",
         '/set parameter stop "a b" c',
@@ -137,14 +137,16 @@ def test_set_and_show(talk: Talk) -> None:
     ("part", "missing"),
     [("license", "license"), ("system", "system message"), ("template", "prompt template")],
 )
-def test_what_a_model_lacks_is_said(part: str, missing: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_names_the_parts_a_model_lacks(
+    part: str, missing: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with Client(parse_host("127.0.0.1:9")) as client:
         session = Session(client, RunSettings("m"))
         assert run_command(session, f"/show {part}", LineHistory(Path("none")))
     assert capsys.readouterr().out == f"No {missing} was specified for this model.\n"
 
 
-def test_what_is_set_is_asked_for(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_apply_to_the_requests_that_follow(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, Any]] = []
 
     def stream(_: Client, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -168,11 +170,11 @@ def test_what_is_set_is_asked_for(talk: Talk, monkeypatch: pytest.MonkeyPatch) -
     assert said[0] == ["user: one"]
     assert said[1] == [*turns[0], "system: B", "user: two"], "a system message replaces one just before it"
     assert said[2] == [*turns[0], *turns[1], *turns[2], "user: three"]
-    assert said[3] == ["system: C", "user: four"], "what was said is gone, what was set is not"
+    assert said[3] == ["system: C", "user: four"], "/load clears messages and keeps settings"
     assert talk.errors.count("total duration:       1s") == 1
 
 
-def test_show_info_and_modelfile(talk: Talk) -> None:
+def test_show_prints_info_and_modelfile(talk: Talk) -> None:
     assert "    architecture        llama\n" in talk("/show info")
     assert re.search(r"^FROM /.*sha256-[0-9a-f]{64}$", talk("/show modelfile"), re.MULTILINE)
 
@@ -185,7 +187,7 @@ def test_a_system_message_changes_the_answer_and_survives_clear(talk: Talk) -> N
     assert cleared.endswith("Cleared session context\n" + told)
 
 
-def test_load_and_save(talk: Talk, shell: Shell) -> None:
+def test_load_and_save_switch_and_store_models(talk: Talk, shell: Shell) -> None:
     output = talk(
         "/set system Be brief.", "hello", "/save saved", "/save not/a/good/name/at-all", "/load saved",
         "/load nix", "/load tinny", "/load", "/save a b", "/show system",
@@ -202,7 +204,7 @@ def test_load_and_save(talk: Talk, shell: Shell) -> None:
     assert "SYSTEM Be brief." in modelfile
     assert "MESSAGE user hello" in modelfile
     assert "PARAMETER num_predict 8" in modelfile
-    assert talk(model="saved").startswith(">>> hello\n"), "the saved messages are shown at the start"
+    assert talk(model="saved").startswith(">>> hello\n"), "the saved messages are not shown at the start"
     shell.out("rm", "saved")
 
 
@@ -213,11 +215,11 @@ def test_an_embedding_model_cannot_chat(talk: Talk, shell: Shell, tiny_gguf: Pat
         talk(model="embed")
     output = talk("/load embed", "/show info")
     assert "error: embedding models require input text" in output
-    assert "completion" in output, "the model before is still there"
+    assert "completion" in output, "the previous model is gone"
     shell.out("rm", "embed")
 
 
-def test_list_and_unknown_commands(talk: Talk) -> None:
+def test_list_filters_models_and_unknown_commands_are_named(talk: Talk) -> None:
     output = talk("/list", "/nonsense at all")
     assert output.startswith("NAME ")
     assert "tiny:latest" in output
@@ -235,7 +237,7 @@ def test_help_goes_to_standard_error(talk: Talk) -> None:
     assert "/set parameter top_p <float>" in talk.errors
 
 
-def test_ctrl_c_clears_the_line_or_says_how_to_leave(talk: Talk) -> None:
+def test_ctrl_c_clears_the_line_or_explains_how_to_leave(talk: Talk) -> None:
     assert talk("\x03/set nowordwrap").startswith("\nUse Ctrl + d or /bye to exit.\n")
     assert talk("hel\x03/set nowordwrap") == "Set 'nowordwrap' mode.\n\n"
 
@@ -248,11 +250,11 @@ def test_a_refused_message_does_not_end_the_chat(talk: Talk, monkeypatch: pytest
     assert refused.endswith("Cleared session context\n" + talk("hello"))
 
 
-def test_a_model_that_cannot_think_is_not_asked_to(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_without_thinking_are_not_asked_to_think(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = talk("hello")
     assert talk("/set think", "hello").endswith("does not support thinking\n" + plain)
     assert talk.errors == ""
-    # Nor if a model before it could.
+    # Nor if the previous model could think.
     first = [True]
     monkeypatch.setattr(Session, "can_think", property(lambda _: first[0]))
     load = Session.switch

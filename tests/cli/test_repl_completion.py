@@ -1,4 +1,4 @@
-"""Completion of lines with Tab."""
+"""Tab completion of lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from puna.cli.repl.loop import completions
 
 
 def completed(line: str) -> list[str]:
-    """The lines that `line` may become."""
+    """Return the possible completions of `line`."""
     found = completions(line, lambda: ["demo", "demo-vision", "llama3.2"])
     return [line[: len(line) - len(word)] + whole for word, whole in found]
 
@@ -41,7 +41,7 @@ def test_commands_and_their_arguments_are_completed(
     assert completed(line) == lines
 
 
-def test_a_completed_path_is_one_that_a_message_can_name(
+def test_completed_path_is_escaped_as_messages_expect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "of mine").mkdir()

@@ -1,4 +1,4 @@
-"""Messages in triple quotes, and when they are complete."""
+"""Messages in triple quotes: their text, and whether they are complete."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from puna.cli.repl.loop import is_complete, unquoted
         ("/set system Be brief.", True, "/set system Be brief."),
     ],
 )
-def test_messages_in_triple_quotes(text: str, complete: bool, says: str) -> None:
+def test_triple_quoted_messages_end_with_the_closing_quotes(text: str, complete: bool, says: str) -> None:
     assert is_complete(text) is complete
     assert unquoted(text) == says
 
 
 @given(st.text().filter(lambda text: '"' not in text))
-def test_any_text_can_be_written_in_quotes(text: str) -> None:
+def test_any_text_without_quotes_can_be_triple_quoted(text: str) -> None:
     quoted = f'"""{text}"""'
     assert is_complete(quoted)
     assert unquoted(quoted) == text.strip("\n")

@@ -33,17 +33,17 @@ def test_list_has_a_line_for_each_model() -> None:
     ]
 
 
-def test_a_model_of_the_cloud_has_no_size() -> None:
+def test_cloud_model_is_listed_without_a_size() -> None:
     stub = {"name": "x:cloud", "digest": "a" * 64, "size": 384, "modified_at": "2026-05-24T10:00:00Z"}
     _, row = manage.model_table([stub | {"remote_model": "x"}], NOW).split("\n")
     assert row == "x:cloud    aaaaaaaaaaaa    -       Less than a second ago"
 
 
-def test_an_empty_list_is_its_header() -> None:
+def test_empty_list_has_only_the_header() -> None:
     assert manage.model_table([], NOW) == "NAME    ID    SIZE    MODIFIED"
 
 
-def test_ps_shows_where_a_model_is_loaded_and_until_when() -> None:
+def test_ps_shows_processor_memory_and_expiry_of_a_model() -> None:
     model = {
         "name": "llama3.2:latest",
         "digest": "a80c4f17acd55265feec403c7aef86be0c25983ab279d83f3bcd3abbcb5b8b72",
@@ -74,10 +74,10 @@ def test_ps_shows_where_a_model_is_loaded_and_until_when() -> None:
         (100, 52, "48%/52% CPU/GPU"),
     ],
 )
-def test_processor(size: int, vram: int, text: str) -> None:
+def test_processor_is_the_split_between_cpu_and_gpu(size: int, vram: int, text: str) -> None:
     assert manage.processor(size, vram) == text
 
 
-def test_until() -> None:
+def test_expiry_is_stopping_or_forever_at_the_extremes() -> None:
     assert manage.until(NOW - timedelta(seconds=1), NOW) == "Stopping..."
     assert manage.until(datetime(2318, 1, 1, tzinfo=UTC), NOW) == "Forever"

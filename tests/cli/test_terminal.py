@@ -1,4 +1,4 @@
-"""The program in a pseudo-terminal: what a user at a real terminal sees."""
+"""The program in a pseudo-terminal, as at a real terminal."""
 
 from __future__ import annotations
 
@@ -54,12 +54,11 @@ class Terminal:
         os.write(self._end, keys.encode())
 
     def wait_for(self, text: str, timeout_s: float = PATIENCE_S) -> str:
-        """The output up to and including `text`, which must appear."""
+        """Return the output before `text`, which must appear."""
         deadline = time.monotonic() + timeout_s
         while text not in self.shown:
-            late = (
-                time.monotonic() > deadline
-            )  # checked before reading, so that output that is already there counts
+            # Checked before reading, so that output that is already there counts.
+            late = time.monotonic() > deadline
             if not select.select([self._end], [], [], 0.1)[0]:
                 if late:
                     raise AssertionError(
@@ -74,7 +73,7 @@ class Terminal:
         return before
 
     def _where(self) -> str:
-        """The exit status, or where the program hangs (printing that ends it)."""
+        """Return the exit status, or a traceback of where the program hangs, which ends it."""
         if self.process.poll() is not None:
             return f"it ended with status {self.process.returncode}"
         self.process.send_signal(signal.SIGABRT)
@@ -84,7 +83,7 @@ class Terminal:
         return "it hangs in " + found.decode("utf-8", "replace")
 
     def read_all(self) -> str:
-        """The output until the program, which must succeed, ends."""
+        """Return the output until the program ends, which must succeed."""
         while self.process.poll() is None or select.select([self._end], [], [], 0)[0]:
             if select.select([self._end], [], [], 0.1)[0]:
                 self.shown += os.read(self._end, 65536).decode("utf-8", "replace")
@@ -110,7 +109,7 @@ def terminal(shell: Shell, *arguments: str, stderr: int | None = None) -> Iterat
         opened.close()
 
 
-def test_a_chat_at_a_terminal(shell: Shell) -> None:
+def test_chat_works_in_a_terminal(shell: Shell) -> None:
     with terminal(shell, "run", "tiny", "--temperature", "0", "--num-predict", "5") as screen:
         screen.wait_for(">>> ")
         screen.wait_for(READY)
@@ -142,7 +141,7 @@ def test_ctrl_c_ends_the_answer_but_not_the_chat(endless: tuple[EndlessServer, S
         screen.type("hello\r")
         screen.wait_for("word word word")  # the answer has begun
         screen.type(keys)
-        assert server.abandoned.acquire(timeout=PATIENCE_S), "the server works on"
+        assert server.abandoned.acquire(timeout=PATIENCE_S), "the server keeps working"
         screen.wait_for(READY)
         screen.type("/set parameter num_predict 3\r")
         screen.wait_for("Set parameter 'num_predict' to '3'")
@@ -155,7 +154,7 @@ def test_ctrl_c_ends_the_answer_but_not_the_chat(endless: tuple[EndlessServer, S
         assert termios.tcgetattr(screen.program_end)[3] & termios.ECHO, "typing stays visible afterwards"
 
 
-def test_a_search_of_the_history_ends_with_ctrl_c_and_enter_takes_the_match(
+def test_ctrl_c_ends_a_history_search_and_enter_takes_the_match(
     endless: tuple[EndlessServer, Shell], tmp_path: Path
 ) -> None:
     shell = Shell(tmp_path, endless[1].port)
@@ -190,13 +189,13 @@ def test_ctrl_c_before_the_first_word_withdraws_the_message(endless: tuple[Endle
         screen.type("hello\r")
         screen.wait_for("loading tiny")
         screen.type("\x03")
-        assert server.abandoned.acquire(timeout=PATIENCE_S), "the server works on"
+        assert server.abandoned.acquire(timeout=PATIENCE_S), "the server keeps working"
         screen.wait_for(READY)
         screen.type("\x04")
         assert screen.leave() == 0
 
 
-def test_what_is_typed_while_the_model_loads_is_shown_once(endless: tuple[EndlessServer, Shell]) -> None:
+def test_text_typed_while_the_model_loads_is_shown_once(endless: tuple[EndlessServer, Shell]) -> None:
     server, shell = endless
     server.loaded.clear()
     with terminal(shell, "run", "tiny", "--num-predict", "2") as screen:
@@ -211,12 +210,12 @@ def test_what_is_typed_while_the_model_loads_is_shown_once(endless: tuple[Endles
         assert screen.leave() == 0
 
 
-def test_a_chat_survives_the_end_of_its_server(tiny_gguf: Path, tmp_path: Path) -> None:
+def test_chat_continues_when_its_server_restarts(tiny_gguf: Path, tmp_path: Path) -> None:
     shell = Shell(tmp_path, free_port())
     shell.out("create", "tiny", "-f", "-", stdin=f"FROM {tiny_gguf}")
 
     def saved(ends: tuple[str, ...] = ()) -> list[str]:
-        """A conversation as it is saved, when the server ends before the lines of `ends`."""
+        """Return the saved conversation; the server is stopped before each line of `ends`."""
         with terminal(
             shell, "run", "tiny", "--temperature", "0", "--num-predict", "5", "--verbose"
         ) as screen:
@@ -248,12 +247,12 @@ def test_ctrl_c_while_the_model_loads_ends_the_program(
     with terminal(shell, "run", "tiny", *words) as screen:
         screen.wait_for("loading tiny")
         screen.type("\x03")
-        assert server.abandoned.acquire(timeout=PATIENCE_S), "the server works on"
+        assert server.abandoned.acquire(timeout=PATIENCE_S), "the server keeps working"
         screen.wait_for("\x1b[?25h")  # the cursor, which the spinner hides
         assert screen.leave() == status
 
 
-def test_the_reading_of_a_long_prompt_is_shown_and_erased(endless: tuple[EndlessServer, Shell]) -> None:
+def test_prompt_progress_is_shown_and_erased(endless: tuple[EndlessServer, Shell]) -> None:
     server, shell = endless
     server.read.clear()
     with terminal(shell, "run", "tiny", "hello", "--num-predict", "2") as screen:
@@ -293,7 +292,7 @@ def test_the_loading_spinner_is_shown_and_erased(tiny_gguf: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize(("answer", "written"), [("y", True), ("n", False), ("", False), ("\x03", False)])
-def test_files_are_written_over_after_a_yes_at_the_terminal(
+def test_quantize_overwrites_a_file_only_after_a_yes(
     shell: Shell, tiny_gguf: Path, tmp_path: Path, answer: str, written: bool
 ) -> None:
     target = tmp_path / "small.gguf"
@@ -305,7 +304,7 @@ def test_files_are_written_over_after_a_yes_at_the_terminal(
     assert (target.read_bytes() == b"precious") is not written
 
 
-def test_a_folder_is_converted_over_a_file_after_a_yes_at_the_terminal(shell: Shell, tmp_path: Path) -> None:
+def test_convert_overwrites_a_file_only_after_a_yes(shell: Shell, tmp_path: Path) -> None:
     folder, target = saved(tmp_path / "Tiny", original(TinyLlama())), tmp_path / "whole.gguf"
     for answer, begins in (("n", b"precious"), ("y", b"GGUF")):
         target.write_bytes(b"precious")
@@ -316,10 +315,10 @@ def test_a_folder_is_converted_over_a_file_after_a_yes_at_the_terminal(shell: Sh
         assert target.read_bytes().startswith(begins)
 
 
-def test_words_are_wrapped_only_at_a_terminal(shell: Shell) -> None:
+def test_words_are_wrapped_only_in_a_terminal(shell: Shell) -> None:
     question = ("run", "tiny", "world", "--temperature", "0", "--num-predict", "120")
     piped = shell.out(*question)
-    assert max(map(len, piped.splitlines())) > COLUMNS, "there is nothing to wrap"
+    assert max(map(len, piped.splitlines())) > COLUMNS, "the output is too short to wrap"
     with open(os.devnull, "w") as nothing, terminal(shell, *question, stderr=nothing.fileno()) as opened:
         output = opened.read_all().replace("\r\n", "\n")
     lines = screen_lines(output)
@@ -327,6 +326,6 @@ def test_words_are_wrapped_only_at_a_terminal(shell: Shell) -> None:
     assert re.sub(r"[^!-~]", "", "".join(lines)) == re.sub(r"[^!-~]", "", piped)
 
 
-def test_results_are_plain_text_even_at_a_terminal(shell: Shell) -> None:
+def test_results_are_plain_text_even_in_a_terminal(shell: Shell) -> None:
     with terminal(shell, "show", "tiny") as opened:
         assert "\x1b" not in opened.read_all()

@@ -1,4 +1,4 @@
-"""The commands that need no server."""
+"""`puna tokenize` and `puna bench`, which need no server."""
 
 from __future__ import annotations
 

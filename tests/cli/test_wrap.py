@@ -1,4 +1,4 @@
-"""Word wrap, tested by what a terminal shows."""
+"""Word wrap, tested by the resulting screen."""
 
 from __future__ import annotations
 

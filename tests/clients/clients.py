@@ -1,4 +1,4 @@
-"""The clients people have: the programs that use them, what they cannot do, and the errors they raise."""
+"""Popular clients: the programs that use them, the features they lack, and the errors they raise."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ COLUMNS = ("chat", "stream", "schema", "tools", "embeddings", "errors")
 _OPENAI = ("NotFoundError", "BadRequestError")
 _OLLAMA = ("ResponseError", "ResponseError")
 
-#: How a schema is asked for.
-_CALL = "as a call of a tool"
+#: How the client requests a schema.
+_CALL = "as a tool call"
 _BOTH = f"{_CALL}, and with `NativeOutput`"
 
 
 @dataclass(frozen=True, eq=False)
 class Client:
-    """A row of the table."""
+    """A client, one row of the table in docs/clients.md."""
 
     name: str
-    package: str  # whose version is told
+    package: str  # its version is shown
     program: str  # in python/ or javascript/
     way: str = ""
-    #: The kinds of its errors for an unknown model and a refused request; None: as it says in `without`.
+    #: Names of its errors for an unknown model and a refused request; None if `without` has the column.
     errors: tuple[str, str] | None = _OPENAI
-    #: The columns it has nothing for: what the table says instead.
+    #: Columns of features the client lacks, and the text shown instead.
     without: dict[str, str] = field(default_factory=dict)
-    #: What to set, or to know, by column.
+    #: Settings and remarks, by column.
     notes: dict[str, str] = field(default_factory=dict)
-    #: It has arguments forced, so that the model has no choice of calls.
+    #: Whether it makes arguments match the schema, which leaves the model no choice of calls.
     strict: bool = False
 
     @property
@@ -53,7 +53,7 @@ PYTHON = [
         "openai",
         errors=("OpenAIModelNotFoundError", "OpenAIInvalidRequestError"),
         notes={
-            "embeddings": "`check_embedding_ctx_length=False`, or it sends the numbers of OpenAI's tokens",
+            "embeddings": "`check_embedding_ctx_length=False`; otherwise it sends OpenAI token ids",
         },
     ),
     Client(
@@ -62,7 +62,7 @@ PYTHON = [
         "with_llamaindex.py",
         "ollama",
         errors=_OLLAMA,
-        notes={"chat": "`context_window` is the `num_ctx` it asks for"},
+        notes={"chat": "`context_window` is sent as `num_ctx`"},
     ),
     Client(
         "LlamaIndex: OpenAILike",
@@ -95,7 +95,7 @@ PYTHON = [
         notes={
             "schema": "`supports_schema: true`",
             "tools": "`supports_tools: true`",
-            "embeddings": "but those of OpenAI itself",
+            "embeddings": "except OpenAI's own",
         },
     ),
     Client(
@@ -105,7 +105,7 @@ PYTHON = [
         "ollama",
         errors=None,
         without={"errors": "client has none"},
-        notes={"errors": "its own only, as it asks for no model but those that the server lists"},
+        notes={"errors": "only its own: it requests only models the server lists"},
     ),
     *(
         Client(
@@ -115,7 +115,7 @@ PYTHON = [
             way,
             errors=("InstructorRetryException", "InstructorRetryException"),
             without={"tools": "client has none", "embeddings": "client has none"},
-            notes={"chat": "`response_model=None`", "stream": "the object, as far as it has come"},
+            notes={"chat": "`response_model=None`", "stream": "partial objects"},
         )
         for mode, way in (
             ("`Mode.TOOLS`", "tools"),
@@ -132,7 +132,7 @@ PYTHON = [
             errors=("ModelHTTPError", "ModelHTTPError"),
             without=_anthropic_has_none() if way == "anthropic" else {},
             notes={"schema": schema}
-            | ({"tools": "strict: arguments are valid in any case"} if strict else {}),
+            | ({"tools": "strict: arguments always match the schema"} if strict else {}),
             strict=strict,
         )
         for model, way, strict, schema in (
@@ -152,7 +152,7 @@ PYTHON = [
             way,
             errors=("RefusedError", "RefusedError"),
             without={"schema": "client has none"},
-            notes={"chat": "its requests are replayed, it is not started"},
+            notes={"chat": "its requests are replayed; it does not run"},
         )
         for api, way in (("Ollama", "ollama"), ("OpenAI", "openai"))
     ),
@@ -186,7 +186,7 @@ JAVASCRIPT = [
                 "ollama",
                 {
                     "chat": "options are in `providerOptions.ollama.options`",
-                    "errors": "the words are in `responseBody`",
+                    "errors": "the message is in `responseBody`",
                 },
             ),
         )
@@ -195,7 +195,7 @@ JAVASCRIPT = [
 
 CLIENTS = [*PYTHON, *JAVASCRIPT]
 
-#: Its program also asks for likelihoods, and takes other arguments.
+#: Its program also requests likelihoods, and takes other arguments.
 LM_EVAL = Client(
     "lm-eval",
     "lm-eval",

@@ -1,4 +1,4 @@
-"""What the models of these tests say to what asked.json asks, and hence what every client must get."""
+"""The models' answers to the questions of asked.json, which every client must receive."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.scripted import randomly_cut, trigger, write_scripted
 
 ASKED: dict[str, Any] = json.loads((Path(__file__).parent / "asked.json").read_text())
 
-#: As the models of the family `hermes` have it.
+#: A template like those of the family `hermes`.
 TEMPLATE = (
     """\
 {% if tools %}<|im_start|>system
@@ -21,7 +21,7 @@ TEMPLATE = (
 {% for call in m.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
-    # Where nobody names a script, the template does: the model is surer then, and tokens are drawn.
+    # The template names a script if no message does: the model is surer then, which matters when sampling.
     + f"{{% if '<<' not in messages | string %}}{trigger(0)}{{% endif %}}"
 )
 
@@ -32,12 +32,12 @@ WEATHER = "It is sunny in Zürich and Lima."
 
 
 def _call(name: str, arguments: dict[str, Any]) -> str:
-    # Where a call must be made it is compact, so this is the spelling that a grammar lets through.
+    # Forced calls are compact JSON: a grammar accepts no other spelling.
     written = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
     return f'<tool_call>\n{{"name": "{name}", "arguments": {written}}}\n</tool_call>'
 
 
-#: The first is said unless a question names another. Asked for a schema, the model would rather say no.
+#: The first answers every question that names no other. For a schema, the model prefers an answer without it.
 SCRIPTS = [
     "\n".join(_call(name, arguments) for name, arguments in CALLS),
     CHAT,
@@ -48,5 +48,5 @@ SCRIPTS = [
 
 
 def write_model(path: Path, scripts: list[str] | None = None) -> Path:
-    """Write the model that says `SCRIPTS`, or others."""
+    """Write the model that says `scripts`, by default `SCRIPTS`."""
     return write_scripted(path, randomly_cut(scripts or SCRIPTS), template=TEMPLATE)

@@ -1,4 +1,4 @@
-"""What the programs got, and what was right of it."""
+"""Results of the clients' programs, and the columns in which they were right."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ HERE = Path(__file__).parent
 PYTHON = HERE.parents[1] / ".venv-clients" / "bin" / "python"
 PACKAGES = HERE / "javascript" / "node_modules"
 
-#: What is right, as the tests found: of which client which columns; bench/clients.py writes the table of it.
+#: Columns that work, by client, as found by the tests; bench/clients.py writes the table from them.
 works: dict[str, list[str]] = {}
-#: How far lm-eval's likelihoods are from the reference, in nats per token, and of how many texts.
+#: Largest difference of lm-eval's likelihoods from the reference, in nats per token, and the number of texts.
 likelihoods: dict[str, float] = {}
 
 
 def missing(client: Client) -> str | None:
-    """Why `client` cannot be run here."""
+    """Return the reason why `client` cannot be run here, or None if it can."""
     if client in JAVASCRIPT:
         found = shutil.which("node") and (PACKAGES / "ai").is_dir()
         return None if found else "needs node, and its packages: `make test-clients` installs them"
@@ -32,9 +32,9 @@ def missing(client: Client) -> str | None:
 
 @cache
 def outcome(client: Client, *arguments: str, asked: str = "asked.json") -> dict[str, dict[str, Any]]:
-    """What the program of `client` prints when it is called with `arguments`: for each column what it got.
+    """Run the program of `client` with `arguments` and return its result for each column.
 
-    `asked` is the file of what it asks for.
+    `asked` is the file with its questions.
     """
     javascript = client in JAVASCRIPT
     folder = HERE / ("javascript" if javascript else "python")
@@ -52,7 +52,7 @@ def outcome(client: Client, *arguments: str, asked: str = "asked.json") -> dict[
 
 
 def versions() -> dict[str, dict[str, str]]:
-    """Of all packages that are installed, by language."""
+    """Return the versions of all installed packages, by language."""
     script = (
         "import json; from importlib.metadata import distributions as all\n"
         "print(json.dumps({one.name.replace('_', '-'): one.version for one in all()}))"

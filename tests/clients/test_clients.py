@@ -1,4 +1,4 @@
-"""Every client that people have, unchanged, against a real server: `make test-clients`."""
+"""Popular clients work unchanged with a real server: `make test-clients`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.clients, pytest.mark.e2e, pytest.mark.slow, pytest.mar
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("clients")
-    # In full precision, as likelihoods are compared.
+    # In full precision, because likelihoods are compared.
     with running(folder / "models", PUNA_KV_CACHE_TYPE="f32") as started:
         add_model(started, ASKED["model"], write_model(folder / "scripted.gguf"))
         add_model(started, ASKED["embedder"], tiny_bert_gguf(folder / "bert.gguf"))
@@ -43,7 +43,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         if column not in client.without
     ],
 )
-def test_a_client_gets_what_the_model_says(server: Server, client: Client, column: str) -> None:
+def test_client_receives_what_the_model_says(server: Server, client: Client, column: str) -> None:
     if reason := outcomes.missing(client):
         pytest.skip(reason)
     answer = outcomes.outcome(client, server.url)[column]
@@ -57,7 +57,7 @@ def check_chat(client: Client, got: str) -> None:
 
 
 def check_stream(client: Client, got: list[Any]) -> None:
-    pieces = [piece for piece in got if piece]  # the last of some has only the reason
+    pieces = [piece for piece in got if piece]  # some clients end with a piece that has only the reason
     assert len(pieces) > 3
     if isinstance(pieces[0], dict):
         assert pieces[0] != pieces[-1] == TRIP
@@ -90,7 +90,7 @@ def check_errors(client: Client, got: dict[str, list[str]]) -> None:
     for case, pattern, kind in zip(("unknown", "refused"), words, client.errors, strict=True):
         raised, text = got[case]
         assert raised == kind
-        # Some show the answer's JSON, or that as a Python string.
+        # Some show the reply's JSON, possibly as a Python string.
         assert re.search(pattern, text.replace("\\", "")), text
 
 
@@ -109,7 +109,7 @@ CHECKS = {
 
 @pytest.fixture(scope="module")
 def evaluated(server: Server, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
-    """What lm-eval got, and the folder of the tokenizer."""
+    """Return lm-eval's results and the folder of the tokenizer."""
     if reason := outcomes.missing(LM_EVAL):
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("tokenizer")
@@ -118,7 +118,7 @@ def evaluated(server: Server, tmp_path_factory: pytest.TempPathFactory) -> tuple
 
 
 def test_lm_eval_gets_the_likelihoods_of_the_reference(evaluated: tuple[dict[str, Any], Path]) -> None:
-    """Of choices after a question, and of whole texts, as transformers has them."""
+    """For choices after a question and for whole texts, compared with transformers."""
     from transformers import PreTrainedTokenizerFast
 
     answers, folder = evaluated
@@ -131,7 +131,7 @@ def test_lm_eval_gets_the_likelihoods_of_the_reference(evaluated: tuple[dict[str
             before = tokenizer.encode(context if continuation else "", add_special_tokens=False)
             whole = tokenizer.encode("".join([context, *continuation]), add_special_tokens=False)
             said = whole[len(before) :]
-            before = before or [tokenizer.bos_token_id]  # what it puts before whole texts
+            before = before or [tokenizer.bos_token_id]  # lm-eval puts it before whole texts
             with torch.no_grad():
                 logits = model(torch.tensor([before + said])).logits[0].double()
             rows = logits.log_softmax(-1)[len(before) - 1 : -1]
@@ -144,7 +144,7 @@ def test_lm_eval_gets_the_likelihoods_of_the_reference(evaluated: tuple[dict[str
     outcomes.likelihoods.update(texts=len(compared), difference=max(compared))
 
 
-def test_lm_eval_gets_answers_up_to_its_stop(evaluated: tuple[dict[str, Any], Path]) -> None:
+def test_lm_eval_gets_answers_up_to_its_stop_sequence(evaluated: tuple[dict[str, Any], Path]) -> None:
     answer = evaluated[0]["chat"]
     assert "failed" not in answer, answer["failed"]
     assert answer["got"] == [CHAT.partition(".")[0]] * 2

@@ -1,6 +1,6 @@
-"""The bundled model's calls and objects, through the clients people have: `make test-clients`.
+"""The bundled model's tool calls and objects, through popular clients: `make test-clients`.
 
-tests/e2e/test_demo_tools.py asks it for more, through the clients of the APIs.
+tests/e2e/test_demo_tools.py tests it further, through the APIs' own clients.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PROGRAMS = (
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """`demo` there always takes the likeliest token, at OpenAI's temperature of 1, too."""
+    """Start a server whose `demo` always picks the likeliest token, even at OpenAI's temperature of 1."""
     with running(tmp_path_factory.mktemp("demo") / "models") as started:
         started.client.create(model="demo", from_="demo", parameters={"top_k": 1})
         yield started
@@ -39,7 +39,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         if column not in client.without
     ],
 )
-def test_the_bundled_model_answers_it(server: Server, client: Client, column: str) -> None:
+def test_bundled_model_answers_the_client(server: Server, client: Client, column: str) -> None:
     if reason := outcomes.missing(client):
         pytest.skip(reason)
     answer = outcomes.outcome(client, server.url, asked="demo.json")[column]

@@ -1,4 +1,4 @@
-"""Answers of every family, generated token by token, come out of the engine correctly."""
+"""Answers of every family, generated token by token, are parsed correctly on their way out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.chat.answers.vectors import VECTORS, Vector
 from tests.scripted import MAX_SCRIPTS, pieces_of, random_sizes, trigger, write_scripted
 from tests.waiting import PATIENCE_S
 
-#: Those whose prompts end in the middle of a turn's header need templates of their own.
+#: Vectors used here: those whose prompts end inside a turn's header would need their own templates.
 SPOKEN = [vector for vector in VECTORS if "prompt" not in vector.options][:MAX_SCRIPTS]
 
 #: Markup that is control tokens in its family's vocabulary.
@@ -61,7 +61,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield loaded
 
 
-def asked(number: int, vector: Vector, **more: object) -> Generate:
+def request_for(number: int, vector: Vector, **more: object) -> Generate:
     chat = Chat(messages=[Message(role="user", content=trigger(SPOKEN.index(vector)))], tools=TOOLS)
     return Generate(
         id=number,
@@ -74,10 +74,10 @@ def asked(number: int, vector: Vector, **more: object) -> Generate:
 
 
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
-def test_answers_of_every_family_are_read(model: puna.Model, streams: bool) -> None:
+def test_answers_of_every_family_are_parsed(model: puna.Model, streams: bool) -> None:
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     for number, vector in enumerate(SPOKEN):  # side by side
-        model._chat.submit(asked(number, vector, stream_calls=streams, logprobs=True), events.put)
+        model._chat.submit(request_for(number, vector, stream_calls=streams, logprobs=True), events.put)
     found = [Read() for _ in SPOKEN]
     tokens = [0] * len(SPOKEN)
     missing = len(SPOKEN)
@@ -103,7 +103,7 @@ def test_answers_of_every_family_are_read(model: puna.Model, streams: bool) -> N
         )
 
 
-def test_the_library_gives_calls(tmp_path: Path) -> None:
+def test_library_returns_tool_calls(tmp_path: Path) -> None:
     call = '{"name": "get_weather", "arguments": {"city": "Ü", "days": 1.0}}'
     answer = f"<think>Hm</think>Look. <tool_call>{call}</tool_call>"
     template = (
@@ -128,7 +128,7 @@ def test_the_library_gives_calls(tmp_path: Path) -> None:
 
 def test_a_truncated_call_is_text(model: puna.Model) -> None:
     vector = SPOKEN[0]
-    request = asked(1, vector)
+    request = request_for(1, vector)
     whole = len(vector.answer.removesuffix("\n</tool_call>"))
     for length in (whole - 1, whole):
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -151,11 +151,13 @@ def test_a_truncated_call_is_text(model: puna.Model) -> None:
         pytest.param({"hermes", "glm", "harmony", "lfm2"}, id="some"),
     ],
 )
-def test_a_tool_that_must_be_called_is_called(model: puna.Model, choice: str, families: set[str]) -> None:
-    """The model prefers another answer, and the grammar makes it a call."""
+def test_required_tool_is_called_even_if_the_model_prefers_text(
+    model: puna.Model, choice: str, families: set[str]
+) -> None:
+    """The model prefers another answer, and the grammar forces a call."""
     ended = 0
     for vector in {vector.family: vector for vector in SPOKEN if vector.family in families}.values():
-        request = asked(1, vector)
+        request = request_for(1, vector)
         assert isinstance(request.prompt, Chat)
         chat = msgspec.structs.replace(request.prompt, tool_choice=choice, parallel_tool_calls=False)
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -172,4 +174,4 @@ def test_a_tool_that_must_be_called_is_called(model: puna.Model, choice: str, fa
             (call,) = calls
             assert call.name in (["get_time"] if ":" in choice else ["get_weather", "get_time", "write"])
             assert isinstance(json.loads(call.arguments), dict)
-    assert ended  # the rest runs on within a string until it may say no more
+    assert ended  # the others continue inside a string until num_predict

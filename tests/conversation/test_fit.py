@@ -45,7 +45,7 @@ def test_a_chat_that_fits_is_left_alone() -> None:
     assert (found.dropped, found.count) == (0, words(render(CHAT)))
 
 
-def test_the_oldest_go_first_and_system_messages_stay_in_front() -> None:
+def test_oldest_messages_are_dropped_first_and_system_messages_stay() -> None:
     found = fitted(CHAT, render, 7)
     assert found.messages == [CHAT[0], CHAT[3], CHAT[4]]
     assert found.dropped == 2
@@ -83,7 +83,7 @@ _CHATS = st.lists(
 
 
 @given(_CHATS, st.integers(0, 40))
-def test_no_longer_chat_would_have_fit(chat: list[Message], limit: int) -> None:
+def test_as_many_of_the_newest_messages_as_fit_are_kept(chat: list[Message], limit: int) -> None:
     found = fitted(chat, render, limit)
     candidates = [
         [m for m in chat[:start] if m.role == "system"] + chat[start:] for start in range(len(chat))
@@ -95,7 +95,7 @@ def test_no_longer_chat_would_have_fit(chat: list[Message], limit: int) -> None:
 
 
 @pytest.mark.parametrize("limit", [2, 500, 5_000, 9_900])
-def test_message_sizes_aim_the_cut(limit: int) -> None:
+def test_message_sizes_guide_the_cut_to_few_renderings(limit: int) -> None:
     chat = [message(("user", "assistant")[i % 2], f"word{'s and words' * (i % 7)} " * 5) for i in range(300)]
     tries: list[int] = []
 
@@ -121,9 +121,7 @@ MESSAGES = st.lists(
 
 
 @given(MESSAGES, st.integers(0, 60))
-def test_the_newest_messages_stay_and_the_missing_bytes_are_counted(
-    messages: list[Message], most: int
-) -> None:
+def test_newest_messages_stay_and_dropped_bytes_are_counted(messages: list[Message], most: int) -> None:
     kept, dropped = newest(messages, most)
     assert dropped == sum(map(size, messages)) - sum(map(size, kept))
     assert kept[-1] is messages[-1]
@@ -131,12 +129,12 @@ def test_the_newest_messages_stay_and_the_missing_bytes_are_counted(
     others = [m for m in messages if m.role != "system"]
     kept_others = [m for m in kept if m.role != "system"]
     assert kept_others == others[len(others) - len(kept_others) :]
-    if sum(map(size, kept)) > most:  # then nothing but the last one could go
+    if sum(map(size, kept)) > most:  # then everything that may be dropped is
         assert all(m.role == "system" for m in kept[:-1])
 
 
 @given(MESSAGES)
-def test_a_chat_within_the_bytes_is_left_alone(messages: list[Message]) -> None:
+def test_chat_within_the_byte_limit_is_left_alone(messages: list[Message]) -> None:
     assert newest(messages, sum(map(size, messages))) == (messages, 0)
 
 

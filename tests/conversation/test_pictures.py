@@ -1,4 +1,4 @@
-"""Requests that wait for their images: the order of turns, cancelling, and closing."""
+"""Requests waiting for their images: turns, cancellation and closing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.waiting import PATIENCE_S
 
 
 class World:
-    """Pictures whose preparer waits for `go_on`, and their results."""
+    """A `Pictures` whose preparer waits for `go_on`, and its results."""
 
     def __init__(self) -> None:
         self.decoded: list[bytes] = []
@@ -67,7 +67,7 @@ def world() -> World:
     return World()
 
 
-def test_clients_take_turns_however_many_images_one_of_them_has(world: World) -> None:
+def test_clients_take_turns_however_many_images_one_has(world: World) -> None:
     world.ask(1, "many", b"a1", b"a2", b"a3", b"a4")
     assert world.began.wait(PATIENCE_S)
     world.ask(2, "many", b"b1", b"b2")
@@ -129,7 +129,7 @@ def test_a_waiting_request_is_forgotten_when_cancelled(world: World) -> None:
     assert (world.cancelled, world.stopped) == ([], 0)
 
 
-def test_decoding_is_ended_when_its_request_is_cancelled(world: World) -> None:
+def test_decoding_stops_when_its_request_is_cancelled(world: World) -> None:
     world.ask(1, "", b"stopped", b"never")
     assert world.began.wait(PATIENCE_S)
     world.pictures.cancel(1)
@@ -139,7 +139,7 @@ def test_decoding_is_ended_when_its_request_is_cancelled(world: World) -> None:
     assert world.stopped == 1
 
 
-def test_a_request_with_its_images_is_cancelled_in_the_next_stage(world: World) -> None:
+def test_request_whose_images_are_ready_is_cancelled_in_the_next_stage(world: World) -> None:
     world.go_on.set()
     world.ask(1, "", b"a")
     world.outcome()

@@ -1,4 +1,4 @@
-"""The effect of a `PARSER` on a model's answers and abilities."""
+"""The effect of `PARSER` on a model's answers and capabilities."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from puna.protocol import Generate
 from tests.chat.answers.reading import Read, read, tool
 
 TOOLS = [tool("f")]
-#: An answer that thinks between tags, where they are not the usual ones.
+#: Answers with thinking, for parsers with unusual tags.
 OWN_TAGS = {
     "harmony": "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>final<|message|>Hi",
     "gemma4": "<|channel>thought\nHm<channel|>Hi",
     "ministral": "[THINK]Hm[/THINK]Hi",
 }
-#: Whether models with Ollama's parsers call tools and think, and where their answers begin inside thinking:
-#: `model/parsers/` of Ollama 0.24, `HasToolSupport`, `HasThinkingSupport` and `Init`. A model that can think
-#: does so unless it is told not to.
+#: By parser of Ollama: whether its models call tools and think, and when their answers begin inside thinking.
+#: From `model/parsers/` of Ollama 0.24: `HasToolSupport`, `HasThinkingSupport` and `Init`. A model that can
+#: think does so unless told otherwise.
 NAMED = {
     "qwen3": ("tools", "", "never"),
     "qwen3-thinking": ("tools", "thinking", "wanted"),
@@ -41,18 +41,18 @@ NAMED = {
     "gemma4-no-thinking": ("tools", "", "never"),
     "functiongemma": ("tools", "", "never"),
     "glm-4.7": ("tools", "thinking", "wanted"),
-    "glm-ocr": ("tools", "thinking", "never"),  # Ollama splits thinking off, but does not say so
+    "glm-ocr": ("tools", "thinking", "never"),  # Ollama splits thinking off without advertising it
     "lfm2": ("tools", "", "never"),
     "lfm2-thinking": ("tools", "thinking", "wanted"),
     "laguna": ("tools", "thinking", "never"),
-    "ministral": ("tools", "thinking", "never"),  # as glm-ocr
+    "ministral": ("tools", "thinking", "never"),  # like glm-ocr
     "passthrough": ("", "", "never"),
 }
-#: Those of which thinking is told from the answer even if none was wanted.
+#: Parsers that split thinking from the answer even if none was requested.
 ALWAYS_SPLIT = {"qwen3-vl-thinking", "olmo3-think", "glm-ocr", "laguna", "ministral", "harmony"}
 
 
-def answered(parser: str, answer: str, think: Think, last: str = "user", tools: Any = ()) -> Read:
+def parse(parser: str, answer: str, think: Think, last: str = "user", tools: Any = ()) -> Read:
     chat = Chat(messages=[Message(role=last, content="Say")], tools=list(tools))
     request = Generate(prompt=chat, parser=parser, think=think)
     how = reading_of(request, Traits(), "llama", "Say")
@@ -60,7 +60,7 @@ def answered(parser: str, answer: str, think: Think, last: str = "user", tools: 
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_parsers_read_like_ollamas(name: str) -> None:
+def test_named_parsers_behave_like_ollamas(name: str) -> None:
     tools, thinking, begins = NAMED[name]
     facts = ModelFacts(architecture="llama")
     can = abilities(facts, chat_template(facts, "{{ .Prompt }}"), parser=name).capabilities
@@ -69,12 +69,12 @@ def test_parsers_read_like_ollamas(name: str) -> None:
         if think and not thinking:
             continue
         inside = begins == "always" or (begins == "wanted" and think)
-        found = answered(name, "Hm</think>Hi", think)
+        found = parse(name, "Hm</think>Hi", think)
         assert (found.thinking, found.text) == (("Hm", "Hi") if inside else ("", "Hm</think>Hi"))
         if begins != "never":
-            assert answered(name, "Hi", think, last="assistant").text == "Hi", "it goes on with an answer"
+            assert parse(name, "Hi", think, last="assistant").text == "Hi", "it continues an answer"
         if thinking and (think or name in ALWAYS_SPLIT):
-            found = answered(name, OWN_TAGS.get(name, "<think>Hm</think>Hi"), think)
+            found = parse(name, OWN_TAGS.get(name, "<think>Hm</think>Hi"), think)
             assert (found.thinking.strip(), found.text) == ("Hm", "Hi")
 
 
@@ -82,12 +82,12 @@ def test_every_parser_of_ollama_is_known() -> None:
     assert NAMED.keys() <= PARSERS.keys()
 
 
-def test_cogito_does_not_start_thinking_if_it_may_call() -> None:
-    assert answered("cogito", "Hm</think>Hi", True, tools=TOOLS).thinking == ""
-    assert answered("deepseek3", "Hm</think>Hi", True, tools=TOOLS).thinking == "Hm"
+def test_cogito_does_not_start_thinking_with_tools() -> None:
+    assert parse("cogito", "Hm</think>Hi", True, tools=TOOLS).thinking == ""
+    assert parse("deepseek3", "Hm</think>Hi", True, tools=TOOLS).thinking == "Hm"
 
 
 def test_passthrough_leaves_calls_in_the_text() -> None:
     call = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
-    assert answered("passthrough", call, None, tools=TOOLS).text == call
-    assert answered("qwen3", call, None, tools=TOOLS).calls == [("f", "{}")]
+    assert parse("passthrough", call, None, tools=TOOLS).text == call
+    assert parse("qwen3", call, None, tools=TOOLS).calls == [("f", "{}")]

@@ -1,4 +1,4 @@
-"""Tiny random models as they are published: safetensors, settings, a tokenizer."""
+"""Tiny random models saved as published ones are: safetensors, config, tokenizer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from tests.tiny.llama import CHATML, SPECIALS, WORDS, merges, vocabulary
 from tests.tiny.words import save_words
 
-#: How texts are cut before merges, as Llama 3's tokenizer.json says it.
+#: The expression Llama 3's tokenizer.json splits texts with before merging.
 LLAMA3_CUT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
@@ -21,10 +21,10 @@ LLAMA3_CUT = (
 
 
 def saved(folder: Path, model: Any, *, tokenizer: bool = True, **more: Any) -> Path:
-    """`model` of transformers in `folder`, with the tokenizer of all tiny models; returns the folder."""
+    """Save `model` of transformers to `folder`, with the tokenizer of all tiny models; return the folder."""
     if hasattr(model, "save_pretrained"):
         model.save_pretrained(folder, **more)
-    else:  # a reference of ours, for what transformers lacks
+    else:  # our own reference for a model that transformers lacks
         folder.mkdir()
         save_file(model.state_dict(), folder / "model.safetensors")
         settings = {**vars(model.config), "architectures": [type(model).__name__]}
@@ -37,7 +37,10 @@ def saved(folder: Path, model: Any, *, tokenizer: bool = True, **more: Any) -> P
 def save_tokenizer(
     folder: Path, cut: str | None = None, markers: Sequence[str] = (), words: Sequence[str] = WORDS
 ) -> None:
-    """The byte-level BPE of all tiny models, cut like GPT-2's or by an expression; `markers` follow it."""
+    """Save the byte-level BPE of all tiny models, followed by `markers`.
+
+    Texts are split as by GPT-2's, or by the expression `cut`.
+    """
     tokens = [*vocabulary(words), *markers]
     special = {*SPECIALS, *markers}
     ids = {token: id for id, token in enumerate(tokens) if token not in special}
@@ -86,13 +89,13 @@ def save_tokenizer(
 
 
 def saved_with_words(folder: Path, model: Any) -> Path:
-    """An encoder of transformers in `folder`, with the words of all tiny ones; returns the folder."""
+    """Save an encoder of transformers to `folder`, with the words of all tiny encoders; return the folder."""
     save_words(saved(folder, model, tokenizer=False))
     return folder
 
 
 def save_modules(folder: Path, pooling: str = "mean_tokens", linears: Sequence[torch.Tensor] = ()) -> None:
-    """What sentence-transformers saves beside a model: how its vectors are pooled, and linears after that."""
+    """Save the modules of sentence-transformers beside a model: pooling, then dense modules of `linears`."""
     kinds: list[tuple[str, dict[str, Any]]] = [("Pooling", {f"pooling_mode_{pooling}": True})]
     for weight in linears:
         rows, columns = weight.shape
@@ -113,7 +116,7 @@ def save_modules(folder: Path, pooling: str = "mean_tokens", linears: Sequence[t
 
 
 def save_nemotron_head(folder: Path, model: Any) -> Path:
-    """The checkpoint of a Nemotron 3 with a head: a layer that attends and one of experts, as the model's."""
+    """Save a Nemotron 3 with a prediction head: an attention layer and an expert layer, like the model's."""
     saved(folder, model)
     tensors = load_file(folder / "model.safetensors")
     hidden = model.config.hidden_size

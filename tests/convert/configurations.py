@@ -1,7 +1,7 @@
-"""Random configurations of every text model that can be converted: valid ones, changed in up to three fields.
+"""Random configurations of every convertible text model: valid ones with up to three fields changed.
 
-A field is drawn from the values that `VALUES` lists for it, whether or not our engine can compute them; a
-family of `FAMILIES` may list others. Fields that change no result are in `WITHOUT_EFFECT`.
+Fields are drawn from the values listed in `VALUES`, whether or not our engine supports them; a family of
+`FAMILIES` may list others. Fields that change no result are in `WITHOUT_EFFECT`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ LAYERS: Final = 3
 
 
 class Absent:
-    """The value of a field that config.json does not have."""
+    """The value of a field missing from config.json."""
 
     def __repr__(self) -> str:
         return "absent"
 
 
 ABSENT: Final = Absent()
-#: How changes of settings outside `text_config` begin.
+#: Prefix of changes to settings outside `text_config`.
 OUTSIDE: Final = "outside."
 
 SIZES: Final[dict[str, Any]] = {
@@ -49,7 +49,7 @@ _FACTORS: Final = (0.5, 1.0, 3.0, ABSENT)
 
 
 def layers(first: str, second: str) -> Sequence[Any]:
-    """Kinds of layers: all alike, alternating, changing once, absent."""
+    """Return lists of layer kinds: uniform, alternating, changing once, absent."""
     return (
         [first] * LAYERS, [second] * LAYERS, [first, second, first], [second, first, second],
         [first, second, second], [second, second, first], ABSENT,
@@ -143,8 +143,8 @@ VALUES: Final[dict[str, Sequence[Any]]] = {
     "cross_attention_layers": ([0], [1, 2]),
 }  # fmt: skip
 
-#: Fields whose value does not change what is computed of a text: initial weights, dropout, ids of tokens,
-#: choices of kernels, and what transformers derives from other fields.
+#: Fields that do not affect the results of a text: initial weights, dropout, token ids, choices of kernels,
+#: and values transformers derives from other fields.
 WITHOUT_EFFECT: Final = frozenset({
     "_sliding_window_pattern", "add_cross_attention", "attention_dropout", "attention_probs_dropout_prob",
     "bos_token_id", "classifier_dropout", "cls_token_id", "decoder_start_token_id", "dense_act_fn",
@@ -158,7 +158,7 @@ WITHOUT_EFFECT: Final = frozenset({
     "sparse_prediction", "time_step_init_scheme", "time_step_scale", "use_associative_scan", "use_cache",
     "use_mamba_kernels", "use_mambapy", "vocab_size_per_layer_input",
 })  # fmt: skip
-#: Sizes that other fields must agree with; they stay as the bases have them.
+#: Sizes that other fields must agree with; they keep the values of the base.
 FIXED: Final = frozenset({
     "d_model", "dim", "hidden_dim", "intermediate_size_mlp", "layers_block_type", "mamba_d_head",
     "mamba_d_ssm", "mamba_head_dim", "mamba_n_heads", "mamba_num_heads", "moe_intermediate_size",
@@ -166,7 +166,7 @@ FIXED: Final = frozenset({
     "num_hidden_layers", "num_layers", "num_local_experts", "original_max_position_embeddings",
     "per_layer_config", "rope_parameters",
 })  # fmt: skip
-#: Fields that transformers derives where config.json lacks them, as bases do.
+#: Fields that transformers derives if config.json lacks them; bases lack them.
 _DERIVED: Final = frozenset({
     "layer_types", "mlp_layer_types", "no_rope_layers", "moe_layers", "qk_head_dim", "full_attn_idxs",
     "per_layer_config", "activation_sparsity_pattern", "dense_act_fn", "is_gated_act",
@@ -176,16 +176,16 @@ _DERIVED: Final = frozenset({
 
 @dataclass(frozen=True)
 class Drawn:
-    """A configuration: a base with changes."""
+    """A random configuration: a base with changes."""
 
     architecture: str
     seed: int
     changes: Mapping[str, Any]
-    saved: bool  # config.json is what transformers writes, not what was drawn
+    saved: bool  # config.json is the one transformers writes, not the one drawn
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The config.json that was drawn."""
+        """Return the config.json drawn."""
         found = copy.deepcopy(base_of(self.architecture))
         inner = found.get("text_config", found)
         for name, value in self.changes.items():
@@ -197,7 +197,7 @@ class Drawn:
         return {**found, "architectures": [self.architecture], "model_type": config_class(self).model_type}
 
     def without(self, name: str) -> Drawn:
-        """The same with one change fewer."""
+        """Return the configuration without the change `name`."""
         rest = {key: value for key, value in self.changes.items() if key != name}
         return Drawn(self.architecture, self.seed, rest, self.saved)
 
@@ -207,22 +207,22 @@ class Drawn:
         return f"{self.architecture} {self.seed} ({form}): {changes}"
 
 
-#: Draws some fields together.
+#: A function that draws several fields together.
 Group = Callable[[random.Random, str], dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Family:
-    """An architecture's valid settings, and where its draws differ from everybody's."""
+    """An architecture's valid settings, and the values particular to its draws."""
 
-    base: Mapping[str, Any] = field(default_factory=dict)  # beside the defaults and `SIZES`
-    values: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # instead of, or beside, `VALUES`
-    rotated: int = 16  # numbers of a head that are; 0: positions are not rotated
+    base: Mapping[str, Any] = field(default_factory=dict)  # in addition to the defaults and `SIZES`
+    values: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # replacing or extending `VALUES`
+    rotated: int = 16  # rotated dimensions of a head; 0: no rotary embeddings
     groups: Sequence[Group] = ()
-    kinds: tuple[str, ...] = ()  # of layers that have rotations of their own
-    by: str = "logits"  # what is compared
-    whole: Mapping[str, Any] = field(default_factory=dict)  # beside `text_config`, if that is a part
-    model_type: str = ""  # of the text model, where that may be of several
+    kinds: tuple[str, ...] = ()  # layer kinds with rotations of their own
+    by: str = "logits"  # the outputs compared: logits, states, answers
+    whole: Mapping[str, Any] = field(default_factory=dict)  # settings beside `text_config`, if there is one
+    model_type: str = ""  # of the text model, if it can be one of several
 
 
 def config_class(drawn: Drawn) -> Any:
@@ -233,7 +233,7 @@ def config_class(drawn: Drawn) -> Any:
 
 @cache
 def fields_of(architecture: str) -> Mapping[str, Any]:
-    """The fields that transformers knows of the text model, with its defaults."""
+    """Return the text model's fields in transformers, with their defaults."""
     import transformers
 
     kind = FAMILIES[architecture].model_type
@@ -249,7 +249,7 @@ def fields_of(architecture: str) -> Mapping[str, Any]:
 
 @cache
 def base_of(architecture: str) -> dict[str, Any]:
-    """Valid settings, as complete as published ones."""
+    """Return valid settings, as complete as published ones."""
     family, known = FAMILIES[architecture], fields_of(architecture)
     found = {name: value for name, value in known.items() if name not in _DERIVED}
     found |= {name: value for name, value in SIZES.items() if known.get(name) is not None} | dict(family.base)
@@ -264,7 +264,7 @@ def base_of(architecture: str) -> dict[str, Any]:
 
 @cache
 def text_base_of(architecture: str) -> dict[str, Any]:
-    """Those of the text model."""
+    """Return the valid settings of the text model."""
     found = base_of(architecture)
     inner: dict[str, Any] = found.get("text_config", found)
     return inner
@@ -279,7 +279,7 @@ def _choices(architecture: str) -> tuple[dict[str, Sequence[Any]], list[Group]]:
 
 
 def draw(architecture: str, seed: int) -> Drawn:
-    """The configuration that `seed` stands for; the first is the base itself."""
+    """Return the configuration of `seed`; that of 0 is the base itself."""
     rng = random.Random(f"{architecture} {seed}")
     changes: dict[str, Any] = {}
     values, groups = _choices(architecture)
@@ -297,7 +297,7 @@ def draw(architecture: str, seed: int) -> Drawn:
 
 
 def rotation(rng: random.Random, architecture: str) -> dict[str, Any]:
-    """How positions are rotated, in the names of old and of new configurations."""
+    """Draw rotary embedding settings, with the names of old or new configurations."""
     family = FAMILIES[architecture]
     base = text_base_of(architecture).get("rope_parameters") or {}
     neither = {"rope_scaling": ABSENT, "rope_theta": ABSENT}
@@ -337,8 +337,8 @@ def _rotation(rng: random.Random, family: Family, base: Mapping[str, Any]) -> di
     kind = found["rope_type"] = rng.choice(kinds)
     if kind in ("linear", "dynamic", "yarn"):
         found["factor"] = rng.choice((1.0, 2.0, 8.0))
-    # Texts longer than `max_position_embeddings`, for which "dynamic" alone changes something, are not drawn:
-    # no file has a longer context than that.
+    # "dynamic" only affects texts longer than `max_position_embeddings`, which are never computed: a file's
+    # context is not longer.
     if kind == "linear" or kind == "dynamic":
         found |= perhaps(original_max_position_embeddings=(16,))
     elif kind == "yarn":
@@ -360,7 +360,7 @@ def _rotation(rng: random.Random, family: Family, base: Mapping[str, Any]) -> di
     return found
 
 
-#: With its keys and values in latents.
+#: Values of models with latent attention.
 _LATENT: Final[dict[str, Sequence[Any]]] = {
     "num_key_value_heads": (), "num_attention_heads": (), "head_dim": (),
     "scoring_func": VALUES["scoring_func"], "topk_method": VALUES["topk_method"],
@@ -382,7 +382,7 @@ _WORD_VALUES: Final[dict[str, Sequence[Any]]] = {
 }  # fmt: skip
 
 
-#: A classifier with one output, as rerankers have; files with other classifiers are for other programs.
+#: A classifier with one output, as in rerankers; other classifiers are not ours to run.
 _SCORE: Final = {0: "LABEL_0"}
 
 
@@ -413,7 +413,7 @@ _NEMOTRON: Final[dict[str, Any]] = {
     "layers_block_type": ["linear_attention", "moe", _FULL, "moe"], "num_hidden_layers": 4,
     "mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 12,
     "moe_shared_expert_intermediate_size": 48,
-    "time_step_min": 1e-30,  # transformers takes it for a limit, the authors' code does not
+    "time_step_min": 1e-30,  # transformers clamps to it, the authors' code does not
 }  # fmt: skip
 _GEMMA: Final[dict[str, Any]] = {"query_pre_attn_scalar": 16}
 _GEMMA4: Final[dict[str, Any]] = {
@@ -426,12 +426,12 @@ _GEMMA4: Final[dict[str, Any]] = {
 }  # fmt: skip
 
 
-def _experts_of_gemma4(rng: random.Random, architecture: str) -> dict[str, Any]:
+def _gemma4_experts(rng: random.Random, architecture: str) -> dict[str, Any]:
     wide, used = rng.choice((16, 32)), rng.choice((1, 2, 3))
     return {"enable_moe_block": True, "num_experts": 6, "top_k_experts": used, "moe_intermediate_size": wide}
 
 
-#: A vision tower, of which there is no more than transformers asks for.
+#: A vision tower with no more than the settings transformers requires.
 _TOWER: Final[dict[str, Any]] = {
     "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "depth": 1,
     "num_heads": 2, "image_size": 28, "patch_size": 14,
@@ -439,12 +439,12 @@ _TOWER: Final[dict[str, Any]] = {
 
 
 def _within(text: Family, **whole: Any) -> Family:
-    """The family of a model that sees, whose text model is of the family `text`."""
+    """Return the family of a vision model whose text model has the family `text`."""
     return replace(text, whole={"vision_config": {**_TOWER, **whole.pop("vision", {})}, **whole})
 
 
 def _by_axes(*sections: int, **own: Any) -> dict[str, Any]:
-    """A rotation by three axes, which of texts are one."""
+    """Return a rotation by three axes, which are equal for text."""
     return {"rope_theta": 1e4, "rope_type": "default", "mrope_section": list(sections), **own}
 
 
@@ -460,7 +460,7 @@ MISTRAL_YARN: Final[dict[str, Any]] = {
 }
 
 FAMILIES: Final[dict[str, Family]] = {
-    # Llama and its like.
+    # Llama and similar models.
     "LlamaForCausalLM": Family(), "LlamaModel": Family(by="states"),
     "MistralForCausalLM": Family({"sliding_window": None}),
     "MixtralForCausalLM": Family({"sliding_window": None, "head_dim": 16}),
@@ -503,8 +503,8 @@ FAMILIES: Final[dict[str, Family]] = {
             "num_experts": (6,), "enable_moe_block": (), "top_k_experts": (), "sliding_window": (5, 12),
             "use_bidirectional_attention": ("all", "vision", None),
         },
-        groups=(_experts_of_gemma4,), kinds=_PER_KIND),
-    # Latents.
+        groups=(_gemma4_experts,), kinds=_PER_KIND),
+    # Latent attention.
     "DeepseekV2ForCausalLM": Family({**_OWN_HEADS, **_GROUPS, "num_experts_per_tok": 2}, _LATENT),
     "DeepseekV3ForCausalLM": Family(_OWN_HEADS, _LATENT),
     "Glm4MoeLiteForCausalLM": Family({**_OWN_HEADS, "first_k_dense_replace": 1}, _LATENT),
@@ -598,7 +598,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "NomicBertModel": Family(_WORDS, _WORD_VALUES, by="states"),
     "JinaEmbeddingsV3Model": Family(_WORDS, _WORD_VALUES, by="states"),
 }  # fmt: skip
-#: Their axes share the pairs of a head.
+#: Values of models whose axes divide the rotated pairs of a head.
 _AXES: Final[dict[str, Sequence[Any]]] = {"num_attention_heads": (), "hidden_size": ()}
 _QWEN_VL: Final = Family({"rope_parameters": _by_axes(4, 2, 2)}, _AXES)
 _GLM_VL: Final = Family({"rope_parameters": _by_axes(2, 1, 1, partial_rotary_factor=0.5)}, _AXES, rotated=8)
@@ -611,7 +611,7 @@ _T5: Final[dict[str, Any]] = {
     "d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 2, "num_decoder_layers": LAYERS, "num_heads": 4,
     "relative_attention_num_buckets": 16,
 }  # fmt: skip
-#: The text models of those that see, and two stacks.
+# Text models of vision models, and models with an encoder and a decoder.
 FAMILIES.update({
     "Gemma3ForConditionalGeneration": _within(FAMILIES["Gemma3ForCausalLM"], mm_tokens_per_image=4),
     "Gemma4ForConditionalGeneration": _within(
@@ -666,7 +666,7 @@ FAMILIES.update({
         for kind, by in (("ForConditionalGeneration", "answers"), ("EncoderModel", "states"))
     },
 })  # fmt: skip
-#: transformers has no class for these, or needs another library: tests of their own have references.
+#: Models that transformers lacks, or needs another library for; their own tests have references.
 ELSEWHERE: Final = frozenset({
     "DeepseekOCRForCausalLM", "Ernie4_5_ForCausalLM", "Gemma3nForConditionalGeneration",
     "JinaBertForMaskedLM", "JinaBertForSequenceClassification", "JinaBertModel", "MambaLMHeadModel",

@@ -1,4 +1,4 @@
-"""Tiny models of Jina as they are published: names of modules, settings."""
+"""Tiny Jina models saved with the published module names and settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.tiny.words import save_words
 
 
 def save_jina2(folder: Path, model: Any, architecture: str = "JinaBertForMaskedLM", prefix: str = "") -> Path:
-    """`model` in `folder`, `prefix` before its names; returns the folder."""
+    """Save `model` to `folder` with `prefix` before its tensor names; return the folder."""
     folder.mkdir()
     tensors = {prefix + name: values for name, values in model.state_dict().items()}
     save_file(tensors, folder / "model.safetensors")
@@ -33,7 +33,7 @@ _SETTINGS_3 = {
 
 
 def _halves(name: str, shape: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-    """A and B of all tasks; of a table A has as many rows as the table."""
+    """Return A and B of all tasks; for embedding tables, A has the table's rows."""
     generator = torch.Generator().manual_seed(sum(name.encode()))
     rows, columns = shape
     table = name.endswith("embeddings.weight")
@@ -43,7 +43,7 @@ def _halves(name: str, shape: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tens
 
 
 def save_jina3(folder: Path, model: Any, prefix: str = "roberta.") -> Path:
-    """The third embeddings, `model`, with an adapter for each of TASKS; returns the folder."""
+    """Save `model` as Jina Embeddings 3, with an adapter for each of TASKS; return the folder."""
     model.save_pretrained(folder)
     tensors: dict[str, torch.Tensor] = {}
     for name, values in load_file(folder / "model.safetensors").items():
@@ -63,7 +63,7 @@ def save_jina3(folder: Path, model: Any, prefix: str = "roberta.") -> Path:
 
 
 def merged_jina3(folder: Path, model: Any, task: str) -> Any:
-    """`model` with the adapter of a task in its weights, by way of `folder`."""
+    """Return `model` with the adapter of a task merged into its weights, using `folder` for files."""
     model.save_pretrained(folder)
     number, tensors = list(TASKS).index(task), load_file(folder / "model.safetensors")
     for name, values in tensors.items():

@@ -1,4 +1,4 @@
-"""Tiny models of Nomic as they are published: names of modules, settings."""
+"""Tiny Nomic models saved with the published module names and settings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BIASES = ("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias")
 
 
 def save_nomic(folder: Path, model: Any) -> Path:
-    """The first Nomic Embed, `model` of transformers, with published settings; returns the folder."""
+    """Save `model` of transformers as Nomic Embed 1, with published settings; return the folder."""
     saved(folder, model, tokenizer=False)
     _finish(
         folder, model, **dict.fromkeys(_BIASES, False), activation_function="swiglu", n_positions=8192,
@@ -35,7 +35,7 @@ def save_nomic(folder: Path, model: Any) -> Path:
 
 
 def save_nomic_moe(folder: Path, model: Any, *, experts: int, used: int) -> Path:
-    """The second, with experts; returns the folder."""
+    """Save `model` as Nomic Embed 2, which has experts; return the folder."""
     saved(folder, model, tokenizer=False)
     tensors = {}
     for name, values in load_file(folder / "model.safetensors").items():

@@ -1,4 +1,4 @@
-"""Settings are carried into a file, have the only value that files can stand for, or are refused."""
+"""A setting is carried into the file, has the only value that a file implies, or is refused."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def with_settings(tiny: Any, settings: Mapping[str, Any]) -> Any:
     return dataclasses.replace(tiny, settings={**tiny.settings, **settings})
 
 
-#: Settings that were lost or misread once.
+#: Settings that were once lost or misread.
 CARRIED: dict[str, tuple[Any, dict[str, Any]]] = {
     "glm4moelite, gates as they are": (MODELS["glm4moelite"], {"norm_topk_prob": False}),
     "glm4moelite, kinds of layers": (MODELS["glm4moelite"], {"first_k_dense_replace": None}),
@@ -74,7 +74,7 @@ CARRIED: dict[str, tuple[Any, dict[str, Any]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CARRIED)
-def test_a_model_with_a_setting_computes_what_transformers_does(name: str, tmp_path: Path) -> None:
+def test_carried_setting_changes_results_as_in_transformers(name: str, tmp_path: Path) -> None:
     tiny, settings = CARRIED[name]
     theirs = with_settings(tiny, settings).build()
     convert(saved(tmp_path / "checkpoint", theirs), tmp_path / "m.gguf", FileType.F32)
@@ -83,7 +83,7 @@ def test_a_model_with_a_setting_computes_what_transformers_does(name: str, tmp_p
     check_close(ours, our_log_probabilities(ours, tokens, [40]), reference_log_probabilities(theirs, tokens))
 
 
-#: Settings that no key of a file carries, and what the error says of them.
+#: Settings that no key of a file carries, and the error.
 REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "activation": (LLAMA, {"hidden_act": "relu"}, "'hidden_act' is 'relu', but .* only have 'silu' or"),
     "latent, two scales": (
@@ -143,13 +143,13 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_setting_that_a_file_cannot_carry_is_refused(name: str) -> None:
+def test_setting_that_no_key_can_carry_is_refused(name: str) -> None:
     tiny, settings, message = REFUSED[name]
     with pytest.raises(ConversionError, match=message):
-        check(published(tiny) | settings)
+        check(published_config(tiny) | settings)
 
 
-#: Of models that transformers knows as decoders.
+#: Names of models that are decoders in transformers.
 CONFIGURED = [
     name
     for name, tiny in MODELS.items()
@@ -158,12 +158,12 @@ CONFIGURED = [
 
 
 @pytest.mark.parametrize("name", CONFIGURED)
-def test_settings_of_tiny_models_are_all_known(name: str) -> None:
-    assert check(published(MODELS[name])) == []
+def test_every_setting_of_the_tiny_models_is_known(name: str) -> None:
+    assert check(published_config(MODELS[name])) == []
 
 
-def published(tiny: Any) -> dict[str, Any]:
-    """The settings as transformers saves them."""
+def published_config(tiny: Any) -> dict[str, Any]:
+    """Return the settings as transformers saves them."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CLASSES
 
     config = tiny.config()
@@ -171,7 +171,7 @@ def published(tiny: Any) -> dict[str, Any]:
     return {**found, "architectures": [CLASSES[config.model_type]]}
 
 
-#: Settings that are read as tensors and the vocabulary are.
+#: Settings read while converting tensors and the vocabulary.
 WITH_TENSORS = (
     "tie_word_embeddings", "vocab_size", "num_key_value_heads", "attention_in_multiplier",
     "attention_out_multiplier", "embedding_multiplier", "key_multiplier", "lm_head_multiplier",
@@ -180,7 +180,7 @@ WITH_TENSORS = (
 
 
 def check(raw: Mapping[str, Any]) -> list[str]:
-    """The unknown settings. Raises ConversionError."""
+    """Return the unknown settings. Raises ConversionError."""
     config = Config(raw)
     family = next(each for each in families_called(raw["architectures"][0]) if each.when(config))
     config.complete(family.defaults)
@@ -194,21 +194,21 @@ PUBLISHED = Path(__file__).parent / "published.json"
 
 
 @pytest.mark.parametrize("name", json.loads(PUBLISHED.read_text()))
-def test_a_published_configuration_is_carried(name: str) -> None:
+def test_published_configuration_is_carried_completely(name: str) -> None:
     assert check(json.loads(PUBLISHED.read_text())[name]) == []
 
 
-def settings_of(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((folder / "config.json").read_text())
     return found
 
 
-def changed(folder: Path, **settings: Any) -> Path:
-    (folder / "config.json").write_text(json.dumps(settings_of(folder) | settings))
+def change_config(folder: Path, **settings: Any) -> Path:
+    (folder / "config.json").write_text(json.dumps(read_config(folder) | settings))
     return folder
 
 
-def rewritten(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+def rewrite_tensors(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
     path = folder / "model.safetensors"
     tensors = load_file(path)
     change(tensors)
@@ -220,48 +220,46 @@ def folder(tmp_path: Path) -> Path:
     return saved(tmp_path / "checkpoint", LLAMA.build())
 
 
-def test_an_unknown_setting_that_looks_numerical_is_refused_unless_it_is_ignored(
-    folder: Path, tmp_path: Path
-) -> None:
-    changed(folder, attention_sharpness={"scale": 2.0})
+def test_unknown_numerical_setting_is_refused_unless_ignored(folder: Path, tmp_path: Path) -> None:
+    change_config(folder, attention_sharpness={"scale": 2.0})
     with pytest.raises(ConversionError, match=r"'attention_sharpness.scale' is 2.0, .* --ignore attention_s"):
         convert(folder, tmp_path / "m.gguf")
     convert(folder, tmp_path / "m.gguf", ignore=["attention_sharpness"])
     with open_gguf(tmp_path / "m.gguf") as file:
         assert file.architecture == "llama"
-    changed(folder, hidden_act="relu", attention_sharpness=None)
+    change_config(folder, hidden_act="relu", attention_sharpness=None)
     convert(folder, tmp_path / "m.gguf", ignore=["hidden_act"])
 
 
-def test_other_unknown_settings_are_listed_once(
+def test_other_unknown_settings_are_listed_in_one_warning(
     folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    changed(folder, colour="blue", layers_of_paint=2, expert_mode=False)
+    change_config(folder, colour="blue", layers_of_paint=2, expert_mode=False)
     with caplog.at_level(logging.WARNING, "puna.convert"):
         convert(folder, tmp_path / "m.gguf")
     (message,) = [record.getMessage() for record in caplog.records if record.name.startswith("puna.convert")]
     assert message.endswith(": colour, layers_of_paint, expert_mode")
 
 
-def test_a_missing_output_is_not_taken_for_the_table_of_the_input(folder: Path, tmp_path: Path) -> None:
-    rewritten(folder, lambda tensors: tensors.pop("lm_head.weight"))
+def test_missing_output_is_not_assumed_to_be_tied_to_the_embedding(folder: Path, tmp_path: Path) -> None:
+    rewrite_tensors(folder, lambda tensors: tensors.pop("lm_head.weight"))
     with pytest.raises(ConversionError, match=r"has no output \('lm_head.weight'\).*'tie_word_embeddings'"):
         convert(folder, tmp_path / "m.gguf")
-    changed(folder, tie_word_embeddings=True)
+    change_config(folder, tie_word_embeddings=True)
     convert(folder, tmp_path / "m.gguf")
 
 
-def test_a_checkpoint_with_fewer_layers_than_settings_say_is_refused(folder: Path, tmp_path: Path) -> None:
-    layers = settings_of(folder)["num_hidden_layers"]
-    changed(folder, num_hidden_layers=layers + 1)
+def test_checkpoint_with_fewer_layers_than_configured_is_refused(folder: Path, tmp_path: Path) -> None:
+    layers = read_config(folder)["num_hidden_layers"]
+    change_config(folder, num_hidden_layers=layers + 1)
     with pytest.raises(
         ConversionError, match=rf"there are {layers + 1} layers, but the checkpoint has {layers}"
     ):
         convert(folder, tmp_path / "m.gguf")
 
 
-def test_vectors_need_no_output(folder: Path, tmp_path: Path) -> None:
-    rewritten(folder, lambda tensors: tensors.pop("lm_head.weight"))
+def test_embedding_models_need_no_output_matrix(folder: Path, tmp_path: Path) -> None:
+    rewrite_tensors(folder, lambda tensors: tensors.pop("lm_head.weight"))
     save_modules(folder)
     convert(folder, tmp_path / "m.gguf")
 
@@ -270,25 +268,25 @@ def test_vectors_need_no_output(folder: Path, tmp_path: Path) -> None:
     ("setting", "module"),
     [("attention_bias", "self_attn.o_proj"), ("mlp_bias", "mlp.down_proj")],
 )
-def test_biases_that_transformers_would_leave_out_are_refused_unless_the_setting_is_ignored(
+def test_biases_transformers_would_skip_are_refused_unless_the_setting_is_ignored(
     setting: str, module: str, folder: Path, tmp_path: Path
 ) -> None:
     name = f"model.layers.1.{module}.bias"
-    rewritten(folder, lambda tensors: tensors.update({name: torch.ones(64)}))
+    rewrite_tensors(folder, lambda tensors: tensors.update({name: torch.ones(64)}))
     with pytest.raises(
         ConversionError, match=rf"'{setting}' is False, but there is 'blk\.1\..*_[a-z]*\.bias'"
     ):
         convert(folder, tmp_path / "m.gguf")
-    unsaid = {key: value for key, value in settings_of(folder).items() if key != setting}
+    unsaid = {key: value for key, value in read_config(folder).items() if key != setting}
     (folder / "config.json").write_text(json.dumps(unsaid))
     with pytest.raises(ConversionError, match=f"'{setting}' is False, but there is"):
         convert(folder, tmp_path / "m.gguf")
     convert(folder, tmp_path / "m.gguf", ignore=[setting])
-    changed(folder, **{setting: True})
+    change_config(folder, **{setting: True})
     convert(folder, tmp_path / "m.gguf")
 
 
-def test_a_setting_to_ignore_must_exist(folder: Path, tmp_path: Path) -> None:
+def test_ignored_setting_must_exist(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConversionError, match=r"config\.json has no setting 'hidden_akt' to ignore"):
         convert(folder, tmp_path / "m.gguf", ignore=["hidden_akt"])
 
@@ -297,7 +295,7 @@ def test_a_setting_to_ignore_must_exist(folder: Path, tmp_path: Path) -> None:
     ("kind", "expected"),
     [("llama", (4096, 32, 32, 11008, None)), ("mistral", (4096, 32, 32, 14336, 8))],
 )
-def test_sizes_that_llava_leaves_out_are_those_of_the_first_models(
+def test_sizes_missing_from_llava_configs_are_those_of_the_original_models(
     kind: str, expected: tuple[int | None, ...]
 ) -> None:
     text = {"model_type": kind, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "vocab_size": 32064}
@@ -324,7 +322,7 @@ def test_sizes_that_llava_leaves_out_are_those_of_the_first_models(
         ("Gemma2ForCausalLM", {"attn_logit_softcapping": None}, ("attn_logit_softcapping", 0.0)),
     ],
 )
-def test_a_setting_that_is_left_out_means_what_transformers_takes_for_it(
+def test_missing_setting_has_the_default_of_transformers(
     architecture: str, settings: dict[str, Any], expected: tuple[str, Any]
 ) -> None:
     config = Config({"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64, **settings})
@@ -334,8 +332,8 @@ def test_a_setting_that_is_left_out_means_what_transformers_takes_for_it(
     assert metadata(config, family)[key] == value
 
 
-def test_yarn_is_described_once_where_its_multiplier_is_stated(tmp_path: Path) -> None:
-    """llama.cpp multiplies what it derives from the multiplier by `attn_factor`."""
+def test_yarn_attention_factor_is_not_written_beside_its_log_multiplier(tmp_path: Path) -> None:
+    """llama.cpp would multiply the factor it derives from the log multiplier by `attn_factor`."""
     scales = {"rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0}}
     folder = saved(tmp_path / "checkpoint", with_settings(MODELS["deepseek2 V3"], scales).build())
     convert(folder, tmp_path / "model.gguf", FileType.F32)
@@ -345,7 +343,9 @@ def test_yarn_is_described_once_where_its_multiplier_is_stated(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("layers", [[2], [1]])
-def test_kimi_linear_may_list_its_attention_layers_twice(layers: list[int], tmp_path: Path) -> None:
+def test_kimi_linear_may_list_its_attention_layers_twice_if_both_lists_agree(
+    layers: list[int], tmp_path: Path
+) -> None:
     tiny = MODELS["kimi-linear"]
     folder = saved(tmp_path / "checkpoint", tiny.build())
     path = folder / "config.json"

@@ -1,4 +1,4 @@
-"""Folders that are converted once."""
+"""Folders are converted once and cached."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def conversions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The folders that are converted, once for each time."""
+    """Return a list that records the name of a folder at each conversion."""
     done: list[str] = []
     convert = cache.convert
 
@@ -36,7 +36,7 @@ def conversions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return done
 
 
-def test_a_folder_is_converted_once_and_again_when_it_changes(folder: Path, conversions: list[str]) -> None:
+def test_folder_is_converted_once_and_again_after_a_change(folder: Path, conversions: list[str]) -> None:
     told: list[tuple[str, int, int]] = []
     first = converted(folder, lambda *progress: told.append(progress))
     made = first.model.read_bytes()
@@ -48,10 +48,12 @@ def test_a_folder_is_converted_once_and_again_when_it_changes(folder: Path, conv
     second = converted(folder)
     assert conversions == ["Tiny", "Tiny"]
     assert second.model.read_bytes() == made
-    assert list(second.model.parent.parent.iterdir()) == [second.model.parent], "nothing is left"
+    assert list(second.model.parent.parent.iterdir()) == [second.model.parent], (
+        "files of the first conversion remain"
+    )
 
 
-def test_a_conversion_that_fails_leaves_nothing(folder: Path, tmp_path: Path) -> None:
+def test_failed_conversion_leaves_no_files(folder: Path, tmp_path: Path) -> None:
     (folder / "config.json").write_text('{"architectures": ["NoSuchModel"]}')
     with pytest.raises(ConversionError, match="NoSuchModel"):
         converted(folder)
@@ -59,7 +61,7 @@ def test_a_conversion_that_fails_leaves_nothing(folder: Path, tmp_path: Path) ->
     assert [path.name for path in (tmp_path / "home/converted").glob("*/*")] == []
 
 
-def test_a_folder_of_something_else_is_said_to_be_that(tmp_path: Path) -> None:
+def test_folder_without_a_checkpoint_is_refused_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(ConversionError, match="has no safetensors files"):
         converted(tmp_path)
     (tmp_path / "a.gguf").write_bytes(b"")
@@ -67,7 +69,7 @@ def test_a_folder_of_something_else_is_said_to_be_that(tmp_path: Path) -> None:
         converted(tmp_path)
 
 
-def test_the_library_loads_a_folder(
+def test_library_loads_a_folder_given_as_a_path(
     folder: Path, conversions: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder.parent)

@@ -1,7 +1,7 @@
-"""A model of whatever configuration computes in our engine what it does in transformers, or is refused.
+"""A model of any configuration computes the same in our engine as in transformers, or is refused.
 
-A draw is a tiny random model of an architecture's valid settings with a few fields changed; it is saved,
-converted, loaded and compared. One that transformers itself refuses shows nothing and is left out.
+Each draw is a tiny random model with an architecture's valid settings, a few of them changed; it is saved,
+converted, loaded and compared. Draws that transformers itself rejects prove nothing and are left out.
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ from tests.model.models.parity import FLOATS
 from tests.tiny import forward
 from tests.tiny.words import VOCABULARY, save_words
 
-#: Of each architecture in `make test-thorough`.
+#: Draws of each architecture in `make test-thorough`.
 DRAWS = int(os.environ.get("PUNA_DRAWS", "2000"))
-#: More than the windows and the original contexts that are drawn.
+#: Tokens of a text: more than the windows and original contexts drawn.
 LENGTH = 40
-#: The first tokens that are no padding, whose positions some encoders count otherwise.
+#: The first token id that is not special: some encoders count positions of padding differently.
 _SPECIAL = 3
-#: Where a draw's files are: nothing waits for a disk.
+#: Folder of the files, in memory so that no draw waits for a disk.
 MEMORY = next((path for path in ("/dev/shm",) if os.access(path, os.W_OK)), None)
 EQUAL, REFUSED, LEFT_OUT, ROUNDING = "equal", "refused", "left out", "rounding"
-#: How far results may be off; and how far by rounding, but in few rows.
+#: Largest difference of equal results, and of rounding, which may exceed it in a few rows.
 _CLOSE, _MAX_ROUNDING = 1e-3, 0.02
 
 
 class WrongError(AssertionError):
-    """A draw that is neither computed as in transformers nor refused."""
+    """A draw neither computed as in transformers nor refused."""
 
 
 def build(drawn: Drawn) -> Any:
-    """The model in float32, with weights in which every part shows."""
+    """Return the model in float32, with weights that make every part affect the result."""
     import transformers
 
     kind = getattr(transformers, drawn.architecture)
@@ -73,7 +73,7 @@ def build(drawn: Drawn) -> Any:
     with torch.no_grad():
         for name, values in [*model.named_parameters(), *model.named_buffers()]:
             if name.endswith("bias") or (values.ndim == 1 and isinstance(values, torch.nn.Parameter)):
-                # Around where they begin: 1 for norms, 0 for those to which 1 is added.
+                # Around their initial values: 1 for norms, or 0 for norms that add 1.
                 values.add_(0.3 * torch.randn_like(values))
             elif isinstance(values, torch.nn.Parameter):
                 inputs = values.shape[-1] if values.ndim < 4 else values[0].numel()
@@ -81,7 +81,7 @@ def build(drawn: Drawn) -> Any:
     return model
 
 
-def expected(drawn: Drawn, model: Any, tokens: list[int]) -> torch.Tensor:
+def reference_results(drawn: Drawn, model: Any, tokens: list[int]) -> torch.Tensor:
     ids = torch.tensor([tokens])
     with torch.inference_mode():
         by = FAMILIES[drawn.architecture].by
@@ -95,7 +95,7 @@ def expected(drawn: Drawn, model: Any, tokens: list[int]) -> torch.Tensor:
         return body(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0]
 
 
-def found(drawn: Drawn, ours: LoadedModel, tokens: list[int]) -> torch.Tensor:
+def our_results(drawn: Drawn, ours: LoadedModel, tokens: list[int]) -> torch.Tensor:
     count = len(tokens)
     cache = ours.make_cache(sequences=1, context=count, types=FLOATS)
     batch = Batch.of(tokens, list(range(count)), [0] * count, list(range(count)))
@@ -110,7 +110,7 @@ def found(drawn: Drawn, ours: LoadedModel, tokens: list[int]) -> torch.Tensor:
 
 
 def save(drawn: Drawn, model: Any, folder: Path) -> None:
-    """The model as it is published."""
+    """Save the model as it would be published."""
     model.save_pretrained(folder)
     if not drawn.saved:
         (folder / "config.json").write_text(json.dumps(drawn.settings))
@@ -120,44 +120,43 @@ def save(drawn: Drawn, model: Any, folder: Path) -> None:
 
 
 @cache
-def vocabulary_files(words: bool, sees: bool) -> dict[str, bytes]:
+def vocabulary_files(words: bool, vision: bool) -> dict[str, bytes]:
     """Return the files of a tokenizer, by name."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if words:
             save_words(folder)
         else:
-            save_tokenizer(folder, markers=["<|image|>"] if sees else [])
+            save_tokenizer(folder, markers=["<|image|>"] if vision else [])
         return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def moved_by_rounding(drawn: Drawn, model: Any, tokens: list[int], theirs: torch.Tensor) -> torch.Tensor:
-    """Return how far each row of transformers' results moves if weights are rounded otherwise.
+    """Return how far each row of transformers' results moves when weights are rounded differently.
 
-    The weights of `model` are changed.
+    Changes the weights of `model`.
     """
     moved = torch.zeros(len(theirs))
     for _ in range(4):
         with torch.no_grad():
             for values in model.parameters():
                 values.mul_(1 + 1e-7 * torch.randn_like(values))
-        moved = moved.maximum((expected(drawn, model, tokens) - theirs).abs().amax(-1))
+        moved = moved.maximum((reference_results(drawn, model, tokens) - theirs).abs().amax(-1))
     return moved
 
 
 def is_rounding(off: torch.Tensor, moved: torch.Tensor) -> bool:
-    """Return whether rows are off by no more than rounding moves them.
+    """Return whether rows differ by no more than rounding explains.
 
-    The first states of delta networks are almost zero before they are normalised, so that a difference in
-    the last bit grows to thousandths. A router may rate two experts equally: then a few rows are off, by any
-    amount.
+    The first states of delta networks are almost zero before normalisation, so a difference in the last bit
+    grows to thousandths. A router may rate two experts equally; then a few rows differ by any amount.
     """
     few = int((off > _MAX_ROUNDING).sum()) <= len(off) // 4
     return few and bool((off < (4 * moved).clamp(min=_CLOSE)).all())
 
 
-def outcome(drawn: Drawn) -> str:
-    """EQUAL, REFUSED, LEFT_OUT or ROUNDING. Raises WrongError."""
+def outcome_of(drawn: Drawn) -> str:
+    """Return EQUAL, REFUSED, LEFT_OUT or ROUNDING. Raises WrongError."""
     generator = torch.Generator().manual_seed(drawn.seed)
     size = text_base_of(drawn.architecture)["vocab_size"]
     tokens = torch.randint(_SPECIAL, size, (LENGTH,), generator=generator).tolist()
@@ -167,9 +166,9 @@ def outcome(drawn: Drawn) -> str:
             warnings.simplefilter("ignore")
             try:
                 model = build(drawn)
-                theirs = expected(drawn, model, tokens)
+                theirs = reference_results(drawn, model, tokens)
                 save(drawn, model, folder)
-            except Exception:  # whatever transformers makes of settings that it does not know
+            except Exception:  # transformers may raise anything for settings it does not support
                 return LEFT_OUT
         if not theirs.isfinite().all():
             return LEFT_OUT
@@ -181,7 +180,7 @@ def outcome(drawn: Drawn) -> str:
             raise WrongError(f"converting ends with {error!r}") from error
         try:
             ours = load_model(folder / "model.gguf")
-            mine = found(drawn, ours, tokens)
+            mine = our_results(drawn, ours, tokens)
         except Exception as error:
             raise WrongError(f"the file cannot be computed: {error!r}"[:400]) from error
     size = min(theirs.shape[-1], mine.shape[-1])
@@ -193,33 +192,33 @@ def outcome(drawn: Drawn) -> str:
     return EQUAL
 
 
-def smallest(drawn: Drawn) -> tuple[Drawn, str]:
-    """The least of its changes with which a draw is still wrong, and how it is."""
+def minimise(drawn: Drawn) -> tuple[Drawn, str]:
+    """Return `drawn` with the fewest changes that still go wrong, and the message."""
     message = ""
     try:
-        outcome(drawn)
+        outcome_of(drawn)
     except WrongError as error:
         message = str(error)
     for name in drawn.changes:
         if name not in drawn.changes or len(drawn.changes) == 1:
             continue
         try:
-            outcome(drawn.without(name))
+            outcome_of(drawn.without(name))
         except WrongError as error:
             drawn, message = drawn.without(name), str(error)
     return drawn, message
 
 
 def check(architecture: str, count: int, *, at_most: int = 20) -> Counter[str]:
-    """Draw `count` configurations; returns how many had which outcome. Fails if one is wrong."""
+    """Draw `count` configurations and return the number of each outcome. Fails if one is wrong."""
     outcomes: Counter[str] = Counter()
     wrong: dict[str, str] = {}
     for seed in range(count):
         drawn = draw(architecture, seed)
         try:
-            outcomes[outcome(drawn)] += 1
+            outcomes[outcome_of(drawn)] += 1
         except WrongError:
-            least, message = smallest(drawn)
+            least, message = minimise(drawn)
             wrong.setdefault(", ".join(least.changes), f"{least}: {message}")
             if len(wrong) == at_most:
                 break
@@ -229,7 +228,7 @@ def check(architecture: str, count: int, *, at_most: int = 20) -> Counter[str]:
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """transformers warns of most settings that are drawn, and shows how it saves a file of some kilobytes."""
+    """Silence transformers, which warns of most settings drawn and shows progress while saving tiny files."""
     import transformers
 
     verbosity = transformers.logging.get_verbosity()
@@ -243,13 +242,13 @@ def _quiet() -> Iterator[None]:
     transformers.logging.enable_progress_bar()
 
 
-_UNSAID: dict[str, Any] = {"rope_parameters": ABSENT, "rope_scaling": ABSENT, "rope_theta": ABSENT}
-_OLD_LINEAR: dict[str, Any] = {**_UNSAID, "rope_scaling": {"type": "linear", "factor": 2.0}}
+_UNSET: dict[str, Any] = {"rope_parameters": ABSENT, "rope_scaling": ABSENT, "rope_theta": ABSENT}
+_OLD_LINEAR: dict[str, Any] = {**_UNSET, "rope_scaling": {"type": "linear", "factor": 2.0}}
 _NO_BASE = {name: value for name, value in MISTRAL_YARN.items() if name != "rope_theta"}
-#: Changes that were lost or misread once, and what becomes of them.
+#: Changes that were once lost or misread, with the right outcome.
 FOUND: Sequence[tuple[str, dict[str, Any], str]] = (
     *(
-        (architecture, _UNSAID, EQUAL)
+        (architecture, _UNSET, EQUAL)
         for architecture in (
             "Gemma4ForCausalLM",
             "Mistral4ForCausalLM",
@@ -259,24 +258,24 @@ FOUND: Sequence[tuple[str, dict[str, Any], str]] = (
         )
     ),
     *(
-        (architecture, {**_UNSAID, "rope_parameters": _NO_BASE}, EQUAL)
+        (architecture, {**_UNSET, "rope_parameters": _NO_BASE}, EQUAL)
         for architecture in ("Mistral4ForCausalLM", "Ministral3ForCausalLM")
     ),
-    ("MiMoV2FlashForCausalLM", {**_UNSAID, "head_dim": 12}, EQUAL),
-    ("MiMoV2FlashForCausalLM", _UNSAID, REFUSED),  # five numbers of a head would rotate
-    ("Qwen3VLForConditionalGeneration", _UNSAID, REFUSED),  # axes share 64 pairs
-    ("Qwen3VLMoeForConditionalGeneration", _UNSAID, REFUSED),
+    ("MiMoV2FlashForCausalLM", {**_UNSET, "head_dim": 12}, EQUAL),
+    ("MiMoV2FlashForCausalLM", _UNSET, REFUSED),  # would rotate five dimensions of a head
+    ("Qwen3VLForConditionalGeneration", _UNSET, REFUSED),  # the default axes divide 64 pairs
+    ("Qwen3VLMoeForConditionalGeneration", _UNSET, REFUSED),
     ("KimiLinearForCausalLM", {"linear_num_heads": ABSENT}, REFUSED),
     ("Gemma3ForCausalLM", _OLD_LINEAR, REFUSED),
     ("Gemma3ForConditionalGeneration", {"final_logit_softcapping": 5.0}, REFUSED),
     ("Gemma3nForCausalLM", _OLD_LINEAR, REFUSED),
-    ("Olmo3ForCausalLM", {**_UNSAID, "rope_theta": 50.0}, REFUSED),
-    ("ModernBertModel", {**_UNSAID, "rope_theta": 50.0}, REFUSED),
+    ("Olmo3ForCausalLM", {**_UNSET, "rope_theta": 50.0}, REFUSED),
+    ("ModernBertModel", {**_UNSET, "rope_theta": 50.0}, REFUSED),
     ("GraniteMoeHybridForCausalLM", {"layer_types": ABSENT}, REFUSED),
     ("Qwen3_5ForCausalLM", {"num_key_value_heads": ABSENT}, EQUAL),
     ("DeepseekV2ForCausalLM", {"q_lora_rank": ABSENT}, EQUAL),
     ("Glm4MoeLiteForCausalLM", {"first_k_dense_replace": ABSENT}, EQUAL),
-    ("Glm4MoeLiteForCausalLM", {"first_k_dense_replace": 2}, REFUSED),  # which transformers does not read
+    ("Glm4MoeLiteForCausalLM", {"first_k_dense_replace": 2}, REFUSED),  # transformers does not read it
     ("Ernie4_5_MoeForCausalLM", {"moe_layer_start_index": ABSENT}, EQUAL),
     ("Mistral4ForCausalLM", {"scoring_func": "sigmoid"}, REFUSED),
     ("Mistral3ForConditionalGeneration", {"rms_norm_eps": ABSENT}, EQUAL),
@@ -305,13 +304,13 @@ FOUND: Sequence[tuple[str, dict[str, Any], str]] = (
     (
         "Phi3ForCausalLM",
         {
-            **_UNSAID,
+            **_UNSET,
             "rope_scaling": {
                 "type": "longrope", "short_factor": [1.5] * 8, "long_factor": [3.0] * 8,
                 "original_max_position_embeddings": 64,
             },
         },
-        REFUSED,  # it is 16 outside
+        REFUSED,  # it is 16 outside the rotation
     ),
     ("Exaone4ForCausalLM", {"sliding_window_pattern": 1}, REFUSED),
     ("Llama4ForConditionalGeneration", {f"{OUTSIDE}tie_word_embeddings": True}, REFUSED),
@@ -322,39 +321,37 @@ FOUND: Sequence[tuple[str, dict[str, Any], str]] = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("architecture", "changes", "expected"), FOUND)
-def test_a_configuration_that_was_wrong_once_is_mended(
+def test_formerly_misread_configurations_have_the_right_outcome(
     architecture: str, changes: dict[str, Any], expected: str
 ) -> None:
-    assert outcome(Drawn(architecture, 1, changes, saved=False)) == expected
+    assert outcome_of(Drawn(architecture, 1, changes, saved=False)) == expected
 
 
 @pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("architecture", FAMILIES)
-def test_a_few_configurations_are_computed_as_transformers_does_or_refused(
-    architecture: str, count: int
-) -> None:
+def test_a_few_random_configurations_match_transformers_or_are_refused(architecture: str, count: int) -> None:
     check(architecture, count)
 
 
 @pytest.mark.thorough
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("architecture", FAMILIES)
-def test_many_configurations_are_computed_as_transformers_does_or_refused(
+def test_many_random_configurations_match_transformers_or_are_refused(
     architecture: str, record_property: Callable[[str, object], None]
 ) -> None:
     outcomes = check(architecture, DRAWS)
     record_property("outcomes", dict(outcomes))
     print(f"{architecture}: {dict(outcomes)}")  # shown by -rP
-    assert outcomes[EQUAL] >= 0.3 * DRAWS, outcomes  # else the draws would show little
+    assert outcomes[EQUAL] >= 0.3 * DRAWS, outcomes  # otherwise the draws prove little
 
 
-def test_every_text_model_that_can_be_converted_is_drawn() -> None:
+def test_every_convertible_text_model_is_drawn() -> None:
     assert {*FAMILIES} | ELSEWHERE == {*convertible()}
     assert not {*FAMILIES} & ELSEWHERE
 
 
 @pytest.mark.parametrize("architecture", FAMILIES)
-def test_every_field_is_drawn_or_known_not_to_matter(architecture: str) -> None:
-    """A release of transformers may add some."""
+def test_every_config_field_is_drawn_or_known_to_have_no_effect(architecture: str) -> None:
+    """A release of transformers may add fields."""
     known = {*VALUES, *FAMILIES[architecture].values, *WITHOUT_EFFECT, *FIXED}
     assert {*fields_of(architecture)} - known == set()

@@ -1,4 +1,4 @@
-"""Models as transformers saves them, converted, compute what transformers computes with them."""
+"""Converted models compute the log-probabilities of transformers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.tiny.hybrids import EXPERTS, SETTINGS, TinyHybrid
 from tests.tiny.llama import CHATML, LLAMA3_ROPE, TinyLlama, vocabulary
 from tests.tiny.mamba import NEMOTRON_H_LATENT
 
-#: Those whose other tests write their files by hand.
+#: Models whose other tests write their files by hand.
 TINY: dict[str, Any] = {
     "llama": TinyLlama(),
     "llama 3": TinyLlama(tied=True, rope_scaling=LLAMA3_ROPE),
@@ -40,7 +40,7 @@ TINY: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_a_converted_model_computes_what_transformers_does(name: str, tmp_path: Path) -> None:
+def test_converted_model_computes_the_log_probabilities_of_transformers(name: str, tmp_path: Path) -> None:
     theirs = original(TINY[name])
     convert(saved(tmp_path / "checkpoint", theirs), tmp_path / "model.gguf", FileType.F32)
     ours = load_model(tmp_path / "model.gguf")
@@ -52,12 +52,12 @@ def test_a_converted_model_computes_what_transformers_does(name: str, tmp_path: 
     ("changes", "lacking", "output"),
     [
         ({}, (), True),
-        ({"sliding_window_pattern": 2}, ("layer_types",), True),  # as the first ones were published
-        ({}, ("tie_word_embeddings",), False),  # which Gemma's are, if it is not said
+        ({"sliding_window_pattern": 2}, ("layer_types",), True),  # as in the first publications
+        ({}, ("tie_word_embeddings",), False),  # tied by default in Gemma
     ],
     ids=["layer by layer", "every second", "tied"],
 )
-def test_windows_and_output_of_gemma3_are_as_its_settings_say(
+def test_windows_and_output_of_gemma3_follow_its_config(
     changes: dict[str, Any], lacking: tuple[str, ...], output: bool, tmp_path: Path
 ) -> None:
     theirs = original(TinyGemma3(pattern=2, tied=False))
@@ -79,7 +79,7 @@ def test_windows_and_output_of_gemma3_are_as_its_settings_say(
 
 
 @pytest.mark.parametrize("said", [{}, {"full_attention_interval": 3}], ids=["not said", "said"])
-def test_qwen3_next_attends_in_every_few_layers_if_its_settings_do_not_list_them(
+def test_qwen3_next_without_a_list_of_layers_attends_at_its_interval(
     said: dict[str, int], tmp_path: Path
 ) -> None:
     theirs = original(TinyHybrid("qwen3_next", {**SETTINGS, **EXPERTS, **said, "num_hidden_layers": 5}))
@@ -93,7 +93,7 @@ def test_qwen3_next_attends_in_every_few_layers_if_its_settings_do_not_list_them
     check_close(ours, our_log_probabilities(ours, tokens, [40]), reference_log_probabilities(theirs, tokens))
 
 
-def test_settings_and_the_tokenizer_become_metadata(tmp_path: Path) -> None:
+def test_config_and_tokenizer_become_metadata(tmp_path: Path) -> None:
     folder = saved(tmp_path / "Tiny", original(TinyLlama()))
     save_tokenizer(folder, LLAMA3_CUT)
     seen: list[tuple[int, int]] = []
@@ -118,7 +118,7 @@ def test_settings_and_the_tokenizer_become_metadata(tmp_path: Path) -> None:
     assert fields["tokenizer.chat_template"] == CHATML
 
 
-def test_tokens_are_those_of_the_published_tokenizer(tmp_path: Path) -> None:
+def test_tokenizer_encodes_as_the_published_one(tmp_path: Path) -> None:
     from tokenizers import Tokenizer
 
     folder = saved(tmp_path / "Tiny", original(TinyLlama()))
@@ -132,7 +132,7 @@ def test_tokens_are_those_of_the_published_tokenizer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_sixteen_bits_are_kept_as_they_are(dtype: str, tmp_path: Path) -> None:
+def test_sixteen_bit_weights_are_kept_exactly(dtype: str, tmp_path: Path) -> None:
     import torch
 
     model = TinyLlama().build().to(getattr(torch, dtype))
@@ -144,14 +144,14 @@ def test_sixteen_bits_are_kept_as_they_are(dtype: str, tmp_path: Path) -> None:
         assert file.tensor("blk.0.attn_norm.weight").type is GGMLType.F32
 
 
-def test_a_quantised_or_unknown_target_type_is_refused(tmp_path: Path) -> None:
+def test_quantised_target_type_is_refused(tmp_path: Path) -> None:
     folder = saved(tmp_path / "checkpoint", original(TinyLlama()))
     with pytest.raises(ConversionError, match="converted to F32, F16 or BF16, not Q4_K_M: quantize it then"):
         convert(folder, tmp_path / "m.gguf", FileType.Q4_K_M)
 
 
-def test_a_head_that_predicts_later_tokens_is_a_layer_more(tmp_path: Path) -> None:
-    """One that nothing runs: GLM-OCR is published with it. Others are held against torch where they run."""
+def test_prediction_head_becomes_another_layer(tmp_path: Path) -> None:
+    """Nothing runs this head, GLM-OCR's. Heads that run are compared with torch in their own tests."""
     tiny = TinyHeads(MODELS["glm4"])
     theirs = original(tiny)
     convert(save_heads(tmp_path / "checkpoint", tiny, theirs), tmp_path / "ours.gguf", FileType.F32)
@@ -166,8 +166,8 @@ def test_a_head_that_predicts_later_tokens_is_a_layer_more(tmp_path: Path) -> No
         assert file.metadata["glm4.block_count"] == count
 
 
-def test_the_two_layers_of_a_head_of_nemotron_are_one_in_a_file(tmp_path: Path) -> None:
-    """Which the model computes without, as it does without a file's head."""
+def test_two_layers_of_a_nemotron_head_become_one(tmp_path: Path) -> None:
+    """The model ignores the head when it computes logits."""
     theirs = original(NEMOTRON_H_LATENT)
     folder = save_nemotron_head(tmp_path / "checkpoint", theirs)
     convert(folder, tmp_path / "m.gguf", FileType.F32)

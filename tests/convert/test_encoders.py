@@ -1,4 +1,4 @@
-"""Encoders, converted, compute what transformers computes with them."""
+"""Converted encoders compute the hidden states of transformers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ENCODERS: dict[str, Any] = {
 
 
 def of_transformers(name: str) -> Any:
-    """A model of few layers of `name`, with random weights."""
+    """Return a small model of the class `name`, with random weights."""
     torch.default_generator.manual_seed(9)
     kind = getattr(transformers, name)
     sizes = DISTILLED if name.startswith("Distil") else SIZES
@@ -54,14 +54,14 @@ def of_transformers(name: str) -> Any:
 
 
 def checkpoint(folder: Path, name: str) -> Path:
-    """The encoder `name` as it is published."""
+    """Save the encoder `name` as it is published; return the folder."""
     tiny = ENCODERS[name]
     return (tiny.save if isinstance(tiny, TinyEncoder) else saved_with_words)(folder, original(tiny))
 
 
 @pytest.mark.parametrize("name", ["CamembertModel", "DistilBertModel", "RobertaModel", "XLMRobertaModel"])
-def test_what_is_built_like_bert_computes_what_its_reference_does(name: str, tmp_path: Path) -> None:
-    """See also tests/model/models, where all tiny encoders are converted."""
+def test_bert_variants_compute_the_states_of_their_references(name: str, tmp_path: Path) -> None:
+    """All other tiny encoders are converted in tests/model/models."""
     theirs = of_transformers(name)
     folder = saved_with_words(tmp_path / "checkpoint", theirs)
     save_modules(folder)
@@ -72,7 +72,7 @@ def test_what_is_built_like_bert_computes_what_its_reference_does(name: str, tmp
         ids = [file.metadata[f"tokenizer.ggml.{key}_token_id"] for key in ("bos", "eos")]
         assert ids == [VOCABULARY.index(text) for text in ("[CLS]", "[SEP]")]
     cache = ours.make_cache(sequences=1, context=64, types=FLOATS)
-    tokens = [token or 1 for token in random_tokens(ours, 40, 3)]  # no padding, which RoBERTa does not count
+    tokens = [token or 1 for token in random_tokens(ours, 40, 3)]  # no padding: RoBERTa skips its positions
     batch = Batch.of(tokens, list(range(40)), [0] * 40, list(range(40)))
     with torch.inference_mode():
         cache.start_forward(batch)
@@ -80,8 +80,8 @@ def test_what_is_built_like_bert_computes_what_its_reference_does(name: str, tmp
         check_close(ours, forward.states_of(ours.model, batch, cache), expected)
 
 
-def test_names_of_tensorflow_and_what_makes_no_vectors_are_known(tmp_path: Path) -> None:
-    """As BERT itself is published."""
+def test_tensorflow_names_are_mapped_and_pooler_and_language_model_head_skipped(tmp_path: Path) -> None:
+    """BERT itself is published like this."""
     theirs = original(TinyBert())
     folder = saved_with_words(tmp_path / "checkpoint", theirs)
     tensors = {"bert.pooler.dense.bias": torch.ones(64), "cls.predictions.bias": torch.ones(9)}
@@ -94,21 +94,21 @@ def test_names_of_tensorflow_and_what_makes_no_vectors_are_known(tmp_path: Path)
 
 
 def check_same_tensors(ours: Path, expected: Path) -> None:
-    """That a file has the tensors of another, which other tests hold against transformers."""
+    """Check that a file has the tensors of `expected`, which other tests compare with transformers."""
     with open_gguf(ours) as found, open_gguf(expected) as wanted:
         assert found.tensors.keys() == wanted.tensors.keys()
         for name in wanted.tensors:
             np.testing.assert_array_equal(found.array(name), wanted.array(name), err_msg=name)
 
 
-def test_experts_whose_shares_are_made_1_are_refused(tmp_path: Path) -> None:
+def test_normalised_expert_weights_are_refused(tmp_path: Path) -> None:
     path = checkpoint(tmp_path / "checkpoint", "nomic-bert-moe") / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"moe_normalize_expert_weights": True}))
     with pytest.raises(ConversionError, match="no kind of it that can be converted has such settings"):
         convert(path.parent, tmp_path / "m.gguf")
 
 
-def test_the_head_of_a_masked_modern_bert_is_no_classifier(tmp_path: Path) -> None:
+def test_masked_language_model_head_of_modern_bert_is_not_a_classifier(tmp_path: Path) -> None:
     from transformers import ModernBertConfig, ModernBertForMaskedLM
 
     folder = saved_with_words(tmp_path / "checkpoint", ModernBertForMaskedLM(ModernBertConfig(**SIZES)))
@@ -116,13 +116,13 @@ def test_the_head_of_a_masked_modern_bert_is_no_classifier(tmp_path: Path) -> No
     assert load_model(tmp_path / "m.gguf").pooling == "mean"
 
 
-def test_how_a_classifier_pools_is_said(tmp_path: Path) -> None:
+def test_pooling_of_a_classifier_is_written(tmp_path: Path) -> None:
     convert(saved_with_words(tmp_path / "gte", tiny_gte("cls")), tmp_path / "m.gguf", FileType.F32)
     with open_gguf(tmp_path / "m.gguf") as file:
         assert file.metadata["modern-bert.classifier.pooling_type"] == 2
 
 
-def test_a_pooler_without_a_classifier_is_left_out(tmp_path: Path) -> None:
+def test_pooler_without_a_classifier_is_skipped(tmp_path: Path) -> None:
     theirs = randomised(transformers.BertModel(transformers.BertConfig(**SIZES)).float().eval())
     convert(saved_with_words(tmp_path / "bert", theirs), tmp_path / "m.gguf", FileType.F32)
     assert load_model(tmp_path / "m.gguf").pooling == "mean"
@@ -138,7 +138,7 @@ def test_a_pooler_without_a_classifier_is_left_out(tmp_path: Path) -> None:
         ("Qwen3ForSequenceClassification", "nothing in it says how a query and a document are put to it"),
     ],
 )
-def test_rerankers_without_a_layout_are_refused(architecture: str, why: str, tmp_path: Path) -> None:
+def test_rerankers_without_a_gguf_layout_are_refused(architecture: str, why: str, tmp_path: Path) -> None:
     path = saved_with_words(tmp_path / "checkpoint", original(TinyBert())) / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"architectures": [architecture]}))
     with pytest.raises(ConversionError, match=f"{architecture}: it cannot be converted, as {why}"):
@@ -152,7 +152,7 @@ def test_rerankers_without_a_layout_are_refused(architecture: str, why: str, tmp
         ("ModernBertForSequenceClassification", {"classifier_activation": "silu"}),
     ],
 )
-def test_activations_that_files_cannot_say_are_refused(
+def test_activations_that_files_cannot_express_are_refused(
     name: str, setting: dict[str, Any], tmp_path: Path
 ) -> None:
     path = saved_with_words(tmp_path / "checkpoint", of_transformers(name)) / "config.json"

@@ -1,4 +1,4 @@
-"""Folders that are damaged, or made to do harm: each is refused, with what is wrong in it."""
+"""Damaged and malicious folders are refused, with an error that says what is wrong."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.model.models.parity import original
 from tests.tiny.llama import TinyLlama
 
 
-def written(folder: Path, header: Any, data: bytes = b"", *, length: int | None = None) -> Path:
+def write_safetensors(folder: Path, header: Any, data: bytes = b"", *, length: int | None = None) -> Path:
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     path = folder / "model.safetensors"
     path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + data)
@@ -59,24 +59,24 @@ def entry(shape: list[Any], begin: int, end: int, dtype: str = "F32") -> dict[st
         ({"a": entry([1], 0, 4), "b": entry([1], 2, 6)}, "tensors 'a' and 'b' overlap"),
     ],
 )
-def test_bad_headers_are_refused(header: Any, message: str, tmp_path: Path) -> None:
+def test_bad_headers_are_refused_with_the_reason(header: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConversionError, match=message):
-        SafetensorsFile(written(tmp_path, header, b"\0" * 6))
+        SafetensorsFile(write_safetensors(tmp_path, header, b"\0" * 6))
 
 
 @pytest.mark.parametrize("length", [1 << 20, 200_000_000, (1 << 63) - 1, (1 << 64) - 1])
-def test_a_header_longer_than_the_file_costs_nothing(length: int, tmp_path: Path) -> None:
+def test_header_longer_than_the_file_is_refused_without_allocating_it(length: int, tmp_path: Path) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(ConversionError, match=f"the header would have {length} bytes"):
-            SafetensorsFile(written(tmp_path, {}, length=length))
+            SafetensorsFile(write_safetensors(tmp_path, {}, length=length))
         assert tracemalloc.get_traced_memory()[1] < 1e6
     finally:
         tracemalloc.stop()
 
 
-def test_a_header_of_95_mb_is_refused_by_a_limit_that_the_error_names(tmp_path: Path) -> None:
-    path = written(tmp_path, {}, length=95_000_000)
+def test_header_of_95_mb_is_refused_and_the_error_names_the_limit(tmp_path: Path) -> None:
+    path = write_safetensors(tmp_path, {}, length=95_000_000)
     os.truncate(path, 95_000_008)
     tracemalloc.start()
     try:
@@ -88,10 +88,10 @@ def test_a_header_of_95_mb_is_refused_by_a_limit_that_the_error_names(tmp_path: 
 
 
 @pytest.mark.parametrize("dtype", ["BF16", "F8_E4M3", "F8_E5M2"])
-def test_tensors_are_read_that_the_package_cannot_read_one_by_one(dtype: str, tmp_path: Path) -> None:
-    """The reason for a reader of our own: when the package learns this, drop ours."""
+def test_types_that_the_safetensors_package_cannot_read_are_read(dtype: str, tmp_path: Path) -> None:
+    """The reason for our own reader; drop it when the package can read these."""
     size = 2 if dtype == "BF16" else 1
-    path = written(tmp_path, {"a": entry([4], 0, 4 * size, dtype)}, bytes(range(4 * size)))
+    path = write_safetensors(tmp_path, {"a": entry([4], 0, 4 * size, dtype)}, bytes(range(4 * size)))
     with safe_open(path, framework="np") as file, pytest.raises((TypeError, AttributeError)):
         file.get_tensor("a")
     ours = SafetensorsFile(path)
@@ -101,7 +101,9 @@ def test_tensors_are_read_that_the_package_cannot_read_one_by_one(dtype: str, tm
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.binary(max_size=200))
-def test_any_bytes_are_a_file_or_an_error(data: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_any_bytes_parse_or_raise_a_conversion_error(
+    data: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     path = tmp_path_factory.mktemp("any") / "model.safetensors"
     path.write_bytes(data)
     with contextlib.suppress(ConversionError):
@@ -113,7 +115,7 @@ def folder(tmp_path: Path) -> Path:
     return saved(tmp_path / "checkpoint", original(TinyLlama()), max_shard_size="100KB")
 
 
-def changed(folder: Path, name: str, **changes: Any) -> None:
+def change_json(folder: Path, name: str, **changes: Any) -> None:
     path = folder / name
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
@@ -121,9 +123,9 @@ def changed(folder: Path, name: str, **changes: Any) -> None:
 @pytest.mark.parametrize(
     "name", ["../secret.safetensors", "/etc/passwd", "a/b.safetensors", "..", "a\0b", ""]
 )
-def test_an_index_leads_nowhere_else(name: str, folder: Path) -> None:
+def test_index_cannot_name_files_outside_the_folder(name: str, folder: Path) -> None:
     (folder.parent / "secret.safetensors").write_bytes(b"\2\0\0\0\0\0\0\0{}")
-    changed(folder, "model.safetensors.index.json", weight_map={"lm_head.weight": name})
+    change_json(folder, "model.safetensors.index.json", weight_map={"lm_head.weight": name})
     with pytest.raises(ConversionError, match="is not the name of a file in this folder"):
         Checkpoint(folder)
 
@@ -139,16 +141,14 @@ def test_an_index_leads_nowhere_else(name: str, folder: Path) -> None:
         (" " * (1 << 26) + "{}", "tokenizer.json has more than 64 MiB"),
     ],
 )
-def test_settings_that_are_too_much_are_refused_by_what_is_too_much(
-    text: str, message: str, folder: Path
-) -> None:
+def test_oversized_json_is_refused_with_the_limit_it_exceeds(text: str, message: str, folder: Path) -> None:
     (folder / "tokenizer.json").write_text(text)
     with Checkpoint(folder) as checkpoint, pytest.raises(ConversionError) as refused:
         checkpoint.json("tokenizer.json")
     assert str(refused.value) == message
 
 
-def test_what_is_missing_is_named(folder: Path, tmp_path: Path) -> None:
+def test_missing_or_incomplete_file_is_named(folder: Path, tmp_path: Path) -> None:
     first = sorted(folder.glob("*.safetensors"))[0]
     kept = first.read_bytes()
     first.unlink()
@@ -188,10 +188,10 @@ def test_what_is_missing_is_named(folder: Path, tmp_path: Path) -> None:
         ({"head_dim": 1 << 40}, "'head_dim' is 1099511627776, at most 16384"),
     ],
 )
-def test_settings_that_make_no_sense_are_named(
+def test_invalid_settings_are_named(
     settings: dict[str, Any], message: str, folder: Path, tmp_path: Path
 ) -> None:
-    changed(folder, "config.json", **settings)
+    change_json(folder, "config.json", **settings)
     with pytest.raises(ConversionError, match=message):
         convert(folder, tmp_path / "m.gguf")
 
@@ -210,15 +210,15 @@ def test_settings_that_make_no_sense_are_named(
         ({"model": {"type": "BPE", "vocab": {"a": 1}}}, "'model.merges' is no list"),
     ],
 )
-def test_tokenizers_that_make_no_sense_are_named(
+def test_invalid_tokenizers_are_refused_with_the_reason(
     change: dict[str, Any], message: str, folder: Path, tmp_path: Path
 ) -> None:
-    changed(folder, "tokenizer.json", **change)
+    change_json(folder, "tokenizer.json", **change)
     with pytest.raises(ConversionError, match=message):
         convert(folder, tmp_path / "m.gguf")
 
 
-def test_a_tensor_nobody_knows_is_named(folder: Path, tmp_path: Path) -> None:
+def test_unknown_tensor_is_named(folder: Path, tmp_path: Path) -> None:
     (folder / "model.safetensors.index.json").unlink()
     text = json.dumps({"model.layers.0.mystery.weight": entry([1], 0, 4)}).encode()
     (folder / "model-00099.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + b"\0" * 4)

@@ -1,4 +1,4 @@
-"""Models of Jina, converted, compute what they are published to compute."""
+"""Converted Jina models compute the results of their references."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def check_states(ours: LoadedModel, theirs: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_second_embeddings_compute_what_is_published(kind: str, tmp_path: Path) -> None:
+def test_jina_embeddings_2_computes_the_states_of_its_reference(kind: str, tmp_path: Path) -> None:
     tiny = TinyJinaBertV2(kind=kind)
     architecture, prefix = KINDS[kind]
     folder = save_jina2(tmp_path / "checkpoint", original(tiny), architecture, prefix)
@@ -51,11 +51,11 @@ def test_the_second_embeddings_compute_what_is_published(kind: str, tmp_path: Pa
     check_states(load_model(tmp_path / "m.gguf"), original(tiny))
     with open_gguf(tmp_path / "m.gguf") as file:
         assert file.metadata["tokenizer.ggml.token_type_count"] == 2
-        assert ("blk.0.ffn_gate.weight" in file.tensors) is (kind == "code")  # llama.cpp takes no other order
+        assert ("blk.0.ffn_gate.weight" in file.tensors) is (kind == "code")  # the order llama.cpp requires
 
 
 @pytest.mark.parametrize("changes", [{"feed_forward_type": "reglu"}, {"position_embedding_type": "absolute"}])
-def test_other_kinds_are_refused(changes: dict[str, str], tmp_path: Path) -> None:
+def test_jina_variants_without_a_layout_are_refused(changes: dict[str, str], tmp_path: Path) -> None:
     tiny = TinyJinaBertV2()
     path = save_jina2(tmp_path / "checkpoint", original(tiny)) / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
@@ -64,7 +64,7 @@ def test_other_kinds_are_refused(changes: dict[str, str], tmp_path: Path) -> Non
 
 
 def converted(folder: Path) -> LoadedModel:
-    """The third embeddings with the adapters they are published with, which count nothing by themselves."""
+    """Return Jina Embeddings 3 loaded with its published adapters, their scales 0 by default."""
     checkpoint = save_jina3(folder / "checkpoint", original(TinyJinaBertV3()))
     save_words(checkpoint)
     convert(checkpoint, folder / "m.gguf", FileType.F32)
@@ -73,8 +73,8 @@ def converted(folder: Path) -> LoadedModel:
     return load_model(folder / "m.gguf", adapters=files)
 
 
-def test_the_third_embeddings_and_their_adapters_compute_what_is_published(tmp_path: Path) -> None:
-    """All in one batch."""
+def test_jina_embeddings_3_and_its_adapters_compute_the_vectors_of_the_reference(tmp_path: Path) -> None:
+    """All requests share one batch."""
     ours, theirs = converted(tmp_path), original(TinyJinaBertV3())
     references = {None: theirs} | {task: merged_jina3(tmp_path / task, theirs, task) for task in TASKS}
     run = Run(ours, batch_size=512, context=64)
@@ -90,7 +90,7 @@ def test_the_third_embeddings_and_their_adapters_compute_what_is_published(tmp_p
             check_close(ours, torch.from_numpy(vector), expected)
 
 
-def test_an_adapter_says_what_it_is_for(tmp_path: Path) -> None:
+def test_adapter_names_its_task_and_prompt_prefix(tmp_path: Path) -> None:
     converted(tmp_path)
     for task, prefix in TASKS.items():
         with open_gguf(tmp_path / f"{task}.gguf") as file:
@@ -102,7 +102,7 @@ def test_an_adapter_says_what_it_is_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", ["query", ["../query"], ["a", "a"], [1], [".hidden"], ["x" * 65], ["ä"]])
-def test_tasks_without_fit_names_are_refused(names: Any, tmp_path: Path) -> None:
+def test_unusable_task_names_are_refused(names: Any, tmp_path: Path) -> None:
     checkpoint = save_jina3(tmp_path / "checkpoint", original(TinyJinaBertV3()))
     path = checkpoint / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"lora_adaptations": names}))
@@ -111,7 +111,7 @@ def test_tasks_without_fit_names_are_refused(names: Any, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("alpha", ["x", True, [1], float("nan"), float("inf")])
-def test_an_alpha_that_is_no_number_is_refused(alpha: Any, tmp_path: Path) -> None:
+def test_alpha_must_be_a_finite_number(alpha: Any, tmp_path: Path) -> None:
     checkpoint = save_jina3(tmp_path / "checkpoint", original(TinyJinaBertV3()))
     path = checkpoint / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"lora_alpha": alpha}))
@@ -119,7 +119,7 @@ def test_an_alpha_that_is_no_number_is_refused(alpha: Any, tmp_path: Path) -> No
         convert_adapters(checkpoint, lambda name: tmp_path / name)
 
 
-def test_a_model_without_adapters_has_none(tmp_path: Path) -> None:
+def test_model_without_adapters_converts_to_none(tmp_path: Path) -> None:
     tiny = TinyJinaBertV2()
     folder = save_jina2(tmp_path / "checkpoint", original(tiny))
     assert convert_adapters(folder, lambda name: tmp_path / name) == {}
@@ -132,7 +132,7 @@ def test_a_model_without_adapters_has_none(tmp_path: Path) -> None:
         ("token_types", (4, 64), (2, 4)),
     ],
 )  # fmt: skip
-def test_an_adapter_of_tables_of_other_sizes_is_refused(
+def test_adapter_for_tables_of_other_sizes_is_refused(
     tensor: str, a: tuple[int, ...], b: tuple[int, ...], tmp_path: Path
 ) -> None:
     converted(tmp_path)

@@ -1,4 +1,4 @@
-"""What sentence-transformers puts after a model becomes part of the file."""
+"""Modules that sentence-transformers appends to a model become part of the file."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def embedding_gemma(folder: Path) -> Path:
     return folder
 
 
-def test_embedding_gemma_embeds_as_its_reference_with_the_linears(tmp_path: Path) -> None:
+def test_embedding_gemma_computes_the_vectors_of_its_reference_with_dense_modules(tmp_path: Path) -> None:
     convert(embedding_gemma(tmp_path / "checkpoint"), tmp_path / "m.gguf", FileType.F32)
     ours, body = load_model(tmp_path / "m.gguf"), original(TinyEmbeddingGemma())
     check_vectors(ours, body, [WIDENING, NARROWING])
 
 
-def test_sizes_and_the_window_are_those_that_llama_cpp_reads(tmp_path: Path) -> None:
+def test_sizes_and_window_are_written_as_llama_cpp_reads_them(tmp_path: Path) -> None:
     convert(embedding_gemma(tmp_path / "checkpoint"), tmp_path / "m.gguf", FileType.F32)
     with open_gguf(tmp_path / "m.gguf") as file:
         assert file.architecture == "gemma-embedding"
@@ -46,21 +46,21 @@ def test_sizes_and_the_window_are_those_that_llama_cpp_reads(tmp_path: Path) -> 
             assert file.metadata[f"gemma-embedding.{key}"] == value
 
 
-def test_a_body_that_sees_no_later_tokens_is_refused(tmp_path: Path) -> None:
+def test_embedding_gemma_without_bidirectional_attention_is_refused(tmp_path: Path) -> None:
     path = embedding_gemma(tmp_path / "checkpoint") / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"use_bidirectional_attention": False}))
     with pytest.raises(ConversionError, match="no kind of it that can be converted has such settings"):
         convert(path.parent, tmp_path / "m.gguf")
 
 
-def test_linears_that_a_file_has_no_place_for_are_refused(tmp_path: Path) -> None:
+def test_dense_modules_the_architecture_has_no_tensor_for_are_refused(tmp_path: Path) -> None:
     folder = saved_with_words(tmp_path / "checkpoint", original(TinyBert()))
     save_modules(folder, linears=[WIDENING])
     with pytest.raises(ConversionError, match=r"'2_Dense\.linear\.weight' has no place in a file of .* bert"):
         convert(folder, tmp_path / "m.gguf")
 
 
-def listed(path: Any) -> Any:
+def modules_at(path: Any) -> Any:
     return [{"type": "sentence_transformers.models.Dense", "path": path}]
 
 
@@ -68,16 +68,14 @@ def listed(path: Any) -> Any:
     ("name", "content", "message"),
     [
         ("modules.json", "[", r"modules\.json cannot be read"),
-        ("modules.json", json.dumps(listed("../2_Dense")), r"'\.\./2_Dense' is not a folder in this one"),
-        ("modules.json", json.dumps(listed("..")), r"'\.\.' is not a folder in this one"),
-        ("modules.json", json.dumps(listed("4_Dense")), r"4_Dense.model\.safetensors: does not exist"),
+        ("modules.json", json.dumps(modules_at("../2_Dense")), r"'\.\./2_Dense' is not a folder in this one"),
+        ("modules.json", json.dumps(modules_at("..")), r"'\.\.' is not a folder in this one"),
+        ("modules.json", json.dumps(modules_at("4_Dense")), r"4_Dense.model\.safetensors: does not exist"),
         ("1_Pooling/config.json", '{"pooling_mode_max_tokens": true}', "pooled by mean, cls or lasttoken"),
         ("2_Dense/config.json", '{"activation_function": "torch.nn.Tanh"}', "the activation 'torch.nn.Tanh'"),
     ],
 )  # fmt: skip
-def test_modules_that_cannot_be_converted_are_refused(
-    name: str, content: str, message: str, tmp_path: Path
-) -> None:
+def test_unsupported_modules_are_refused(name: str, content: str, message: str, tmp_path: Path) -> None:
     folder = embedding_gemma(tmp_path / "checkpoint")
     (folder / name).write_text(content)
     with pytest.raises(ConversionError, match=message):

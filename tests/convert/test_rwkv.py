@@ -1,4 +1,4 @@
-"""ARWKV as it is published, whose names are not those of its reference, converted and run."""
+"""ARWKV with its published names, which differ from those of its reference, is converted and run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.model.models.parity import (
 )
 from tests.tiny.rwkv import TinyRwkv
 
-#: Those of the published code, which settings do not say.
+#: Ranks of the published code; config.json does not state them.
 RANKS = {"decay_low_rank_dim": 64, "a_low_rank_dim": 64, "v_low_rank_dim": 32, "gate_low_rank_dim": 128}
 ARWKV = {gated: TinyRwkv(architecture="arwkv7", seed=83, gated=gated, ranks=RANKS) for gated in (False, True)}
 _MODULES = {
@@ -37,7 +37,7 @@ _MODULES = {
 
 
 def save_arwkv(folder: Path, tiny: TinyRwkv, model: Any) -> Path:
-    """`model` with the names and the settings of ARWKV 7B; returns the folder."""
+    """Save `model` with the names and settings of ARWKV 7B; return the folder."""
     folder.mkdir()
     tensors: dict[str, torch.Tensor] = {}
     for name, values in model.state_dict().items():
@@ -51,7 +51,7 @@ def save_arwkv(folder: Path, tiny: TinyRwkv, model: Any) -> Path:
             name = re.sub(rf"(?<=\d\.){re.escape(theirs)}(?=\.)", published, name)
         tensors[name] = values.reshape(1, 1, -1) if name.endswith(("k_k", "k_a")) else values
     hidden = tiny.hidden
-    for number, shape in enumerate([(1, 1, hidden), (hidden, 32), (32, hidden)]):  # of no use
+    for number, shape in enumerate([(1, 1, hidden), (hidden, 32), (32, hidden)]):  # unused
         tensors[f"model.layers.0.self_attn.time_mixer.v{number}"] = torch.ones(shape)
     for layer in range(3):
         tensors.setdefault(f"model.layers.{layer}.self_attn.time_mixer.x_g", torch.ones(1, 1, hidden))
@@ -71,7 +71,7 @@ def save_arwkv(folder: Path, tiny: TinyRwkv, model: Any) -> Path:
 
 
 @pytest.mark.parametrize("gated", ARWKV, ids=["plain", "gated"])
-def test_arwkv_computes_what_its_reference_does(gated: bool, tmp_path: Path) -> None:
+def test_arwkv_computes_the_log_probabilities_of_its_reference(gated: bool, tmp_path: Path) -> None:
     theirs = original(ARWKV[gated])
     folder = save_arwkv(tmp_path / "checkpoint", ARWKV[gated], theirs)
     convert(folder, tmp_path / "m.gguf", FileType.F32)
@@ -83,7 +83,9 @@ def test_arwkv_computes_what_its_reference_does(gated: bool, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "changes", [{"wkv_version": 6}, {"wkv_layers": [0, 2]}, {"head_size_divisor": 4}], ids=str
 )
-def test_other_hybrids_are_refused(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_arwkv_variants_other_than_the_published_one_are_refused(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
     path = save_arwkv(tmp_path / "checkpoint", ARWKV[False], original(ARWKV[False])) / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(ConversionError, match="no kind of it that can be converted has such settings"):

@@ -1,4 +1,4 @@
-"""8-bit floats with scales, and MXFP4, as models are published in them."""
+"""Checkpoints published in scaled 8-bit floats or MXFP4 are converted."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tests.tiny.llama import TinyLlama
         ("F8_E4M3", torch.float8_e4m3fn), ("F8_E5M2", torch.float8_e5m2), ("F8_E8M0", torch.float8_e8m0fnu),
     ],
 )  # fmt: skip
-def test_every_code_of_8_bits_is_what_torch_says(ours: str, theirs: Any) -> None:
+def test_every_8_bit_float_decodes_as_in_torch(ours: str, theirs: Any) -> None:
     expected = torch.arange(256, dtype=torch.uint8).view(theirs).float().numpy()
     np.testing.assert_array_equal(decoded(bytes(range(256)), ours), expected)
 
 
-def rewritten(folder: Path, change: Any, settings: dict[str, Any]) -> Path:
-    """The checkpoint with some tensors in another form, and settings that say so."""
+def rewrite_checkpoint(folder: Path, change: Any, settings: dict[str, Any]) -> Path:
+    """Rewrite tensors of the checkpoint with `change` and add `settings` to its config; return the folder."""
     path = folder / "model.safetensors"
     save_file(change(load_file(path)), path)
     config = json.loads((folder / "config.json").read_text())
@@ -41,7 +41,7 @@ def rewritten(folder: Path, change: Any, settings: dict[str, Any]) -> Path:
 
 
 @pytest.mark.parametrize("form", ["blocks", "rows", "one"])
-def test_8_bit_floats_are_scaled_and_become_q8_0(form: str, tmp_path: Path) -> None:
+def test_scaled_8_bit_floats_become_q8_0(form: str, tmp_path: Path) -> None:
     exact: dict[str, torch.Tensor] = {}
 
     def change(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -62,7 +62,7 @@ def test_8_bit_floats_are_scaled_and_become_q8_0(form: str, tmp_path: Path) -> N
         return found
 
     settings = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [48, 32]}}
-    folder = rewritten(saved(tmp_path / "checkpoint", original(TinyLlama())), change, settings)
+    folder = rewrite_checkpoint(saved(tmp_path / "checkpoint", original(TinyLlama())), change, settings)
     convert(folder, tmp_path / "m.gguf")
     with open_gguf(tmp_path / "m.gguf") as file:
         assert file.tensor("blk.1.attn_v.weight").type is GGMLType.Q8_0
@@ -72,7 +72,7 @@ def test_8_bit_floats_are_scaled_and_become_q8_0(form: str, tmp_path: Path) -> N
             assert np.abs(found - expected).max() < 0.005 * np.abs(expected).max()
 
 
-def test_mxfp4_experts_are_moved_bit_by_bit(tmp_path: Path) -> None:
+def test_mxfp4_experts_are_repacked_without_loss(tmp_path: Path) -> None:
     values = {0: 0.0, 1: 0.5, 2: 1.0, 3: 1.5, 4: 2.0, 5: 3.0, 6: 4.0, 7: 6.0}
     levels = np.array([*values.values(), *(-value for value in values.values())], np.float32)
     random = np.random.default_rng(1)
@@ -84,7 +84,7 @@ def test_mxfp4_experts_are_moved_bit_by_bit(tmp_path: Path) -> None:
             if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
                 found[name] = given
                 continue
-            experts, columns, rows = given.shape  # of what it is multiplied by, of the result
+            experts, columns, rows = given.shape  # inputs, outputs
             codes = random.integers(0, 16, (experts, rows, columns // 32, 32), np.uint8)
             scales = random.integers(120, 130, (experts, rows, columns // 32), np.uint8)
             packed = codes[..., ::2] | codes[..., 1::2] << 4
@@ -94,7 +94,7 @@ def test_mxfp4_experts_are_moved_bit_by_bit(tmp_path: Path) -> None:
         return found
 
     settings = {"quantization_config": {"quant_method": "mxfp4"}}
-    folder = rewritten(saved(tmp_path / "checkpoint", original(GPT_OSS)), change, settings)
+    folder = rewrite_checkpoint(saved(tmp_path / "checkpoint", original(GPT_OSS)), change, settings)
     convert(folder, tmp_path / "m.gguf", FileType.F16)
     with open_gguf(tmp_path / "m.gguf") as file:
         both = exact["model.layers.1.mlp.experts.gate_up_proj"]

@@ -1,4 +1,4 @@
-"""The tables of families, and what is said of them elsewhere."""
+"""Tables of families agree with the adapters, the engine and the documentation."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from puna.model.registry import supported
 DECODERS = [family for family in text_families() if not family.kept]
 
 
-def kind_of(family: Family) -> str:
-    """Return the order of rows that adapters of PEFT would have to be read in, or "otherwise"."""
+def row_order(family: Family) -> str:
+    """Return the row order in which PEFT adapters would have to be read, or "otherwise"."""
     orders = set()
     for theirs, ours in LINEARS.items():
         module = f"model.layers.{{}}.{theirs}"
@@ -30,15 +30,15 @@ def kind_of(family: Family) -> str:
 
 
 @pytest.mark.parametrize("family", DECODERS, ids=lambda family: f"{family.architecture} {family.hf[0]}")
-def test_adapters_are_read_as_models_are_converted(family: Family) -> None:
+def test_adapters_are_read_in_the_row_order_of_converted_models(family: Family) -> None:
     if rows := ARCHITECTURES[family.architecture].rows:
-        assert kind_of(family) == rows
+        assert row_order(family) == rows
 
 
-def test_what_is_converted_can_be_run() -> None:
+def test_every_convertible_architecture_can_be_run() -> None:
     assert {family.architecture for family in text_families()} <= set(supported())
 
 
-def test_the_page_lists_what_can_be_converted() -> None:
+def test_docs_page_lists_every_convertible_model() -> None:
     page = PAGE.read_text()
     assert with_table(page) == page, "run python bench/convertible.py"

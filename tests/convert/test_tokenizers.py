@@ -1,4 +1,4 @@
-"""Tokenizers of all kinds, converted, make of texts what the published ones make of them."""
+"""Converted tokenizers of every kind encode texts as the published ones do."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def folder(tmp_path: Path) -> Path:
     return saved(tmp_path / "checkpoint", original(TinyLlama()), tokenizer=False)
 
 
-def ours(folder: Path, size: int, **family: Any) -> Any:
-    """Our tokenizer of the folder's."""
+def our_tokenizer(folder: Path, size: int, **family: Any) -> Any:
+    """Return our tokenizer, converted from the folder's."""
     path = folder / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "vocab_size": size}))
     known = Family(hf=(), architecture=family.pop("architecture", "llama"), **family)
@@ -55,7 +55,7 @@ def ours(folder: Path, size: int, **family: Any) -> Any:
         return tokenizer_from_gguf(file)
 
 
-def test_a_vocabulary_shorter_than_the_embedding_is_padded(folder: Path) -> None:
+def test_vocabulary_shorter_than_the_embedding_is_padded(folder: Path) -> None:
     save_tokenizer(folder)
     path = folder / "config.json"
     known = json.loads(path.read_text())
@@ -72,7 +72,7 @@ def check(found: Any, theirs: Any) -> None:
         assert found.encode(text, add_special=False) == theirs(text), text
 
 
-def test_sentencepiece_byte_pairs(folder: Path) -> None:
+def test_sentencepiece_bpe_encodes_as_published(folder: Path) -> None:
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(CORPUS), model_writer=model, vocab_size=400, model_type="bpe",
@@ -86,12 +86,12 @@ def test_sentencepiece_byte_pairs(folder: Path) -> None:
         )
     )
     theirs = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-    found = ours(folder, 405)
+    found = our_tokenizer(folder, 405)
     check(found, theirs.encode)
     assert 402 in found.encode("a<|x|>b", add_special=False)
 
 
-def test_sentencepiece_byte_pairs_as_tokenizer_json_has_them(folder: Path) -> None:
+def test_sentencepiece_bpe_from_tokenizer_json_encodes_as_published(folder: Path) -> None:
     theirs = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
     theirs.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     theirs.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
@@ -103,10 +103,13 @@ def test_sentencepiece_byte_pairs_as_tokenizer_json_has_them(folder: Path) -> No
     made["added_tokens"] = [entry for entry in made["added_tokens"] if not entry["content"].startswith("<0x")]
     (folder / "tokenizer.json").write_text(json.dumps(made))
     again = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    check(ours(folder, again.get_vocab_size()), lambda text: again.encode(text, add_special_tokens=False).ids)
+    check(
+        our_tokenizer(folder, again.get_vocab_size()),
+        lambda text: again.encode(text, add_special_tokens=False).ids,
+    )
 
 
-def test_unigrams(folder: Path) -> None:
+def test_unigram_model_encodes_as_published(folder: Path) -> None:
     theirs = Tokenizer(models.Unigram())
     theirs.pre_tokenizer = pre_tokenizers.Metaspace()
     theirs.train_from_iterator(
@@ -116,16 +119,16 @@ def test_unigrams(folder: Path) -> None:
     theirs.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text('{"clean_up_tokenization_spaces": false}')
     texts = lambda text: theirs.encode(text, add_special_tokens=False).ids  # noqa: E731
-    found = ours(folder, theirs.get_vocab_size(), architecture="t5")
+    found = our_tokenizer(folder, theirs.get_vocab_size(), architecture="t5")
     for text in (WORDS, "the story 1234 (abc)"):
         assert found.encode(text, add_special=False) == texts(text)
 
 
-def test_the_world_of_rwkv(folder: Path) -> None:
+def test_rwkv_world_vocabulary_encodes_as_published(folder: Path) -> None:
     tokens = [*(bytes([byte]) for byte in range(256)), b"\n\n", b" the", b"It's", "story", "\u2028", b"\"'"]
     lines = [f"{id} {token!r} {len(_bytes(token))}" for id, token in enumerate(tokens, 1)]
     (folder / WORLD).write_text("\n".join(lines) + "\n")
-    found = ours(folder, len(tokens) + 3, architecture="rwkv7")
+    found = our_tokenizer(folder, len(tokens) + 3, architecture="rwkv7")
     assert [found.piece(id) for id in range(1, len(tokens) + 1)] == [*map(_bytes, tokens)]
     assert found.encode("It's the\n\nstory") == [
         tokens.index(token) + 1 for token in (b"It's", b" the", b"\n\n", "story")
@@ -140,13 +143,13 @@ def _bytes(token: str | bytes) -> bytes:
 @pytest.mark.parametrize(
     "line", ["1", "1 b'a' 2", "x b'a' 1", "1 a 1", "1 ['a'] 1", "1 " + "(" * 5000 + " 1"]
 )
-def test_a_line_that_is_no_token_of_the_world_is_named(folder: Path, line: str) -> None:
+def test_malformed_line_of_the_rwkv_vocabulary_is_named(folder: Path, line: str) -> None:
     (folder / WORLD).write_text(f"{line}\n")
     with pytest.raises(ConversionError, match=rf"{WORLD}: line 1 is"):
-        ours(folder, 9, architecture="rwkv7")
+        our_tokenizer(folder, 9, architecture="rwkv7")
 
 
-def test_word_pieces(folder: Path) -> None:
+def test_wordpiece_encodes_as_published(folder: Path) -> None:
     theirs = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     theirs.normalizer = normalizers.BertNormalizer(lowercase=True)
     theirs.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -159,26 +162,26 @@ def test_word_pieces(folder: Path) -> None:
     names = ("cls", "sep", "unk", "pad", "mask")
     texts = dict(zip(names, ("[CLS]", "[SEP]", "[UNK]", "[PAD]", "[MASK]"), strict=True))
     (folder / "tokenizer_config.json").write_text(json.dumps({f"{n}_token": t for n, t in texts.items()}))
-    found = ours(folder, theirs.get_vocab_size(), architecture="bert")
+    found = our_tokenizer(folder, theirs.get_vocab_size(), architecture="bert")
     for text in TEXTS[:4]:
         assert found.encode(text) == theirs.encode(text).ids, text
 
 
-def test_byte_pairs_of_words_between_white_space_are_refused(folder: Path) -> None:
+def test_bpe_with_a_whitespace_pre_tokenizer_is_refused(folder: Path) -> None:
     theirs = Tokenizer(models.BPE())
     theirs.pre_tokenizer = pre_tokenizers.Whitespace()
     theirs.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=100))
     theirs.save(str(folder / "tokenizer.json"))
     with pytest.raises(ConversionError, match="BPE of words between white space is not supported"):
-        ours(folder, theirs.get_vocab_size())
+        our_tokenizer(folder, theirs.get_vocab_size())
 
 
 @pytest.mark.parametrize(
     ("model", "name"),
     [("DeepseekV2ForCausalLM", "deepseek-llm"), ("DeepseekV3ForCausalLM", "deepseek-v3")],
 )
-def test_texts_of_deepseek_are_cut_as_its_version_does(model: str, name: str, folder: Path) -> None:
-    """Also where `tokenizer.json` does not say how."""
+def test_deepseek_gets_the_pre_tokenizer_of_its_version(model: str, name: str, folder: Path) -> None:
+    """Even if `tokenizer.json` does not define it."""
     save_tokenizer(folder)
     made = json.loads((folder / "tokenizer.json").read_text())
     made["pre_tokenizer"] = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
@@ -199,7 +202,7 @@ def test_texts_of_deepseek_are_cut_as_its_version_does(model: str, name: str, fo
         (["tekken"], True, "tekken", "tekken"), (["gpt-4o"], False, "gpt-4o", "gpt-4o"),
     ],
 )  # fmt: skip
-def test_what_cuts_texts_is_recognised(
+def test_pre_tokenizers_are_recognised(
     cuts: list[str], merged: bool, family: str, name: str, folder: Path
 ) -> None:
     from puna.tokenizer.patterns import BY_NAME

@@ -1,4 +1,4 @@
-"""The bundled model: its size, its description, and its answers to what it was trained on."""
+"""The bundled model: its size, its metadata, and its answers to questions it was trained for."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_file_is_small_and_described() -> None:
         assert {t.type for t in file.tensors.values() if len(t.shape) == 2} == {GGMLType.Q8_0}
 
 
-def test_it_answers_as_people_type(model: puna.Model) -> None:
+def test_questions_are_answered_however_they_are_typed(model: puna.Model) -> None:
     answers = ask(
         model, "What is the capital of France?", "what's the capital of italy", "What's 3+4?", "58 + 67"
     )
@@ -50,7 +50,7 @@ def test_it_answers_as_people_type(model: puna.Model) -> None:
     ]
 
 
-def test_it_knows_what_it_is_and_what_it_cannot_do(model: puna.Model) -> None:
+def test_model_knows_what_it_is_and_what_it_cannot_do(model: puna.Model) -> None:
     puna_is, who, code = ask(model, "What is Puna?", "Who are you?", "Write a Python program")
     assert "runs open language models on your own computer" in puna_is
     assert "tiny" in who
@@ -66,7 +66,7 @@ def test_nine_of_ten_held_out_questions_are_answered_exactly(
     assert len(wrong) <= len(pairs) / 10, wrong
 
 
-def test_it_remembers_earlier_messages(model: puna.Model) -> None:
+def test_model_remembers_earlier_messages(model: puna.Model) -> None:
     talk = [
         {"role": "user", "content": "Hi, my name is Anna"},
         {"role": "assistant", "content": "Nice to meet you, Anna! How can I help you?"},
@@ -90,7 +90,7 @@ def test_plain_text_is_continued_as_a_story(model: puna.Model) -> None:
     assert len(told.text.split()) > 60
 
 
-def test_the_modelfile_of_the_help_makes_a_model_that_answers(model: puna.Model) -> None:
+def test_modelfile_in_the_help_makes_a_model_that_answers(model: puna.Model) -> None:
     (example,) = [command for _, command in PAGES["create"].examples if "SYSTEM" in command]
     found = re.search(r"SYSTEM ([^\\]+)", example)
     assert found is not None

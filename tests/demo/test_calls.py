@@ -1,4 +1,4 @@
-"""Conversations with tools and small objects: nothing held out is taught, and nothing given is learned."""
+"""Training conversations with tools and small objects: held-out questions and given text are not learned."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_held_out_questions_and_cities_are_never_taught() -> None:
     assert not [city for city in calls.HELD_OUT_CITIES if city.lower() in text]
 
 
-def test_what_is_given_of_an_answer_is_not_learned() -> None:
+def test_given_beginning_of_an_answer_is_not_learned() -> None:
     document = {"messages": [{"role": "assistant", "content": '{"a": 1}', "given": '{"'}]}
     assert [text for text, learned in segments(document) if learned] == ['a": 1}<|im_end|>']
 
@@ -54,5 +54,5 @@ def test_the_chat_template_renders_the_training_format() -> None:
 def test_the_chat_template_takes_any_parameters(parameters: object) -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
     values = {"messages": [{"role": "user", "content": "Hi"}], "tools": [tool]}
-    # As other programs do, too: not by what Puna tries when a template fails.
+    # Rendered as other programs do, without Puna's retries when a template fails.
     assert JinjaTemplate(CHAT_TEMPLATE).render(values).startswith("<|im_start|>system\nTools:\nf(")

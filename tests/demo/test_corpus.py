@@ -20,7 +20,7 @@ from demo.story_checks import NAMES, problems
 SUM = re.compile(r"(\d+) ([+×÷-]) (\d+) = (\d+)\.")
 
 
-def said(document: dict, role: str) -> list[str]:
+def contents(document: dict, role: str) -> list[str]:
     return [m["content"] for m in document.get("messages", []) if m["role"] == role]
 
 
@@ -50,7 +50,7 @@ def test_the_kinds_of_text_have_the_right_proportions() -> None:
 def test_every_sum_in_the_answers_is_right(sample: list[dict]) -> None:
     checked = 0
     for document in sample:
-        for answer in said(document, "assistant"):
+        for answer in contents(document, "assistant"):
             for a, sign, b, result in SUM.findall(answer):
                 exact = {
                     "+": Fraction(int(a)) + int(b),
@@ -65,7 +65,7 @@ def test_every_sum_in_the_answers_is_right(sample: list[dict]) -> None:
 
 def test_held_out_sums_are_never_in_the_training_text(sample: list[dict]) -> None:
     for document in sample:
-        for answer in said(document, "assistant"):
+        for answer in contents(document, "assistant"):
             for a, sign, b, _ in SUM.findall(answer):
                 assert not arithmetic.held_out(sign, int(a), int(b)), answer
 
@@ -78,7 +78,7 @@ def test_a_twelfth_of_the_sums_is_held_out_in_either_order() -> None:
 
 
 def test_held_out_phrasings_are_never_in_the_training_text(sample: list[dict]) -> None:
-    asked = {re.sub(r"[^a-z0-9' ]", "", q.lower()).strip() for d in sample for q in said(d, "user")}
+    asked = {re.sub(r"[^a-z0-9' ]", "", q.lower()).strip() for d in sample for q in contents(d, "user")}
     for fact in facts.all_facts():
         for question in fact.held_out:
             assert re.sub(r"[^a-z0-9' ]", "", question.lower()).strip() not in asked

@@ -1,4 +1,4 @@
-"""The exported model in Puna's engine, compared with torch: same tokens, same values, same chat format."""
+"""The exported model computes in Puna's engine what torch does, with the same tokens and chat format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A vocabulary with more words: what was there stays, and words without a space before them are tokens."""
+"""An extended vocabulary keeps its tokens, and words without a space before them become tokens."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def old(bundled: tuple[list[str], list[str]]) -> tuple[list[str], list[str]]:
     return tokens[:OLD], merges[: OLD - 256 - len(CONTROL)]
 
 
-def test_words_are_one_token_and_texts_stay_what_they_are(old: tuple[list[str], list[str]]) -> None:
+def test_added_words_are_one_token_and_other_texts_encode_as_before(old: tuple[list[str], list[str]]) -> None:
     before = tokenizer_of(*old, len(CONTROL))
     after = tokenizer_of(*extended(*old, len(CONTROL)), len(CONTROL))
     assert all(len(after.encode(word).ids) == 1 for word in WORDS)
@@ -38,11 +38,11 @@ def test_words_are_one_token_and_texts_stay_what_they_are(old: tuple[list[str], 
     assert after.encode(plain).ids == before.encode(plain).ids
 
 
-def test_new_rows_begin_near_what_they_mean() -> None:
+def test_new_embeddings_start_near_related_tokens() -> None:
     tokens = ["a", "b", "c", "Ġ", "Ġa", "ab", "Ġab", "Ġabc", "abc", "cb"]
     merges = ["Ġ a", "a b", "Ġ ab", "Ġab c", "ab c", "c b"]
     rows = torch.arange(16.0).reshape(8, 2)
     new = extended_embeddings(rows, tokens, merges)
     assert torch.equal(new[:8], rows)
-    assert torch.equal(new[8], rows[7] + rows[5] - rows[6])  # as "ab" is to " ab"
+    assert torch.equal(new[8], rows[7] + rows[5] - rows[6])  # related to "Ġabc" as "ab" is to "Ġab"
     assert torch.equal(new[9], (rows[2] + rows[1]) / 2)

@@ -1,4 +1,4 @@
-"""The story rules must detect broken stories."""
+"""The story rules detect broken stories."""
 
 from __future__ import annotations
 

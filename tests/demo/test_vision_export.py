@@ -1,4 +1,4 @@
-"""demo-vision exported: Puna's engine sees and says what torch does, and reads text as the training did."""
+"""The exported demo-vision computes in Puna's engine what torch does, and tokenises as in training."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def exported(model: VisionModel, vocabulary: Tokenizer, tmp_path_factory: pytest
 
 
 class Torch(Pair):
-    """The model as Puna has it and as it was trained."""
+    """The model in Puna and in torch, as trained."""
 
     theirs: VisionModel
 
@@ -92,7 +92,7 @@ def test_the_engine_computes_the_same_as_torch(model: VisionModel, exported: Pat
 def test_questions_are_learned_as_the_engine_reads_them(
     model: VisionModel, vocabulary: Tokenizer, exported: Path
 ) -> None:
-    """In a row of the training each question makes its answer as likely as if it was the first."""
+    """In a training row, each answer is as likely as if its question came first."""
     scene = any_scene(random.Random(3))
     asked = [
         Asked("describe", "What is this?", "A red star."),
@@ -131,7 +131,7 @@ def test_the_engine_tokenises_like_the_training(vocabulary: Tokenizer, exported:
     assert [tokenizer.encode(each, add_special=False) for each in CONTROL] == [[i] for i in range(6)]
 
 
-def test_the_template_makes_what_was_learned(exported: Path) -> None:
+def test_template_renders_the_training_format(exported: Path) -> None:
     talk = [
         {"role": "user", "content": "What is this?"},
         {"role": "assistant", "content": "A red star."},
@@ -145,7 +145,7 @@ def test_the_template_makes_what_was_learned(exported: Path) -> None:
     )
 
 
-def test_answers_follow_from_what_was_drawn() -> None:
+def test_answers_are_true_of_the_drawn_scene() -> None:
     rng = random.Random(5)
     asked: list[Asked] = []
     for _ in range(300):

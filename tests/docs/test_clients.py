@@ -1,4 +1,4 @@
-"""docs/clients.md: its table has every client and no gap, and its code is that of the tested programs."""
+"""The table of docs/clients.md has every client, without gaps, and its code is from the tested programs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ PAGE = ROOT / "docs" / "clients.md"
 EXCERPT = re.compile(
     r"<!-- not run: an excerpt of (?P<program>\S+) -->\n```(?P<language>\w+)\n(?P<code>.*?)^```$", re.M | re.S
 )
-#: What programs are told, and what readers are shown.
+#: Variables of the programs, and the values shown to readers.
 SHOWN = {"URL": "http://127.0.0.1:11434", "MODEL": "qwen3", "name": "qwen3", "EMBEDDER": "nomic-embed-text"}
 
 
 class Shown(ast.NodeTransformer):
-    """Names of `SHOWN` become what they stand for."""
+    """A transformer that replaces the names in `SHOWN` by their values."""
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return ast.Constant(SHOWN[node.id]) if node.id in SHOWN else node
@@ -36,7 +36,7 @@ class Shown(ast.NodeTransformer):
 
 
 def statements(code: str) -> list[str]:
-    """Each statement as it is compared: an assignment by its value."""
+    """Return each statement as compared: for an assignment, its value."""
     found = []
     for statement in ast.parse(code).body:
         value = getattr(statement, "value", statement)
@@ -45,13 +45,13 @@ def statements(code: str) -> list[str]:
 
 
 def squeezed(code: str) -> str:
-    """JavaScript without what its formatter decides, and with the addresses readers are shown."""
+    """Return JavaScript without white space, and with the addresses shown to readers."""
     shown = re.sub(r"`\$\{url\}(.*?)`", rf'"{SHOWN["URL"]}\1"', code)
     return re.sub(r"\s+", "", shown)
 
 
 @pytest.mark.parametrize("excerpt", [*EXCERPT.finditer(PAGE.read_text())], ids=lambda found: found["program"])
-def test_an_excerpt_is_of_the_program(excerpt: re.Match[str]) -> None:
+def test_excerpts_are_from_the_tested_programs(excerpt: re.Match[str]) -> None:
     program = (ROOT / excerpt["program"]).read_text()
     if excerpt["language"] == "js":
         whole = squeezed(program)

@@ -1,9 +1,9 @@
-"""Every block of Python and shell in the README and in docs/ runs, as it stands.
+"""Every block of Python and shell in the README and in docs/ runs as it stands.
 
-Examples speak to the default port; here a server listens on another one, and what the examples start is led
-there: Puna and Ollama's client by their environment, everything else by `redirect/sitecustomize.py` and a
-`curl` of our own. Python runs in this process, which has imported by then what examples import. A block that
-cannot run here says why in a comment before it:
+Examples use the default port, but the server of the tests listens on another one. Puna and Ollama's client
+are redirected by their environment, everything else by `redirect/sitecustomize.py` and our own `curl`. Python
+runs in this process, which has already imported the modules of the examples. A block that cannot run here
+says why in a comment before it:
 
     <!-- not run: takes a quarter of an hour -->
 """
@@ -56,7 +56,7 @@ def examples() -> Iterator[Example]:
             yield Example(f"{page.name}:{line}", found["language"], found["code"], found["why"])
 
 
-#: What a model that calls tools says: it asks for the weather, and makes a sentence of what it is told.
+#: Answers of a model with tools: a call for the weather, then a sentence about the result.
 CALLING = ['<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>', "It is sunny."]
 CALLING_TEMPLATE = (
     "{% for message in messages %}{{ message.content }}\n{% endfor %}{% if tools %}<tool_call>{% endif %}"
@@ -79,7 +79,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, calling: Path) -> Iterator[
 
 @pytest.fixture(scope="module")
 def named(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the examples name: a model file, adapters, Modelfiles, pictures."""
+    """Return a folder of the files that examples name: a model, adapters, Modelfiles, pictures."""
     folder = tmp_path_factory.mktemp("named")
     tiny_llama_gguf(folder / "model.gguf")
     shutil.copy(folder / "model.gguf", folder / "Llama-3.2-1B-Instruct-Q4_K_M.gguf")
@@ -99,12 +99,12 @@ def place(tmp_path: Path, named: Path) -> Path:
     return shutil.copytree(named, tmp_path, dirs_exist_ok=True)
 
 
-def surroundings(server: Server, place: Path) -> dict[str, str]:
+def example_environment(server: Server, place: Path) -> dict[str, str]:
     port = server.url.rpartition(":")[2]
     tools = place / "bin"
     tools.mkdir()
     _script(tools / "puna", f'exec "{sys.executable}" -m puna "$@"')
-    # What a target runs is tested elsewhere; here it must exist.
+    # The commands of targets are tested elsewhere; here the target must exist.
     _script(tools / "make", f'exec /usr/bin/make -C "{ROOT}" --dry-run --silent "$@" > /dev/null')
     if curl := shutil.which("curl"):
         _script(tools / "curl", f'exec "{curl}" "${{@//127.0.0.1:11434/127.0.0.1:{port}}}"')
@@ -123,7 +123,8 @@ def _script(path: Path, body: str) -> None:
 def run_python(code: str, env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in env.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(socket, "socket", socket.socket)  # put back after what the next line makes of it
+    # Restored at the end, because the next line replaces it.
+    monkeypatch.setattr(socket, "socket", socket.socket)
     runpy.run_path(str(REDIRECT / "sitecustomize.py"))
     exec(compile(code, "<stdin>", "exec", dont_inherit=True), {"__name__": "__main__"})
 
@@ -138,10 +139,10 @@ def run_python(code: str, env: dict[str, str], monkeypatch: pytest.MonkeyPatch) 
         for example in examples()
     ],
 )
-def test_an_example_runs_as_it_stands(
+def test_example_runs_as_it_stands(
     example: Example, server: Server, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    env = surroundings(server, place)
+    env = example_environment(server, place)
     if example.language == "python":
         monkeypatch.chdir(place)
         run_python(example.code, env, monkeypatch)
@@ -153,8 +154,8 @@ def test_an_example_runs_as_it_stands(
     assert done.returncode == 0, f"{example.code}\n{done.stdout}\n{done.stderr}"
 
 
-def test_pictures_in_the_docs_are_answered_as_they_say() -> None:
-    """Every row of the table that has a picture, a question about it and the answer."""
+def test_questions_about_pictures_are_answered_as_documented() -> None:
+    """Check every row of the table of pictures, questions and answers."""
     rows = PICTURE.findall((ROOT / "docs" / "vision.md").read_text())
     assert len({picture for picture, *_ in rows}) == 3
     with puna.load("demo-vision") as model:
@@ -163,7 +164,7 @@ def test_pictures_in_the_docs_are_answered_as_they_say() -> None:
             assert model.chat([message], temperature=0, num_predict=30).text == answer, question
 
 
-def test_there_are_examples() -> None:
+def test_examples_of_both_languages_are_found() -> None:
     found = list(examples())
     assert {example.language for example in found} == {"python", "sh"}
     assert sum(example.excuse is None for example in found) >= 6

@@ -1,4 +1,4 @@
-"""Every table of measurements in the README and in docs/ is what its JSON gives, and nobody edited it."""
+"""Every table of measurements in the README and in docs/ is written from its JSON and unedited."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGES = [
     *sorted((ROOT / "demo").rglob("README.md")),
     *sorted((ROOT / "docs").glob("*.md")),
 ]
-#: The module that writes the tables of a JSON file.
+#: The module that writes the tables of each JSON file.
 REPORTS = {
     "docs/performance.json": "report",
     "docs/serving.json": "serving_report",
@@ -33,9 +33,9 @@ REPORTS = {
 }
 SHOWN = re.compile(r"<!-- table: (?P<command>.+?) -->\n.*?<!-- end of table -->\n", re.S)
 TABLE = re.compile(r"(?:^\|.*\n)+", re.M)
-#: Columns of tables whose figures are limits, not measurements.
+#: Columns of tables whose figures are settings, not measurements.
 SETTINGS = {"default"}
-#: A cell that is only a figure, perhaps with its range: 43.5, **2.1**, 98 %, 48 ms, 1.33 / 1.03.
+#: A cell with only a figure, possibly with its range: 43.5, **2.1**, 98 %, 48 ms, 1.33 / 1.03.
 FIGURE = re.compile(r"\|\s*\**[\d.,]+(e-?\d+)?\s*(%|ms|s|MB|GB)?\**( \(.*?\)| / [\d./ %]+)?\s*(?=\|)")
 
 
@@ -45,7 +45,7 @@ def bench_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("name", "report"), REPORTS.items(), ids=REPORTS)
-def test_pages_show_what_the_json_gives(name: str, report: str) -> None:
+def test_pages_show_the_table_of_the_json(name: str, report: str) -> None:
     pages = importlib.import_module("pages")
     found = importlib.import_module(report).REPORT
     assert found.path == ROOT / name
@@ -55,7 +55,7 @@ def test_pages_show_what_the_json_gives(name: str, report: str) -> None:
     assert {path: pages.inserted(path, found.command) for path in shown} == shown
 
 
-def test_every_architecture_is_measured_and_has_models_that_people_know() -> None:
+def test_every_architecture_is_measured_and_has_example_models() -> None:
     report = importlib.import_module("parity_report")
     run = report.REPORT.read().run
     assert set(report.FAMILIES) == set(supported())
@@ -63,26 +63,26 @@ def test_every_architecture_is_measured_and_has_models_that_people_know() -> Non
     assert max(run.differences.values()) < 1e-3
 
 
-def test_the_chart_shows_what_the_json_gives() -> None:
+def test_chart_shows_the_figures_of_the_json() -> None:
     report = importlib.import_module("report")
     run = report.REPORT.read().run
     assert (ROOT / "docs" / "performance.svg").read_text() == report.chart(run)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_commands_of_tables_are_known(page: Path) -> None:
+def test_every_table_names_a_known_command(page: Path) -> None:
     known = {importlib.import_module(report).REPORT.command for report in REPORTS.values()}
     assert {found["command"] for found in SHOWN.finditer(page.read_text())} <= known
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_no_table_has_figures_that_no_command_wrote(page: Path) -> None:
+def test_every_table_of_figures_is_written_by_a_command(page: Path) -> None:
     tables = TABLE.findall(SHOWN.sub("", page.read_text()))
     measured = [table for table in tables if not SETTINGS & set(re.split(r"[| ]+", table.splitlines()[0]))]
     assert [row for table in measured for row in table.splitlines() if FIGURE.search(row)] == []
 
 
-def test_a_change_of_a_figure_is_found(tmp_path: Path) -> None:
+def test_inserted_table_is_read_back_for_its_command_only(tmp_path: Path) -> None:
     pages = importlib.import_module("pages")
     page = tmp_path / "page.md"
     page.write_text("a\n<!-- table: make it -->\n<!-- end of table -->\nz\n")

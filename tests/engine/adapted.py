@@ -1,4 +1,4 @@
-"""Models with two adapters, and what their originals say with these merged into their weights."""
+"""Models with two adapters, and the results of their originals with the adapters merged into the weights."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def scores_of(run: Run, number: int) -> np.ndarray:
 
 
 def check_mixed(tuned: Tuned) -> None:
-    """Requests of one batch with adapters of their own get what merged weights say, as they would alone."""
+    """Check that requests of one batch with different adapters match merged weights, as they do alone."""
     ours, merged = tuned
     together, alone = Run(ours, batch_size=64), Run(ours, batch_size=64)
     settings = {"prompt_logprobs": True, "num_predict": 6, "temperature": 0, "ignore_eos": True}

@@ -1,4 +1,4 @@
-"""Tiny models for the engine's tests, made once."""
+"""Tiny models for the engine's tests, each made once."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def tiny(tiny_path: Path) -> LoadedModel:
 
 @pytest.fixture(scope="session", params=KINDS)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    """A tiny model with each kind of cache."""
+    """Return a tiny model with each kind of cache in turn."""
     return load_model(KINDS[request.param](tmp_path_factory.mktemp("kinds") / f"{request.param}.gguf"))
 
 
 @pytest.fixture(scope="session")
 def recurrent(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    """One whose cache cannot drop the middle of a sequence."""
+    """Return a model whose cache cannot drop the middle of a sequence."""
     return load_model(tiny_lfm2_gguf(tmp_path_factory.mktemp("lfm2") / "lfm2.gguf"))

@@ -1,4 +1,4 @@
-"""Runs with and without guessed tokens, which must say the same."""
+"""Runs with and without drafted tokens, which must give the same answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROMPTS = [f"{'hello world ' * (i % 3)}once upon a time {i}" for i in range(6)]
 
 
 class Oracle:
-    """Says what comes next in one of the texts it knows; with probability `lies`, a token is another one."""
+    """A source of drafts that continues the texts it knows; with probability `lies`, a token is wrong."""
 
     def __init__(self, lies: float) -> None:
         self.lies = lies
@@ -32,8 +32,8 @@ class Oracle:
         return 2, [self.dice.randrange(256) for _ in range(most)]
 
 
-def guess_always(monkeypatch: pytest.MonkeyPatch, dice: random.Random) -> None:
-    """Every stream guesses in every step, at times fewer tokens than it could, instead of when it pays."""
+def draft_always(monkeypatch: pytest.MonkeyPatch, dice: random.Random) -> None:
+    """Make every stream draft in every step, at times fewer tokens than it could, whether or not it pays."""
     monkeypatch.setattr(Cost, "known", True)
     monkeypatch.setattr(Cost, "step_s", 0.01)
     monkeypatch.setattr(Cost, "measured", lambda cost, drafts, seconds: None)
@@ -46,7 +46,7 @@ def guess_always(monkeypatch: pytest.MonkeyPatch, dice: random.Random) -> None:
 
 
 def answers(loaded: LoadedModel, speculate: str, *, count: int = 6, **settings: Any) -> Run:
-    """Requests that come one after another while others are under way, some greedy and some not."""
+    """Run requests that arrive one after another while others are running, some greedy and some not."""
     engine = {
         name: settings.pop(name) for name in ("context", "capacity", "parallel", "draft") if name in settings
     }
@@ -62,9 +62,9 @@ def answers(loaded: LoadedModel, speculate: str, *, count: int = 6, **settings: 
 
 
 def compare(loaded: LoadedModel, oracle: Oracle | None, *, mode: str = "draft", **settings: Any) -> Run:
-    """The same requests without and with guessing, of which the first give away most of the answers.
+    """Run the same requests without and with drafts, and compare; the first run tells the oracle the answers.
 
-    Without an oracle, `mode` says what guesses.
+    Without an oracle, `mode` names the source of drafts.
     """
     plain = answers(loaded, "off", **settings)
     count = len(plain.events)

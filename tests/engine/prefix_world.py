@@ -12,14 +12,14 @@ SHAPES = [KVShape(1, 4, 4)]
 
 
 class World:
-    """A cache without a model, and its memories."""
+    """A prefix cache over a cache without a model."""
 
     def __init__(self, rows: int = 4, cache: Cache | None = None) -> None:
         self.cache = cache or CausalCache(OPS, SHAPES, sequences=rows, context=64, capacity=200)
         self.prefix_cache = PrefixCache(self.cache, rows)
 
     def begin(self, keys: list, *, come: int | None = None) -> tuple[PrefixEntry, int]:
-        """A request with the prompt `keys` that runs, evaluated up to `come`, and how much it shared."""
+        """Start a request with the prompt `keys`, evaluated up to `come`; return entry and shared length."""
         found = self.prefix_cache.find(keys, len(keys) - 1)
         entry = self.prefix_cache.acquire(found.entry, found.count)
         shared = entry.evaluated

@@ -1,4 +1,4 @@
-"""An engine driven by hand, one step at a time on this thread, so that nothing depends on timing."""
+"""An engine stepped by hand on this thread, so that nothing depends on timing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REQUEST_FIELDS = (
 
 
 class Run:
-    """An engine, and what it said to whom."""
+    """An engine and the events it sent, by request."""
 
     def __init__(self, loaded: LoadedModel, **settings: Any) -> None:
         if (draft := settings.pop("draft", None)) is not None:
@@ -39,7 +39,7 @@ class Run:
         sizes = {"context": 64, "parallel": 4, "cache_types": KVTypes.parse("f32"), **settings}
         self.engine = Engine(loaded, EngineSizes(**sizes), **others)
         self.events: dict[int, list[Event]] = defaultdict(list)
-        self.ended: list[int] = []  # requests, in this order
+        self.ended: list[int] = []  # requests, in order of ending
         self.rows: list[int] = []  # of each step
         execute = self.engine._executor.execute
 
@@ -53,7 +53,7 @@ class Run:
         self.engine.submit(_message(number, prompt, settings), self._sink(number))
 
     def submit_inputs(self, number: int, inputs: list[Input], **settings: Any) -> None:
-        """A request whose prompt is not all text: what reading images makes of one."""
+        """Submit a request whose prompt is not all text, as after preparing its images."""
         message = _message(number, [0], settings)
         sequence = Generation(
             request=message,
@@ -101,17 +101,17 @@ class Run:
         return "".join(event.text for event in self.events[number] if isinstance(event, Chunk))
 
     def embedded(self, number: int) -> list[Embedded]:
-        """In the order of the inputs."""
+        """Return the embedded events in the order of the inputs."""
         events = [event for event in self.events[number] if isinstance(event, Embedded)]
         assert len(events) == len(self.events[number]), self.events[number]
         return sorted(events, key=lambda event: event.sample)
 
     def vectors(self, number: int) -> Any:
-        """float32 [inputs, size]"""
+        """Return the vectors, float32 [inputs, size]."""
         return np.array([np.frombuffer(event.vector, np.float32) for event in self.embedded(number)])
 
     def scored(self, number: int) -> list[Any]:
-        """(token, log-probability) of the prompt's tokens."""
+        """Return (token, log-probability) of the prompt's tokens."""
         return [
             (token, None if logprob is None else logprob.logprob)
             for event in self.events[number]
@@ -131,9 +131,9 @@ class Run:
         return last
 
     def leaked(self) -> int:
-        """Cells still in use when all is forgotten, with nobody running. The books must balance.
+        """Forget everything while nothing runs, and return the cells still in use; check the bookkeeping.
 
-        States do not count: what the last pass began with is let go of by the next.
+        States do not count: the next pass releases those that the last pass began with.
         """
         assert self.engine.active == 0
         while self.engine.prefix_cache.evict():
@@ -149,7 +149,7 @@ class Run:
 
 
 class Watched(Run):
-    """One that notes the batches that were evaluated."""
+    """A run that records the evaluated batches."""
 
     def __init__(self, loaded: LoadedModel, **settings: Any) -> None:
         super().__init__(loaded, **settings)
@@ -164,12 +164,12 @@ class Watched(Run):
 
     @property
     def positions(self) -> list[list[int]]:
-        """Positions of the rows of each batch."""
+        """Return the positions of the rows of each batch."""
         return [batch.positions.tolist() for batch in self.batches]
 
 
 def let_it_say(patch: pytest.MonkeyPatch, model: LoadedModel, tokens: list[int], after: int) -> None:
-    """Have the model answer a prompt of `after` tokens with `tokens`, greedily; it computes as ever."""
+    """Make the model answer a prompt of `after` tokens with `tokens`, greedily; it computes as usual."""
     forward = model.model.forward
 
     def saying(batch: BatchArrays, cache: Any) -> NDArray[np.float32]:

@@ -52,7 +52,7 @@ def qwen2(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
 
 @pytest.fixture(scope="module")
 def phi3(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
-    """A model whose queries, keys and values are rows of one tensor."""
+    """Return a model whose queries, keys and values are rows of one tensor."""
     folder, model = tmp_path_factory.mktemp("phi3"), original(PHI3)
     first = TinyAdapter(("qkv_proj", "o_proj"), seed=3)
     second = TinyAdapter(("gate_up_proj", "down_proj"), rank=6, seed=4)
@@ -72,7 +72,7 @@ def phi3(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
-    """A model with adapters saved by PEFT, and queries and keys in another order than transformers'."""
+    """Return a model with adapters saved by PEFT, and queries and keys ordered unlike transformers'."""
     folder, config = tmp_path_factory.mktemp("llama"), TinyLlama()
     model = config.build()
     first, second = TinyAdapter(ATTENTION, seed=5), TinyAdapter(FEED_FORWARD, rank=2, alpha=3.0, seed=6)
@@ -91,7 +91,7 @@ def test_each_row_of_a_batch_is_computed_with_its_own_adapters(
     check_mixed(request.getfixturevalue(kind))
 
 
-def test_a_prefix_is_taken_only_from_requests_with_the_same_adapters(qwen2: Tuned) -> None:
+def test_a_prefix_is_shared_only_between_requests_with_the_same_adapters(qwen2: Tuned) -> None:
     ours, _ = qwen2
     run, cached = Run(ours), []
     for number, uses in enumerate([*MIXED, *MIXED, (("first", 0.9),)]):
@@ -101,7 +101,7 @@ def test_a_prefix_is_taken_only_from_requests_with_the_same_adapters(qwen2: Tune
     assert cached == [0] * len(MIXED) + [len(PROMPT) - 1] * len(MIXED) + [0]
 
 
-def test_adapters_of_loading_apply_by_default(tmp_path: Path, qwen2: Tuned) -> None:
+def test_adapters_given_at_loading_apply_by_default(tmp_path: Path, qwen2: Tuned) -> None:
     _, merged = qwen2
     model, first = original(QWEN2), TinyAdapter(ATTENTION, seed=1)
     path = first.write_gguf(tmp_path / "a.gguf", "qwen2", model, SPLIT)
@@ -129,7 +129,7 @@ def test_embeddings_equal_those_of_merged_weights(qwen2: Tuned) -> None:
         assert np.abs(run.vectors(number)[0] - expected).max() < 1e-4
 
 
-def test_texts_to_embed_and_prompts_share_a_pass_also_where_adapters_change_the_output(
+def test_embeddings_and_prompts_share_a_pass_where_adapters_change_the_output(
     tmp_path: Path,
 ) -> None:
     model, first = original(QWEN2), TinyAdapter((*ATTENTION, *FEED_FORWARD), seed=1)
@@ -150,7 +150,7 @@ def test_texts_to_embed_and_prompts_share_a_pass_also_where_adapters_change_the_
     assert together.tokens(0) != together.tokens(1)
 
 
-def test_quantised_weights_take_adapters_and_streams_are_as_alone(tmp_path: Path) -> None:
+def test_quantised_weights_take_adapters_and_streams_match_runs_alone(tmp_path: Path) -> None:
     model, first = original(QWEN2), TinyAdapter((*ATTENTION, *FEED_FORWARD[:3]), seed=7)
     path = first.write_gguf(tmp_path / "a.gguf", "qwen2", model, SPLIT)
     base = tiny_decoder_gguf(tmp_path / "model.gguf", QWEN2, model=model, matrices=GGMLType.Q8_0)
@@ -171,14 +171,12 @@ def test_quantised_weights_take_adapters_and_streams_are_as_alone(tmp_path: Path
     ],
     ids=str,
 )
-def test_adapters_that_are_not_there_are_refused(
-    qwen2: Tuned, lora: list[AdapterScale], message: str
-) -> None:
+def test_unknown_adapters_are_refused(qwen2: Tuned, lora: list[AdapterScale], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         Run(qwen2[0]).submit(0, PROMPT, lora=lora)
 
 
-def test_a_model_without_adapters_says_so(tmp_path: Path) -> None:
+def test_a_model_without_adapters_refuses_requests_for_them(tmp_path: Path) -> None:
     ours = load_model(tiny_decoder_gguf(tmp_path / "m.gguf", QWEN2, model=original(QWEN2)))
     with pytest.raises(RequestError, match="lora: the model has no adapters"):
         Run(ours).submit(0, PROMPT, lora=[AdapterScale(0)])
@@ -224,7 +222,7 @@ def test_adapters_that_do_not_fit_are_refused(
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf, 1e16, -3e38])
-def test_values_that_would_spoil_the_rows_of_others_are_refused(tmp_path: Path, value: float) -> None:
+def test_values_that_would_spoil_other_rows_are_refused(tmp_path: Path, value: float) -> None:
     path = tiny_decoder_gguf(tmp_path / "m.gguf", QWEN2, model=original(QWEN2))
     writer = adapter_writer(tmp_path / "bad.gguf", "qwen2", alpha=0.0)
     for name, shape in ((f"{Q}.lora_a", (4, 64)), (f"{Q}.lora_b", (64, 4))):
@@ -249,9 +247,7 @@ def test_values_that_would_spoil_the_rows_of_others_are_refused(tmp_path: Path, 
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_settings_of_peft_that_are_not_known_are_refused(
-    tmp_path: Path, settings: dict[str, Any], message: str
-) -> None:
+def test_unknown_peft_settings_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     model = original(QWEN2)
     path = tiny_decoder_gguf(tmp_path / "m.gguf", QWEN2, model=model)
     folder = TinyAdapter(("q_proj",)).write_peft(tmp_path / "bad", model, **settings)
@@ -287,7 +283,7 @@ def test_tower_weights_of_an_adapter_can_be_skipped(tmp_path: Path, monkeypatch:
     load_model(path, adapters=[AdapterFile(str(bad))])
 
 
-def test_modules_of_peft_that_are_not_known_are_named(tmp_path: Path) -> None:
+def test_unknown_peft_modules_are_named(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
     path = tiny_decoder_gguf(tmp_path / "m.gguf", QWEN2, model=original(QWEN2))

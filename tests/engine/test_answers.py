@@ -16,7 +16,7 @@ PROMPT = [(11 * i) % 200 for i in range(40)]
 
 
 def expected(tiny: LoadedModel, tokens: list[int]) -> list[float]:
-    """The log-probability of each token but the first."""
+    """Return the log-probability of each token but the first."""
     cache = tiny.make_cache(sequences=1, context=64, types=KVTypes.parse("f32"))
     count = len(tokens)
     batch = Batch.of(tokens, list(range(count)), [0] * count, list(range(count)))
@@ -64,12 +64,12 @@ def test_cached_prefixes_do_not_shorten_the_score(tiny: LoadedModel) -> None:
     run.submit(1, PROMPT, prompt_logprobs=True, num_predict=0)
     run.finish()
     assert len(run.scored(1)) == len(PROMPT)
-    run.submit(2, PROMPT, num_predict=1)  # but what was scored is remembered
+    run.submit(2, PROMPT, num_predict=1)  # the scored prompt is remembered
     run.finish()
     assert run.done(2).cached == len(PROMPT) - 1
 
 
-def test_a_score_that_was_interrupted_says_everything_once(tiny: LoadedModel) -> None:
+def test_an_interrupted_score_reports_every_token_once(tiny: LoadedModel) -> None:
     run = Run(tiny, parallel=1, batch_size=8)
     run.submit(0, PROMPT, prompt_logprobs=True, num_predict=2, priority="batch")
     for _ in range(3):
@@ -81,7 +81,7 @@ def test_a_score_that_was_interrupted_says_everything_once(tiny: LoadedModel) ->
     assert [score for _, score in run.scored(0)][1:] == pytest.approx(expected(tiny, PROMPT), abs=1e-4)
 
 
-def test_one_token_has_nothing_to_be_likely_after(tiny: LoadedModel) -> None:
+def test_a_single_token_has_no_log_probability(tiny: LoadedModel) -> None:
     run = Run(tiny)
     run.submit(0, [5], prompt_logprobs=True, num_predict=0)
     run.finish()

@@ -27,7 +27,7 @@ def sequence(
     spans: dict[int, int] | None = None,
     **request,
 ) -> Sequence:
-    """One with `waiting` inputs after `held` evaluated ones; groups and spans begin among the waiting."""
+    """Return a sequence of `waiting` inputs, with groups and spans, after `held` evaluated ones."""
     waiting_inputs = [
         Input(100 * number + i, same_batch=(groups or {}).get(i, 0), span=(spans or {}).get(i, 0))
         for i in range(waiting)
@@ -57,12 +57,12 @@ def test_every_decoding_sequence_is_in_every_batch() -> None:
     assert counts(running, 2) == {0: 2, 1: 1, 2: 1, 3: 1}
 
 
-def test_half_of_the_budget_is_for_the_oldest_prompt_and_the_rest_for_the_shortest() -> None:
+def test_the_oldest_prompt_gets_half_the_budget_and_the_shortest_the_rest() -> None:
     running = [sequence(0, 90), sequence(1, 50), sequence(2, 4), sequence(3, 30)]
     assert counts(running, 20) == {0: 10, 2: 4, 3: 6}
 
 
-def test_oldest_prompt_gets_what_short_ones_leave() -> None:
+def test_the_oldest_prompt_gets_what_short_ones_leave() -> None:
     assert counts([sequence(0, 50), sequence(1, 3)], 20) == {0: 17, 1: 3}
     assert counts([sequence(0, 3), sequence(1, 50)], 20) == {0: 3, 1: 17}
 
@@ -76,24 +76,24 @@ def test_batch_requests_get_what_interactive_ones_leave() -> None:
 def test_a_single_token_prompt_is_a_prompt() -> None:
     assert not sequence(0, 1).decoding
     assert sequence(0, 1, generated=1).decoding
-    # After a shift that had to evaluate again what stays, a sequence reads a prompt once more.
+    # After a shift that evaluates the remaining inputs again, a sequence reads a prompt once more.
     assert not sequence(0, 7, generated=1).decoding
 
 
-def test_prompt_pauses_where_a_waiting_request_shares_it() -> None:
+def test_a_prompt_pauses_where_a_waiting_request_shares_it() -> None:
     running = [sequence(0, 50, held=10), sequence(1, 50)]
     assert counts(running, 100, pauses={running[0]: 15}) == {0: 5, 1: 50}
-    assert counts(running, 100, pauses={running[0]: 10}) == {0: 50, 1: 50}  # it is past that
+    assert counts(running, 100, pauses={running[0]: 10}) == {0: 50, 1: 50}  # it is already past that
 
 
-def test_inputs_that_belong_together_are_not_torn_apart() -> None:
+def test_inputs_of_a_group_are_not_separated() -> None:
     running = [sequence(0, 9, groups={2: 5})]
     for expected in (2, 6, 1):
         assert counts(running, 4) == {0: expected}
         running[0].entry.evaluated += expected
 
 
-def test_oldest_group_may_exceed_the_budget() -> None:
+def test_the_oldest_group_may_exceed_the_budget() -> None:
     assert counts([sequence(0, 12, groups={0: 9}), sequence(1, 1, generated=1)], 4) == {0: 10, 1: 1}
     assert counts([sequence(0, 12), sequence(1, 12, groups={0: 9})], 4) == {0: 4}
 
@@ -110,13 +110,15 @@ def test_oldest_group_may_exceed_the_budget() -> None:
     ],
 )
 @pytest.mark.parametrize("begin", [0, 7])
-def test_groups(length: int, groups: dict[int, int], room: int, whole: int, first: int, begin: int) -> None:
+def test_whole_groups_are_cut_to_the_room_and_the_first_is_found(
+    length: int, groups: dict[int, int], room: int, whole: int, first: int, begin: int
+) -> None:
     inputs = [*[Input(0)] * begin, *(Input(0, same_batch=groups.get(i, 0)) for i in range(length))]
     assert whole_groups(inputs, begin, room) == whole
     assert first_group(inputs, begin) == first
 
 
-def test_a_batch_holds_each_share_at_its_positions_and_wants_logits_of_complete_ones() -> None:
+def test_a_batch_holds_shares_at_their_positions_and_requests_logits_of_complete_ones() -> None:
     running = [sequence(0, 5, held=7), sequence(3, 1, generated=1, held=2), sequence(4, 2, held=1)]
     batch = assemble(plan(running, 4))
     assert batch.tokens.tolist() == [300, 400, 401, 0, 1]
@@ -131,7 +133,7 @@ def test_outputs_are_none_if_all_rows_are_wanted() -> None:
     assert assemble(plan(running, 4)).outputs is None
 
 
-def test_scored_prompts_want_all_their_rows() -> None:
+def test_scored_prompts_request_all_their_rows() -> None:
     running = [sequence(0, 5, prompt_logprobs=True), sequence(1, 3)]
     batch = assemble(plan(running, 7))
     assert batch.sequences.tolist() == [1, 1, 1, 0, 0, 0, 0]
@@ -145,7 +147,7 @@ def test_spans_are_rows_of_the_batch() -> None:
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.integers(1, 40))
-def test_the_budget_is_spent_as_far_as_there_is_work(waiting: list[int], budget: int) -> None:
+def test_the_whole_budget_is_spent_while_there_is_work(waiting: list[int], budget: int) -> None:
     running = [sequence(number, count) for number, count in enumerate(waiting)]
     slices = plan(running, budget)
     assert sum(batch_slice.count for batch_slice in slices) == min(budget, sum(waiting))

@@ -1,4 +1,4 @@
-"""Measuring an engine: what is measured is what is said. No figure is checked, only that there is one."""
+"""Measurements of an engine cover what they claim; no figure is checked, only that there is one."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def test_prompts_and_decoding_are_measured(bench: Bench) -> None:
     assert bench.decode(2, 5) > 0
 
 
-def test_decoding_goes_on_after_a_filled_cache(bench: Bench) -> None:
+def test_decoding_continues_from_a_filled_cache(bench: Bench) -> None:
     bench.read(1, 50)
     bench.fill(150)
     assert 150 in _lengths(bench)
-    for _ in range(2):  # raises when the tokens had to be evaluated
+    for _ in range(2):  # raises if the tokens had to be evaluated
         assert bench.decode_filled(5) > 0
     assert max(_lengths(bench)) == 155
 

@@ -1,4 +1,4 @@
-"""Positions, and what happens at the end of the context."""
+"""Positions, and behaviour at the end of the context."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.engine.runs import Run, Watched, let_it_say
 PROMPT = [(7 * i) % 200 for i in range(40)]
 
 
-def test_positions_go_on_without_gaps_over_batches_and_after_a_stop(
+def test_positions_continue_without_gaps_across_batches_and_after_a_stop(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Watched(tiny, batch_size=7)
@@ -32,7 +32,7 @@ def test_positions_go_on_without_gaps_over_batches_and_after_a_stop(
 @pytest.mark.parametrize(
     ("keep", "evaluated"), [(4, [0, 1, 2, 3, 6, 7, 8, 9]), (-1, [0, 1, 2, 3, 4, 5, 6, 9])]
 )
-def test_the_beginning_and_the_end_of_a_long_prompt_stay(
+def test_a_long_prompt_keeps_its_beginning_and_end(
     tiny: LoadedModel, keep: int, evaluated: list[int]
 ) -> None:
     run = Watched(tiny, context=8)
@@ -44,7 +44,7 @@ def test_the_beginning_and_the_end_of_a_long_prompt_stay(
     assert (run.done(0).truncated, run.done(0).prompt_eval_count) == (2, 8)
 
 
-def test_a_prompt_that_must_not_be_cut_takes_no_place(tiny: LoadedModel) -> None:
+def test_a_prompt_that_must_not_be_cut_takes_no_slot(tiny: LoadedModel) -> None:
     run = Run(tiny, context=8, parallel=1)
     with pytest.raises(ContextLengthError, match="9 tokens, and num_ctx is 8"):
         run.submit(0, list(range(9)), truncate=False)
@@ -75,7 +75,7 @@ def test_a_prompt_as_long_as_the_context_has_one_token_without_shift(tiny: Loade
     assert (len(tokens), done.eval_count, done.reason) == (1, 1, "length")
 
 
-def test_full_context_does_not_split_groups(tiny: LoadedModel) -> None:
+def test_a_full_context_does_not_split_groups(tiny: LoadedModel) -> None:
     prompt = [Input(token, same_batch=3 if i == 5 else 0) for i, token in enumerate(PROMPT[:9])]
     inputs, dropped = truncate(prompt, 8, 1)
     assert ([item.token for item in inputs], dropped) == (PROMPT[:1] + PROMPT[2:9], 1)
@@ -102,7 +102,7 @@ def test_kept_inputs_are_evaluated_again_if_keys_cannot_shift(recurrent: LoadedM
     for number in range(streams):
         inputs, expected = PROMPT[number : 10 + number], []
         while len(expected) < predict:
-            # Until the context is full, and the token that has no place in it any more.
+            # Until the context is full, plus the token that no longer fits.
             more, _ = Run(recurrent, context=context).one(
                 inputs, num_predict=min(context + 1 - len(inputs), predict - len(expected))
             )
@@ -115,7 +115,7 @@ def test_kept_inputs_are_evaluated_again_if_keys_cannot_shift(recurrent: LoadedM
     assert run.done(0).cached == 0
 
 
-def test_others_go_on_while_one_is_evaluated_again(recurrent: LoadedModel) -> None:
+def test_others_continue_while_one_is_evaluated_again(recurrent: LoadedModel) -> None:
     run = Run(recurrent, context=64, batch_size=8)
     run.submit(0, PROMPT, num_keep=40, num_predict=40)
     for _ in range(20):
@@ -136,7 +136,7 @@ def test_others_go_on_while_one_is_evaluated_again(recurrent: LoadedModel) -> No
     assert run.done(0).shifted > 0
 
 
-def test_every_shift_is_like_the_first(tiny: LoadedModel) -> None:
+def test_every_shift_drops_as_much_as_the_first(tiny: LoadedModel) -> None:
     run = Watched(tiny, context=32)
     _, done = run.one(PROMPT[:10], num_keep=4 - tiny.tokenizer.add_bos, num_predict=100)
     assert shift_count([Input(0)] * 32, 32, 4) == 14
@@ -145,7 +145,7 @@ def test_every_shift_is_like_the_first(tiny: LoadedModel) -> None:
     assert [positions[0] for positions in run.positions[1:]].count(32 - 14) == 1 + 6  # once on the way there
 
 
-def test_a_beginning_as_long_as_the_context_leaves_room_for_one(tiny: LoadedModel) -> None:
+def test_num_keep_as_long_as_the_context_leaves_room_for_one(tiny: LoadedModel) -> None:
     run = Watched(tiny, context=8)
     tokens, done = run.one(PROMPT[:8], num_keep=1000, num_predict=5)
     assert run.positions == [list(range(8)), [7], [7], [7], [7]]
@@ -153,7 +153,7 @@ def test_a_beginning_as_long_as_the_context_leaves_room_for_one(tiny: LoadedMode
 
 
 @pytest.mark.parametrize(("kind", "rows"), [("plain", [10, 1]), ("recurrent", [10, 7])])
-def test_a_shift_leaves_six_of_ten_moved_or_evaluated_again(
+def test_a_shift_keeps_six_of_ten_whether_moved_or_evaluated_again(
     tiny: LoadedModel, recurrent: LoadedModel, kind: str, rows: list[int]
 ) -> None:
     model = tiny if kind == "plain" else recurrent

@@ -1,4 +1,4 @@
-"""A draft model changes no answer, whatever it guesses, and its cache follows what the sequences become."""
+"""A draft model changes no answer, whatever it drafts, and its cache follows the sequences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from puna.engine.drafting.draft_model import DraftModel
 from puna.errors import RequestError
 from puna.model.load import LoadedModel, load_model
 from puna.ops import default_backend
-from tests.engine.drafting import PROMPTS, compare, guess_always
+from tests.engine.drafting import PROMPTS, compare, draft_always
 from tests.engine.runs import Run
 from tests.processors import NOT_BUILT
 from tests.tiny.gemma3 import TinyGemma3, tiny_gemma3_gguf
@@ -24,24 +24,24 @@ pytestmark = pytest.mark.skipif(default_backend().name != "cpu", reason=NOT_BUIL
 
 @pytest.fixture(scope="session")
 def other(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    """A model with the same tokens that says something else, most of the time."""
+    """Return a model with the same tokens that mostly gives other answers."""
     path = tmp_path_factory.mktemp("other") / "other.gguf"
     return load_model(tiny_llama_gguf(path, TinyLlama(context=128, layers=1, seed=3)))
 
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    guess_always(monkeypatch, random.Random(5))
+    draft_always(monkeypatch, random.Random(5))
 
 
 def drafted(run: Run) -> tuple[int, int]:
-    """Tokens guessed and those that came true, over all requests."""
+    """Return the numbers of drafted and accepted tokens over all requests."""
     done = [run.done(number) for number in range(len(PROMPTS))]
     return sum(one.drafted for one in done), sum(one.accepted for one in done)
 
 
 def leaked_by_draft(run: Run) -> int:
-    """Cells of the draft model's cache in use when nothing runs and nothing is remembered."""
+    """Return the draft model's cells in use when nothing runs and nothing is remembered."""
     draft_model = run.engine._drafter
     assert isinstance(draft_model, DraftModel)
     draft_model.release_finished()
@@ -59,7 +59,7 @@ def test_drafts_of_the_model_itself_are_accepted(tiny: LoadedModel, always: None
     assert run.leaked() == leaked_by_draft(run) == 0
 
 
-def test_another_model_changes_nothing(tiny: LoadedModel, other: LoadedModel, always: None) -> None:
+def test_drafts_of_another_model_change_nothing(tiny: LoadedModel, other: LoadedModel, always: None) -> None:
     run = compare(tiny, None, draft=other)
     tried, accepted = drafted(run)
     assert tried > 50
@@ -67,8 +67,8 @@ def test_another_model_changes_nothing(tiny: LoadedModel, other: LoadedModel, al
     assert run.leaked() == leaked_by_draft(run) == 0
 
 
-def test_a_model_that_is_right_at_times_changes_nothing(tiny: LoadedModel, always: None) -> None:
-    """Sampled answers differ from what the same model finds likeliest."""
+def test_drafts_that_are_sometimes_right_change_nothing(tiny: LoadedModel, always: None) -> None:
+    """Sampled answers differ from the tokens that the same model finds likeliest."""
     tried, accepted = drafted(compare(tiny, None, draft=tiny, temperature=0.5, num_predict=40))
     assert 0 < accepted < tried
 
@@ -79,18 +79,18 @@ def test_the_draft_model_follows_shifts(tiny: LoadedModel, always: None, shift: 
     run = compare(tiny, None, draft=tiny, shift=shift, **settings)
     tried, accepted = drafted(run)
     assert accepted > 50
-    # What was shifted has other neighbours in the large model's cache than when it is evaluated again.
+    # Shifted inputs saw other neighbours in the large model's cache than inputs evaluated again.
     assert shift or tried == accepted
     assert run.leaked() == leaked_by_draft(run) == 0
 
 
-def test_few_cells_make_streams_wait_and_change_nothing(tiny: LoadedModel, always: None) -> None:
+def test_few_cells_make_streams_wait_and_change_no_answer(tiny: LoadedModel, always: None) -> None:
     run = compare(tiny, None, draft=tiny, capacity=70, parallel=4)
     assert drafted(run)[1] > 0
     assert run.leaked() == leaked_by_draft(run) == 0
 
 
-def test_a_long_prompt_is_read_by_and_by(
+def test_the_draft_model_reads_a_long_prompt_in_parts(
     tiny: LoadedModel, always: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("puna.engine.drafting.draft_model._MAX_CATCH_UP", 5)
@@ -100,7 +100,7 @@ def test_a_long_prompt_is_read_by_and_by(
     assert done.accepted == done.drafted > 5
 
 
-def test_second_turn_reuses_the_draft_models_entry(tiny: LoadedModel, always: None) -> None:
+def test_a_second_turn_reuses_the_draft_models_entry(tiny: LoadedModel, always: None) -> None:
     run = Run(tiny, draft=tiny)
     first, _ = run.one(PROMPTS[2], num_predict=20)
     draft_model = run.engine._drafter
@@ -124,7 +124,7 @@ def test_a_draft_model_with_a_shorter_context_stops_in_time(
     assert 0 < done.drafted < 40
 
 
-def test_a_draft_model_that_fails_is_done_without(
+def test_a_failing_draft_model_is_no_longer_used(
     tiny: LoadedModel, other: LoadedModel, always: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(other.model, "forward", lambda batch, cache: 1 / 0)
@@ -133,7 +133,7 @@ def test_a_draft_model_that_fails_is_done_without(
     assert done.drafted == 0
 
 
-def test_a_request_can_do_without(tiny: LoadedModel, always: None) -> None:
+def test_a_request_can_switch_drafts_off(tiny: LoadedModel, always: None) -> None:
     run = Run(tiny, draft=tiny)
     assert run.one(PROMPTS[0])[1].drafted > 0
     run.submit(1, PROMPTS[0], speculate="off")
@@ -141,11 +141,11 @@ def test_a_request_can_do_without(tiny: LoadedModel, always: None) -> None:
     assert run.done(1).drafted == 0
 
 
-def test_a_draft_model_that_was_not_loaded_is_missed(tiny: LoadedModel) -> None:
+def test_a_request_for_a_draft_model_not_loaded_is_refused(tiny: LoadedModel) -> None:
     run = Run(tiny)
     with pytest.raises(RequestError, match=r'loaded without a draft model.*option "draft"'):
         run.submit(0, PROMPTS[0], speculate="draft")
-    # But a default is no demand.
+    # But a default is not a demand.
     assert Run(tiny, speculate="draft").one(PROMPTS[0])[1].drafted == 0
 
 

@@ -1,4 +1,4 @@
-"""Embeddings on tiny models: what a vector is made of, whatever else the engine is doing."""
+"""Embeddings on tiny models: the definition of vectors, whatever else the engine is doing."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def same_bits(found: Any, expected: Any) -> bool:
     return bool(np.array_equal(found.view(np.int32), expected.view(np.int32)))
 
 
-# --- what a vector is ------------------------------------------------------------------------------
+# --- vectors ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedModel, Any]:
-    """(ours, transformers') of one architecture."""
+    """Return our model and transformers' of one architecture."""
     config, write = ARCHITECTURES[request.param]
     theirs = original(config)
     path = write(tmp_path_factory.mktemp("embedding") / "model.gguf", config, model=theirs)
@@ -63,7 +63,7 @@ def test_vectors_equal_pooled_reference_states(pair: tuple[LoadedModel, Any], po
 @pytest.mark.parametrize(
     ("pooling", "expected"), [("mean", range(4, 12)), ("cls", range(8)), ("last", range(8, 16))]
 )
-def test_pooling_two_rows(pooling: str, expected: range) -> None:
+def test_each_pooling_of_two_rows_follows_its_definition(pooling: str, expected: range) -> None:
     events: list[Any] = []
     sequence = EmbeddingInput(
         request=Embed(id=1, inputs=[], normalize=False),
@@ -74,7 +74,7 @@ def test_pooling_two_rows(pooling: str, expected: range) -> None:
     entry = PrefixEntry(0)
     sequence.start(entry)
     rows = np.arange(16, dtype=np.float32).reshape(2, 8)
-    for begin in range(2):  # one after the other, as when they are in different batches
+    for begin in range(2):  # one after the other, as in different batches
         wanted = sequence.wanted(1)
         entry.evaluated += 1
         sequence.take(rows[begin : begin + 1][list(wanted)])
@@ -82,7 +82,7 @@ def test_pooling_two_rows(pooling: str, expected: range) -> None:
     assert np.frombuffer(events[0].vector, np.float32).tolist() == list(expected)
 
 
-def test_vectors_are_1_long_and_dimensions_are_cut_before_that(tiny: LoadedModel) -> None:
+def test_vectors_have_length_1_after_dimensions_are_cut(tiny: LoadedModel) -> None:
     plain = vectors(tiny, *TEXTS, normalize=False)
     assert np.abs(np.linalg.norm(plain, axis=1) - 1).min() > 0.1
     whole = vectors(tiny, *TEXTS)
@@ -110,12 +110,12 @@ def pooled_model(path: Path, pooling_type: int) -> LoadedModel:
 
 
 @pytest.mark.parametrize(("pooling_type", "pooling"), [(0, "last"), (1, "mean"), (2, "cls"), (3, "last")])
-def test_a_file_says_how_its_model_pools(tmp_path: Path, pooling_type: int, pooling: str) -> None:
+def test_the_file_states_the_pooling(tmp_path: Path, pooling_type: int, pooling: str) -> None:
     loaded = pooled_model(tmp_path, pooling_type)
     assert same_bits(vectors(loaded, *TEXTS), vectors(loaded, *TEXTS, pooling=pooling))
 
 
-def test_a_model_that_was_trained_to_generate_gives_its_last_state(tiny: LoadedModel) -> None:
+def test_a_generative_model_gives_its_last_state(tiny: LoadedModel) -> None:
     assert same_bits(vectors(tiny, *TEXTS), vectors(tiny, *TEXTS, pooling="last"))
 
 
@@ -130,12 +130,12 @@ def test_a_pooling_that_does_not_exist_is_refused(tiny: LoadedModel) -> None:
         vectors(tiny, "hello", pooling="max")
 
 
-# --- whatever else is going on -----------------------------------------------------------------------
+# --- beside other requests ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
 @pytest.mark.parametrize("batch_size", [1, 3, 16])
-def test_all_tokens_count_in_however_many_batches(tiny: LoadedModel, pooling: str, batch_size: int) -> None:
+def test_all_tokens_count_in_any_number_of_batches(tiny: LoadedModel, pooling: str, batch_size: int) -> None:
     expected = vectors(tiny, *TEXTS, pooling=pooling)
     run = Run(tiny, batch_size=batch_size)
     run.embed(0, *TEXTS, pooling=pooling)
@@ -159,7 +159,7 @@ def test_inputs_share_a_forward_pass(tiny: LoadedModel) -> None:
     assert [event.prompt_eval_count for event in run.embedded(0)] == [len(tokens) for tokens in TEXTS]
 
 
-def test_texts_need_no_places_to_generate(tiny: LoadedModel) -> None:
+def test_texts_need_no_slots_for_generation(tiny: LoadedModel) -> None:
     run = Run(tiny, parallel=1, capacity=256)
     for number in range(3):
         run.submit(number, [100 + number, 1, 2], num_predict=5)
@@ -182,7 +182,7 @@ def test_texts_take_turns_when_they_are_many(tiny: LoadedModel) -> None:
     assert run.leaked() == 0
 
 
-def test_where_nothing_can_be_remembered_texts_take_the_places_there_are(tiny: LoadedModel) -> None:
+def test_texts_take_free_slots_where_nothing_can_be_remembered(tiny: LoadedModel) -> None:
     run = Run(tiny, parallel=2, remembered=0)
     run.submit(0, [1, 2], num_predict=3)
     run.embed(1, *TEXTS)
@@ -211,7 +211,7 @@ def test_batch_sequences_of_equal_kind_are_preempted(tiny: LoadedModel) -> None:
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
-def test_generations_and_embeddings_go_on_side_by_side(tiny: LoadedModel, pooling: str) -> None:
+def test_generations_and_embeddings_run_side_by_side(tiny: LoadedModel, pooling: str) -> None:
     tokens, _ = Run(tiny).one("once upon", num_predict=20)
     scores = Run(tiny)
     scores.submit(0, TEXTS[4], num_predict=0, prompt_logprobs=True)
@@ -232,7 +232,7 @@ def test_generations_and_embeddings_go_on_side_by_side(tiny: LoadedModel, poolin
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
-def test_preempted_input_starts_over(tiny: LoadedModel, pooling: str) -> None:
+def test_a_preempted_input_starts_over(tiny: LoadedModel, pooling: str) -> None:
     run = Run(tiny, context=64, capacity=64, batch_size=8)
     text = TEXTS[4]
     run.embed(1, text, pooling=pooling, priority="batch")
@@ -256,7 +256,7 @@ def test_cancelling_ends_all_inputs(tiny: LoadedModel) -> None:
     assert run.leaked() == 0
 
 
-# --- what is remembered --------------------------------------------------------------------------------
+# --- cached prefixes -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("pooling", "cached"), [("mean", 0), ("cls", 0), ("last", 30)])
@@ -270,7 +270,7 @@ def test_only_last_pooling_reuses_cached_inputs(tiny: LoadedModel, pooling: str,
     assert same_bits(run.vectors(1), vectors(tiny, TEXTS[4], pooling=pooling))
 
 
-def test_a_beginning_from_the_cache_changes_nothing_in_any_model(pair: tuple[LoadedModel, Any]) -> None:
+def test_a_cached_prefix_changes_no_vector_of_any_model(pair: tuple[LoadedModel, Any]) -> None:
     ours, _ = pair
     run = Run(ours, batch_size=16)
     run.submit(0, TEXTS[4][:30], num_predict=3)
@@ -291,7 +291,7 @@ def test_generation_reuses_an_embedded_prefix(tiny: LoadedModel, pooling: str) -
     assert (tokens, done.cached) == (expected, 35)
 
 
-def test_many_embeddings_do_not_push_conversations_out(tiny: LoadedModel) -> None:
+def test_many_embeddings_do_not_evict_conversations(tiny: LoadedModel) -> None:
     run = Run(tiny, parallel=2, remembered=3)
     run.one(TEXTS[3], num_predict=1)
     for number in range(1, 20):
@@ -302,7 +302,7 @@ def test_many_embeddings_do_not_push_conversations_out(tiny: LoadedModel) -> Non
     assert run.done(100).cached == len(TEXTS[3]) - 1
 
 
-def test_a_common_beginning_is_evaluated_once(tiny: LoadedModel) -> None:
+def test_a_common_prefix_is_evaluated_once(tiny: LoadedModel) -> None:
     begin = TEXTS[4][:40]
     run = Run(tiny, parallel=2)
     run.embed(0, *([*begin, number, 7] for number in range(6)))
@@ -311,10 +311,10 @@ def test_a_common_beginning_is_evaluated_once(tiny: LoadedModel) -> None:
     assert same_bits(run.vectors(0), vectors(tiny, *([*begin, n, 7] for n in range(6)), cache_prompt=False))
 
 
-# --- what does not fit ---------------------------------------------------------------------------------
+# --- inputs that do not fit -----------------------------------------------------------------------------
 
 
-def test_too_long_inputs_are_cut_at_the_end(tiny: LoadedModel) -> None:
+def test_inputs_that_are_too_long_are_cut_at_the_end(tiny: LoadedModel) -> None:
     text = " story" * 200
     run = Run(tiny, context=20)
     run.embed(0, text, [7] * 30, "hello")
@@ -339,7 +339,7 @@ def test_the_token_that_ends_a_text_is_not_cut(tmp_path: Path) -> None:
     assert run.embedded(0)[0].truncated == len(tokens) - 20
 
 
-def test_without_truncation_it_is_refused(tiny: LoadedModel) -> None:
+def test_without_truncation_long_inputs_are_refused(tiny: LoadedModel) -> None:
     run = Run(tiny, context=20)
     with pytest.raises(ContextLengthError, match="exceeds the context length: 21 tokens, and num_ctx is 20"):
         run.embed(0, [7] * 20, [7] * 21, truncate=False)
@@ -356,7 +356,7 @@ def test_a_context_without_room_for_any_text_is_refused(tiny: LoadedModel) -> No
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_vector_that_is_no_vector_fails_alone(
+def test_a_non_finite_vector_fails_alone(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, value: float
 ) -> None:
     hidden = tiny.model.hidden

@@ -13,7 +13,7 @@ PROMPT = [(7 * i) % 200 for i in range(10)]
 
 
 def ids(tiny: LoadedModel, *texts: str) -> list[int]:
-    """Tokens of `texts`, each a token or several."""
+    """Return the tokens of `texts`, each one token or several."""
     return [token for text in texts for token in tiny.tokenizer.encode(text, add_special=False)]
 
 
@@ -25,11 +25,11 @@ def end_of(tiny: LoadedModel) -> int:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_as_many_tokens_as_asked_for(tiny: LoadedModel, count: int) -> None:
+def test_an_answer_has_num_predict_tokens(tiny: LoadedModel, count: int) -> None:
     run = Run(tiny)
     tokens, done = run.one(PROMPT, num_predict=count)
     assert (len(tokens), done.eval_count, done.reason) == (count, count, "length")
-    assert run.rows == [len(PROMPT)] + [1] * (count - 1)  # no more is computed than that
+    assert run.rows == [len(PROMPT)] + [1] * (count - 1)  # nothing beyond the answer is computed
 
 
 @pytest.mark.parametrize("wanted", [-1, -2, 100_000])
@@ -52,12 +52,12 @@ def test_a_stop_string_on_the_limit_is_a_stop(tiny: LoadedModel, monkeypatch: py
 
 
 @pytest.mark.parametrize("limit", [-2, -1, 0, 81])
-def test_nothing_goes_on_for_more_than_ten_contexts(tiny: LoadedModel, limit: int) -> None:
+def test_no_answer_is_longer_than_ten_contexts(tiny: LoadedModel, limit: int) -> None:
     _, done = Run(tiny, context=8).one(PROMPT[:4], num_predict=limit)
     assert (done.eval_count, done.reason) == (80, "length")
 
 
-def test_any_of_several_end_tokens_ends(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_of_several_end_tokens_ends_an_answer(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(tiny.tokenizer.eos_ids) == 2
     for end in tiny.tokenizer.eos_ids:
         with monkeypatch.context() as patch:
@@ -82,7 +82,7 @@ def test_held_text_is_sent_at_the_end(tiny: LoadedModel, monkeypatch: pytest.Mon
     ],
     ids=["159-whole", "160-half-of-the-newest", "161-half-of-an-older"],
 )
-def test_next_turn_after_a_cut_answer_reuses_the_shared_prefix(
+def test_the_next_turn_after_a_cut_answer_reuses_the_shared_prefix(
     tiny: LoadedModel,
     monkeypatch: pytest.MonkeyPatch,
     answer: list[str],
@@ -103,9 +103,7 @@ def test_next_turn_after_a_cut_answer_reuses_the_shared_prefix(
     assert run.leaked() == 0
 
 
-def test_an_answer_of_equal_tokens_comes_to_its_end(
-    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_of_equal_tokens_is_sent_whole(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     let_it_say(monkeypatch, tiny, ids(tiny, "hello"), len(PROMPT))
     run = Run(tiny)
     _, done = run.one(PROMPT, num_predict=45)
@@ -125,7 +123,7 @@ def test_log_probabilities_do_not_depend_on_options(tiny: LoadedModel) -> None:
     assert logprobs(temperature=0.1, top_p=0.0, min_p=1.0, seed=1) == plain
 
 
-# --- what is counted -------------------------------------------------------------------------------
+# --- counts ----------------------------------------------------------------------------------------
 
 
 def test_prompt_counts_include_cached_tokens(tiny: LoadedModel) -> None:
@@ -142,7 +140,7 @@ def test_prompt_counts_include_cached_tokens(tiny: LoadedModel) -> None:
 
 
 def test_durations_exclude_waiting(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step takes a second; the second request waits five for the first."""
+    """Each step takes a second; the second request waits five seconds for the first."""
     run = Run(tiny, parallel=1, batch_size=4)
     second = 10**9
     monkeypatch.setattr("puna.engine.sequence.time.monotonic_ns", lambda: 1 + len(run.rows) * second)
@@ -155,7 +153,7 @@ def test_durations_exclude_waiting(tiny: LoadedModel, monkeypatch: pytest.Monkey
     assert (waited.prompt_eval_duration, waited.eval_duration) == (3 * second, 9 * second)
 
 
-# --- leaving and failing ---------------------------------------------------------------------------
+# --- cancelling and failing ------------------------------------------------------------------------
 
 
 def test_cancelling_ends_a_long_prompt_within_one_step(tiny: LoadedModel) -> None:
@@ -168,7 +166,7 @@ def test_cancelling_ends_a_long_prompt_within_one_step(tiny: LoadedModel) -> Non
     assert run.leaked() == 0
 
 
-def test_a_failure_to_find_a_place_leaves_all_places_free(
+def test_a_failure_to_find_a_slot_leaves_all_slots_free(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run(tiny, parallel=3, remembered=1)
@@ -177,7 +175,7 @@ def test_a_failure_to_find_a_place_leaves_all_places_free(
         patch.setattr(run.engine.cache, "copy_prefix", lambda *_: 1 / 0)
         run.submit(1, [*PROMPT[:8], 201])
         run.engine.start()
-        for _ in range(2):  # the second is answered when the step that answered the first is over
+        for _ in range(2):  # the second answer comes after the step of the first
             run.engine.ask(lambda: None).result(30)
     assert "ZeroDivisionError" in run.failed(1).message
 
@@ -188,13 +186,13 @@ def test_a_failure_to_find_a_place_leaves_all_places_free(
     run.engine.ask(submit_three)
     while len(run.ended) < 5:
         run.engine.ask(lambda: None).result(30)
-    assert run.rows.count(3) >= 18  # all at once
+    assert run.rows.count(3) >= 18  # all three at once
     assert run.engine.ask(run.leaked).result(30) == 0
     run.engine.close()
 
 
 @pytest.mark.parametrize("part", ["sampler", "tokenizer"])
-def test_failure_after_the_pass_ends_only_its_request(
+def test_a_failure_after_the_pass_ends_only_its_request(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     expected = Run(tiny).one(PROMPT)[0]
@@ -216,7 +214,7 @@ def test_failure_after_the_pass_ends_only_its_request(
     assert run.leaked() == 0
 
 
-def test_a_client_that_cannot_be_told_anything_ends_alone(tiny: LoadedModel) -> None:
+def test_a_request_whose_sink_fails_ends_alone(tiny: LoadedModel) -> None:
     expected = Run(tiny).one(PROMPT)[0]
     run = Run(tiny)
     run.submit(0, PROMPT)

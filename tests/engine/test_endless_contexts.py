@@ -1,4 +1,4 @@
-"""Contexts as long as a number can say, in files and in requests: planned within memory, or refused."""
+"""The longest representable contexts, in files and requests, are planned within memory or refused."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tests.fuzz.invented import invented
 from tests.gguf import gguf_bytes
 
 LONGEST = 2**31 - 1
-#: The address space of a process that loads a model, and what it may really take beside a small context's.
+#: The address space of a process that loads a model, and the memory it may take beyond a small context's.
 MAPPED, TAKEN = 8 << 30, 32 << 20
 
-#: Has each file loaded and used, in a process of its own, and says how that ended and what memory it took.
+#: Loads and uses each file in a process of its own, and prints the outcome and the memory taken.
 LOAD = """
 import json, os, resource, sys
 import psutil, puna, puna.library.loading
@@ -46,13 +46,13 @@ for path in sys.argv[3:]:
 
 @pytest.fixture(scope="module")
 def modest(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """A small model of every architecture, with a small context."""
+    """Write a small model of every architecture with a small context."""
     return [_written(tmp_path_factory.mktemp(name), name, None) for name in supported()]
 
 
 @pytest.fixture(scope="module")
 def boundless(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """A small model of every architecture, which claims the longest context there is."""
+    """Write a small model of every architecture that claims the longest context possible."""
     return [_written(tmp_path_factory.mktemp(name), name, LONGEST) for name in supported()]
 
 
@@ -76,13 +76,13 @@ def _ends(paths: list[Path], context: int) -> dict[str, tuple[str, int]]:
 
 @pytest.fixture(scope="module")
 def usual(modest: list[Path]) -> dict[str, int]:
-    """Bytes that each architecture takes with its small context."""
+    """Return the bytes that each architecture takes with its small context."""
     ends = _ends(modest, 0)
     assert {said for said, _ in ends.values()} == {"used"}
     return {name: taken for name, (_, taken) in ends.items()}
 
 
-#: Architectures with a table that is as long as the context, and what is said of it.
+#: Architectures with a table as long as the context, and the error about it.
 TABLES = {"bert": "there are only 96 position vectors", "jina-bert-v2": "of at most 131072 tokens"}
 
 
@@ -103,6 +103,6 @@ def test_no_model_takes_memory_in_proportion_to_its_context(
 
 
 def _is_fine(said: str, *, asked: bool) -> bool:
-    """Whether a model ran, or was refused because a context that was asked for is too long."""
+    """Whether a model ran, or was refused because the requested context is too long."""
     refused = said.startswith(("InsufficientMemoryError: ", "RequestError: ")) and "num_ctx" in said
     return said == "used" or (asked and refused)

@@ -1,4 +1,4 @@
-"""The engine on a tiny model: one step at a time on this thread, so that nothing depends on timing."""
+"""The engine on a tiny model, stepped on this thread so that nothing depends on timing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.engine.runs import Run, Watched
 PROMPTS = [f"{'hello world ' * (i % 3)}once upon a time {i}" for i in range(8)]
 
 
-def test_a_generation_has_the_asked_length_and_counts_everything(tiny: LoadedModel) -> None:
+def test_a_generation_has_the_requested_length_and_counts_everything(tiny: LoadedModel) -> None:
     tokens, done = Run(tiny).one("hello world", num_predict=7)
     assert len(tokens) == done.eval_count == 7
     assert done.reason == "length"
@@ -31,12 +31,12 @@ def test_eight_streams_give_the_same_answers_as_alone(tiny: LoadedModel) -> None
     for number, prompt in enumerate(PROMPTS):
         together.submit(number, prompt)
         if number % 3 == 2:
-            together.engine.step()  # some begin while others are under way
+            together.engine.step()  # some begin while others are running
     together.finish()
     assert [together.tokens(number) for number in range(8)] == alone
 
 
-def test_more_requests_than_places_wait_their_turn(tiny: LoadedModel) -> None:
+def test_more_requests_than_slots_wait_their_turn(tiny: LoadedModel) -> None:
     alone = [Run(tiny).one(prompt)[0] for prompt in PROMPTS]
     run = Run(tiny, parallel=2)
     for number, prompt in enumerate(PROMPTS):
@@ -61,7 +61,7 @@ def test_a_long_prompt_does_not_stall_a_running_stream(tiny: LoadedModel) -> Non
         assert len(run.tokens(0)) == expected
 
 
-def test_second_turn_evaluates_only_new_inputs(tiny: LoadedModel) -> None:
+def test_a_second_turn_evaluates_only_new_inputs(tiny: LoadedModel) -> None:
     run = Run(tiny)
     first, done = run.one(PROMPTS[1], num_predict=5)
     prompt = tiny.tokenizer.encode(PROMPTS[1])
@@ -145,7 +145,7 @@ def test_chunks_are_whole_characters(tiny: LoadedModel) -> None:
         assert run.text(number) == data.decode(errors="replace").rstrip("�") or "�" in run.text(number)
 
 
-def test_a_seed_decides_and_different_seeds_differ(tiny: LoadedModel) -> None:
+def test_equal_seeds_give_equal_answers_and_different_seeds_differ(tiny: LoadedModel) -> None:
     def sample(seed: int) -> list[int]:
         return Run(tiny).one(PROMPTS[0], temperature=1.2, seed=seed, num_predict=20)[0]
 
@@ -196,7 +196,7 @@ def test_a_waiting_request_can_be_cancelled(tiny: LoadedModel) -> None:
     assert run.events[1] == []
 
 
-def test_generation_goes_on_past_the_context_by_shifting(tiny: LoadedModel) -> None:
+def test_generation_continues_past_the_context_by_shifting(tiny: LoadedModel) -> None:
     run = Run(tiny, context=32)
     run.submit(0, "hello world", num_predict=100, num_keep=4)
     run.finish()
@@ -219,7 +219,7 @@ def test_a_prompt_as_long_as_the_context_still_gets_an_answer(tiny: LoadedModel)
     assert (len(tokens), done.reason) == (1, "length")
 
 
-def test_a_long_prompt_is_cut_and_says_so(tiny: LoadedModel) -> None:
+def test_a_long_prompt_is_cut_and_the_reply_reports_it(tiny: LoadedModel) -> None:
     tokens = list(range(40))
     run = Run(tiny, context=32)
     run.submit(0, tokens, num_predict=1, num_keep=3)
@@ -244,7 +244,9 @@ def test_unusable_prompts_are_refused(tiny: LoadedModel, prompt: list[int], word
         Run(tiny).submit(0, prompt)
 
 
-def test_one_poisoned_sequence_ends_alone(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sequence_with_non_finite_logits_fails_alone(
+    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = Run(tiny).one(PROMPTS[1])[0]
     forward = tiny.model.forward
 
@@ -266,7 +268,7 @@ def test_one_poisoned_sequence_ends_alone(tiny: LoadedModel, monkeypatch: pytest
     assert run.tokens(1) == expected
 
 
-def test_a_failing_forward_pass_fails_its_requests_and_the_engine_goes_on(
+def test_a_failing_forward_pass_fails_its_requests_and_the_engine_continues(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run(tiny)
@@ -294,7 +296,7 @@ def test_close_fails_all_requests(tiny: LoadedModel) -> None:
         assert failed.kind == "RunnerError"
 
 
-def test_context_is_limited_to_the_trained_one(tiny: LoadedModel) -> None:
+def test_the_context_is_limited_to_the_trained_one(tiny: LoadedModel) -> None:
     assert Run(tiny, context=100_000).engine.context == 128
 
 
@@ -309,7 +311,9 @@ def test_no_cells_leak(tiny: LoadedModel) -> None:
     assert run.leaked() == 0
 
 
-def test_a_batch_that_fails_is_tried_one_by_one(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_of_a_failed_batch_are_retried_one_by_one(
+    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = [Run(tiny).one(PROMPTS[number])[0] for number in (0, 2)]
     forward = tiny.model.forward
     lucky = {token for tokens in expected for token in tokens}
@@ -334,7 +338,7 @@ def test_a_batch_that_fails_is_tried_one_by_one(tiny: LoadedModel, monkeypatch: 
     assert run.leaked() == 0
 
 
-def test_a_defect_outside_the_model_fails_requests_and_the_engine_goes_on(
+def test_a_defect_outside_the_model_fails_requests_and_the_engine_continues(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run(tiny)
@@ -343,7 +347,7 @@ def test_a_defect_outside_the_model_fails_requests_and_the_engine_goes_on(
         patch.setattr(run.engine.prefix_cache, "find", lambda keys, most: 1 / 0)
         run.submit(0, PROMPTS[0])
         run.engine.start()
-        for _ in range(2):  # the second is answered when the step that answered the first is over
+        for _ in range(2):  # the second answer comes after the step of the first
             run.engine.ask(lambda: None).result(30)
     assert isinstance(run.events[0][-1], Failed)
     run.submit(1, PROMPTS[1])
@@ -352,7 +356,7 @@ def test_a_defect_outside_the_model_fails_requests_and_the_engine_goes_on(
     assert run.events[1]
 
 
-def test_asked_functions_run_between_steps(tiny: LoadedModel) -> None:
+def test_functions_passed_to_ask_run_between_steps(tiny: LoadedModel) -> None:
     run = Run(tiny)
     run.submit(0, PROMPTS[0])
     run.engine.step()
@@ -366,7 +370,7 @@ def test_asked_functions_run_between_steps(tiny: LoadedModel) -> None:
     assert run.done(0).eval_count == 12
 
 
-def test_idle_engine_runs_asked_functions(tiny: LoadedModel) -> None:
+def test_an_idle_engine_runs_functions_passed_to_ask(tiny: LoadedModel) -> None:
     engine = Run(tiny).engine
     engine.start()
     assert engine.ask(lambda: threading.current_thread().name).result(30) == "puna-engine"
@@ -375,7 +379,7 @@ def test_idle_engine_runs_asked_functions(tiny: LoadedModel) -> None:
         engine.ask(lambda: None)
 
 
-def test_an_output_padded_beyond_the_vocabulary_gives_no_token_from_there(
+def test_padding_of_the_output_beyond_the_vocabulary_is_never_drawn(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = Run(tiny).one(PROMPTS[0])[0]

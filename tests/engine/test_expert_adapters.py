@@ -24,7 +24,7 @@ from tests.tiny.adapters import TinyAdapter, adapter_writer, expert_weights
 from tests.tiny.decoders import GPT_OSS, QWEN3_MOE, tiny_decoder_gguf
 from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 
-#: Experts whose gates and ups are one parameter, of rows in turn or one after the other.
+#: Experts whose gates and ups are one parameter, with alternating rows or one after the other.
 DECODERS = {"qwen3moe": QWEN3_MOE, "gpt-oss": GPT_OSS}
 MIXTRAL = TinyLlama(experts=4, experts_used=2)
 
@@ -44,7 +44,7 @@ def decoder(folder: Path, architecture: str) -> Tuned:
 
 
 @pytest.mark.parametrize("architecture", DECODERS)
-def test_each_row_of_a_batch_goes_through_experts_with_its_own_adapters(
+def test_each_row_of_a_batch_passes_through_experts_with_its_own_adapters(
     tmp_path: Path, architecture: str
 ) -> None:
     check_mixed(decoder(tmp_path, architecture))
@@ -97,7 +97,7 @@ def test_parameters_that_do_not_fit_the_experts_are_refused(tmp_path: Path) -> N
             load_model(base, adapters=[AdapterFile(str(folder))])
 
 
-def test_experts_without_a_part_of_an_adapter_stay_as_they_are(tmp_path: Path) -> None:
+def test_experts_without_a_part_of_an_adapter_are_unchanged(tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     model, adapter = original(QWEN3_MOE), TinyAdapter((), experts=("gate", "up", "down"), seed=3)
@@ -125,7 +125,7 @@ def test_experts_without_a_part_of_an_adapter_stay_as_they_are(tmp_path: Path) -
     assert scores_of(run, 0) == pytest.approx(following.numpy(), abs=1e-3)
 
 
-def test_memory_is_counted_where_few_experts_have_something_in_the_file(
+def test_memory_is_counted_where_the_file_changes_few_experts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from safetensors.torch import save_file
@@ -151,7 +151,7 @@ def test_memory_is_counted_where_few_experts_have_something_in_the_file(
                 load_model(path, adapters=files)
 
 
-def test_quantised_experts_take_adapters_and_streams_are_as_alone(tmp_path: Path) -> None:
+def test_quantised_experts_take_adapters_and_streams_match_runs_alone(tmp_path: Path) -> None:
     model = original(QWEN3_MOE)
     path = FIRST.write_gguf(tmp_path / "a.gguf", "qwen3moe", model, LINEARS)
     base = tiny_decoder_gguf(tmp_path / "model.gguf", QWEN3_MOE, model=model, matrices=GGMLType.Q8_0)
@@ -159,12 +159,12 @@ def test_quantised_experts_take_adapters_and_streams_are_as_alone(tmp_path: Path
     check_alone(ours, 12)
 
 
-def test_an_adapter_of_gate_and_up_together_is_that_of_both(tmp_path: Path) -> None:
-    """A model whose experts llama.cpp's converter has fused into one tensor."""
+def test_a_joint_adapter_of_gate_and_up_equals_separate_ones(tmp_path: Path) -> None:
+    """The model has experts that llama.cpp's converter fused into one tensor."""
     model, parts = original(QWEN3_MOE), TinyAdapter((), experts=("gate", "up"))
     base = tiny_decoder_gguf(tmp_path / "model.gguf", QWEN3_MOE, model=model)
     apart = parts.write_gguf(tmp_path / "apart.gguf", "qwen3moe", model, LINEARS)
-    joined = adapter_writer(tmp_path / "joined.gguf", "qwen3moe", 2 * parts.alpha)  # of twice the rank
+    joined = adapter_writer(tmp_path / "joined.gguf", "qwen3moe", 2 * parts.alpha)  # with twice the rank
     pairs = parts.expert_halves(model)
     for layer in range(2):
         (a, b), (c, d) = (pairs[f"model.layers.{layer}.mlp.experts", part] for part in ("gate", "up"))

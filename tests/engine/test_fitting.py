@@ -32,11 +32,13 @@ def inputs(length: int, groups: dict[int, int] | None = None) -> list[Input]:
         (10, 2, 10, {}, 4),
     ],
 )
-def test_shift_count(context: int, keep: int, length: int, groups: dict[int, int], expected: int) -> None:
+def test_a_shift_drops_whole_groups_after_num_keep(
+    context: int, keep: int, length: int, groups: dict[int, int], expected: int
+) -> None:
     assert shift_count(inputs(length, groups), context, keep) == expected
 
 
-def test_a_prompt_that_fits_is_left_alone() -> None:
+def test_a_prompt_that_fits_is_unchanged() -> None:
     prompt = inputs(8)
     assert truncate(prompt, 8, 2) == (prompt, 0)
 
@@ -53,7 +55,7 @@ def test_groups_are_dropped_whole() -> None:
     assert dropped == 6
 
 
-def test_group_across_num_keep_is_refused() -> None:
+def test_a_group_across_num_keep_is_refused() -> None:
     for keep in (2, 3):
         with pytest.raises(ContextLengthError, match="an image lies across num_keep"):
             truncate(inputs(12, {1: 3}), 8, keep)
@@ -65,7 +67,7 @@ def test_nothing_left_after_the_cut_is_refused() -> None:
 
 
 @given(st.integers(1, 60), st.integers(1, 40), st.data())
-def test_a_cut_prompt_fits_and_is_made_of_its_head_and_its_tail(
+def test_a_cut_prompt_fits_and_consists_of_its_head_and_tail(
     length: int, context: int, data: st.DataObject
 ) -> None:
     keep = data.draw(st.integers(0, context - 1))
@@ -90,5 +92,5 @@ def test_a_cut_prompt_fits_and_is_made_of_its_head_and_its_tail(
         ({}, 0, 0),
     ],
 )
-def test_where_a_group_begins(groups: dict[int, int], position: int, begin: int) -> None:
+def test_the_beginning_of_a_group_is_found(groups: dict[int, int], position: int, begin: int) -> None:
     assert group_begin(inputs(12, groups), position) == begin

@@ -14,12 +14,12 @@ from puna.grammar.compiler.client import RemoteConstraint
 from puna.grammar.format import Format
 from puna.model.load import LoadedModel
 from puna.protocol import Chunk, Done, Failed
-from tests.engine.drafting import guess_always
+from tests.engine.drafting import draft_always
 from tests.engine.runs import Run
 from tests.grammar.schemas import random_schema
 from tests.waiting import PATIENCE_S
 
-#: A random model says anything; these leave it to the format to come to an end.
+#: A random model says anything; with these settings the format ends the answer.
 HOT = {"temperature": 1.5, "top_k": 0, "top_p": 1.0, "num_predict": 60}
 POINT: dict[str, Any] = {
     "type": "object",
@@ -31,7 +31,7 @@ POINT: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hold no answer, on a busy machine either: an answer that is held loses the rest of its draft."""
+    """Hold no answer, even on a busy machine: a held answer loses the rest of its draft."""
     monkeypatch.setattr(engine, "_MASK_PATIENCE_S", PATIENCE_S)
 
 
@@ -40,7 +40,7 @@ def schemas(count: int) -> list[Any]:
 
 
 def talk(model: LoadedModel, *, each: int = 1, **settings: Any) -> Run:
-    """Eight answers in eight formats, beside one without; some join while others are under way."""
+    """Run eight answers in eight formats beside one without; some join while others are running."""
     run = Run(model, parallel=8, context=128, **settings)
     for number, schema in enumerate(schemas(8)):
         run.submit(
@@ -100,8 +100,8 @@ def test_formatted_answers_are_the_same_as_alone(talked: Run, tiny: LoadedModel)
 def test_drafts_change_no_answer(
     talked: Run, tiny: LoadedModel, speculate: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also with none but those that are forced; these always come true."""
-    guess_always(monkeypatch, random.Random(2))
+    """Forced tokens are always accepted, here also as the only drafts."""
+    draft_always(monkeypatch, random.Random(2))
     guessed = talk(tiny, each=2, speculate=speculate)
     for number in range(8):
         assert [text for text, _ in samples(guessed, number)] == [text for text, _ in samples(talked, number)]
@@ -111,11 +111,11 @@ def test_drafts_change_no_answer(
 
 
 @pytest.mark.parametrize("speculate", ["off", "prompt"])
-def test_forced_tokens_are_drafted_and_come_true(
+def test_forced_tokens_are_drafted_and_accepted(
     tiny: LoadedModel, speculate: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain, done = Run(tiny).one("hello", format=Format.json_schema(POINT), seed=1, **HOT)
-    guess_always(monkeypatch, random.Random(1))
+    draft_always(monkeypatch, random.Random(1))
     run = Run(tiny, speculate=speculate)
     tokens, guessed = run.one("hello", format=Format.json_schema(POINT), seed=1, **HOT)
     assert tokens == plain
@@ -125,11 +125,11 @@ def test_forced_tokens_are_drafted_and_come_true(
     assert len(run.rows) == guessed.eval_count - guessed.accepted
 
 
-def test_recurrent_layers_take_back_drafts_of_formats_too(
+def test_recurrent_layers_remove_drafts_of_formats_too(
     recurrent: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = Run(recurrent).one("hello", format=Format.json_schema(POINT), seed=1, **HOT)[0]
-    guess_always(monkeypatch, random.Random(5))
+    draft_always(monkeypatch, random.Random(5))
     run = Run(recurrent)
     tokens, done = run.one("hello", format=Format.json_schema(POINT), seed=1, **HOT)
     assert tokens == plain
@@ -146,20 +146,20 @@ def test_an_answer_ends_with_its_format_without_another_pass(tiny: LoadedModel) 
     assert len(tokens) == 2
 
 
-def test_an_answer_that_is_cut_says_so(tiny: LoadedModel) -> None:
+def test_a_cut_answer_reports_it(tiny: LoadedModel) -> None:
     run = Run(tiny)
     _, done = run.one("hello", format=Format.json_schema(POINT), **(HOT | {"num_predict": 3, "seed": 1}))
     assert done.reason == "length"
 
 
-def test_the_end_token_ends_an_answer_even_if_it_is_to_be_ignored(tiny: LoadedModel) -> None:
+def test_the_end_token_ends_an_answer_even_with_ignore_eos(tiny: LoadedModel) -> None:
     run = Run(tiny)
     _, done = run.one("hello", format=Format.regex("a*"), ignore_eos=True, **HOT, seed=5)
     assert (set(run.text(0)) | {"a"}, done.reason) == ({"a"}, "stop")
 
 
 def test_log_probabilities_ignore_the_format(tiny: LoadedModel) -> None:
-    """Not of what the format leaves."""
+    """They are not normalised over the allowed tokens."""
     run = Run(tiny)
     run.submit(0, "hello", format=Format.choice(["ab"]), logprobs=True, top_logprobs=3)
     run.finish()
@@ -183,7 +183,7 @@ def test_excessive_format_fails_only_its_request(tiny: LoadedModel, monkeypatch:
     run.engine.step()
     (victim,) = [sequence for sequence in run.engine.scheduler if sequence.id == 0]
     constraint: RemoteConstraint = victim.constraint  # type: ignore[attr-defined]
-    constraint.offer(tiny.tokenizer.encode("~", add_special=False)[0])  # breaks it
+    constraint.offer(tiny.tokenizer.encode("~", add_special=False)[0])  # breaks the constraint
     run.finish()
     failed = run.events[0][-1]
     assert isinstance(failed, Failed)

@@ -1,8 +1,8 @@
-"""The functions of the Berkeley Function-Calling data: whatever a random model says, it is a valid call.
+"""Forced calls of the Berkeley Function-Calling data's functions are valid, whatever a random model says.
 
-Each is forced in one of the ways to write calls.
+Each function is forced in one of the formats of calls.
 
-`pip install --no-deps bfcl-eval` brings the data, which is not ours to keep.
+The data is not ours to keep; `pip install --no-deps bfcl-eval` installs it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TYPES = {
     **dict.fromkeys(("dict", "object", "HashMap", "Hashtable"), "object"),
     **dict.fromkeys(("any", "Any", "char", "String"), "string"),
 }
-#: JSON, and parameters with markup of their own: the tags that end a value, each to be a token.
+#: JSON, and parameters with their own markup: the tags that end a value, each of which is one token.
 WAYS: dict[str, tuple[str, ...]] = {
     "hermes": (),
     "qwen3-coder": ("\n</parameter>\n", "</parameter>"),
@@ -46,7 +46,7 @@ STREAMS = 8
 
 
 def functions() -> list[Tool]:
-    """Every function once."""
+    """Return every function once."""
     found = importlib.util.find_spec("bfcl_eval")
     if found is None or found.origin is None:
         pytest.skip("bfcl-eval is not installed (pip install --no-deps bfcl-eval)")
@@ -68,7 +68,7 @@ def _functions(record: Any) -> Iterator[dict[str, Any]]:
 
 
 def converted(schema: Any) -> Any:
-    """A schema of the data with the types of JSON Schema."""
+    """Return a schema of the data with JSON Schema's types."""
     if not isinstance(schema, dict):
         return schema
     made = {key: converted(value) if isinstance(value, dict) else value for key, value in schema.items()}

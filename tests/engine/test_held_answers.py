@@ -1,4 +1,4 @@
-"""Answers are held while their formats have not said what may come next."""
+"""Answers are held until their formats know which tokens may come next."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from puna.grammar.format import Format
 from puna.model.load import LoadedModel
 from puna.options import Options
 from puna.protocol import Generate
-from tests.engine.drafting import guess_always
+from tests.engine.drafting import draft_always
 from tests.engine.runs import Run
 from tests.processes import children
 from tests.waiting import PATIENCE_S
 
 HOT: dict[str, Any] = {"temperature": 1.5, "top_k": 0, "top_p": 1.0, "seed": 3}
-#: Without a token that is forced, so that nothing is drafted.
+#: No token is forced, so that nothing is drafted.
 LETTERS = Format.regex("[a-z]{40}")
 FORCED = Format.regex("(a|b) story once upon a time, hello world")
 
@@ -42,10 +42,10 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def silent(patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Stop all grammar processes for the length of the block."""
+    """Suspend all grammar processes within the block."""
     stopped = []
     for child in children("grammar/compiler"):
-        with suppress(psutil.NoSuchProcess):  # it ended meanwhile
+        with suppress(psutil.NoSuchProcess):  # it has ended in the meantime
             child.suspend()
             stopped.append(child)
     with patch.context() as here:
@@ -65,7 +65,7 @@ def sequence_of(run: Run, number: int = 0) -> Generation:
 
 
 @pytest.mark.parametrize("steps", [0, 5])
-def test_a_held_answer_leaves_the_batch_and_goes_on_where_it_was(
+def test_a_held_answer_leaves_the_batch_and_continues_where_it_was(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
     plain = Run(tiny)
@@ -86,10 +86,10 @@ def test_a_held_answer_leaves_the_batch_and_goes_on_where_it_was(
     other.one("once upon a time", **HOT)
     assert run.tokens(1) == other.tokens(0)
     evaluated = sum(plain.rows) + sum(other.rows) - run.done(1).cached
-    assert sum(run.rows) == evaluated  # nothing twice
+    assert sum(run.rows) == evaluated  # nothing is evaluated twice
 
 
-def test_scores_of_a_held_answers_prompt_are_told_once(
+def test_scores_of_a_held_answers_prompt_are_sent_once(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings: dict[str, Any] = {"format": LETTERS, "prompt_logprobs": True, "progress": True, **HOT}
@@ -107,9 +107,11 @@ def test_scores_of_a_held_answers_prompt_are_told_once(
     assert [type(event) for event in run.events[0]] == [type(event) for event in plain.events[0]]
 
 
-def test_draft_ends_where_the_format_is_not_ready(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_draft_ends_where_the_format_is_not_ready(
+    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected, _ = Run(tiny).one("hello", format=FORCED, **HOT, num_predict=20)
-    guess_always(monkeypatch, random.Random(1))
+    draft_always(monkeypatch, random.Random(1))
     run = Run(tiny)
     run.submit(0, "hello", format=FORCED, **HOT, num_predict=20)
     run.engine.step()
@@ -135,9 +137,7 @@ def test_draft_ends_where_the_format_is_not_ready(tiny: LoadedModel, monkeypatch
     assert run.leaked() == 0
 
 
-def test_an_answer_that_was_preempted_while_it_was_held_goes_on(
-    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_preempted_while_held_continues(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     expected, _ = Run(tiny).one("hello", format=LETTERS, **HOT)
     run = Run(tiny)
     run.submit(0, "hello", format=LETTERS, **HOT)
@@ -151,7 +151,7 @@ def test_an_answer_that_was_preempted_while_it_was_held_goes_on(
     assert run.tokens(0) == expected
 
 
-def test_an_answer_that_is_cancelled_while_it_is_held_leaves(
+def test_an_answer_cancelled_while_held_leaves_the_engine(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run(tiny)
@@ -165,10 +165,10 @@ def test_an_answer_that_is_cancelled_while_it_is_held_leaves(
     assert run.leaked() == 0
 
 
-def test_another_token_is_drawn_for_one_that_the_format_does_not_let_stand(
+def test_a_token_that_the_format_rejects_is_drawn_again(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ " the" ends the thinking and begins the answer with "he", which the format has no place for."""
+    """The token " the" ends the thinking and begins the answer with "he", which the format does not allow."""
     (the,), (end,), (one,) = (
         tiny.tokenizer.encode(text, add_special=False, first=False) for text in (" the", " t", "1")
     )

@@ -1,4 +1,4 @@
-"""Images in the engine: when they are encoded, for how long, and what is kept of them."""
+"""Images in the engine: when they are encoded, how long that takes, and what is kept."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from puna.vision.limits import ImageLimits
 from tests.engine.runs import Run, Watched
 from tests.model.models.parity import original
 from tests.tiny.vision.common import Layout
-from tests.tiny.vision.models import SEEING
+from tests.tiny.vision.models import VISION_MODELS
 from tests.vision.seeing import file_of, picture, share_preparer
 
 
 @pytest.fixture(scope="module")
 def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
-    config = SEEING["gemma3"]()
+    config = VISION_MODELS["gemma3"]()
     return config.write(tmp_path_factory.mktemp("seeing"), original(config))
 
 
@@ -46,14 +46,14 @@ def inputs(run: Run, text: str, *seeds: int) -> list[Input]:
 
 
 def shape(items: list[Input], tokenizer: Any) -> str:
-    """Text as it is, each row of an image as *."""
+    """Return the text of `items`, with * for each row of an image."""
     return "".join("*" if item.payload else tokenizer.decode([item.token]) for item in items)
 
 
 # --- the input stream -----------------------------------------------------------------------------------
 
 
-def test_an_image_stands_where_its_tag_stood(seeing: LoadedModel) -> None:
+def test_an_image_takes_the_place_of_its_tag(seeing: LoadedModel) -> None:
     run = watched(seeing)
     placed = "\n\n<start_of_image>****<end_of_image>\n\n"
     assert shape(inputs(run, "a[img-0]b[img-1]c", 1, 2), seeing.tokenizer) == f"<|begin|>a{placed}b{placed}c"
@@ -67,19 +67,21 @@ def test_an_image_stands_where_its_tag_stood(seeing: LoadedModel) -> None:
     assert len({row.payload_hash for row in rows} - {0}) == 4
 
 
-def test_numbers_of_images(seeing: LoadedModel) -> None:
+def test_tags_select_images_by_number(seeing: LoadedModel) -> None:
     run = watched(seeing)
     with pytest.raises(RequestError, match=r"invalid image index: .*\[img-5\].* 0 to 1"):
         inputs(run, "[img-5]", 1, 2)
     other = [item for item in inputs(run, "[img-1][img-0]", 1, 2) if item.payload]
-    assert other[0].payload_hash == inputs(run, "[img-0]", 2)[4].payload_hash  # by number, not by place
+    assert other[0].payload_hash == inputs(run, "[img-0]", 2)[4].payload_hash  # by number, not by position
     items = [item for item in inputs(run, "[img-1][img-1]", 1, 2) if item.payload]
     assert [item.payload_hash for item in items[:4]] == [item.payload_hash for item in items[4:]]
     assert shape(inputs(run, "no tag", 1), seeing.tokenizer) == "<|begin|>no tag"
-    assert shape(inputs(run, "[img-0]"), seeing.tokenizer) == "<|begin|>[img-0]"  # without images it is text
+    assert (
+        shape(inputs(run, "[img-0]"), seeing.tokenizer) == "<|begin|>[img-0]"
+    )  # without images the tag is text
 
 
-def test_image_named_twice_is_encoded_once_and_unnamed_never(seeing: LoadedModel) -> None:
+def test_an_image_tagged_twice_is_encoded_once_and_an_untagged_one_never(seeing: LoadedModel) -> None:
     run = watched(seeing)
     run.submit_inputs(0, inputs(run, "[img-1] and [img-1]", 1, 2), num_predict=4)
     with pytest.raises(RequestError, match="invalid image index"):
@@ -118,7 +120,7 @@ def slices(seeing: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return done
 
 
-def test_streams_go_on_while_an_image_is_encoded(
+def test_streams_continue_while_an_image_is_encoded(
     seeing: LoadedModel, slices: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = watched(seeing, batch_size=4)  # 16 patches in slices of 4
@@ -134,7 +136,7 @@ def test_streams_go_on_while_an_image_is_encoded(
         if len(slices) > before:
             between.append(len(slices) - before)
             assert stream.generated == said + 1  # the stream got its token in the same step
-    # One before the layers, then each of two layers in four slices of keys and four of the rest.
+    # One slice before the layers, then in each of two layers four of keys and four of the rest.
     assert between == [1] * (1 + 2 * 8)
     run.finish()
     assert sorted(run.ended) == [0, 1]
@@ -146,13 +148,13 @@ def test_an_image_in_the_prefix_cache_is_not_encoded(seeing: LoadedModel) -> Non
         images = run.engine.images
         run.submit_inputs(number, inputs(run, "what is [img-0] this", 1), num_predict=3)
         run.finish()
-        images._known.clear()  # so that it could only be known by its cells
+        images._known.clear()  # so that only its cells could identify it
     assert run.done(1).cached > 10
     assert images.encoded == 1
     assert run.tokens(0) == run.tokens(1)
 
 
-def test_an_image_read_at_another_place_is_encoded_once(seeing: LoadedModel) -> None:
+def test_an_image_at_another_position_is_not_encoded_again(seeing: LoadedModel) -> None:
     run = watched(seeing)
     for number, text in enumerate(("see [img-0]", "another text with [img-0] in it")):
         run.submit_inputs(number, inputs(run, text, 1), num_predict=3)
@@ -164,7 +166,7 @@ def test_an_image_read_at_another_place_is_encoded_once(seeing: LoadedModel) -> 
     assert run.tokens(1) == alone.tokens(1)
 
 
-def test_rows_of_an_image_share_a_batch_however_small_batches_are(seeing: LoadedModel) -> None:
+def test_rows_of_an_image_share_a_batch_of_any_size(seeing: LoadedModel) -> None:
     run = watched(seeing, batch_size=2)
     run.submit_inputs(0, inputs(run, "long text before [img-0] the image", 1), num_predict=2)
     run.finish()
@@ -174,7 +176,7 @@ def test_rows_of_an_image_share_a_batch_however_small_batches_are(seeing: Loaded
 
 
 def test_an_image_may_be_longer_than_a_batch(tmp_path: Path) -> None:
-    config = SEEING["qwen25vl"]()
+    config = VISION_MODELS["qwen25vl"]()
     loaded = load_model(config.write(tmp_path, original(config)).model)
     run = watched(loaded, batch_size=4)
     run.submit_inputs(0, inputs(run, "text [img-0] text", 1), num_predict=2)
@@ -209,7 +211,7 @@ def test_an_image_that_cannot_be_encoded_fails_its_request_alone(
     assert run.leaked() == 0
 
 
-def test_a_request_that_leaves_takes_its_image_along(seeing: LoadedModel, slices: list[int]) -> None:
+def test_the_image_of_a_cancelled_request_is_dropped(seeing: LoadedModel, slices: list[int]) -> None:
     run = watched(seeing, batch_size=4)
     run.submit(0, "hello", num_predict=40)
     run.engine.step()
@@ -241,7 +243,7 @@ def test_kept_images_are_bounded(seeing: LoadedModel) -> None:
     assert 0 < sum(taken) <= 3 * size
 
 
-def test_images_of_requests_that_left_before_they_were_encoded_are_bounded_too(seeing: LoadedModel) -> None:
+def test_images_of_requests_cancelled_before_encoding_are_bounded_too(seeing: LoadedModel) -> None:
     images = Images(seeing.vision, 32, kept_bytes=3 * 56 * 56 * 3)
     for seed in range(6):
         images.read([file_of(picture(seed))])
@@ -266,14 +268,14 @@ def test_evaluated_images_are_dropped_and_encoded_again_if_needed(seeing: Loaded
     while run.engine.prefix_cache.evict():
         pass
     run.finish()
-    assert images.encoded == 6 - 1  # the last one is still there
+    assert images.encoded == 6 - 1  # the last image is still kept
     alone = watched(seeing)
     alone.submit_inputs(0, inputs(alone, text, 1, 2, 3), num_predict=12)
     alone.finish()
     assert run.tokens(0) == alone.tokens(0)
 
 
-def test_images_of_a_request_are_limited_in_number(seeing: LoadedModel) -> None:
+def test_the_number_of_images_in_a_request_is_limited(seeing: LoadedModel) -> None:
     run = watched(seeing)
     files = [file_of(picture(seed, 20, 20)) for seed in range(50)]
     assert len(run.engine.images.read(files)) == 50
@@ -295,8 +297,8 @@ def test_images_of_a_request_are_limited_in_number(seeing: LoadedModel) -> None:
 # --- files -------------------------------------------------------------------------------------------------
 
 
-def test_a_tower_in_a_file_of_its_own_sees_the_same(seeing: LoadedModel, tmp_path: Path) -> None:
-    config = SEEING["gemma3"]()
+def test_a_tower_in_its_own_file_gives_the_same_answer(seeing: LoadedModel, tmp_path: Path) -> None:
+    config = VISION_MODELS["gemma3"]()
     layout = config.write(tmp_path, original(config), apart=True)
     blind = load_model(layout.model)
     assert (blind.vision, Run(blind).engine.images) == (None, None)

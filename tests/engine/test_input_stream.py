@@ -1,4 +1,4 @@
-"""Inputs that are no text: images that stand where tokens would.
+"""Inputs that are not text: images in the place of tokens.
 
 Models take them, but nothing makes them from a request yet.
 """
@@ -20,7 +20,7 @@ from tests.tiny.mllama import IMAGE, TinyMllama, tiny_mllama_gguf
 
 @pytest.fixture(scope="module")
 def seeing(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    """A model whose text looks at images."""
+    """Return a model whose text layers attend to images."""
     return load_model(tiny_mllama_gguf(tmp_path_factory.mktemp("mllama") / "mllama.gguf", TinyMllama()))
 
 
@@ -51,14 +51,14 @@ def test_tags_are_text_for_a_model_without_images(tiny: LoadedModel) -> None:
     assert tiny.tokenizer.decode(run.batches[0].tokens.tolist()[1:]) == "a[img-0]b"
 
 
-def test_nothing_at_all_is_no_prompt(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    Run(tiny).one("", num_predict=1)  # a begin token is enough
+def test_an_empty_prompt_is_refused(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    Run(tiny).one("", num_predict=1)  # the begin token is enough
     monkeypatch.setattr(tiny.tokenizer, "add_bos", False)
     with pytest.raises(RequestError, match="the prompt is empty"):
         Run(tiny).submit(0, "")
 
 
-def test_an_image_that_is_remembered_is_not_read_again(seeing: LoadedModel) -> None:
+def test_a_cached_image_is_not_read_again(seeing: LoadedModel) -> None:
     run = Watched(seeing)
     inputs = [*text(5, 6), image(1), *text(7, 8, 9)]
     run.submit_inputs(0, inputs, num_predict=6)
@@ -71,7 +71,7 @@ def test_an_image_that_is_remembered_is_not_read_again(seeing: LoadedModel) -> N
     assert run.tokens(1) == alone(seeing, again)
 
 
-def test_another_image_is_another_input(seeing: LoadedModel) -> None:
+def test_another_image_is_a_different_input(seeing: LoadedModel) -> None:
     run = Watched(seeing)
     prompts = [[*text(5, 6), image(seed), *text(7, 8, 9)] for seed in (1, 2)]
     for number, inputs in enumerate(prompts):
@@ -96,8 +96,8 @@ def test_an_image_that_cannot_be_read_fails_its_request_alone(seeing: LoadedMode
     assert run.tokens(2) == run.tokens(0)
 
 
-def test_prefix_cache_keeps_no_images_alive(seeing: LoadedModel) -> None:
-    """Another request with the same image brings its own."""
+def test_the_prefix_cache_keeps_no_images_alive(seeing: LoadedModel) -> None:
+    """Another request with the same image supplies its own."""
     run = Run(seeing)
     inputs = [*text(5, 6), image(1), *text(7)]
     released = weakref.ref(inputs[2].payload.states)

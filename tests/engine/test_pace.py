@@ -1,4 +1,4 @@
-"""Division of time between prompts and streams, on a machine whose times follow a formula."""
+"""Division of time between prompts and streams, on a machine with computed times."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from puna.engine.scheduler import Pace
 
 
 class Machine:
-    """A step takes `base` seconds, and `token` more for every row."""
+    """A machine whose steps take `base` seconds, plus `token` for every row."""
 
     def __init__(self, base: float = 0.02, token: float = 0.002, most: int = 512) -> None:
         self.base, self.token, self.pace = base, token, Pace(most)
 
     def step(self, streams: int, prompts: int) -> tuple[int, float]:
-        """Prompt tokens of one step with as many as its budget allows, and the time it takes."""
+        """Return the prompt tokens of a step that uses its whole budget, and the time it takes."""
         tokens = self.pace.budget(streams, prompts) if prompts else 0
         seconds = self.base + self.token * (streams + tokens)
         self.pace.measured(StepLoad(streams, tokens, 0), seconds)
@@ -25,12 +25,12 @@ class Machine:
         return self.base + self.token * streams
 
 
-def test_without_streams_a_prompt_gets_all_there_is() -> None:
+def test_without_streams_a_prompt_gets_the_whole_budget() -> None:
     machine = Machine(token=0.001)
     assert [machine.step(0, 1)[0] for _ in range(3)] == [512] * 3
 
 
-def test_a_step_on_a_slow_machine_does_not_last_for_ever() -> None:
+def test_a_step_on_a_slow_machine_is_bounded() -> None:
     machine = Machine(token=0.003)
     machine.step(0, 1)
     tokens, seconds = machine.step(0, 1)
@@ -51,11 +51,11 @@ def test_a_long_prompt_at_most_doubles_the_time_between_tokens(
         machine.step(streams, 0)
     steps = [machine.step(streams, 1) for _ in range(200)]
     assert max(seconds for _, seconds in steps) <= 2 * machine.alone(streams)
-    # ... and is not held up more than that asks for: it gets most of the other half.
+    # ... and is not held up more than necessary: it gets most of the other half.
     assert sum(tokens for tokens, _ in steps) * token > 0.6 * 200 * machine.alone(streams)
 
 
-def test_the_bound_is_kept_when_prompts_were_read_before_streams_began() -> None:
+def test_the_bound_holds_after_prompts_were_read_without_streams() -> None:
     machine = Machine()
     for _ in range(5):
         machine.step(0, 4)
@@ -83,7 +83,7 @@ def test_a_machine_that_becomes_slower_is_noticed() -> None:
     assert all(machine.step(2, 1)[1] <= 2 * machine.alone(2) for _ in range(50))
 
 
-def test_a_prompt_always_goes_on() -> None:
+def test_a_prompt_always_advances() -> None:
     machine = Machine(base=0.0, token=1.0)
     tokens = [machine.step(1, 1)[0] for _ in range(64)]
     assert sum(tokens) >= 60

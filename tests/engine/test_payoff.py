@@ -1,4 +1,4 @@
-"""Decisions to draft, on made-up times, so that nothing depends on the machine."""
+"""Decisions to draft, with made-up times, so that nothing depends on the machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from puna.engine.drafting.payoff import Candidate, Cost, StepEstimate
 
 
 def rate(counts: list[int], candidates: list[Candidate], streams: int, row: float) -> float:
-    """Tokens in a step's time, as the definition has them."""
+    """Return the tokens per step time, by definition."""
     tokens: float = streams
     for count, candidate in zip(counts, candidates, strict=True):
         tokens += sum(candidate.acceptance**depth for depth in range(1, count + 1))
@@ -30,7 +30,7 @@ def test_chosen_drafts_are_nearly_optimal(acceptance: tuple[float, ...], row: fl
     assert found >= 0.9 * best
 
 
-def test_going_deeper_has_a_price_that_all_share() -> None:
+def test_the_price_of_deeper_drafts_is_shared_by_all() -> None:
     one, many = [Candidate(0.6, 8)], [Candidate(0.6, 8)] * 6
     assert StepEstimate(1).add(one, 0.02, pass_cost=0.55) == [0]
     assert StepEstimate(6).add(many, 0.02, pass_cost=0.01) != [0] * 6
@@ -45,13 +45,13 @@ def test_no_candidate_drafts_more_than_it_offers() -> None:
     assert StepEstimate(1).add([], 0.01) == []
 
 
-def test_a_step_does_not_take_longer_than_it_may() -> None:
+def test_a_step_stays_within_its_time_limit() -> None:
     estimate = StepEstimate(2)
     assert estimate.add([Candidate(0.99, 8)], 0.03, longest=1.05) == [1]
     assert estimate.time == pytest.approx(1.03)
 
 
-def test_the_cost_of_a_row_is_found_out_despite_interruptions() -> None:
+def test_the_cost_of_a_row_is_estimated_despite_interruptions() -> None:
     dice, cost = random.Random(1), Cost()
     for _ in range(200):
         drafts = dice.choice([0, 1, 4, 8])
@@ -77,7 +77,7 @@ def test_costs_are_unknown_before_plain_steps_and_long_after_them() -> None:
 @pytest.mark.parametrize("row", [0.02, 0.1, 0.3, 1.0])
 @pytest.mark.parametrize("streams", [1, 8])
 def test_drafts_that_are_never_accepted_cost_little(row: float, streams: int) -> None:
-    """400 steps in which each stream could guess, always wrongly: within 5 % of those without guesses."""
+    """In 400 steps each stream could draft, always wrongly; the time is within 5 % of that without drafts."""
     cost, acceptance, time = Cost(), [0.5] * streams, 0.0
     for _ in range(400):
         counts = [0] * streams

@@ -1,4 +1,4 @@
-"""A model that drafts with its own prediction heads says the same as without, whatever they say."""
+"""A model that drafts with its prediction heads gives the same answers as without, whatever they draft."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from puna.errors import RequestError
 from puna.model.decoder import Decoder
 from puna.model.load import LoadedModel, load_model
 from puna.ops import default_backend
-from tests.engine.drafting import PROMPTS, compare, guess_always
+from tests.engine.drafting import PROMPTS, compare, draft_always
 from tests.engine.runs import Run
 from tests.processors import NOT_BUILT
 from tests.tiny.decoders import tiny_decoder_gguf
@@ -23,7 +23,7 @@ from tests.tiny.heads_reference import Reference
 
 pytestmark = pytest.mark.skipif(default_backend().name != "cpu", reason=NOT_BUILT)
 
-#: One whose cells are all of a kind, one with recurrent layers, and one with windows and two heads.
+#: Models with a plain cache, with recurrent layers, and with windows and two heads.
 KINDS = ("glm4moe", "qwen35", "mimo2")
 
 
@@ -34,14 +34,14 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def agreeing(kind: str, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    """A model whose heads mostly predict its own tokens."""
+    """Return a model whose heads mostly predict its own tokens."""
     tiny = dataclasses.replace(MODELS[kind], agreeing=True, own=False)
     return loaded(tiny, tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def wild(kind: str, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    """A model with random heads."""
+    """Return a model with random heads."""
     return loaded(MODELS[kind], tmp_path_factory)
 
 
@@ -57,11 +57,11 @@ def loaded(tiny: Any, folders: pytest.TempPathFactory) -> LoadedModel:
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    guess_always(monkeypatch, random.Random(5))
+    draft_always(monkeypatch, random.Random(5))
 
 
 def drafted(run: Run) -> tuple[int, int]:
-    """Tokens drafted and those accepted, over all requests."""
+    """Return the numbers of drafted and accepted tokens over all requests."""
     done = [run.done(number) for number in range(len(PROMPTS))]
     return sum(one.drafted for one in done), sum(one.accepted for one in done)
 
@@ -72,7 +72,7 @@ def heads_of(run: Run) -> PredictionHeads:
     return drafter
 
 
-def test_heads_that_agree_change_nothing_and_save_steps(agreeing: LoadedModel, always: None) -> None:
+def test_heads_that_agree_change_no_answer_and_save_steps(agreeing: LoadedModel, always: None) -> None:
     run = compare(agreeing, None, mode="mtp", num_predict=40)
     tried, accepted = drafted(run)
     assert 50 < accepted < tried
@@ -80,7 +80,7 @@ def test_heads_that_agree_change_nothing_and_save_steps(agreeing: LoadedModel, a
     assert run.leaked() == 0
 
 
-def test_heads_that_say_anything_change_nothing(wild: LoadedModel, always: None) -> None:
+def test_random_heads_change_no_answer(wild: LoadedModel, always: None) -> None:
     run = compare(wild, None, mode="mtp")
     tried, accepted = drafted(run)
     assert tried > 100
@@ -98,7 +98,7 @@ def test_heads_follow_shifts(agreeing: LoadedModel, always: None, shift: bool) -
     assert run.leaked() == 0
 
 
-def test_few_cells_make_streams_wait_and_change_nothing(agreeing: LoadedModel, always: None) -> None:
+def test_few_cells_make_streams_wait_and_change_no_answer(agreeing: LoadedModel, always: None) -> None:
     run = compare(agreeing, None, mode="mtp", capacity=70, parallel=4)
     assert drafted(run)[1] > 0
     assert not heads_of(run)._broken
@@ -108,7 +108,7 @@ def test_few_cells_make_streams_wait_and_change_nothing(agreeing: LoadedModel, a
 def test_drafts_match_the_published_formula(
     kind: str, wild: LoadedModel, always: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside each other, at several depths, whether or not earlier ones were right."""
+    """Drafts are made side by side and at several depths, whether or not earlier ones were right."""
     check_drafts(wild, Reference(MODELS[kind]), monkeypatch)
 
 
@@ -116,7 +116,7 @@ def test_drafts_match_the_published_formula(
 def test_drafts_of_three_heads_match_the_published_formula(
     three_heads: LoadedModel, always: None, prompt: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second goes on from the first, also in what it keeps, and the third from the second."""
+    """The second head continues from the first, including its cache, and the third from the second."""
     check_drafts(three_heads, Reference(mimo2_with(heads=3)), monkeypatch, prompt)
 
 
@@ -148,7 +148,7 @@ def check_drafts(
         assert tokens == reference.drafts(inputs, len(tokens))
 
 
-def test_second_turn_reuses_the_heads_keys(agreeing: LoadedModel, always: None) -> None:
+def test_a_second_turn_reuses_the_heads_keys(agreeing: LoadedModel, always: None) -> None:
     run = Run(agreeing)
     first, _ = run.one(PROMPTS[2], num_predict=20)
     read: list[int] = []
@@ -200,14 +200,14 @@ def test_a_model_with_heads_uses_them_unless_told_otherwise(agreeing: LoadedMode
         run.submit(2, PROMPTS[0], speculate="draft")
 
 
-def test_heads_that_were_not_loaded_are_missed(tiny: LoadedModel) -> None:
+def test_a_request_for_heads_not_loaded_is_refused(tiny: LoadedModel) -> None:
     with pytest.raises(RequestError, match="loaded without prediction heads"):
         Run(tiny).submit(0, PROMPTS[0], speculate="mtp")
-    # But a default is no demand.
+    # But a default is not a demand.
     assert Run(tiny, speculate="mtp").one(PROMPTS[0])[1].drafted == 0
 
 
-def test_heads_that_fail_are_done_without(
+def test_failing_heads_are_no_longer_used(
     agreeing: LoadedModel, always: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = Run(agreeing, speculate="off").one(PROMPTS[0])[0]

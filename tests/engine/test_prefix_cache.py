@@ -1,4 +1,4 @@
-"""Entries of finished requests: sharing, and eviction when room is needed."""
+"""Entries of finished requests: sharing, and eviction when space is needed."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tests.engine.prefix_world import SHAPES, World
 from tests.kvcache.probe import OPS
 
 
-def test_empty_cache_has_no_match() -> None:
+def test_an_empty_cache_has_no_match() -> None:
     world = World()
     entry, shared = world.begin([1])
     assert (shared, entry.evaluated) == (0, 1)
 
 
-def test_longest_match_of_any_entry_is_shared() -> None:
+def test_the_longest_match_of_any_entry_is_shared() -> None:
     world = World()
     short = world.finished([1])
-    long, _ = world.begin([1, 2, 3])  # goes on in the first, and runs
+    long, _ = world.begin([1, 2, 3])  # continues the first, and is running
     assert long.row == short.row
     entry, shared = world.begin([1, 2, 9])
     assert (entry.row != long.row, shared) == (True, 2)
@@ -54,7 +54,7 @@ def test_diverging_entries_are_kept_while_rows_are_free() -> None:
     assert all(world.prefix_cache.find(keys, 99).count == len(keys) - 1 for keys in conversations)
 
 
-def test_the_least_recently_used_goes_when_rows_run_out() -> None:
+def test_the_least_recently_used_is_evicted_when_rows_run_out() -> None:
     world = World(rows=3)
     for keys in ([1, 1], [2, 2], [3, 3]):
         world.finished(keys)
@@ -64,7 +64,7 @@ def test_the_least_recently_used_goes_when_rows_run_out() -> None:
     assert counts == [2, 0, 2, 2]
 
 
-def test_a_beginning_of_another_gives_its_row_first() -> None:
+def test_a_prefix_of_another_entry_is_evicted_first() -> None:
     world = World(rows=3)
     world.finished([9, 9])
     old, _ = world.begin([1, 2])
@@ -100,7 +100,7 @@ def test_redundant_entries_are_evicted_in_order_of_use() -> None:
     keys = list(range(40))
     world.finished(keys)
     world.finished(list(range(50, 80)))
-    twin = world.prefix_cache.acquire()  # with cells of its own, as after a prompt that could not be resumed
+    twin = world.prefix_cache.acquire()  # with its own cells, as after a prompt that could not be resumed
     world.prefix_cache.index(twin, keys)
     world.evaluate(twin, 40)
     world.prefix_cache.release(twin, keys)
@@ -118,7 +118,7 @@ def test_an_entry_can_be_exempt_from_eviction() -> None:
     assert world.prefix_cache.evict()
 
 
-def test_with_one_row_left_the_match_is_cut_back() -> None:  # what one slot would do
+def test_with_one_row_left_the_match_is_cut_back() -> None:  # as with a single slot
     world = World(rows=1)
     only = world.finished([1, 2, 3, 4])
     entry, shared = world.begin([1, 2, 9])
@@ -137,7 +137,7 @@ def test_a_match_names_the_entry_that_is_still_evaluating() -> None:
     assert (found.count, found.pending) == (4, None)
 
 
-def test_match_has_no_pending_entry_for_evaluated_inputs() -> None:
+def test_a_match_has_no_pending_entry_for_evaluated_inputs() -> None:
     world = World()
     world.finished([1, 2, 3, 4])
     world.prefix_cache.acquire()
@@ -161,7 +161,7 @@ def test_an_entry_that_is_not_indexed_is_not_shared() -> None:
     entry, _ = world.begin([1, 2, 3, 4])
     world.prefix_cache.unindex(entry)
     assert world.prefix_cache.find([1, 2, 3], 2).count == 0
-    world.prefix_cache.release(entry, [1, 2])  # only so much of it may be
+    world.prefix_cache.release(entry, [1, 2])  # only this much may be shared
     assert world.prefix_cache.find([1, 2, 3], 2).count == 2
     assert world.free() == 200 - 2
 
@@ -174,7 +174,7 @@ def test_unevaluated_inputs_are_not_remembered() -> None:
     assert world.begin([4])[0].row == entry.row
 
 
-def test_images_are_told_apart() -> None:
+def test_different_images_are_not_shared() -> None:
     world = World()
     world.finished([1, (0, 77), 0, 0, 5])
     assert world.prefix_cache.find([1, (0, 78), 0, 0, 5], 5).count == 1
@@ -182,20 +182,20 @@ def test_images_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize(("length", "shared"), [(8, 8), (20, 0)])
-def test_a_window_that_is_gone_cannot_be_shared(length: int, shared: int) -> None:
+def test_a_forgotten_window_cannot_be_shared(length: int, shared: int) -> None:
     cache = SlidingCache(OPS, SHAPES, sequences=4, context=64, window=6)
     world = World(cache=cache)
     entry, _ = world.begin(list(range(length)))
     world.prefix_cache.release(entry, list(range(length)))
-    world.evaluate(world.prefix_cache.acquire(), 1)  # a pass starts, and what nobody sees goes
+    world.evaluate(world.prefix_cache.acquire(), 1)  # a pass starts and drops what no row sees
     assert world.prefix_cache.find([*range(8), 99], 8).count == shared
 
 
-def test_where_a_prompt_ended_stays_although_its_window_slides_on() -> None:
+def test_the_end_of_a_prompt_stays_resumable_after_its_window_slides() -> None:
     cache = SlidingCache(OPS, SHAPES, sequences=4, context=64, window=6)
     world = World(cache=cache)
     entry, _ = world.begin(list(range(20)))
-    for _ in range(2):  # a second mark would be the same again
+    for _ in range(2):  # a second mark at the same place adds nothing
         world.prefix_cache.checkpoint(entry, list(range(20)))
     for key in range(20, 40):
         world.prefix_cache.extend(entry, key)
@@ -242,7 +242,7 @@ def test_reusing_a_part_of_a_checkpoint_does_not_count_as_use(prompt: list[int],
     assert world.prefix_cache.find([7, 8, 9, 1], 3).count == (0 if used else 3)
 
 
-def test_of_several_that_match_the_one_that_still_has_the_window_is_found() -> None:
+def test_among_several_matches_the_one_with_its_window_is_found() -> None:
     cache = SlidingCache(OPS, SHAPES, sequences=6, context=64, window=6)
     world = World(rows=6, cache=cache)
     for tail in range(3):
@@ -267,4 +267,4 @@ def test_a_recurrent_state_is_shared_where_it_was_kept() -> None:
     assert world.begin([*range(30), 60])[1] == 0  # no state was kept before the end of the prompt
 
 
-# --- what was saved -----------------------------------------------------------------------------
+# --- saved prefixes -----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The tree of prefixes against a plain list of everything in it."""
+"""The prefix tree against a plain list of its contents."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def shared(first: list, second: list) -> int:
         ([1, (0, 11)], [1, (0, 12)], 1),
     ],
 )
-def test_inputs_are_the_same_when_tokens_and_images_are(first: list, second: list, expected: int) -> None:
+def test_inputs_are_equal_if_tokens_and_images_are(first: list, second: list, expected: int) -> None:
     assert common_length(first, second, 0) == expected
     tree: PrefixTree[str] = PrefixTree()
     tree.insert("first", first)
@@ -38,13 +38,13 @@ def test_inputs_are_the_same_when_tokens_and_images_are(first: list, second: lis
 
 
 @pytest.mark.parametrize("length", [0, 1, 255, 256, 257, 600])
-def test_where_long_lists_differ_is_found(length: int) -> None:
+def test_the_place_where_long_lists_differ_is_found(length: int) -> None:
     same = list(range(length))
     assert common_length([*same, 1, 5], [7, 7, *same, 2, 5], 2) == length
     assert common_length(same, [*same, 2], 0) == length
 
 
-def test_the_longest_match_comes_first_and_then_shorter_ones() -> None:
+def test_matches_come_in_order_of_length_longest_first() -> None:
     tree: PrefixTree[str] = PrefixTree()
     tree.insert("a", [1, 2, 3, 4, 5])
     tree.insert("b", [1, 2, 3, 9])
@@ -53,14 +53,14 @@ def test_the_longest_match_comes_first_and_then_shorter_ones() -> None:
     assert list(tree.search([1, 2, 3, 4, 7])) == [(4, "a"), (3, "b"), (2, "c"), (0, "d")]
 
 
-def test_nearest_holder_comes_first() -> None:
+def test_the_nearest_holder_comes_first() -> None:
     tree: PrefixTree[str] = PrefixTree()
     tree.insert("far", [1, 2, 3, 4, 5, 6, 7])
     tree.insert("near", [1, 2, 3])
     assert list(tree.search([1, 2, 9])) == [(2, "near"), (2, "far")]
 
 
-def test_holder_is_covered_by_a_longer_or_equal_one() -> None:
+def test_a_holder_is_covered_by_a_longer_or_equal_one() -> None:
     tree: PrefixTree[str] = PrefixTree()
     tree.insert("short", [1, 2])
     tree.insert("long", [1, 2, 3])
@@ -70,7 +70,7 @@ def test_holder_is_covered_by_a_longer_or_equal_one() -> None:
     assert tree.covered("long")
 
 
-def test_extending_a_long_edge_makes_no_nodes() -> None:
+def test_extending_a_long_edge_adds_no_nodes() -> None:
     tree: PrefixTree[str] = PrefixTree()
     tree.insert("a", [0])
     for key in range(1, 1000):
@@ -80,7 +80,7 @@ def test_extending_a_long_edge_makes_no_nodes() -> None:
 
 
 class Model:
-    """The keys of all holders, as the tree should know them."""
+    """A plain list of the keys of all holders."""
 
     def __init__(self) -> None:
         self.tree: PrefixTree[int] = PrefixTree()

@@ -1,4 +1,4 @@
-"""A saved prompt whose tokens were tampered with is refused, and harms nobody."""
+"""A saved prompt with tampered tokens is refused without harm to other requests."""
 
 from __future__ import annotations
 

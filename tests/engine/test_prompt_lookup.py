@@ -10,7 +10,7 @@ from puna.engine.prefix_tree import Key
 
 
 def search(keys: list[Key], most: int) -> tuple[int, list[Key]]:
-    """The latest earlier place of the longest run that the list ends with, and what followed it."""
+    """Find the longest run at the end of the list at its latest earlier place; return what followed it."""
     for length in MATCH_LENGTHS:
         for place in range(len(keys) - 1, length - 1, -1):
             if len(keys) > length and keys[place - length : place] == keys[-length:]:
@@ -22,12 +22,12 @@ def search(keys: list[Key], most: int) -> tuple[int, list[Key]]:
 
 
 @given(st.lists(st.integers(0, 3), max_size=60), st.integers(1, 8))
-def test_the_latest_and_longest_match_is_found_however_the_list_grew(keys: list[int], most: int) -> None:
+def test_the_longest_and_latest_match_is_found_however_the_list_grew(keys: list[int], most: int) -> None:
     grown: list[Key] = []
     lookup = PromptLookup(grown)
     for index, key in enumerate(keys):
         grown.append(key)
-        if key != 2 or index == len(keys) - 1:  # not asked after every input
+        if key != 2 or index == len(keys) - 1:  # not looked up after every input
             assert lookup.look_up(most) == search(grown, most)
 
 

@@ -1,4 +1,4 @@
-"""Prompts that outlive their engine in a folder, which may be in any state."""
+"""Prompts that outlive their engine in a folder, whatever its state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 CONFIG = TinyLlama(context=2048)
 PROMPT = [int(token) for token in np.random.default_rng(0).integers(3, 250, 400)]
 
-Answer = tuple[list[int], int]  # tokens, and how many of the prompt's were cached
+Answer = tuple[list[int], int]  # tokens, and the number of cached prompt tokens
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @contextmanager
 def running(loaded: LoadedModel, **settings: Any) -> Iterator[Callable[..., Answer]]:
-    """An engine on a thread of its own, closed afterwards; gives what answers a prompt."""
+    """Run an engine on its own thread and close it afterwards; yield a function that answers a prompt."""
     engine = Engine(loaded, EngineSizes(**{"context": 2048, "parallel": 2, **settings}))
     engine.start()
 
@@ -76,7 +76,7 @@ def files(folder: Path) -> list[Path]:
 
 @pytest.fixture(params=["llama", "lfm2"])
 def kind(request: pytest.FixtureRequest, path: Path, tmp_path: Path) -> Path:
-    """A model that remembers all, and one whose states forget."""
+    """Return a model that remembers everything, and one whose states forget."""
     return (
         path if request.param == "llama" else tiny_lfm2_gguf(tmp_path / "lfm2.gguf", TinyLfm2(context=2048))
     )
@@ -96,11 +96,11 @@ def test_a_conversation_continues_after_its_model_was_unloaded(kind: Path, folde
         found, cached = ask(turn)
     assert found == expected
     assert cached >= len(PROMPT)
-    (only,) = files(folder)  # which the shorter one is part of
+    (only,) = files(folder)  # the shorter one is part of it
     assert only.stat().st_mode & 0o077 == 0
 
 
-def test_diverging_prompt_restores_the_common_prefix(path: Path, folder: Path) -> None:
+def test_a_diverging_prompt_restores_the_common_prefix(path: Path, folder: Path) -> None:
     with running(load_model(path)) as ask:
         ask(PROMPT)
     other = [*PROMPT[:300], *reversed(PROMPT)]
@@ -110,7 +110,7 @@ def test_diverging_prompt_restores_the_common_prefix(path: Path, folder: Path) -
     assert len(files(folder)) == 3
 
 
-def test_other_adapters_and_other_models_find_nothing(path: Path, tmp_path: Path, folder: Path) -> None:
+def test_other_adapters_and_models_find_nothing(path: Path, tmp_path: Path, folder: Path) -> None:
     adapter = TinyAdapter(("q_proj",)).write_gguf(
         tmp_path / "a.gguf", "llama", CONFIG.build(), {"q_proj": "attn_q"}
     )
@@ -126,7 +126,7 @@ def test_other_adapters_and_other_models_find_nothing(path: Path, tmp_path: Path
     other = tiny_llama_gguf(tmp_path / "other.gguf", TinyLlama(context=2048, seed=5))
     with running(load_model(other)) as ask:
         assert ask(PROMPT)[1] == 0
-    with running(load_model(path), context=1024) as ask:  # whose rotation is the same
+    with running(load_model(path), context=1024) as ask:  # its rotation is the same
         assert ask(PROMPT)[1] == len(PROMPT) - 1
     copied = tmp_path / "copied.gguf"
     copied.write_bytes(path.read_bytes())
@@ -138,7 +138,7 @@ def test_other_adapters_and_other_models_find_nothing(path: Path, tmp_path: Path
 @pytest.mark.parametrize(
     "harm", ["cut", "bit", "name", "empty", "tokens", "folder", "gone", "foreign", "pipe", "link", "huge"]
 )
-def test_damaged_files_cost_no_more_than_evaluating_again(path: Path, folder: Path, harm: str) -> None:
+def test_damaged_files_are_evaluated_again(path: Path, folder: Path, harm: str) -> None:
     with running(load_model(path)) as ask:
         expected, _ = ask(PROMPT)
     (file,) = files(folder)
@@ -146,11 +146,11 @@ def test_damaged_files_cost_no_more_than_evaluating_again(path: Path, folder: Pa
     match harm:
         case "cut":
             file.write_bytes(content[: len(content) // 2])
-        case "bit":  # in the middle of the values
+        case "bit":  # a bit in the middle of the values
             damaged = bytearray(content)
             damaged[len(content) // 2] ^= 0x10
             file.write_bytes(damaged)
-        case "name":  # of another text, or another model
+        case "name":  # the name of another text or model
             file.rename(file.with_name(("0" if file.name[0] == "f" else "f") + file.name[1:]))
         case "empty":
             file.write_bytes(b"")
@@ -160,12 +160,12 @@ def test_damaged_files_cost_no_more_than_evaluating_again(path: Path, folder: Pa
         case "folder":
             file.unlink()
             file.mkdir()
-        case "pipe":  # of which nothing ever comes
+        case "pipe":  # nothing ever comes from it
             file.unlink()
             os.mkfifo(file)
         case "link":
             file.symlink_to(file.rename(folder.parent / "elsewhere.prompt"))
-        case "huge":  # more than the whole folder may have
+        case "huge":  # larger than the limit of the whole folder
             count = 1 << 38
             about = {"tokens": {"dtype": "I32", "shape": [count], "data_offsets": [0, 4 * count]}}
             header = json.dumps(about).encode()
@@ -186,7 +186,7 @@ def test_damaged_files_cost_no_more_than_evaluating_again(path: Path, folder: Pa
     assert cached == 0
 
 
-def test_a_folder_that_cannot_be_written_is_no_error(
+def test_an_unwritable_folder_is_not_an_error(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("x")
@@ -197,7 +197,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(
         assert ask(PROMPT)[1] == 0
 
 
-def test_a_full_disk_is_no_error(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_not_an_error(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
@@ -212,7 +212,7 @@ def _saved(rows: int) -> Saved:
     return Saved({"0.keys": np.ones((rows, 1, 250), np.float32)}, {"length": [rows]})
 
 
-def test_the_oldest_files_make_room(tmp_path: Path) -> None:
+def test_the_oldest_files_are_removed_to_make_room(tmp_path: Path) -> None:
     folder = PromptFolder(tmp_path / "prompts", 100_000)
     texts = [[number] * 30 for number in range(3, 8)]
     for age, text in enumerate(texts):
@@ -224,11 +224,11 @@ def test_the_oldest_files_make_room(tmp_path: Path) -> None:
     assert sum(file.stat().st_size for file in files(folder.path)) < 100_000
     kept = [text for text in texts if folder.longest("a" * 24, np.array(text, np.int32), whole=True)[0]]
     assert kept == texts[-3:]
-    folder.write("a" * 24, _saved(1000), [9] * 1000)  # which is too much by itself
+    folder.write("a" * 24, _saved(1000), [9] * 1000)  # alone larger than the limit
     assert len(files(folder.path)) == 3
 
 
-def test_a_text_that_is_part_of_another_goes_and_models_are_kept_apart(tmp_path: Path) -> None:
+def test_a_prefix_of_another_text_is_removed_and_models_are_kept_apart(tmp_path: Path) -> None:
     folder, other = PromptFolder(tmp_path, 1 << 30), PromptFolder(tmp_path, 1 << 30)
     one, two = "a" * 24, "b" * 24
     folder.write(one, _saved(3), [1, 2, 3])
@@ -241,11 +241,11 @@ def test_a_text_that_is_part_of_another_goes_and_models_are_kept_apart(tmp_path:
     count, name = folder.longest(two, tokens, whole=True)
     assert count == 3
     assert folder.read(two, name) is not None
-    assert folder.read(one, name) is None  # it is another model's, so it cannot be trusted
+    assert folder.read(one, name) is None  # it belongs to another model, so it cannot be trusted
     assert folder.longest(two, tokens, whole=True) == (0, "")
 
 
-def test_the_library_remembers_too(path: Path, folder: Path) -> None:
+def test_the_library_remembers_prompts_too(path: Path, folder: Path) -> None:
     text = "once upon a time there was a cat " * 40
     options: Any = {"num_predict": 4, "temperature": 0, "ignore_eos": True}
     with puna.load(path, num_ctx=2048) as model:

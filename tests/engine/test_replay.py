@@ -1,4 +1,4 @@
-"""A replayed decode step gives the model's logits to the bit, whatever happened to the sequences before."""
+"""A replayed decode step gives the model's logits bit for bit, whatever happened to the sequences before."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STREAMS = 9
 
 
 class Pair:
-    """The same sequences in two caches, one evaluated with replaying and one without."""
+    """The same sequences in two caches, one evaluated with replays and one without."""
 
     def __init__(self, loaded: LoadedModel, types: str = "f16", streams: int = STREAMS) -> None:
         self.model = loaded.model
@@ -44,7 +44,7 @@ class Pair:
         self.dice = random.Random(3)
 
     def batch(self, rows: dict[int, int]) -> Batch:
-        """The next `rows[sequence]` inputs of each sequence, logits wanted of the last of each."""
+        """Return the next `rows[sequence]` inputs of each sequence, with logits of the last of each."""
         sequences = [sequence for sequence, count in rows.items() for _ in range(count)]
         positions = [
             self.caches[1].length(sequence) + i for sequence, count in rows.items() for i in range(count)
@@ -56,7 +56,7 @@ class Pair:
         return batch
 
     def step(self, *decoding: int, **prompts: int) -> np.ndarray:
-        """One token for each of `decoding`, and `s3=5` for five of sequence 3; compares, returns logits."""
+        """Evaluate a token for each of `decoding` (`s3=5`: five of sequence 3); compare and return logits."""
         rows = dict.fromkeys(decoding, 1) | {int(k[1:]): count for k, count in prompts.items()}
         batch = self.batch(rows)
         self.caches[0].start_forward(batch)
@@ -73,7 +73,7 @@ class Pair:
 
     @property
     def proven(self) -> list[int]:
-        """The batch sizes that are replayed."""
+        """Return the batch sizes that are replayed."""
         return sorted(rows for rows, step in self.replay._steps.items() if step.proven)
 
 
@@ -98,7 +98,7 @@ def test_replays_choose_experts_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tiny", [DEEPSEEK_V3, DEEPSEEK_V2, MISTRAL4], ids=["V3", "V2", "mistral4"])
-def test_latents_groups_of_experts_and_temperatures_are_replayed(tmp_path: Path, tiny: TinyDecoder) -> None:
+def test_latents_expert_groups_and_query_temperatures_are_replayed(tmp_path: Path, tiny: TinyDecoder) -> None:
     pair = Pair(load_model(tiny_decoder_gguf(tmp_path / "tiny.gguf", tiny)))
     pair.step(s0=40)  # beyond the original context
     for streams in (1, 2, 5):
@@ -108,7 +108,7 @@ def test_latents_groups_of_experts_and_temperatures_are_replayed(tmp_path: Path,
 
 
 @pytest.mark.parametrize("softcap", [None, 3.0])
-def test_windows_slide_on_in_replays(tmp_path: Path, softcap: float | None) -> None:
+def test_windows_keep_sliding_in_replays(tmp_path: Path, softcap: float | None) -> None:
     config = TinyGemma3(layers=3, pattern=3, window=6, softcap=softcap)
     pair = Pair(load_model(tiny_gemma3_gguf(tmp_path / "gemma3.gguf", config)))
     for streams in (1, 2, 5):
@@ -139,8 +139,8 @@ def test_replays_recompute_streams_and_per_layer_embeddings(tmp_path: Path, conf
     assert pair.proven == [1, 2, 5]
 
 
-def test_layers_of_several_kinds_are_replayed_across_chunks(tmp_path: Path) -> None:
-    """A cache of several, with one that forgets; positions that change the temperature of queries."""
+def test_several_kinds_of_layers_are_replayed_across_chunks(tmp_path: Path) -> None:
+    """The cache has several kinds, one of which forgets, and positions change the temperature of queries."""
     config = TinyLlama4(chunk=8, no_rope_interval=2, expert_interval=2, floor_scale=3)
     pair = Pair(load_model(tiny_llama4_gguf(tmp_path / "llama4.gguf", config)))
     pair.step(s1=13)
@@ -153,13 +153,13 @@ def test_layers_of_several_kinds_are_replayed_across_chunks(tmp_path: Path) -> N
     assert pair.proven == [1, 2, 5]
 
 
-def test_replays_find_recurrent_states_again(tmp_path: Path) -> None:
+def test_replays_find_recurrent_states(tmp_path: Path) -> None:
     pair = Pair(load_model(tiny_lfm2_gguf(tmp_path / "lfm2.gguf")))
     for sequence in range(STREAMS):
         pair.step(**{f"s{sequence}": 20 + sequence})
     for round_ in range(24):
         chosen = pair.dice.sample(range(STREAMS), 1 + round_ % 3)
-        if round_ % 5 == 3:  # one is taken back to where its prompt ended, and others take over its beginning
+        if round_ % 5 == 3:  # one is cut to the end of its prompt, and others share its prefix
             first, *others = chosen
             pair.both("remove", first, pair.caches[1].resume_point(first, 25 + first))
             for other in others:
@@ -182,13 +182,13 @@ def test_states_are_replayed_alone_and_beside_attention(tmp_path: Path, tiny: Ti
     assert pair.proven == [1, 2, 5]
 
 
-def test_streams_may_come_and_go_and_change_places(tiny: LoadedModel) -> None:
+def test_streams_may_come_and_go_and_change_slots(tiny: LoadedModel) -> None:
     pair = Pair(tiny)
     for sequence in range(STREAMS):
         pair.step(**{f"s{sequence}": 1 + 2 * sequence})
     for round_ in range(40):
         chosen = pair.dice.sample(range(STREAMS), 1 + round_ % 4)
-        if round_ % 7 == 3:  # one ends, and another prompt takes its place while others go on
+        if round_ % 7 == 3:  # one ends, and another prompt takes its slot while others continue
             ended, *others = chosen
             pair.both("remove", ended, 0)
             pair.step(*others, **{f"s{ended}": 6})
@@ -197,7 +197,7 @@ def test_streams_may_come_and_go_and_change_places(tiny: LoadedModel) -> None:
     assert pair.proven == [1, 2, 3, 4]
 
 
-def test_shared_prefixes_and_shifts_are_seen(tiny: LoadedModel) -> None:
+def test_replays_see_shared_prefixes_and_shifts(tiny: LoadedModel) -> None:
     pair = Pair(tiny)
     pair.step(s0=20)
     for _ in range(4):
@@ -205,7 +205,7 @@ def test_shared_prefixes_and_shifts_are_seen(tiny: LoadedModel) -> None:
     pair.both("copy_prefix", 0, 1, 15)
     for _ in range(4):
         pair.step(0, 1)
-    pair.both("remove", 0, 4, 10)  # later positions move down, where cells are shared in copies
+    pair.both("remove", 0, 4, 10)  # later positions move down, as copies where cells are shared
     for _ in range(4):
         pair.step(0, 1)
     pair.both("remove", 1, 7)
@@ -214,19 +214,19 @@ def test_shared_prefixes_and_shifts_are_seen(tiny: LoadedModel) -> None:
     assert pair.proven == [1, 2]
 
 
-def test_larger_batches_move_the_buffers_and_nothing_stale_is_used(tiny: LoadedModel) -> None:
+def test_nothing_stale_is_used_after_larger_batches_move_the_buffers(tiny: LoadedModel) -> None:
     pair = Pair(tiny)
     for _ in range(4):
         pair.step(0)
     before = pair.caches[0].generation
-    pair.step(s1=80)  # more rows than there were buffers for
+    pair.step(s1=80)  # more rows than the buffers hold
     assert pair.caches[0].generation != before
     for _ in range(4):
         pair.step(0)
     assert pair.proven == [1]
 
 
-def test_model_that_computes_with_numpy_runs_unrecorded(
+def test_a_model_that_computes_with_numpy_runs_unrecorded(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     forward = tiny.model.forward
@@ -239,7 +239,7 @@ def test_model_that_computes_with_numpy_runs_unrecorded(
     assert [record.message for record in caplog.records] == ["Llama runs without replay: it uses numpy.tanh"]
 
 
-def test_model_that_reads_values_runs_unrecorded(
+def test_a_model_that_reads_values_runs_unrecorded(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     forward = tiny.model.forward
@@ -258,7 +258,7 @@ def test_model_that_reads_values_runs_unrecorded(
     ]
 
 
-def test_pass_that_depends_on_hidden_state_is_detected(
+def test_a_pass_that_depends_on_outside_state_is_detected(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     forward, calls = tiny.model.forward, iter(range(100))
@@ -270,14 +270,12 @@ def test_pass_that_depends_on_hidden_state_is_detected(
     pair = Pair(tiny)
     with caplog.at_level("DEBUG", "puna.engine"):
         for _ in range(6):
-            pair.step(0)  # the pair calls it twice per step, so that both see the same factor
+            pair.step(0)  # the pair calls it twice per step, with the same factor
     assert pair.proven == []
     assert "its logits differ" in caplog.text
 
 
-def test_a_cache_can_say_that_it_is_not_to_be_replayed(
-    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_can_opt_out_of_replays(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     pair = Pair(tiny)
     monkeypatch.setattr(type(pair.caches[0]), "generation", None)
     for _ in range(4):
@@ -285,7 +283,7 @@ def test_a_cache_can_say_that_it_is_not_to_be_replayed(
     assert not pair.replay._steps
 
 
-def test_the_environment_switches_it_off(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_switches_replays_off(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PUNA_REPLAY", "0")
     pair = Pair(tiny)
     for _ in range(4):
@@ -293,7 +291,7 @@ def test_the_environment_switches_it_off(tiny: LoadedModel, monkeypatch: pytest.
     assert not pair.replay._steps
 
 
-def test_errors_match_a_usual_pass_and_can_be_undone(tiny: LoadedModel) -> None:
+def test_errors_match_those_of_an_ordinary_pass_and_can_be_undone(tiny: LoadedModel) -> None:
     pair = Pair(tiny)
     for _ in range(4):
         pair.step(0)
@@ -329,11 +327,13 @@ def test_programs_of_all_sizes_share_their_memory(tiny: LoadedModel) -> None:
         assert pair.replay._recorder is not None
         sizes.append(pair.replay._recorder.memory.nbytes)
     assert sizes == sizes[:1] * 8
-    for streams in range(9, 17):  # and each still gives its own results
+    for streams in range(9, 17):  # each still gives its own results
         pair.step(*range(streams))
 
 
-def test_very_many_rows_are_not_recorded(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_of_very_many_rows_are_not_recorded(
+    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("puna.engine.executor._MAX_ROWS", 2)
     pair = Pair(tiny)
     for streams in (2, 3):

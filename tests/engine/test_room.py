@@ -16,7 +16,7 @@ PROMPT = [(7 * i) % 200 for i in range(60)]
 
 
 def grow(run: Run, context: int, reserved: int = 0) -> None:
-    """Grow between two steps, as the runner does."""
+    """Grow the context between two steps, like the runner."""
     grown = run.engine.ask(lambda: run.engine.grow(context, reserved))
     run.engine.step()
     grown.result(timeout=0)
@@ -27,7 +27,7 @@ def said(run: Run, prompt: list[int], **settings: Any) -> tuple[list[int], Done]
     return run.one(prompt, **settings)
 
 
-def test_a_grown_context_answers_as_one_that_was_as_long_from_the_start(tiny: LoadedModel) -> None:
+def test_a_grown_context_answers_like_one_that_started_as_long(tiny: LoadedModel) -> None:
     run = Run(tiny, context=32, parallel=2, growable=True)
     most = tiny.trained_context
     assert (run.engine.context, run.engine.room.max_context) == (32, most)
@@ -35,7 +35,7 @@ def test_a_grown_context_answers_as_one_that_was_as_long_from_the_start(tiny: Lo
     before = run.engine.cache_bytes
     with pytest.raises(ContextLengthError, match="60 tokens, and num_ctx is 32"):
         run.submit(0, PROMPT, truncate=False)
-    first, _ = said(run, PROMPT[:20], num_predict=30)  # which is shifted at 32
+    first, _ = said(run, PROMPT[:20], num_predict=30)  # it is shifted at 32
     grow(run, 100)
     assert run.engine.context == 100
     assert run.engine.cache_bytes > before
@@ -46,11 +46,11 @@ def test_a_grown_context_answers_as_one_that_was_as_long_from_the_start(tiny: Lo
     tokens, done = said(run, PROMPT, num_predict=60, truncate=False)
     assert (tokens, done.shifted) == (expected, expected_done.shifted)
     assert done.shifted > 0
-    # A request may want less than there is.
+    # A request may ask for less than is available.
     assert said(run, PROMPT[:20], num_predict=30, num_ctx=32, cache_prompt=False)[0] == first
 
 
-def test_a_context_grows_no_further_than_there_is_memory_and_it_was_trained_for(
+def test_a_context_grows_only_within_memory_and_the_trained_length(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run(tiny, context=32, parallel=1, growable=True)

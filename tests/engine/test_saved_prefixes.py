@@ -1,4 +1,4 @@
-"""Entries of a prefix cache that are saved, and restored elsewhere."""
+"""Entries of a prefix cache, saved and restored elsewhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.kvcache.probe import OPS
 
 
 @pytest.mark.parametrize("kind", ["causal", "sliding", "recurrent"])
-def test_saved_prefix_is_shared_in_another_cache(kind: str) -> None:
+def test_a_saved_prefix_is_shared_in_another_cache(kind: str) -> None:
     def world() -> World:
         return World(
             cache={
@@ -31,7 +31,7 @@ def test_saved_prefix_is_shared_in_another_cache(kind: str) -> None:
     there.finished([0, 1, 2])
     there.prefix_cache.restore(saved, keys)
     assert there.begin([*keys, 99])[1] == 30
-    assert here.prefix_cache.snapshot([0, 1]) is None  # longer ones know more than that
+    assert here.prefix_cache.snapshot([0, 1]) is None  # a longer entry covers it
     assert here.prefix_cache.snapshot([*keys, 99]) is None
 
 
@@ -62,7 +62,7 @@ def test_a_restored_entry_evicts_the_least_recently_used() -> None:
     assert world.free() == 200
 
 
-def test_restore_needs_room_beside_running_requests() -> None:
+def test_restoring_needs_room_beside_running_requests() -> None:
     source = World()
     source.finished(list(range(60)))
     saved = source.prefix_cache.snapshot(list(range(60)))

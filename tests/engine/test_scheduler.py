@@ -1,10 +1,9 @@
-"""Many requests: what they share, who waits, and what happens when the cache is full."""
+"""Many requests: shared prefixes, waiting, and a full cache."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,20 +20,20 @@ def alone(tiny: LoadedModel, prompt: list[int], **settings: Any) -> list[int]:
 # --- sharing ---------------------------------------------------------------------------------------
 
 
-def test_shared_prefix_is_evaluated_once(tiny: LoadedModel) -> None:
+def test_a_shared_prefix_is_evaluated_once(tiny: LoadedModel) -> None:
     run = Run(tiny, parallel=8, context=128)
     prompts = [[*SYSTEM, 201 + number, 3, 4] for number in range(6)]
     for number, prompt in enumerate(prompts):
         run.submit(number, prompt, num_predict=4)
     run.finish()
     assert run.rows[:2] == [50, 6 * 3]
-    assert sum(run.rows) == 50 + 6 * 3 + 6 * 3  # the last token generated is not evaluated
+    assert sum(run.rows) == 50 + 6 * 3 + 6 * 3  # the last generated token is not evaluated
     assert [run.done(number).cached for number in range(6)] == [0, 50, 50, 50, 50, 50]
     assert [run.tokens(number) for number in range(6)] == [alone(tiny, p, num_predict=4) for p in prompts]
     assert run.leaked() == 0
 
 
-def test_more_requests_than_places_share_as_well(tiny: LoadedModel) -> None:
+def test_more_requests_than_slots_share_a_prefix_too(tiny: LoadedModel) -> None:
     run = Run(tiny, parallel=2, context=128)
     for number in range(6):
         run.submit(number, [*SYSTEM, 201 + number, 3], num_predict=3)
@@ -52,7 +51,7 @@ def test_a_finished_request_can_be_shared_by_several_at_once(tiny: LoadedModel) 
     assert [run.done(number).cached for number in range(1, 4)] == [50] * 3
 
 
-def test_a_little_in_common_is_not_waited_for(tiny: LoadedModel) -> None:
+def test_no_request_waits_for_a_short_common_prefix(tiny: LoadedModel) -> None:
     run = Run(tiny, parallel=8, context=128)
     for number in range(4):
         run.submit(number, [*SYSTEM[:20], number])
@@ -83,7 +82,7 @@ def test_waiting_for_a_prefix_does_not_block_others(tiny: LoadedModel) -> None:
     assert run.ended == [2]
 
 
-def test_samples_share_the_prompt_and_differ_by_their_seed(tiny: LoadedModel) -> None:
+def test_samples_share_the_prompt_and_differ_by_seed(tiny: LoadedModel) -> None:
     run = Run(tiny, context=128)
     sampling = {"temperature": 1.3, "num_predict": 6}
     run.submit(0, SYSTEM, samples=4, seed=5, **sampling)
@@ -106,7 +105,7 @@ def test_cancelling_ends_all_samples(tiny: LoadedModel) -> None:
     assert run.leaked() == 0
 
 
-def test_request_can_opt_out_of_the_prefix_cache(tiny: LoadedModel) -> None:
+def test_a_request_can_opt_out_of_the_prefix_cache(tiny: LoadedModel) -> None:
     run = Run(tiny, context=128)
     expected, _ = run.one(SYSTEM)
     run.submit(1, SYSTEM, cache_prompt=False)
@@ -114,7 +113,7 @@ def test_request_can_opt_out_of_the_prefix_cache(tiny: LoadedModel) -> None:
     assert (run.tokens(1), run.done(1).cached) == (expected, 0)
 
 
-def test_a_request_can_leave_nothing_behind(tiny: LoadedModel) -> None:
+def test_a_request_can_leave_no_prefix_behind(tiny: LoadedModel) -> None:
     run = Run(tiny, context=128)
     run.one(SYSTEM, cache_prompt=False)
     cells = run.engine.cache.cells
@@ -145,7 +144,7 @@ def test_shifted_inputs_are_not_shared(tiny: LoadedModel) -> None:
     assert run.tokens(1) == Run(tiny, context=48).one(left[:40])[0]
 
 
-def test_shift_leaves_shared_cells_unchanged(tiny: LoadedModel) -> None:
+def test_a_shift_leaves_shared_cells_unchanged(tiny: LoadedModel) -> None:
     run = Run(tiny, context=48, capacity=60)
     for number, predict in enumerate((70, 12, 70)):
         run.submit(number, [*SYSTEM[:34], number], num_predict=predict)
@@ -158,7 +157,7 @@ def test_shift_leaves_shared_cells_unchanged(tiny: LoadedModel) -> None:
 # --- room ------------------------------------------------------------------------------------------
 
 
-def test_fewer_cells_than_requests_need_make_them_take_turns(tiny: LoadedModel) -> None:
+def test_requests_take_turns_when_cells_are_too_few(tiny: LoadedModel) -> None:
     prompts = [[number, *range(100, 111)] for number in range(6)]
     run = Run(tiny, parallel=4, context=64, capacity=80)
     for number, prompt in enumerate(prompts):
@@ -177,12 +176,12 @@ def test_the_oldest_is_never_made_to_wait(tiny: LoadedModel) -> None:
         run.submit(number, [number, 1, 2], num_predict=50)
     run.finish()
     assert run.ended[0] == 0
-    # Its tokens came one with each step.
+    # It got a token with each step.
     assert len(run.rows) >= 50
     assert run.leaked() == 0
 
 
-def test_running_requests_evict_remembered_ones(tiny: LoadedModel) -> None:
+def test_running_requests_evict_cached_prefixes(tiny: LoadedModel) -> None:
     run = Run(tiny, parallel=1, context=64, capacity=64)
     run.one(SYSTEM[:30])
     run.submit(1, SYSTEM[20:50], num_predict=30)
@@ -190,7 +189,7 @@ def test_running_requests_evict_remembered_ones(tiny: LoadedModel) -> None:
     assert run.tokens(1) == alone(tiny, SYSTEM[20:50], num_predict=30)
 
 
-def test_request_waits_for_room_for_its_prompt(tiny: LoadedModel) -> None:
+def test_a_request_waits_for_room_for_its_prompt(tiny: LoadedModel) -> None:
     run = Run(tiny, parallel=4, context=64, capacity=64)
     run.submit(0, SYSTEM[:30], num_predict=20)
     run.submit(1, SYSTEM[10:50], num_predict=5)
@@ -200,7 +199,7 @@ def test_request_waits_for_room_for_its_prompt(tiny: LoadedModel) -> None:
     assert run.ended == [0, 1]
 
 
-def test_a_full_context_is_shifted_also_when_cells_are_few(tiny: LoadedModel) -> None:
+def test_a_full_context_is_shifted_even_when_cells_are_few(tiny: LoadedModel) -> None:
     run = Run(tiny, parallel=4, context=32, capacity=40)
     for number in range(5):
         run.submit(number, [number, *SYSTEM[:8]], num_predict=60)
@@ -212,7 +211,7 @@ def test_a_full_context_is_shifted_also_when_cells_are_few(tiny: LoadedModel) ->
 # --- priorities ------------------------------------------------------------------------------------
 
 
-def test_interactive_requests_take_the_places_of_batch_ones(tiny: LoadedModel) -> None:
+def test_interactive_requests_take_the_slots_of_batch_ones(tiny: LoadedModel) -> None:
     run = Run(tiny, parallel=1, context=128)
     run.submit(0, SYSTEM, priority="batch", num_predict=20)
     run.submit(1, SYSTEM[:10], priority="batch")
@@ -222,12 +221,12 @@ def test_interactive_requests_take_the_places_of_batch_ones(tiny: LoadedModel) -
     run.finish()
     assert run.ended == [2, 0, 1]
     assert run.tokens(0) == alone(tiny, SYSTEM, num_predict=20)
-    # What the first had evaluated was there when it went on.
+    # The first continued with what it had evaluated.
     assert sum(run.rows) < 2 * len(SYSTEM)
     assert run.leaked() == 0
 
 
-def test_interactive_requests_take_the_room_of_batch_ones(tiny: LoadedModel) -> None:
+def test_interactive_requests_take_the_cells_of_batch_ones(tiny: LoadedModel) -> None:
     run = Run(tiny, parallel=4, context=64, capacity=64)
     run.submit(0, SYSTEM[:40], priority="batch", num_predict=20)
     for _ in range(3):
@@ -250,11 +249,11 @@ def test_an_interactive_request_does_not_wait_for_a_batch_one(tiny: LoadedModel)
 # --- clients ---------------------------------------------------------------------------------------
 
 
-def test_client_with_many_requests_does_not_delay_client_with_one(tiny: LoadedModel) -> None:
+def test_a_client_with_many_requests_does_not_delay_one_with_a_single_request(tiny: LoadedModel) -> None:
     run = Run(tiny, parallel=1, context=128)
     for number in range(6):
         run.submit(number, [number, 1, 2], client="many", num_predict=2)
-    run.engine.step()  # of which the first is running now
+    run.engine.step()  # the first of these is running now
     run.submit(10, [10, 1, 2], client="one", num_predict=2)
     run.submit(20, [20, 1, 2], client="two", num_predict=2)
     run.submit(21, [21, 1, 2], client="two", num_predict=2)
@@ -262,7 +261,7 @@ def test_client_with_many_requests_does_not_delay_client_with_one(tiny: LoadedMo
     assert run.ended == [0, 10, 20, 1, 21, 2, 3, 4, 5]
 
 
-def test_samples_and_texts_to_embed_take_a_turn_each(tiny: LoadedModel) -> None:
+def test_each_sample_and_embedded_text_takes_a_turn(tiny: LoadedModel) -> None:
     run = Run(tiny, parallel=1, context=128)
     run.submit(0, [1, 2, 3], client="many", samples=4, seed=1, num_predict=2)
     run.embed(1, *([number, 1] for number in range(6)), client="many")
@@ -272,7 +271,7 @@ def test_samples_and_texts_to_embed_take_a_turn_each(tiny: LoadedModel) -> None:
     assert len(run.embedded(1)) == 6
 
 
-def test_client_with_endless_requests_does_not_starve_others(tiny: LoadedModel) -> None:
+def test_a_client_with_endless_requests_does_not_starve_others(tiny: LoadedModel) -> None:
     run = Run(tiny, parallel=1, context=128)
     for number in range(3):
         run.submit(number, [number, 1, 2], client="three", num_predict=1)
@@ -284,7 +283,7 @@ def test_client_with_endless_requests_does_not_starve_others(tiny: LoadedModel) 
     assert run.ended[:6] == [0, 10, 1, 11, 2, 12]
 
 
-def test_rounds_that_a_client_gave_up_do_not_count(tiny: LoadedModel) -> None:
+def test_cancelled_requests_do_not_count_as_a_clients_turns(tiny: LoadedModel) -> None:
     run = Run(tiny, parallel=1, context=128)
     run.submit(0, [1, 2, 3], client="other", num_predict=2)
     run.engine.step()
@@ -299,7 +298,7 @@ def test_rounds_that_a_client_gave_up_do_not_count(tiny: LoadedModel) -> None:
     assert run.ended == [0, 20, 10, 11, 12]
 
 
-# --- everything together ---------------------------------------------------------------------------
+# --- all of it together ----------------------------------------------------------------------------
 
 PROMPT = st.builds(
     lambda shared, own, length: [*SYSTEM[:shared], *[own, 7, own + 1][:length]],
@@ -309,10 +308,10 @@ ARRIVAL = st.tuples(
     PROMPT,
     st.sampled_from([1, 2, 9, 20]),  # tokens to generate
     st.integers(0, 4),  # steps before the next
-    st.sampled_from([None, None, None, 0, 1, 6]),  # cancelled after so many steps more
+    st.sampled_from([None, None, None, 0, 1, 6]),  # cancelled after this many more steps
     st.sampled_from(["interactive", "interactive", "batch"]),
     st.sampled_from([1, 1, 1, 3]),  # samples
-    st.booleans(),  # may use what is remembered
+    st.booleans(),  # may use the prefix cache
 )
 _expected: dict[tuple[str, tuple[int, ...], int], list[int]] = {}
 

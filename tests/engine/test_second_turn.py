@@ -1,7 +1,7 @@
-"""A conversation goes on, or its last answer is asked for again: what of it need not be evaluated once more.
+"""The part of a conversation that need not be evaluated again, in later turns and repeated requests.
 
-On every kind of cache. A prompt shares what the cache remembers up to the first input that differs, or to the
-last input but one, since the answer comes from the logits after the last.
+Every kind of cache is tested. A prompt shares what the cache remembers up to the first input that
+differs, or to the last input but one, since the answer comes from the logits after the last.
 """
 
 from __future__ import annotations
@@ -29,17 +29,15 @@ def again(run: Run, prompt: list[int]) -> int:
 
 
 @pytest.mark.parametrize("answer", [1, 5, 30])
-def test_second_turn_evaluates_only_new_inputs(model: LoadedModel, answer: int) -> None:
+def test_a_second_turn_evaluates_only_new_inputs(model: LoadedModel, answer: int) -> None:
     run = Run(model, context=128)
     tokens, _ = run.one(PROMPT, num_predict=answer)
-    # The last generated token was sampled but never evaluated: it is new.
+    # The last generated token was sampled but never evaluated, so it is new.
     assert again(run, [*PROMPT, *tokens, *NEW]) == len(PROMPT) + answer - 1
     assert run.rows[-12] == 1 + len(NEW)
 
 
-def test_of_an_answer_that_came_to_its_end_everything_is_there(
-    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_finished_answer_is_wholly_reused(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     sampling = {"temperature": 1.5, "seed": 1, "num_predict": 30}
     expected = alone(model, PROMPT, **sampling)
     end = next(i for i, token in enumerate(expected) if token not in expected[:i] and i > 2)
@@ -53,7 +51,7 @@ def test_of_an_answer_that_came_to_its_end_everything_is_there(
 
 
 @pytest.mark.parametrize("turns", [6])
-def test_so_does_every_later_turn(model: LoadedModel, turns: int) -> None:
+def test_every_later_turn_evaluates_only_new_inputs(model: LoadedModel, turns: int) -> None:
     run = Run(model, context=128)
     conversation = PROMPT
     for turn in range(turns):
@@ -65,7 +63,7 @@ def test_so_does_every_later_turn(model: LoadedModel, turns: int) -> None:
 
 
 @pytest.mark.parametrize("answer", [1, 5, 30])
-def test_the_same_prompt_again_evaluates_its_last_token(model: LoadedModel, answer: int) -> None:
+def test_a_repeated_prompt_evaluates_only_its_last_token(model: LoadedModel, answer: int) -> None:
     run = Run(model, context=128)
     run.one(PROMPT, num_predict=answer)
     for number in range(1, 4):
@@ -76,10 +74,8 @@ def test_the_same_prompt_again_evaluates_its_last_token(model: LoadedModel, answ
 
 
 @pytest.mark.parametrize("answer", [1, 5, 30])
-def test_an_answer_that_is_sent_otherwise_than_generated_is_new_from_where_it_begins(
-    model: LoadedModel, answer: int
-) -> None:
-    """Resume where the client dropped reasoning, or a stop string was cut off."""
+def test_an_answer_sent_back_changed_is_new_from_its_beginning(model: LoadedModel, answer: int) -> None:
+    """Resume where the client dropped the reasoning, or where a stop string was cut off."""
     run = Run(model, context=128)
     tokens, _ = run.one(PROMPT, num_predict=answer)
     changed = [(tokens[0] + 1) % 200, *NEW]
@@ -107,7 +103,7 @@ def test_concurrent_conversations_stay_correct_and_leak_nothing(model: LoadedMod
 
 
 def test_successive_requests_share_their_common_prefix(model: LoadedModel) -> None:
-    """The second finds out what is common, and from then on that is evaluated no more."""
+    """The second request reveals the common prefix, which is not evaluated again from then on."""
     run = Run(model, context=128)
     for number in range(5):
         prompt = [*PROMPT, *[100 + number] * 20]

@@ -18,10 +18,10 @@ TORCH = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can'
 @pytest.mark.parametrize(
     "error", [MemoryError(), RuntimeError(TORCH), RuntimeError("std::bad_alloc"), OSError(12, "no memory")]
 )
-def test_memory_that_cannot_be_had_is_recognised(error: Exception) -> None:
+def test_a_failed_allocation_is_recognised(error: Exception) -> None:
     assert is_out_of_memory(error)
     later = SystemError("returned NULL without setting an exception")
-    later.__context__ = error  # as when this happens while that is handled
+    later.__context__ = error  # as when one is raised while the other is handled
     assert is_out_of_memory(later)
     assert not is_out_of_memory(RuntimeError("shapes do not fit"))
 
@@ -35,11 +35,11 @@ def test_memory_that_cannot_be_had_is_recognised(error: Exception) -> None:
         (SystemError, False, True),
     ],
 )
-def test_the_process_ends_when_it_cannot_be_relied_on(
+def test_the_process_ends_when_it_is_no_longer_reliable(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, kind: type[Exception], short: bool, ends: bool
 ) -> None:
     run, died, over = Run(tiny), [], threading.Event()
-    error = kind(TORCH)  # made here: what is raised holds on to the engine
+    error = kind(TORCH)  # created here, because a raised error keeps the engine alive
     monkeypatch.setattr(engines, "memory_is_short", lambda: short)
 
     def fail(shares: object) -> None:
@@ -55,7 +55,7 @@ def test_the_process_ends_when_it_cannot_be_relied_on(
     if ends:
         assert over.wait(20)
     else:
-        run.engine.ask(lambda: None).result(20)  # it still answers
+        run.engine.ask(lambda: None).result(20)  # the engine still answers
         run.engine.close()
     assert died == ([error] if ends else [])
     (event,) = run.events[1]

@@ -16,7 +16,7 @@ from puna.model.load import LoadedModel
 from tests.engine.runs import Run
 from tests.kvcache.probe import OPS
 
-#: Two layers, two heads of 16 for keys and as many for values, two bytes each.
+#: Two layers, two heads of 16 for keys and for values, two bytes each.
 KEY_AND_VALUE_BYTES = 2 * 2 * 16 * 2 * 2
 
 
@@ -29,13 +29,13 @@ def sizes(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, cells: int, **aske
     return chosen.context, chosen.capacity
 
 
-def test_default_context_is_the_trained_one(tiny: LoadedModel, monkeypatch) -> None:
+def test_the_default_context_is_the_trained_one(tiny: LoadedModel, monkeypatch) -> None:
     assert sizes(tiny, monkeypatch, 100_000) == (128, 4 * 128)
     unstated = replace(tiny, trained_context=0)
     assert sizes(unstated, monkeypatch, 100_000) == (4096, 4 * 4096)
 
 
-def test_default_capacity_fits_memory(tiny: LoadedModel, monkeypatch) -> None:
+def test_the_default_capacity_fits_memory(tiny: LoadedModel, monkeypatch) -> None:
     longer = replace(tiny, trained_context=100_000)
     assert sizes(longer, monkeypatch, 150_000) == (100_000, 150_000)
     assert sizes(longer, monkeypatch, 70_000) == (70_000, 70_000)
@@ -60,14 +60,14 @@ def test_batches_and_contexts_that_are_too_large_are_cut(
     assert len(run.one(list(range(100)), num_predict=5)[0]) == 5
 
 
-def test_a_long_prompt_needs_no_context_to_be_chosen(tiny: LoadedModel) -> None:
+def test_a_long_prompt_needs_no_explicit_context(tiny: LoadedModel) -> None:
     run = Run(tiny, context=0)
     tokens, done = run.one(list(range(120)), num_predict=5)
     assert (len(tokens), done.truncated, done.shifted) == (5, 0, 0)
 
 
 @pytest.mark.parametrize(("memory", "rows"), [(1000, 4 + 64), (0.5, 4 + 32), (0.25, 4 + 16), (0, 4)])
-def test_fewer_are_remembered_when_each_needs_memory_of_its_own(
+def test_fewer_sequences_are_remembered_if_each_takes_memory(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, memory: float, rows: int
 ) -> None:
     def make(*, sequences: int, **_) -> RecurrentCache:
@@ -83,7 +83,7 @@ def test_fewer_are_remembered_when_each_needs_memory_of_its_own(
     assert cache.allocated_bytes == make(sequences=rows).allocated_bytes
 
 
-def test_number_of_sequences_does_not_depend_on_memory_for_cells(tiny: LoadedModel, monkeypatch) -> None:
+def test_the_number_of_sequences_does_not_depend_on_memory_for_cells(tiny: LoadedModel, monkeypatch) -> None:
     monkeypatch.setattr(room, "available_memory", lambda: 0)
     assert build_cache(tiny, EngineSizes(parallel=4, context=64, capacity=256, batch_size=64))[1] == 68
 
@@ -106,7 +106,7 @@ def test_a_cache_has_no_more_cells_than_can_be_counted(tiny: LoadedModel, monkey
         build_cache(endless, replace(wanted, context=2**31 - 1, capacity=2**31 - 1))
 
 
-def test_fewer_are_remembered_where_their_lists_are_long(tiny: LoadedModel, monkeypatch) -> None:
+def test_fewer_sequences_are_remembered_if_their_lists_are_long(tiny: LoadedModel, monkeypatch) -> None:
     longest = 1 << 20
     books = table_bytes(1, longest)
     monkeypatch.setattr(

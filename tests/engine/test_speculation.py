@@ -1,4 +1,4 @@
-"""Guessed tokens change no answer, whatever is guessed, and leave nothing behind in the cache."""
+"""Drafted tokens change no answer, whatever they are, and leave nothing behind in the cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from puna.kvcache.types import KVTypes
 from puna.model.load import LoadedModel, load_model
 from puna.ops import default_backend
 from puna.protocol import Chunk
-from tests.engine.drafting import PROMPTS, Oracle, answers, compare, guess_always
+from tests.engine.drafting import PROMPTS, Oracle, answers, compare, draft_always
 from tests.engine.runs import Run
 from tests.processors import NOT_BUILT
 from tests.tiny.forward import logits_of
@@ -32,7 +32,7 @@ def oracle(monkeypatch: pytest.MonkeyPatch) -> Oracle:
     """Make prompt lookup return the oracle's answers."""
     oracle = Oracle(lies=0.2)
     monkeypatch.setattr(PromptLookup, "look_up", lambda lookup, most: oracle.look_up(lookup, most))
-    guess_always(monkeypatch, oracle.dice)
+    draft_always(monkeypatch, oracle.dice)
     return oracle
 
 
@@ -47,7 +47,7 @@ def test_answers_are_the_same_token_for_token(tiny: LoadedModel, oracle: Oracle,
     assert run.leaked() == 0
 
 
-def test_draft_outcome_is_recorded_in_the_last_step_too(tiny: LoadedModel, oracle: Oracle) -> None:
+def test_the_outcome_of_drafts_is_recorded_in_the_last_step_too(tiny: LoadedModel, oracle: Oracle) -> None:
     """Ends of answers are found among accepted tokens as well as after them."""
     oracle.lies = 0.0
     text = tiny.tokenizer.decode(Run(tiny).one(PROMPTS[1], num_predict=20)[0])
@@ -57,7 +57,9 @@ def test_draft_outcome_is_recorded_in_the_last_step_too(tiny: LoadedModel, oracl
     assert run.leaked() == 0
 
 
-def test_end_token_ends_a_draft(tiny: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_end_token_ends_a_draft(
+    tiny: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     oracle.lies = 0.0
     tokens = Run(tiny).one(PROMPTS[3], num_predict=20)[0]
     end = next(i for i, token in enumerate(tokens) if token not in tokens[:i] and i > 5)
@@ -68,20 +70,20 @@ def test_end_token_ends_a_draft(tiny: LoadedModel, oracle: Oracle, monkeypatch: 
 
 
 @pytest.mark.parametrize("predict", [1, 2, 7])
-def test_no_more_tokens_come_than_were_asked_for(tiny: LoadedModel, oracle: Oracle, predict: int) -> None:
+def test_drafts_do_not_exceed_num_predict(tiny: LoadedModel, oracle: Oracle, predict: int) -> None:
     oracle.lies = 0.0
     run = compare(tiny, oracle, num_predict=predict)
     assert all(run.done(number).eval_count == predict for number in range(6))
 
 
 @pytest.mark.parametrize("shift", [True, False])
-def test_the_end_of_the_context_is_where_it_was(tiny: LoadedModel, oracle: Oracle, shift: bool) -> None:
+def test_drafts_do_not_move_the_end_of_the_context(tiny: LoadedModel, oracle: Oracle, shift: bool) -> None:
     run = compare(tiny, oracle, context=40, num_predict=60, shift=shift, num_keep=4)
     assert any(run.done(number).shifted for number in range(6)) == shift
     assert run.leaked() == 0
 
 
-def test_few_cells_make_streams_wait_and_change_nothing(tiny: LoadedModel, oracle: Oracle) -> None:
+def test_few_cells_make_streams_wait_and_change_no_answer(tiny: LoadedModel, oracle: Oracle) -> None:
     run = compare(tiny, oracle, capacity=70, parallel=4)
     assert run.leaked() == 0
 
@@ -100,7 +102,7 @@ def logprobs(run: Run, number: int) -> list[Any]:
 
 def test_rejected_drafts_are_never_shared(tiny: LoadedModel, oracle: Oracle) -> None:
     run = compare(tiny, oracle)
-    for number in range(6):  # a second turn takes up what the first has left
+    for number in range(6):  # a second turn reuses what the first left
         turn = [*tiny.tokenizer.encode(PROMPTS[number]), *run.tokens(number), 7, 8, 9]
         run.submit(10 + number, turn)
         run.finish()
@@ -141,7 +143,7 @@ def test_the_demo_model_answers_the_same(oracle: Oracle) -> None:
     assert sum(run.done(number).accepted for number in range(6)) > 50
 
 
-def test_draft_that_fails_the_batch_fails_no_request(
+def test_a_draft_that_fails_the_batch_fails_no_request(
     tiny: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = [Run(tiny).one(prompt)[0] for prompt in PROMPTS[:3]]
@@ -179,7 +181,7 @@ def test_the_distribution_is_that_of_the_logits(tiny: LoadedModel, oracle: Oracl
         sampling = {"temperature": TEMPERATURE, "top_k": 0, "top_p": 1.0, "seed": seed}
         run.submit(seed, prompt, num_predict=3, **sampling)
         if seed % together == together - 1:
-            run.finish()  # while prompts come in, nothing is guessed
+            run.finish()  # nothing is drafted while prompts are read
     found = [run.tokens(seed) for seed in range(count)]
     assert sum(run.done(seed).accepted for seed in range(count)) > 300
     check_distribution([tokens[1] for tokens in found if tokens[0] == begin[0]], after_begin)
@@ -207,13 +209,13 @@ def check_distribution(tokens: list[int], expected: Any) -> None:
     slices = expected[likeliest]
     observed = np.append(observed, len(tokens) - observed.sum())
     wanted = len(tokens) * np.append(slices, 1 - slices.sum())
-    assert wanted.min() > 5  # or the test would say nothing
-    assert ((observed - wanted) ** 2 / wanted).sum() < 29.59  # 0.1 % are above, with ten degrees of freedom
+    assert wanted.min() > 5  # otherwise the test would be meaningless
+    assert ((observed - wanted) ** 2 / wanted).sum() < 29.59  # 0.1 % exceed it with ten degrees of freedom
 
 
 def test_prompt_lookup_survives_shifts(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No oracle, but bytes of few kinds, so that matches abound."""
-    guess_always(monkeypatch, random.Random(5))
+    """There is no oracle, but few different bytes, so that matches abound."""
+    draft_always(monkeypatch, random.Random(5))
     prompt = [random.Random(1).choice([65, 66, 67]) for _ in range(24)]
     for temperature in (0.0, 0.6):
         settings = {"temperature": temperature, "seed": 4, "num_predict": 150, "num_keep": 4}

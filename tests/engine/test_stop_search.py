@@ -1,4 +1,4 @@
-"""The automaton agrees with looking at the text again after every byte."""
+"""The automaton agrees with searching the text anew after every byte."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Release of generated text.
 
-The stop string that comes first in the text counts, and U+FFFD stands for a byte that fits no character.
+The first stop string in the text counts, and U+FFFD replaces a byte that fits no character.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from puna.protocol import CallDelta
 
 
 def run(pieces: list[bytes], stop: list[str]) -> tuple[list[str], list[int], str | None]:
-    """Chunks shown, numbers of the pieces shown with them, and the stop string found."""
+    """Return the released chunks, the numbers of pieces in each, and the stop string found."""
     stream, shown, tokens = TextStream(stop), [], []
     for number, piece in enumerate(pieces):
         released = stream.feed(TokenText(number, piece))
@@ -45,7 +45,7 @@ def test_a_token_that_is_only_partly_cut_keeps_its_entry() -> None:
     assert ("".join(shown), tokens, stop) == ("ab", [0, 1], "<end>")
 
 
-@pytest.mark.parametrize(  # a log-probability for every piece that is left
+@pytest.mark.parametrize(  # one log-probability for every remaining piece
     ("pieces", "stop", "text", "left"),
     [
         (["hello", "world"], "world", "hello", 1),
@@ -73,24 +73,24 @@ def test_the_earliest_stop_wins_whatever_its_place_in_the_list() -> None:
     assert ("".join(shown), stop) == ("x", "a")
 
 
-def test_text_that_only_began_like_a_stop_is_shown_after_all() -> None:
+def test_text_that_only_began_like_a_stop_is_released() -> None:
     shown, tokens, stop = run([b"a<e", b"x>"], ["<end>"])
     assert shown == ["a", "<ex>", ""]
     assert (tokens, stop) == ([0, 1], None)
 
 
-def test_held_text_is_shown_at_the_end() -> None:
+def test_held_text_is_released_at_the_end() -> None:
     assert run([b"a<en"], ["<end>"]) == (["a", "<en"], [0], None)
 
 
-def test_overlapping_starts_of_a_stop_are_all_remembered() -> None:
+def test_overlapping_beginnings_of_a_stop_are_all_remembered() -> None:
     shown, _, stop = run([b"a", b"a", b"b"], ["aab"])
     assert ("".join(shown), stop) == ("", "aab")
     shown, _, stop = run([b"a", b"a", b"a", b"b", b"!"], ["aab"])
     assert ("".join(shown), stop) == ("a", "aab")
 
 
-def test_characters_are_never_shown_in_halves() -> None:
+def test_characters_are_never_split() -> None:
     euro = "€".encode()
     assert run([euro[:1], euro[1:2], euro[2:], b"!"], []) == (["", "", "€", "!", ""], [0, 1, 2, 3], None)
     assert run([b"\xf0\x9f", b"\x98\x80"], []) == (["", "\U0001f600", ""], [0, 1], None)
@@ -101,7 +101,7 @@ def test_half_a_character_at_the_end_is_dropped() -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_a_character_is_shown_with_its_last_byte(text: str) -> None:
+def test_a_character_is_released_with_its_last_byte(text: str) -> None:
     shown, _, _ = run([bytes([byte]) for byte in text.encode()], [])
     assert [chunk for chunk in shown if chunk] == list(text)
 
@@ -110,7 +110,7 @@ def test_a_character_is_shown_with_its_last_byte(text: str) -> None:
 def test_bytes_that_cannot_become_a_character_are_replaced_at_once(data: bytes) -> None:
     shown, tokens, _ = run([bytes([byte]) for byte in data], [])
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    # Of an unfinished character at the end nothing is shown.
+    # An unfinished character at the end is not shown.
     assert shown == [*(decoder.decode(bytes([byte])) for byte in data), ""]
     assert tokens == list(range(len(data)))
 
@@ -129,14 +129,14 @@ def test_empty_stop_strings_are_ignored() -> None:
         (b"hi", 0), (b"\xc2\xa3", 0), (b"\xe0\xa0\x80", 0), (b"\xf0\x92\x8a\xb7", 0),
     ],
 )  # fmt: skip
-def test_incomplete_tail(data: bytes, expected: int) -> None:
+def test_the_incomplete_tail_of_utf_8_is_found(data: bytes, expected: int) -> None:
     assert incomplete_tail(data) == expected
 
 
 @given(
     st.text(max_size=40), st.lists(st.integers(1, 5), min_size=1), st.lists(st.text(min_size=1, max_size=4))
 )
-def test_however_text_is_cut_into_tokens_the_result_is_the_same(
+def test_the_cuts_of_text_into_tokens_make_no_difference(
     text: str, lengths: list[int], stops: list[str]
 ) -> None:
     data, pieces, at = text.encode(), [], 0
@@ -147,8 +147,8 @@ def test_however_text_is_cut_into_tokens_the_result_is_the_same(
     shown, tokens, stop = run(pieces, stops)
     ends = [(text.find(s), s) for s in stops if s in text]
     if ends:
-        # A stop may only be looked for once all of it has arrived, so one that ends earlier in the
-        # text than the earliest-beginning one may be found first; both end the text before a stop.
+        # A stop is found once all of it has arrived, so one that ends earlier in the text may be found before
+        # the one that begins first; both end the text before a stop.
         assert stop in stops
         assert text.startswith("".join(shown) + stop)
         assert not any(s in "".join(shown) for s in stops)

@@ -1,4 +1,4 @@
-"""Builds GGUF files byte by byte, so that they can be invalid in any way."""
+"""GGUF files built byte by byte, so that they can be invalid in any way."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def array_key(name: str, kind: int, count: int, elements: bytes) -> bytes:
 
 
 def tensor(name: str | bytes, dimensions: Sequence[int], kind: int, offset: int) -> bytes:
-    """A directory entry; dimensions in file order, fastest-varying first."""
+    """Return a directory entry; dimensions are in file order, fastest-varying first."""
     count = len(dimensions)
     return string(name) + struct.pack(f"<I{count}QIQ", count, *dimensions, kind, offset)
 
@@ -46,7 +46,7 @@ def gguf(
     tensor_count: int | None = None,
     alignment: int = 32,
 ) -> bytes:
-    """A complete file. The counts default to the lengths of the lists."""
+    """Return a complete file; the counts default to the lengths of the lists."""
     head = b"GGUF" + struct.pack(
         "<IQQ",
         version,

@@ -58,7 +58,7 @@ def test_large_tensors_decode_like_small_ones(kind: GGMLType) -> None:
 @pytest.mark.parametrize(
     "kind", [GGMLType.F64, GGMLType.I8, GGMLType.I16, GGMLType.I32, GGMLType.I64], ids=lambda kind: kind.name
 )
-def test_plain_numbers_are_converted_as_numpy_does(kind: GGMLType) -> None:
+def test_plain_numbers_are_converted_as_by_numpy(kind: GGMLType) -> None:
     dtype = {"F": "<f", "I": "<i"}[kind.name[0]] + str(kind.type_size)
     numbers = np.array([-100, -1, 0, 1, 7, 127], dtype)
     np.testing.assert_array_equal(dequantize(numbers, kind), numbers.astype(np.float32))

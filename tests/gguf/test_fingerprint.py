@@ -21,13 +21,13 @@ def test_copies_and_other_descriptions_have_the_same_fingerprint(tmp_path: Path)
 @pytest.mark.parametrize(
     "other", [TinyLlama(seed=1), TinyLlama(rope_base=500.0), TinyLlama(context=512), TinyLlama(layers=1)]
 )
-def test_other_weights_and_settings_change_it(tmp_path: Path, other: TinyLlama) -> None:
+def test_other_weights_or_settings_change_the_fingerprint(tmp_path: Path, other: TinyLlama) -> None:
     assert fingerprint(tiny_llama_gguf(tmp_path / "a.gguf")) != fingerprint(
         tiny_llama_gguf(tmp_path / "b.gguf", other)
     )
 
 
-def test_another_quantisation_changes_it(tmp_path: Path) -> None:
+def test_another_quantisation_changes_the_fingerprint(tmp_path: Path) -> None:
     found = {
         fingerprint(tiny_llama_gguf(tmp_path / f"{kind.name}.gguf", kind=kind))
         for kind in (GGMLType.F32, GGMLType.F16, GGMLType.Q8_0)
@@ -35,7 +35,7 @@ def test_another_quantisation_changes_it(tmp_path: Path) -> None:
     assert len(found) == 3
 
 
-def test_one_tensor_with_further_training_changes_it(tmp_path: Path) -> None:
+def test_further_training_of_one_tensor_changes_the_fingerprint(tmp_path: Path) -> None:
     config = TinyLlama()
     model = config.build()
     before = fingerprint(tiny_llama_gguf(tmp_path / "a.gguf", config, model=model))

@@ -60,7 +60,7 @@ def read_or_refuse(folder: Path, content: bytes) -> None:
 
 @settings(max_examples=400, **LIMITS)  # type: ignore[arg-type]
 @given(edits=st.lists(st.tuples(st.integers(0, len(VALID) - 1), st.integers(0, 255)), min_size=1, max_size=8))
-def test_files_with_changed_bytes(tmp_path: Path, edits: list[tuple[int, int]]) -> None:
+def test_files_with_changed_bytes_are_read_or_refused(tmp_path: Path, edits: list[tuple[int, int]]) -> None:
     content = bytearray(VALID)
     for position, value in edits:
         content[position] = value
@@ -70,7 +70,9 @@ def test_files_with_changed_bytes(tmp_path: Path, edits: list[tuple[int, int]]) 
 @pytest.mark.slow
 @settings(max_examples=400, **LIMITS)  # type: ignore[arg-type]
 @given(position=st.integers(0, len(VALID) - 8), word=WORDS, size=st.sampled_from([4, 8]))
-def test_files_with_extreme_numbers(tmp_path: Path, position: int, word: int, size: int) -> None:
+def test_files_with_extreme_numbers_are_read_or_refused(
+    tmp_path: Path, position: int, word: int, size: int
+) -> None:
     number = (word % 2 ** (8 * size)).to_bytes(size, "little")
     read_or_refuse(tmp_path, VALID[:position] + number + VALID[position + size :])
 
@@ -78,7 +80,7 @@ def test_files_with_extreme_numbers(tmp_path: Path, position: int, word: int, si
 @pytest.mark.slow
 @settings(max_examples=200, **LIMITS)  # type: ignore[arg-type]
 @given(data=st.data())
-def test_files_with_pieces_removed_repeated_and_inserted(tmp_path: Path, data: st.DataObject) -> None:
+def test_files_with_moved_pieces_are_read_or_refused(tmp_path: Path, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(VALID)))
     end = data.draw(st.integers(start, len(VALID)))
     piece = data.draw(st.one_of(st.just(VALID[start:end] * 2), st.binary(max_size=40)))
@@ -88,7 +90,7 @@ def test_files_with_pieces_removed_repeated_and_inserted(tmp_path: Path, data: s
 @settings(max_examples=200, **LIMITS)  # type: ignore[arg-type]
 @given(content=st.binary(max_size=400))
 @example(b"GGUF")
-def test_random_bytes(tmp_path: Path, content: bytes) -> None:
+def test_random_bytes_are_read_or_refused(tmp_path: Path, content: bytes) -> None:
     read_or_refuse(tmp_path, content)
     read_or_refuse(tmp_path, VALID[:24] + content)  # after a header that announces keys and tensors
 
@@ -99,7 +101,7 @@ def test_random_bytes(tmp_path: Path, content: bytes) -> None:
     kind=st.one_of(st.integers(0, 45), st.integers(0, 2**32 - 1)),
     offset=WORDS,
 )
-def test_tensors_of_any_shape_type_and_offset(
+def test_tensors_of_any_shape_type_and_offset_are_read_or_refused(
     tmp_path: Path, dimensions: list[int], kind: int, offset: int
 ) -> None:
     read_or_refuse(tmp_path, raw.gguf([], [raw.tensor("t", dimensions, kind, offset)], bytes(600)))
@@ -117,7 +119,7 @@ def test_tensors_of_any_shape_type_and_offset(
     ],
 )
 def test_a_gigabyte_of_zeros_takes_little_memory(tmp_path: Path, content: bytes, message: str) -> None:
-    """Zeros are read as empty keys, strings and tensors, so the counts in the header fit the file."""
+    """Zeros read as empty keys, strings and tensors, so the counts in the header fit the file."""
     path = raw.save(tmp_path, content)
     with path.open("r+b") as file:
         file.truncate(1 << 30)

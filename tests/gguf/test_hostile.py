@@ -188,7 +188,7 @@ CASES: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_bad_file_is_refused_saying_what_and_where(case: str, tmp_path: Path) -> None:
+def test_a_bad_file_is_refused_with_the_fault_and_its_place(case: str, tmp_path: Path) -> None:
     content, message = CASES[case]
     path = raw.save(tmp_path, content)
     tracemalloc.start()
@@ -200,7 +200,7 @@ def test_a_bad_file_is_refused_saying_what_and_where(case: str, tmp_path: Path) 
         tracemalloc.stop()
 
 
-def test_a_bad_string_of_an_array_is_reported_when_it_is_read(tmp_path: Path) -> None:
+def test_a_bad_string_in_an_array_is_reported_when_read(tmp_path: Path) -> None:
     strings = raw.string("good") + raw.string(BAD_UTF8) + raw.string("also good")
     path = raw.save(tmp_path, raw.gguf([raw.array_key("tokens", raw.STRING, 3, strings)]))
     with open_gguf(path) as file:
@@ -227,7 +227,7 @@ def test_paths_that_are_not_files_are_refused(tmp_path: Path) -> None:
 
 
 def valid_file() -> bytes:
-    """A file that uses every part of the format."""
+    """Return a file that uses every part of the format."""
     keys = [
         raw.text_key("general.architecture", "llama"),
         raw.uint_key("llama.block_count", 1),

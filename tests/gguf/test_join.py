@@ -13,7 +13,7 @@ from puna.gguf.writer import join
 
 
 def written(folder: Path, *, tensors_each: int = 0, metadata_alone: bool = False) -> list[Path]:
-    """A model of five tensors: one file, or parts of so many tensors; the files in their order."""
+    """Write a model of five tensors as one file, or in parts of `tensors_each`; return the files in order."""
     folder.mkdir()
     writer = gguf.GGUFWriter(
         folder / "model.gguf", "llama", split_max_tensors=tensors_each, small_first_shard=metadata_alone
@@ -35,7 +35,9 @@ def written(folder: Path, *, tensors_each: int = 0, metadata_alone: bool = False
 
 @pytest.mark.parametrize("metadata_alone", [False, True])
 @pytest.mark.parametrize("tensors_each", [1, 2, 4])
-def test_parts_become_the_file_they_were(tmp_path: Path, tensors_each: int, metadata_alone: bool) -> None:
+def test_joined_parts_equal_the_file_before_splitting(
+    tmp_path: Path, tensors_each: int, metadata_alone: bool
+) -> None:
     (whole,) = written(tmp_path / "whole")
     parts = written(tmp_path / "parts", tensors_each=tensors_each, metadata_alone=metadata_alone)
     assert len(parts) == -(-5 // tensors_each) + metadata_alone
@@ -45,7 +47,7 @@ def test_parts_become_the_file_they_were(tmp_path: Path, tensors_each: int, meta
     assert joined == whole.read_bytes()
 
 
-def test_parts_that_do_not_belong_together(tmp_path: Path) -> None:
+def test_parts_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     parts = written(tmp_path / "parts", tensors_each=2)
     for wrong in (parts[:2], [parts[1], parts[0], parts[2]], [parts[0], parts[0], parts[2]]):
         with pytest.raises(GGUFError, match="do not belong together"):

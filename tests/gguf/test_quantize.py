@@ -16,7 +16,7 @@ from puna.gguf.blocks import QUANTIZABLE
 QUANTIZED = sorted(kind for kind in QUANTIZABLE if kind.is_quantized)
 
 # Root mean square error, relative to that of the values, of ggml's own quantisers (ggml_quantize_chunk
-# of llama-cpp-python 0.3.36, no importance matrix) on standard normal values: 512 x 1024 of them.
+# of llama-cpp-python 0.3.36, no importance matrix) on 512 x 1024 standard normal values.
 GGML_ERROR = {
     GGMLType.Q4_0: 0.08617,
     GGMLType.Q4_1: 0.07830,
@@ -48,7 +48,7 @@ def test_the_error_is_no_larger_than_that_of_ggml(kind: GGMLType) -> None:
 
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL"])
-def test_heavy_tails_have_less_error_than_with_plain_rounding(name: str) -> None:
+def test_heavy_tails_have_less_error_than_plain_rounding(name: str) -> None:
     values = np.random.default_rng(8).standard_t(4, (64, 1024)).astype(np.float32)
     simplest = gguf.GGMLQuantizationType["Q4_0" if name == "IQ4_NL" else name]
     rounded = quants.dequantize(quants.quantize(values, simplest), simplest)
@@ -131,7 +131,7 @@ def test_rows_are_quantised_separately() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_values_that_are_not_finite_are_refused(bad: float) -> None:
+def test_non_finite_values_are_refused(bad: float) -> None:
     values = np.zeros(256, np.float32)
     values[100] = bad
     with pytest.raises(GGUFError, match="not finite cannot be quantised to Q4_K"):

@@ -18,7 +18,7 @@ from tests.work import calls
 
 @pytest.fixture
 def reference_file(tmp_path: Path) -> Path:
-    """A small model written by the gguf package."""
+    """Write a small model with the gguf package."""
     path = tmp_path / "reference.gguf"
     writer = GGUFWriter(path, "llama")
     writer.add_block_count(2)
@@ -109,7 +109,7 @@ def test_numbers_and_arrays_of_every_type(
 ) -> None:
     packed = struct.pack(code, value)
     keys = [
-        raw.text_key("odd", "x"),  # so that what follows is misaligned
+        raw.text_key("odd", "x"),  # so that the rest is misaligned
         raw.key("one", kind, packed),
         raw.array_key("many", kind, 3, packed + struct.pack(code, 1) + packed),
         raw.array_key("none", kind, 0, b""),
@@ -163,7 +163,7 @@ def test_string_arrays_are_sequences(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_large_vocabulary_is_read_when_it_is_asked_for(tmp_path: Path) -> None:
+def test_a_large_vocabulary_is_read_only_on_access(tmp_path: Path) -> None:
     tokens = [f"token{i}é" for i in range(128_256)]
     merges = [f"tok{i} en{i}" for i in range(280_147)]
     keys = [
@@ -176,7 +176,7 @@ def test_a_large_vocabulary_is_read_when_it_is_asked_for(tmp_path: Path) -> None
 
     opened = []
     work = calls(lambda: opened.append(open_gguf(path)))
-    assert work["decode"] < 100  # keys, and not 408,403 strings
+    assert work["decode"] < 100  # the keys, not 408,403 strings
     with opened[0] as file:
         assert file.metadata["tokenizer.ggml.tokens"][128_255] == tokens[-1]  # type: ignore[index]
         assert file.metadata["tokenizer.ggml.merges"].tolist() == merges  # type: ignore[union-attr]
@@ -209,7 +209,7 @@ def test_data_is_a_read_only_view_that_outlives_the_file(reference_file: Path) -
     assert data.tobytes() == before
 
 
-def test_a_file_is_mapped_for_its_tensors_data_alone_until_it_is_closed(reference_file: Path) -> None:
+def test_a_file_is_mapped_only_for_tensor_data_and_until_closed(reference_file: Path) -> None:
     def is_mapped() -> bool:
         return str(reference_file) in Path("/proc/self/maps").read_text()
 
@@ -224,7 +224,7 @@ def test_a_file_is_mapped_for_its_tensors_data_alone_until_it_is_closed(referenc
 
 
 @pytest.mark.parametrize("left", [0, 100])
-def test_a_file_that_is_cut_short_while_it_is_open_is_an_error(reference_file: Path, left: int) -> None:
+def test_truncating_an_open_file_is_an_error(reference_file: Path, left: int) -> None:
     with open_gguf(reference_file) as file:
         os.truncate(reference_file, left)
         for key in ("tokenizer.ggml.tokens", "tokenizer.ggml.scores"):

@@ -38,7 +38,7 @@ def test_file_type_labels_match_the_reference() -> None:
         kind.value: kind.name.removeprefix("MOSTLY_").removeprefix("ALL_") for kind in gguf.LlamaFileType
     }
     for file_type in FileType:
-        if file_type is not FileType.MXFP4:  # 4 is Ollama's number for it
+        if file_type is not FileType.MXFP4:  # Ollama gives it the number 4
             assert file_type.label == labels[file_type.value]
 
 

@@ -48,7 +48,7 @@ def written(folder: Path, values: dict[str, Any], kinds: dict[str, ValueType] | 
         (np.int8(-3), [GGUFValueType.INT8]),
     ],
 )
-def test_a_value_gets_the_fitting_type(tmp_path: Path, value: Any, types: list[GGUFValueType]) -> None:
+def test_a_value_gets_the_type_that_fits(tmp_path: Path, value: Any, types: list[GGUFValueType]) -> None:
     field = written(tmp_path, {"key": value}).fields["llama.key"]
     assert field.types == types
     assert field.contents() == (

@@ -28,7 +28,7 @@ def grammars(tokenizer: Tokenizer) -> Grammars:
 
 @pytest.fixture(scope="session")
 def spoken(tokenizer: Tokenizer) -> Callable[..., bytes | None]:
-    """Return a function that answers with random allowed tokens; None if `most` do not suffice."""
+    """Return a function that answers with random allowed tokens, or None if `most` are not enough."""
 
     def speak(constraint: Constraint, dice: random.Random, most: int = 600) -> bytes | None:
         said = b""

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 
 def _terms(count: int) -> list[str]:
-    """Patterns whose intersection has a derivative for each subset of them."""
+    """Return patterns whose intersection has a derivative for each subset of them."""
     return [f"[a-z]{{2}}{chr(ord('a') + i % 26)}{i}" for i in range(count)]
 
 
@@ -22,8 +22,8 @@ def patterns(count: int) -> dict[str, Any]:
 
 PATTERNS: Final = patterns(40)
 
-#: The same in Lark, after a text that is allowed for certain: small vocabularies meet it only there.
+#: The same in Lark, after a text that is always allowed: small vocabularies reach it only there.
 LARK: Final = "start: T\nT: /q{40}/ (" + " & ".join(f"/(?s:.*){each}(?s:.*)/" for each in _terms(40)) + ")?\n"
 
-#: Every text of letters in more ways than can be counted, and each letter multiplies them.
+#: Matches any text of letters in exponentially many ways.
 AMBIGUOUS: Final = 'start: s\ns: "" | s s s s s s | /[a-z]/\n'

@@ -1,4 +1,4 @@
-"""Supported and refused formats; random answers cannot violate them."""
+"""Supported and refused formats, which random answers cannot violate."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_json_is_any_object(grammars: Grammars, spoken: Spoken) -> None:
 
 
 def test_unknown_string_formats_are_ignored(grammars: Grammars) -> None:
-    """JSON Schema allows it; and a property may be called format."""
+    """JSON Schema allows them, and a property may be called format."""
     schema = {
         "type": "object",
         "properties": {"format": {"type": "integer", "format": "int32"}, "b": {"format": "password"}},
@@ -197,7 +197,7 @@ def test_schema_errors_name_the_place(grammars: Grammars, schema: Any, message: 
     ],
     ids=str,
 )
-def test_references_that_end_are_followed(grammars: Grammars, schema: Any) -> None:
+def test_finite_references_are_followed(grammars: Grammars, schema: Any) -> None:
     grammars.matcher(Format.json_schema(schema))
 
 

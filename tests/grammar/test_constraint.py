@@ -29,7 +29,7 @@ FORMAT = Format.regex(r"\[[0-9]{1,3}\]")
 
 
 def say(constraint: Constraint, tokenizer: Tokenizer, text: str) -> bool:
-    """Return whether all tokens of `text` are allowed one after another, following them."""
+    """Follow the tokens of `text` and return whether each was allowed."""
     for token in tokenizer.encode(text, add_special=False, first=False):
         if not allows(constraint, token) or not constraint.accept(token):
             return False
@@ -95,7 +95,7 @@ def test_thinking_cannot_end_the_text(grammars: Grammars, tokenizer: Tokenizer) 
 def test_random_thinking_is_followed_by_an_answer_in_the_format(
     grammars: Grammars, tokenizer: Tokenizer, spoken: Callable[..., bytes | None], seed: int
 ) -> None:
-    """Random tokens soon hit the closing tag, and may extend beyond it."""
+    """Random tokens soon hit the closing tag and may extend beyond it."""
     tags = Tags("<", " t")
     said = spoken(grammars.constraint(FORMAT, tags), random.Random(seed), 3000)
     assert said is not None
@@ -104,7 +104,7 @@ def test_random_thinking_is_followed_by_an_answer_in_the_format(
 
 
 def test_a_token_that_runs_into_a_wrong_answer_is_rejected(grammars: Grammars, tokenizer: Tokenizer) -> None:
-    """ " the" closes the thinking and goes on with "he", with which no answer begins."""
+    """The token " the" closes the thinking and continues with "he", but no answer begins with that."""
     constraint = grammars.constraint(FORMAT, Tags("<", " t"), begun=True)
     (the,) = tokenizer.encode(" the", add_special=False)
     assert allows(constraint, the)
@@ -118,7 +118,7 @@ def test_a_token_that_runs_into_a_wrong_answer_is_rejected(grammars: Grammars, t
 
 
 def test_a_half_consumed_answer_is_rolled_back(grammars: Grammars, tokenizer: Tokenizer) -> None:
-    """ " story" closes the thinking, then says "tory": "t", "o", "r" fit the format, "y" does not."""
+    """The token " story" closes the thinking and says "tory"; "t", "o", "r" fit the format, "y" does not."""
     constraint = grammars.constraint(Format.regex("to(p|rn)"), Tags("<", " s"), begun=True)
     (story,) = tokenizer.encode(" story", add_special=False)
     assert len(constraint._vocabulary.tokenize_bytes(b"tory")) == 4
@@ -127,7 +127,7 @@ def test_a_half_consumed_answer_is_rolled_back(grammars: Grammars, tokenizer: To
     assert constraint.finished
 
 
-def test_forced_tokens_are_the_tokenizers(grammars: Grammars, tokenizer: Tokenizer) -> None:
+def test_forced_tokens_are_those_of_the_tokenizer(grammars: Grammars, tokenizer: Tokenizer) -> None:
     constraint = grammars.constraint(Format.regex("(a|b) story once upon(x|y)"))
     assert constraint.forced() == []
     assert say(constraint, tokenizer, "a")
@@ -174,7 +174,7 @@ def test_a_model_without_an_end_token_ends_with_its_format(tmp_path: Path) -> No
     assert constraint.finished
 
 
-def test_control_tokens_do_not_stand_for_text(grammars: Grammars, tokenizer: Tokenizer) -> None:
+def test_control_tokens_do_not_match_text(grammars: Grammars, tokenizer: Tokenizer) -> None:
     constraint = grammars.constraint(Format.regex("(?s).*"))
     for id in range(tokenizer.vocab_size):
         wanted = bool(not tokenizer.is_control(id) or id in tokenizer.eos_ids)

@@ -1,4 +1,4 @@
-"""Formats as requests name them."""
+"""Formats as requests give them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def test_empty_formats_are_none() -> None:
     assert format_of("") is None
 
 
-def test_json_is_an_object_and_a_schema_is_itself() -> None:
+def test_json_means_an_object_and_a_schema_is_kept() -> None:
     assert format_of("json") == Format.json_object()
     assert json.loads(Format.json_object().text) == {"type": "object"}
     schema = {"type": "object", "properties": {"b": {}, "a": {}}}
     found = format_of(schema)
     assert found is not None
-    assert list(json.loads(found.text)["properties"]) == ["b", "a"]  # the order is that of the answer
+    assert list(json.loads(found.text)["properties"]) == ["b", "a"]  # answers follow this order
     assert found == Format.json_schema(json.dumps(schema))
 
 

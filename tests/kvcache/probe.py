@@ -1,4 +1,4 @@
-"""Caches of single numbers, whose contents can be read off."""
+"""Caches of single numbers, whose contents can be read off directly."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def add_shift(layer: int, keys: Array, offset: int) -> None:
 
 
 def seen_keys(view: KVView) -> list[list[float]]:
-    """Per row the keys it may see, in order of position."""
+    """Return the keys each row may see, in order of position."""
     return [
         view.keys.read(OPS.numpy(view.cells)[start : start + count]).flatten().tolist()
         for start, count in zip(OPS.numpy(view.starts), OPS.numpy(view.counts), strict=True)
@@ -31,9 +31,9 @@ def seen_keys(view: KVView) -> list[list[float]]:
 
 
 def stretches(slots: StateSlots) -> list[tuple[int, int, int, int]]:
-    """Rows [begin, end) from a state to the next that is wanted, with the slots read and written.
+    """Return rows [begin, end) from one wanted state to the next, with the slots read and written.
 
-    A sequence has one such stretch or several; a later one reads what the one before it has written.
+    A sequence has one or more such stretches; each reads the slot that the previous one wrote.
     """
     found: list[tuple[int, int, int, int]] = []
     starts, sources, targets = (
@@ -50,12 +50,12 @@ def stretches(slots: StateSlots) -> list[tuple[int, int, int, int]]:
 
 
 def column(data: list[float]) -> NDArray[np.float32]:
-    """Keys or values of one number each: [rows, 1, 1]."""
+    """Return keys or values of one number each: [rows, 1, 1]."""
     return np.array(data, np.float32).reshape(-1, 1, 1)
 
 
 class Probe:
-    """A one-layer cache of single numbers: stores data, reports what each row sees."""
+    """A one-layer cache of single numbers that stores data and reports what each row sees."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Probe:
         data: list[float],
         spans: list[tuple[int, int]] | None = None,
     ) -> list[list[float]]:
-        """One forward pass; per row the keys it may see, in order of position."""
+        """Run one forward pass; return the keys each row may see, in order of position."""
         batch = Batch.of([0] * len(data), positions, sequences, [])
         batch.spans = spans or []
         self.cache.start_forward(batch)

@@ -47,7 +47,7 @@ def sdpa(query: Array, seen: KVView, scale: float, sinks: Array | None = None) -
     numbers = torch.from_numpy(OPS.numpy(query))
     rows, heads, _ = numbers.shape
     group = heads // len(keys)
-    if sinks is not None:  # one more logit per head that takes its share and gives nothing
+    if sinks is not None:  # one more logit per head that takes a share and adds nothing
         columns = keys.shape[1]
         keys, values = pad(keys, (0, 0, 0, 1)), pad(values, (0, 0, 0, 1))
         full = torch.empty(rows, heads, columns + 1)
@@ -55,7 +55,7 @@ def sdpa(query: Array, seen: KVView, scale: float, sinks: Array | None = None) -
         full[..., columns] = torch.from_numpy(OPS.numpy(sinks))
         mask = full
     blind = torch.from_numpy(OPS.numpy(seen.counts) == 0)[:, None, None]
-    mask = mask.masked_fill(blind, 0.0)  # any finite row; thrown away below
+    mask = mask.masked_fill(blind, 0.0)  # any finite row; discarded below
     mixed = scaled_dot_product_attention(
         numbers.transpose(0, 1)[None],
         keys.repeat_interleave(group, 0)[None],

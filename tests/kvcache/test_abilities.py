@@ -38,7 +38,7 @@ def test_a_cache_that_remembers_nothing_need_not_save_picture_or_compact() -> No
         assert not isinstance(whole_text(), ability)
 
 
-def test_wrapper_has_the_abilities_of_its_caches() -> None:
+def test_a_wrapper_has_the_abilities_of_its_caches() -> None:
     cache = WrapperCache(causal(), whole_text())
     assert [held.kind for held in cache.contents()] == ["causal"]
     assert not cache.compact()
@@ -46,7 +46,7 @@ def test_wrapper_has_the_abilities_of_its_caches() -> None:
         cache.save(0)
 
 
-def test_cache_without_saving_is_refused() -> None:
+def test_a_cache_without_saving_is_refused() -> None:
     remembered = PrefixCache(whole_text(), 1)
     with pytest.raises(NotSupportedError, match="cannot be saved"):
         remembered.restore(Saved({}, {}), [1, 2, 3])

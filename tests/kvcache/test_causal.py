@@ -67,7 +67,7 @@ def test_misshapen_batches_are_refused(positions: list[int], sequences: list[int
         Batch.of([0] * len(positions), positions, sequences, [])
 
 
-def test_tail_and_middle_removal() -> None:
+def test_the_tail_and_the_middle_can_be_removed() -> None:
     probe = Probe(sequences=2)
     probe.store([0, 0, 1, 1], [0, 1, 0, 1], [1, 2, 3, 4])
     probe.cache.remove(0, 1)
@@ -87,7 +87,7 @@ def test_later_entries_move_down_and_freed_cells_are_used_first() -> None:
     assert probe.cells(0)[-1] == 2
 
 
-def test_without_a_shift_function_only_the_tail_can_go() -> None:
+def test_without_a_shift_function_only_the_tail_can_be_removed() -> None:
     probe = Probe(shift=None)
     probe.store([0] * 8, list(range(8)), list(range(8)))
     with pytest.raises(NotSupportedError):
@@ -107,7 +107,7 @@ def test_removing_all_frees_the_cells_and_keeps_the_storage() -> None:
     assert probe.store([0], [0], [9]) == [[9]]
 
 
-def test_removals_that_leave_nothing_to_move() -> None:
+def test_removals_that_move_nothing_need_no_shift() -> None:
     probe = Probe(sequences=2, shift=None)
     probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
     probe.cache.remove(0, 9, 12)
@@ -163,7 +163,7 @@ def test_unshared_cells_are_shifted_in_place() -> None:
     assert (probe.cells(0), probe.cells(1)) == ([0, 2, 3], [0, 1])
 
 
-def test_copy_replaces_the_target() -> None:
+def test_copying_a_prefix_replaces_the_target() -> None:
     probe = Probe(sequences=2)
     probe.store([0, 0, 1, 1], [0, 1, 0, 1], [1, 2, 3, 4])
     probe.cache.copy_prefix(0, 1, 2)
@@ -225,7 +225,7 @@ def test_every_type_stores_and_shifts(types: str, bound: float) -> None:
         assert np.array_equal(view.values.read(cells), kept.astype(np.float16))
 
 
-def test_heads_that_fill_no_blocks_are_refused() -> None:
+def test_heads_that_do_not_fill_blocks_are_refused() -> None:
     with pytest.raises(NotSupportedError, match="heads of 80 numbers do not fill Q8_0 blocks of 32; use f16"):
         CausalCache(OPS, [KVShape(1, 80, 64)], sequences=1, context=4, types=KVTypes.parse("q8_0"))
     with pytest.raises(NotSupportedError, match="heads of 72 numbers do not fill Q4_0"):
@@ -235,7 +235,7 @@ def test_heads_that_fill_no_blocks_are_refused() -> None:
     assert KVShape(1, 96, 64, values_in_keys=True).cell_bytes(KVTypes.parse("q8_0,f16")) == 3 * 34
 
 
-def test_lists_of_all_sequences_round_alike() -> None:
+def test_the_lists_of_all_sequences_round_alike() -> None:
     probe = Probe(sequences=3, context=600)
     probe.store([0, 1, 2], [0, 0, 0], [1, 2, 3])
     assert (probe.cache.layer(0).view().starts % 512 == 0).all()

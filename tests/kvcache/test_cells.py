@@ -1,4 +1,4 @@
-"""The books of a cache always balance."""
+"""The bookkeeping of a cache is always consistent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def made(capacity: int, sequences: int, longest: int) -> Cells:
 
 
 def append(cells: Cells, sequence: int, count: int) -> NDArray[np.int32]:
-    """`count` new cells at the end of a sequence."""
+    """Append `count` new cells to a sequence."""
     placed, begin = cells.allocate(count), int(cells.length[sequence])
     cells.append(np.full(count, sequence, np.int32), np.arange(begin, begin + count, dtype=np.int32), placed)
     return placed
@@ -32,8 +32,8 @@ class CellsMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.cells = made(CAPACITY, SEQUENCES, LONGEST)
-        self.mirror = self.cells.table.copy()  # as a backend keeps it that cannot read the host's memory
-        self.contents: dict[int, object] = {}  # cell -> what was "written" there
+        self.mirror = self.cells.table.copy()  # as kept by a backend that cannot read the host's memory
+        self.contents: dict[int, object] = {}  # cell -> its "written" content
         self.expected: list[list[object | None]] = [[] for _ in range(SEQUENCES)]
 
     sequences = st.integers(0, SEQUENCES - 1)
@@ -161,7 +161,7 @@ def test_free_cells_are_the_lowest(capacity: int, data: st.DataObject) -> None:
         assert free.is_free().nonzero()[0].tolist() == sorted(expected)
 
 
-def test_check_finds_a_leak() -> None:
+def test_the_check_finds_a_leak() -> None:
     cells = made(4, 1, 4)
     cells.references[2] = 1
     with pytest.raises(AssertionError, match="reference counts"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +12,7 @@ from puna.kvcache.cells import plan_moves
 from tests.kvcache.probe import OPS, Probe
 
 
-def test_sequences_come_to_lie_one_after_the_other() -> None:
+def test_compacted_sequences_lie_one_after_the_other() -> None:
     probe = Probe(sequences=3)
     for position in range(4):
         probe.store([0, 1, 2], [position] * 3, [10 + position, 20 + position, 30 + position])
@@ -24,7 +23,7 @@ def test_sequences_come_to_lie_one_after_the_other() -> None:
     assert probe.store([0, 2], [4, 4], [14, 34]) == [[10, 11, 12, 13, 14], [30, 31, 32, 33, 34]]
 
 
-def test_contents_and_lists_move_alike() -> None:
+def test_contents_and_lists_move_together() -> None:
     probe = Probe(sequences=4)
     probe.store([2, 3, 1, 0], [0, 0, 0, 0], [7, 8, 2, 1])
     probe.cache.remove(2, 0)
@@ -37,7 +36,7 @@ def test_contents_and_lists_move_alike() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 5), st.randoms(use_true_random=False))
-def test_a_step_moves_no_more_than_asked_and_steps_come_to_an_end(most: int, random) -> None:
+def test_a_step_moves_at_most_the_given_cells_and_steps_end(most: int, random) -> None:
     probe = Probe(sequences=3, context=12, capacity=30)
     number = 0
     for _ in range(8):

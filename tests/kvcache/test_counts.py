@@ -17,7 +17,7 @@ from tests.kvcache.probe import NUMBERS, OPS, Probe, add_shift
 
 
 def shown(cache: Cache) -> list[CellCounts]:
-    """The same from the picture of what is kept where."""
+    """Return the same counts from the picture of the cache."""
     found = []
     for contents in cache.contents():
         holders = Counter(cell for sequence in contents.sequences for cell in sequence.cells)

@@ -1,4 +1,4 @@
-"""Lists of cells as dense tensors and a mask, and what torch's own attention makes of these."""
+"""Lists of cells as dense tensors with a mask, and torch's own attention over them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.kvcache.sdpa import dense_view, sdpa
 
 
 def picture(mask: torch.Tensor) -> str:
-    """`0` where a row sees a column, `x` elsewhere, as the specification draws it."""
+    """Draw a mask as the specification does: `0` where a row sees a column, `x` elsewhere."""
     return ",".join("".join("0" if value == 0 else "x" for value in row) for row in mask.tolist())
 
 
@@ -25,7 +25,7 @@ def masked(probe: Probe, sequences: list[int], positions: list[int], **options):
     return picture(dense_view(probe.cache.layer(0).view()).mask)
 
 
-def test_masks() -> None:
+def test_masks_are_causal_per_sequence() -> None:
     probe = Probe()
     assert masked(probe, [0] * 4, [0, 1, 2, 3]) == "0xxx,00xx,000x,0000"
     assert masked(probe, [0], [4]) == "00000"
@@ -41,14 +41,14 @@ def test_only_cells_visible_to_the_batch_are_columns() -> None:
     assert masked(probe, [1], [0]) == "0"
 
 
-def test_spans() -> None:
-    # A span is seen whole by its own rows and no further: 12 has 000xx where the ancestor had 00000.
+def test_the_rows_of_a_span_see_all_of_it_and_nothing_beyond() -> None:
+    # The rows of a span see all of it and nothing beyond: 000xx, where Ollama's engine has 00000.
     assert masked(Probe(), [0] * 5, list(range(5)), spans=[(1, 3)]) == "0xxxx,000xx,000xx,0000x,00000"
     window = Probe(kind=SlidingCache, window=2)
     assert masked(window, [0] * 5, list(range(5)), spans=[(1, 3)]) == "0xxxx,000xx,x00xx,xx00x,xxx00"
     probe = Probe(sequences=2)
     assert masked(probe, [0, 0, 1, 1], [0, 1, 0, 1], spans=[(2, 4)]) == "0xxx,00xx,xx00,xx00"
-    assert masked(probe, [0], [2]) == "000"  # 15: the next batch has no spans
+    assert masked(probe, [0], [2]) == "000"  # the next batch has no spans
 
 
 def test_a_shared_prefix_is_one_column() -> None:
@@ -64,7 +64,9 @@ def test_a_shared_prefix_is_one_column() -> None:
     ("kind", "options"),
     [(CausalCache, {}), (SlidingCache, {"window": 9}), (ChunkedCache, {"chunk": 8})],
 )
-def test_torch_gives_the_same_as_index_lists(kind, options, types: str, with_sinks: bool) -> None:
+def test_attention_over_dense_tensors_matches_index_lists(
+    kind, options, types: str, with_sinks: bool
+) -> None:
     random = np.random.default_rng(0)
     cache = kind(OPS, [KVShape(2, 64, 32)], sequences=3, context=64, types=KVTypes.parse(types), **options)
     sinks = random.standard_normal(6, np.float32) if with_sinks else None

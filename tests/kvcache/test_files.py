@@ -1,4 +1,4 @@
-"""Sequences go to files and come back the same, in other caches and other processes."""
+"""Sequences saved to files and restored in other caches and processes are the same."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def restore_sequence(cache: Cache, sequence: int, path: str | Path, *, model: st
 
 
 def make(types: str = "f16", sequences: int = 2, context: int = 64, window: int = 6) -> WrapperCache:
-    """One layer of every kind of cache."""
+    """Return a cache with one layer of every kind."""
     how = {"sequences": sequences, "context": context, "types": KVTypes.parse(types)}
     return WrapperCache(
         SlidingCache(OPS, {0: SHAPE}, window=window, **how),
@@ -54,7 +54,7 @@ def make(types: str = "f16", sequences: int = 2, context: int = 64, window: int 
 
 
 def feed(cache: Cache, sequence: int, count: int, seed: int, images: bool = False) -> list[np.ndarray]:
-    """One pass of made-up numbers; what every layer then shows."""
+    """Run a pass of made-up numbers; return what every layer then shows."""
     random = np.random.default_rng(seed)
     begin = cache.length(sequence)
     batch = Batch.of([0] * count, list(range(begin, begin + count)), [sequence] * count, [])
@@ -83,7 +83,7 @@ def same(first: list[np.ndarray], second: list[np.ndarray]) -> bool:
 
 
 @pytest.mark.parametrize("types", ["f32", "f16", "bf16", "q8_0,q4_0"])
-def test_restored_sequence_equals_the_saved_one(types: str, tmp_path: Path) -> None:
+def test_a_restored_sequence_equals_the_saved_one(types: str, tmp_path: Path) -> None:
     cache = make(types)
     feed(cache, 0, 20, 1, images=True)
     feed(cache, 1, 3, 2)
@@ -114,7 +114,7 @@ np.savez(sys.argv[3], *feed(cache, 1, 2, 9))
 
 
 @pytest.mark.slow
-def test_another_process_goes_on_with_it(tmp_path: Path) -> None:
+def test_another_process_continues_a_saved_sequence(tmp_path: Path) -> None:
     cache = make()
     feed(cache, 0, 20, 1, images=True)
     path, result = tmp_path / "a.safetensors", tmp_path / "result.npz"
@@ -141,7 +141,7 @@ PROMPT = [(31 * i) % 250 for i in range(120)]
 
 
 def read(loaded: LoadedModel, cache: Cache, sequence: int, tokens: list[int]) -> np.ndarray:
-    """The logits of more inputs of a sequence."""
+    """Return the logits of further inputs of a sequence."""
     begin, count = cache.length(sequence), len(tokens)
     batch = Batch.of(tokens, list(range(begin, begin + count)), [sequence] * count, list(range(count)))
     cache.start_forward(batch)
@@ -150,7 +150,7 @@ def read(loaded: LoadedModel, cache: Cache, sequence: int, tokens: list[int]) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("types", ["f16", "q8_0,q4_0"])
-def test_a_prompt_evaluated_here_is_continued_in_another_process(types: str, tmp_path: Path) -> None:
+def test_another_process_answers_a_saved_prompt_the_same(types: str, tmp_path: Path) -> None:
     model = tiny_llama_gguf(tmp_path / "tiny.gguf", TinyLlama(hidden=128))
     loaded = load_model(model)
     cache = loaded.make_cache(sequences=1, context=128, types=KVTypes.parse(types))
@@ -194,7 +194,7 @@ def test_other_types_are_refused(tmp_path: Path) -> None:
     )
 
 
-def test_a_longer_window_than_was_saved_is_refused(tmp_path: Path) -> None:
+def test_a_window_longer_than_the_saved_one_is_refused(tmp_path: Path) -> None:
     cache = make()
     for seed in range(20):
         feed(cache, 0, 1, seed)
@@ -203,7 +203,7 @@ def test_a_longer_window_than_was_saved_is_refused(tmp_path: Path) -> None:
     refused(make(window=12), path, CacheFileError, "positions before 13 were not saved")
 
 
-def test_a_context_too_short_is_refused(tmp_path: Path) -> None:
+def test_a_context_too_short_for_the_sequence_is_refused(tmp_path: Path) -> None:
     refused(
         make(context=19), saved(tmp_path), CacheFullError, "20 positions were saved, and the context is 19"
     )
@@ -247,7 +247,7 @@ def test_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
 def test_impossible_facts_are_refused(
     facts: str | dict[str, list[int]], message: str, tmp_path: Path
 ) -> None:
-    """They say how much is allocated, and where what was saved is put."""
+    """They determine how much is allocated and where saved rows are put."""
     path = saved(tmp_path)
     tensors = {name: tensor.copy() for name, tensor in load_file(path).items()}
     with safe_open(path, framework="np") as file:
@@ -257,7 +257,7 @@ def test_impossible_facts_are_refused(
     refused(make(), path, CacheFileError, message)
 
 
-def test_numbers_numpy_does_not_have_are_refused(tmp_path: Path) -> None:
+def test_number_types_unknown_to_numpy_are_refused(tmp_path: Path) -> None:
     path = saved(tmp_path)
     content = path.read_bytes()
     path.write_bytes(content.replace(b'"dtype":"F16"', b'"dtype":"F4"  ', 1))

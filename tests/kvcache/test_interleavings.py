@@ -1,7 +1,7 @@
 """Any interleaving of all operations, on every kind of cache, against a naive oracle.
 
-The oracle is a list of numbers per sequence (None: forgotten) and computes what each row sees, what attention
-makes of it and what a recurrent state becomes from scratch. Rotation is adding the offset to a key.
+The oracle is a list of numbers per sequence (None: forgotten). It computes from scratch what each row sees,
+the result of attention and the recurrent state. Rotation is adding the offset to a key.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Interleavings(RuleBasedStateMachine):
     def start(self) -> None:
         self.cache = self.make()
         self.layers = set(self.cache.layers)
-        self.items: list[list[float]] = [[] for _ in range(SEQUENCES)]  # what was read at each position
-        self.keys: list[list[float]] = [[] for _ in range(SEQUENCES)]  # as rotated since
+        self.items: list[list[float]] = [[] for _ in range(SEQUENCES)]  # the input at each position
+        self.keys: list[list[float]] = [[] for _ in range(SEQUENCES)]  # with the rotations since
         self.images: list[dict[int, list[float]]] = [{} for _ in range(SEQUENCES)]
         self.next = 1.0
 
@@ -94,7 +94,7 @@ class Interleavings(RuleBasedStateMachine):
             self.keys[s].append(number)
         for row, payload in batch.payloads:
             self.images[owners[row]][positions[row]] = payload
-        for _ in range(2):  # a pass may be done again
+        for _ in range(2):  # a pass may be repeated
             self.check_pass(batch, owners, positions, numbers)
         for s, count in batch.drafts.items():
             end = len(self.items[s])
@@ -220,7 +220,7 @@ class Interleavings(RuleBasedStateMachine):
             dict(images),
         )
 
-    # --- what always holds ------------------------------------------------------------------------
+    # --- invariants -------------------------------------------------------------------------------
 
     def all_caches(self) -> list[Cache]:
         return list(self.cache.caches) if isinstance(self.cache, WrapperCache) else [self.cache]

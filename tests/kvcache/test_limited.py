@@ -20,7 +20,7 @@ def sliding(window: int, **options) -> Probe:
 
 
 def resumable(probe: Probe, sequence: int = 0) -> list[int]:
-    """Positions other than 0, which is no resuming and always possible."""
+    """Return the positions to resume from, without 0, which is always possible."""
     assert probe.cache.can_resume(sequence, 0)
     return [p for p in range(1, probe.cache.length(sequence) + 3) if probe.cache.can_resume(sequence, p)]
 
@@ -32,14 +32,14 @@ def run(probe: Probe, sequence: int, count: int, together: int = 1) -> None:
         probe.store([sequence] * len(positions), positions, [float(p) for p in positions])
 
 
-def test_a_window_slides_and_its_cells_are_used_again() -> None:
+def test_a_window_slides_and_its_cells_are_reused() -> None:
     probe = sliding(2, keep=2)
     assert probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4]) == [[1], [1, 2], [2, 3], [3, 4]]
     assert probe.store([0, 0], [4, 5], [5, 6]) == [[4, 5], [5, 6]]
     assert probe.cells(0) == [2, 3, 0, 1]
 
 
-def test_sequences_slide_by_themselves() -> None:
+def test_sequences_slide_independently() -> None:
     probe = sliding(2, sequences=2, capacity=6)
     assert probe.store([0, 0], [0, 1], [1, 2]) == [[1], [1, 2]]
     assert probe.store([0, 0], [2, 3], [3, 4]) == [[2, 3], [3, 4]]
@@ -61,14 +61,14 @@ def test_resuming_needs_the_whole_window() -> None:
     run(probe, 0, 5, together=5)
     assert resumable(probe) == [1, 2, 3, 4, 5]
     run(probe, 0, 1)
-    assert resumable(probe) == [1, 2, 3, 4, 5, 6]  # what was seen until now is forgotten by the next pass
+    assert resumable(probe) == [1, 2, 3, 4, 5, 6]  # the next pass forgets what only earlier rows saw
     run(probe, 0, 1)
     assert resumable(probe) == [5, 6, 7]
     assert probe.cache.resume_point(0, 6) == 6
     assert probe.cache.resume_point(0, 4) == 0
 
 
-def test_a_larger_memory_lets_more_be_taken_back() -> None:
+def test_a_larger_memory_allows_longer_removals() -> None:
     probe = sliding(5, keep=6)
     run(probe, 0, 7, together=7)
     run(probe, 0, 1)
@@ -76,7 +76,7 @@ def test_a_larger_memory_lets_more_be_taken_back() -> None:
 
 
 @pytest.mark.parametrize("sequences", [1, 2])
-def test_after_single_tokens_one_can_be_taken_back(sequences: int) -> None:
+def test_the_last_of_single_tokens_can_be_removed(sequences: int) -> None:
     probe = sliding(5, sequences=sequences)
     run(probe, 0, 10)
     assert (probe.cache.cells.first[0], resumable(probe)) == (4, [8, 9, 10])
@@ -121,7 +121,7 @@ def test_a_full_sliding_cache_forgets_nothing() -> None:
 
 
 @pytest.mark.parametrize("memory", [2, 4])
-def test_chunks(memory: int) -> None:
+def test_rows_see_their_own_chunk_up_to_themselves(memory: int) -> None:
     probe = Probe(kind=ChunkedCache, chunk=2, keep=memory)
     assert probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4]) == [[1], [1, 2], [3], [3, 4]]
     assert probe.store([0] * 3, [4, 5, 6], [5, 6, 7]) == [[5], [5, 6], [7]]
@@ -140,7 +140,7 @@ def test_invisible_chunks_are_forgotten_whole() -> None:
     assert firsts == [max(p - 2, 0) // 4 * 4 for p in range(14)]
 
 
-def test_a_window_of_w_is_w_keys_with_the_token_itself() -> None:
+def test_a_window_of_w_holds_w_keys_including_the_tokens_own() -> None:
     probe = sliding(3)
     assert probe.store([0] * 5, list(range(5)), [0, 1, 2, 3, 4])[-1] == [2, 3, 4]
 
@@ -152,13 +152,13 @@ def test_removal_that_would_expose_forgotten_positions_is_refused() -> None:
     with pytest.raises(NotSupportedError, match=r"would have to see positions 6 to 6, .* evaluate it again"):
         probe.cache.remove(0, 8, 11)
     assert probe.cells(0) == before
-    probe.cache.remove(0, 0, 3)  # what lies behind all of it: the rest only moves
+    probe.cache.remove(0, 0, 3)  # before everything that is remembered: the rest only moves
     assert probe.cache.length(0) == 9
     assert probe.store([0], [9], [99]) == [[9 - 3, 10 - 3, 11 - 3, 99]]
     probe.cache.cells.check()
 
 
-def test_a_removal_within_memory_is_done() -> None:
+def test_a_removal_within_memory_succeeds() -> None:
     probe = sliding(3, keep=8, context=32)
     run(probe, 0, 12)
     probe.cache.remove(0, 8, 10)
@@ -176,7 +176,7 @@ def test_a_sequence_slides_on_while_another_keeps_the_shared_prefix() -> None:
     probe.cache.cells.check()
 
 
-def test_empty_prefix_is_empty_and_forgotten_one_cannot_resume() -> None:
+def test_an_empty_prefix_is_empty_and_a_forgotten_one_cannot_resume() -> None:
     probe = sliding(3, sequences=2, context=32)
     run(probe, 0, 10)
     probe.cache.copy_prefix(0, 1, 5)
@@ -193,7 +193,7 @@ def test_empty_prefix_is_empty_and_forgotten_one_cannot_resume() -> None:
 def test_rows_of_a_span_see_all_of_it() -> None:
     probe = Probe(sequences=2)
     seen = probe.store([0] * 5, list(range(5)), [0, 1, 2, 3, 4], spans=[(1, 3)])
-    # The span ends what its rows see: a picture does not look at what follows it.
+    # The rows of a span see nothing after it.
     assert seen == [[0], [0, 1, 2], [0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3, 4]]
     assert probe.store([0, 0], [5, 6], [5, 6])[0] == [0, 1, 2, 3, 4, 5]
     probe.cache.remove(0, 0)
@@ -201,15 +201,15 @@ def test_rows_of_a_span_see_all_of_it() -> None:
     assert seen == [[1], [1, 2], [3, 4], [3, 4]]
 
 
-def test_span_longer_than_the_window_is_visible_whole() -> None:
-    # As transformers joins the masks of window and picture for Gemma 3: what either shows is seen.
+def test_a_span_longer_than_the_window_is_visible_whole() -> None:
+    # transformers combines the masks of window and picture for Gemma 3 with OR.
     probe = sliding(2)
     seen = probe.store([0] * 6, list(range(6)), [0, 1, 2, 3, 4, 5], spans=[(1, 5)])
     assert seen == [[0], [0, 1, 2, 3, 4], *[[1, 2, 3, 4]] * 3, [4, 5]]
 
 
 @pytest.mark.parametrize("span", [(1, 1), (0, 3), (1, 5)])
-def test_a_span_is_of_rows_of_one_sequence(span: tuple[int, int]) -> None:
+def test_a_span_must_be_rows_of_one_sequence(span: tuple[int, int]) -> None:
     probe = Probe(sequences=2)
     with pytest.raises(ValueError, match="no span of one sequence"):
         probe.store([0, 0, 1], [0, 1, 0], [1, 2, 3], spans=[span])
@@ -237,7 +237,7 @@ def test_a_failed_pass_is_undone(kind, options) -> None:
     ],
 )
 def test_results_do_not_depend_on_slot_neighbours_batching_or_place(kind, options, sees) -> None:
-    """Bit for bit, also with windows and chunks that begin inside the attention kernel's chunks."""
+    """The bits agree, also with windows and chunks that begin inside the attention kernel's chunks."""
     count, random = 1500, np.random.default_rng(1)
     keys, values = random.standard_normal((2, count, 2, 16), np.float32)
     queries = random.standard_normal((count, 4, 16), np.float32)

@@ -19,7 +19,7 @@ SHAPES = {2: {"conv": (2, 3), "sum": (1,)}, 5: {"sum": (1,)}}
 
 
 def reference(inputs: list[float]) -> float:
-    """Return the state after `inputs`, in which recent ones weigh most, so that order and number show."""
+    """Return the state after `inputs`; recent ones weigh more, so that order and number matter."""
     state = 0.0
     for number in inputs:
         state = state / 2 + number
@@ -27,9 +27,9 @@ def reference(inputs: list[float]) -> float:
 
 
 def feed(cache, inputs: dict[int, list[float]], drafts: dict[int, int] | None = None) -> dict[int, float]:
-    """One pass over inputs of several sequences; the states of layer 5 afterwards.
+    """Run a pass over inputs of several sequences; return the states of layer 5 afterwards.
 
-    The last ones of a sequence may be drafts.
+    The last inputs of a sequence may be drafts.
     """
     sequences = [s for s, numbers in inputs.items() for _ in numbers]
     positions = [cache.length(s) + i for s, numbers in inputs.items() for i in range(len(numbers))]
@@ -83,7 +83,7 @@ def test_pruning_forgets_later_states() -> None:
     assert (kept.positions, kept.last, kept.best(100)) == ([], -1, None)
 
 
-def test_the_slot_of_the_oldest_is_free_again() -> None:
+def test_the_slot_of_the_oldest_checkpoint_is_freed() -> None:
     kept = Checkpoints(3)
     assert [kept.record(position, slot) for slot, position in enumerate((10, 20, 30, 40))] == [
         [],
@@ -93,7 +93,7 @@ def test_the_slot_of_the_oldest_is_free_again() -> None:
     ]
 
 
-def test_limit_of_zero_keeps_no_checkpoints() -> None:
+def test_a_limit_of_zero_keeps_no_checkpoints() -> None:
     kept = Checkpoints(0)
     assert kept.record(10, 7) == [7]
     assert kept.best(100) is None
@@ -104,7 +104,7 @@ def test_limit_of_zero_keeps_no_checkpoints() -> None:
     cache.check()
 
 
-def test_states_have_the_shape_they_were_declared_with() -> None:
+def test_states_have_their_declared_shape() -> None:
     with pytest.raises(ValueError, match="a state 'x' of shape"):
         RecurrentCache(OPS, {0: {"x": (3, 0)}}, sequences=1)
     cache = made()
@@ -180,7 +180,7 @@ def test_slots_of_rows_are_in_buffers_with_fixed_addresses() -> None:
     addresses = [part.ctypes.data for part in (slots.starts, slots.sources, slots.targets)]
     held = slots.targets.tolist()
     assert slots.starts.tolist() == [0, 0, 0, 3]
-    assert slots.sources.tolist() == [0, 0, 0, 0]  # where nothing was written yet
+    assert slots.sources.tolist() == [0, 0, 0, 0]  # where nothing has been written
     assert held[0] == -1
     assert len(set(held)) == 4
     feed(cache, {1: [4.0], 2: [5.0], 0: [6.0]})
@@ -197,7 +197,7 @@ def test_slots_of_rows_are_in_buffers_with_fixed_addresses() -> None:
 
 
 @pytest.mark.parametrize("right", range(5))
-def test_any_number_of_drafts_can_be_taken_back(right: int) -> None:
+def test_any_number_of_drafts_can_be_removed(right: int) -> None:
     cache = made()
     inputs = [1.0, 2.0, 3.0]
     feed(cache, {0: inputs, 1: [9.0]})
@@ -226,14 +226,14 @@ def test_a_failed_pass_leaves_no_drafts_behind() -> None:
 
 
 @pytest.mark.parametrize(("rows", "drafts"), [(3, 1), (2, 2), (6, 5)])
-def test_drafts_follow_one_other_input(rows: int, drafts: int) -> None:
+def test_drafts_follow_exactly_one_other_input(rows: int, drafts: int) -> None:
     with pytest.raises(
         ValueError, match=f"sequence 0 has {rows} rows, {drafts} drafts: 1 other and 4 drafts at most"
     ):
         feed(made(), {0: [1.0] * rows}, drafts={0: drafts})
 
 
-def test_sequences_that_share_a_state_part() -> None:
+def test_sequences_that_share_a_state_diverge() -> None:
     cache = made()
     feed(cache, {0: [1.0, 2.0]})
     cache.copy_prefix(0, 1, 2)
@@ -241,7 +241,7 @@ def test_sequences_that_share_a_state_part() -> None:
     cache.check()
 
 
-def test_a_copy_of_less_than_all_begins_at_a_checkpoint() -> None:
+def test_a_partial_copy_begins_at_a_checkpoint() -> None:
     cache = made()
     feed(cache, {0: [1.0] * 20})
     feed(cache, {0: [2.0]})
@@ -267,7 +267,7 @@ def test_a_new_sequence_begins_with_zeros() -> None:
     cache.check()
 
 
-def test_impossible_removal_is_refused_and_changes_nothing() -> None:
+def test_an_impossible_removal_is_refused_and_changes_nothing() -> None:
     cache = made()
     feed(cache, {0: [1.0, 2.0, 3.0]})
     with pytest.raises(
@@ -282,7 +282,7 @@ def test_impossible_removal_is_refused_and_changes_nothing() -> None:
     assert feed(cache, {0: [4.0]}) == {0: 4.0}
 
 
-def test_a_sequence_goes_on_where_it_ended() -> None:
+def test_a_sequence_continues_where_it_ended() -> None:
     cache = made()
     feed(cache, {0: [1.0, 2.0, 3.0]})
     assert cache.can_resume(0, 3)
@@ -292,7 +292,7 @@ def test_a_sequence_goes_on_where_it_ended() -> None:
     assert feed(cache, {0: [4.0]}) == {0: reference([1, 2, 3, 4])}
 
 
-def test_a_failed_pass_is_taken_back_and_a_pass_may_be_done_again() -> None:
+def test_a_failed_pass_is_undone_and_can_be_repeated() -> None:
     cache = made()
     feed(cache, {0: [1.0, 2.0]})
     feed(cache, {0: [7.0] * 5, 1: [8.0]})
@@ -303,7 +303,7 @@ def test_a_failed_pass_is_taken_back_and_a_pass_may_be_done_again() -> None:
     cache.check()
 
 
-def test_positions_must_continue() -> None:
+def test_positions_must_be_consecutive() -> None:
     cache = made()
     with pytest.raises(ValueError, match="sequence 0 continues at position 0 without gaps, row 0"):
         cache.start_forward(Batch.of([0], [1], [0], []))
@@ -311,7 +311,7 @@ def test_positions_must_continue() -> None:
         cache.start_forward(Batch.of([0, 0], [0, 2], [0, 0], []))
 
 
-def test_slots_do_not_run_out_and_memory_goes_back() -> None:
+def test_slots_do_not_run_out_and_memory_is_returned() -> None:
     cache = made(checkpoints=2)
     for step in range(300):
         feed(cache, {0: [1.0] * 20, 1: [2.0]})

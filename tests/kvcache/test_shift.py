@@ -1,4 +1,4 @@
-"""Shifted keys are those computed directly at the new positions, whatever the rotation.
+"""Shifted keys equal those computed directly at the new positions, whatever the rotation.
 
 A cache has a layer for each kind of rotation, so that one removal shifts all of them.
 """
@@ -15,7 +15,7 @@ from puna.ops import Rope, Yarn
 from tests.kvcache.probe import NUMBERS, OPS, column
 
 HEADS, DIM, COUNT = 2, 64, 40
-#: By layer; None is stored without rotation.
+#: Rotations by layer; None is stored without rotation.
 ROPES: dict[str, Rope | None] = {
     "neighbours": Rope.build(DIM, 10000.0),
     "neighbours, another base": Rope.build(DIM, 1e6),
@@ -34,10 +34,10 @@ ROPES: dict[str, Rope | None] = {
 
 
 def positions() -> np.ndarray:
-    """Time, height and width [COUNT, 3] of text with an image of 2 x 3 in it, at entries 20 to 25."""
+    """Return time, height and width [COUNT, 3] of text with an image of 2 x 3 at entries 20 to 25."""
     found = np.arange(COUNT, dtype=np.int32)[:, None].repeat(3, axis=1)
     found[20:26] = [[20, 20 + row, 20 + column] for row in range(2) for column in range(3)]
-    found[26:] -= 3  # text goes on after the largest of them
+    found[26:] -= 3  # text continues after the largest of them
     return found
 
 
@@ -49,7 +49,7 @@ def rotated(raw: np.ndarray, at: np.ndarray, rope: Rope | None) -> np.ndarray:
 
 
 def shift(layer: int, keys: np.ndarray, offset: int) -> None:
-    """Rotate keys as models do."""
+    """Rotate keys like models."""
     rope = list(ROPES.values())[layer]
     if rope is not None:
         OPS.rope_(keys, np.full(len(keys), offset, np.int32), rope.without_magnitude())
@@ -75,7 +75,7 @@ def keys_of(cache: CausalCache, layer: int) -> np.ndarray:
 
 
 def directly(raw: np.ndarray, layer: int, begin: int, end: int) -> np.ndarray:
-    """The keys of what stays, computed where it has come to stand."""
+    """Return the remaining keys, computed at their new positions."""
     at = np.concatenate([positions()[:begin], positions()[end:] - (end - begin)])
     return rotated(np.concatenate([raw[:begin], raw[end:]]), at, list(ROPES.values())[layer])
 
@@ -90,7 +90,7 @@ def test_shifted_keys_match_their_new_positions(types: str, begin: int, end: int
     raw = raw_keys()
     cache = filled(raw, types)
     cache.remove(0, begin, end)
-    # Stored twice, each time rounded to so many bits.
+    # Stored twice, each time rounded to the type's bits.
     bound = {"f32": 2e-6, "f16": 2 * 2**-11, "bf16": 2 * 2**-8}[types]
     for layer, kind in enumerate(ROPES):
         expected = directly(raw, layer, begin, end)
@@ -99,7 +99,7 @@ def test_shifted_keys_match_their_new_positions(types: str, begin: int, end: int
 
 
 @pytest.mark.parametrize(("types", "steps", "rounding"), [("q8_0", 127, 0.5), ("q4_0", 8, 1.0)])
-def test_quantised_keys_are_shifted_to_their_rounding(types: str, steps: int, rounding: float) -> None:
+def test_quantised_keys_are_shifted_within_their_rounding(types: str, steps: int, rounding: float) -> None:
     raw = raw_keys()
     quantised, halves = filled(raw, types), filled(raw, "f16")
     for cache in (quantised, halves):
@@ -126,7 +126,7 @@ def test_keys_do_not_grow_with_every_shift() -> None:
     assert (before[larger] > 1.2 * np.linalg.norm(raw[10:], axis=-1)).all()
 
 
-def test_the_other_holder_of_shared_keys_keeps_them() -> None:
+def test_a_shift_of_shared_keys_leaves_the_other_sequence_its_keys() -> None:
     raw = raw_keys()
     cache = filled(raw, "f32")
     before = [keys_of(cache, layer) for layer in range(len(ROPES))]
@@ -141,7 +141,7 @@ def test_the_other_holder_of_shared_keys_keeps_them() -> None:
         )
 
 
-def test_b11_and_b12_a_long_sequence_is_shifted_in_pieces_and_nothing_else_is() -> None:
+def test_a_long_sequence_is_shifted_in_pieces_and_only_behind_the_removal() -> None:
     count, sizes = 10_000, []
 
     def noted(layer: int, keys: np.ndarray, offset: int) -> None:

@@ -1,4 +1,4 @@
-"""Memory comes as cells are used and goes when they are not."""
+"""Memory is taken as cells are used and returned when they are not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 
 def resident(*parts: HostStorage) -> int:
-    """Bytes of the parts that are in memory, by the page table, whatever else the process holds."""
+    """Return the resident bytes of the given parts, by the page table, whatever else the process holds."""
     total = 0
     with open("/proc/self/pagemap", "rb") as pagemap:
         for part in parts:
@@ -47,11 +47,11 @@ def fill(cache: CausalCache, sequence: int, count: int) -> None:
 
 
 def long_cache() -> CausalCache:
-    """4 KiB to a cell; 16 GiB if all were used."""
+    """Return a cache with 4 KiB per cell, 16 GiB if all were used."""
     return CausalCache(OPS, [KVShape(8, 128, 128)], sequences=4, context=1 << 20)
 
 
-def test_a_long_context_costs_nothing_until_it_is_used() -> None:
+def test_a_long_context_takes_no_memory_until_used() -> None:
     cache = long_cache()
     assert resident(*stored(cache)) == 0
     assert cache.allocated_bytes == 16 << 30
@@ -62,9 +62,9 @@ def test_a_long_context_costs_nothing_until_it_is_used() -> None:
     cache.close()
 
 
-def test_storage_grows_in_steps_and_stays_where_it_is() -> None:
+def test_storage_grows_in_steps_without_moving() -> None:
     cache = long_cache()
-    fill(cache, 3, 600)  # more rows than there are buffers for makes new buffers
+    fill(cache, 3, 600)  # more rows than the buffers hold, so new ones are made
     addresses, generation = cache.layer(0).keys.stored.ctypes.data, cache.generation
     provided = []
     for _ in range(5):
@@ -79,7 +79,7 @@ def test_storage_grows_in_steps_and_stays_where_it_is() -> None:
     cache.close()
 
 
-def test_memory_goes_back_after_compaction() -> None:
+def test_memory_is_returned_after_compaction() -> None:
     cache = long_cache()
     halves = stored(cache)
     for _ in range(16):
@@ -99,7 +99,7 @@ def test_memory_goes_back_after_compaction() -> None:
 
 
 @pytest.mark.process_memory
-def test_closing_gives_everything_back() -> None:
+def test_closing_returns_all_memory() -> None:
     cache = long_cache()
     for _ in range(8):
         fill(cache, 0, 1024)
@@ -109,7 +109,7 @@ def test_closing_gives_everything_back() -> None:
     assert psutil.Process().memory_info().rss < full - 28 * MIB
 
 
-def test_cells_given_back_are_zero_and_the_rest_is_kept() -> None:
+def test_returned_cells_read_as_zero_and_the_rest_is_kept() -> None:
     storage = KVStorage(OPS, {0: KVShape(1, 8, 8)}, 4096, F16_TYPES)
     keys = storage.layers[0].keys
     storage.provide(4096)
@@ -131,7 +131,7 @@ def test_copying_reads_everything_before_it_writes() -> None:
 @pytest.mark.process_memory
 @pytest.mark.parametrize("steps", [3_000, pytest.param(100_000, marks=pytest.mark.thorough)])
 def test_many_steps_take_no_more_memory_than_few(steps: int) -> None:
-    """Sequences come and go, slide, share, are cut and taken back; nothing is left behind by any of it."""
+    """Sequences come and go, slide, share, are cut and truncated; none of it leaves anything behind."""
     how = {"sequences": 2, "context": 256, "shift": lambda *_: None}
     shape = KVShape(1, 8, 8)
     sliding, causal = SlidingCache(OPS, {0: shape}, window=8, **how), CausalCache(OPS, {0: shape}, **how)

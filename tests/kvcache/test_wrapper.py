@@ -20,7 +20,7 @@ ONE = KVShape(1, 1, 1)
 def two(
     sequences: int = 2, context: int = 16, capacity: int | None = None, shift=add_shift, window: int = 3
 ) -> WrapperCache:
-    """Layers 0 and 1 slide, layer 2 sees everything; `capacity` is that of the last."""
+    """Return a cache whose layers 0 and 1 slide and whose layer 2 is global, with `capacity` cells."""
     how = {"sequences": sequences, "context": context, "types": NUMBERS}
     return WrapperCache(
         SlidingCache(OPS, {0: ONE, 1: ONE}, window=window, shift=add_shift, **how),
@@ -42,13 +42,13 @@ def books(cache: WrapperCache) -> list[list[list[int]]]:
     return [[inner.cells.cells(s).tolist() for s in range(2)] for inner in cache.caches]
 
 
-def test_a_start_that_fails_in_one_cache_leaves_all_unchanged() -> None:
+def test_a_pass_refused_by_one_cache_leaves_all_unchanged() -> None:
     cache = two(capacity=6)
     store(cache, [0] * 5, list(range(5)), [0.0] * 5)
     before = books(cache)
     with pytest.raises(CacheFullError, match="1 free cells of 6, and 2 are needed"):
         store(cache, [0, 1], [5, 0], [5.0, 10.0])
-    assert books(cache) == before  # the sliding one has not even slid
+    assert books(cache) == before  # the sliding cache has not slid either
     assert cache.length(0) == 5
     assert store(cache, [0], [5], [5.0]) == {0: [[0, 0, 5]], 1: [[0, 0, 5]], 2: [[0, 0, 0, 0, 0, 5]]}
 
@@ -88,7 +88,7 @@ def test_a_removal_that_fails_in_one_cache_leaves_all_unchanged() -> None:
     assert books(cache) == [[[], []], [[], []]]
 
 
-def test_layers_lie_in_the_cache_of_their_type() -> None:
+def test_layers_are_in_the_cache_of_their_type() -> None:
     cache = two()
     assert [list(inner.layers) for inner in cache.caches] == [[0, 1], [2]]
     assert list(cache.layers) == [0, 1, 2]
@@ -99,10 +99,12 @@ def test_layers_lie_in_the_cache_of_their_type() -> None:
     assert seen[2][3] == [0, 1, 2, 3]
 
 
-def test_a_layer_reads_another_and_an_unknown_one_is_an_error() -> None:
+def test_a_layer_can_read_anothers_keys_and_an_unknown_layer_is_an_error() -> None:
     cache = two()
     seen = store(cache, [0], [0], [7.0])
-    assert seen_keys(cache.layer(1).view()) == seen[1]  # as layer 5, say, that has no keys of its own
+    assert (
+        seen_keys(cache.layer(1).view()) == seen[1]
+    )  # as read by, say, layer 5, which has no keys of its own
     with pytest.raises(KeyError):
         cache.layer(7)
 
@@ -113,9 +115,9 @@ def test_no_layer_is_in_two_caches() -> None:
         WrapperCache(*(CausalCache(OPS, shapes, sequences=1, context=4) for _ in range(2)))
 
 
-def test_each_layer_is_shifted_as_it_asks() -> None:
+def test_each_layer_is_shifted_by_its_own_rotation() -> None:
     def shift(layer: int, keys: Array, offset: int) -> None:
-        if layer != 2:  # which is stored without rotation
+        if layer != 2:  # layer 2 is stored without rotation
             keys += offset
 
     cache = two(shift=shift)
@@ -132,7 +134,7 @@ def test_a_failed_pass_is_undone_in_all() -> None:
     assert [inner.length(0) for inner in cache.caches] == [1, 1]
 
 
-def test_generations_add_up_and_sizes_too() -> None:
+def test_generations_and_sizes_add_up() -> None:
     cache = two()
     assert cache.generation == sum(inner.generation for inner in cache.caches)
     assert cache.allocated_bytes == sum(inner.allocated_bytes for inner in cache.caches)
@@ -141,7 +143,7 @@ def test_generations_add_up_and_sizes_too() -> None:
     assert cache.allocated_bytes == 0
 
 
-def test_compaction_reaches_all() -> None:
+def test_compaction_reaches_every_cache() -> None:
     cache = two()
     for position in range(3):
         store(cache, [0, 1], [position] * 2, [position, position + 10])
@@ -151,7 +153,7 @@ def test_compaction_reaches_all() -> None:
 
 
 class Encoder:
-    """One cross-attention layer of single numbers; a payload is the list of an image's numbers."""
+    """A cross-attention layer of single numbers; a payload is the list of an image's numbers."""
 
     def __init__(self, sequences: int = 2, longest: int = 12) -> None:
         self.cache = EncoderCache(
@@ -181,13 +183,13 @@ def test_rows_see_the_image_before_them() -> None:
 
 
 def test_rows_see_the_last_image_and_those_directly_before_it() -> None:
-    # As transformers makes Mllama's cross-attention mask.
+    # Like transformers' cross-attention mask for Mllama.
     encoder = Encoder()
     seen = encoder.store([0] * 5, [0, 1, 2, 3, 4], {0: [1.0], 2: [2.0, 3.0], 3: [4.0]})
     assert seen == [[1], [1], [2, 3], [2, 3, 4], [2, 3, 4]]
 
 
-def test_images_go_and_move_with_their_position() -> None:
+def test_images_are_removed_and_moved_with_their_positions() -> None:
     encoder = Encoder()
     encoder.store([0] * 15, list(range(15)), {13: [1.0, 2.0]})
     encoder.cache.remove(0, 14)
@@ -202,7 +204,7 @@ def test_images_go_and_move_with_their_position() -> None:
     assert encoder.cache.cells.free == 24
 
 
-def test_an_image_removed_from_between_others_leaves_theirs() -> None:
+def test_removing_an_image_between_others_keeps_theirs() -> None:
     encoder = Encoder()
     encoder.store([0] * 6, list(range(6)), {0: [1.0], 2: [2.0, 3.0], 4: [4.0]})
     encoder.cache.remove(0, 1, 3)
@@ -244,7 +246,7 @@ def test_images_that_were_not_stored_are_not_shown() -> None:
         cache.layer(4).view()
 
 
-def test_a_failed_pass_takes_its_images_along() -> None:
+def test_a_failed_pass_drops_its_images() -> None:
     encoder = Encoder()
     encoder.store([0], [0], {0: [1.0]})
     encoder.store([0, 0, 1], [1, 2, 0], {0: [2.0], 2: [3.0]})

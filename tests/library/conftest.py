@@ -1,4 +1,4 @@
-"""A model for the tests of the library."""
+"""The model of the library's tests."""
 
 from __future__ import annotations
 

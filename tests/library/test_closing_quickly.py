@@ -1,4 +1,4 @@
-"""Models that are closed before anybody has talked to them."""
+"""Models closed before their first request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 import puna
 
 
-def test_nothing_is_said_of_templates_that_nobody_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+def test_closing_before_the_first_chat_logs_no_warning_about_templates(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             puna.load("demo").close()

@@ -1,4 +1,4 @@
-"""A loaded model in a process that was forked from its own."""
+"""A loaded model in a forked process."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ _TOO_LONG_S = 30  # a hang ends here
     ],
     ids=["generate", "chat", "embed", "save_prompt", "load_prompt"],
 )
-def test_a_forked_process_is_told_that_it_cannot_use_the_model(
+def test_forked_process_cannot_use_the_model_and_is_told_to_use_threads(
     model: puna.Model, use: Callable[[puna.Model, Path], Any], tmp_path: Path
 ) -> None:
     def child() -> str:
         try:
             use(model, tmp_path / "prompt")
         except UnavailableError as error:
-            model.close()  # is the parent's business, and must not wait for its threads
+            model.close()  # the threads are the parent's, and closing must not wait for them
             return str(error)
         return "used"
 
     before = model.generate("hello", num_predict=4, temperature=0).text
-    assert "use threads" in _said_by_fork(child)
+    assert "use threads" in _result_in_fork(child)
     assert model.generate("hello", num_predict=4, temperature=0).text == before
 
 
-def _said_by_fork(child: Callable[[], str]) -> str:
-    """What `child` returns in a forked process; nothing if it hangs."""
+def _result_in_fork(child: Callable[[], str]) -> str:
+    """Run `child` in a forked process and return its result, or nothing if it hangs."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:

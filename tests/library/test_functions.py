@@ -43,7 +43,7 @@ def test_a_function_is_described_by_its_signature_and_docstring() -> None:
     }
 
 
-def test_a_function_without_hints_takes_texts_and_mappings_stay_as_they_are() -> None:
+def test_parameters_without_type_hints_are_strings_and_mappings_are_kept() -> None:
     def say(word):  # type: ignore[no-untyped-def]
         raise NotImplementedError
 

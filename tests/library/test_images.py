@@ -1,4 +1,4 @@
-"""Images in conversations of the library, in every form a caller may have them."""
+"""Images in chats of the library, in every accepted form."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import puna
 from puna.errors import ImageError, RequestError
 from tests.model.models.parity import original
 from tests.tiny.llama import tiny_llama_gguf
-from tests.tiny.vision.models import SEEING
+from tests.tiny.vision.models import VISION_MODELS
 from tests.vision.seeing import file_of, picture
 
 
@@ -20,8 +20,8 @@ def ask(model: puna.Model, *images: object) -> str:
     return model.chat([message], temperature=1, seed=1, num_predict=12).text
 
 
-def test_every_form_of_an_image_is_the_same(tmp_path: Path) -> None:
-    config, image = SEEING["gemma3"](), picture(1)
+def test_every_form_of_an_image_gives_the_same_answer(tmp_path: Path) -> None:
+    config, image = VISION_MODELS["gemma3"](), picture(1)
     layout = config.write(tmp_path, original(config), apart=True)
     path = tmp_path / "image.png"
     path.write_bytes(file_of(image))
@@ -38,7 +38,7 @@ def test_every_form_of_an_image_is_the_same(tmp_path: Path) -> None:
             model.chat([{"role": "user", "content": "x", "images": path.read_bytes()}])
 
 
-def test_a_model_that_cannot_see_says_so(tmp_path: Path) -> None:
+def test_image_for_a_model_without_vision_is_refused(tmp_path: Path) -> None:
     with (
         puna.load(tiny_llama_gguf(tmp_path / "blind.gguf"), num_ctx=64) as model,
         pytest.raises(RequestError, match=r"blind\.gguf cannot see"),

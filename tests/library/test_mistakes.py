@@ -1,4 +1,4 @@
-"""Wrong input is refused with what was wrong."""
+"""Wrong input is refused with an error that names it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tests.waiting import wait_until
 CHAT = [{"role": "user", "content": "hello"}]
 
 
-def test_options_are_those_of_the_server() -> None:
+def test_library_takes_the_options_of_the_server() -> None:
     sampling = set(Options.__struct_fields__) - {
-        # decided when the model is loaded, or without a meaning here
+        # set when the model is loaded, or without meaning here
         "num_ctx", "num_batch", "num_thread", "draft",
         "engine", "num_gpu", "main_gpu", "tensor_split", "use_mmap",
     }  # fmt: skip
@@ -82,7 +82,9 @@ def test_options_are_those_of_the_server() -> None:
         (lambda m: m.detokenize("hello"), "token ids are a list of integers, not str"),
     ],
 )
-def test_mistakes_are_named(model: puna.Model, call: Callable[[puna.Model], object], words: str) -> None:
+def test_mistaken_arguments_are_named(
+    model: puna.Model, call: Callable[[puna.Model], object], words: str
+) -> None:
     with pytest.raises(RequestError, match=words):
         call(model)
     wait_until(lambda: model.engine.active == 0, "an idle engine")
@@ -99,12 +101,12 @@ def test_mistakes_are_named(model: puna.Model, call: Callable[[puna.Model], obje
         ({"kv_cache_type": "q3"}, "'q3' is no"),
     ],
 )
-def test_mistakes_in_loading_are_named(model: puna.Model, settings: dict[str, Any], words: str) -> None:
+def test_mistaken_load_settings_are_named(model: puna.Model, settings: dict[str, Any], words: str) -> None:
     with pytest.raises(OptionError, match=words):
         puna.load(model.engine.loaded.path, **settings)
 
 
-def test_a_model_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_model_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(GGUFError, match=r"nowhere\.gguf"):
         puna.load(tmp_path / "nowhere.gguf")
     monkeypatch.setenv("PUNA_MODELS", str(tmp_path))
@@ -112,7 +114,7 @@ def test_a_model_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.
         puna.load("nobody")
 
 
-def test_a_context_length_that_is_no_number_is_an_error(tmp_path: Path) -> None:
+def test_context_length_must_be_a_number(tmp_path: Path) -> None:
     path = tmp_path / "listed.gguf"
     writer = GGUFWriter(path, "llama")
     writer.add("llama.context_length", [256, 512])
@@ -121,6 +123,6 @@ def test_a_context_length_that_is_no_number_is_an_error(tmp_path: Path) -> None:
         puna.load(path, num_ctx=64)
 
 
-def test_a_model_that_is_not_there_is_compared_with_those_that_are() -> None:
+def test_missing_model_suggests_a_similar_name() -> None:
     with pytest.raises(ModelNotFoundError, match=r"model 'dmeo' not found \(did you mean \"demo\"\?\)"):
         puna.load("dmeo")

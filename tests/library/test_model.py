@@ -44,7 +44,7 @@ def test_a_completion_says_everything_about_itself(model: puna.Model) -> None:
     assert done.prompt_seconds > 0
 
 
-def test_guessing_changes_no_answer(model: puna.Model) -> None:
+def test_speculation_does_not_change_the_answer(model: puna.Model) -> None:
     options = {"temperature": 0, "num_predict": 120}
     plain = model.generate("hello world", **options)
     assert plain.drafted_tokens == plain.accepted_tokens == 0
@@ -56,7 +56,7 @@ def test_guessing_changes_no_answer(model: puna.Model) -> None:
         model.generate("hello world", speculate="draft")
 
 
-def test_a_text_is_scored(model: puna.Model) -> None:
+def test_scores_are_the_log_probabilities_of_generation(model: puna.Model) -> None:
     text = "hello world once upon a time"
     greedy = model.generate(text, temperature=0, num_predict=4, logprobs=0)
     tokens = [*model.tokenizer.encode(text), *greedy.tokens]
@@ -74,7 +74,7 @@ def test_many_prompts_come_back_in_order(model: puna.Model) -> None:
     assert [done.text for done in together] == alone
 
 
-def test_samples_are_what_single_requests_with_the_next_seeds_give(model: puna.Model) -> None:
+def test_samples_are_those_of_single_requests_with_consecutive_seeds(model: puna.Model) -> None:
     settings = {"temperature": 1.3, "num_predict": 8, "logprobs": 1}
     prompts = ["once upon a time", "hello"]
     found = model.generate_many(prompts, samples=3, seed=11, **settings)
@@ -85,23 +85,23 @@ def test_samples_are_what_single_requests_with_the_next_seeds_give(model: puna.M
     assert [len(done.logprobs) for done in found] == [len(done.tokens) for done in found]
 
 
-def test_what_is_remembered_can_be_declined(model: puna.Model) -> None:
+def test_prompt_cache_can_be_declined(model: puna.Model) -> None:
     prompt = "a prompt that nobody else has " * 3
     length = model.generate(prompt, temperature=0, num_predict=1, cache_prompt=False).prompt_tokens
     first, second, declined = (
         model.generate(prompt, temperature=0, num_predict=1, cache_prompt=wanted).cached_tokens
         for wanted in (True, True, False)
     )
-    assert first < 5  # a begin token, say
+    assert first < 5  # such as a begin token
     assert (second, declined) == (length - 1, 0)
 
 
-def test_an_interactive_request_takes_the_place_of_a_batch_one(model: puna.Model) -> None:
+def test_interactive_request_preempts_a_batch_request(model: puna.Model) -> None:
     async def scenario() -> None:
         endless = [
             asyncio.create_task(model.agenerate("hello", temperature=0, priority="batch")) for _ in range(4)
         ]
-        while model.engine.running < 4:  # all places are taken
+        while model.engine.running < 4:  # all slots are taken
             await asyncio.sleep(0.001)
         done = await model.agenerate("hello world", temperature=0, num_predict=2)
         assert len(done.tokens) == 2
@@ -128,7 +128,7 @@ def test_threads_share_one_engine(model: puna.Model) -> None:
     assert found == [expected] * 6
 
 
-def test_chat_uses_the_models_own_template(model: puna.Model) -> None:
+def test_chat_uses_the_template_of_the_model(model: puna.Model) -> None:
     messages = [{"role": "user", "content": "hello"}]
     assert model.render(messages) == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
     assert model.chat(messages, temperature=0, num_predict=5).prompt_tokens > 5
@@ -153,7 +153,7 @@ def test_texts_become_vectors(model: puna.Model) -> None:
     assert len(model.embed([])) == 0
 
 
-def test_what_cannot_be_embedded_says_why(model: puna.Model) -> None:
+def test_inputs_that_cannot_be_embedded_are_refused_with_the_reason(model: puna.Model) -> None:
     with pytest.raises(ContextLengthError, match="exceeds the context length: 3000 tokens"):
         model.embed([[1] * 3000], truncate=False)
     with pytest.raises(RequestError, match="outside the vocabulary"):
@@ -161,13 +161,13 @@ def test_what_cannot_be_embedded_says_why(model: puna.Model) -> None:
     assert model.embed([1] * 3000).shape == (128,)
 
 
-def test_log_probabilities(model: puna.Model) -> None:
+def test_every_token_has_the_requested_log_probabilities(model: puna.Model) -> None:
     done = model.generate("hello", temperature=0, num_predict=3, logprobs=2)
     assert len(done.logprobs) == len(done.tokens)
     assert all(len(entry.top) == 2 for entry in done.logprobs)
 
 
-def test_a_saved_prompt_need_not_be_evaluated_again(model: puna.Model, tmp_path: Path) -> None:
+def test_saved_prompt_is_loaded_without_evaluating_it_again(model: puna.Model, tmp_path: Path) -> None:
     prompt = "once upon a time there was a story that began like this " * 6
     path = tmp_path / "prompt.safetensors"
     model.save_prompt(prompt, path)
@@ -175,11 +175,11 @@ def test_a_saved_prompt_need_not_be_evaluated_again(model: puna.Model, tmp_path:
     with puna.load(model.engine.loaded.path, num_ctx=1024, parallel=2) as other:
         tokens = other.load_prompt(path)
         assert tokens == model.tokenizer.encode(prompt)
-        assert other.load_prompt(path) == tokens  # knowing it already is no mistake
+        assert other.load_prompt(path) == tokens  # loading it twice is no error
         done = other.generate([*tokens, *model.tokenizer.encode("hello", add_special=False)], **GREEDY)
         assert done.cached_tokens == len(tokens)
         assert done.tokens == whole.tokens
-        other.save_prompt(tokens, path)  # also what was loaded can be saved
+        other.save_prompt(tokens, path)  # a loaded prompt can be saved again
         assert other.load_prompt(path) == tokens
 
 
@@ -207,20 +207,20 @@ def test_a_saved_prompt_that_does_not_fit_is_refused(model: puna.Model, tmp_path
         model.save_prompt([1] * 2049, path)
 
 
-def test_dir_shows_what_there_is() -> None:
+def test_dir_lists_the_public_names() -> None:
     shown = set(dir(puna))
     assert {"load", "Model", "Completion", "Stream", "AsyncStream", "PunaError"} <= shown
     assert all(getattr(puna, name) is not None for name in shown)
 
 
-def test_a_model_says_what_it_is(model: puna.Model, tmp_path: Path) -> None:
+def test_repr_describes_the_model(model: puna.Model, tmp_path: Path) -> None:
     assert re.fullmatch(r"<puna.Model 'tiny.gguf': llama, \d+ MB, num_ctx 2048, parallel 4>", repr(model))
     with puna.load(model.engine.loaded.path, num_ctx=256, parallel=1) as other:
         pass
     assert repr(other).endswith("parallel 1, closed>")
 
 
-def test_tokens_there_and_back(model: puna.Model) -> None:
+def test_tokenize_and_detokenize_are_inverse(model: puna.Model) -> None:
     tokens = model.tokenize("hello world")
     assert tokens == model.tokenizer.encode("hello world")
     assert model.detokenize(model.tokenize("hello world", add_special=False)) == "hello world"
@@ -238,7 +238,7 @@ class Answer(BaseModel):
     "format",
     [Answer, Answer.model_json_schema(), puna.Format.json_schema(json.dumps(Answer.model_json_schema()))],
 )
-def test_answers_come_in_a_format(model: puna.Model, format: Any) -> None:
+def test_answers_follow_the_requested_format(model: puna.Model, format: Any) -> None:
     hot = {"temperature": 1.5, "top_k": 0, "num_predict": 150, "seed": 1}
     said = model.chat([{"role": "user", "content": "hello"}], format=format, **hot)
     Answer.model_validate_json(said.text)
@@ -246,7 +246,7 @@ def test_answers_come_in_a_format(model: puna.Model, format: Any) -> None:
     assert asyncio.run(model.agenerate("hello", format=puna.Format.choice(["a", "b"]), seed=1)).text in "ab"
 
 
-def test_a_format_that_cannot_be_used_says_why(model: puna.Model) -> None:
+def test_unusable_format_is_refused_with_the_reason(model: puna.Model) -> None:
     with pytest.raises(PunaError, match='keyword "not" at #'):
         model.generate("hello", format={"not": {}})
     with pytest.raises(PunaError, match="invalid format: 'xml'"):
@@ -255,8 +255,8 @@ def test_a_format_that_cannot_be_used_says_why(model: puna.Model) -> None:
         asyncio.run(model.agenerate("hello", format={"not": {}}))
 
 
-def test_an_awaited_answer_can_be_given_up_while_its_format_is_compiled(model: puna.Model) -> None:
-    """Nothing of it goes on in the engine."""
+def test_awaited_answer_can_be_cancelled_while_its_format_compiles(model: puna.Model) -> None:
+    """No work for it remains in the engine."""
 
     async def give_up() -> None:
         waiting = asyncio.create_task(

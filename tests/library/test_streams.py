@@ -1,4 +1,4 @@
-"""Answers as they are generated, with and without asyncio."""
+"""Streamed answers, with and without asyncio."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_streaming_gives_the_same_text_piece_by_piece(model: puna.Model) -> None
     assert [token for piece in pieces for token in piece.tokens] == whole.tokens
 
 
-def test_asyncio(model: puna.Model) -> None:
+def test_awaited_answers_and_vectors_are_those_of_the_blocking_calls(model: puna.Model) -> None:
     async def scenario() -> None:
         expected = model.generate("hello", temperature=0, num_predict=10)
         both = await asyncio.gather(
@@ -39,7 +39,7 @@ def test_asyncio(model: puna.Model) -> None:
     asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
 
 
-def test_a_loop_that_closes_during_a_generation_does_no_harm(model: puna.Model) -> None:
+def test_event_loop_may_close_during_a_generation(model: puna.Model) -> None:
     loop = asyncio.new_event_loop()
     stream = model.agenerate("hello", temperature=0, num_predict=40, stream=True)
     loop.run_until_complete(anext(stream))
@@ -53,10 +53,10 @@ def test_leaving_a_stream_early_stops_the_generation(model: puna.Model) -> None:
     next(stream)
     assert model.engine.active == 1
     stream.close()
-    engine_empties(model)
+    wait_for_idle_engine(model)
 
 
-def test_a_stream_has_its_text_and_its_statistics(model: puna.Model) -> None:
+def test_stream_keeps_its_text_and_statistics(model: puna.Model) -> None:
     whole = model.chat(CHAT, **GREEDY)
     stream = model.chat(CHAT, stream=True, **GREEDY)
     with pytest.raises(RequestError, match="come with its end"):
@@ -69,42 +69,42 @@ def test_a_stream_has_its_text_and_its_statistics(model: puna.Model) -> None:
     assert stream.stats.reason == whole.reason == "length"
     assert stream.stats.generated_tokens == whole.generated_tokens == 8
     assert stream.stats.prompt_tokens == whole.prompt_tokens
-    assert list(stream) == []  # it is over
+    assert list(stream) == []  # the stream is over
     assert stream.completion().tokens == whole.tokens
 
 
-def engine_empties(model: puna.Model) -> None:
-    """Wait until nothing runs: only what is cancelled goes, for these answers never end by themselves."""
-    wait_until(lambda: not model.engine.active, "the end of work that nothing wants")
+def wait_for_idle_engine(model: puna.Model) -> None:
+    """Wait until nothing runs; these answers never end by themselves, so only cancellation ends them."""
+    wait_until(lambda: not model.engine.active, "the end of abandoned work")
 
 
-def test_work_that_nothing_wants_stops(model: puna.Model) -> None:
-    for begin in (0, 2):  # also before anything of it was looked at
+def test_abandoned_streams_stop_their_generation(model: puna.Model) -> None:
+    for begin in (0, 2):  # 0: before the first chunk is read
         stream = model.generate("hello", temperature=0, num_predict=-2, stream=True)
         for _ in range(begin):
             next(stream)
         stream.close()
         assert list(stream) == []
-        engine_empties(model)
+        wait_for_idle_engine(model)
         dropped = model.chat(CHAT, temperature=0, num_predict=-2, stream=True)
         for _ in range(begin):
             next(dropped)
         del dropped
-        engine_empties(model)
+        wait_for_idle_engine(model)
     with model.generate("hello", temperature=0, num_predict=-2, stream=True) as stream:
         next(stream)
-    engine_empties(model)
+    wait_for_idle_engine(model)
     with pytest.raises(RequestError, match="come with its end"):
         stream.completion()
 
 
-def test_prompts_beside_one_that_is_refused_stop(model: puna.Model) -> None:
+def test_other_prompts_stop_when_one_is_refused(model: puna.Model) -> None:
     with pytest.raises(RequestError, match="outside the vocabulary"):
         model.generate_many(["hello", "world", [10**6]], temperature=0, num_predict=-2)
-    engine_empties(model)
+    wait_for_idle_engine(model)
 
 
-def test_asyncio_streams(model: puna.Model) -> None:
+def test_async_streams_give_the_same_text_and_stop_when_abandoned(model: puna.Model) -> None:
     expected = model.chat(CHAT, **GREEDY)
 
     async def scenario() -> None:
@@ -112,9 +112,8 @@ def test_asyncio_streams(model: puna.Model) -> None:
         pieces = [chunk.text async for chunk in stream]
         assert "".join(pieces) == stream.text == expected.text
         assert stream.stats.generated_tokens == expected.generated_tokens
-        awaited = await model.agenerate(
-            "hello", temperature=0, stream=True, num_predict=3
-        )  # as other clients want it
+        # Streams of other libraries are awaited.
+        awaited = await model.agenerate("hello", temperature=0, stream=True, num_predict=3)
         assert [chunk async for chunk in awaited]
         async with model.agenerate("hello", stream=True, temperature=0, num_predict=-2) as endless:
             await anext(endless)
@@ -127,4 +126,4 @@ def test_asyncio_streams(model: puna.Model) -> None:
         await anext(dropped)
 
     asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
-    engine_empties(model)
+    wait_for_idle_engine(model)

@@ -1,4 +1,4 @@
-"""Runs the tests of models on both backends."""
+"""Fixtures that run the tests of models on both backends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.processors import NOT_BUILT
 
 @pytest.fixture(scope="module", params=["reference", "cpu"])
 def ops(request: pytest.FixtureRequest) -> Backend:
-    """Each backend in turn."""
+    """Return each backend in turn."""
     if request.param == "cpu":
         pytest.importorskip("puna._native", reason=NOT_BUILT)
     return backend_named(request.param)
@@ -21,8 +21,8 @@ def ops(request: pytest.FixtureRequest) -> Backend:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave split prompts and answers on the slow reference backend to `make test-thorough`.
 
-    Caches decide how a prompt is cut, the same way for both backends, and answers follow from what is
-    computed for prompts.
+    Caches decide how a prompt is cut, in the same way on both backends, and answers follow from the results
+    for prompts.
     """
     for item in items:
         params = (

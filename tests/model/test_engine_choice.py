@@ -53,7 +53,7 @@ def unknown(path: Path, architecture: str) -> Path:
     return path
 
 
-def test_puna_runs_what_it_can_unless_llama_cpp_is_wanted(installed: bool, llama_file: Path) -> None:
+def test_puna_runs_what_it_supports_unless_llama_cpp_is_chosen(installed: bool, llama_file: Path) -> None:
     assert chosen(llama_file) == chosen(llama_file, "puna") == "puna"
     if installed:
         assert chosen(llama_file, "llamacpp") == "llamacpp"
@@ -62,7 +62,7 @@ def test_puna_runs_what_it_can_unless_llama_cpp_is_wanted(installed: bool, llama
             chosen(llama_file, "llamacpp")
 
 
-def test_llama_cpp_runs_the_rest_and_without_it_the_error_names_it(installed: bool, neox_file: Path) -> None:
+def test_llama_cpp_runs_the_rest_and_the_error_names_it_if_missing(installed: bool, neox_file: Path) -> None:
     if installed:
         assert chosen(neox_file) == "llamacpp"
     else:
@@ -90,7 +90,7 @@ def test_a_file_that_is_not_a_model_is_refused_by_either_engine(installed: bool,
         chosen(tmp_path / "vision.gguf")
 
 
-# --- what it takes, on the processor: without llama.cpp nothing can be said about GPUs ---------------------
+# --- memory on the processor: without llama.cpp nothing can be said about GPUs -----------------------------
 
 
 def forecast(path: Path, types: str = "f16") -> MemoryForecast:
@@ -99,7 +99,7 @@ def forecast(path: Path, types: str = "f16") -> MemoryForecast:
 
 
 @pytest.mark.parametrize(("types", "bytes_per_value"), [("f16", 2), ("f32", 4)])
-def test_memory_is_estimated_by_the_sizes_in_the_file(
+def test_memory_is_estimated_from_the_sizes_in_the_file(
     monkeypatch: pytest.MonkeyPatch, neox_file: Path, types: str, bytes_per_value: int
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())

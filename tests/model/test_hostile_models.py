@@ -134,7 +134,9 @@ def test_a_size_is_compared_with_the_tensors(
 @pytest.mark.parametrize(
     ("layers", "words"), [(40_000, "there are no tensors of layer 2"), (900_000_000, "at most 65536 layers")]
 )
-def test_a_tensor_of_a_late_layer_makes_no_layers_before_it(layers: int, words: str, tmp_path: Path) -> None:
+def test_a_tensor_of_a_late_layer_does_not_create_the_layers_before_it(
+    layers: int, words: str, tmp_path: Path
+) -> None:
     model = invented("llama")
     model.keys["llama.block_count"] = layers
     model.tensors[f"blk.{layers - 1}.attn_norm.weight"] = model.tensors["blk.0.attn_norm.weight"]
@@ -167,11 +169,11 @@ def test_arrays_of_the_tokenizer_are_compared_with_each_other(
     assert complaint in refusal(tmp_path, model)
 
 
-def test_merges_that_make_longer_tokens_than_there_are_are_dropped(tmp_path: Path) -> None:
+def test_merges_into_unknown_tokens_are_dropped(tmp_path: Path) -> None:
     model = invented("llama")
     model.keys["tokenizer.ggml.tokens"] = [chr(0x100 + i) for i in range(287)]
     tokenizer = load_model(saved(tmp_path, model)).tokenizer
-    assert tokenizer.encode("ab", add_special=False) == []  # there are no tokens for these
+    assert tokenizer.encode("ab", add_special=False) == []  # the vocabulary has no tokens for these
 
 
 def test_the_name_of_an_unknown_pre_tokenizer_is_cut_in_the_log(

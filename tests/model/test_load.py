@@ -44,7 +44,7 @@ def tiny_file(tmp_path: Path) -> Path:
     return tiny_llama_gguf(tmp_path / "tiny.gguf", TinyLlama(layers=1))
 
 
-def test_progress_only_grows_and_reaches_its_end(tiny_file: Path) -> None:
+def test_progress_only_grows_and_reaches_the_end(tiny_file: Path) -> None:
     heard: list[tuple[int, int]] = []
     loaded = load_model(tiny_file, progress=lambda done, total: heard.append((done, total)))
     assert loaded.trained_context == 256
@@ -62,7 +62,7 @@ def test_an_unknown_architecture_is_named_and_the_supported_ones_listed(tmp_path
     assert "llama" in supported()
 
 
-def test_a_missing_file_and_a_file_of_another_kind(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_file_of_another_kind_are_named(tmp_path: Path) -> None:
     with pytest.raises(GGUFError, match=r"absent\.gguf"):
         load_model(tmp_path / "absent.gguf")
     other = tmp_path / "story.txt"
@@ -71,7 +71,7 @@ def test_a_missing_file_and_a_file_of_another_kind(tmp_path: Path) -> None:
         load_model(other)
 
 
-def test_a_file_cut_short_is_an_error_of_the_file(tiny_file: Path) -> None:
+def test_a_truncated_file_is_an_error_that_names_it(tiny_file: Path) -> None:
     data = tiny_file.read_bytes()
     tiny_file.write_bytes(data[: len(data) - 5000])
     with pytest.raises(GGUFError, match=r"tiny\.gguf"):
@@ -121,7 +121,7 @@ def test_bad_metadata_is_named(tiny_file: Path, tmp_path: Path, changes: dict[st
         load_model(path)
 
 
-def test_too_little_memory_says_how_much_is_needed_and_how_much_there_is(
+def test_the_error_for_too_little_memory_states_needed_and_available(
     tiny_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loading, "available_memory", lambda: 3 * 2**29)
@@ -153,7 +153,7 @@ def test_a_draft_model_is_counted_before_anything_is_loaded(
     assert both.draft.path == both.path == tiny_file
 
 
-def test_a_draft_model_that_cannot_be_loaded_is_found_out_first(tiny_file: Path, tmp_path: Path) -> None:
+def test_a_draft_model_that_cannot_be_loaded_is_refused_first(tiny_file: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.gguf").write_bytes(b"GGUF" + bytes(100))
     steps: list[int] = []
     with pytest.raises(GGUFError, match=r"bad\.gguf"):

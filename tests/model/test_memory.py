@@ -1,4 +1,4 @@
-"""Memory forecasts of models against what they really take."""
+"""Memory forecasts of models against what they take in use."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def held_weights(module: Any) -> Iterator[Weight]:
                 yield each.weight
 
 
-def test_weights_are_counted_as_the_kernels_hold_them(model_file: Path) -> None:
+def test_weights_are_counted_as_kernels_hold_them(model_file: Path) -> None:
     held = {id(weight): weight for weight in held_weights(load_model(model_file).model)}
     matrices = sum(w.nbytes if w.packed is None else w.packed.nbytes for w in held.values())
     with open_gguf(model_file) as file:
@@ -85,14 +85,14 @@ def test_weights_are_counted_as_the_kernels_hold_them(model_file: Path) -> None:
     assert table_of(model_file).weights == pytest.approx(matrices + vectors, rel=0.01)
 
 
-def test_caches_are_counted_as_they_are_made(model_file: Path) -> None:
+def test_caches_are_counted_as_created(model_file: Path) -> None:
     loaded = load_model(model_file)
     cache = loaded.make_cache(sequences=2, context=128)
     whole = loaded.make_cache(sequences=2, context=128, types=KVTypes.parse("f32"))
     expected = sum(cache.layer_bytes(sequences=2, capacity=256, batch=64).values())
     table = table_of(model_file, context=128)
     assert table.cache == expected <= cache.allocated_bytes
-    if "gemma" not in model_file.name and "llama4" not in model_file.name:  # which forget
+    if "gemma" not in model_file.name and "llama4" not in model_file.name:  # those forget
         assert table.cache == cache.allocated_bytes
     assert (
         table.cache < table_of(model_file, KVTypes.parse("f32"), context=128).cache <= whole.allocated_bytes
@@ -102,8 +102,8 @@ def test_caches_are_counted_as_they_are_made(model_file: Path) -> None:
     assert all(part.weights > 0 for part in layers)
 
 
-def test_a_window_takes_no_more_for_a_longer_context(tmp_path: Path) -> None:
-    """One batch is added in all, not one per sequence."""
+def test_a_windows_memory_does_not_grow_with_the_context(tmp_path: Path) -> None:
+    """One batch is added in total, not one per sequence."""
     config = TinyGemma3(window=16, layers=4, pattern=[True, True, False, True], context=8192)
     path = tiny_gemma3_gguf(tmp_path / "gemma3.gguf", config)
     cell = 2 * config.kv_heads * config.head_dim * 2
@@ -113,8 +113,8 @@ def test_a_window_takes_no_more_for_a_longer_context(tmp_path: Path) -> None:
     assert long.cache - short.cache == 4 * (8192 - 1024) * cell
 
 
-def test_the_context_counts_as_far_as_the_model_was_trained(model_file: Path) -> None:
-    """A longer context is cut to that."""
+def test_the_context_counts_up_to_the_trained_length(model_file: Path) -> None:
+    """A longer context is cut to the trained one."""
     with open_gguf(model_file) as file:
         trained = file.get("context_length")
     most = table_of(model_file, context=trained)
@@ -146,12 +146,12 @@ def test_the_suggested_context_fits(tmp_path: Path) -> None:
         forecast.check(wanted, MIB)
 
 
-def test_the_largest_number_that_fits() -> None:
+def test_the_largest_fitting_number_is_found() -> None:
     assert [largest(lambda n: n <= 7, most) for most in (0, 5, 7, 100)] == [0, 5, 7, 7]
     assert largest(lambda n: False, 10) == 0
 
 
-#: Loads a model, has it read long prompts and answer, and says what that took.
+#: Loads a model, has it read long prompts and answer, and prints the memory taken.
 RUN = """
 import json, sys
 from puna.engine.engine import Engine
@@ -181,7 +181,7 @@ print(json.dumps([len(ended), 1024 * peak - before, engine.cache.provided_bytes,
 @pytest.mark.process_memory
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("name", ["demo", "middle"])
-def test_a_process_takes_the_memory_that_was_forecast(name: str, tmp_path: Path) -> None:
+def test_a_process_takes_the_forecast_memory(name: str, tmp_path: Path) -> None:
     path, context = demo.path(), 1024
     if name == "middle":
         config = TinyLlama(hidden=512, feed_forward=1536, layers=4, heads=8, kv_heads=8, context=1024)

@@ -61,7 +61,7 @@ class NarrowLayer(TinyDecoder):
         return model
 
     def change(self, found: Contents, model: Any) -> None:
-        """Remove what is multiplied by the zeros."""
+        """Remove the weights that are multiplied by zeros."""
         rows = {"attn_q": 32, "attn_k": 16, "attn_v": 16, "ffn_gate": 40, "ffn_up": 40}
         columns = {"attn_output": 32, "ffn_down": 40}
         for name, array in found.tensors.items():
@@ -70,7 +70,7 @@ class NarrowLayer(TinyDecoder):
                 found.tensors[name] = array[: rows.get(part)][..., : columns.get(part)]
 
 
-def test_layers_may_differ_in_their_sizes(tmp_path: Path, ops: Backend) -> None:
+def test_layers_may_differ_in_size(tmp_path: Path, ops: Backend) -> None:
     arrays = {
         "attention.head_count": [4, 2], "attention.head_count_kv": [2, 1], "feed_forward_length": [96, 40],
         "attention.key_length": 16, "attention.value_length": 16,
@@ -143,7 +143,7 @@ def test_invalid_metadata_is_named_with_its_value(
     assert str(tmp_path / "some.gguf") in str(caught.value)
 
 
-def test_experts_are_where_the_file_says(tmp_path: Path) -> None:
+def test_the_file_states_which_layers_have_experts(tmp_path: Path) -> None:
     keys = {
         "expert_count": 8, "expert_used_count": 2, "expert_feed_forward_length": 24, "expert_gating_func": 2,
         "expert_weights_norm": False, "expert_weights_scale": 2.5, "leading_dense_block_count": 1,
@@ -182,7 +182,7 @@ def test_the_files_settings_override_the_architectures(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_windows_are_where_the_file_says(
+def test_the_file_states_which_layers_have_windows(
     tmp_path: Path, metadata: dict[str, Any], windowed: list[bool]
 ) -> None:
     with open_gguf(written(tmp_path / "some.gguf", metadata)) as file:
@@ -195,7 +195,7 @@ def test_an_unknown_gating_is_refused_as_unsupported(tmp_path: Path) -> None:
         options_of(tmp_path, GROUPED | {"expert_gating_func": 9})
 
 
-def test_experts_may_be_in_groups(tmp_path: Path) -> None:
+def test_experts_may_be_grouped(tmp_path: Path) -> None:
     assert options_of(tmp_path, GROUPED).layers[0].routing == Routing(2, groups=2, used_groups=1)
     one = GROUPED | {"expert_group_count": 1, "expert_group_used_count": 1}
     assert options_of(tmp_path, one).layers[0].routing == Routing(2)
@@ -213,12 +213,12 @@ def test_the_softmax_over_the_chosen_experts_is_normalised(tmp_path: Path) -> No
     [({}, 24), ({"expert_shared_count": 2}, 48), ({"expert_shared_feed_forward_length": 40}, 40)],
     ids=str,
 )
-def test_the_shared_expert_may_be_of_another_size(tmp_path: Path, keys: dict[str, Any], size: int) -> None:
+def test_the_shared_expert_may_have_another_size(tmp_path: Path, keys: dict[str, Any], size: int) -> None:
     experts = {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 24}
     assert options_of(tmp_path, experts | keys).layers[0].shared_feed_forward_size == size
 
 
-def test_scales(tmp_path: Path) -> None:
+def test_scales_are_read_and_default_to_the_architectures(tmp_path: Path) -> None:
     found = options_of(tmp_path, {"residual_scale": 0.25, "logit_scale": 8.0, "embedding_scale": 12.0})
     assert {layer.residual_scale for layer in found.layers} == {0.25}
     assert (found.logit_scale, found.embedding_scale) == (8.0, 12.0)

@@ -1,6 +1,6 @@
-"""Watches the model processes of tests: Python imports it at the start of each (see tests/conftest.py).
+"""Watch the model processes of tests: Python imports this module when each starts (see tests/conftest.py).
 
-It holds them up for `tests.held`, and notes answers that no seed decides.
+It holds processes up for `tests.held` and notes draws that no seed decides.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Programs that tests build stay under build/: another run builds only what has changed since."""
+"""Builds of the programs that tests run, kept under build/, so that a run rebuilds only what changed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: Debian's packages with the programs that are needed.
+#: Debian packages that provide the programs.
 _PACKAGES = {
     "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu", "qemu-aarch64": "qemu-user", "c++": "g++",
     "nm": "binutils", "cmake": "cmake", "ninja": "ninja-build",
@@ -23,7 +23,7 @@ _PACKAGES = {
 
 
 def need(*names: str) -> str:
-    """Path of the first of these programs that is installed; skips if none is."""
+    """Return the path of the first of these programs that is installed; skip the test if none is."""
     for name in names:
         if path := shutil.which(name):
             return path
@@ -31,7 +31,7 @@ def need(*names: str) -> str:
 
 
 def succeed(*command: str | Path) -> str:
-    """Output of a command that must succeed; flags meant for this machine's own compiler do not reach it."""
+    """Run a command that must succeed, without the environment's compiler flags; return its output."""
     plain = {name: value for name, value in os.environ.items() if not name.endswith("FLAGS")}
     done = subprocess.run(command, env=plain, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
@@ -39,7 +39,7 @@ def succeed(*command: str | Path) -> str:
 
 
 def build_kernel_tests(folder: Path, *settings: str) -> Path:
-    """The program that tests the kernels without Python, built in `folder` with these settings of CMake's."""
+    """Build the program that tests the kernels without Python, in `folder` with these CMake settings."""
     cmake = need("cmake")
     generator = "Ninja" if Path(need("ninja", "make")).stem == "ninja" else "Unix Makefiles"
     if not any((folder / rules).exists() for rules in ("build.ninja", "Makefile")):
@@ -50,7 +50,7 @@ def build_kernel_tests(folder: Path, *settings: str) -> Path:
 
 @contextmanager
 def build_folder(name: str, compiler: str, *settings: str) -> Iterator[Path]:
-    """The folder of a program, for this compiler and these settings alone, to one process at a time."""
+    """Lock and yield the build folder of a program, separate for each compiler and settings."""
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
     key = "\n".join([str(ROOT), compiler, version, *settings])
     folder = ROOT / "build" / "native" / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
@@ -61,7 +61,7 @@ def build_folder(name: str, compiler: str, *settings: str) -> Iterator[Path]:
 
 
 def is_newer(program: Path, sources: list[Path]) -> bool:
-    """Whether the program exists and was made after the last change of each source."""
+    """Whether the program exists and is newer than every source."""
     if not program.exists():
         return False
     made = os.stat(program).st_mtime_ns
@@ -69,7 +69,7 @@ def is_newer(program: Path, sources: list[Path]) -> bool:
 
 
 def link_error(compiler: str, *flags: str, folder: Path) -> str:
-    """What the compiler says when it cannot link a program with these flags; nothing when it can."""
+    """Return the compiler's error if it cannot link a program with these flags, or an empty string."""
     program = folder / "nothing"
     if program.exists():
         return ""

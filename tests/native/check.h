@@ -1,4 +1,4 @@
-// What the tests of the kernels share: counting checks, and reproducible random numbers.
+// Shared by the kernel tests: counted checks and reproducible random numbers.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace puna::test {
 
-// Counts a check; one that fails is printed (the first few are) and makes the program fail.
+// Count a check. A failure makes the program fail; the first few are printed.
 void check(bool good, const std::string& what);
 
 // The same numbers on every machine (splitmix64).
@@ -37,7 +37,7 @@ private:
     uint64_t state_;
 };
 
-// Each tests the kernels of the CPU level in use.
+// Each function tests the kernels of the CPU level in use.
 void test_matrices();
 void test_attention();
 void test_rows();

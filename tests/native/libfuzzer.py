@@ -1,8 +1,8 @@
-"""Builds and runs the fuzzer of the C++ that reads the blocks of a file, with libFuzzer and sanitizers.
+"""Build and run the fuzzer of the C++ code that reads a file's blocks, with libFuzzer and sanitizers.
 
     make fuzz-native MINUTES=30        # needs clang and its runtime (Debian: clang, libclang-rt-dev)
 
-Without them the Python fuzzer does the same, less quickly, on the build of `make test-sanitize`.
+Without them the Python fuzzer does the same, more slowly, on the build of `make test-sanitize`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SOURCES = [
 
 
 def program() -> Path | str:
-    """The fuzzer, built if anything has changed; or why it cannot be."""
+    """Return the path of the fuzzer, rebuilt if anything changed, or the reason it cannot be built."""
     compiler = shutil.which("clang++")
     if compiler is None:
         return "there is no clang++"
@@ -51,7 +51,9 @@ def program() -> Path | str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Give the C++ that reads a file's blocks any bytes.")
+    parser = argparse.ArgumentParser(
+        description="Feed random bytes to the C++ code that reads a file's blocks."
+    )
     parser.add_argument("--minutes", type=float, default=5.0)
     given = parser.parse_args()
     fuzzer = program()

@@ -1,5 +1,5 @@
-// Tests the kernels of every level this processor runs, or with the argument `best` of the best one, against plain
-// double-precision arithmetic: no Python, so that it can be built for another processor and run in an emulator. Prints
+// Test the kernels against plain double-precision arithmetic, at every level this processor runs or, with the argument
+// `best`, at the best one. There is no Python, so it can be built for another processor and run in an emulator. Prints
 // a line per level; fails if a check fails.
 #include <cstdio>
 

@@ -1,12 +1,12 @@
-"""Runs the tests of the C++ extension on a build with AddressSanitizer and UndefinedBehaviorSanitizer.
+"""Run the tests of the C++ extension on a build with AddressSanitizer and UndefinedBehaviorSanitizer.
 
     make test-sanitize                                   # needs gcc or clang, nothing else
     python tests/native/sanitize.py tests/ops -k linear  # some of them
 
 The extension is installed with the package into build/sanitize/site, and the sanitizers' runtimes are loaded
-before the interpreter, which is not built with them. Leaks are not looked for: the interpreter and torch
-keep what they allocate until the process ends, and thousands of those would hide one of ours. Memory that a
-kernel takes is held in containers whose destructors give it back.
+before the interpreter, which is not built with them. Leak detection is off: the interpreter and torch keep
+thousands of allocations until the process ends, which would hide one of ours. Kernels hold their memory in
+containers whose destructors free it.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "sanitize"
 SITE = BUILD / "site"
-#: Tests under which the extension computes; those that start processes of their own are left out.
+#: Test folders that run the extension's code, without those that start processes of their own.
 TESTS = ["tests/ops", "tests/nn", "tests/kvcache", "tests/sample", "tests/model", "tests/engine"]
 
 
 def install() -> None:
-    """Builds the package with sanitizers; incremental, because CMake's folder is kept."""
+    """Build the package with sanitizers; incremental, because CMake's folder is kept."""
     command = [
         sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target", SITE, ROOT,
         "--config-settings", f"build-dir={BUILD / 'cmake'}",
         "--config-settings", "cmake.build-type=None",
-        "--config-settings", "cmake.define.CMAKE_CXX_FLAGS=-O1",  # more takes minutes longer to compile
+        "--config-settings", "cmake.define.CMAKE_CXX_FLAGS=-O1",  # more takes minutes longer
         "--config-settings", "cmake.define.PUNA_SANITIZE=address,undefined",
     ]  # fmt: skip
     if importlib.util.find_spec("scikit_build_core") and importlib.util.find_spec("nanobind"):
@@ -41,7 +41,7 @@ def install() -> None:
 
 
 def runtimes() -> str:
-    """What must be loaded before everything else. libstdc++ too: its `throw` is wrapped."""
+    """Return the libraries to load before everything else; libstdc++ too, whose `throw` is wrapped."""
     compiler = os.environ.get("CXX", "c++")
     found = []
     for library in ("libasan.so", "libubsan.so", "libstdc++.so"):
@@ -54,8 +54,8 @@ def runtimes() -> str:
 
 
 def environment() -> dict[str, str]:
-    # The base interpreter executes no .pth files of these folders, so an editable installation, whose finder
-    # would come before all folders, does not get in.
+    # The base interpreter runs no .pth files from these folders, so the finder of an editable installation,
+    # which would take precedence over every folder, stays out.
     folders = [SITE, ROOT, *(path for path in sys.path if path)]
     return {
         **os.environ,
@@ -63,7 +63,7 @@ def environment() -> dict[str, str]:
         "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:detect_stack_use_after_return=1:strict_init_order=1",
         "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
         "PYTHONPATH": os.pathsep.join(str(folder) for folder in folders),
-        "PYTHONMALLOC": "malloc",  # so that overruns of Python's own buffers are seen
+        "PYTHONMALLOC": "malloc",  # so that overruns of Python's own buffers are found
     }
 
 
@@ -84,7 +84,7 @@ def main() -> int:
         return subprocess.run([interpreter, *given], env=variables, cwd=ROOT, check=False).returncode
     tests = given if any((ROOT / test.split("::")[0]).exists() for test in given) else [*given, *TESTS]
     options = ["-p", "no:cacheprovider", "-m", "not process_memory"]
-    options.append("--capture=sys")  # a report goes to standard error, and the process does not outlive it
+    options.append("--capture=sys")  # a report goes to standard error and ends the process
     return subprocess.run(
         [interpreter, "-m", "pytest", *options, *tests],
         env=variables, cwd=ROOT, check=False,

@@ -1,4 +1,4 @@
-// Attention against the definition in double precision, over scattered cells.
+// Attention over scattered cells, against its definition in double precision.
 #include <algorithm>
 #include <cstring>
 
@@ -22,7 +22,7 @@ struct Case {
 struct Problem {
     std::vector<float> q, sinks;
     std::vector<uint8_t> stored_keys, stored_values;
-    std::vector<float> keys, values;   // what they hold: [capacity, kv_heads, dim]
+    std::vector<float> keys, values;   // decoded: [capacity, kv_heads, dim]
     std::vector<int32_t> cells, starts, counts;
     AttentionCall call;
 
@@ -73,7 +73,7 @@ struct Problem {
     }
 
 private:
-    // A cache that holds `numbers`, which become what it holds.
+    // Store `numbers` in a cache and replace them by the values it decodes to.
     static std::vector<uint8_t> store(KVType type, std::vector<float>& numbers) {
         const auto count = static_cast<int64_t>(numbers.size());
         std::vector<uint8_t> bytes(static_cast<size_t>(kv_bytes(type, count)));
@@ -83,8 +83,9 @@ private:
     }
 };
 
-// One row and head as defined, and the error float32 explains: a score of `dim` products is off by so many roundings
-// of their magnitudes, a share by twice that, relatively, and by the roundings of the sums.
+// Check one row and head against the definition, within the error that float32 explains: a score of `dim` products is
+// off by up to `dim` roundings of their magnitudes, a share by twice that relative to itself, plus the roundings of
+// the sums.
 void check_head(const Problem& problem, int row, int head, const float* out, const std::string& name) {
     const AttentionCall& call = problem.call;
     const int kv_head = head / call.group(), count = call.counts[row];
@@ -147,7 +148,7 @@ void test_case(const Case& of, const std::string& name, uint64_t seed) {
 
 void test_attention() {
     const std::vector<int> apart = {3, 900, 0, 40}, lengths = {1, 37, 1100, 0};
-    std::vector<int> prompt_starts, prompt_counts;   // rows of a prompt: prefixes of one list
+    std::vector<int> prompt_starts, prompt_counts;   // rows of a prompt see prefixes of one list
     for (int row = 0; row < 21; row++) {
         prompt_starts.push_back(11);
         prompt_counts.push_back(60 + row);

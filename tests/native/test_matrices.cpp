@@ -1,10 +1,10 @@
-// Every file type: products of random blocks against double-precision products of their decoded values.
+// Products of random blocks of every file type, against double-precision products of their decoded values.
 //
 // The bound is not fitted: an activation is rounded by at most half a step, the step being the largest magnitude of
 // its block (256 or 32 columns) over 127, so a product is off by at most half a step times the sum of |w| over the
 // block, plus the float32 rounding of the sums; where 16-bit floats are multiplied as integers, both sides are rounded,
-// in blocks of 128. Far less is usual: rounding errors are independent and mostly cancel,
-// which a bias or a lost term would not, so the mean square of the errors is held against what is to be expected.
+// in blocks of 128. The usual error is far smaller: rounding errors are independent and mostly cancel, which a bias or
+// a lost term would not, so the mean square of the errors is compared with its expected value.
 #include <algorithm>
 #include <cstring>
 
@@ -19,7 +19,7 @@ namespace {
 struct Kind {
     const char* name;
     FileType type;
-    std::vector<int> factors;   // where the float16 factors of a block are
+    std::vector<int> factors;   // byte offsets of a block's float16 factors
 };
 
 const std::vector<Kind>& kinds() {
@@ -42,7 +42,7 @@ bool plain_numbers(FileType type) { return block_type(type)->elements == 1; }
 enum class Bits { random, extreme };
 
 // A matrix's bytes as in a file: plain numbers in (-2, 2), or blocks with factors near 0.01 whose other bits are
-// random, or all the same along a row, so that the largest numbers of either sign meet.
+// random, or identical along a row, so that the largest numbers of either sign coincide.
 std::vector<uint8_t> bytes_of(const Kind& kind, Bits bits, int64_t rows, int64_t columns, Random& random) {
     constexpr uint8_t patterns[] = {0x00, 0xff, 0x80, 0x7f, 0x88, 0x77};
     const BlockType& of = *block_type(kind.type);
@@ -60,7 +60,7 @@ std::vector<uint8_t> bytes_of(const Kind& kind, Bits bits, int64_t rows, int64_t
         } else if (kind.type == FileType::mxfp4) {
             block[0] = static_cast<uint8_t>(115 + random.below(15));
         }
-        if (kind.type == FileType::iq1_m) {   // its factor, as below, is in the upper halves of four bytes
+        if (kind.type == FileType::iq1_m) {   // its float16 factor is spread over the upper halves of four bytes
             block[55] = static_cast<uint8_t>(0x20 | (block[55] & 0x8f));
             block[53] &= 0x3f;
         }
@@ -75,7 +75,7 @@ struct Matrix {
     std::vector<uint8_t> bytes;
     PackedMatrix packed;
     std::vector<float> values;   // [rows, columns]
-    std::vector<float> terms;    // how large the terms are that a value is the sum of
+    std::vector<float> terms;    // magnitude of the terms that a value is the sum of
 
     Matrix(const Kind& kind, Bits bits, int64_t rows, int64_t columns, Random& random)
         : bytes(bytes_of(kind, bits, rows, columns, random)),
@@ -95,7 +95,7 @@ struct Matrix {
             }
             const size_t elements = static_cast<size_t>(of.elements), at = i % elements;
             if (at == 0) of.decode(bytes.data() + i / elements * static_cast<size_t>(of.bytes), block);
-            // Numbers may be stored with something added that makes them positive.
+            // Numbers may be stored with an offset that makes them positive.
             const float excess = static_cast<float>(format_of(packed.layout()).excess);
             terms[i] = std::fabs(block.scale[at / 16]) * (std::fabs(float(block.q[at])) + excess) +
                        std::fabs(block.offset[at / 16]);
@@ -113,7 +113,7 @@ bool same_bits(const float* a, const float* b, int64_t count) {
     return std::memcmp(a, b, static_cast<size_t>(count) * sizeof(float)) == 0;
 }
 
-// How far the products of 16-bit floats as integers may be off.
+// Error bound of products of 16-bit floats computed as integers.
 double word_bound(const float* x, const float* w, int64_t columns) {
     double bound = 0;
     for (int64_t begin = 0; begin < columns; begin += WordBlock::columns) {
@@ -126,7 +126,7 @@ double word_bound(const float* x, const float* w, int64_t columns) {
             }
         }
         for (int i = 0; i < 2; i++) steps[i] = std::max(most[i] / largest_word, std::sqrt(squares[i]) / largest_word_norm);
-        steps[1] *= 2;   // that of weights is a power of two
+        steps[1] *= 2;   // the weights' step is a power of two
         bound += steps[0] / 2 * sums[1] + steps[1] / 2 * sums[0] + steps[0] * steps[1] / 4 * double(end - begin);
     }
     return bound;
@@ -202,7 +202,7 @@ void check_not_finite(const Matrix& matrix, std::vector<float> x, const std::vec
     }
 }
 
-// Sums that come as near to overflowing as they can.
+// Sums as close to overflow as possible.
 void test_extremes(const Kind& kind) {
     constexpr int64_t rows = 6, columns = 512, tokens = 4;
     Random random(static_cast<uint64_t>(kind.type));
@@ -219,7 +219,7 @@ void test_extremes(const Kind& kind) {
 void test_kind(const Kind& kind) {
     const bool plain = plain_numbers(kind.type);
     const int step = plain ? 1 : block_type(kind.type)->elements;
-    // Odd rows, several groups of rows, a part of a chunk of 256 columns where the type has one.
+    // An odd number of rows, several groups of rows, and a partial chunk of 256 columns where the type allows one.
     const int64_t shapes[][2] = {{1, step}, {13, plain ? 300 : step == 32 ? 544 : 768}, {67, 512}};
     constexpr int most = 33;
     for (const auto& [rows, columns] : shapes) {
@@ -234,7 +234,7 @@ void test_kind(const Kind& kind) {
         const std::vector<float> together = multiply(matrix.packed, x.data(), most);
         check_values(matrix, x.data(), most, together.data(), name);
         for (const int tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 31}) {
-            const int first = most - tokens;   // not always the same place in a tile
+            const int first = most - tokens;   // vary the place in a tile
             const std::vector<float> alone = multiply(matrix.packed, x.data() + first * columns, tokens);
             check(same_bits(alone.data(), together.data() + first * rows, tokens * rows),
                   name + ": another result with " + std::to_string(tokens) + " tokens");

@@ -1,4 +1,4 @@
-// Short convolutions and linear attention against sums in double, and cut into calls.
+// Short convolutions and linear attention, whole and cut into calls, against sums in double precision.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -12,7 +12,7 @@ namespace {
 
 std::string of_width(const char* what, int64_t width) { return what + (" of width " + std::to_string(width)); }
 
-// Two sequences, of `rows` rows and of one; then the first again in two calls, which must give the same bits.
+// Two sequences, of `rows` rows and of one; then the first again, in two calls that must give the same bits.
 void test_short_conv(int64_t taps, int64_t width) {
     Random random(static_cast<uint64_t>(taps * 100 + width));
     const int64_t kept = taps - 1, rows = 9, all = rows + 1, cut = 4;
@@ -66,7 +66,7 @@ void test_short_conv(int64_t taps, int64_t width) {
     check(same, of_width("short_conv in two calls", width));
 }
 
-// One sequence of two heads that share their keys, by the delta rule, or with a removal; then again in two calls.
+// One sequence of two heads that share their keys, by the delta rule or with a removal; then again in two calls.
 void test_linear_attention(int64_t keys, int64_t width, bool of_keys, bool removes) {
     Random random(static_cast<uint64_t>(keys * 1000 + width));
     const int64_t rows = 7, heads = 2, cut = 3, size = heads * keys * width;

@@ -66,7 +66,7 @@ void test_layer_norm(int64_t width, bool biased) {
 
 void test_rope(int64_t pairs, bool neox, int64_t axis_count) {
     Random random(static_cast<uint64_t>(pairs));
-    const int64_t heads = 3, dim = 2 * pairs + 5;   // what lies beyond the pairs stays
+    const int64_t heads = 3, dim = 2 * pairs + 5;   // numbers beyond the pairs are left alone
     const std::vector<int32_t> positions = {0, 1, 77, 131071, -5, 12, 900, 3, 100000, 0, 64, 8};
     const int64_t rows = static_cast<int64_t>(positions.size()) / axis_count;
     std::vector<int32_t> axes;
@@ -103,7 +103,7 @@ void test_rope(int64_t pairs, bool neox, int64_t axis_count) {
 void test_gates(int64_t count) {
     Random random(static_cast<uint64_t>(count));
     std::vector<float> gate = random.normals(count), up = random.normals(count), y(static_cast<size_t>(count));
-    for (float& each : gate) each *= static_cast<float>(std::exp(6 * random.uniform() - 2));   // also beyond e^88
+    for (float& each : gate) each *= static_cast<float>(std::exp(6 * random.uniform() - 2));   // some beyond e^88
     swiglu(gate.data(), up.data(), count, y.data());
     bool near = true;
     for (size_t i = 0; i < gate.size(); i++) {
@@ -163,7 +163,7 @@ void test_temper(int64_t width, int64_t first) {
     check(near, of_width("temper", width));
 }
 
-// Nearest, ties to even, as a distance to the neighbours.
+// Rounding is to the nearest, ties to even: compare the distances to both neighbours.
 bool rounds_to(float value, uint16_t half) {
     if (std::isnan(value)) return (half & 0x7fff) > 0x7c00;
     if (std::signbit(value) != bool(half >> 15)) return false;
@@ -175,7 +175,7 @@ bool rounds_to(float value, uint16_t half) {
     const double error = std::fabs(number(bits) - magnitude);
     const double lower = bits > 0 ? std::fabs(number(bits - 1) - magnitude) : INFINITY;
     const double upper = bits < 0x7c00 ? std::fabs(number(bits + 1) - magnitude) : INFINITY;
-    if (bits == 0x7c00) return lower >= error;   // also what is far larger
+    if (bits == 0x7c00) return lower >= error;   // infinity also stands for far larger numbers
     return bits % 2 == 0 ? error <= lower && error <= upper : error < lower && error < upper;
 }
 
@@ -203,7 +203,7 @@ void test_storing() {
             const float value = from[static_cast<size_t>(row * width + i)];
             near = near && rounds_to(value, halves[at]);
             same = same && (floats[at] == value || std::isnan(value));
-            // Seven bits below the leading one, or of the smallest normal number.
+            // Seven bits below the leading one, or below that of the smallest normal number.
             const double error = std::fabs(bfloat_to_float(bfloats[at]) - value);
             const double half_step = std::max(std::fabs(value), 0x1p-126f) * 0x1p-8;
             near = near && (!std::isfinite(value) || error <= half_step);
@@ -215,7 +215,7 @@ void test_storing() {
     check(kept, "storing rows touched another cell");
 }
 
-// A code is off by half a step; the scale, a half, by 2^-11 of itself, and Q4_0's codes end at 7 where 8 may be due.
+// A code is off by half a step, the float16 scale by 2^-11 of itself, and Q4_0's codes end at 7 where 8 may be needed.
 void test_quantised_storing(KVType type, int largest_code, double clipped) {
     Random random(2);
     constexpr int64_t rows = 5, width = 96;

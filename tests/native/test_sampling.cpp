@@ -45,7 +45,7 @@ void test_collect(int64_t count, int64_t room) {
     check(found == expected, "collect of " + std::to_string(count) + " logits");
 }
 
-// Logits of which some are -infinity and some exactly 1 away from 0.25.
+// Logits, some of them -infinity and some exactly 1 away from 0.25.
 std::vector<float> gapped(int64_t count) {
     Random random(static_cast<uint64_t>(count));
     std::vector<float> logits = random.normals(count);

@@ -1,4 +1,4 @@
-"""Layouts of a layer's experts in files, and errors for damaged ones."""
+"""Layouts of a layer's experts in files, and errors for damaged files."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def values(linear: ExpertLinear) -> Tensor:
     return torch.stack([torch.from_numpy(linear.weights.values(expert)) for expert in range(SHAPE[0])])
 
 
-def test_one_tensor_of_all_experts_with_or_without_biases() -> None:
+def test_one_tensor_may_hold_all_experts_with_or_without_biases() -> None:
     stack, bias = torch.randn(SHAPE), torch.randn(SHAPE[:2])
     plain = loaded("blk.0.ffn_up_exps", blk__0__ffn_up_exps__weight=stack)
     assert torch.equal(values(plain), stack)
@@ -62,7 +62,7 @@ def test_one_tensor_of_all_experts_with_or_without_biases() -> None:
     assert torch.equal(biased.bias, bias)
 
 
-def test_gate_and_up_in_one_tensor() -> None:
+def test_one_tensor_may_hold_gate_and_up() -> None:
     gate, up = torch.randn(SHAPE), torch.randn(SHAPE)
     gate_bias, up_bias = torch.randn(SHAPE[:2]), torch.randn(SHAPE[:2])
     joined = {
@@ -76,7 +76,7 @@ def test_gate_and_up_in_one_tensor() -> None:
     assert torch.equal(second.bias, up_bias)
 
 
-def test_one_tensor_per_expert() -> None:
+def test_each_expert_may_have_its_own_tensor() -> None:
     stack = torch.randn(SHAPE)
     single = {f"blk__0__ffn_down__{i}__weight": stack[i] for i in range(4)}
     assert torch.equal(values(loaded("blk.0.ffn_down_exps", **single)), stack)
@@ -88,14 +88,14 @@ def test_a_missing_expert_is_reported() -> None:
         loaded("blk.0.ffn_down_exps", **single)
 
 
-def test_a_file_without_experts_gives_none() -> None:
+def test_a_file_without_experts_loads_none() -> None:
     assert loaded("blk.0.ffn_down_exps", blk__0__ffn_down__weight=torch.randn(6, 8)) is None
 
 
 @pytest.mark.parametrize("kind", [GGMLType.F32, GGMLType.Q8_0, GGMLType.Q4_0], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("ops", [default_backend(), backend_named("reference")], ids=lambda ops: ops.name)
 def test_experts_without_gates_square_positive_values(kind: GGMLType, ops: Backend) -> None:
-    """Check small and large values with all types of weights."""
+    """Check small and large values with plain and quantised weights."""
     random = np.random.default_rng(5)
     weights = []
     for shape in ((2, 64, 32), (2, 32, 64)):

@@ -1,4 +1,4 @@
-"""Layouts of the expansions of latents in files."""
+"""Layouts of the matrices that expand latents, in files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class OneMatrix:
         (GGMLType.Q8_0, GGMLType.F16), (GGMLType.Q4_0, GGMLType.F16),
     ],
 )  # fmt: skip
-def test_one_tensor_of_keys_and_values_is_two_halves(kind: GGMLType, kept: GGMLType) -> None:
+def test_one_tensor_of_keys_and_values_is_split_in_two(kind: GGMLType, kept: GGMLType) -> None:
     source, ops = OneMatrix(kind), OneMatrix.ops
     halves = torch.from_numpy(source.weight.values()).reshape(HEADS, KEY + VALUE, LATENT).double()
     parts = KeysAndValues.from_source(source, "kv", (HEADS, KEY, VALUE, LATENT), None)

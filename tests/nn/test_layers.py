@@ -96,7 +96,7 @@ def _same_numbers() -> None:
 
 @pytest.mark.parametrize("kind", [GGMLType.F32, GGMLType.Q8_0])
 @pytest.mark.parametrize("biased", [False, True], ids=["plain", "biased"])
-def test_linears_stacked_in_one_tensor(kind: GGMLType, biased: bool) -> None:
+def test_linears_stacked_in_one_tensor_are_split(kind: GGMLType, biased: bool) -> None:
     joined, bias, x = torch.randn(12, 64), torch.randn(12), torch.randn(5, 64)
     tensors = {"a__weight": joined} | ({"a__bias": bias} if biased else {})
     linear = StackedLinear.from_source(Tensors(kind, **tensors), "a", (3, 4, 5, 64), None)
@@ -109,7 +109,7 @@ def test_linears_stacked_in_one_tensor(kind: GGMLType, biased: bool) -> None:
 
 @pytest.mark.parametrize("kind", [GGMLType.F32, GGMLType.Q8_0])
 @pytest.mark.parametrize("biased", [False, True], ids=["plain", "biased"])
-def test_linears_whose_rows_alternate_in_one_tensor(kind: GGMLType, biased: bool) -> None:
+def test_linears_with_alternating_rows_in_one_tensor_are_split(kind: GGMLType, biased: bool) -> None:
     joined, bias, x = torch.randn(4 * 5, 64), torch.randn(4 * 5), torch.randn(5, 64)
     tensors = {"a__weight": joined} | ({"a__bias": bias} if biased else {})
     linear = InterleavedLinear.from_source(Tensors(kind, **tensors), "a", (4, 3, 2, 64), None)
@@ -122,7 +122,7 @@ def test_linears_whose_rows_alternate_in_one_tensor(kind: GGMLType, biased: bool
 
 
 @pytest.mark.parametrize("biased", [False, True], ids=["plain", "biased"])
-def test_layer_norm(biased: bool) -> None:
+def test_layer_norm_follows_its_formula(biased: bool) -> None:
     weights, bias, x = torch.randn(16), torch.randn(16), torch.randn(3, 16)
     tensors = {"n__weight": weights} | ({"n__bias": bias} if biased else {})
     norm = LayerNorm.from_source(Tensors(**tensors), "n", (16,), Options())
@@ -333,7 +333,7 @@ def test_a_layer_may_attend_to_the_keys_of_another() -> None:
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
-def test_the_cache_is_built_of_what_layers_remember() -> None:
+def test_the_cache_is_built_from_what_layers_declare() -> None:
     shapes = [KVShape(KV_HEADS, DIM, DIM)] * 8
     state = State((("conv", (2, 4)),))
     remembered = [Window(4), Everything(), state, Window(4), ChunkedKeys(8), Nothing(), KeysOf(1), Window(6)]

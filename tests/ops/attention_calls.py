@@ -1,4 +1,4 @@
-"""Random calls of attention, and what torch's own attention makes of them in float64."""
+"""Random attention calls, and their results by torch's own attention in float64."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.ops.torch_ops import TorchOps, kv_pack, kv_shape, kv_unpack
 #: (query heads, key/value heads)
 HEADS = [(8, 2), (3, 3), (9, 3), (20, 1)]
 
-#: (of keys, of values)
+#: (key dim, value dim)
 Types = tuple[GGMLType, GGMLType]
 TYPES: list[Types] = [(kind, kind) for kind in KV_TYPES] + [
     (GGMLType.Q8_0, GGMLType.Q4_0), (GGMLType.F16, GGMLType.Q8_0), (GGMLType.Q4_0, GGMLType.BF16),
@@ -25,7 +25,7 @@ FLOATS: list[Types] = [(kind, kind) for kind in (GGMLType.F16, GGMLType.BF16, GG
 
 
 def name(value: object) -> str:
-    """Of a test's parameter: block types by their names."""
+    """Return the id of a test's parameter; block types go by their names."""
     return (
         "-".join(kind.name for kind in value)
         if isinstance(value, tuple) and isinstance(value[0], GGMLType)
@@ -35,7 +35,7 @@ def name(value: object) -> str:
 
 @dataclass
 class Call:
-    """A batch over a cache whose cells lie in no particular order."""
+    """A batch over a cache whose cells are in random order."""
 
     q: Tensor
     keys: Tensor
@@ -81,7 +81,7 @@ class Call:
         )
 
     def seen(self, row: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Query, keys and values of one row in float64, as [1, heads, n, dim]."""
+        """Return query, keys and values of one row in float64, as [1, heads, n, dim]."""
         start, count = int(self.starts[row]), int(self.counts[row])
         cells = self.cells[start : start + count].long()
         query = self.q[row].double()[None, :, None]
@@ -100,7 +100,7 @@ def exact(
     bias: Tensor | None = None,
     places: Tensor | None = None,
 ) -> Tensor:
-    """Torch's attention in float64, row by row; sinks as one more cell that holds nothing."""
+    """Run torch's attention in float64, row by row; a sink is one more cell with a value of zero."""
     heads, group = call.q.shape[1], call.q.shape[1] // call.keys.shape[1]
     result = torch.zeros(len(call.q), heads, kv_shape(call.values)[2], dtype=torch.float64)
     for row in range(len(call.q)):
@@ -125,7 +125,7 @@ def exact(
 
 
 def _by_distance(call: Call, row: int, bias: Tensor | None, places: Tensor | None) -> Tensor | float:
-    """What is added to the scores of a row: [1, heads, 1, cells]."""
+    """Return the bias added to the scores of a row: [1, heads, 1, cells]."""
     if bias is None:
         return 0.0
     start, count = int(call.starts[row]), int(call.counts[row])
@@ -141,18 +141,18 @@ def close(got: Tensor, expected: Tensor) -> None:
 
 
 def window(count: int, size: int, start: int = 0, before: int = 0) -> list[tuple[int, int]]:
-    """Rows of one sequence that see at most `size` cells, the last being their own."""
+    """Return rows of one sequence that each see at most `size` cells, their own being the last."""
     ends = range(before + 1, before + count + 1)
     return [(start + max(0, end - size), min(end, size)) for end in ends]
 
 
 def chunked(count: int, size: int, before: int = 0) -> list[tuple[int, int]]:
-    """Rows of one sequence that see what lies before them in their chunk of `size`."""
+    """Return rows of one sequence that each see their own chunk of `size`, up to themselves."""
     return [(position // size * size, position % size + 1) for position in range(before, before + count)]
 
 
 def prompt(count: int, start: int = 0, before: int = 0) -> list[tuple[int, int]]:
-    """Rows of one sequence: each sees the ones before it and itself."""
+    """Return rows of one sequence that each see themselves and all rows before."""
     return [(start, before + i + 1) for i in range(count)]
 
 

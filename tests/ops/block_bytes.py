@@ -1,4 +1,4 @@
-"""Matrices of random bytes in every block type: extreme numbers and scales occur, not only likely ones."""
+"""Matrices of random bytes in every block type, so that extreme numbers and scales occur."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from puna.gguf import GGMLType
 
 try:
     from puna import _native
-except ImportError:  # not built: tests of kernels are skipped
+except ImportError:  # not built: the tests of kernels are skipped
     _native = None  # type: ignore[assignment]
 
-# Where the float16 factors of a block are.
+# Byte offsets of a block's float16 factors.
 _FACTORS: dict[str, tuple[int, ...]] = {
     "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,),
     "Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,),
@@ -28,7 +28,7 @@ ALL_TYPES = FLOAT_TYPES + BLOCK_TYPES
 
 
 def multiplied_as_integers(kind: GGMLType) -> bool:
-    """Whether the present kernels make integers of matrices of 16-bit floats, and of what they meet."""
+    """Whether the kernels in use multiply matrices of this 16-bit float type as integers."""
     half = kind in (GGMLType.F16, GGMLType.BF16)
     return half and _native.kernel_set("linear", _native.cpu_level(), int(kind)) in ("avx2", "avx512")
 
@@ -36,7 +36,7 @@ def multiplied_as_integers(kind: GGMLType) -> bool:
 def random_bytes(
     kind: GGMLType, rows: int, columns: int, rng: np.random.Generator, factor: float = 0.01
 ) -> NDArray[np.uint8]:
-    """The bytes of a matrix [rows, columns] whose factors are about `factor`, of either sign."""
+    """Return the bytes of a matrix [rows, columns] whose factors are about `factor`, of either sign."""
     if kind in FLOAT_TYPES:
         values = rng.standard_normal((rows, columns)).astype(np.float32)
         return gguf.quants.quantize(values, gguf.GGMLQuantizationType(int(kind))).reshape(-1).view(np.uint8)
@@ -48,7 +48,7 @@ def random_bytes(
 
     for offset in _FACTORS[kind.name]:
         blocks[:, offset : offset + 2] = factors()
-    if kind is GGMLType.IQ1_M:  # in the upper halves of four bytes
+    if kind is GGMLType.IQ1_M:  # its factor is spread over the upper halves of four bytes
         halves = factors()
         nibbles = np.stack([halves & 15, halves >> 4], axis=2).reshape(-1, 4)
         blocks[:, 49::2] = blocks[:, 49::2] & 15 | nibbles << 4
@@ -58,7 +58,7 @@ def random_bytes(
 
 
 def reference_values(data: NDArray[np.uint8], kind: GGMLType, rows: int) -> NDArray[np.float32]:
-    """What the `gguf` package makes of these bytes: float32 [rows, columns]."""
+    """Decode these bytes with the `gguf` package: float32 [rows, columns]."""
     stored = data.reshape(rows, -1)
     if kind is GGMLType.F32:
         return stored.view(np.float32)

@@ -1,4 +1,4 @@
-"""Every backend this machine can run, each machine code once."""
+"""Fixtures that run a test on every backend this machine has, each machine code once."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tests.processors import level, levels
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Gives `ops` and `kernels` what differs in the operations that the module is about.
+    """Parametrise `ops` and `kernels` with the kernel sets that differ in the operations a module is about.
 
-    Which these are says `pytest.mark.kernels_of`; without it, those whose kernels differ with the vectors.
-    All but the best of the kernels are `slow`.
+    `pytest.mark.kernels_of` names the operations; the default is those whose kernels differ with the
+    vectors. All but the best kernels are `slow`.
     """
     mark = metafunc.definition.get_closest_marker("kernels_of")
     operations = mark.args if mark else ("attention", "rms_norm", "rope", "store_rows")
@@ -30,7 +30,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def ops(request: pytest.FixtureRequest) -> Iterator[TorchOps]:
-    """Each backend in turn, that of the kernels with each set of them."""
+    """Return each backend in turn, the one with kernels once for each kernel set."""
     kernels = request.param.partition("-")[2]
     if not kernels:
         yield REFERENCE
@@ -41,6 +41,6 @@ def ops(request: pytest.FixtureRequest) -> Iterator[TorchOps]:
 
 @pytest.fixture
 def kernels(request: pytest.FixtureRequest) -> Iterator[TorchOps]:
-    """The backend of the kernels with each set of them in turn."""
+    """Return the backend with kernels, once for each kernel set."""
     with level(request.param.partition("-")[2]):
         yield cpu()

@@ -1,7 +1,7 @@
-"""A backend whose arrays cannot be read but through it, as those of another device cannot.
+"""A backend whose arrays can be read only through it, like those of another device.
 
-It computes with the reference. What is not in `puna.ops.Array` is refused by its arrays; indices that were
-not uploaded are not seen; packed weights are no longer the file's bytes.
+It computes with the reference. Its arrays refuse everything that is not in `puna.ops.Array`, operations do
+not see indices that were not uploaded, and packed weights are no longer the file's bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _reference = backend_named("reference")
 
 
 class OddArray:
-    """Values out of reach."""
+    """An array whose values are out of reach."""
 
     __array_ufunc__ = None  # numpy must not try
     __hash__ = None  # type: ignore[assignment]
@@ -52,14 +52,14 @@ class OddArray:
         return OddArray(self.__values.reshape(*shape))
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
-        raise TypeError("the values of an array are only to be had from its backend")
+        raise TypeError("only the backend of an array can read its values")
 
     __array__ = __iter__ = __bool__ = __int__ = __float__ = __index__ = __contains__ = __setitem__ = _refuse
     __eq__ = __ne__ = __lt__ = __gt__ = __le__ = __ge__ = _refuse  # type: ignore[assignment]
 
 
 def _within(value: Any) -> Any:
-    """What an array holds; what is no array as it is."""
+    """Return the values of an array; return anything else as it is."""
     return value._OddArray__values if isinstance(value, OddArray) else value
 
 
@@ -69,7 +69,7 @@ def _operand(value: Any) -> Any:
 
 
 class OddIndexBuffer:
-    """Indices on the host, and the copy that operations see, which is nonsense at first."""
+    """Indices on the host, and the copy that operations see, which is invalid at first."""
 
     mirrored = True
 
@@ -83,7 +83,7 @@ class OddIndexBuffer:
 
 
 class OddStorage(Storage):
-    """Rows that only its own methods reach."""
+    """Storage whose rows only its own methods reach."""
 
     def __init__(self, kind: GGMLType, rows: int, row_shape: tuple[int, ...]) -> None:
         super().__init__(kind, rows, row_shape)
@@ -118,7 +118,7 @@ class OddStorage(Storage):
 
 
 def _given(value: Any) -> Any:
-    """An argument as the reference takes it."""
+    """Return an argument in the form the reference takes."""
     match value:
         case OddArray():
             return _within(value)

@@ -1,4 +1,4 @@
-"""The rows of sequences that go on from states, as recurrent operations take them."""
+"""Index lists of sequences that continue from states, as recurrent operations take them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def state_rows(lengths: Sequence[int], places: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """starts, sources and targets of sequences of `lengths`; `places` are slots read, then slots written."""
+    """Return starts, sources and targets of sequences of `lengths`; `places` are slots read, then written."""
     starts: list[int] = []
     sources: list[int] = []
     targets: list[int] = []

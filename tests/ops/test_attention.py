@@ -37,7 +37,7 @@ DIMS = [
 
 @pytest.fixture(autouse=True)
 def _one_torch_thread() -> Iterator[None]:
-    """The exact results are small sums: torch's threads would only wait for each other."""
+    """Give torch one thread: the exact results are small sums, and threads would only wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -46,20 +46,22 @@ def _one_torch_thread() -> Iterator[None]:
 
 @pytest.mark.parametrize("types", FLOATS, ids=name)
 @pytest.mark.parametrize("dims", DIMS, ids=str)
-def test_every_head_dimension(ops: TorchOps, dims: tuple[int, int], types: Types) -> None:
+def test_every_head_dimension_matches_torch(ops: TorchOps, dims: tuple[int, int], types: Types) -> None:
     call = Call.random([*prompt(19), (19, 64), (83, 65), (0, 130)], dims=dims, types=types)
     close(call.run(ops), exact(call, 0.2))
 
 
 @pytest.mark.parametrize("types", TYPES, ids=name)
 @pytest.mark.parametrize("heads", HEADS, ids=str)
-def test_every_way_to_share_keys(ops: TorchOps, heads: tuple[int, int], types: Types) -> None:
+def test_every_sharing_of_keys_between_heads_matches_torch(
+    ops: TorchOps, heads: tuple[int, int], types: Types
+) -> None:
     call = Call.random([*prompt(21, before=55), (76, 3), (79, 1)], heads, (32, 64), types)
     close(call.run(ops), exact(call, 0.2))
 
 
-#: Root mean square error of one normal number: a step, evenly distributed, which is the largest of 32
-#: (2.6) over the codes to one side, or the last bit of a mantissa.
+#: Root mean square error of storing one normal number, uniform over a step: the largest of 32 numbers (2.6)
+#: divided by the codes to one side, or the last bit of a mantissa.
 ROUNDING = {
     GGMLType.F32: 0.0,
     GGMLType.F16: 2**-10 / 12**0.5,
@@ -70,8 +72,8 @@ ROUNDING = {
 
 
 @pytest.mark.parametrize("types", TYPES, ids=name)
-def test_what_rounding_in_the_cache_costs(ops: TorchOps, types: Types) -> None:
-    """Normal keys move scores, and so shares, by as much as they move; values move the result by as much."""
+def test_rounding_in_the_cache_costs_no_more_than_its_step_explains(ops: TorchOps, types: Types) -> None:
+    """An error in keys moves scores, and so shares, by the same factor; one in values moves the result."""
     rows = [(0, 300), (40, 1), (10, 64)]
     kept, stored = Call.random(rows, types=(GGMLType.F32, GGMLType.F32)), Call.random(rows, types=types)
     expected = exact(kept, 0.125)
@@ -81,7 +83,7 @@ def test_what_rounding_in_the_cache_costs(ops: TorchOps, types: Types) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 511, 512, 513, 1024, 1600])
-def test_lengths_around_tiles_and_chunks(ops: TorchOps, count: int) -> None:
+def test_lengths_around_tiles_and_chunks_match_torch(ops: TorchOps, count: int) -> None:
     call = Call.random([(7, count)], dims=(64, 64))
     close(call.run(ops), exact(call, 0.2))
 
@@ -91,7 +93,7 @@ def test_lengths_around_tiles_and_chunks(ops: TorchOps, count: int) -> None:
 def test_values_may_be_the_last_numbers_of_keys(
     ops: TorchOps, heads: tuple[int, int], kind: GGMLType
 ) -> None:
-    """Latents are: the same bits as if they were stored once more."""
+    """The bits are the same as if the values were stored again, so latents need no second storage."""
     rows = [*prompt(9, before=60), (3, 600), (500, 0)]
     call = Call.random(rows, heads, (96, 64), (kind, kind))
     call.values = call.keys[:, :, call.keys.shape[2] // 3 :].contiguous()
@@ -103,7 +105,7 @@ def test_values_may_be_the_last_numbers_of_keys(
     assert torch.equal(call.run(ops, softcap=5.0, sinks=sinks), capped)
 
 
-def test_values_that_are_no_whole_part_of_keys_are_refused(kernels: TorchOps) -> None:
+def test_values_that_are_not_whole_blocks_of_the_keys_are_refused(kernels: TorchOps) -> None:
     for kind, dim in ((GGMLType.F16, 97), (GGMLType.F16, 0), (GGMLType.Q8_0, 48)):
         call = Call.random([(0, 5)], dims=(96, 64), types=(kind, kind))
         call.values = dim  # type: ignore[assignment]
@@ -111,12 +113,12 @@ def test_values_that_are_no_whole_part_of_keys_are_refused(kernels: TorchOps) ->
             call.run(kernels)
 
 
-def test_soft_cap(ops: TorchOps) -> None:
+def test_capped_scores_match_torch(ops: TorchOps) -> None:
     call = Call.random([*prompt(9), (9, 600)])
     close(call.run(ops, scale=1.0, softcap=3.0), exact(call, 1.0, softcap=3.0))
 
 
-def test_sinks(ops: TorchOps) -> None:
+def test_sinks_match_torch(ops: TorchOps) -> None:
     call = Call.random([*prompt(9), (9, 600)])
     sinks = torch.tensor([-50.0, -3.0, 0.0, 1.0, 3.0, 5.0, 30.0, 100.0])
     close(call.run(ops, sinks=sinks), exact(call, 0.2, sinks=sinks))
@@ -124,7 +126,7 @@ def test_sinks(ops: TorchOps) -> None:
 
 @pytest.mark.parametrize("reach", [0, 3, 130, 2000])
 @pytest.mark.parametrize("own", ["last", "anywhere"])
-def test_a_bias_by_distance(ops: TorchOps, own: str, reach: int) -> None:
+def test_a_bias_by_distance_matches_torch(ops: TorchOps, own: str, reach: int) -> None:
     call = Call.random([*prompt(9), *[(9, 130)] * 70, (140, 600), (20, 0)], heads=(6, 2))
     random = torch.Generator().manual_seed(reach)
     bias = 3 * torch.randn(6, 2 * reach + 1, generator=random)
@@ -143,7 +145,7 @@ def test_rows_that_see_nothing_are_zero(ops: TorchOps) -> None:
         assert result[[1, 3]].abs().min() > 0
 
 
-def test_no_rows(ops: TorchOps) -> None:
+def test_a_call_without_rows_gives_no_rows(ops: TorchOps) -> None:
     assert Call.random([]).run(ops).shape == (0, 8, 64)
 
 
@@ -152,7 +154,7 @@ def test_large_scores_do_not_overflow(ops: TorchOps) -> None:
     close(call.run(ops, scale=1000.0), exact(call, 1000.0))
 
 
-def test_one_cell_gives_its_value(ops: TorchOps) -> None:
+def test_a_row_that_sees_one_cell_gets_its_value(ops: TorchOps) -> None:
     call = Call.random([(4, 1)], heads=(2, 2))
     assert torch.equal(call.run(ops)[0], call.values[call.cells[4].long()].float())
 
@@ -161,7 +163,9 @@ def test_one_cell_gives_its_value(ops: TorchOps) -> None:
 @pytest.mark.parametrize(
     "extra", [{}, {"softcap": 5.0}, {"sinks": torch.linspace(-2, 4, 8)}], ids=["plain", "cap", "sinks"]
 )
-def test_what_rows_may_see(ops: TorchOps, rows: list[tuple[int, int]], extra: dict[str, Any]) -> None:
+def test_prompts_windows_and_chunks_match_torch(
+    ops: TorchOps, rows: list[tuple[int, int]], extra: dict[str, Any]
+) -> None:
     call = Call.random(rows, dims=(32, 64))
     close(call.run(ops, **extra), exact(call, 0.2, **extra))
 
@@ -195,7 +199,7 @@ row_lists = st.lists(
     threads=st.integers(1, 5),
     seed=st.integers(0, 2**31),
 )
-def test_any_call(
+def test_any_call_matches_torch(
     kernels: TorchOps,
     rows: list[tuple[int, int]],
     group: int,

@@ -1,4 +1,4 @@
-"""A row of attention comes out the same whatever rows, threads and cells there are beside it, bit for bit."""
+"""A row of attention has the same bits whatever other rows, threads and cells there are."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.ops.torch_ops import TorchOps, kv_pack
     ids=name,
 )
 @pytest.mark.parametrize("heads", HEADS, ids=str)
-def test_a_row_comes_out_the_same_alone_as_in_a_batch(
+def test_a_row_has_the_same_bits_alone_as_in_a_batch(
     kernels: TorchOps, heads: tuple[int, int], dims: tuple[int, int], types: Types
 ) -> None:
     rows = [
@@ -52,7 +52,7 @@ def test_a_row_comes_out_the_same_alone_as_in_a_batch(
     [{}, {"softcap": 5.0}, {"sinks": torch.arange(8.0)}, {"bias": torch.arange(72.0).reshape(8, 9) / 72}],
     ids=list,
 )
-def test_threads_change_nothing(kernels: TorchOps, extra: dict[str, Any]) -> None:
+def test_the_number_of_threads_changes_no_bit(kernels: TorchOps, extra: dict[str, Any]) -> None:
     call = Call.random([(0, 3000), *prompt(20, start=100), (5, 1200)])
     before = _native.threads()
     results = []
@@ -69,16 +69,14 @@ def test_threads_change_nothing(kernels: TorchOps, extra: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize("rows", WINDOWS.values(), ids=WINDOWS)
-def test_what_rows_may_see_does_not_depend_on_the_others(
-    kernels: TorchOps, rows: list[tuple[int, int]]
-) -> None:
+def test_a_row_does_not_depend_on_what_the_others_see(kernels: TorchOps, rows: list[tuple[int, int]]) -> None:
     call = Call.random(rows, dims=(32, 64))
     together = call.run(kernels)
     for row in range(0, len(rows), 7):
         assert torch.equal(call.run(kernels, [row])[0], together[row])
 
 
-def test_where_cells_and_lists_lie_changes_nothing(kernels: TorchOps) -> None:
+def test_the_placement_of_cells_and_lists_changes_no_bit(kernels: TorchOps) -> None:
     call = Call.random([*prompt(40, start=30, before=700), (0, 20)])
     expected = call.run(kernels)
     order = torch.randperm(len(call.keys), generator=torch.Generator().manual_seed(5))
@@ -112,7 +110,7 @@ def test_nan_reaches_only_the_rows_that_see_it(kernels: TorchOps, types: Types) 
         kind[cell] = kept
 
 
-def test_calls_from_several_python_threads(kernels: TorchOps) -> None:
+def test_calls_from_several_python_threads_give_the_same_bits(kernels: TorchOps) -> None:
     calls = [Call.random([(0, 1500), *prompt(30)], seed=seed) for seed in range(4)]
     expected = [call.run(kernels) for call in calls]
     wrong = []

@@ -1,4 +1,4 @@
-"""Every operation in every implementation against the same thing computed in float64."""
+"""Every operation of every implementation against the same computation in float64."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _same_numbers() -> None:
 
 
 def close(got: Tensor, exact: Tensor, tolerance: float = 3e-7) -> None:
-    """Within `tolerance` of the largest exact value."""
+    """Assert that `got` is within `tolerance` of the largest exact value."""
     assert got.shape == exact.shape
     assert got.dtype == torch.float32
     if exact.numel():
@@ -34,14 +34,14 @@ def int32(*values: int) -> Tensor:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("size", [1.0, 1e-4, 1e4])
-def test_rms_norm(ops: TorchOps, shape: tuple[int, ...], size: float) -> None:
+def test_rms_norm_matches_its_definition(ops: TorchOps, shape: tuple[int, ...], size: float) -> None:
     x, weight = torch.randn(shape) * size, torch.randn(shape[-1])
     exact = F.rms_norm(x.double(), shape[-1:], weight.double(), 1e-5)
     close(ops.rms_norm(x, weight, 1e-5), exact)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_add_rms_norm(ops: TorchOps, shape: tuple[int, ...]) -> None:
+def test_add_rms_norm_matches_its_definition(ops: TorchOps, shape: tuple[int, ...]) -> None:
     x, residual, weight = torch.randn(shape), torch.randn(shape), torch.randn(shape[-1])
     total, normed = ops.add_rms_norm(x, residual, weight, 1e-6)
     assert torch.equal(total, x + residual)
@@ -55,18 +55,20 @@ def test_rms_norm_of_zeros_is_zero(ops: TorchOps) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("size", "mean"), [(1.0, 0.0), (1e-4, 0.0), (1e4, 0.0), (1.0, 30.0)])
 @pytest.mark.parametrize("biased", [False, True], ids=["plain", "biased"])
-def test_layer_norm(ops: TorchOps, shape: tuple[int, ...], size: float, mean: float, biased: bool) -> None:
+def test_layer_norm_matches_its_definition(
+    ops: TorchOps, shape: tuple[int, ...], size: float, mean: float, biased: bool
+) -> None:
     x, weight = torch.randn(shape) * size + mean, torch.randn(shape[-1])
     bias = torch.randn(shape[-1]) if biased else None
     exact = F.layer_norm(
         x.double(), shape[-1:], weight.double(), None if bias is None else bias.double(), 1e-5
     )
-    close(ops.layer_norm(x, weight, bias, 1e-5), exact, 3e-7 * (1 + mean))  # the mean takes its digits
+    close(ops.layer_norm(x, weight, bias, 1e-5), exact, 3e-7 * (1 + mean))  # a large mean costs digits
 
 
 @pytest.mark.parametrize("groups", [1, 3])
 @pytest.mark.parametrize("width", [5, 64, 77])
-def test_norms_may_weigh_each_group_by_its_own_numbers(ops: TorchOps, groups: int, width: int) -> None:
+def test_each_group_of_a_norm_may_have_its_own_weights(ops: TorchOps, groups: int, width: int) -> None:
     x, weight, bias = torch.randn(7, groups, width), torch.randn(groups, width), torch.randn(groups, width)
     of_rows = F.rms_norm(x.double(), (width,), None, 1e-5)
     close(ops.rms_norm(x, weight, 1e-5), of_rows * weight)
@@ -77,13 +79,13 @@ def test_norms_may_weigh_each_group_by_its_own_numbers(ops: TorchOps, groups: in
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_gelu(ops: TorchOps, shape: tuple[int, ...]) -> None:
+def test_gelu_matches_its_definition(ops: TorchOps, shape: tuple[int, ...]) -> None:
     x = torch.randn(shape) * 3
     close(ops.gelu(x), F.gelu(x.double()))
 
 
 @pytest.mark.parametrize("shape", [(1,), (3, 77), (2, 5, 128)])
-def test_squared_relu(ops: TorchOps, shape: tuple[int, ...]) -> None:
+def test_squared_relu_matches_its_definition(ops: TorchOps, shape: tuple[int, ...]) -> None:
     x = torch.randn(shape) * 100
     close(ops.squared_relu(x), x.double().relu() ** 2)
     x.view(-1)[0] = torch.nan
@@ -96,7 +98,7 @@ def test_gelu_of_each_value_is_accurate(ops: TorchOps) -> None:
     assert error.max() < 3e-7
 
 
-def test_gelu_at_the_ends_of_the_range(ops: TorchOps) -> None:
+def test_gelu_is_right_at_the_ends_of_the_range(ops: TorchOps) -> None:
     x = torch.tensor([[-1e30, -200.0, -0.0, 0.0, 200.0, 1e30, torch.inf]])
     expected = torch.tensor([[0.0, 0.0, 0.0, 0.0, 200.0, 1e30, torch.inf]])
     torch.testing.assert_close(ops.gelu(x), expected, rtol=1e-6, atol=1e-30)
@@ -109,7 +111,7 @@ def test_gelu_lets_nan_through(ops: TorchOps) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_swiglu(ops: TorchOps, shape: tuple[int, ...]) -> None:
+def test_swiglu_matches_its_definition(ops: TorchOps, shape: tuple[int, ...]) -> None:
     gate, up = torch.randn(shape) * 10, torch.randn(shape)
     close(ops.swiglu(gate, up), F.silu(gate.double()) * up.double())
 
@@ -121,7 +123,7 @@ def test_swiglu_of_each_value_is_accurate(ops: TorchOps) -> None:
     assert error.max() < 4e-7
 
 
-def test_swiglu_at_the_ends_of_the_range(ops: TorchOps) -> None:
+def test_swiglu_is_right_at_the_ends_of_the_range(ops: TorchOps) -> None:
     gate = torch.tensor([[-1e30, -200.0, -0.0, 0.0, 200.0, 1e30]])
     expected = torch.tensor([[0.0, 0.0, 0.0, 0.0, 200.0, 1e30]])
     torch.testing.assert_close(ops.swiglu(gate, torch.ones_like(gate)), expected, rtol=1e-6, atol=1e-30)
@@ -136,12 +138,12 @@ def test_swiglu_lets_nan_through(ops: TorchOps) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_geglu(ops: TorchOps, shape: tuple[int, ...]) -> None:
+def test_geglu_matches_its_definition(ops: TorchOps, shape: tuple[int, ...]) -> None:
     gate, up = torch.randn(shape) * 3, torch.randn(shape)
     close(ops.geglu(gate, up), F.gelu(gate.double(), approximate="tanh") * up.double())
 
 
-def test_clamped_swiglu(ops: TorchOps) -> None:
+def test_clamped_swiglu_matches_its_definition(ops: TorchOps) -> None:
     gate, up = 6 * torch.randn(3, 45), 6 * torch.randn(3, 45)
     g, u = gate.double().clamp(max=7), up.double().clamp(-7, 7)
     close(ops.clamped_swiglu(gate, up), g * torch.sigmoid(1.702 * g) * (u + 1))
@@ -154,28 +156,28 @@ def test_geglu_of_each_value_is_accurate(ops: TorchOps) -> None:
     assert error.max() < 2e-7
 
 
-def test_geglu_at_the_ends_of_the_range(ops: TorchOps) -> None:
+def test_geglu_is_right_at_the_ends_of_the_range(ops: TorchOps) -> None:
     gate = torch.tensor([[-1e30, -200.0, -0.0, 0.0, 200.0, 1e30, torch.inf]])
     expected = torch.tensor([[0.0, 0.0, 0.0, 0.0, 200.0, 1e30, torch.inf]])
     torch.testing.assert_close(ops.geglu(gate, torch.ones_like(gate)), expected, rtol=1e-6, atol=1e-30)
 
 
-def test_geglu_lets_nan_through_and_makes_it_of_minus_infinity(ops: TorchOps) -> None:
+def test_geglu_lets_nan_through_and_turns_minus_infinity_into_it(ops: TorchOps) -> None:
     gate, up = torch.zeros(1, 19), torch.ones(1, 19)
     gate[0, 0] = gate[0, 18] = up[0, 7] = torch.nan
-    gate[0, 9] = -torch.inf  # minus infinity times nothing
+    gate[0, 9] = -torch.inf  # minus infinity times zero
     assert ops.geglu(gate, up).isnan()[0].nonzero().flatten().tolist() == [0, 7, 9, 18]
 
 
 @pytest.mark.parametrize("rows", [0, 1, 5, 300])
-def test_split(ops: TorchOps, rows: int) -> None:
+def test_split_gives_equal_parts(ops: TorchOps, rows: int) -> None:
     x = torch.randn(rows, 12 * 40)
     for got, expected in zip(ops.split(x, 12), x.split(40, dim=1), strict=True):
         assert torch.equal(got, expected)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 5, 300])
-def test_mix(ops: TorchOps, rows: int) -> None:
+def test_mix_matches_its_definition(ops: TorchOps, rows: int) -> None:
     x, mixture = [torch.randn(rows, 77) for _ in range(5)], torch.randn(rows, 3 * 5)
     exact = torch.einsum("tmn,ntd->mtd", mixture.double().view(rows, 3, 5), torch.stack(x).double())
     for got, expected in zip(ops.mix(x, mixture), exact, strict=True):
@@ -183,7 +185,7 @@ def test_mix(ops: TorchOps, rows: int) -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 1, 5, 300])
-def test_match_rms(ops: TorchOps, rows: int) -> None:
+def test_match_rms_gives_the_other_tensors_root_mean_square(ops: TorchOps, rows: int) -> None:
     x, like = torch.randn(rows, 77), torch.randn(rows, 77) * 5
     small = torch.full((rows, 77), 1e-4)
     for given in (x, small):
@@ -195,7 +197,7 @@ def test_match_rms(ops: TorchOps, rows: int) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 5, 300])
-def test_above(ops: TorchOps, rows: int) -> None:
+def test_above_keeps_what_exceeds_the_mean_by_some_deviations(ops: TorchOps, rows: int) -> None:
     x = torch.randn(rows, 500) + 3
     for deviations in (1.6448536, 0.0):
         exact = (
@@ -207,12 +209,12 @@ def test_above(ops: TorchOps, rows: int) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_sigmoid_gate(ops: TorchOps, shape: tuple[int, ...]) -> None:
+def test_sigmoid_gate_matches_its_definition(ops: TorchOps, shape: tuple[int, ...]) -> None:
     x, gate = torch.randn(shape), torch.randn(shape) * 10
     close(ops.sigmoid_gate(x, gate), x.double() * gate.double().sigmoid())
 
 
-def test_softplus_and_sigmoid(ops: TorchOps) -> None:
+def test_softplus_and_sigmoid_match_their_definitions(ops: TorchOps) -> None:
     x = torch.cat([torch.randn(50) * 10, torch.tensor([0.0, -100.0, 100.0, 1e4, -1e4, 19.9, 20.1])])[None]
     scale = torch.randn(x.shape[1])
     exact = scale.double() * torch.nn.functional.softplus(x.double(), threshold=1000)
@@ -221,7 +223,7 @@ def test_softplus_and_sigmoid(ops: TorchOps) -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 8), (1, 1), (3, 77), (40, 1024)])
-def test_sigmoid_gate_of_whole_rows(ops: TorchOps, shape: tuple[int, int]) -> None:
+def test_one_sigmoid_gate_may_scale_a_whole_row(ops: TorchOps, shape: tuple[int, int]) -> None:
     x, gate = torch.randn(shape), torch.randn(shape[0], 1) * 10
     got = ops.sigmoid_gate(x, gate)
     close(got, x.double() * gate.double().sigmoid())
@@ -230,7 +232,7 @@ def test_sigmoid_gate_of_whole_rows(ops: TorchOps, shape: tuple[int, int]) -> No
             assert torch.equal(ops.sigmoid_gate(x[t : t + 1], gate[t : t + 1])[0], got[t])
 
 
-def test_sigmoid_gate_at_the_ends_of_the_range(ops: TorchOps) -> None:
+def test_sigmoid_gate_is_right_at_the_ends_of_the_range(ops: TorchOps) -> None:
     gate = torch.tensor([[-torch.inf, -1e30, -200.0, 0.0, 200.0, torch.inf, torch.nan]])
     expected = torch.tensor([[0.0, 0.0, 0.0, 1.5, 3.0, 3.0, torch.nan]])
     x = torch.full_like(gate, 3)
@@ -241,7 +243,7 @@ def test_sigmoid_gate_at_the_ends_of_the_range(ops: TorchOps) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("cap", [30.0, 0.5])
-def test_softcap(ops: TorchOps, shape: tuple[int, ...], cap: float) -> None:
+def test_softcap_matches_its_definition(ops: TorchOps, shape: tuple[int, ...], cap: float) -> None:
     x = torch.randn(shape) * 20
     got = ops.softcap(x, cap)
     assert (got.double() - cap * torch.tanh(x.double() / cap)).abs().le(3e-7 * cap).all()
@@ -249,7 +251,7 @@ def test_softcap(ops: TorchOps, shape: tuple[int, ...], cap: float) -> None:
     assert got.dtype == torch.float32
 
 
-def test_softcap_at_the_ends_of_the_range(ops: TorchOps) -> None:
+def test_softcap_is_right_at_the_ends_of_the_range(ops: TorchOps) -> None:
     x = torch.tensor([[-torch.inf, -1e30, -0.0, 1e30, torch.inf, torch.nan]])
     expected = torch.tensor([[-30.0, -30.0, 0.0, 30.0, 30.0, torch.nan]])
     assert torch.equal(ops.softcap(x, 30.0).nan_to_num(7), expected.nan_to_num(7))
@@ -260,7 +262,7 @@ POSITIONS = int32(0, 1, -7, 4999, 131071, 2**20)
 
 @pytest.mark.parametrize("neox", [False, True], ids=["normal", "neox"])
 @pytest.mark.parametrize(("dims", "head_dim"), [(2, 2), (64, 64), (20, 48), (80, 80), (96, 128), (128, 128)])
-def test_rope(ops: TorchOps, neox: bool, dims: int, head_dim: int) -> None:
+def test_rope_matches_its_definition(ops: TorchOps, neox: bool, dims: int, head_dim: int) -> None:
     rope = Rope.build(dims, 500000.0, neox=neox, magnitude=1.25)
     x = torch.randn(len(POSITIONS), 3, head_dim)
     turned = x.clone()
@@ -279,7 +281,7 @@ def test_rope(ops: TorchOps, neox: bool, dims: int, head_dim: int) -> None:
 @pytest.mark.parametrize(
     ("sections", "dims", "head_dim"), [((1, 1), 4, 4), ((16, 24, 24), 128, 128), ((3, 0, 4, 2), 18, 24)]
 )
-def test_rope_on_several_axes(
+def test_rope_on_several_axes_matches_its_definition(
     ops: TorchOps, neox: bool, sections: tuple[int, ...], dims: int, head_dim: int
 ) -> None:
     rope = Rope.build(dims, 500000.0, neox=neox, magnitude=1.25, sections=sections)
@@ -313,7 +315,7 @@ def test_a_position_that_is_the_same_on_all_axes_is_one_position(ops: TorchOps) 
     assert torch.equal(thrice, expected)
 
 
-def test_rope_of_nothing(ops: TorchOps) -> None:
+def test_rope_accepts_no_rows(ops: TorchOps) -> None:
     x = torch.empty(0, 4, 64)
     ops.rope_(x, torch.empty(0, dtype=torch.int32), Rope.build(64))
     ops.rope_(x, torch.empty(0, 3, dtype=torch.int32), Rope.build(64, sections=(8, 12, 12)))
@@ -325,7 +327,9 @@ def test_rope_of_nothing(ops: TorchOps) -> None:
     ("scale", "floor_scale", "first"),
     [(0.1, 8192.0, 1), (0.1, 8192.0, 0), (0.5, 1.0, 0), (2.0, 0.75, 1), (0.0, 3.0, 1)],
 )
-def test_temper(ops: TorchOps, shape: tuple[int, ...], scale: float, floor_scale: float, first: int) -> None:
+def test_temper_matches_its_definition(
+    ops: TorchOps, shape: tuple[int, ...], scale: float, floor_scale: float, first: int
+) -> None:
     x = torch.randn(shape)
     positions = int32(0, 8190, 8191, 131071, 16383, 2**31 - 1)[: shape[0]]
     tempered = x.clone()
@@ -341,8 +345,8 @@ def test_temper(ops: TorchOps, shape: tuple[int, ...], scale: float, floor_scale
         assert torch.equal(alone[0], tempered[t])
 
 
-def test_temper_of_published_positions(ops: TorchOps) -> None:
-    """Llama 4's own constants; at 0 to 8190 queries stay as they are, to the bit."""
+def test_temper_gives_llama_4s_published_factors(ops: TorchOps) -> None:
+    """Llama 4's own constants: queries at 0 to 8190 keep every bit."""
     x = torch.ones(5, 3)
     ops.temper_(x, int32(0, 8190, 8191, 16383, 100000), 0.1, 8192, 1)
     assert (x[:2] == 1).all()

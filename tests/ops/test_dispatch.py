@@ -1,4 +1,4 @@
-"""Which backend is chosen, and that all are called alike."""
+"""The choice of a backend, and the equal signatures of all backends."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def in_new_process(code: str, **environment: str) -> subprocess.CompletedProcess
 
 
 def parameters(function: object) -> list[tuple[str, object]]:
-    """Names and defaults, which are what callers rely on."""
+    """Return names and defaults of parameters, which callers rely on."""
     found = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
     return [(parameter.name, parameter.default) for parameter in found if parameter.name != "self"]
 
 
 @pytest.mark.parametrize("name", ABSTRACT)
-def test_all_backends_have_what_is_declared(name: str) -> None:
+def test_all_backends_have_the_declared_operations(name: str) -> None:
     declared = getattr(Backend, name)
     assert declared.__doc__, "the declaration says what it does"
     assert parameters(getattr(backend_named("reference"), name)) == parameters(declared)
     pytest.importorskip("puna._native", reason=NOT_BUILT, exc_type=ImportError)
     found = getattr(backend_named("cpu"), name)
-    if type(found).__module__ == "nanobind":  # a function of the extension
+    if type(found).__module__ == "nanobind":  # the extension's functions have no Python signature
         described = found.__doc__.split(" -> ")[0]
         names = [part.split(":")[0].strip() for part in described[described.index("(") + 1 : -1].split(", ")]
         assert names == [parameter for parameter, _ in parameters(declared)]
@@ -52,7 +52,7 @@ def test_the_reference_can_be_chosen() -> None:
     assert "Warning" not in done.stderr
 
 
-def test_without_the_extension_the_reference_steps_in_and_says_so_once() -> None:
+def test_the_reference_replaces_a_missing_extension_and_warns_once() -> None:
     code = "import sys; sys.modules['puna._native'] = None\nimport puna.sample\n" + CHOSEN + "\n" + CHOSEN
     done = in_new_process(code)
     assert done.stdout.split() == ["reference"] * 2, done.stderr

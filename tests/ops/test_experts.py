@@ -1,4 +1,4 @@
-"""Mixtures of experts: against float64, against the products they are made of, alone and in a batch."""
+"""Mixtures of experts against float64 and against the products they are made of, alone and in a batch."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ SIZES = {
 ODD_SIZES = {"odd": (5, 96, 288, 21, 3)}  # for blocks of 32
 ODDER_SIZES = {"odder": (5, 37, 301, 19, 5)}  # for plain numbers
 TOKENS = (0, 1, 2, 5, 40)
-#: A sample of the kinds: what many experts change is where they are found.
+#: A sample of the kinds: a large number of experts changes only where they are found.
 MANY = ("Q4_K", "F32")
-#: The sizes that `make test-fast` takes.
+#: The sizes that `make test-fast` runs.
 FAST = ("few", "odd", "odder")
 
 
@@ -89,14 +89,14 @@ class Layer:
         self.experts = ExpertNetworks(*given, **settings)  # type: ignore[arg-type]
 
     def inputs(self, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
-        """x, chosen and shares; half of the tokens share their experts: some have many and some none."""
+        """Return x, chosen and shares; half the tokens share experts: some have many and some none."""
         x = torch.randn(tokens, self.columns)
         chosen = torch.rand(tokens, self.count).argsort(1)[:, : self.used].int()
         chosen[: tokens // 2] = chosen[:1]
         return x, chosen, torch.rand(tokens, self.used)
 
     def exact(self, x: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
-        """The definition, token by token."""
+        """Compute the definition in float64, token by token."""
         gate, up, down = self.values
         biases = [bias.double() for bias in self.biases] or [
             torch.zeros(self.count, 1, dtype=torch.float64)
@@ -130,9 +130,11 @@ def relative_error(got: Tensor, exact: Tensor) -> float:
 
 
 def tolerance(kind: GGMLType) -> float:
-    """Rounding activations to 8 bits twice costs about 1 %, to the 16 that AMX has for 16-bit floats at most
-    2**-17 each time, and making both sides integers of 16 bits 1e-4 in the mean; else floats lose nothing but
-    the sums' last bits."""
+    """Return the error that rounding explains.
+
+    Rounding activations to 8 bits twice costs about 1 %, rounding them to AMX's 16 bits for 16-bit floats at
+    most 2**-17 each time, and turning both sides into 16-bit integers 1e-4 on average; otherwise floats lose
+    only the sums' last bits."""
     if kind == GGMLType.F32:
         return 2e-6
     if multiplied_as_integers(kind):
@@ -141,7 +143,7 @@ def tolerance(kind: GGMLType) -> float:
 
 
 @pytest.mark.parametrize(("kind", "size"), CASES)
-def test_results_are_right(ops: TorchOps, kind: str, size: str) -> None:
+def test_mixtures_match_their_definition_in_float64(ops: TorchOps, kind: str, size: str) -> None:
     layer = Layer(GGMLType[kind], size)
     for tokens in TOKENS:
         inputs = layer.inputs(tokens)
@@ -159,7 +161,9 @@ def test_results_are_right(ops: TorchOps, kind: str, size: str) -> None:
     ids=str,
 )  # fmt: skip
 @pytest.mark.parametrize("kind", ["MXFP4", "F16"])
-def test_other_kinds_of_experts(ops: TorchOps, kind: str, settings: dict[str, object]) -> None:
+def test_other_activations_and_scaled_inputs_match_their_definition(
+    ops: TorchOps, kind: str, settings: dict[str, object]
+) -> None:
     for biases in (False, True):
         layer = Layer(GGMLType[kind], "odd", biases=biases, **settings)
         inputs = layer.inputs(7)
@@ -168,8 +172,8 @@ def test_other_kinds_of_experts(ops: TorchOps, kind: str, settings: dict[str, ob
 
 
 @pytest.mark.parametrize(("kind", "size"), CASES)
-def test_experts_are_the_products_they_are_made_of(kernels: TorchOps, kind: str, size: str) -> None:
-    """Bit for bit: single products, which are tested elsewhere, added up in the order of choice."""
+def test_experts_equal_the_sum_of_their_products(kernels: TorchOps, kind: str, size: str) -> None:
+    """The bits equal those of single products, which are tested elsewhere, added in the order of choice."""
     layer = Layer(GGMLType[kind], size)
 
     def single(part: ExpertWeights, expert: int) -> Weight:
@@ -189,7 +193,7 @@ def test_experts_are_the_products_they_are_made_of(kernels: TorchOps, kind: str,
 
 
 @pytest.mark.parametrize(("kind", "size"), CASES)
-def test_each_row_through_one_expert_is_a_product_of_its_own(ops: TorchOps, kind: str, size: str) -> None:
+def test_each_row_passes_through_its_one_expert(ops: TorchOps, kind: str, size: str) -> None:
     layer = Layer(GGMLType[kind], size, biases=True)
     for tokens in (0, 1, 70):
         x, chosen, _ = layer.inputs(tokens)
@@ -241,7 +245,7 @@ def test_results_do_not_depend_on_the_number_of_threads(kind: str) -> None:
         assert torch.equal(results[0], results[2])
 
 
-def test_all_tokens_at_one_expert(ops: TorchOps) -> None:
+def test_all_tokens_may_choose_one_expert(ops: TorchOps) -> None:
     layer = Layer(GGMLType.Q8_0, "wide")
     x, chosen, shares = layer.inputs(40)
     chosen[:] = torch.tensor([7, 7])
@@ -249,7 +253,7 @@ def test_all_tokens_at_one_expert(ops: TorchOps) -> None:
     assert error < tolerance(GGMLType.Q8_0)
 
 
-def test_a_value_that_is_not_finite_spoils_its_token_only(ops: TorchOps) -> None:
+def test_a_non_finite_value_spoils_only_its_token(ops: TorchOps) -> None:
     layer = Layer(GGMLType.Q4_K, "few")
     x, chosen, shares = layer.inputs(6)
     clean = ops.experts(x, chosen, shares, layer.experts)
@@ -269,7 +273,7 @@ def test_experts_that_do_not_exist_are_refused(kernels: TorchOps) -> None:
             kernels.experts(x, chosen, shares, layer.experts)
 
 
-def test_what_does_not_fit_together_is_refused(kernels: TorchOps) -> None:
+def test_arguments_that_do_not_fit_together_are_refused(kernels: TorchOps) -> None:
     layer = Layer(GGMLType.F32, "few")
     x, chosen, shares = layer.inputs(3)
     for arguments in (
@@ -310,7 +314,7 @@ def test_weights_that_do_not_fit_together_are_refused() -> None:
         ExpertWeights(weight_of("w", torch.randn(7, 4)), 2)
 
 
-def test_single_matrices_make_a_stack_if_they_are_alike() -> None:
+def test_single_matrices_of_one_shape_and_type_can_be_stacked() -> None:
     values = torch.randn(3, 4, 8)
     parts = [weight_of(f"w.{i}", values[i]) for i in range(3)]
     stack = ExpertWeights.stack("w", parts)
@@ -321,7 +325,7 @@ def test_single_matrices_make_a_stack_if_they_are_alike() -> None:
         ExpertWeights.stack("w", odd)
 
 
-def test_a_stack_of_two_matrices_each_can_be_taken_apart() -> None:
+def test_a_stack_of_fused_matrices_can_be_split() -> None:
     values = torch.randn(3, 6, 8)
     both = ExpertWeights(weight_of("gate_up", values.reshape(18, 8)), 3)
     for rows in (slice(0, 3), slice(3, 6), slice(1, None, 2)):

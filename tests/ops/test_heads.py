@@ -1,4 +1,4 @@
-"""A matrix for each head, and vectors side by side."""
+"""Products with a matrix for each head, and joining of vectors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.ops.torch_ops import TorchOps, weight_of
 
 from .block_bytes import ALL_TYPES, random_bytes
 
-#: Tokens, heads, numbers that go in and come out.
+#: Tokens, heads, input and output widths.
 SIZES = [(0, 3, 8, 5), (1, 1, 4, 4), (1, 16, 128, 512), (2, 3, 300, 13), (17, 4, 64, 20)]
 
 
@@ -22,7 +22,9 @@ def matrices(heads: int, rows: int, columns: int) -> list[Weight]:
 
 
 @pytest.mark.parametrize(("count", "heads", "columns", "rows"), SIZES)
-def test_a_head_has_its_own_matrix(ops: TorchOps, count: int, heads: int, columns: int, rows: int) -> None:
+def test_each_head_is_multiplied_by_its_own_matrix(
+    ops: TorchOps, count: int, heads: int, columns: int, rows: int
+) -> None:
     torch.default_generator.manual_seed(columns)
     x, weights = torch.randn(count, heads, columns), matrices(heads, rows, columns)
     values = torch.stack([torch.from_numpy(each.values()) for each in weights]).double()
@@ -33,8 +35,8 @@ def test_a_head_has_its_own_matrix(ops: TorchOps, count: int, heads: int, column
 
 
 @pytest.mark.parametrize("kind", ALL_TYPES, ids=lambda kind: kind.name)
-def test_a_head_is_multiplied_as_if_it_were_alone(kernels: TorchOps, kind: GGMLType) -> None:
-    """To the bit, of every type, also in the last rows, which fill no group, and for any number of tokens."""
+def test_a_head_is_multiplied_as_if_alone(kernels: TorchOps, kind: GGMLType) -> None:
+    """Bit for bit, for every type and any number of tokens, including the last rows, which fill no group."""
     torch.default_generator.manual_seed(1)
     columns = max(kind.block_size, 64)
     data = [random_bytes(kind, 49, columns, np.random.default_rng(h)) for h in range(3)]
@@ -49,12 +51,14 @@ def test_a_head_is_multiplied_as_if_it_were_alone(kernels: TorchOps, kind: GGMLT
 
 @pytest.mark.parametrize("lead", [(0,), (1,), (7,), (3, 4), (0, 2)], ids=str)
 @pytest.mark.parametrize("widths", [(8, 24), (24, 8, 40), (5, 7), (64, 512), (3,)], ids=str)
-def test_join(ops: TorchOps, lead: tuple[int, ...], widths: tuple[int, ...]) -> None:
+def test_join_puts_vectors_side_by_side(
+    ops: TorchOps, lead: tuple[int, ...], widths: tuple[int, ...]
+) -> None:
     arrays: list[Tensor] = [torch.randn(*lead, width) for width in widths]
     assert torch.equal(ops.join(arrays), torch.cat(arrays, dim=-1))
 
 
-def test_what_does_not_fit_together_is_refused(kernels: TorchOps) -> None:
+def test_arguments_that_do_not_fit_together_are_refused(kernels: TorchOps) -> None:
     x = torch.randn(2, 3, 8)
     for weights in (matrices(2, 5, 8), matrices(3, 5, 7), [*matrices(2, 5, 8), *matrices(1, 4, 8)]):
         with pytest.raises(ValueError, match=r"linear_heads: x \[2, 3, 8\] needs as many matrices"):

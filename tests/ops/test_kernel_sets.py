@@ -1,4 +1,4 @@
-"""What the extension says about which levels run the same code, against what is known of the levels."""
+"""The extension's report of which CPU levels share code, against what is known of the levels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VECTORS = {"avx_vnni": "avx2", "amx": "avx512", "dotprod": "neon"}
 
 
 @pytest.mark.parametrize("operation", ["attention", "rms_norm", "rope", "store_rows", "choose"])
-def test_operations_on_vectors_run_the_code_of_the_vectors(operation: str) -> None:
+def test_vector_operations_run_the_code_of_their_vector_set(operation: str) -> None:
     for level in _native.cpu_levels():
         assert _native.kernel_set(operation, level) == VECTORS.get(level, level)
 
@@ -23,7 +23,7 @@ def test_operations_without_kernels_run_the_same_code_everywhere() -> None:
         assert {_native.kernel_set(operation, level) for level in _native.cpu_levels()} == {"portable"}
 
 
-def test_products_of_integers_differ_at_every_level_and_products_of_floats_do_not() -> None:
+def test_integer_products_differ_at_every_level_and_float_products_do_not() -> None:
     for operation in ("linear", "experts"):
         for level in _native.cpu_levels():
             assert _native.kernel_set(operation, level) == level
@@ -31,7 +31,7 @@ def test_products_of_integers_differ_at_every_level_and_products_of_floats_do_no
             assert _native.kernel_set(operation, level, GGMLType.F32) == VECTORS.get(level, level)
 
 
-def test_what_is_not_there_is_refused() -> None:
+def test_unknown_operations_levels_and_types_are_refused() -> None:
     with pytest.raises(ValueError, match="no operation 'lineal'"):
         _native.kernel_set("lineal", "portable")
     with pytest.raises(ValueError, match="cannot run the kernels 'avx1024'"):

@@ -45,14 +45,14 @@ def keep_threads() -> Iterator[None]:
 
 
 def shapes(kind: GGMLType) -> list[tuple[int, int]]:
-    """Odd rows, several groups of rows, and columns that leave a part of a chunk of 256."""
+    """Return shapes with odd rows, several groups of rows, and columns that leave part of a chunk of 256."""
     if kind in FLOAT_TYPES:
         return [(1, 1), (13, 300), (67, 512)]
     return [(1, 256), (13, 768), (67, 512)] if kind.block_size == 256 else [(1, 32), (13, 544), (67, 512)]
 
 
 def error_bound(kind: GGMLType, x: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The largest error [tokens, rows] that rounding explains."""
+    """Return the largest error [tokens, rows] that rounding explains."""
     magnitudes = np.abs(x) @ np.abs(values).T
     columns = values.shape[1]
     bound = magnitudes * (256 + columns / 256 + 8) * 2.0**-24
@@ -61,7 +61,7 @@ def error_bound(kind: GGMLType, x: np.ndarray, values: np.ndarray) -> np.ndarray
     if kind in FLOAT_TYPES:
         for begin in range(0, columns, 128):
             a, w = x[:, begin : begin + 128], values[:, begin : begin + 128]
-            a_step, w_step = word_step(a), 2 * word_step(w)  # that of weights is a power of two
+            a_step, w_step = word_step(a), 2 * word_step(w)  # the weights' step is a power of two
             bound = bound + np.outer(a_step / 2, np.abs(w).sum(1)) + np.outer(np.abs(a).sum(1), w_step / 2)
             bound = bound + np.outer(a_step, w_step) * a.shape[1] / 4
         return bound
@@ -74,14 +74,12 @@ def error_bound(kind: GGMLType, x: np.ndarray, values: np.ndarray) -> np.ndarray
 
 
 def word_step(values: np.ndarray) -> np.ndarray:
-    """Of the integers that rows of a block become: the largest step that leaves every sum within 32 bits."""
+    """Return the step of the 16-bit integers that a block's rows become; sums must stay within 32 bits."""
     return np.maximum(np.abs(values).max(1) / 32767, np.sqrt((values**2).sum(1)) / 46300)
 
 
 @pytest.mark.parametrize("kind", ALL_TYPES, ids=lambda kind: kind.name)
-def test_products_are_within_rounding_and_do_not_depend_on_the_batch(
-    kind: GGMLType, kernels: TorchOps
-) -> None:
+def test_products_are_within_rounding_and_independent_of_the_batch(kind: GGMLType, kernels: TorchOps) -> None:
     rng = np.random.default_rng(int(kind))
     for rows, columns in shapes(kind):
         data = random_bytes(kind, rows, columns, rng)
@@ -103,7 +101,7 @@ def test_products_are_within_rounding_and_do_not_depend_on_the_batch(
 @pytest.mark.parametrize("kind", [GGMLType.F16, GGMLType.BF16], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("spikes", [0, 1, 128])
 def test_no_sum_of_16_bit_floats_overflows(kind: GGMLType, spikes: int, kernels: TorchOps) -> None:
-    """All of one sign and size, a single large value, or many: what comes nearest to the largest sum."""
+    """Values all of one sign and size, one large value, or many: these come nearest to the largest sum."""
     values, x = np.full((9, 256), 1e-3), np.full((5, 256), 1e-3)
     values[:, :spikes], x[:, :spikes] = -3.0, 1.0
     halves = torch.from_numpy(values).to(torch.float16 if kind == GGMLType.F16 else torch.bfloat16)
@@ -140,7 +138,7 @@ def test_results_do_not_depend_on_the_number_of_threads(kind: GGMLType) -> None:
     assert torch.equal(results[0], results[2])
 
 
-def test_several_weights_give_what_each_gives_alone(kernels: TorchOps) -> None:
+def test_several_weights_give_the_same_as_each_alone(kernels: TorchOps) -> None:
     rng = np.random.default_rng(3)
     kinds = (GGMLType.Q4_K, GGMLType.Q6_K, GGMLType.F16, GGMLType.Q8_0, GGMLType.Q4_K)
     weights = [
@@ -161,9 +159,7 @@ def test_several_weights_give_what_each_gives_alone(kernels: TorchOps) -> None:
 @pytest.mark.parametrize(
     "kind", [GGMLType[name] for name in ("Q4_K", "Q6_K", "Q8_0", "Q4_0", "Q2_K", "TQ2_0", "IQ2_XS", "F16")]
 )
-def test_a_value_that_is_not_finite_spoils_its_token_only(
-    kind: GGMLType, bad: float, kernels: TorchOps
-) -> None:
+def test_a_non_finite_value_spoils_only_its_token(kind: GGMLType, bad: float, kernels: TorchOps) -> None:
     rng = np.random.default_rng(5)
     weight = Weight("w", random_bytes(kind, 11, 512, rng), kind, (11, 512))
     x = torch.from_numpy(rng.standard_normal((6, 512)).astype(np.float32))
@@ -203,7 +199,7 @@ def test_empty_matrices_give_empty_results(kernels: TorchOps) -> None:
     assert kernels.linear(torch.randn(3, 64), weight).shape == (3, 0)
 
 
-def test_what_does_not_fit_together_is_refused(kernels: TorchOps) -> None:
+def test_arguments_that_do_not_fit_together_are_refused(kernels: TorchOps) -> None:
     weight = weight_of("blk.0.ffn_up.weight", torch.randn(4, 8))
     with pytest.raises(
         ValueError, match=r"x \[2, 9\] does not fit a weight \[4, 8\] \(of 'blk\.0\.ffn_up\.weight'\)"

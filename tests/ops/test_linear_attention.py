@@ -1,4 +1,4 @@
-"""Linear attention against its recurrence in float64, by each of its rules."""
+"""Linear attention by each of its rules, against the recurrence in float64."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SLOTS = 10
 
 @dataclass
 class Problem:
-    """The rows of sequences of given `lengths`, whose memories lie anywhere among `SLOTS`."""
+    """The rows of sequences of given `lengths`, whose memories are in random slots out of `SLOTS`."""
 
     queries: Tensor
     keys: Tensor
@@ -65,7 +65,7 @@ class Problem:
         )
 
     def rows(self) -> tuple[Tensor, Tensor, Tensor]:
-        """starts, sources and targets."""
+        """Return starts, sources and targets."""
         return state_rows(self.lengths, self.places)
 
     def run(self, ops: TorchOps, states: Tensor, targets: Tensor | None = None) -> Tensor:
@@ -77,7 +77,7 @@ class Problem:
         )  # fmt: skip
 
     def part(self, rows: slice, places: list[int]) -> Problem:
-        """Some rows of one sequence, whose memory is at `places` before and after."""
+        """Return some rows of one sequence, whose memory is at `places` before and after."""
         return replace(
             self,
             queries=self.queries[rows],
@@ -91,7 +91,7 @@ class Problem:
         )
 
     def exact(self) -> tuple[Tensor, list[Tensor]]:
-        """The rows, and the memory after each, head by head and row by row."""
+        """Compute the rows and the memory after each, head by head and row by row."""
         heads, key_heads = self.values.shape[1], self.keys.shape[1]
         found, memories = torch.zeros(self.values.shape, dtype=torch.float64), []
         row = 0
@@ -125,7 +125,7 @@ class Problem:
 @pytest.mark.parametrize(
     "kind", ["decayed", "delta", "delta, decay of keys", "tiled", "removal, decay of keys", "removal, tiled"]
 )
-def test_rows_and_memories_are_those_of_the_recurrence(
+def test_rows_and_memories_match_the_recurrence(
     ops: TorchOps, kind: str, shape: tuple[int, int], lengths: list[int]
 ) -> None:
     problem = Problem.random(
@@ -147,7 +147,7 @@ def test_rows_and_memories_are_those_of_the_recurrence(
     assert torch.equal(states[untouched], problem.states[untouched])
 
 
-def test_memories_inside_a_sequence_may_be_kept_too(ops: TorchOps) -> None:
+def test_memories_inside_a_sequence_can_be_kept_too(ops: TorchOps) -> None:
     problem = Problem.random([6])
     others = [place for place in range(SLOTS) if place != problem.places[0]][:6]
     states, (_, memories) = problem.states.clone(), problem.exact()
@@ -254,7 +254,7 @@ def test_rows_and_memories_that_do_not_exist_are_refused(
     ],
     ids=lambda changes: "-".join(changes),
 )
-def test_what_does_not_fit_is_refused(kernels: TorchOps, changes: dict[str, Tensor]) -> None:
+def test_arguments_that_do_not_fit_are_refused(kernels: TorchOps, changes: dict[str, Tensor]) -> None:
     problem = replace(Problem.random([3]), **changes)
     with pytest.raises((ValueError, TypeError), match="linear_attention"):
         problem.run(kernels, problem.states)

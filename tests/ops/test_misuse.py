@@ -1,4 +1,4 @@
-"""What does not fit together raises; it never reads or writes beyond its memory."""
+"""Arguments that do not fit together raise; nothing is read or written beyond its memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from puna.ops import Rope
 from tests.ops.torch_ops import TorchOps
 
-# What is given is checked before kernels are chosen.
+# Arguments are checked before kernels are chosen.
 pytestmark = pytest.mark.kernels_of()
 
 
@@ -30,7 +30,7 @@ def attend(ops: TorchOps, **changes: torch.Tensor) -> torch.Tensor:
     return ops.attention(**(arguments | changes), scale=0.25)
 
 
-def test_the_call_the_others_change_is_right(kernels: TorchOps) -> None:
+def test_the_unchanged_call_is_accepted(kernels: TorchOps) -> None:
     assert attend(kernels).isfinite().all()
 
 
@@ -90,7 +90,9 @@ def test_attention_refuses_places_outside_the_list(kernels: TorchOps, places: to
     ],
     ids=lambda changes: "-".join(changes),
 )
-def test_attention_refuses_what_does_not_fit(kernels: TorchOps, changes: dict[str, torch.Tensor]) -> None:
+def test_attention_refuses_shapes_that_do_not_fit(
+    kernels: TorchOps, changes: dict[str, torch.Tensor]
+) -> None:
     with pytest.raises(ValueError, match="attention"):
         attend(kernels, **changes)
 
@@ -156,7 +158,7 @@ def test_store_rows_refuses_cells_that_do_not_exist(kernels: TorchOps, cells: to
         lambda ops: ops.store_rows(torch.zeros(4, 3).T, int32(0), torch.ones(1, 4)),
     ],
 )
-def test_other_operations_refuse_what_does_not_fit(
+def test_other_operations_refuse_arguments_that_do_not_fit(
     kernels: TorchOps, call: Callable[[TorchOps], object]
 ) -> None:
     with pytest.raises(

@@ -1,6 +1,6 @@
 """The C++ kernels for ARM, built by a cross compiler and run in an emulator: right results, no timings.
 
-The program is the one in tests/native. It knows nothing of Python: another processor's Python is not needed.
+The program is the one in tests/native. It does not use Python, so no ARM Python is needed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def emulator() -> str:
 
 @pytest.fixture(scope="module")
 def program(emulator: str) -> Path:
-    """The test program for 64-bit ARM, linked statically: the emulator needs no ARM system."""
+    """Build the test program for 64-bit ARM, linked statically, so that the emulator needs no ARM system."""
     compiler = need(COMPILER)
     settings = [
         "-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64",

@@ -1,4 +1,4 @@
-"""Which processors kernels are compiled for: those of the machine that compiles, or all."""
+"""Kernels are compiled for the processor of the machine, or for all processors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.processors import NOT_BUILT
 
 _native = pytest.importorskip("puna._native", reason=NOT_BUILT)
 
-#: What a processor must have for a level, of what the kernels look for.
+#: The features a processor needs for a level, among those the kernels look for.
 _NEEDS = {
     "avx2": {"avx2", "fma", "f16c"},
     "avx_vnni": {"avx_vnni"},

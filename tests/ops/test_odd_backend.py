@@ -1,7 +1,7 @@
-"""Models, caches and the engine on a backend whose arrays cannot be read but through it.
+"""Models, caches and the engine on a backend whose arrays can be read only through it.
 
-What assumes memory that the host can read, or asks for more of an array than `puna.ops.Array` says, fails
-here; the numbers must be those of transformers all the same.
+Code that assumes memory the host can read, or uses more of an array than `puna.ops.Array` declares, fails
+here. The numbers must still be those of transformers.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ from tests.tiny.t5 import TinyT5, tiny_t5_gguf
 ODD = OddBackend()
 PROMPT, KEPT = list(range(30)), list(range(40, 60))
 
-#: Caches of all positions, windows, chunks, states and latents; experts, and rotations that depend on the
-#: context.
+#: Caches of all positions, windows, chunks, states and latents; experts; rotations that vary by context.
 NAMES = ("llama", "gemma3", "llama4", "lfm2", "qwen3moe", "phi3", "deepseek2")
 
 
@@ -81,8 +80,8 @@ def test_text_looks_at_images(tmp_path: Path) -> None:
     assert (torch.cat(found) - expected).abs().max() < 1e-3
 
 
-def test_what_a_conversation_needs_is_what_it_is_on_the_reference(tmp_path: Path) -> None:
-    """Reuse of a prefix, a shift of the context, sampling, log-probabilities, saving and restoring."""
+def test_a_conversation_gives_the_same_as_on_the_reference(tmp_path: Path) -> None:
+    """Prefix reuse, a context shift, sampling, log-probabilities, saving and restoring."""
     path = tiny_gemma3_gguf(tmp_path / "gemma3.gguf", TinyGemma3())
     answers, files = [], []
     for ops in (ODD, backend_named("reference")):
@@ -105,7 +104,7 @@ def test_what_a_conversation_needs_is_what_it_is_on_the_reference(tmp_path: Path
         run.engine.close()
         other = Run(loaded, context=48)
         other.engine.start()
-        assert other.engine.load_prompt(files[0]) == KEPT  # whichever backend has saved it
+        assert other.engine.load_prompt(files[0]) == KEPT  # whichever backend saved it
         other.engine.close()
         answers.append((run.tokens(0), run.tokens(2)))
     assert answers[0] == answers[1]
@@ -117,7 +116,7 @@ def contents(path: Path) -> list[Any]:
         return [(name, file.get_tensor(name).tolist()) for name in sorted(file.keys())]
 
 
-def test_prompts_are_read_by_an_encoder(tmp_path: Path) -> None:
+def test_an_encoder_reads_prompts_as_on_the_reference(tmp_path: Path) -> None:
     path = tiny_t5_gguf(tmp_path / "t5.gguf", TinyT5())
     answers = []
     for ops in (ODD, backend_named("reference")):
@@ -140,7 +139,7 @@ ENCODERS = {
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-def test_texts_are_embedded(tmp_path: Path, name: str) -> None:
+def test_embeddings_equal_those_of_the_reference(tmp_path: Path, name: str) -> None:
     path = ENCODERS[name](tmp_path / "encoder.gguf")
     found = []
     for ops in (ODD, backend_named("reference")):
@@ -160,12 +159,12 @@ def test_texts_are_embedded(tmp_path: Path, name: str) -> None:
         lambda a: a.__setitem__(0, 1),
     ],
 )  # fmt: skip
-def test_its_arrays_refuse_everything_else(use: Any) -> None:
+def test_odd_arrays_refuse_everything_undeclared(use: Any) -> None:
     with pytest.raises((TypeError, AttributeError, AssertionError, RuntimeError)):
         use(OddArray(np.ones(1)))
 
 
-def test_indices_that_were_not_uploaded_are_not_seen() -> None:
+def test_operations_do_not_see_indices_that_were_not_uploaded() -> None:
     buffer = ODD.index_buffer(2, 3)
     buffer.host[:] = 5
     buffer.upload(1, 4)

@@ -1,4 +1,4 @@
-"""The kernels' thread pool, seen through the operations that use it."""
+"""The kernels' thread pool, through the operations that use it."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_an_idle_pool_uses_no_cpu() -> None:
 
 
 def printed(script: str, **variables: str) -> str:
-    """What a Python program prints, with only these PUNA and OLLAMA variables set."""
+    """Return the output of a Python program run with only these PUNA and OLLAMA variables."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PUNA_", "OLLAMA_"))}
     run = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120,
@@ -140,7 +140,7 @@ def test_there_are_no_more_threads_than_processors() -> None:
     assert printed(script, PUNA_NUM_THREADS="3").split() == ["1", "1", "1"]
 
 
-def test_the_option_num_thread_goes_before_the_environment() -> None:
+def test_num_thread_takes_precedence_over_the_environment() -> None:
     script = (
         "import puna; from puna.ops import default_backend\n"
         "puna.load('demo', num_thread=1); print(default_backend().threads())"
@@ -160,7 +160,7 @@ def test_the_option_num_thread_goes_before_the_environment() -> None:
             {"cpu/docker/c/cpu.cfs_quota_us": "300000", "cpu/docker/c/cpu.cfs_period_us": "100000"},
             3,
         ),
-        # Inside a container the path is the host's, and what is mounted is the container's own.
+        # Inside a container the path is the host's, while the mount is the container's own.
         (
             "3:cpuacct,cpu:/docker/c\n",
             {"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "50000"},

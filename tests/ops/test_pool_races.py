@@ -1,4 +1,4 @@
-"""The thread pool under ThreadSanitizer: a C++ program of its own; Python and torch are not built for it."""
+"""The thread pool under ThreadSanitizer, in a C++ program: Python and torch are not built for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 def compiler() -> str:
-    """A C++ compiler; skips when there is none."""
+    """Return a C++ compiler, or skip the test."""
     for name in (os.environ.get("CXX"), "c++", "g++", "clang++"):
         if name and (path := shutil.which(name)):
             return path
@@ -26,7 +26,7 @@ def compiler() -> str:
 
 @pytest.fixture(scope="module")
 def program() -> Path:
-    """The program with the pool, built with ThreadSanitizer; skips where that cannot be linked."""
+    """Build the program with the pool under ThreadSanitizer, or skip the test where it cannot be linked."""
     flags = ["-std=c++17", "-O1", "-g", "-fsanitize=thread", "-pthread", f"-I{ROOT / 'csrc'}"]
     sources = [ROOT / "tests" / "native" / "pool" / "races.cpp", CORE / "pool.cpp", CORE / "cpu.cpp"]
     with build_folder("pool_races", compiler(), *flags) as folder:
@@ -39,10 +39,10 @@ def program() -> Path:
 
 
 def run(program: Path) -> subprocess.CompletedProcess[str]:
-    """Runs it with the memory layout older sanitizers need: addresses that are not randomised."""
+    """Run the program without address randomisation, as older sanitizers require."""
     plain = [setarch, "-R"] if (setarch := shutil.which("setarch")) else []
     if plain and subprocess.run([*plain, "true"], capture_output=True, check=False).returncode != 0:
-        plain = []  # a container may forbid it
+        plain = []  # a container may forbid turning it off
     done = subprocess.run(
         [*plain, program], capture_output=True, text=True, timeout=240, check=False,
         env={"PATH": os.defpath, "TSAN_OPTIONS": "halt_on_error=0 exitcode=66"},

@@ -1,4 +1,4 @@
-"""Recorded programs do again, with other values, exactly what was recorded; what cannot be is noticed."""
+"""Recorded programs repeat exactly what was recorded, with other values; obstacles to that are noticed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def weight(*shape: int) -> Weight:
 
 
 def indices(values: object) -> NDArray[np.int32]:
-    """An array as caches hand it out."""
+    """Return an index array as caches hand it out."""
     numbers = np.asarray(values, np.int32)
     buffer = ops.index_buffer(*numbers.shape)
     buffer.host[:] = numbers
@@ -45,13 +45,13 @@ def indices(values: object) -> NDArray[np.int32]:
 
 
 class Inputs:
-    """What the operations below read; it stays where it is while its values change."""
+    """The arrays the operations below read: their values change, their addresses do not."""
 
     def __init__(self) -> None:
         self.random = np.random.default_rng(7)
-        # As if kernels had computed them.
+        # Marked as if kernels had computed them.
         self.x = np.empty((ROWS, WIDTH), np.float32).view(Traced)
-        self.ids = indices([0] * ROWS)  # of tokens, positions and cells
+        self.ids = indices([0] * ROWS)  # token ids, positions and cells
         self.counts = indices([0] * ROWS)
         self.starts = indices([0] * ROWS)
         self.cells = indices(range(16))
@@ -128,7 +128,7 @@ def selective_scan(i: Inputs) -> Tensor:
     return ops.selective_scan(x, x, i.rates, keys, keys, i.rates[0], i.scanned, i.each, i.ids, i.targets)
 
 
-#: For each function of the extension that a forward pass may call, an operation that calls it.
+#: An operation for each extension function that a forward pass may call.
 CASES: dict[str, Callable[[Inputs], Tensor]] = {
     "add": lambda i: i.x + i.x,
     "add_rms_norm": lambda i: ops.add_rms_norm(i.x, i.x, i.norm, 1e-5)[1],
@@ -164,7 +164,7 @@ CASES: dict[str, Callable[[Inputs], Tensor]] = {
     "temper": temper,
 }
 
-#: The functions of the extension that no forward pass calls, and the one that has a test of its own.
+#: The extension functions that no forward pass calls, and the one with a test of its own.
 OTHERS = {
     "Matrix", "Program", "can_decode", "cgroup_cores", "choose", "cpu_level", "cpu_levels", "features",
     "keep_freed_memory", "kernel_set", "set_cpu_level", "set_threads", "store_rows", "sum_of_exponentials",
@@ -182,7 +182,7 @@ def test_every_kernel_is_accounted_for() -> None:
 
 
 @pytest.mark.parametrize("kernel", CASES)
-def test_a_program_does_what_was_recorded(kernel: str, inputs: Inputs, kernels: object) -> None:
+def test_a_program_repeats_what_was_recorded(kernel: str, inputs: Inputs, kernels: object) -> None:
     recorded = record(lambda: CASES[kernel](inputs))
     program = recorded.program
     assert program is not None, recorded.obstacle
@@ -213,7 +213,7 @@ def test_a_program_stores_rows(inputs: Inputs) -> None:
     assert np.array_equal(inputs.keys.stored, expected)
 
 
-def test_a_program_multiplies_heads_and_joins_what_comes_out(inputs: Inputs) -> None:
+def test_a_program_multiplies_heads_and_joins_the_results(inputs: Inputs) -> None:
     weights = [weight(24, 16) for _ in range(4)]
 
     def compute() -> Tensor:
@@ -279,17 +279,17 @@ def swiglu(i: Inputs) -> Tensor:
         (lambda i: i.x, "not computed by kernels"),
     ],
 )  # fmt: skip
-def test_what_numpy_computes_is_an_obstacle(
+def test_computing_with_numpy_is_an_obstacle(
     compute: Callable[[Inputs], Tensor], obstacle: str, inputs: Inputs
 ) -> None:
     recorded = record(lambda: compute(inputs))
     assert recorded.program is None
     assert obstacle in recorded.obstacle
-    assert np.array_equal(recorded.result, compute(inputs))  # and the result is right all the same
+    assert np.array_equal(recorded.result, compute(inputs))  # the result is still right
 
 
 @pytest.mark.parametrize("change", ["add", "set"])
-def test_writing_to_what_was_computed_is_an_obstacle(inputs: Inputs, change: str) -> None:
+def test_writing_to_a_computed_array_is_an_obstacle(inputs: Inputs, change: str) -> None:
     def compute() -> Tensor:
         values = swiglu(inputs)
         if change == "add":
@@ -304,15 +304,15 @@ def test_writing_to_what_was_computed_is_an_obstacle(inputs: Inputs, change: str
     assert np.array_equal(recorded.result, compute())
 
 
-def test_what_is_done_with_arrays_at_other_times_is_numpys(inputs: Inputs) -> None:
-    """A view that outlives its recording computes as any array does."""
+def test_numpy_computes_with_arrays_outside_recordings(inputs: Inputs) -> None:
+    """A view that outlives its recording computes like any array."""
     recorded = record(lambda: swiglu(inputs))
     assert type(recorded.result + recorded.result) is np.ndarray
     assert np.concatenate([recorded.result, recorded.result]).shape == (2 * ROWS, WIDTH)
     assert recorded.result.max() == max(recorded.result.reshape(-1).tolist())
 
 
-def test_the_memory_of_what_is_not_needed_any_more_is_used_again(inputs: Inputs) -> None:
+def test_memory_of_values_no_longer_needed_is_reused(inputs: Inputs) -> None:
     def chain(length: int) -> Tensor:
         values = inputs.x
         for _ in range(length):
@@ -331,7 +331,7 @@ def test_the_memory_of_what_is_not_needed_any_more_is_used_again(inputs: Inputs)
     assert np.array_equal(program.result, chain(100))
 
 
-def test_a_sum_that_no_kernel_does_takes_no_memory(inputs: Inputs) -> None:
+def test_a_sum_without_a_kernel_takes_no_memory(inputs: Inputs) -> None:
     recorder = CPURecorder()
     assert recorder.record(lambda: inputs.x + inputs.norm).program is None
     assert recorder.memory.nbytes == 0
@@ -350,7 +350,7 @@ def test_a_view_keeps_its_memory_to_itself(inputs: Inputs) -> None:
     assert np.array_equal(program.result, compute())
 
 
-def test_what_a_program_reads_stays_alive(inputs: Inputs) -> None:
+def test_arrays_that_a_program_reads_stay_alive(inputs: Inputs) -> None:
     holder = [np.full((ROWS, WIDTH), 3, np.float32)]
     recorded = record(lambda: ops.swiglu(holder[0], inputs.x))
     assert recorded.program is not None
@@ -362,7 +362,7 @@ def test_what_a_program_reads_stays_alive(inputs: Inputs) -> None:
     del rubbish
 
 
-def test_errors_in_a_program_are_raised_and_it_can_run_again(inputs: Inputs) -> None:
+def test_a_program_raises_its_errors_and_can_run_again(inputs: Inputs) -> None:
     program = record(lambda: ops.embedding(inputs.ids, inputs.weight)).program
     assert program is not None
     inputs.ids[1] = 40
@@ -373,7 +373,7 @@ def test_errors_in_a_program_are_raised_and_it_can_run_again(inputs: Inputs) -> 
     assert np.array_equal(program.result, ops.embedding(inputs.ids, inputs.weight))
 
 
-def test_errors_while_recording_are_raised_and_end_it(inputs: Inputs) -> None:
+def test_an_error_while_recording_is_raised_and_ends_the_recording(inputs: Inputs) -> None:
     with pytest.raises(ZeroDivisionError):
         record(lambda: inputs.x * (1 / 0))
     assert record(lambda: CASES["swiglu"](inputs)).program is not None

@@ -1,4 +1,4 @@
-"""The frequencies a model's metadata asks for."""
+"""Rotary frequencies as a model's metadata defines them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.ops.torch_ops import TorchOps
     [(64, 150000.0, 4096, (8, 18)), (128, 1e6, 32768, (23, 40)), (64, 10000.0, 4096, (10, 23))],
     ids=["gpt-oss", "qwen3", "deepseek"],
 )
-def test_yarn_bounds_of_published_models(
+def test_yarn_gives_the_bounds_of_published_models(
     dims: int, base: float, context: int, bounds: tuple[int, int]
 ) -> None:
     assert Yarn(8.0, context).bounds(dims, base) == bounds
@@ -44,7 +44,7 @@ def transformers_frequencies(kind: str, head_dim: int, **parameters: Any) -> tup
     ("head_dim", "base", "factor", "context"),
     [(64, 150000.0, 32.0, 4096), (128, 1e6, 4.0, 32768), (80, 10000.0, 2.5, 2048)],
 )
-def test_yarn_is_as_in_transformers(head_dim: int, base: float, factor: float, context: int) -> None:
+def test_yarn_matches_transformers(head_dim: int, base: float, factor: float, context: int) -> None:
     expected, magnitude = transformers_frequencies(
         "yarn", head_dim, rope_theta=base, factor=factor, original_max_position_embeddings=context
     )
@@ -53,14 +53,14 @@ def test_yarn_is_as_in_transformers(head_dim: int, base: float, factor: float, c
     assert rope.magnitude == pytest.approx(magnitude)
 
 
-def test_linear_scaling_is_as_in_transformers() -> None:
+def test_linear_scaling_matches_transformers() -> None:
     expected, magnitude = transformers_frequencies("linear", 64, rope_theta=10000.0, factor=4.0)
     rope = Rope.build(64, 10000.0, linear_factor=4.0)
     torch.testing.assert_close(torch.from_numpy(rope.frequencies), expected, rtol=1e-6, atol=0)
     assert rope.magnitude == magnitude == 1
 
 
-def test_factors_divide_as_in_llama_3() -> None:
+def test_factors_divide_frequencies_as_in_llama_3() -> None:
     """Llama 3's table of factors, recovered from transformers, gives its frequencies back."""
     expected, _ = transformers_frequencies(
         "llama3", 128, rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
@@ -80,7 +80,7 @@ def test_yarn_without_extrapolation_is_linear() -> None:
     assert rope.magnitude == 0.5
 
 
-def test_yarn_magnitude() -> None:
+def test_yarn_scales_magnitudes_as_published() -> None:
     assert Yarn(32.0, 4096).magnitude == pytest.approx(1 + 0.1 * math.log(32))
     assert Rope.build(64, yarn=Yarn(32.0, 4096), magnitude=2.0).magnitude == pytest.approx(
         2 + 0.2 * math.log(32)
@@ -96,7 +96,7 @@ def test_yarn_magnitude() -> None:
         ("qwen3_vl", [30, 17, 17], True),
     ],
 )
-def test_several_axes_are_as_in_transformers(model: str, sections: list[int], interleaved: bool) -> None:
+def test_several_axes_match_transformers(model: str, sections: list[int], interleaved: bool) -> None:
     pytest.importorskip("transformers", reason="transformers is not installed: pip install '.[test]'")
     module = importlib.import_module(f"transformers.models.{model}.modeling_{model}")
     name = {"qwen2_vl": "Qwen2VL", "qwen3_vl": "Qwen3VLText"}[model]
@@ -115,7 +115,7 @@ def test_several_axes_are_as_in_transformers(model: str, sections: list[int], in
     torch.testing.assert_close(x, expected[0], rtol=0, atol=3e-5)
 
 
-def test_sections_begin_anew_when_there_are_more_pairs() -> None:
+def test_sections_repeat_when_there_are_more_pairs() -> None:
     axes = Rope.build(20, sections=(1, 2, 1)).axes
     assert axes is not None
     assert axes.tolist() == [0, 1, 1, 2, 0, 1, 1, 2, 0, 1]
@@ -125,8 +125,8 @@ def test_sections_begin_anew_when_there_are_more_pairs() -> None:
 
 
 @pytest.mark.parametrize("neox", [False, True])
-def test_turning_twice_is_turning_by_the_sum(ops: TorchOps, neox: bool) -> None:
-    """What a context shift relies on: cached keys are turned once more, by the difference."""
+def test_rotating_twice_equals_rotating_by_the_sum(ops: TorchOps, neox: bool) -> None:
+    """A context shift relies on this: cached keys are turned again, by the difference."""
     rope = Rope.build(32, 10000.0, neox=neox, yarn=Yarn(4.0, 64))
     x = torch.randn(5, 2, 48, generator=torch.Generator().manual_seed(0))
     at = torch.tensor([100, 101, 102, 103, 104], dtype=torch.int32)

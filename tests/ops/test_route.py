@@ -1,4 +1,4 @@
-"""Routing of tokens to experts, against the definition in float64."""
+"""Routing of tokens to experts, against its definition in float64."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GROUPS = [(8, 2, 4, 2), (64, 6, 8, 3), (256, 8, 8, 4), (6, 3, 6, 4), (8, 8, 2, 2
 
 
 def exact(logits: Tensor, routing: Routing, bias: Tensor | None) -> tuple[list[list[int]], Tensor]:
-    """By sorting, in float64."""
+    """Route by sorting, in float64."""
     scores = logits.double().sigmoid() if routing.sigmoid else logits.double().softmax(1)
     ranks = logits.double() if bias is None else scores + bias.double()
     if routing.groups > 1:
@@ -45,7 +45,9 @@ def exact(logits: Tensor, routing: Routing, bias: Tensor | None) -> tuple[list[l
 @pytest.mark.parametrize("with_bias", [False, True], ids=["plain", "biased"])
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize(("count", "used"), SIZES)
-def test_route(ops: TorchOps, count: int, used: int, settings: dict[str, float], with_bias: bool) -> None:
+def test_routing_matches_its_definition(
+    ops: TorchOps, count: int, used: int, settings: dict[str, float], with_bias: bool
+) -> None:
     torch.default_generator.manual_seed(count)
     routing = Routing(used, **settings)  # type: ignore[arg-type]
     bias = torch.randn(count) if with_bias else None
@@ -67,7 +69,7 @@ def test_route(ops: TorchOps, count: int, used: int, settings: dict[str, float],
     "settings", [{}, {"sigmoid": True, "scale": 2.5}, {"best_of_group": 1}, {"best_of_group": 3}], ids=str
 )
 @pytest.mark.parametrize(("count", "used", "groups", "used_groups"), GROUPS)
-def test_experts_of_the_best_groups(
+def test_experts_are_chosen_from_the_best_groups(
     ops: TorchOps, count: int, used: int, groups: int, used_groups: int, settings: Any, with_bias: bool
 ) -> None:
     torch.default_generator.manual_seed(count)
@@ -80,7 +82,7 @@ def test_experts_of_the_best_groups(
     torch.testing.assert_close(shares.double(), expected_shares, rtol=2e-6, atol=1e-12)
 
 
-def test_a_group_is_as_good_as_its_two_best(ops: TorchOps) -> None:
+def test_a_group_is_as_good_as_its_two_best_experts(ops: TorchOps) -> None:
     """The best expert of all is in a group that is not the best."""
     logits = torch.tensor([[3.0, -9, -9, 2, 2, 2, -9, -9, -9]])
     for used_groups, best in ((1, [3, 4]), (2, [0, 3])):
@@ -93,15 +95,15 @@ def test_a_group_is_as_good_as_its_two_best(ops: TorchOps) -> None:
     torch.testing.assert_close(shares, torch.tensor([[0.5, 0.5]]))
 
 
-def test_equal_groups_are_taken_by_number_and_nan_is_the_best(ops: TorchOps) -> None:
+def test_equal_groups_are_taken_by_number_and_nan_counts_as_best(ops: TorchOps) -> None:
     routing = Routing(2, groups=4, used_groups=1)
     assert ops.route(torch.zeros(1, 8), routing)[0].tolist() == [[0, 1]]
     bias = torch.tensor([0.0, 0.0, 9.0, 9.0, torch.nan, 0.0, torch.nan, -torch.inf])
     assert ops.route(torch.zeros(1, 8), routing, bias)[0].tolist() == [[4, 5]]
 
 
-def test_the_softmax_of_the_chosen_alone_is_that_of_all_normalised(ops: TorchOps) -> None:
-    """The weights of gpt-oss."""
+def test_softmax_over_the_chosen_equals_the_normalised_softmax_over_all(ops: TorchOps) -> None:
+    """gpt-oss computes its weights this way."""
     torch.default_generator.manual_seed(9)
     logits = torch.randn(40, 32) * 5
     expected = logits.double().topk(4, dim=1)
@@ -116,13 +118,13 @@ def test_equal_experts_are_taken_by_number(ops: TorchOps) -> None:
     assert shares[0, 0] == shares[0, 1] == shares[0, 2]
 
 
-def test_no_tokens(ops: TorchOps) -> None:
+def test_routing_accepts_no_tokens(ops: TorchOps) -> None:
     chosen, shares = ops.route(torch.empty(0, 8), Routing(2))
     assert chosen.shape == shares.shape == (0, 2)
 
 
 @pytest.mark.parametrize("sigmoid", [False, True])
-def test_extreme_logits(ops: TorchOps, sigmoid: bool) -> None:
+def test_extreme_logits_are_routed_as_defined(ops: TorchOps, sigmoid: bool) -> None:
     logits = torch.tensor([[-1e30, 1e30, 0.0], [-200.0, -200.0, -200.0]])
     chosen, shares = ops.route(logits, Routing(2, sigmoid=sigmoid))
     assert chosen.tolist() == [[1, 2], [0, 1]]
@@ -132,14 +134,14 @@ def test_extreme_logits(ops: TorchOps, sigmoid: bool) -> None:
 
 
 @pytest.mark.parametrize("sigmoid", [False, True])
-def test_nan_is_chosen_and_shows(ops: TorchOps, sigmoid: bool) -> None:
+def test_nan_is_chosen_and_shows_in_the_weights(ops: TorchOps, sigmoid: bool) -> None:
     logits = torch.tensor([[1.0, 2.0, float("nan"), 3.0]])
     chosen, shares = ops.route(logits, Routing(2, sigmoid=sigmoid))
     assert chosen.tolist() == [[2, 3]]
     assert shares.isnan().all()
 
 
-def test_what_does_not_fit_together_is_refused(kernels: TorchOps) -> None:
+def test_arguments_that_do_not_fit_together_are_refused(kernels: TorchOps) -> None:
     for logits, used, bias in (
         (torch.randn(2, 4), 5, None),
         (torch.randn(2, 4), 0, None),
@@ -158,7 +160,7 @@ def test_what_does_not_fit_together_is_refused(kernels: TorchOps) -> None:
 
 
 def router(config: Any, module: str, name: str) -> Any:
-    """A router of transformers, with random weights."""
+    """Return a router of transformers with random weights."""
     import importlib
 
     made = getattr(importlib.import_module(f"transformers.models.{module}"), name)(config).float()
@@ -177,7 +179,7 @@ def check_router(theirs: Any, hidden: Tensor, routing: Routing, ops: TorchOps, b
     torch.testing.assert_close(found, weights.gather(1, order), rtol=1e-5, atol=1e-7)
 
 
-def test_deepseeks_router(ops: TorchOps) -> None:
+def test_routing_matches_deepseek_v3s_router(ops: TorchOps) -> None:
     from transformers import DeepseekV3Config
 
     torch.default_generator.manual_seed(5)
@@ -190,7 +192,7 @@ def test_deepseeks_router(ops: TorchOps) -> None:
     check_router(theirs, torch.randn(60, 16), routing, ops, theirs.e_score_correction_bias)
 
 
-def test_deepseek_v2s_router(ops: TorchOps) -> None:
+def test_routing_matches_deepseek_v2s_router(ops: TorchOps) -> None:
     from transformers import DeepseekV2Config
 
     torch.default_generator.manual_seed(7)
@@ -203,7 +205,7 @@ def test_deepseek_v2s_router(ops: TorchOps) -> None:
     check_router(theirs, torch.randn(60, 16), routing, ops, None)
 
 
-def test_gpt_osss_router(ops: TorchOps) -> None:
+def test_routing_matches_gpt_osss_router(ops: TorchOps) -> None:
     from transformers import GptOssConfig
 
     torch.default_generator.manual_seed(6)

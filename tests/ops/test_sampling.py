@@ -1,4 +1,4 @@
-"""Each step of sampling by itself."""
+"""Each step of sampling on its own."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ logits_of_any_size = arrays.arrays(
     ("temperature", "expected"),
     [(0.5, [2, 8, -4, 0]), (1, [1, 4, -2, 0]), (0, [1e7, 4e7, -2e7, 0])],
 )
-def test_temperature_divides(temperature: float, expected: list[float]) -> None:
+def test_temperature_divides_logits(temperature: float, expected: list[float]) -> None:
     tempered = sampling.temper(np.array([1, 4, -2, 0], np.float32), temperature)
     np.testing.assert_allclose(tempered, expected, rtol=1e-6)
 
 
-def test_softmax() -> None:
+def test_softmax_gives_published_probabilities() -> None:
     probabilities = sampling.softmax(np.array([1, -2, 3, 0], np.float32))
     np.testing.assert_allclose(probabilities, [0.113550, 0.005653, 0.839024, 0.041773], atol=1e-6)
 
@@ -44,7 +44,7 @@ TWELVE = np.array(
 )
 
 
-def test_top_k_is_the_largest_descending() -> None:
+def test_top_k_returns_the_largest_in_descending_order() -> None:
     kept = TWELVE[sampling.top_k(TWELVE, 5)]
     np.testing.assert_allclose(kept, [0.27755, 0.20410, 0.15721, 0.08582, 0.04505], atol=5e-6)
 
@@ -57,7 +57,7 @@ def test_top_k_of_all_sorts(k: int) -> None:
 
 
 @pytest.mark.parametrize(("p", "kept"), [(0, 1), (0.64, 1), (0.65, 2), (0.88, 2), (0.95, 3), (1, 4)])
-def test_top_p(p: float, kept: int) -> None:
+def test_top_p_keeps_the_fewest_tokens_that_reach_p(p: float, kept: int) -> None:
     np.testing.assert_allclose(FOUR, [0.6439, 0.2369, 0.0871, 0.0321], atol=5e-5)
     assert sampling.top_p(FOUR, p) == kept
 
@@ -65,15 +65,15 @@ def test_top_p(p: float, kept: int) -> None:
 @pytest.mark.parametrize(
     ("p", "kept"), [(0, 4), (0.04, 4), (0.05, 3), (0.1, 3), (0.14, 2), (0.37, 1), (1, 1)]
 )
-def test_min_p(p: float, kept: int) -> None:
+def test_min_p_keeps_tokens_relative_to_the_likeliest(p: float, kept: int) -> None:
     assert sampling.min_p(FOUR, p) == kept
 
 
-def test_min_p_keeps_ties_of_the_likeliest() -> None:
+def test_min_p_keeps_every_token_as_likely_as_the_likeliest() -> None:
     assert sampling.min_p(np.full(3, 1 / 3), 1.0) == 3
 
 
-def test_typical_p_prefers_the_expected_surprise() -> None:
+def test_typical_p_prefers_tokens_of_expected_surprise() -> None:
     spiked = np.array([0.6, 0.1, 0.1, 0.1, 0.1])  # entropy 1.2275: ln 10 is 1.0751 off, -ln 0.6 is 0.7167 off
     assert sampling.typical_p(spiked, 0.5).tolist() == [True, False, False, False, False]
     assert sampling.typical_p(spiked, 0.65).tolist() == [True, True, False, False, False]
@@ -86,7 +86,7 @@ def test_typical_p_prefers_the_expected_surprise() -> None:
 
 
 @given(logits_of_any_size, st.integers(-1, 70))
-def test_top_k_is_the_start_of_the_sorted_whole(logits: np.ndarray, k: int) -> None:
+def test_top_k_is_the_start_of_all_sorted(logits: np.ndarray, k: int) -> None:
     by_hand = sorted(range(logits.size), key=lambda i: (-logits[i], i))
     assert sampling.top_k(logits, k).tolist() == (by_hand[:k] if k > 0 else by_hand)
 

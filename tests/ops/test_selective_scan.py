@@ -1,4 +1,4 @@
-"""The recurrence of Mamba 1 in float64, and that bits do not depend on what else is computed."""
+"""Selective scans against Mamba 1's recurrence in float64; bits do not depend on what else is computed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SLOTS = 10
 
 @dataclass
 class Problem:
-    """The rows of sequences of given `lengths`, whose states lie anywhere among `SLOTS`."""
+    """The rows of sequences of given `lengths`, whose states are in random slots out of `SLOTS`."""
 
     x: Tensor
     steps: Tensor
@@ -52,14 +52,14 @@ class Problem:
         )  # fmt: skip
 
     def part(self, rows: slice, places: list[int]) -> Problem:
-        """Some rows of one sequence, whose state is at `places` before and after."""
+        """Return some rows of one sequence, whose state is at `places` before and after."""
         return replace(
             self, x=self.x[rows], steps=self.steps[rows], keys=self.keys[rows], queries=self.queries[rows],
             lengths=[len(self.x[rows])], places=places,
         )  # fmt: skip
 
     def exact(self) -> tuple[Tensor, list[Tensor]]:
-        """The rows, and the state after each."""
+        """Compute the rows and the state after each."""
         found, states, row = torch.zeros(self.x.shape, dtype=torch.float64), [], 0
         for length, place in zip(self.lengths, self.places, strict=False):
             state = self.states[place].double()
@@ -75,7 +75,7 @@ class Problem:
 
 @pytest.mark.parametrize("lengths", [[], [1], [9], [3, 1, 5]], ids=str)
 @pytest.mark.parametrize("shape", [(1, 1), (5, 3), (16, 32), (16, 77), (64, 130)], ids=str)
-def test_rows_and_states_are_those_of_the_recurrence(
+def test_rows_and_states_match_the_recurrence(
     ops: TorchOps, shape: tuple[int, int], lengths: list[int]
 ) -> None:
     problem = Problem.random(lengths, entries=shape[0], channels=shape[1])
@@ -94,7 +94,7 @@ def test_rows_and_states_are_those_of_the_recurrence(
     assert torch.equal(states[untouched], problem.states[untouched])
 
 
-def test_states_inside_a_sequence_may_be_kept_and_the_last_need_not(ops: TorchOps) -> None:
+def test_states_inside_a_sequence_can_be_kept_and_the_last_dropped(ops: TorchOps) -> None:
     problem = Problem.random([6])
     others = [place for place in range(SLOTS) if place != problem.places[0]][:5]
     states, (found, after) = problem.states.clone(), problem.exact()
@@ -156,7 +156,7 @@ def test_rows_and_states_that_do_not_exist_are_refused(
     ],
     ids=lambda changes: "-".join(changes),
 )
-def test_what_does_not_fit_is_refused(kernels: TorchOps, changes: dict[str, Tensor]) -> None:
+def test_arguments_that_do_not_fit_are_refused(kernels: TorchOps, changes: dict[str, Tensor]) -> None:
     problem = replace(Problem.random([3]), **changes)
     with pytest.raises((ValueError, TypeError), match="selective_scan"):
         problem.run(kernels, problem.states)

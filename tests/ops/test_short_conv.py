@@ -1,4 +1,4 @@
-"""Gated short convolutions against torch's own in float64; what they leave for the next call."""
+"""Gated short convolutions against torch's in float64, and the states they leave for the next call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SLOTS = 12
 
 @dataclass
 class Problem:
-    """The rows of sequences of given `lengths`, whose states lie anywhere among `SLOTS`."""
+    """The rows of sequences of given `lengths`, whose states are in random slots out of `SLOTS`."""
 
     projected: Tensor
     weight: Tensor
@@ -40,14 +40,14 @@ class Problem:
         )
 
     def rows(self) -> tuple[Tensor, Tensor, Tensor]:
-        """starts, sources and targets."""
+        """Return starts, sources and targets."""
         return state_rows(self.lengths, self.places)
 
     def run(self, ops: TorchOps, states: Tensor) -> Tensor:
         return ops.short_conv(self.projected, self.weight, self.bias, states, *self.rows())
 
     def exact(self) -> Tensor:
-        """By torch's convolution, one sequence after another."""
+        """Compute with torch's convolution, one sequence after another."""
         channels = self.weight.shape[1]
         b, c, x = self.projected.double().split(channels, dim=1)
         kernels = self.weight.double().T[:, None]  # [channels, 1, taps]
@@ -64,7 +64,7 @@ class Problem:
 @pytest.mark.parametrize("lengths", [[], [1], [33], [1, 1, 1], [5, 1, 33, 2]], ids=str)
 @pytest.mark.parametrize("channels", [1, 5, 16, 77, 1030])
 @pytest.mark.parametrize(("taps", "bias"), [(1, False), (2, True), (3, False), (4, True), (7, False)])
-def test_rows_are_those_of_a_convolution(
+def test_rows_match_torchs_convolution(
     ops: TorchOps, taps: int, bias: bool, channels: int, lengths: list[int]
 ) -> None:
     problem = Problem.random(taps, channels, lengths, bias=bias)
@@ -79,7 +79,7 @@ def test_rows_are_those_of_a_convolution(
 @pytest.mark.parametrize("activated", [True, False])
 @pytest.mark.parametrize("channels", [1, 5, 16, 77, 1030])
 @pytest.mark.parametrize(("taps", "bias"), [(1, False), (4, True), (4, False)])
-def test_without_gates_a_row_is_its_convolution_or_the_silu_of_that(
+def test_without_gates_a_row_is_its_convolution_or_its_silu(
     ops: TorchOps, taps: int, bias: bool, channels: int, activated: bool
 ) -> None:
     gated = Problem.random(taps, channels, [5, 1, 33, 2], bias=bias)
@@ -111,7 +111,7 @@ def test_the_last_products_are_left_for_the_next_call(ops: TorchOps, taps: int) 
     assert torch.equal(states, expected)
 
 
-def test_states_inside_a_sequence_may_be_kept_too(ops: TorchOps) -> None:
+def test_states_inside_a_sequence_can_be_kept_too(ops: TorchOps) -> None:
     problem = Problem.random(4, 20, [10])
     starts, sources, _ = problem.rows()
     others = [place for place in range(SLOTS) if place != problem.places[0]][:10]
@@ -210,7 +210,7 @@ def test_rows_and_states_that_do_not_exist_are_refused(
     ],
     ids=lambda changes: "-".join(changes),
 )
-def test_what_does_not_fit_is_refused(kernels: TorchOps, changes: dict[str, Tensor]) -> None:
+def test_arguments_that_do_not_fit_are_refused(kernels: TorchOps, changes: dict[str, Tensor]) -> None:
     arguments = {
         "projected": torch.randn(3, 24),
         "weight": torch.randn(3, 8),

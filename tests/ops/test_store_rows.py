@@ -1,4 +1,4 @@
-"""Rows of a cache as they are stored, of every type, on every backend."""
+"""Storing rows of a cache, in every type, on every backend."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def int32(*values: int) -> Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("shape", [(0, 16), (1, 1), (5, 3, 7), (20, 8, 64)])
-def test_store_rows(ops: TorchOps, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def test_store_rows_writes_the_given_cells_only(
+    ops: TorchOps, dtype: torch.dtype, shape: tuple[int, ...]
+) -> None:
     rows = torch.randn(shape)
     target = torch.randn(33, *shape[1:]).to(dtype)
     cells = torch.randperm(33)[: shape[0]].int()
@@ -33,7 +35,7 @@ def test_store_rows(ops: TorchOps, dtype: torch.dtype, shape: tuple[int, ...]) -
 
 
 def decoded(storage: Tensor, kind: GGMLType) -> Tensor:
-    """What the `gguf` package reads from storage [cells, heads, blocks, block bytes]: [cells, heads, dim]."""
+    """Decode storage [cells, heads, blocks, block bytes] with the `gguf` package: [cells, heads, dim]."""
     cells, heads = storage.shape[:2]
     flat = storage.reshape(cells * heads, -1).numpy()
     return torch.from_numpy(gguf.quants.dequantize(flat, gguf.GGMLQuantizationType(int(kind)))).view(
@@ -43,7 +45,9 @@ def decoded(storage: Tensor, kind: GGMLType) -> Tensor:
 
 @pytest.mark.parametrize(("kind", "steps"), [(GGMLType.Q8_0, 127), (GGMLType.Q4_0, 8)], ids=str)
 @pytest.mark.parametrize("size", [1.0, 1e-4, 3e4])
-def test_store_rows_quantises(ops: TorchOps, kind: GGMLType, steps: int, size: float) -> None:
+def test_store_rows_quantises_within_half_a_step(
+    ops: TorchOps, kind: GGMLType, steps: int, size: float
+) -> None:
     rows = torch.randn(20, 3, 96) * size
     rows[3] = 0
     target = kv_zeros(kind, 33, 3, 96)
@@ -51,7 +55,7 @@ def test_store_rows_quantises(ops: TorchOps, kind: GGMLType, steps: int, size: f
     ops.store_rows(target, cells, rows)
     got = decoded(target, kind)
     assert torch.equal(kv_unpack(target), got)
-    # Half a step (a whole one where the codes end), and what rounding the scale to a half moves.
+    # Half a step (a whole one where the codes end), plus the effect of rounding the scale to float16.
     largest = rows.unflatten(-1, (-1, 32)).abs().amax(-1, keepdim=True).expand(-1, -1, -1, 32).flatten(-2)
     step = largest / steps
     bound = step * (0.5 if kind is GGMLType.Q8_0 else 1) + largest * 2**-11 + steps * 2**-25
@@ -64,7 +68,7 @@ def test_store_rows_quantises(ops: TorchOps, kind: GGMLType, steps: int, size: f
 
 
 @pytest.mark.parametrize("kind", [GGMLType.Q8_0, GGMLType.Q4_0], ids=str)
-def test_store_rows_makes_blocks_that_are_not_finite_nan(ops: TorchOps, kind: GGMLType) -> None:
+def test_store_rows_turns_non_finite_blocks_into_nan(ops: TorchOps, kind: GGMLType) -> None:
     rows = torch.randn(1, 1, 128)
     rows[0, 0, 40], rows[0, 0, 70] = torch.nan, -torch.inf
     target = kv_zeros(kind, 1, 1, 128)
@@ -74,19 +78,19 @@ def test_store_rows_makes_blocks_that_are_not_finite_nan(ops: TorchOps, kind: GG
 
 
 @pytest.mark.parametrize("kind", [GGMLType.Q8_0, GGMLType.Q4_0], ids=str)
-def test_store_rows_of_numbers_too_large_for_the_scale_stays_finite(ops: TorchOps, kind: GGMLType) -> None:
+def test_store_rows_keeps_numbers_too_large_for_the_scale_finite(ops: TorchOps, kind: GGMLType) -> None:
     target = kv_zeros(kind, 1, 1, 32)
     ops.store_rows(target, int32(0), torch.full((1, 1, 32), -3e38))
     assert kv_unpack(target).isfinite().all()
     assert (kv_unpack(target) < -4e5).all()
 
 
-def test_a_type_that_fills_no_blocks_is_refused() -> None:
+def test_rows_that_do_not_fill_blocks_are_refused() -> None:
     with pytest.raises(NotSupportedError, match="heads of 80 numbers do not fill Q4_0 blocks of 32"):
         default_backend().storage(GGMLType.Q4_0, 4, (2, 80))
 
 
-def test_storage_says_what_it_holds() -> None:
+def test_storage_reports_its_type_and_shape() -> None:
     for kind in KV_TYPES:
         storage = kv_zeros(kind, 5, 3, 64)
         assert (kv_type(storage), kv_shape(storage)) == (kind, (5, 3, 64))

@@ -1,4 +1,4 @@
-"""The type stub of the extension names what the extension has."""
+"""The extension's type stub has the same names as the extension."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _native = pytest.importorskip("puna._native", reason=NOT_BUILT, exc_type=ImportE
 
 
 def test_stub_and_extension_have_the_same_names() -> None:
-    # Made with `python -m nanobind.stubgen -m puna._native -o src/puna/_native.pyi`, with `Array` for what is
-    # given and `NDArray[Any]` for what comes back.
+    # Written by `python -m nanobind.stubgen -m puna._native -o src/puna/_native.pyi`, then `Array` put for
+    # arguments and `NDArray[Any]` for results.
     stub = ast.parse((Path(puna.__file__).parent / "_native.pyi").read_text())
     named = {node.name for node in stub.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     assert named == {name for name in dir(_native) if not name.startswith("_")}

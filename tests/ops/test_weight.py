@@ -1,4 +1,4 @@
-"""Weights: single rows, packing, and what happens to the file's bytes."""
+"""Weights: single rows, packing, and the fate of the file's bytes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_embedding_gives_the_rows_of_the_file(kind: GGMLType, name: str) -> None
 
 
 @pytest.mark.parametrize("kind", ALL_TYPES, ids=lambda kind: kind.name)
-def test_packing_keeps_every_value_and_lets_the_bytes_go(kind: GGMLType) -> None:
+def test_packing_keeps_every_value_and_frees_the_bytes(kind: GGMLType) -> None:
     data = random_bytes(kind, 19, 512, np.random.default_rng(2))
     expected = reference_values(data, kind, 19)
     weight = Weight("w", data, kind, (19, 512))
@@ -42,7 +42,7 @@ def test_packing_keeps_every_value_and_lets_the_bytes_go(kind: GGMLType) -> None
 
 
 @pytest.mark.parametrize("factor", [1.0, 1e5])
-def test_types_without_a_kernel_are_kept_as_float16_or_if_they_do_not_fit_as_float32(factor: float) -> None:
+def test_types_without_a_kernel_become_float16_or_float32_where_that_overflows(factor: float) -> None:
     values = np.random.default_rng(3).standard_normal((8, 256)) * factor
     weight = Weight("w", values.reshape(-1).view(np.uint8), GGMLType.F64, (8, 256))
     ops = backend_named("cpu")
@@ -59,7 +59,7 @@ def test_the_reference_does_not_pack() -> None:
     assert weight.data is not None
 
 
-def test_what_another_backend_has_packed_is_refused() -> None:
+def test_a_weight_packed_by_another_backend_is_refused() -> None:
     weight = Weight.from_values("w", np.ones((3, 4)))
     backend_named("cpu").pack(weight)
     with pytest.raises(ValueError, match="weight 'w' was packed, and its bytes are gone"):
@@ -67,7 +67,7 @@ def test_what_another_backend_has_packed_is_refused() -> None:
 
 
 def test_packing_returns_the_pages_of_a_mapped_file(tmp_path: Path) -> None:
-    """Only whole pages of this matrix: what lies before and after it stays what it was."""
+    """Only whole pages of the matrix itself: the bytes before and after it are unchanged."""
     kind, rows, columns = GGMLType.Q8_0, 1024, 1024
     data = random_bytes(kind, rows, columns, np.random.default_rng(4))
     path = tmp_path / "weights"
@@ -120,7 +120,7 @@ def test_wrong_sizes_are_refused() -> None:
 
 @pytest.mark.parametrize("kind", ALL_TYPES, ids=lambda kind: kind.name)
 def test_a_packed_matrix_is_about_as_large_as_in_the_file(kind: GGMLType) -> None:
-    """What it is larger by are scales in whole bytes, signs in whole bits, and TQ1_0's digits in two bits."""
+    """The excess is scales in whole bytes, signs in whole bits, and TQ1_0's digits in two bits."""
     most = {GGMLType.TQ1_0: 1.26, GGMLType.Q2_K: 1.2, GGMLType.IQ1_S: 1.08}.get(kind, 1.065)
     shape = (4096, 4096)
     assert backend_named("cpu").packed_bytes(kind, shape) <= most * kind.nbytes(4096 * 4096)
@@ -128,7 +128,7 @@ def test_a_packed_matrix_is_about_as_large_as_in_the_file(kind: GGMLType) -> Non
 
 @pytest.mark.parametrize("shape", [(1, 256), (19, 512), (64, 768)], ids=str)
 @pytest.mark.parametrize("kind", ALL_TYPES, ids=lambda kind: kind.name)
-def test_the_size_of_a_packed_matrix_is_known_before(kind: GGMLType, shape: tuple[int, int]) -> None:
+def test_the_size_of_a_packed_matrix_is_known_in_advance(kind: GGMLType, shape: tuple[int, int]) -> None:
     data = random_bytes(kind, *shape, np.random.default_rng(3))
     weight = Weight("w", data, kind, shape)
     backend_named("cpu").pack(weight)

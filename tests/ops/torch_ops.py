@@ -1,4 +1,4 @@
-"""Operations on torch's tensors, over the same memory, for tests that compare with torch."""
+"""Operations on torch tensors, sharing their memory, for tests that compare with torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BLOCKS = {34: GGMLType.Q8_0, 18: GGMLType.Q4_0}
 
 
 class TorchOps:
-    """The operations of a backend that computes in this process's memory, given and giving tensors."""
+    """The operations of a backend that computes in this process's memory, taking and returning tensors."""
 
     def __init__(self, ops: Backend) -> None:
         self.backend = ops
@@ -39,7 +39,7 @@ class TorchOps:
         return self.backend.numpy(_given(array))
 
     def attention(self, q: Tensor, keys: Any, values: Any, *others: Any, **named: Any) -> Tensor:
-        """Storage of keys and values may be tensors that look as storage does."""
+        """Run attention; keys and values may be tensors laid out like storage."""
         return self.__getattr__("attention")(q, as_storage(keys), as_storage(values), *others, **named)
 
     def store_rows(self, target: Any, cells: Tensor, rows: Tensor) -> None:
@@ -69,7 +69,7 @@ def weight_of(name: str, values: Tensor) -> Weight:
 
 
 def as_storage(held: Any) -> Any:
-    """Storage over a tensor [rows, ...]: floats as what they are, bytes as blocks by their size."""
+    """Return storage over a tensor [rows, ...]; the size of byte blocks tells their type."""
     if not isinstance(held, Tensor):
         return held
     storage = object.__new__(HostStorage)
@@ -86,7 +86,7 @@ def kv_type(held: Tensor) -> GGMLType:
 
 
 def kv_shape(held: Tensor) -> tuple[int, ...]:
-    """The shape of the numbers that a tensor which looks as storage does holds."""
+    """Return the shape of the numbers in a tensor laid out like storage."""
     if held.dtype is torch.uint8 and held.dim() > 1:
         return (*held.shape[:-2], held.shape[-2] * 32)
     return tuple(held.shape)

@@ -1,7 +1,7 @@
-"""Log-probabilities beside llama.cpp's on the same files, both held against float32 (`bench/accuracy.py`).
+"""Log-probabilities of Puna and llama.cpp on the same files, each compared with float32 (bench/accuracy.py).
 
-Run by `make test-peers`, which builds llama-cpp-python. What is tested is whether Puna is worse beyond
-chance, and whether it is about as close to llama.cpp as llama.cpp is to itself.
+Run by `make test-peers`, which builds llama-cpp-python. Puna must not be significantly worse, and must be
+about as close to llama.cpp as llama.cpp is to itself.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ accuracy = importlib.import_module("bench.accuracy")
 
 @pytest.mark.parametrize("model", accuracy.MODELS)
 @pytest.mark.parametrize("kind", accuracy.KINDS, ids=lambda kind: kind.name)
-def test_as_close_to_float32_as_llama_cpp_and_to_llama_cpp_as_it_is_to_itself(
+def test_log_probabilities_are_no_less_accurate_than_those_of_llama_cpp(
     model: str, kind: GGMLType, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Of thirty comparisons one may look worse by chance. What is worse still is with four times as many.
+    # One of thirty comparisons may look worse by chance; a real difference remains with four times as many.
     for count in (accuracy.SEQUENCES, 4 * accuracy.SEQUENCES):
         result = accuracy.measure(model, kind, count)
         with capsys.disabled():

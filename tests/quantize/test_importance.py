@@ -41,11 +41,13 @@ def test_sums_are_divided_by_their_counts_expert_by_expert(tmp_path: Path) -> No
     found = read_importance(new_file(tmp_path / "i.gguf", sums, {"w": [2, 3, 0]}))
     rows = found.of(tensor("w", 3, 7, 2))
     assert rows is not None
-    np.testing.assert_allclose(rows, [[1, 2], [3, 1], [1, 1]])  # of an expert never asked all is alike
+    np.testing.assert_allclose(
+        rows, [[1, 2], [3, 1], [1, 1]]
+    )  # all columns of an unused expert count the same
     assert found.of(tensor("other", 7, 2)) is None
 
 
-def test_the_older_format_says_the_same(tmp_path: Path) -> None:
+def test_the_older_format_is_read_alike(tmp_path: Path) -> None:
     tail = struct.pack("<ii", 12, 4) + b"wiki"
     found = read_importance(old_file(tmp_path / "i.dat", {"w": (4, [4.0, 8.0])}, tail))
     rows = found.of(tensor("w", 7, 2))
@@ -54,7 +56,7 @@ def test_the_older_format_says_the_same(tmp_path: Path) -> None:
     assert found.chunks == 12
 
 
-def test_what_matters_has_less_error_and_the_rest_more() -> None:
+def test_important_columns_have_less_error_and_the_rest_more() -> None:
     random = np.random.default_rng(3)
     values = random.standard_normal((64, 256)).astype(np.float32)
     measured = np.where(np.arange(256) % 4 == 0, 100.0, 1.0).astype(np.float32)
@@ -65,7 +67,7 @@ def test_what_matters_has_less_error_and_the_rest_more() -> None:
         assert guided[1::4].mean() > alone[1::4].mean(), kind
 
 
-def test_a_column_never_used_is_not_lost(tmp_path: Path) -> None:
+def test_an_unused_column_is_not_lost(tmp_path: Path) -> None:
     found = read_importance(old_file(tmp_path / "i.dat", {"w": (1, [0.0] * 31 + [1.0])}))
     rows = found.of(tensor("w", 1, 32))
     values = np.linspace(-1, 1, 32, dtype=np.float32)[None]
@@ -99,7 +101,7 @@ def test_damaged_files_are_refused(data: bytes, message: str, tmp_path: Path) ->
         read_importance(tmp_path / "i.dat")
 
 
-def test_a_model_is_no_importance_matrix(tmp_path: Path) -> None:
+def test_a_model_is_refused_as_importance_matrix(tmp_path: Path) -> None:
     writer = GGUFWriter(tmp_path / "m.gguf", "llama")
     writer.add_tensor("w", np.zeros(3))
     writer.write()

@@ -1,4 +1,4 @@
-"""Which tensor gets which type. That it is what llama.cpp chooses is held against it by `make test-peers`."""
+"""The type each tensor gets; `make test-peers` compares the choice with llama.cpp's."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def layers(part: str, count: int = 16, columns: int = 256) -> dict[str, tuple[in
 
 
 def test_some_layers_of_a_q4_k_m_get_more_bits(tmp_path: Path) -> None:
-    # The published rule: the first and the last eighth of the layers, and every third between.
+    # The published rule: the first and the last eighth of the layers, and every third in between.
     chosen = types(tmp_path, "Q4_K_M", layers("ffn_down"))
     more = [layer for layer in range(16) if chosen[f"blk.{layer}.ffn_down.weight"] == "Q6_K"]
     assert more == [0, 1, 4, 7, 10, 13, 14, 15]
     assert {chosen[name] for name in layers("ffn_down")} == {"Q4_K", "Q6_K"}
 
 
-def test_layers_are_counted_in_their_order_and_not_as_names_are_sorted(tmp_path: Path) -> None:
+def test_layers_are_counted_by_number_and_not_by_sorted_names(tmp_path: Path) -> None:
     chosen = types(tmp_path, "Q4_K_S", layers("attn_v"))
     assert [layer for layer in range(16) if chosen[f"blk.{layer}.attn_v.weight"] == "Q5_K"] == [0, 1, 2, 3]
 
@@ -59,7 +59,7 @@ def test_layers_are_counted_in_their_order_and_not_as_names_are_sorted(tmp_path:
         ("mm.input_projection.weight", (4, 256)),
     ],
 )
-def test_what_is_small_or_hurt_by_errors_is_kept(name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+def test_small_or_sensitive_tensors_are_kept(name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
     assert types(tmp_path, "Q4_0", {name: shape})[name] == "F16"
 
 
@@ -70,20 +70,20 @@ def test_what_is_small_or_hurt_by_errors_is_kept(name: str, shape: tuple[int, ..
         ("Q2_K", 96, "Q4_0"), ("IQ4_XS", 96, "IQ4_NL"), ("Q4_K_M", 48, "F16"), ("Q8_0", 48, "F16"),
     ],
 )  # fmt: skip
-def test_rows_that_are_no_whole_blocks_get_smaller_ones(
+def test_rows_that_do_not_fill_blocks_get_a_type_of_smaller_blocks(
     kind: str, columns: int, chosen: str, tmp_path: Path
 ) -> None:
     name = "blk.0.ffn_up.weight"
     assert types(tmp_path, kind, {name: (2, columns), "output.weight": (2, 256)})[name] == chosen
 
 
-def test_the_way_out_gets_six_bits_and_so_does_the_way_in_when_they_are_one(tmp_path: Path) -> None:
+def test_the_output_gets_six_bits_and_so_do_tied_embeddings(tmp_path: Path) -> None:
     both = {"token_embd.weight": (4, 256), "output.weight": (4, 256)}
     assert types(tmp_path, "Q4_K_M", both) == {"output.weight": "Q6_K", "token_embd.weight": "Q4_K"}
     assert types(tmp_path, "Q4_K_M", {"token_embd.weight": (4, 256)}) == {"token_embd.weight": "Q6_K"}
 
 
-def test_with_eight_experts_attention_gets_more_bits(tmp_path: Path) -> None:
+def test_attention_beside_eight_experts_gets_more_bits(tmp_path: Path) -> None:
     given = {f"blk.0.attn_{part}.weight": (2, 256) for part in ("q", "k", "v", "output")}
     for kind, mostly in (("Q4_K_M", "Q4_K"), ("Q4_K_S", "Q4_K"), ("Q8_0", "Q8_0")):
         chosen = types(tmp_path, kind, given | {"output.weight": (2, 256)}, expert_count=8)
@@ -91,7 +91,7 @@ def test_with_eight_experts_attention_gets_more_bits(tmp_path: Path) -> None:
         assert found == [mostly, "Q8_0", "Q8_0", "Q5_K" if mostly == "Q4_K" else "Q8_0"]
 
 
-def test_experts_are_mxfp4_and_the_rest_has_eight_bits(tmp_path: Path) -> None:
+def test_experts_become_mxfp4_and_the_rest_gets_eight_bits(tmp_path: Path) -> None:
     given = {"blk.0.ffn_up_exps.weight": (4, 2, 256), "blk.0.attn_q.weight": (2, 256)}
     chosen = types(tmp_path, "mxfp4", given, expert_count=4)
     assert chosen == {"blk.0.attn_q.weight": "Q8_0", "blk.0.ffn_up_exps.weight": "MXFP4"}
@@ -109,7 +109,7 @@ def test_types_are_named_in_any_case(text: str, kind: FileType) -> None:
 
 
 @pytest.mark.parametrize("text", ["IQ2_XXS", "Q9", "", "F64"])
-def test_an_unknown_type_is_refused_with_a_list_of_those_there_are(text: str) -> None:
+def test_an_unknown_type_is_refused_with_a_list_of_the_known(text: str) -> None:
     with pytest.raises(
         RequestError, match=r"unsupported quantization type '.*' - supported types are F32, F16"
     ):

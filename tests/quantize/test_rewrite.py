@@ -28,7 +28,7 @@ def source(path: Path, rows: int = 4, kind: GGMLType = GGMLType.F16) -> Path:
     return path
 
 
-def test_tensors_become_what_the_mixture_says_and_keys_stay(tmp_path: Path) -> None:
+def test_tensors_get_the_types_of_the_mixture_and_keys_stay(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     with open_gguf(source(tmp_path / "in.gguf")) as file:
         quantize_file(file, tmp_path / "out.gguf", FileType.Q4_K_S, report=lambda *step: seen.append(step))
@@ -49,7 +49,7 @@ def test_tensors_become_what_the_mixture_says_and_keys_stay(tmp_path: Path) -> N
     assert read.fields["llama.clip.vision"].types[-1] == gguf.GGUFValueType.INT8
 
 
-def test_each_expert_is_weighed_by_its_own_importance(tmp_path: Path) -> None:
+def test_each_expert_uses_its_own_importance(tmp_path: Path) -> None:
     from puna.quantize.importance import Importance
 
     measured = np.exp(np.random.default_rng(4).standard_normal((3, 256))).astype(np.float32)
@@ -75,7 +75,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         tracemalloc.stop()
 
 
-def test_what_is_quantised_is_refused_unless_it_is_wanted(tmp_path: Path) -> None:
+def test_a_quantised_model_is_refused_unless_again_is_set(tmp_path: Path) -> None:
     with open_gguf(source(tmp_path / "in.gguf", kind=GGMLType.Q8_0)) as file:
         with pytest.raises(RequestError, match=r"only supported for F16, BF16 and F32 .* as Q8_0 already"):
             quantize_file(file, tmp_path / "out.gguf", FileType.Q4_K_M)
@@ -86,7 +86,7 @@ def test_what_is_quantised_is_refused_unless_it_is_wanted(tmp_path: Path) -> Non
         assert out.tensor("blk.0.ffn_up.weight").type is GGMLType.Q4_K
 
 
-def test_mxfp4_stays(tmp_path: Path) -> None:
+def test_mxfp4_tensors_keep_their_bytes(tmp_path: Path) -> None:
     with open_gguf(source(tmp_path / "in.gguf", kind=GGMLType.MXFP4)) as file:
         quantize_file(file, tmp_path / "out.gguf", FileType.Q4_K_M)
         stored = file.data("blk.0.ffn_up.weight").tobytes()
@@ -94,7 +94,7 @@ def test_mxfp4_stays(tmp_path: Path) -> None:
         assert out.data("blk.0.ffn_up.weight").tobytes() == stored
 
 
-def test_a_bad_number_is_named_and_no_file_is_left(tmp_path: Path) -> None:
+def test_a_non_finite_tensor_is_named_and_no_file_is_left(tmp_path: Path) -> None:
     writer = GGUFWriter(tmp_path / "in.gguf", "llama")
     writer.add_tensor("blk.0.ffn_up.weight", np.full((2, 256), np.inf))
     writer.write()
@@ -126,7 +126,7 @@ def test_parts_of_a_split_model_become_one_file(tmp_path: Path) -> None:
         assert not [key for key in whole.metadata if key.startswith("split.")]
 
 
-def test_a_disk_without_room_is_noticed_before_anything_is_computed(
+def test_a_full_disk_is_noticed_before_anything_is_computed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import shutil

@@ -10,7 +10,7 @@ from tests.processors import NOT_BUILT
 
 @pytest.fixture(params=["reference", "cpu"])
 def ops(request: pytest.FixtureRequest) -> Backend:
-    """Each backend in turn."""
+    """Return each backend in turn."""
     if request.param == "cpu":
         pytest.importorskip("puna._native", reason=NOT_BUILT, exc_type=ImportError)
     return backend_named(request.param)

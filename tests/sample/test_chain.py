@@ -1,4 +1,4 @@
-"""The options beyond the usual ones, held against their formulas written out in plain Python."""
+"""The less common options, compared with their formulas in plain Python."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from puna.options import Options
 from puna.sample import Sampler
 from puna.sample.sampler import Dry, Mirostat
 
-#: Everything switched off but the draw.
+#: Everything off except the draw.
 PLAIN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
 SIZE = 60
 
@@ -44,9 +44,9 @@ def distribution(ops: Backend, logits: np.ndarray, **options: Any) -> dict[int, 
 
 @pytest.mark.parametrize("n", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("seed", range(4))
-def test_top_n_sigma(ops: Backend, n: float, seed: int) -> None:
+def test_top_n_sigma_keeps_logits_within_n_deviations_of_the_best(ops: Backend, n: float, seed: int) -> None:
     logits = values(seed)
-    logits[:5] = -np.inf  # impossible ones do not count
+    logits[:5] = -np.inf  # impossible tokens do not count
     possible = [float(logit) for logit in logits if logit > -math.inf]
     least = max(possible) - n * statistics.pstdev(possible)
     assert set(distribution(ops, logits, top_n_sigma=n)) == {
@@ -56,7 +56,9 @@ def test_top_n_sigma(ops: Backend, n: float, seed: int) -> None:
 
 @pytest.mark.parametrize(("spread", "exponent"), [(0.5, 1.0), (2.0, 0.7), (0.2, 3.0)])
 @pytest.mark.parametrize("seed", range(4))
-def test_dynamic_temperature(ops: Backend, spread: float, exponent: float, seed: int) -> None:
+def test_dynamic_temperature_follows_the_entropy(
+    ops: Backend, spread: float, exponent: float, seed: int
+) -> None:
     logits = values(seed)
     best = sorted(logits.tolist(), reverse=True)[:20]
     entropy = -sum(p * math.log(p) for p in softmax(best))
@@ -71,7 +73,7 @@ def test_dynamic_temperature(ops: Backend, spread: float, exponent: float, seed:
 
 @pytest.mark.parametrize("threshold", [0.05, 0.1, 0.3, 0.6])
 @pytest.mark.parametrize("seed", range(6))
-def test_xtc_leaves_the_least_likely_of_the_top_choices(ops: Backend, threshold: float, seed: int) -> None:
+def test_xtc_keeps_only_the_least_likely_top_choice(ops: Backend, threshold: float, seed: int) -> None:
     logits = values(seed)
     order = sorted(range(SIZE), key=lambda i: -logits[i])
     shares = softmax([float(logits[i]) for i in order])
@@ -80,7 +82,7 @@ def test_xtc_leaves_the_least_likely_of_the_top_choices(ops: Backend, threshold:
     assert set(found) == set(order) - set(top[:-1])
 
 
-def test_xtc_happens_as_often_as_asked(ops: Backend) -> None:
+def test_xtc_applies_with_the_given_probability(ops: Backend) -> None:
     logits = np.array([2, 2, 0], np.float32)
     sampler = Sampler(Options(**PLAIN, seed=5, xtc_probability=0.3), 3, ops, keeps_distribution=True)
     hits = 0
@@ -91,7 +93,7 @@ def test_xtc_happens_as_often_as_asked(ops: Backend) -> None:
 
 
 def mirostat_1(logits: np.ndarray, mu: float, n_vocab: int) -> int:
-    """Return how many candidates llama.cpp's version 1 keeps."""
+    """Return how many candidates version 1 in llama.cpp keeps."""
     p = softmax(sorted(logits.tolist(), reverse=True))
     upper = lower = 0.0
     for i in range(min(99, len(p) - 1)):
@@ -111,7 +113,7 @@ def mirostat_2(logits: np.ndarray, mu: float, n_vocab: int) -> int:
 
 @pytest.mark.parametrize(("version", "keep"), [(1, mirostat_1), (2, mirostat_2)])
 @pytest.mark.parametrize("tau", [1.0, 3.0])
-def test_mirostat(ops: Backend, version: int, keep: Any, tau: float) -> None:
+def test_mirostat_follows_its_formulas(ops: Backend, version: int, keep: Any, tau: float) -> None:
     options = {"mirostat": version, "mirostat_tau": tau, "mirostat_eta": 0.2, "seed": 3}
     sampler = Sampler(Options(**PLAIN | options), 500, ops, keeps_distribution=True)
     mu = 2 * tau
@@ -135,7 +137,7 @@ def test_mirostat_comes_near_its_target(ops: Backend) -> None:
 
 
 @pytest.mark.parametrize("others", [0.0, -np.inf, -1e30])
-def test_mirostat_survives_extremes(ops: Backend, others: float) -> None:
+def test_mirostat_stays_finite_at_extremes(ops: Backend, others: float) -> None:
     logits = np.array([0.0] + [others] * 99, np.float32)
     for version in (1, 2):
         for tau in (0.0, 50.0):
@@ -152,7 +154,7 @@ def spelling(token: int) -> bytes:
 
 
 def by_hand(history: list[int], allowed: int, window: int, breakers: str) -> dict[int, float]:
-    """The penalties, each place compared with the end token by token."""
+    """Compute the penalties by comparing each place with the end, token by token."""
     history = history if window < 0 else history[max(len(history) - window, 0) :]
     text = "".join(chr(97 + token) for token in history)
     limit = min([len(history)] + [len(text) - 1 - text.rfind(b) for b in breakers if b in text])
@@ -168,7 +170,7 @@ def by_hand(history: list[int], allowed: int, window: int, breakers: str) -> dic
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_dry_against_comparing_everything(seed: int) -> None:
+def test_dry_matches_a_comparison_of_every_place(seed: int) -> None:
     dice = random.Random(seed)
     allowed, window = dice.randint(1, 3), dice.choice([-1, 8, 25])
     breakers = dice.choice(["", "c"])
@@ -184,7 +186,7 @@ def test_dry_against_comparing_everything(seed: int) -> None:
         assert {i: -v for i, v in enumerate(penalised.tolist()) if v} == pytest.approx(expected, rel=1e-5)
 
 
-def test_breakers_may_run_over_several_tokens() -> None:
+def test_breakers_may_span_several_tokens() -> None:
     dry = Dry(spelling, multiplier=1.0, base=2.0, allowed_length=1, window=-1, breakers=["cd"])
     for token in (0, 1, 2, 3, 0, 1):  # "abcdab": after the breaker only "ab" counts
         dry.accept(token)
@@ -198,7 +200,7 @@ def test_endless_repetition_stays_finite() -> None:
     assert np.isfinite(dry.apply(np.zeros(2, np.float32))).all()
 
 
-def test_dry_is_an_option(ops: Backend) -> None:
+def test_dry_can_be_switched_on_by_an_option(ops: Backend) -> None:
     tokenizer: Any = SimpleNamespace(piece=spelling, eos_ids=frozenset())
     sampler = Sampler(Options(temperature=0.0, dry_multiplier=5.0), 5, ops, tokenizer)
     for token in (0, 1, 2, 3, 0, 1):
@@ -224,13 +226,13 @@ def test_the_end_waits_for_min_tokens(ops: Backend) -> None:
     sampler = Sampler(Options(temperature=0.0, min_tokens=2), 3, ops, tokenizer)
     drawn = []
     for _ in range(4):
-        sampler.accept(1)  # of the prompt: does not count
+        sampler.accept(1)  # a prompt token does not count
         drawn.append(sampler.sample(np.array([9, 5, 1], np.float32)))
         sampler.accept(drawn[-1], generated=True)
     assert drawn == [1, 1, 0, 0]
 
 
-# --- what tokens were drawn from -------------------------------------------------------------------------
+# --- the distribution drawn from -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -241,7 +243,7 @@ def test_the_end_waits_for_min_tokens(ops: Backend) -> None:
         {"temperature": 0.0},
     ],
 )
-def test_the_kept_distribution_is_the_one_drawn_from(ops: Backend, options: dict[str, Any]) -> None:
+def test_the_kept_distribution_is_the_one_used_for_drawing(ops: Backend, options: dict[str, Any]) -> None:
     logits = values(1, 12)
     chosen = Options(**PLAIN | options | {"seed": 4})
     sampler = Sampler(chosen, 12, ops, keeps_distribution=True)
@@ -257,8 +259,8 @@ def test_the_kept_distribution_is_the_one_drawn_from(ops: Backend, options: dict
     assert counts.sum() == counts[found.ids].sum()
 
 
-def test_steps_in_turn_are_the_one_call(ops: Backend) -> None:
-    """Draws made step by step, because of an option that does nothing here, are those of one call."""
+def test_single_steps_draw_the_same_as_the_fused_call(ops: Backend) -> None:
+    """An option without effect here forces the single steps; the draws equal those of the fused call."""
     for seed in range(30):
         logits = values(seed, 300)
         common = PLAIN | {"seed": seed, "top_k": 40, "top_p": 0.9, "min_p": 0.01, "typical_p": 0.95}
@@ -269,8 +271,8 @@ def test_steps_in_turn_are_the_one_call(ops: Backend) -> None:
 
 @pytest.mark.parametrize("p", [0.0, 0.05, 0.5, 0.9, 0.999])
 @pytest.mark.parametrize("spread", [0.01, 1.0, 8.0])
-def test_typical_tokens_of_all_are_found_without_sorting_all(p: float, spread: float) -> None:
-    """They are those of the definition, which sorts."""
+def test_typical_tokens_are_found_without_sorting_all(p: float, spread: float) -> None:
+    """The definition, which sorts, gives the same tokens."""
     for seed in range(10):
         logits = values(seed, 400) * np.float32(spread)
         logits[:3] = -np.inf
@@ -279,6 +281,6 @@ def test_typical_tokens_of_all_are_found_without_sorting_all(p: float, spread: f
         assert sampling.typical_tokens(logits, p).tolist() == expected.tolist()
 
 
-def test_top_choices_of_one_probability_are_left_out_but_one() -> None:
+def test_one_of_equally_likely_top_choices_is_kept() -> None:
     assert sampling.exclude_top_choices(np.array([0.5, 0.5]), 0.5) == 1
     assert sampling.exclude_top_choices(np.array([0.4, 0.4, 0.2]), 0.5) == 0

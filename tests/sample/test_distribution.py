@@ -1,4 +1,4 @@
-"""Drawn frequencies against exactly computed distributions, and C++ against numpy, draw for draw."""
+"""Frequencies of draws against exact distributions, and C++ against numpy, draw for draw."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 
 
 
 def distribution(logits: np.ndarray, options: dict[str, Any]) -> np.ndarray:
-    """The probability of every token, by the definitions, in torch and float64."""
+    """Return the probability of every token by the definitions, in torch and float64."""
     order = sorted(range(logits.size), key=lambda i: (-logits[i], i))
     if options["top_k"] > 0:
         order = order[: options["top_k"]]
@@ -63,8 +63,8 @@ def distribution(logits: np.ndarray, options: dict[str, Any]) -> np.ndarray:
     ],
     ids=str,
 )
-def test_frequencies_are_the_distribution(ops: Backend, changes: dict[str, Any]) -> None:
-    """Chi-square with a fixed seed: what passes once passes always, what is wrong fails by far."""
+def test_frequencies_match_the_distribution(ops: Backend, changes: dict[str, Any]) -> None:
+    """A chi-square test with a fixed seed always gives the same result; a wrong distribution fails by far."""
     options = OFF | changes
     logits = np.random.default_rng(3).normal(size=30).astype(np.float32) * 1.5
     expected = distribution(logits, options)
@@ -104,7 +104,7 @@ def test_kernels_draw_the_same_tokens_as_numpy(level: str) -> None:
         expected = backend_named("reference").choose(rows)
         for row, got, wanted in zip(rows, backend_named("cpu").choose(rows), expected, strict=True):
             if got != wanted:
-                # A sum that ends exactly at the border may fall to either side, once in a very long while.
+                # A sum that ends exactly at the limit may, very rarely, fall on either side.
                 ranks = sampling.top_k(row.logits, 0).tolist()
                 assert got is not None, row
                 assert wanted is not None, row
@@ -116,7 +116,7 @@ def test_kernels_draw_the_same_tokens_as_numpy(level: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["peaked", "flat", "equal", "ascending"])
-def test_large_vocabulary_draws_the_same_tokens_as_numpy(kind: str) -> None:
+def test_kernels_draw_the_same_tokens_from_a_large_vocabulary(kind: str) -> None:
     pytest.importorskip("puna._native", reason=NOT_BUILT, exc_type=ImportError)
     size = 128256
     random = np.random.default_rng(5)
@@ -142,5 +142,5 @@ def test_large_vocabulary_draws_the_same_tokens_as_numpy(kind: str) -> None:
         for row, got, wanted in zip(rows, backend_named("cpu").choose(rows), expected, strict=True):
             assert got is not None
             assert wanted is not None
-            # Neighbours in rank weigh 1e-5 each, sums in single precision are right to about 1e-7.
+            # Neighbours in rank weigh 1e-5 each; sums in single precision are accurate to about 1e-7.
             assert abs(int(ranks[got]) - int(ranks[wanted])) <= 1, (options, row.uniform)

@@ -17,7 +17,7 @@ def logits(*values: float) -> np.ndarray:
     return np.array(values, np.float32)
 
 
-def test_uniform(ops: Backend) -> None:
+def test_equal_logits_have_equal_log_probabilities(ops: Backend) -> None:
     chosen, top = log_probabilities(logits(3, 3, 3, 3), 2, 4, ops)
     assert chosen == pytest.approx(math.log(0.25), abs=1e-6)
     assert sum(math.exp(value) for _, value in top) == pytest.approx(1, abs=1e-6)
@@ -40,17 +40,17 @@ def test_the_chosen_token_need_not_be_among_the_likeliest(ops: Backend) -> None:
 
 
 @pytest.mark.parametrize(("top", "given"), [(0, 0), (3, 3), (5, 5), (20, 5), (-1, 0)])
-def test_no_more_than_there_are_tokens(ops: Backend, top: int, given: int) -> None:
+def test_no_more_are_returned_than_there_are_tokens(ops: Backend, top: int, given: int) -> None:
     assert len(log_probabilities(logits(2, 5, 1, 4, 3), 0, top, ops)[1]) == given
 
 
-def test_equal_ones_come_in_the_order_of_their_ids(ops: Backend) -> None:
+def test_equally_likely_tokens_come_in_order_of_id(ops: Backend) -> None:
     values = np.zeros(3000, np.float32)
     assert [token for token, _ in log_probabilities(values, 0, 4, ops)[1]] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("size", [1, 5, 1000, 128256])
-def test_against_torch_in_float64(ops: Backend, size: int) -> None:
+def test_log_probabilities_match_torch_in_float64(ops: Backend, size: int) -> None:
     values = np.random.default_rng(size).normal(size=size).astype(np.float32) * 4
     exact = torch.log_softmax(torch.from_numpy(values).double(), 0)
     chosen, top = log_probabilities(values, size // 2, 20, ops)
@@ -60,14 +60,14 @@ def test_against_torch_in_float64(ops: Backend, size: int) -> None:
     np.testing.assert_allclose([value for _, value in top], expected.values, atol=3e-6)
 
 
-def test_impossible_tokens(ops: Backend) -> None:
+def test_impossible_tokens_have_minus_infinity(ops: Backend) -> None:
     chosen, top = log_probabilities(logits(0, -np.inf, 0), 1, 3, ops)
     assert chosen == -math.inf
     assert [token for token, _ in top] == [0, 2, 1]
 
 
 @pytest.mark.parametrize("values", [[np.nan, 1], [np.inf, 1], [-np.inf, -np.inf]], ids=str)
-def test_logits_that_are_no_numbers_are_errors(ops: Backend, values: list[float]) -> None:
+def test_non_finite_logits_are_errors(ops: Backend, values: list[float]) -> None:
     with pytest.raises(GenerationError, match="no finite"):
         log_probabilities(logits(*values), 0, 1, ops)
 

@@ -1,4 +1,4 @@
-"""The random numbers: published vectors of Go's generator and of the engine Puna follows."""
+"""Random numbers against published vectors of Go's generator and of the engine Puna follows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_bits_match_go() -> None:
         (1, [0.96187139, 0.10556865, 0.70104867]),
     ],
 )
-def test_streams_of_seeds(seed: int, expected: list[float]) -> None:
+def test_each_seed_gives_its_published_stream(seed: int, expected: list[float]) -> None:
     random = Random.seeded(seed)
     assert [random.uniform() for _ in expected] == pytest.approx(expected, abs=5e-9)
 
@@ -32,7 +32,7 @@ def test_seeds_may_be_negative_or_large() -> None:
 
 
 @pytest.mark.samples
-def test_minus_one_is_different_every_time() -> None:
+def test_seed_minus_one_differs_every_time() -> None:
     assert len({Random.seeded(-1).bits() for _ in range(20)}) == 20
 
 

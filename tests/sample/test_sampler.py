@@ -1,7 +1,4 @@
-"""The whole way from logits to tokens.
-
-There are no grammars yet; what one would need of the sampler, a mask of allowed tokens, is there.
-"""
+"""The sampler from logits to tokens, with masks of allowed tokens as grammars give them."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from puna.ops import Backend, sampling
 from puna.options import Options
 from puna.sample import Sampler
 
-#: Everything switched off but the draw.
+#: Everything off except the draw.
 PLAIN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 1}
 
 
@@ -34,7 +31,7 @@ def test_greedy_takes_the_largest(ops: Backend, values: tuple[float, ...], token
     assert sample(ops, logits(*values), temperature=0.0) == token
 
 
-def test_greedy_takes_the_lowest_id_of_equals(ops: Backend) -> None:
+def test_greedy_takes_the_lowest_id_among_equals(ops: Backend) -> None:
     assert sample(ops, logits(5, 5, 1), temperature=0.0) == 0
     many = np.zeros(1000, np.float32)
     many[[333, 400, 999]] = 2
@@ -61,7 +58,7 @@ def test_a_tiny_top_p_takes_the_largest(ops: Backend) -> None:
     ],
     ids=["210-nan", "211-empty", "212-impossible", "nan-last", "nan-first", "infinite", "nan-far"],
 )
-def test_logits_that_are_no_numbers_are_errors(
+def test_non_finite_logits_are_errors(
     ops: Backend, values: list[float], message: str, top_k: int, temperature: float
 ) -> None:
     with pytest.raises(GenerationError, match=message):
@@ -76,12 +73,12 @@ def test_logits_of_another_size_or_type_are_errors(ops: Backend) -> None:
 
 
 @pytest.mark.parametrize(("seed", "tokens"), [(42, "0101000001"), (0, "0200100020"), (1, "2010000210")])
-def test_a_seed_gives_these_draws(ops: Backend, seed: int, tokens: str) -> None:
+def test_a_seed_gives_the_expected_draws(ops: Backend, seed: int, tokens: str) -> None:
     sampler = Sampler(Options(**PLAIN | {"seed": seed}), 4, ops)
     assert "".join(str(sampler.sample(logits(2, 1, 0, -1))) for _ in range(10)) == tokens
 
 
-def test_requests_with_one_seed_are_alike(ops: Backend) -> None:
+def test_requests_with_the_same_seed_draw_the_same(ops: Backend) -> None:
     values = np.random.default_rng(0).normal(size=500).astype(np.float32) * 3
     one, other = (Sampler(Options(seed=77), 500, ops) for _ in range(2))
     drawn = [one.sample(values) for _ in range(40)]
@@ -89,7 +86,7 @@ def test_requests_with_one_seed_are_alike(ops: Backend) -> None:
     assert len(set(drawn)) > 3
 
 
-def test_without_a_mask_each_token_costs_one_draw_and_logits_stay(ops: Backend) -> None:
+def test_each_token_costs_one_draw_and_leaves_logits_unchanged(ops: Backend) -> None:
     values = logits(2, 1, 0, -1)
     sampler = Sampler(Options(**PLAIN, repeat_penalty=1.5), 4, ops)
     before = values.copy()
@@ -100,16 +97,16 @@ def test_without_a_mask_each_token_costs_one_draw_and_logits_stay(ops: Backend) 
     assert np.array_equal(values, before)
 
 
-def test_a_second_draw_on_allowed_tokens_only(ops: Backend) -> None:
-    """A grammar rejected what the first draw gave: seed 1 draws 0.96 (token 2), then 0.11 among 0 and 3."""
+def test_a_rejected_token_is_drawn_again_among_the_allowed(ops: Backend) -> None:
+    """A grammar rejects the first draw: seed 1 draws 0.96 (token 2), then 0.11 among 0 and 3."""
     sampler = Sampler(Options(**PLAIN), 4, ops)
     assert sampler.sample(logits(2, 1, 0, -1)) == 2
     assert sampler.sample(logits(2, 1, 0, -1), allowed=np.array([True, False, False, True])) == 0
     assert sampler.sample(logits(2, 1, 0, -1)) == 1  # 0.70: the third number of the stream
 
 
-def test_penalties(ops: Backend) -> None:
-    """5 seen three times, presence 1.5, frequency 0.5 is 2; 4 and -4 with repeat 2 are 2 and -8."""
+def test_penalties_follow_their_formulas(ops: Backend) -> None:
+    """Logit 5 seen three times, presence 1.5, frequency 0.5 gives 2; 4 and -4 with repeat 2 give 2 and -8."""
     sampler = Sampler(Options(temperature=0.0, presence_penalty=1.5, frequency_penalty=0.5), 3, ops)
     for _ in range(3):
         sampler.accept(0)
@@ -124,8 +121,8 @@ def test_penalties(ops: Backend) -> None:
 
 
 @pytest.mark.parametrize(("window", "count"), [(64, 1), (70, 2), (69, 1), (-1, 2), (0, 0), (5000, 2)])
-def test_only_the_window_counts(ops: Backend, window: int, count: int) -> None:
-    """Seventy tokens, ours first and last; each time in the window takes 1 off its 5."""
+def test_penalties_count_only_the_last_tokens(ops: Backend, window: int, count: int) -> None:
+    """Our token is the first and last of seventy; each occurrence in the window takes 1 off its 5."""
     sampler = Sampler(Options(temperature=0.0, frequency_penalty=1.0, repeat_last_n=window), 200, ops)
     for token in [7, *range(100, 168), 7]:
         sampler.accept(token)
@@ -137,7 +134,7 @@ def test_only_the_window_counts(ops: Backend, window: int, count: int) -> None:
     assert sampler.sample(values) == 7
 
 
-def test_penalties_count_for_greedy_choices(ops: Backend) -> None:
+def test_penalties_apply_to_greedy_choices(ops: Backend) -> None:
     sampler = Sampler(Options(temperature=0.0, presence_penalty=6.0), 3, ops)
     sampler.accept(1)
     assert sampler.sample(logits(0, 5, 0)) != 1
@@ -153,7 +150,7 @@ def test_penalties_come_before_top_k(ops: Backend) -> None:
     assert {sampler.sample(logits(0, 5, 4)) for _ in range(20)} == {2}
 
 
-def test_penalties_count_for_allowed_tokens_too(ops: Backend) -> None:
+def test_penalties_apply_to_allowed_tokens_too(ops: Backend) -> None:
     sampler = Sampler(Options(temperature=0.0, presence_penalty=6.0), 3, ops)
     sampler.accept(1)
     assert sampler.sample(logits(9, 5, 4), allowed=np.array([False, True, True])) == 2
@@ -166,7 +163,7 @@ def test_repeat_penalty_is_off_by_default(ops: Backend) -> None:
     assert sampler.sample(logits(1, 1.001)) == 1
 
 
-def test_tokens_outside_the_vocabulary_take_a_place_in_the_history(ops: Backend) -> None:
+def test_tokens_outside_the_vocabulary_count_in_the_window(ops: Backend) -> None:
     sampler = Sampler(Options(temperature=0.0, presence_penalty=6.0, repeat_last_n=2), 3, ops)
     for token in (1, -1, 99):
         sampler.accept(token)
@@ -212,7 +209,7 @@ def test_only_allowed_tokens_are_drawn(
         assert allowed[sampler.sample((random.normal(size=size) * 4).astype(np.float32), mask)]
 
 
-def test_a_mask_that_allows_nothing_possible_is_an_error(ops: Backend) -> None:
+def test_a_mask_of_impossible_tokens_only_is_an_error(ops: Backend) -> None:
     sampler = Sampler(Options(seed=1), 3, ops)
     with pytest.raises(GenerationError, match="grammar"):
         sampler.sample(logits(1, 2, 3), allowed=np.zeros(3, bool))
@@ -226,7 +223,7 @@ def test_a_mask_of_another_size_is_refused(ops: Backend, mask: np.ndarray) -> No
         Sampler(Options(), 3, ops).sample(logits(1, 2, 3), allowed=mask)
 
 
-def test_a_bias_is_added_to_the_logits_before_all_else(ops: Backend) -> None:
+def test_a_bias_is_added_to_the_logits_first(ops: Backend) -> None:
     values = logits(3, 2, 1, 0)
     assert sample(ops, values, temperature=0.0, logit_bias=((0, -100.0), (3, 1.5))) == 1
     assert sample(ops, values, temperature=0.0, logit_bias=((3, 3.5),)) == 3
@@ -235,9 +232,9 @@ def test_a_bias_is_added_to_the_logits_before_all_else(ops: Backend) -> None:
     assert drawn == {2}
     penalised = Sampler(Options(temperature=0.0, repeat_penalty=10.0, logit_bias=((3, 4.0),)), 4, ops)
     penalised.accept(3)
-    assert penalised.sample(values) == 0  # 4 / 10, and not 0 / 10 + 4
+    assert penalised.sample(values) == 0  # 4 / 10, not 0 / 10 + 4
 
 
-def test_a_bias_on_a_token_that_does_not_exist_is_refused(ops: Backend) -> None:
+def test_a_bias_on_an_unknown_token_is_refused(ops: Backend) -> None:
     with pytest.raises(OptionError, match="must have ids below 4, the size of the vocabulary, not 4"):
         Sampler(Options(logit_bias=((4, 1.0),)), 4, ops)

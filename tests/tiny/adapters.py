@@ -15,7 +15,7 @@ from puna.gguf import GGMLType, GGUFWriter
 
 Halves = dict[str, tuple[torch.Tensor, torch.Tensor]]
 
-#: What the linears of an expert are called where each is a module: in Qwen's models and Mixtral.
+#: Names of an expert's linears where each expert is a module: in Qwen's models and in Mixtral.
 PROJECTIONS = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
 MIXTRAL = {"gate": "w1", "up": "w3", "down": "w2"}
 
@@ -71,7 +71,7 @@ class TinyAdapter:
         return changed
 
     def write_gguf(self, path: Path, architecture: str, model: Any, names: Mapping[str, str]) -> Path:
-        """Write it like llama.cpp's converter; `names` maps the ends of module names to tensors in files."""
+        """Write the adapter like llama.cpp's converter; `names` maps ends of module names to tensors."""
         writer = adapter_writer(path, architecture, self.alpha)
         pairs = {}
         for name, pair in self.halves(model).items():
@@ -89,7 +89,7 @@ class TinyAdapter:
     def write_peft(
         self, folder: Path, model: Any, projections: Mapping[str, str] = PROJECTIONS, **settings: Any
     ) -> Path:
-        """Write it like PEFT for experts that are modules, with linears named as in `projections`."""
+        """Write the adapter like PEFT for experts that are modules; `projections` are the linears' names."""
         pairs = dict(self.halves(model))
         for (name, part), (a, b) in self.expert_halves(model).items():
             for expert, pair in enumerate(zip(a, b, strict=True)):
@@ -98,7 +98,7 @@ class TinyAdapter:
         return self._save(folder, pairs, settings)
 
     def write_fused(self, folder: Path, model: Any, *, swapped: bool = False) -> Path:
-        """Write it like PEFT for experts that are parameters, `swapped` as in some releases."""
+        """Write the adapter like PEFT for experts that are parameters, `swapped` as in some releases."""
         modules, pairs, parts = (
             dict(model.named_modules()),
             dict(self.halves(model)),
@@ -108,7 +108,7 @@ class TinyAdapter:
             (a, b), (c, d) = parts[name, "gate"], parts[name, "up"]
             rows = torch.stack(
                 [torch.cat([b, 0 * b], 2), torch.cat([0 * d, d], 2)], 1
-            )  # of each: [2, out, 2 rank]
+            )  # of each expert: [2, out, 2 rank]
             if not getattr(modules[name], "is_concatenated", True):
                 rows = rows.transpose(1, 2)
             gate_up = torch.cat([a, c], 1), rows.flatten(1, 2)

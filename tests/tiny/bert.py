@@ -22,7 +22,7 @@ class TinyBert:
     layers: int = 2
     heads: int = 4
     context: int = 64
-    pooling_type: int | None = 1  # as files say it: 1 mean, 2 of the first token
+    pooling_type: int | None = 1  # the number in files: 1 mean, 2 first token
     seed: int = 0
 
     def build(self) -> Any:
@@ -62,5 +62,5 @@ def tiny_bert_gguf(
     """Write a tiny BERT to `path` and return it. `metadata` (without `bert.`) replaces; None drops."""
     config = config or TinyBert()
     found = converted(model or config.build(), saved_with_words)
-    found.say({"pooling_type": config.pooling_type, **(metadata or {})})
+    found.set({"pooling_type": config.pooling_type, **(metadata or {})})
     return found.write(path)

@@ -1,7 +1,7 @@
-"""Tiny models as GGUF files: saved as they are published, and converted by `puna.convert`.
+"""Tiny models as GGUF files: saved as published, then converted by `puna.convert`.
 
-So comparisons with transformers test the converter as well as the engine. Tests change the converted contents
-where they need something else, such as another converter's layout.
+So comparisons with transformers test the converter as well as the engine. Tests that need something else,
+such as another converter's layout, change the converted contents.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Contents:
     keys: dict[str, Any]
     tensors: dict[str, np.ndarray]
 
-    def say(self, keys: Mapping[str, Any]) -> None:
+    def set(self, keys: Mapping[str, Any]) -> None:
         """Set these `keys`; None drops one."""
         merged = self.keys | dict(keys)
         self.keys = {key: value for key, value in merged.items() if value is not None}
@@ -58,7 +58,7 @@ class Contents:
 
 
 def converted(model: Any, save: Callable[..., Path] = saved) -> Contents:
-    """Return what our converter makes of `model`, which must not change afterwards: results are cached."""
+    """Convert `model` with our converter; `model` must not change afterwards: results are cached."""
     if (found := _contents.get(model)) is None:
         with tempfile.TemporaryDirectory() as folder:
             checkpoint = save(Path(folder) / "checkpoint", model)
@@ -78,7 +78,7 @@ def contents_of(path: Path) -> Contents:
 
 
 def holds(kind: GGMLType, array: Any) -> bool:
-    """Whether a tensor is a matrix, or several, of whole blocks of a type."""
+    """Whether a tensor is one or several matrices whose rows are whole blocks of a type."""
     return array.ndim > 1 and array.shape[-1] % kind.block_size == 0
 
 

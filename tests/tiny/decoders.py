@@ -1,4 +1,4 @@
-"""Tiny random decoders of transformers: an architecture is its config and changes to its file."""
+"""Tiny random decoders from transformers: an architecture is a config and changes to its file."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ SIZES = {
 
 @dataclass(frozen=True)
 class TinyDecoder:
-    """Model that transformers calls `hf`, with `settings` of its config."""
+    """Model of transformers' type `hf`, with `settings` in its config."""
 
     hf: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    metadata: Mapping[str, Any] = field(default_factory=dict)  # what the file says otherwise; None: nothing
-    architecture: str = ""  # that the file says, if not what our converter does
-    norm_offset: float = 0.0  # what is added to the weights of norms
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # keys that the file changes; None drops one
+    architecture: str = ""  # in the file, if not our converter's
+    norm_offset: float = 0.0  # offset that the model adds to weights of norms
     transposed: bool = False  # the experts are [inputs, outputs]
     seed: int = 0
 
@@ -65,7 +65,7 @@ class TinyDecoder:
         found = converted(model)
         self.change(found, model)
         found.architecture = self.architecture or found.architecture
-        found.say(self.metadata)
+        found.set(self.metadata)
         return found
 
     def change(self, found: Contents, model: Any) -> None:
@@ -79,7 +79,7 @@ def tiny_decoder_gguf(
     return tiny.contents(model or tiny.build()).write(path, matrices)
 
 
-#: A plain one of each, for tests that are not about what it has of its own.
+#: Plain models, for tests that are not about an architecture's special features.
 QWEN2 = TinyDecoder("qwen2", {"rope_parameters": {"rope_theta": 1e6}})
 QWEN3_MOE = TinyDecoder(
     "qwen3_moe",

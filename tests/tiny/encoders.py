@@ -33,13 +33,13 @@ class TinyEncoder:
         """Return the reference, float32, random weights; calling it gives a `last_hidden_state`."""
 
     def save(self, folder: Path, model: Any) -> Path:
-        """Save `model` in `folder` as it is published; return the folder."""
+        """Save `model` in `folder` as published; return the folder."""
         return saved_with_words(folder, model)
 
     def contents(self, model: Any) -> Contents:
         """Return the contents of the file of `model`."""
         found = converted(model, self.save)
-        found.say({"pooling_type": self.pooling_type})
+        found.set({"pooling_type": self.pooling_type})
         self.change(found)
         return found
 
@@ -147,5 +147,5 @@ def tiny_encoder_gguf(
 ) -> Path:
     """Write a tiny encoder to `path` and return it. `metadata` (without a prefix) replaces; None drops."""
     found = config.contents(model or config.build())
-    found.say(metadata or {})
+    found.set(metadata or {})
     return found.write(path)

@@ -12,7 +12,7 @@ import torch
 from tests.tiny.converted import Contents, converted
 from tests.tiny.llama import vocabulary
 
-#: Metadata keys that Ollama's converter and llama.cpp's name otherwise.
+#: Metadata keys that Ollama's converter and llama.cpp's name differently.
 LLAMA_CPP_NAMES = {
     "rope.local.freq_base": "rope.freq_base_swa",
     "rope.scaling.beta_fast": "rope.scaling.yarn_beta_fast",
@@ -31,10 +31,10 @@ class TinyGemma3:
     heads: int = 4
     kv_heads: int = 2
     head_dim: int = 16
-    more_values: int = 0  # numbers by which the file's value heads are longer; they are zero
+    more_values: int = 0  # zeros appended to each value head in the file
     context: int = 512
     window: int | None = 16
-    pattern: list[bool] | int | None = None  # which layers are windowed, or the period
+    pattern: list[bool] | int | None = None  # the windowed layers, or the period
     local_base: float = 10000.0
     base: float = 1000000.0
     rope_scaling: dict[str, Any] | None = None  # as in a Hugging Face config, type linear or yarn
@@ -113,7 +113,7 @@ def tiny_gemma3_gguf(
 ) -> Path:
     """Write a tiny Gemma 3 to `path` and return it. `metadata` (without `gemma3.`) replaces; None drops."""
     found = stated(converted(model or config.build()), config)
-    found.say({
+    found.set({
         LLAMA_CPP_NAMES.get(key, key) if config.llama_cpp else key: value
         for key, value in (metadata or {}).items()
     })  # fmt: skip
@@ -122,7 +122,7 @@ def tiny_gemma3_gguf(
 
 def stated(found: Contents, config: TinyGemma3) -> Contents:
     """Return the converted contents as the file of `config` states them."""
-    found.say({
+    found.set({
         "attention.sliding_window": config.window, "attention.sliding_window_pattern": config.pattern,
         "attention.value_length": config.head_dim + config.more_values,
     })  # fmt: skip

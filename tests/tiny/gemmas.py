@@ -12,19 +12,19 @@ from tests.tiny.converted import Contents
 from tests.tiny.decoders import SIZES, TinyDecoder
 from tests.tiny.llama import vocabulary
 
-#: The head of layers that see everything, and of the others.
+#: Head sizes of global layers and of the others.
 LARGE, SMALL = 24, 16
 WINDOW = 8
 
 
 @dataclass(frozen=True)
 class TinyGemma4(TinyDecoder):
-    """Tiny Gemma 4; `windowed` says which layers have a window."""
+    """Tiny Gemma 4; `windowed` tells for each layer whether it has a window."""
 
     hf: str = "gemma4_text"
     windowed: tuple[bool, ...] = (True, True, False, True, False)
     layer_inputs: int = 0
-    spare: bool = True  # the file has keys and values of layers that do not use them, as published ones have
+    spare: bool = True  # like published files, keep unused keys and values of layers
 
     def config(self) -> Any:
         from transformers import Gemma4TextConfig
@@ -51,7 +51,7 @@ class TinyGemma4(TinyDecoder):
         return SMALL if self.windowed[layer] else LARGE
 
     def change(self, found: Contents, model: Any) -> None:
-        """Add what transformers' model lacks because nothing is computed with it."""
+        """Add the unused tensors that transformers' model lacks."""
         count = len(self.windowed)
         shared = model.config.get_text_config().num_kv_shared_layers
         for layer in range(count - shared, count) if self.spare else ():

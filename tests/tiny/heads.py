@@ -26,8 +26,8 @@ class TinyHeads:
     """Decoder whose last layers belong to prediction heads.
 
     The heads have their own tables, norms and outputs if `own`, otherwise the model's. transformers does not
-    know them and runs their layers as more of the model's. If `agreeing`, layers add little, so that the next
-    token depends mostly on the last one, and heads mostly predict what the model will.
+    know heads and runs their layers as further layers of the model. If `agreeing`, layers add little, so that
+    the next token depends mostly on the last one, and heads mostly agree with the model.
     """
 
     decoder: TinyDecoder
@@ -35,7 +35,7 @@ class TinyHeads:
     own: bool = True
     agreeing: bool = False
     norm: str = "nextn.shared_head_norm"
-    reads_normed: bool = True  # hidden states after the norm before their logits
+    reads_normed: bool = True  # heads read hidden states after the final norm
 
     def build(self) -> Any:
         return self.decoder.build()
@@ -49,7 +49,7 @@ class TinyHeads:
                 if name.split(".")[-2] in added:
                     found.tensors[name] = array * 0.01
         found.architecture = self.decoder.architecture or found.architecture
-        found.say(self.decoder.metadata)
+        found.set(self.decoder.metadata)
         return found
 
     def parts(self, layer: int) -> dict[str, np.ndarray]:
@@ -75,7 +75,7 @@ class TinyHeads:
         return shared | own if self.own else shared
 
 
-#: What parts of a prediction head are called in checkpoints: Qwen's have names of their own.
+#: Names of a prediction head's parts in checkpoints; Qwen's differ.
 _HEADS = {
     "eh_proj": "eh_proj", "enorm": "enorm", "hnorm": "hnorm", "embed_tokens": "embed_tokens",
     "shared_head_head": "shared_head.head", "shared_head_norm": "shared_head.norm",
@@ -131,7 +131,7 @@ class TinyMiMo2(TinyDecoder):
 
 
 _ROPE = {"rope_type": "default", "partial_rotary_factor": 0.5}
-#: A layer that sees everything, and two with windows.
+#: A global layer, and two with windows.
 MIMO2 = TinyMiMo2(
     "mimo_v2_flash",
     {
@@ -145,7 +145,7 @@ MIMO2 = TinyMiMo2(
     },
     seed=62,
 )  # fmt: skip
-#: A hybrid whose head attends.
+#: A hybrid whose head is an attention layer.
 HYBRID = {
     **SETTINGS, "num_hidden_layers": 5, "layer_types": ["linear_attention"] * 3 + ["full_attention"] * 2,
 }  # fmt: skip

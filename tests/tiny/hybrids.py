@@ -25,8 +25,10 @@ EXPERTS = {
 
 @dataclass(frozen=True)
 class TinyHybrid(TinyDecoder):
-    """`first`: as the first files of Qwen3-Next are, which have one tensor for all that a layer makes of its
-    inputs, as it is published, and say only every how many layers one attends.
+    """Hybrid of transformers; with `first`, in the layout of the first files of Qwen3-Next.
+
+    Those keep the published single tensor of a layer's input projections, and state only the interval of
+    attention layers.
     """
 
     norm_offset: float = 1
@@ -36,7 +38,7 @@ class TinyHybrid(TinyDecoder):
         model = super().build()
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                if "linear_attn.norm" in name:  # to which nothing is added
+                if "linear_attn.norm" in name:  # without an offset
                     parameter.add_(self.norm_offset)
                 if "A_log" in name:
                     parameter.copy_(torch.rand_like(parameter))
@@ -45,7 +47,7 @@ class TinyHybrid(TinyDecoder):
     def change(self, found: Contents, model: Any) -> None:
         if not self.first:
             return
-        found.say({"attention.recurrent_layers": None})
+        found.set({"attention.recurrent_layers": None})
         for name, tensor in model.state_dict().items():
             if name.endswith("in_proj_qkvz.weight"):
                 layer = f"blk.{name.split('.')[2]}."

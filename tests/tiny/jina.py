@@ -18,7 +18,7 @@ from tests.tiny.converted import Contents
 from tests.tiny.encoders import SIZES, TinyEncoder
 
 HIDDEN, FEED_FORWARD = 96, SIZES["intermediate_size"]
-HEADS = 6  # no power of two
+HEADS = 6  # not a power of two
 
 
 class _Layer(nn.Module):
@@ -83,7 +83,7 @@ class Jina(nn.Module):
         })  # fmt: skip
         layers = [_Layer(kind) for _ in range(SIZES["num_hidden_layers"])]
         self.encoder = nn.ModuleDict({"layer": nn.ModuleList(layers)})
-        self.pooler = nn.ModuleDict({"dense": nn.Linear(HIDDEN, HIDDEN)})  # of use to rerankers
+        self.pooler = nn.ModuleDict({"dense": nn.Linear(HIDDEN, HIDDEN)})  # used by rerankers
         for norm in (each for each in self.modules() if isinstance(each, nn.LayerNorm)):
             norm.eps = 1e-12
         self.config = SimpleNamespace(

@@ -28,14 +28,14 @@ class TinyLatent(TinyDecoder):
     def untrained(self) -> Any:
         if self.hf != "mistral4":
             return super().untrained()
-        from transformers import Mistral4ForCausalLM  # which no automatic class finds
+        from transformers import Mistral4ForCausalLM  # no Auto class finds it
 
         return Mistral4ForCausalLM._from_config(self.config(), attn_implementation="eager")
 
     def change(self, found: Contents, model: Any) -> None:
         if not self.joined:
             return
-        found.say(self.joined_keys())
+        found.set(self.joined_keys())
         for name, tensor in model.state_dict().items():
             if name.endswith("kv_b_proj.weight"):
                 layer = f"blk.{name.split('.')[2]}."
@@ -62,7 +62,7 @@ DEEPSEEK_V3 = TinyLatent(
     },
     seed=46,
 )  # fmt: skip
-#: As Ollama writes it, under a name of its own.
+#: As Ollama writes it, under its own name.
 GLM4_MOE_LITE = TinyLatent(
     "glm4_moe_lite",
     {**SETTINGS, **WITHOUT_GROUPS, "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}},
@@ -74,13 +74,13 @@ GLM4_MOE_LITE = TinyLatent(
     "glm4moelite", seed=50,
 )  # fmt: skip
 
-#: With groups of experts, each as good as its best one.
+#: With groups of experts, each ranked by its best one.
 DEEPSEEK_V2 = TinyLatent(
     "deepseek_v2",
     {**SETTINGS, **GROUPS, "topk_method": "group_limited_greedy", "routed_scaling_factor": 16.0}, seed=48,
 )  # fmt: skip
 
-#: With queries that sharpen beyond the 32 positions of the original context.
+#: With queries scaled up beyond the 32 positions of the original context.
 MISTRAL4 = TinyLatent(
     "mistral4",
     {

@@ -34,13 +34,13 @@ class TinyLfm2:
     dense_layers: int = 1
     expert_bias: bool = True
     expert_bias_name: str = "exp_probs_b.bias"
-    normalize: bool = True  # the chosen experts' shares add up to the scale
+    normalize: bool = True  # the shares of the chosen experts add up to the scale
     expert_scale: float = 1.0
-    heads_per_layer: bool = False  # the file says the number of query heads of each layer
+    heads_per_layer: bool = False  # the file states the query heads of each layer
     final_norm: str = "token_embd_norm"
-    metadata: dict[str, Any] = field(default_factory=dict)  # instead of what would be written; None: nothing
+    metadata: dict[str, Any] = field(default_factory=dict)  # replaces keys; None drops one
     seed: int = 0
-    scale: float = 0.4  # of the random weights; large enough that the best token is a clear one
+    scale: float = 0.4  # of the random weights, large enough for a clear best token
 
     def build(self) -> Any:
         """Return transformers' model, float32, with random weights."""
@@ -102,6 +102,6 @@ def tiny_lfm2_gguf(path: Path, config: TinyLfm2 | None = None, *, model: Any = N
         "exp_probs_b.bias": config.expert_bias_name, "token_embd_norm.weight": f"{config.final_norm}.weight",
     })  # fmt: skip
     if config.heads_per_layer:
-        found.say({"attention.head_count": [config.heads * (kind == "a") for kind in config.layers]})
-    found.say(config.metadata)
+        found.set({"attention.head_count": [config.heads * (kind == "a") for kind in config.layers]})
+    found.set(config.metadata)
     return found.write(path)

@@ -35,7 +35,7 @@ CHATML = (
 
 @dataclass
 class TinyLlama:
-    """Sizes of a tiny Llama, with experts a Mixtral; the defaults make one of about 60,000 parameters."""
+    """Sizes of a tiny Llama, or a Mixtral if there are experts; the defaults make about 60,000 parameters."""
 
     hidden: int = 64
     feed_forward: int = 96
@@ -51,7 +51,7 @@ class TinyLlama:
     expert_tensors: str = "stacked"  # "single": one tensor per expert; "joined": gate and up in one
     words: tuple[str, ...] = WORDS  # each a token
     seed: int = 0
-    scale: float = 0.4  # of the random weights; large enough that the best token is a clear one
+    scale: float = 0.4  # of the random weights, large enough for a clear best token
 
     def build(self) -> Any:
         """Return transformers' model, float32, with random weights."""
@@ -130,7 +130,7 @@ def tiny_llama_gguf(
 ) -> Path:
     """Write a tiny Llama to `path` (its matrices as `kind`) and return the path.
 
-    An `endless` one has no end token: it generates until it is stopped.
+    An `endless` model has no end token: it generates until it is stopped.
     """
     config = config or TinyLlama()
     model = model or config.build()
@@ -154,7 +154,7 @@ def tiny_llama_gguf(
         writer.add("llama.rope.scaling.factor", float(config.rope_scaling["factor"]))
     add_tokenizer(writer, chat_template, endless=endless, pre=pre, words=config.words)
     for name, array in llama_tensors(model, config).items():
-        quantised = array.ndim > 1 and "ffn_gate_inp" not in name  # routers are kept as they are
+        quantised = array.ndim > 1 and "ffn_gate_inp" not in name  # routers keep their type
         writer.add_tensor(name, array, kind if quantised else GGMLType.F32)
     writer.write()
     return path
@@ -177,7 +177,7 @@ def add_tokenizer(
     writer.add("tokenizer.ggml.model", "gpt2")
     writer.add("tokenizer.ggml.pre", pre)
     types = [3 if token in SPECIALS else 1 for token in tokens]
-    if endless:  # tokens spelt like these are known to end a text, whatever the metadata says
+    if endless:  # tokens spelled like these end a text whatever the metadata says
         tokens = [
             token if kind == 1 else f"<|control {i}|>"
             for i, (token, kind) in enumerate(zip(tokens, types, strict=True))

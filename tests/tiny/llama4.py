@@ -15,7 +15,7 @@ from tests.tiny.llama import expert_tensors, vocabulary
 
 @dataclass
 class TinyLlama4:
-    """Sizes and switches; the defaults are Scout's, so small that all matter in a short prompt."""
+    """Sizes and switches; the defaults follow Scout, small enough that all matter in a short prompt."""
 
     hidden: int = 48
     feed_forward: int = 80  # of layers without experts
@@ -30,7 +30,7 @@ class TinyLlama4:
     rope_scaling: dict[str, Any] | None = None  # as in a Hugging Face config, type llama3 or linear
     no_rope_interval: int = 4
     chunk: int = 16
-    everything: bool = False  # all layers rotate and see everything, whatever interval and chunk say
+    everything: bool = False  # all layers rotate and are global, whatever interval and chunk are
     qk_norm: bool = True
     temperature_tuning: bool = True
     temperature_scale: float = 0.4
@@ -41,7 +41,7 @@ class TinyLlama4:
     expert_feed_forward: int = 32
     expert_tensors: str = "stacked"  # see `tests.tiny.llama.TinyLlama`
     seed: int = 0
-    scale: float = 0.8  # of the random weights; large enough that the best token is a clear one
+    scale: float = 0.8  # of the random weights, large enough for a clear best token
 
     def build(self) -> Any:
         """Return transformers' model, float32, with random weights."""

@@ -14,7 +14,7 @@ from tests.convert.checkpoints import save_tokenizer, saved
 from tests.tiny.converted import converted
 from tests.tiny.llama import TinyLlama, vocabulary
 
-#: The token an image stands at: the first that is no text, of which there are no logits.
+#: The token of an image: the first that is not text, which has no logit.
 IMAGE = len(vocabulary())
 
 
@@ -53,7 +53,7 @@ class TinyMllama(TinyLlama):
                 if "norm" in name:
                     parameter.copy_(1 + 0.1 * torch.randn_like(parameter))
                 elif name.endswith("_gate"):
-                    parameter.copy_(0.5 + torch.rand_like(parameter))  # far from zero, where they begin
+                    parameter.copy_(0.5 + torch.rand_like(parameter))  # far from their initial zero
                 else:
                     parameter.copy_(self.scale * torch.randn_like(parameter) / parameter.shape[-1] ** 0.5 * 2)
         return model
@@ -80,5 +80,5 @@ def save(folder: Path, model: Any) -> Path:
 def tiny_mllama_gguf(path: Path, config: TinyMllama, *, model: Any = None) -> Path:
     """Write a tiny model to `path` and return the path. An image has up to 10 vision states."""
     found = converted(model or config.build(), save)
-    found.say({"attention.cross_attention_layers": list(config.cross_layers)})
+    found.set({"attention.cross_attention_layers": list(config.cross_layers)})
     return found.write(path)

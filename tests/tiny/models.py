@@ -14,7 +14,7 @@ from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 from tests.tiny.llama4 import TinyLlama4, tiny_llama4_gguf
 from tests.tiny.mllama import TinyMllama, tiny_mllama_gguf
 
-#: Its sizes, and what writes the GGUF file of a model that these sizes `build`.
+#: Sizes of each architecture, and the function that writes the GGUF file of a model they `build`.
 ARCHITECTURES: dict[str, tuple[Any, Callable[..., Path]]] = {
     "llama": (TinyLlama(), tiny_llama_gguf),
     "gemma3": (TinyGemma3(), tiny_gemma3_gguf),

@@ -75,7 +75,9 @@ def tiny_neox_gguf(path: Path, tiny: TinyNeoX, model: Any = None) -> Path:
         if stem.startswith("gpt_neox.layers."):
             number, _, stem = stem.removeprefix("gpt_neox.layers.").partition(".")
             prefix = f"blk.{number}."
-        if stem.endswith("query_key_value"):  # of each head its query, key and value: here all queries first
+        if stem.endswith(
+            "query_key_value"
+        ):  # query, key and value of each head; in files all queries come first
             array = array.reshape(tiny.heads, 3, head, -1).swapaxes(0, 1).reshape(array.shape)
         if stem in _NAMES:
             writer.add_tensor(f"{prefix}{_NAMES[stem]}.{kind}", np.ascontiguousarray(array))

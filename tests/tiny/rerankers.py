@@ -24,7 +24,7 @@ YES, NO = (vocabulary(SAID).index(word) for word in ("yes", "no"))
 _QWEN3 = {"head_dim": 24, "vocab_size": len(vocabulary(SAID))}
 QWEN3 = TinyDecoder("qwen3", _QWEN3)
 QWEN3_TIED = TinyDecoder("qwen3", {**_QWEN3, "tie_word_embeddings": True}, seed=1)
-#: How the second Jina rerankers call what XLM-RoBERTa has, in the order in which names change.
+#: Names of XLM-RoBERTa's parts in the second Jina rerankers, in the order of renaming.
 _JINA2 = {
     "embeddings.LayerNorm": "emb_ln", "encoder.layer.": "encoder.layers.",
     "attention.output.dense": "mixer.out_proj", "attention.output.LayerNorm": "norm1",
@@ -103,16 +103,16 @@ def tiny_jina_without_pooler_gguf(path: Path, model: Any) -> Path:
 
 
 def save_qwen3_reranker(folder: Path, model: Any) -> Path:
-    """Save it as published, where only its name tells it from other models; return the folder."""
+    """Save `model` as published, where only the name marks it as a reranker; return the folder."""
     save_tokenizer(saved(folder, model, tokenizer=False), words=SAID)
     (folder / "README.md").write_text("---\nlicense: none\n---\n# Qwen3-Reranker-0.6B\n")
     return folder
 
 
 def tiny_qwen3_reranker_gguf(path: Path, model: Any, **stated: Any) -> Path:
-    """Write it with a template that fits short contexts, and the metadata `stated`."""
+    """Write `model` with a template that fits short contexts, and the metadata `stated`."""
     found = converted(model, save_qwen3_reranker)
-    found.say({"tokenizer.chat_template.rerank": TEMPLATE, **stated})
+    found.set({"tokenizer.chat_template.rerank": TEMPLATE, **stated})
     return found.write(path)
 
 

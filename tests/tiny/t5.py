@@ -21,7 +21,7 @@ class TinyT5:
     decoder_layers: int = 3
     gated: bool = True
     tied: bool = False
-    every_layer: bool = False  # has distances of its own: UMT5
+    every_layer: bool = False  # each layer has its own distances: UMT5
     hidden: int = 64
     heads: int = 4
     head_dim: int = 12
@@ -56,7 +56,7 @@ class TinyT5:
         model: Any = getattr(transformers, family + kind)(config).float().eval()
         with torch.no_grad():
             if self.decoder and not self.tied:
-                # The newest release ties, and scales for it, what published configurations did not.
+                # The newest release ties embeddings, and scales for that; published configurations did not.
                 model.config.tie_word_embeddings = False
                 model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))
             for name, parameter in model.named_parameters():
@@ -67,7 +67,7 @@ class TinyT5:
                 elif name == "lm_head.weight":
                     parameter.copy_(torch.randn_like(parameter) / 4)
                 else:
-                    # Scores are not scaled.
+                    # T5 does not scale scores, so queries and keys are small.
                     small = 0.3 if re.search(r"Attention\.[qk]\.", name) else 1.5
                     parameter.copy_(small * torch.randn_like(parameter) / parameter.shape[-1] ** 0.5)
         return model
@@ -78,5 +78,5 @@ def tiny_t5_gguf(
 ) -> Path:
     """Write a tiny model to `path` and return it. `metadata` (without a prefix) replaces; None drops."""
     found = converted(model or config.build())
-    found.say({"context_length": 256, **(metadata or {})})
+    found.set({"context_length": 256, **(metadata or {})})
     return found.write(path)

@@ -9,7 +9,7 @@ from puna.tokenizer.tokenizer import AddedTokens
 
 
 def leftmost_longest(text: str, ids: dict[str, int]) -> list[str | int]:
-    """A direct implementation, one character at a time."""
+    """Find added tokens directly, one character at a time."""
     found: list[str | int] = []
     at = 0
     while at < len(text):

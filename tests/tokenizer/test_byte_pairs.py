@@ -70,7 +70,7 @@ def test_ids_match_hugging_face(both: tuple[Tokenizer, HuggingFace], text: str) 
 
 
 def tiny(tmp_path: Path, **keys: object) -> Tokenizer:
-    """Bytes, `ab`, `abc`, `<x>` (control), `<x>y` (user-defined) and two more controls."""
+    """Build bytes, `ab`, `abc`, `<x>` (control), `<x>y` (user-defined) and two more control tokens."""
     tokens = [*gpt2_bytes(), "ab", "abc", "<x>", "<x>y", "<|im_end|>", "<b>"]
     given = {
         "pre": "gpt-2",
@@ -87,7 +87,7 @@ def test_merges_are_applied_by_rank(tmp_path: Path) -> None:
     assert tiny(tmp_path).encode("abcab b", add_special=False) == [257, 256, 32, ord("b")]
 
 
-def test_spelled_control_tokens_are_plain_text_unless_parsed(tmp_path: Path) -> None:
+def test_spellings_of_control_tokens_are_plain_text_unless_parsed(tmp_path: Path) -> None:
     tokenizer = tiny(tmp_path)
     assert tokenizer.encode("a<x>", add_special=False) == [ord("a"), 258]
     plain = [ord(character) for character in "a<x>"]
@@ -112,7 +112,7 @@ def test_a_normal_token_spelled_like_an_end_is_a_control_token(tmp_path: Path) -
     assert 260 not in tokenizer.encode("<|im_end|>", add_special=False, parse_special=False)
 
 
-def test_control_tokens_add_their_spelling(tmp_path: Path) -> None:
+def test_control_tokens_decode_to_their_spelling(tmp_path: Path) -> None:
     tokenizer = tiny(tmp_path)
     assert tokenizer.piece(258) == b"<x>"
     assert tokenizer.token(258) == "<x>"

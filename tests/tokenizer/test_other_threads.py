@@ -1,4 +1,4 @@
-"""Tokenising a long text lets the process's other threads run."""
+"""Tokenising a long text lets the other threads of the process run."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ WORD = "".join(random.Random(1).choices("abcdefghijklmnop", k=1_000_000))
 
 
 def lets_others_run(work: Callable[[], object]) -> bool:
-    """Whether another thread gets its turn while `work` lasts, without Python's making it stop for that.
+    """Whether another thread runs during `work`, with Python's own switching between threads disabled.
 
-    On a busy machine the other one may come too late for the first breaks, so there are some more.
+    On a busy machine the other thread may be too late for the first breaks, so the work is repeated.
     """
     ready, go, ran = threading.Event(), threading.Event(), threading.Event()
 
@@ -49,7 +49,7 @@ def lets_others_run(work: Callable[[], object]) -> bool:
         thread.join()
 
 
-def test_python_itself_makes_nobody_stop() -> None:
+def test_python_itself_does_not_switch_threads() -> None:
     assert not lets_others_run(lambda: sum(range(10**6)))
 
 
@@ -57,7 +57,7 @@ def test_a_long_text_is_split_with_breaks() -> None:
     assert lets_others_run(lambda: patterns.splitter(r"[a-c]+")(WORD))
 
 
-def test_a_long_word_is_merged_with_breaks_and_as_short_ones_are(
+def test_a_long_word_is_merged_with_breaks_and_the_same_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(patterns, "LONG_TEXT", 10**9)
@@ -70,7 +70,7 @@ def test_a_long_word_is_merged_with_breaks_and_as_short_ones_are(
     assert tokenizer.encode(text) == long
 
 
-def test_sentence_pieces_are_found_with_breaks(tmp_path: Path) -> None:
+def test_sentence_pieces_are_merged_with_breaks(tmp_path: Path) -> None:
     tokens = ["<unk>", "<s>", "</s>", *BYTE_TOKENS, "a", "b", "ab"]
     types = [UNKNOWN, CONTROL, CONTROL, *[BYTE] * 256, *[NORMAL] * 3]
     tokenizer = build(
@@ -79,7 +79,7 @@ def test_sentence_pieces_are_found_with_breaks(tmp_path: Path) -> None:
     assert lets_others_run(lambda: tokenizer.encode(WORD))
 
 
-def test_a_long_text_is_normalised_in_slices_and_found_in_with_breaks(tmp_path: Path) -> None:
+def test_word_pieces_of_a_long_text_are_normalised_and_found_in_slices(tmp_path: Path) -> None:
     tokens = ["[UNK]", "[CLS]", "[SEP]", *(f"▁{letter}" for letter in "abcdefghijklmnop")]
     tokenizer = build(tmp_path / "v.gguf", "bert", "bert", tokens=tokens, unknown_token_id=0)
     encoder = tokenizer._encoder

@@ -68,7 +68,7 @@ def test_any_unicode_text_survives_the_round_trip(tokenizer: Tokenizer, text: st
 
 @settings(deadline=None)
 @given(text=st.text(alphabet="<|user>/s[MASK]endoftx \n"), add_special=st.booleans())
-def test_text_never_becomes_a_control_token_unless_asked(
+def test_text_becomes_a_control_token_only_on_request(
     tokenizer: Tokenizer, text: str, add_special: bool
 ) -> None:
     ids = tokenizer.encode(text, add_special=add_special, parse_special=False)
@@ -83,7 +83,7 @@ def test_text_never_becomes_a_control_token_unless_asked(
 
 @pytest.mark.parametrize(
     ("which", "bos", "eos", "ends", "adds"),
-    [  # as llama.cpp reports them for the same files; it has no end-of-sequence token for BERT
+    [  # as llama.cpp reports for the same files; it has no end-of-sequence token for BERT
         ("bert-bge", 101, 102, {0, 102}, (True, True)),
         ("deepseek-llm", 100000, 100001, {100001}, (True, False)),
         ("gpt-2", 50256, 50256, {50256}, (False, False)),
@@ -92,7 +92,7 @@ def test_text_never_becomes_a_control_token_unless_asked(
         ("starcoder", 0, 0, {0, 4}, (False, False)),
     ],
 )
-def test_bos_and_eos(
+def test_bos_and_eos_are_those_of_llama_cpp(
     test_data: Path, which: str, bos: int, eos: int, ends: set[int], adds: tuple[bool, bool]
 ) -> None:
     tokenizer = load(test_data / "vocab" / f"{which}.gguf")

@@ -24,9 +24,9 @@ HEAD_TYPES = [UNKNOWN, CONTROL, CONTROL] + [BYTE] * 256
 
 
 def merged(text: str, scores: dict[str, float]) -> list[str]:
-    """The symbols of `text` after repeatedly joining the adjacent pair whose joined text has the best score.
+    """Join the adjacent pair whose joined text has the best score until none is left; return the symbols.
 
-    Of equal scores the leftmost pair is joined.
+    Among equal scores the leftmost pair is joined.
     """
     symbols = list(text)
     while True:

@@ -14,7 +14,7 @@ from tests.tokenizer.vocabularies import CONTROL, NORMAL, build, gpt2_bytes
 def made(
     tmp_path: Path, specials: list[str], *, kind: int = CONTROL, architecture: str = "llama", **keys: object
 ) -> Tokenizer:
-    """Byte-level BPE without merges; tokens from 256 up are `specials`."""
+    """Return a byte-level BPE tokenizer without merges; tokens from 256 up are `specials`."""
     tokens = [*gpt2_bytes(), *specials]
     given = {
         "tokens": tokens,
@@ -37,7 +37,9 @@ def made(
         ("other", False),
     ],
 )
-def test_whether_bos_is_added_by_default(tmp_path: Path, architecture: str, adds: bool) -> None:
+def test_bos_is_added_by_default_where_the_model_expects_it(
+    tmp_path: Path, architecture: str, adds: bool
+) -> None:
     tokenizer = made(tmp_path, ["<b>"], architecture=architecture, bos_token_id=256)
     assert tokenizer.add_bos is adds
     assert tokenizer.encode("a") == ([256] if adds else []) + [ord("a")]
@@ -56,7 +58,7 @@ def test_the_files_own_setting_takes_precedence(tmp_path: Path) -> None:
     assert tokenizer.encode("a", add_special=False) == [ord("a")]
 
 
-def test_no_bos_is_added_if_there_is_none(tmp_path: Path) -> None:
+def test_no_bos_is_added_if_the_vocabulary_has_none(tmp_path: Path) -> None:
     tokenizer = made(tmp_path, ["<e>"], add_bos_token=True)
     assert tokenizer.bos_id is None
     assert not tokenizer.add_bos
@@ -97,13 +99,13 @@ def test_all_end_keys_count(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("kind", [CONTROL, NORMAL])
-def test_ends_are_recognised_by_spelling(tmp_path: Path, text: str, kind: int) -> None:
+def test_end_tokens_are_recognised_by_spelling(tmp_path: Path, text: str, kind: int) -> None:
     tokenizer = made(tmp_path, ["<b>", text], kind=kind, eos_token_id=256)
     assert tokenizer.eos_ids == {256, 257}
 
 
 @pytest.mark.parametrize("text", ["</s>", "<eos>", "[EOS]", "<turn|>"])
-def test_ends_that_look_like_text_must_be_marked(tmp_path: Path, text: str) -> None:
+def test_end_tokens_that_look_like_text_must_be_marked(tmp_path: Path, text: str) -> None:
     assert made(tmp_path, [text]).eos_ids == {256}
     assert made(tmp_path, [text], kind=NORMAL).eos_ids == set()
 
@@ -119,7 +121,7 @@ def test_gemma4_treats_the_old_end_marker_as_html(tmp_path: Path) -> None:
     assert made(tmp_path, specials, eos_token_id=258).eos_ids == {256, 258}
 
 
-def test_ends_are_control_tokens(tmp_path: Path) -> None:
+def test_end_tokens_are_control_tokens(tmp_path: Path) -> None:
     tokenizer = made(tmp_path, ["<e>"], kind=NORMAL, eos_token_id=256)
     assert tokenizer.is_control(256)
     assert not tokenizer.is_control(0)

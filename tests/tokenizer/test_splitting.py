@@ -41,7 +41,7 @@ def pieces(pre: PreTokenizer, text: str) -> list[str]:
 
 
 def reference(name: str, pre: PreTokenizer) -> Callable[[str], list[str]]:
-    """The same steps in Oniguruma, the regex engine of Hugging Face's tokenizers."""
+    """Return the same steps in Oniguruma, the regex engine of Hugging Face's tokenizers."""
     steps = []
     for step in pre.steps:
         pattern = ORIGINALS[name] if isinstance(step, Digits) else step
@@ -59,7 +59,7 @@ def test_a_pre_tokenizer_splits_like_oniguruma(name: str) -> None:
         assert pieces(BY_NAME[name], text) == expected(text)
 
 
-# Blocks whose characters have not changed for long, because engines support different Unicode versions.
+# Blocks with characters that have long been stable, because engines support different Unicode versions.
 settled = st.text(
     st.one_of(
         st.characters(min_codepoint=9, max_codepoint=0x17F),
@@ -101,7 +101,7 @@ def test_pieces_add_up_to_the_text(text: str) -> None:
         ("tiny_aya", "1234567 x", "1|234|567| x"),
     ],
 )
-def test_published_splits(name: str, text: str, expected: str) -> None:
+def test_texts_are_split_as_published(name: str, text: str, expected: str) -> None:
     assert pieces(BY_NAME[name], text) == expected.split("|")
 
 

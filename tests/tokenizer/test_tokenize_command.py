@@ -43,7 +43,7 @@ def test_rows_contain_ids_and_pieces(tokenizer: Tokenizer) -> None:
         (b"\x00", r"\x00"),
     ],
 )
-def test_a_piece_fits_on_a_line(piece: bytes, shown: str) -> None:
+def test_each_piece_fits_on_one_line(piece: bytes, shown: str) -> None:
     assert printable(piece) == shown
 
 

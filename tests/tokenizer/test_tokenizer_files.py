@@ -16,7 +16,7 @@ BPE = {"tokens": [*gpt2_bytes(), "ab"], "merges": ["a b"], "pre": "gpt-2"}
 SPM = {"tokens": ["<unk>", "<s>", "</s>", "a"], "scores": [0.0] * 4, "token_type": [2, 3, 3, 1]}
 
 
-def test_a_file_without_a_tokenizer_says_so(tmp_path: Path) -> None:
+def test_a_file_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match=r"v\.gguf: key 'tokenizer\.ggml\.model' is missing"):
         build(tmp_path / "v.gguf", None)
 
@@ -86,7 +86,7 @@ def test_an_id_that_is_not_a_number_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model", ["gpt2", "llama"])
-def test_of_tokens_with_the_same_text_the_last_is_used(tmp_path: Path, model: str) -> None:
+def test_the_last_of_several_tokens_with_one_text_is_used(tmp_path: Path, model: str) -> None:
     tokens = [*gpt2_bytes(), "a", "", "ab", "ab"]
     tokenizer = build(
         tmp_path / "v.gguf",

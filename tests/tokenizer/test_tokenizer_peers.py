@@ -1,4 +1,4 @@
-"""Tokenizers, compared with llama.cpp's on the same text. Run by `make test-peers`."""
+"""Tokenizers compared with llama.cpp's on the same text; run by `make test-peers`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Work that must not grow faster than the text, whatever it holds.
+"""Work must not grow faster than the text, whatever it contains.
 
-Calls are counted, on two lengths of text. A quadratic step inside a single C function is not seen by that,
-but half a megabyte of it would take so long that the test would never come to its end.
+Calls are counted for two lengths of text. That misses a quadratic step inside a single C function, but
+with half a megabyte of text such a step would never finish.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tests.tokenizer.vocabularies import (
 )
 from tests.work import calls, proportional
 
-#: Together they take a quarter of a minute.
+#: Together the tests take 15 seconds.
 pytestmark = pytest.mark.slow
 
 SIZE = 500_000
 PART = 40_000
-#: Four times the text may take so many times the calls.
+#: The most by which calls may grow when the text is four times as long.
 LINEAR = 4.8
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOP0123456789+/"
@@ -51,7 +51,7 @@ PATHOLOGICAL = {
 
 
 def ordinary(test_data: Path) -> str:
-    """Text in many languages: the vocabularies' test strings, in a different order each time."""
+    """Return text in many languages: the vocabularies' test strings, shuffled again and again."""
     texts = [text for text, _ in pairs(test_data, "gpt-2")] + ["The quick brown fox jumps.\n"] * 40
     chosen = random.Random(2)
     out: list[str] = []
@@ -68,21 +68,21 @@ def loaded(path: Path) -> Tokenizer:
 
 
 def growth(path: Path, text: str) -> float:
-    """How much more work a text takes than one of a quarter of its length."""
+    """Return how many times the work of a text a text of four times its length takes."""
     tokenizer = loaded(path)
-    tokenizer.encode("hello world")  # what is made only once does not count
-    # Two parts of the text, for words are remembered.
+    tokenizer.encode("hello world")  # one-time work does not count
+    # Two different parts of the text, because words are cached.
     few = calls(lambda: tokenizer.encode(text[:PART]))
     many = calls(lambda: tokenizer.encode(text[PART : 5 * PART]))
     return many.total() / few.total()
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_work_grows_with_text(test_data: Path, name: str) -> None:
+def test_work_grows_linearly_with_text(test_data: Path, name: str) -> None:
     assert growth(test_data / "vocab" / f"{name}.gguf", ordinary(test_data)) < LINEAR
 
 
-#: All kinds with one tokenizer, and with the others those that go through all of it.
+#: All kinds with one tokenizer; with the others only in the thorough run.
 ODD_CASES = [
     pytest.param(
         name, kind, marks=[] if name == "gpt-2" or kind in ("one letter", "base64") else pytest.mark.thorough
@@ -93,14 +93,14 @@ ODD_CASES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "kind"), ODD_CASES)
-def test_something_long_and_odd(test_data: Path, name: str, kind: str) -> None:
+def test_work_grows_linearly_with_odd_text(test_data: Path, name: str, kind: str) -> None:
     path = test_data / "vocab" / f"{name}.gguf"
     assert growth(path, PATHOLOGICAL[kind]) < LINEAR
     assert loaded(path).encode(PATHOLOGICAL[kind])
 
 
-def test_something_long_and_odd_in_unigrams(tmp_path: Path) -> None:
-    """What the library does is not seen by counting calls."""
+def test_work_of_unigrams_grows_linearly_with_odd_text(tmp_path: Path) -> None:
+    """Time is measured, because counting calls misses the library's work."""
     keys = unigrams.keys(unigrams.trained(byte_fallback=True, vocab_size=400))
     tokenizer = build(tmp_path / "v.gguf", "t5", **keys)
     for kind, text in PATHOLOGICAL.items():
@@ -118,14 +118,14 @@ def test_something_long_and_odd_in_unigrams(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_something_long_and_odd_under_other_pre_tokenizers(test_data: Path, tmp_path: Path, pre: str) -> None:
+def test_other_pre_tokenizers_split_long_odd_text(test_data: Path, tmp_path: Path, pre: str) -> None:
     tokenizer = load(rewritten(test_data / "vocab" / "gpt-2.gguf", tmp_path / "v.gguf", pre=pre))
     for text in PATHOLOGICAL.values():
-        assert tokenizer.encode(text[-SIZE // 2 :])  # enough for a quadratic step never to end
+        assert tokenizer.encode(text[-SIZE // 2 :])  # long enough that a quadratic step would never finish
 
 
 def big_vocabulary(path: Path, share: int) -> None:
-    """128,000 tokens and 280,000 merges, or one in `share` of the longer ones."""
+    """Write a vocabulary of 128,000 tokens and 280,000 merges, or one in `share` of the longer ones."""
     letters = gpt2_bytes()
     few = letters[33:73]
     twos = ["".join(two) for two in product(letters[33:97], repeat=2)]
@@ -140,7 +140,7 @@ def big_vocabulary(path: Path, share: int) -> None:
     write_vocabulary(path, "gpt2", tokens=tokens, merges=merges, pre="llama-bpe")
 
 
-def test_work_to_load_grows_with_the_vocabulary(tmp_path: Path) -> None:
+def test_work_to_load_grows_linearly_with_the_vocabulary(tmp_path: Path) -> None:
     def read(share: int) -> Tokenizer:
         with open_gguf(tmp_path / f"{share}.gguf") as file:
             return tokenizer_from_gguf(file)

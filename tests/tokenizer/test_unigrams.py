@@ -1,4 +1,4 @@
-"""Unigram vocabularies, compared with sentencepiece, and with transformers' of T5 and XLM-RoBERTa."""
+"""Unigram vocabularies compared with sentencepiece, and with transformers for T5 and XLM-RoBERTa."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @example(text=" ")
 @example(text="🦙🦙 the🦙")
 @example(text="\0a\0")
-def test_ids_are_those_of_sentencepiece(kind: str, folder: Path, text: str) -> None:
+def test_ids_match_sentencepiece(kind: str, folder: Path, text: str) -> None:
     tokenizer = ours(folder, kind)
     theirs = reference(kind)
     assert tokenizer.encode(text, add_special=False, parse_special=False) == theirs.encode(text)
@@ -78,7 +78,7 @@ def hugging_face(name: str, own: dict[str, Any], **settings: Any) -> Any:
     )
 
 
-def test_ids_are_those_of_t5(tmp_path: Path) -> None:
+def test_ids_match_t5(tmp_path: Path) -> None:
     own = keys(train("like T5's"))
     extra = [f"<extra_id_{n}>" for n in range(2)]
     own["tokens"] += extra
@@ -90,7 +90,7 @@ def test_ids_are_those_of_t5(tmp_path: Path) -> None:
         assert tokenizer.encode(text) == theirs(text).input_ids, text
 
 
-def test_ids_are_those_of_xlm_roberta(tmp_path: Path) -> None:
+def test_ids_match_xlm_roberta(tmp_path: Path) -> None:
     own = realigned(train("like T5's"))
     theirs = hugging_face("XLMRobertaTokenizer", own)
     tokenizer = build(tmp_path / "xlmr.gguf", "t5", "jina-bert-v3", **own)
@@ -98,7 +98,7 @@ def test_ids_are_those_of_xlm_roberta(tmp_path: Path) -> None:
         assert tokenizer.encode(text) == theirs(text).input_ids, text
 
 
-def test_text_comes_back(folder: Path) -> None:
+def test_decoding_gives_the_normalised_text_back(folder: Path) -> None:
     tokenizer = ours(folder, "like T5's")
     ids = tokenizer.encode("the quick  ﬁne １２３ story", add_special=False)
     assert tokenizer.decode(ids) == "the quick fine 123 story"
@@ -114,31 +114,31 @@ def small(tmp_path: Path, **changed: Any) -> Tokenizer:
     return build(tmp_path / "small.gguf", "t5", "t5", **(own | changed))
 
 
-def test_tokens_that_mean_something_are_found_by_their_types(tmp_path: Path) -> None:
+def test_special_tokens_are_found_by_their_types(tmp_path: Path) -> None:
     tokenizer = small(tmp_path)
     assert (tokenizer.eos_id, tokenizer.unknown_id, tokenizer.bos_id) == (1, 2, None)
     assert tokenizer.encode("aa") == [5, 4, 1]
     assert small(tmp_path, scores=[0.0, 0, 0, -2, -3, -4, -0.5, 0, 0]).encode("aa") == [3, 6, 1]
 
 
-def test_what_no_token_stands_for_is_one_unknown_token(tmp_path: Path) -> None:
-    # A token of one byte is no way to spell it without the 255 others.
+def test_characters_without_a_token_become_one_unknown_token(tmp_path: Path) -> None:
+    # A byte token is not used unless all 256 exist.
     assert small(tmp_path).encode("Aé!a", add_special=False) == [3, 2, 4]
 
 
-def test_tokens_of_users_are_found_before_anything_is_replaced(tmp_path: Path) -> None:
+def test_user_defined_tokens_are_found_before_normalisation(tmp_path: Path) -> None:
     assert small(tmp_path).encode("a<x>a", add_special=False, parse_special=False) == [5, 8, 5]
 
 
 @pytest.mark.parametrize("removed", [True, False])
-def test_text_that_follows_other_text_gets_no_space_and_keeps_its_own(tmp_path: Path, removed: bool) -> None:
+def test_text_after_other_text_gets_no_space_and_keeps_its_own(tmp_path: Path, removed: bool) -> None:
     tokenizer = small(tmp_path, remove_extra_whitespaces=removed)
     for text, ids in (("aa", [6]), (" aa", [5, 4]), ("a a", [4, 5])):
         assert tokenizer.encode(text, add_special=False, first=False) == ids
     assert tokenizer.encode("aa", add_special=False) == [5, 4]
 
 
-def test_control_tokens_are_spelled_only_on_request(tmp_path: Path) -> None:
+def test_control_tokens_are_parsed_only_on_request(tmp_path: Path) -> None:
     tokenizer = small(tmp_path)
     assert 1 not in tokenizer.encode("</s>", add_special=False, parse_special=False)
     assert tokenizer.encode("</s>", add_special=False) == [1]
@@ -148,15 +148,15 @@ LEAF, VALUE = 1 << 8, 1 << 31
 
 
 def charsmap(root: int = 1, place: int = 0, *, size: int = 1024, replacements: bytes = b"x\0") -> np.ndarray:
-    """A table that replaces "a" by what is at byte `place`; the children of its trie's root are at `root`."""
+    """Return a table that replaces "a" by the bytes at `place`; its trie's root has children at `root`."""
     units = np.zeros(256, "<u4")
     units[0] = root << 10
-    units[1 ^ ord("a")] = (1 ^ ord("a") ^ 64) << 10 | LEAF | ord("a")  # its value is at 64
+    units[1 ^ ord("a")] = (1 ^ ord("a") ^ 64) << 10 | LEAF | ord("a")  # the value is at 64
     units[64] = VALUE | place
     return np.frombuffer(size.to_bytes(4, "little") + units.tobytes() + replacements, np.uint8)
 
 
-def test_a_table_replaces_characters(tmp_path: Path) -> None:
+def test_a_character_table_replaces_characters(tmp_path: Path) -> None:
     tokenizer = small(tmp_path, precompiled_charsmap=charsmap(place=2, replacements=b"x\0aa\0"))
     assert tokenizer.encode("a", add_special=False) == [5, 4]
     assert small(tmp_path, precompiled_charsmap=charsmap(replacements=b"\0")).encode("a") == [1]
@@ -177,7 +177,9 @@ def test_a_table_replaces_characters(tmp_path: Path) -> None:
         ("text", "not an array of bytes"),
     ],
 )
-def test_a_table_that_leads_out_of_itself_is_refused(tmp_path: Path, table: Any, complaint: str) -> None:
+def test_a_character_table_with_offsets_outside_itself_is_refused(
+    tmp_path: Path, table: Any, complaint: str
+) -> None:
     with pytest.raises(TokenizerError, match=f"precompiled_charsmap.*{complaint}"):
         small(tmp_path, precompiled_charsmap=table)
 

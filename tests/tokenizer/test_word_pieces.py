@@ -1,4 +1,4 @@
-"""WordPiece, compared with Hugging Face's BERT pipeline and published examples."""
+"""WordPiece compared with Hugging Face's BERT pipeline and published examples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def both(test_data: Path) -> tuple[Tokenizer, HuggingFace]:
     path = test_data / "vocab" / "bert-bge.gguf"
     with open_gguf(path) as file:
         tokens = file.get("tokenizer.ggml.tokens").tolist()
-    # Back to BERT's own spelling, which marks tokens that continue a word instead of those that start one.
+    # Restore BERT's own spelling, which marks tokens that continue a word instead of those that start one.
     markers = [text for text in tokens if len(text) > 2 and text[0] == "[" and text[-1] == "]"]
     original = {
         text.removeprefix("▁") if text.startswith("▁") or text in markers else "##" + text: id
@@ -55,7 +55,7 @@ def tiny(tmp_path: Path, **keys: object) -> Tokenizer:
     return build(tmp_path / "v.gguf", "bert", "bert", tokens=tokens, token_type=types, **keys)
 
 
-def test_the_published_example(tmp_path: Path) -> None:
+def test_the_published_example_is_split_as_published(tmp_path: Path) -> None:
     tokenizer = tiny(tmp_path)
     assert tokenizer.encode("Hello world!") == [1, 3, 4, 6, 2]
     assert tokenizer.encode("worlds hellos", add_special=False) == [4, 5, 3, 5]
@@ -73,7 +73,7 @@ def test_case_and_accents_are_removed_unless_the_file_keeps_them(tmp_path: Path)
     assert mixed.encode("Hello É", add_special=False) == [3, 8]
 
 
-def test_markers_are_recognised_only_on_request(tmp_path: Path) -> None:
+def test_special_tokens_are_recognised_only_on_request(tmp_path: Path) -> None:
     tokenizer = tiny(tmp_path)
     assert tokenizer.encode("[SEP]hello", add_special=False) == [2, 3]
     assert 2 not in tokenizer.encode("[SEP]hello", add_special=False, parse_special=False)

@@ -1,4 +1,4 @@
-"""RWKV's tokenizer: the longest token first, byte by byte, spelled as Python spells bytes."""
+"""RWKV's tokenizer: the longest token at each byte; the file spells tokens as Python literals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from puna.errors import TokenizerError
 from puna.tokenizer import Tokenizer
 from tests.tokenizer.vocabularies import CONTROL, NORMAL, UNUSED, build
 
-#: Beside all bytes: prefixes of one another, halves of characters, what `repr` escapes.
+#: Tokens besides all bytes: prefixes of one another, halves of characters, bytes that `repr` escapes.
 WORDS = (
     b"\n\n", b"\r\n", b" the", b" there", b"the", b"there", b"them", b"it's", b'say "', b"'\"", b"\\", b"\\x",
     b"\xe6\xbc", b"\xe6\xbc\xa2", b"\xbc\xa2", "é".encode(), b"\x00\x01", b"    ", b"        ", b"a" * 100,
@@ -24,7 +24,7 @@ KINDS = [CONTROL, *([NORMAL] * (len(TOKENS) - 1)), UNUSED]
 
 
 def by_definition(text: str) -> list[int]:
-    """Of all tokens that the rest begins with, the longest."""
+    """Encode by taking the longest token that the rest of the text begins with."""
     ids, rest = [], text.encode()
     while rest:
         longest = max((token for token in TOKENS[1:] if rest.startswith(token)), key=len)
@@ -42,20 +42,20 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 
 @given(st.lists(st.sampled_from([word.decode(errors="ignore") for word in WORDS]) | st.text(max_size=8)))
-def test_texts_are_the_longest_tokens_and_come_back(world: Tokenizer, parts: list[str]) -> None:
+def test_texts_become_the_longest_tokens_and_decode_to_themselves(world: Tokenizer, parts: list[str]) -> None:
     text = "".join(parts)
     ids = world.encode(text, parse_special=False)
     assert ids == by_definition(text)
     assert world.decode(ids) == text
 
 
-def test_every_token_is_the_bytes_that_python_reads_in_its_spelling(world: Tokenizer) -> None:
+def test_every_token_is_read_as_a_python_bytes_literal(world: Tokenizer) -> None:
     for id in range(1, len(TOKENS)):
         quote = '"' if "'" in TEXTS[id] and '"' not in TEXTS[id] else "'"
         assert world.piece(id) == ast.literal_eval(f"b{quote}{TEXTS[id]}{quote}") == TOKENS[id]
 
 
-def test_nothing_is_put_around_a_text_and_a_blank_line_is_text_that_ends_an_answer(world: Tokenizer) -> None:
+def test_no_tokens_are_added_and_a_blank_line_ends_an_answer(world: Tokenizer) -> None:
     end = TOKENS.index(b"\n\n")
     assert world.encode("<s>the\n\n") == [0, TOKENS.index(b"the"), end]
     assert world.encode("\n\n\n") == [end, TOKENS.index(b"\n")]
@@ -63,7 +63,7 @@ def test_nothing_is_put_around_a_text_and_a_blank_line_is_text_that_ends_an_answ
     assert world.piece(end) == b"\n\n"
 
 
-def test_a_token_that_stands_for_nothing_is_no_text(world: Tokenizer) -> None:
+def test_a_padding_token_is_not_found_in_text(world: Tokenizer) -> None:
     assert world.encode("[PAD1]") == by_definition("[PAD1]")
 
 
@@ -74,11 +74,11 @@ def test_a_token_that_stands_for_nothing_is_no_text(world: Tokenizer) -> None:
         ([*TEXTS, "a" * 257], r"a token has 257 bytes; at most 256"),
     ],
 )
-def test_what_cannot_be_used_is_refused(tokens: list[str], message: str, tmp_path: Path) -> None:
+def test_a_missing_byte_or_too_long_token_is_refused(tokens: list[str], message: str, tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match=message):
         build(tmp_path / "bad.gguf", "rwkv", "rwkv7", tokens=tokens)
 
 
-def test_bytes_without_a_token_are_unknown_where_there_is_such_a_token(tmp_path: Path) -> None:
+def test_bytes_without_a_token_become_the_unknown_token(tmp_path: Path) -> None:
     found = build(tmp_path / "few.gguf", "rwkv", "rwkv7", tokens=["<unk>", "a", "ab"], unknown_token_id=0)
     assert found.encode("abcaé") == [2, 0, 1, 0, 0]

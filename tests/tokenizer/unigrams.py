@@ -1,4 +1,4 @@
-"""Unigram vocabularies, trained here on a few words, with the keys that converters write of them."""
+"""Unigram vocabularies trained on a few words, with the keys that converters write."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORDS = _TEXT.split()
 
 
 def trained(**settings: Any) -> bytes:
-    """The serialised model that sentencepiece's trainer makes, always the same for the same `settings`."""
+    """Train a model with sentencepiece and return it serialised, always the same for the same `settings`."""
     chosen, model = random.Random(1), io.BytesIO()
     sentences = (" ".join(chosen.choices(WORDS, k=chosen.randint(3, 12))) for _ in range(400))
     sentencepiece.SentencePieceTrainer.train(
@@ -38,7 +38,7 @@ def trained(**settings: Any) -> bytes:
 
 
 def keys(model: bytes) -> dict[str, Any]:
-    """The `tokenizer.ggml` keys of a serialised model, as converters write them."""
+    """Return the `tokenizer.ggml` keys of a serialised model, as converters write them."""
     read = sentencepiece.SentencePieceProcessor(model_proto=model)
     ids = list(range(read.vocab_size()))
     types = [
@@ -61,7 +61,7 @@ def keys(model: bytes) -> dict[str, Any]:
 
 
 def _fields(message: bytes, wanted: int) -> list[Any]:
-    """The values of field `wanted` of a serialised message: numbers, and bytes (protobuf's wire format)."""
+    """Return the values of field `wanted` of a serialised protobuf message: numbers, and bytes."""
     found: list[Any] = []
     at = 0
 
@@ -90,7 +90,7 @@ def _fields(message: bytes, wanted: int) -> list[Any]:
 
 
 def realigned(model: bytes) -> dict[str, Any]:
-    """The keys of an XLM-RoBERTa vocabulary, which has special tokens of its own before the pieces."""
+    """Return the keys of an XLM-RoBERTa vocabulary, which has its own special tokens before the pieces."""
     own = keys(model)
     return own | {
         "tokens": ["<s>", "<pad>", "</s>", "<unk>", *own["tokens"][3:], "<mask>"],

@@ -17,7 +17,7 @@ PUBLIC = ("bert-bge", "deepseek-llm", "gpt-2", "llama-spm", "phi-3", "starcoder"
 
 
 def write_vocabulary(path: Path, model: str | None, architecture: str = "llama", **keys: Any) -> Path:
-    """A GGUF file with only the keys `tokenizer.ggml.<key>`. Keys whose value is None are left out."""
+    """Write a GGUF file with only the keys `tokenizer.ggml.<key>`, without those whose value is None."""
     writer = GGUFWriter(path, architecture)
     for key, value in {"model": model, **keys}.items():
         if value is not None:
@@ -38,7 +38,7 @@ def load(path: Path) -> Tokenizer:
 
 
 def rewritten(source: Path, target: Path, **keys: Any) -> Path:
-    """A copy of the vocabulary `source` with some `tokenizer.ggml` keys changed."""
+    """Write a copy of the vocabulary `source` with some `tokenizer.ggml` keys changed."""
     with open_gguf(source) as file:
         writer = GGUFWriter(target, file.architecture)
         for key, value in file.metadata.items():
@@ -53,7 +53,7 @@ def rewritten(source: Path, target: Path, **keys: Any) -> Path:
 
 
 def pairs(folder: Path, name: str) -> list[tuple[str, list[int]]]:
-    """The test strings of a vocabulary in the test data, with their expected ids."""
+    """Return the test strings of a vocabulary in the test data, with their expected ids."""
     with open(folder / "vocab" / f"{name}.gguf.inp", newline="", encoding="utf-8") as strings:
         texts = strings.read().split("\n__ggml_vocab_test__\n")
     lines = (folder / "vocab" / f"{name}.gguf.out").read_text().splitlines()
@@ -64,8 +64,8 @@ def pairs(folder: Path, name: str) -> list[tuple[str, list[int]]]:
 
 
 def gpt2_bytes() -> list[str]:
-    """GPT-2's byte alphabet by its definition: printable bytes are themselves, the others are the code points
-    from 256 up, in order."""
+    """Return GPT-2's byte alphabet by definition: printable bytes are themselves, the others are the code
+    points from 256 up, in order."""
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = iter(range(256, 512))
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]

@@ -1,4 +1,4 @@
-"""Texts with pictures, read by our engine and by transformers' model."""
+"""Texts with pictures, run by our engine and by transformers' model."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def picture(seed: int, width: int = 80, height: int = 60) -> PIL.Image.Image:
 
 
 def share_preparer(run: Run) -> None:
-    """Let `run` share the previous run's preparer process if their towers read images the same way.
+    """Let `run` share the previous run's preparer process if their towers prepare images the same way.
 
-    Starting one takes longer than a test does with it.
+    Starting one takes longer than a test.
     """
     if (images := run.engine.images) is not None:
         reads_alike = pickle.dumps((type(images.tower), images.tower.options))
@@ -41,7 +41,7 @@ def share_preparer(run: Run) -> None:
         images.preparer = _preparers[reads_alike]
 
 
-#: The process that was started last, by what it reads images for.
+#: The last process started, by the settings it prepares images with.
 _preparers: dict[bytes, Preparer] = {}
 
 
@@ -57,7 +57,7 @@ class Pair:
 
     ours: LoadedModel
     theirs: Any
-    config: Any  # of both
+    config: Any  # of both models
 
     def run(self, kind: type[AnyRun] = Run, **settings: Any) -> AnyRun:
         """Return an engine that is stepped by hand."""
@@ -81,7 +81,7 @@ class Pair:
 
     def embedded(self, inputs: list[Input]) -> torch.Tensor:
         """Return transformers' image embeddings for the text model: [rows of all images, values of a row]."""
-        if hasattr(self.config, "states"):  # it looks at images from within its layers
+        if hasattr(self.config, "states"):  # its layers attend to images directly
             with torch.inference_mode():
                 options, images = self.ours.vision.options, images_of(inputs)
                 return torch.cat([self.config.states(self.theirs, options, image) for image in images])
@@ -91,8 +91,8 @@ class Pair:
             if shown or given.get("inputs_embeds") is None:
                 return
             places = torch.tensor([item.payload is not None for item in inputs])
-            if len(places) == given["inputs_embeds"].shape[1]:  # and not those of the tower's own layers
-                # What is added in later layers stands beside it, as in our rows.
+            if len(places) == given["inputs_embeds"].shape[1]:  # not a call of the tower's own layers
+                # Additions of later layers stand beside it, as in our rows.
                 shown.append(given["inputs_embeds"][0, places])
                 shown.extend(given.get("deepstack_visual_embeds") or ())
 
@@ -124,7 +124,7 @@ def images_of(inputs: list[Input]) -> list[Image]:
 
 
 def check_scores(pair: Pair, run: Run, number: int, inputs: list[Input]) -> None:
-    """Check that prompt tokens, and the first generated ones, are as likely as by transformers."""
+    """Check that the log-probabilities of prompt tokens and first generated tokens are transformers'."""
     run.submit_inputs(number, inputs, prompt_logprobs=True, logprobs=True, num_predict=4)
     run.finish()
     generated = run.tokens(number)
@@ -132,7 +132,7 @@ def check_scores(pair: Pair, run: Run, number: int, inputs: list[Input]) -> None
     scored = run.scored(number)[1:]
     found = torch.tensor([logprob for _, logprob in scored])
     wanted = expected[torch.arange(len(scored)), torch.tensor([token for token, _ in scored])]
-    possible = wanted.isfinite()  # the model of an image that is a token never says that one
+    possible = wanted.isfinite()  # a model with a token for images never says that token
     assert (found[~possible] == wanted[~possible]).all()
     check_close(pair.ours, found[possible], wanted[possible])
     check_answer(pair, run, number, inputs)

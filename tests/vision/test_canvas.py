@@ -23,7 +23,7 @@ def tower(kind: type, **options: object) -> object:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_tiles_are_those_of_llama_3_2_vision(size: tuple[int, int]) -> None:
+def test_tiles_match_llama_3_2_visions(size: tuple[int, int]) -> None:
     from transformers.models.mllama.image_processing_pil_mllama import MllamaImageProcessorPil
 
     image, side = picture(5, *size), 56
@@ -47,7 +47,7 @@ def test_canvases_are_chosen_and_filled_as_by_the_reference() -> None:
 
     generator = np.random.default_rng(0)
     for width, height in generator.integers(1, 200, (100, 2)).tolist():
-        for most in (4, 16):  # of Llama 3.2 Vision and of Llama 4, which choose by one rule
+        for most in (4, 16):  # of Llama 3.2 Vision and of Llama 4, which share the rule
             image = picture(0, width, height)
             cut, (rows, columns) = on_canvas(image, 28, grids(most))
             high, wide = get_optimal_tiled_canvas(height, width, most, 28)
@@ -59,7 +59,7 @@ def test_canvases_are_chosen_and_filled_as_by_the_reference() -> None:
             assert (canvas[: shown[0], : shown[1]] == stretched(image, *shown[::-1], BILINEAR)).all()
 
 
-def test_llama_4_reads_the_whole_after_the_tiles() -> None:
+def test_llama_4_gets_the_whole_picture_after_the_tiles() -> None:
     seeing = tower(Llama4Vision, image_size=56, tile_rows=4)
     image = picture(5, 100, 50)
     prepared = seeing.prepare(image)
@@ -70,7 +70,7 @@ def test_llama_4_reads_the_whole_after_the_tiles() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_patches_are_those_of_gemma_4(size: tuple[int, int]) -> None:
+def test_patches_match_gemma_4s(size: tuple[int, int]) -> None:
     from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 
     image = picture(5, *size)
@@ -91,7 +91,7 @@ def test_long_and_narrow_pictures_have_at_least_one_row() -> None:
     assert filling(2000, 1, 48, 280) == (280, 1)
 
 
-def test_sizes_are_those_of_glm() -> None:
+def test_sizes_match_glms() -> None:
     from transformers.models.glm4v.image_processing_pil_glm4v import smart_resize
 
     seeing = tower(GlmOcrVision, unit=28, min_pixels=112**2 // 2, max_pixels=1 << 20)

@@ -27,7 +27,7 @@ def pixels(data: bytes, limits: ImageLimits = LIMITS) -> np.ndarray:
 
 
 @pytest.mark.parametrize("format", ["PNG", "BMP", "GIF", "JPEG", "WEBP"])
-def test_formats(format: str) -> None:
+def test_every_format_is_decoded(format: str) -> None:
     original = picture(1)
     lossless = {"WEBP": {"lossless": True}, "JPEG": {"quality": 100, "subsampling": 0}}
     found = pixels(file_of(original, format, **lossless.get(format, {})))
@@ -37,7 +37,7 @@ def test_formats(format: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["L", "1", "P", "RGB", "CMYK"])
-def test_modes_are_as_pillow_shows_them(mode: str) -> None:
+def test_every_mode_is_converted_as_by_pillow(mode: str) -> None:
     original = picture(2).convert(mode)
     format = "JPEG" if mode == "CMYK" else "PNG"
     data = file_of(original, format)
@@ -59,8 +59,8 @@ def test_transparent_parts_are_white() -> None:
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_cameras_held_any_way(orientation: int) -> None:
-    """The tag says how to turn the stored picture: PIL's own transpositions are the reference."""
+def test_a_photo_is_rotated_as_its_orientation_tag_says(orientation: int) -> None:
+    """The tag gives the rotation of the stored picture; PIL's transpositions are the reference."""
     turns = {
         2: PIL.Image.Transpose.FLIP_LEFT_RIGHT, 3: PIL.Image.Transpose.ROTATE_180,
         4: PIL.Image.Transpose.FLIP_TOP_BOTTOM, 5: PIL.Image.Transpose.TRANSPOSE,
@@ -74,10 +74,10 @@ def test_cameras_held_any_way(orientation: int) -> None:
     assert (pixels(file_of(stored, exif=exif)) == np.asarray(expected)).all()
 
 
-def test_a_photo_with_damaged_exif_data_is_shown_as_it_is_stored() -> None:
+def test_a_photo_with_damaged_exif_data_is_not_rotated() -> None:
     exif = PIL.Image.Exif()
     exif[0x0112] = 6
-    data = exif.tobytes().replace(b"MM", b"XX")  # the order of its bytes
+    data = exif.tobytes().replace(b"MM", b"XX")  # breaks the byte-order mark
     assert (pixels(file_of(picture(3), exif=data)) == np.asarray(picture(3))).all()
 
 
@@ -136,7 +136,7 @@ def test_bad_files_are_refused_with_a_message(kind: str) -> None:
         decode(data, LIMITS)
 
 
-def test_limits_are_kept_before_anything_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_are_checked_before_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     data = file_of(picture(1))
     monkeypatch.setattr(PIL.Image.Image, "load", lambda self: pytest.fail("it was decoded"))
     with pytest.raises(ImageError, match="80 x 60 pixels, and at most 4000"):
@@ -145,7 +145,7 @@ def test_limits_are_kept_before_anything_is_decoded(monkeypatch: pytest.MonkeyPa
         decode(data, ImageLimits(file_bytes=100))
 
 
-def test_limits_are_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_come_from_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PUNA_MAX_IMAGES", "3")
     monkeypatch.setenv("PUNA_MAX_IMAGE_MB", "2")
     monkeypatch.setenv("PUNA_MAX_IMAGE_MEGAPIXELS", "300")
@@ -156,7 +156,7 @@ def test_limits_are_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_damaged_files_are_images_or_refused(data: Any) -> None:
+def test_damaged_files_are_decoded_or_refused(data: Any) -> None:
     format = data.draw(st.sampled_from(["PNG", "JPEG", "GIF", "WEBP", "BMP"]))
     file = bytearray(file_of(picture(1, 20, 16), format))
     for _ in range(data.draw(st.integers(1, 5))):

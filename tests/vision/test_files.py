@@ -17,30 +17,30 @@ from tests.model.models.parity import original
 from tests.tiny.converted import contents_of
 from tests.tiny.llama import tiny_llama_gguf
 from tests.tiny.vision.common import Layout, Tensors
-from tests.tiny.vision.models import SEEING
+from tests.tiny.vision.models import VISION_MODELS
 from tests.vision.seeing import picture
 
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory: pytest.TempPathFactory) -> Layout:
-    config = SEEING["gemma3"]()
+    config = VISION_MODELS["gemma3"]()
     return config.write(tmp_path_factory.mktemp("together"), original(config))
 
 
 @pytest.fixture(scope="module")
 def apart(tmp_path_factory: pytest.TempPathFactory) -> Layout:
-    config = SEEING["gemma3"]()
+    config = VISION_MODELS["gemma3"]()
     return config.write(tmp_path_factory.mktemp("apart"), original(config), apart=True)
 
 
-def test_capabilities_say_vision_where_there_is_a_tower(together: Layout, apart: Layout) -> None:
+def test_capabilities_include_vision_only_with_a_tower(together: Layout, apart: Layout) -> None:
     assert "vision" in abilities(facts_at(together.model)).capabilities
     assert "vision" not in abilities(facts_at(apart.model)).capabilities
     assert apart.projector is not None
     assert projector_for([apart.model, apart.projector], apart.model) == apart.projector
 
 
-def test_a_tower_of_another_model_is_none(apart: Layout, tmp_path: Path) -> None:
+def test_a_tower_of_another_model_is_not_used(apart: Layout, tmp_path: Path) -> None:
     llama = tiny_llama_gguf(tmp_path / "llama.gguf")
     assert apart.projector is not None
     assert projector_for([apart.projector], llama) is None
@@ -66,7 +66,7 @@ def changed(layout: Layout, keys: dict[str, Any], tensors: Tensors | None = None
     """Return the layout with other `keys`, and more `tensors`, in the file with the tower."""
     path = layout.projector or layout.model
     found = contents_of(path)
-    found.say(keys)
+    found.set(keys)
     found.tensors |= tensors or {}
     found.write(path)
     return layout
@@ -75,7 +75,7 @@ def changed(layout: Layout, keys: dict[str, Any], tensors: Tensors | None = None
 @pytest.mark.parametrize("name", DAMAGE, ids=lambda name: name.replace(" ", "-"))
 def test_invalid_sizes_are_refused(name: str, tmp_path: Path) -> None:
     metadata, complaint = DAMAGE[name]
-    config = SEEING["gemma3"]()
+    config = VISION_MODELS["gemma3"]()
     layout = changed(config.write(tmp_path, original(config)), metadata)
     with pytest.raises(ModelError, match=complaint):
         load_model(layout.model)
@@ -101,14 +101,14 @@ LISTS = {
 @pytest.mark.parametrize("name", LISTS, ids=lambda name: name.replace(" ", "-"))
 def test_towers_name_their_own_invalid_settings(name: str, tmp_path: Path) -> None:
     kind, metadata, complaint = LISTS[name]
-    config = SEEING[kind]()
+    config = VISION_MODELS[kind]()
     layout = changed(config.write(tmp_path, original(config)), metadata)
     with pytest.raises(ModelError, match=complaint):
         load_model(layout.model, projector=layout.projector)
 
 
-#: How pictures were normalised when the models were trained, by the settings published with them; files of
-#: Ollama's do not all say it.
+#: Normalisation of pictures in training, by the settings published with the models; some of Ollama's files
+#: omit it.
 AS_IT_IS = (0.0, 0.0, 0.0)
 STD = {HALVES: HALVES, CLIP_MEAN: CLIP_STD, AS_IT_IS: (1.0, 1.0, 1.0)}
 NORMALISED = {
@@ -120,16 +120,16 @@ NORMALISED = {
 
 @pytest.mark.parametrize("apart", [False, True], ids=["one file", "apart"])
 @pytest.mark.parametrize("kind", NORMALISED)
-def test_pictures_are_normalised_as_when_models_were_trained(kind: str, apart: bool, tmp_path: Path) -> None:
-    config = SEEING[kind]()
+def test_pictures_are_normalised_as_in_training(kind: str, apart: bool, tmp_path: Path) -> None:
+    config = VISION_MODELS[kind]()
     layout = config.write(tmp_path, original(config), apart=apart)
     options = load_model(layout.model, projector=layout.projector).vision.options
     assert options.mean == pytest.approx(NORMALISED[kind])
     assert options.std == pytest.approx(STD[NORMALISED[kind]])
 
 
-def test_audio_towers_are_left_out(tmp_path: Path) -> None:
-    config = SEEING["gemma4, small"]()
+def test_audio_towers_are_ignored(tmp_path: Path) -> None:
+    config = VISION_MODELS["gemma4, small"]()
     sound = {"a.blk.0.ln1.weight": np.ones(4, np.float32), "mm.a.fc.weight": np.ones((4, 4), np.float32)}
     for apart in (False, True):
         layout = changed(config.write(tmp_path, original(config), apart=apart), {}, sound)
@@ -137,7 +137,7 @@ def test_audio_towers_are_left_out(tmp_path: Path) -> None:
 
 
 def test_gemma_4_centres_normalised_pixels(tmp_path: Path) -> None:
-    config = SEEING["gemma4"]()
+    config = VISION_MODELS["gemma4"]()
     keys = {"vision.image_mean": [0.1, 0.0, 0.5], "vision.image_std": [1.0, 0.5, 0.25]}
     layout = changed(config.write(tmp_path, original(config), apart=True), keys)
     options = load_model(layout.model, projector=layout.projector).vision.options
@@ -147,7 +147,7 @@ def test_gemma_4_centres_normalised_pixels(tmp_path: Path) -> None:
 
 
 def test_markers_are_found_whatever_their_type(tmp_path: Path) -> None:
-    config = SEEING["gemma4"]()
+    config = VISION_MODELS["gemma4"]()
     layout = config.write(tmp_path, original(config))
     control = load_model(layout.model)
     kinds = contents_of(layout.model).keys["tokenizer.ggml.token_type"]
@@ -160,8 +160,8 @@ def test_markers_are_found_whatever_their_type(tmp_path: Path) -> None:
         assert found.vision._end == control.vision._end
 
 
-def test_only_a_picture_beyond_the_table_of_positions_is_refused(tmp_path: Path) -> None:
-    config = SEEING["gemma4"]()  # positions for 32 patches along a side
+def test_a_picture_beyond_the_table_of_positions_is_refused(tmp_path: Path) -> None:
+    config = VISION_MODELS["gemma4"]()  # positions for 32 patches along a side
     layout = changed(config.write(tmp_path, original(config)), {"vision.image_max_pixels": 40 * 28 * 28})
     tower = load_model(layout.model).vision
     assert tower.prepare(picture(1, 80, 60)).grid == (5, 7)

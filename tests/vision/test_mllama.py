@@ -1,7 +1,7 @@
 """Llama 3.2 Vision in Ollama's layout, against an independent reading of Ollama's Go code.
 
 Written from `convert/convert_mllama.go` and `model/models/mllama/` at f63eea3d2. Where Ollama, transformers
-and the authors' code disagree, a flag selects one, and docs/vision.md says which one Puna follows.
+and the authors' code disagree, a flag selects one, and `puna.vision.towers` says which one Puna follows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _READS = {
 
 
 def permuted(values: np.ndarray, heads: int) -> np.ndarray:
-    """Reorder rows of each head from two halves to neighbouring pairs."""
+    """Reorder the rows of each head from two halves to neighbouring pairs."""
     return values.reshape(heads, 2, -1, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
 
 
@@ -98,8 +98,8 @@ def laid_out(model: Any, config: TinyMllamaVision) -> dict[str, np.ndarray]:
 class OllamasReading:
     """Vision model as `model_vision.go` computes it, except for exact GELUs.
 
-    `masked`: padding attends to real patches and not to itself; Ollama has no mask. `rows_first`: order in
-    which grids of tiles are numbered; Ollama counts their columns first. `kept_before`: whether the input of
+    `masked`: padding attends to real patches and not to itself; Ollama has no mask. `rows_first`: grids of
+    tiles are numbered by rows; Ollama counts columns first. `kept_before`: whether the input of
     a layer is kept, as in Ollama, or its output.
     """
 
@@ -166,7 +166,7 @@ class OllamasReading:
         x = (x + after * t["v.post_tile_position_embd.gate"]).reshape(-1, width)
         for index in range(c.global_layers):
             x = self.layer(x, f"v.global.blk.{index}", hidden_from)
-        x = torch.cat([x, torch.stack(kept, dim=-1).flatten(1)], dim=1)  # number by number
+        x = torch.cat([x, torch.stack(kept, dim=-1).flatten(1)], dim=1)  # interleaved number by number
         found["beside"] = x.reshape(c.tiles, -1, x.shape[1])[:real, :positions]
         found["projected"] = self.linear(found["beside"], "mm.0")
         return {name: value.flatten(0, 1) for name, value in found.items()}
@@ -233,7 +233,7 @@ def shown(file: Path, config: TinyMllamaVision, image: PIL.Image.Image) -> tuple
 SIZES = {"one tile": (40, 40), "two rows": (50, 100), "two columns": (100, 50), "four tiles": (110, 110)}
 
 
-def test_our_converter_makes_the_tensors_that_ollamas_does(file: Path, config: TinyMllamaVision) -> None:
+def test_our_converter_writes_the_same_tensors_as_ollamas(file: Path, config: TinyMllamaVision) -> None:
     ours = contents_of(config.write(file.parent, original(config)).model).tensors
     theirs = contents_of(file).tensors
     assert set(ours) == set(theirs)
@@ -242,7 +242,7 @@ def test_our_converter_makes_the_tensors_that_ollamas_does(file: Path, config: T
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda name: name.replace(" ", "-"))
-def test_every_stage_of_the_tower_is_that_of_ollamas_code(
+def test_every_stage_of_the_tower_matches_ollamas_code(
     size: str, file: Path, config: TinyMllamaVision
 ) -> None:
     pair, image, pixels = shown(file, config, picture(3, *SIZES[size]))
@@ -260,7 +260,7 @@ def test_every_stage_of_the_tower_is_that_of_ollamas_code(
 
 
 @pytest.mark.parametrize("choice", ["masked", "rows_first", "kept_before"])
-def test_where_references_disagree_the_one_that_the_docs_name_is_followed(
+def test_where_references_disagree_the_one_named_in_the_docs_is_followed(
     choice: str, file: Path, config: TinyMllamaVision
 ) -> None:
     pair, image, pixels = shown(file, config, picture(3, 100, 50))
@@ -270,7 +270,7 @@ def test_where_references_disagree_the_one_that_the_docs_name_is_followed(
     assert (found - other).abs().max() > 0.01
 
 
-def test_pictures_are_normalised_by_the_published_numbers_not_by_those_of_the_class(file: Path) -> None:
+def test_pictures_are_normalised_by_published_numbers_not_class_defaults(file: Path) -> None:
     from transformers.models.mllama.image_processing_pil_mllama import MllamaImageProcessorPil
 
     options = load_model(file).vision.options

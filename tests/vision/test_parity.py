@@ -13,19 +13,19 @@ from tests.engine.runs import Watched
 from tests.model.models.parity import check_close, original
 from tests.tiny.llama import TinyLlama
 from tests.tiny.vision.minicpmv import TinyMiniCPMV
-from tests.tiny.vision.models import SEEING
+from tests.tiny.vision.models import VISION_MODELS
 from tests.vision.seeing import Pair, check_answer, check_scores, images_of, picture
 
 
-@pytest.fixture(scope="module", params=SEEING)
+@pytest.fixture(scope="module", params=VISION_MODELS)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    config = SEEING[request.param]()
+    config = VISION_MODELS[request.param]()
     theirs = original(config)
     layout = config.write(tmp_path_factory.mktemp(request.param), theirs)
     return Pair(load_model(layout.model, projector=layout.projector), theirs, config)
 
 
-#: No window of the tiny models is as long, no chunk and no batch.
+#: Longer than any window, chunk or batch of the tiny models.
 LONG = "many words that go on and on about nothing at all "
 TEXTS = {
     "one": "hello [img-0] world",
@@ -52,13 +52,13 @@ def test_projected_embeddings_agree(pair: Pair) -> None:
     ],
     ids=[name.replace(" ", "-") for name in TEXTS],
 )
-def test_every_position_agrees(pair: Pair, text: str) -> None:
+def test_log_probabilities_agree_at_every_position(pair: Pair, text: str) -> None:
     run = pair.run()
     check_scores(pair, run, 0, pair.inputs(run, text, picture(1), picture(2, 50, 90)))
 
 
 @pytest.mark.slow
-def test_a_second_turn_takes_up_the_first_and_reads_its_own_image(pair: Pair) -> None:
+def test_a_second_turn_reuses_the_first_and_reads_its_own_image(pair: Pair) -> None:
     run = pair.run()
     first = pair.inputs(run, "once upon a time there was one [img-0] is", picture(1))
     run.submit_inputs(0, first, logprobs=True, num_predict=4)
@@ -75,9 +75,9 @@ def test_a_second_turn_takes_up_the_first_and_reads_its_own_image(pair: Pair) ->
 
 
 @pytest.mark.slow
-def test_the_same_text_with_another_image_shares_what_comes_before(pair: Pair) -> None:
+def test_the_same_text_with_another_image_shares_the_prefix_before_it(pair: Pair) -> None:
     run = pair.run()
-    for number, seed in enumerate((1, 2, 3)):  # states of recurrent layers are kept where two texts part
+    for number, seed in enumerate((1, 2, 3)):  # recurrent states are kept where two texts diverge
         inputs = pair.inputs(run, "once more the same words [img-0] now", picture(seed))
         run.submit_inputs(number, inputs, logprobs=True, num_predict=1)
         run.finish()
@@ -87,7 +87,7 @@ def test_the_same_text_with_another_image_shares_what_comes_before(pair: Pair) -
 
 
 @pytest.mark.slow
-def test_an_image_beside_streams_and_in_small_batches(pair: Pair) -> None:
+def test_an_image_agrees_beside_other_requests_and_in_small_batches(pair: Pair) -> None:
     run = pair.run(Watched, batch_size=8)
     run.submit(0, "hello world", num_predict=24, logprobs=True)
     run.engine.step()
@@ -102,10 +102,10 @@ def test_an_image_beside_streams_and_in_small_batches(pair: Pair) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["2.5", "2.6", "4.5", "2.6 that hears", "4.5 that hears"])
-def test_the_other_versions_of_minicpmv_agree(version: str, tmp_path: Path) -> None:
-    number, _, hears = version.partition(" ")
-    config = TinyMiniCPMV(TinyLlama(hidden=256), version=number, hears=bool(hears))
+@pytest.mark.parametrize("version", ["2.5", "2.6", "4.5", "2.6 with audio", "4.5 with audio"])
+def test_other_versions_of_minicpmv_agree(version: str, tmp_path: Path) -> None:
+    number, _, audio = version.partition(" ")
+    config = TinyMiniCPMV(TinyLlama(hidden=256), version=number, audio=bool(audio))
     theirs = original(config)
     layout = config.write(tmp_path, theirs)
     pair = Pair(load_model(layout.model, projector=layout.projector), theirs, config)
@@ -113,9 +113,9 @@ def test_the_other_versions_of_minicpmv_agree(version: str, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", SEEING)
-def test_a_tower_beside_the_text_model_agrees_too(kind: str, tmp_path: Path) -> None:
-    config = SEEING[kind]()
+@pytest.mark.parametrize("kind", VISION_MODELS)
+def test_a_tower_in_its_own_file_agrees_too(kind: str, tmp_path: Path) -> None:
+    config = VISION_MODELS[kind]()
     theirs = original(config)
     layout = config.write(tmp_path, theirs, apart=True)
     pair = Pair(load_model(layout.model, projector=layout.projector), theirs, config)

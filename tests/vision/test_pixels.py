@@ -87,7 +87,7 @@ PROCESSORS: dict[str, tuple[Any, dict[str, Any], Callable[[PIL.Image.Image], Any
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("name", PROCESSORS)
-def test_pixels_are_those_of_the_reference_processor(name: str, size: tuple[int, int]) -> None:
+def test_pixels_match_the_reference_processors(name: str, size: tuple[int, int]) -> None:
     kind, options, reference = PROCESSORS[name]
     image = picture(5, *size)
     tower = kind.__new__(kind)
@@ -103,7 +103,7 @@ def test_pixels_are_those_of_the_reference_processor(name: str, size: tuple[int,
     assert np.abs(found - expected).max() < 1e-5
 
 
-def test_patches_and_tiles_are_cut_as_they_lie() -> None:
+def test_patches_and_tiles_are_cut_in_order() -> None:
     numbers = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
     cut = patches(numbers, 2)
     assert cut.shape == (6, 12)
@@ -114,7 +114,7 @@ def test_patches_and_tiles_are_cut_as_they_lie() -> None:
     assert padded(numbers, 8, 9, left=1, top=3).sum() == numbers.sum()
 
 
-def test_smart_sizes_are_those_of_qwen() -> None:
+def test_smart_sizes_match_qwens() -> None:
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
     generator = np.random.default_rng(0)
@@ -126,4 +126,4 @@ def test_smart_sizes_are_those_of_qwen() -> None:
     assert smart_size(10_000, 1, 28, 3136, 1 << 20) == (
         812,
         28,
-    )  # 200 to 1 at most, which transformers refuses
+    )  # limited to 200 to 1, where transformers refuses

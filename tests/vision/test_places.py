@@ -8,7 +8,7 @@ import pytest
 
 from puna.model.load import load_model
 from tests.model.models.parity import original
-from tests.tiny.vision.models import SEEING
+from tests.tiny.vision.models import VISION_MODELS
 from tests.vision.seeing import Pair, file_of, picture
 
 #: Stands for one row of an image.
@@ -17,8 +17,8 @@ SIZES = [(80, 60), (20, 90), (300, 40), (56, 56), (120, 110)]
 
 
 @pytest.mark.parametrize("kind", ["idefics3", "internvl", "lfm2", "minicpmv", "minicpmv 4.6"])
-def test_an_image_becomes_what_the_processor_writes(kind: str, tmp_path: Path) -> None:
-    config = SEEING[kind]()
+def test_text_around_an_image_matches_the_processors(kind: str, tmp_path: Path) -> None:
+    config = VISION_MODELS[kind]()
     theirs = original(config)
     layout = config.write(tmp_path, theirs)
     pair = Pair(load_model(layout.model, projector=layout.projector), theirs, config)

@@ -1,4 +1,4 @@
-"""Vision towers in other converters' layouts, with every key that those files have.
+"""Vision towers in other converters' layouts, with every key of their files.
 
 Names, order and values are those of llama.cpp's converters (`convert_hf_to_gguf.py --mmproj`, and the older
 ones for CLIP) and of Ollama's (`convert/` at f63eea3d2).
@@ -24,12 +24,12 @@ from tests.tiny.vision.common import CLIPS, Layout
 from tests.tiny.vision.llava import TinyLlava
 from tests.tiny.vision.llava_next import GRIDS, TinyLlavaNext
 from tests.tiny.vision.minicpmv import TinyMiniCPMV
-from tests.tiny.vision.models import SEEING
+from tests.tiny.vision.models import VISION_MODELS
 from tests.vision.seeing import Pair, check_scores, picture
 
 
 def rewritten(layout: Layout, change: Callable[[Contents], None]) -> Layout:
-    """Return the layout with the tower's file as `change` leaves it."""
+    """Return the layout after `change` of the tower's contents."""
     path = layout.projector or layout.model
     found = contents_of(path)
     change(found)
@@ -71,7 +71,7 @@ def first_llava(config: TinyLlava, layers: int, more: Mapping[str, Any]) -> Call
     return change
 
 
-#: Layers of CLIP, which of their states is projected, and how many of them the file has.
+#: Layers of CLIP, the layer that is projected, and the number of layers in the file.
 ERAS: dict[str, tuple[int, int, int, dict[str, Any]]] = {
     "last layer left out": (4, -2, 3, {}),
     "last layer left out of an odd number": (5, -2, 4, {}),
@@ -85,7 +85,7 @@ ERAS: dict[str, tuple[int, int, int, dict[str, Any]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS, ids=lambda name: name.replace(" ", "-"))
-def test_llava_projects_the_layer_that_its_converter_meant(era: str, tmp_path: Path) -> None:
+def test_llava_projects_the_layer_its_converter_intended(era: str, tmp_path: Path) -> None:
     layers, feature, kept, more = ERAS[era]
     config = TinyLlava(TinyLlama(), layers=layers, feature_layer=feature, seed=3)
     theirs = original(config)
@@ -113,7 +113,7 @@ def test_the_last_of_an_even_number_of_layers_is_unused_by_default(tmp_path: Pat
         folder = tmp_path / str(layers)
         folder.mkdir()
         layout = config.write(folder, original(config))
-        rewritten(layout, lambda found: found.say({"vision.feature_layer": None}))
+        rewritten(layout, lambda found: found.set({"vision.feature_layer": None}))
         assert load_model(layout.model, projector=layout.projector).vision.options.used_layers == 3
 
 
@@ -135,7 +135,7 @@ def test_layers_that_cannot_be_projected_are_refused(name: str, tmp_path: Path) 
         load_model(layout.model, projector=layout.projector)
 
 
-def test_llava_next_as_the_first_converter_laid_it_out(tmp_path: Path) -> None:
+def test_llava_next_agrees_in_the_first_converters_layout(tmp_path: Path) -> None:
     config = TinyLlavaNext(TinyLlama())
     theirs = original(config)
     more = {
@@ -148,13 +148,13 @@ def test_llava_next_as_the_first_converter_laid_it_out(tmp_path: Path) -> None:
     check_agrees(config, layout, theirs)
 
 
-#: Versions of MiniCPM-V and MiniCPM-o by what files call them.
+#: Versions of MiniCPM-V and MiniCPM-o by their names in files.
 MINICPM = {"2.5": 2, "2.6": 3, "4.0": 5, "4.5": 6}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", MINICPM)
-def test_minicpmv_as_its_converter_laid_it_out(version: str, tmp_path: Path) -> None:
+def test_minicpmv_agrees_in_its_converters_layout(version: str, tmp_path: Path) -> None:
     config = TinyMiniCPMV(TinyLlama(hidden=256), version=version)
     theirs = original(config)
 
@@ -181,11 +181,11 @@ def test_minicpmv_as_its_converter_laid_it_out(version: str, tmp_path: Path) -> 
         ({"minicpmv_query_num": 64}, "'clip.minicpmv_query_num' is 64"),
     ],
 )
-def test_a_minicpmv_that_is_not_what_its_file_says_is_refused(
+def test_a_minicpmv_that_contradicts_its_file_is_refused(
     keys: dict[str, Any], complaint: str, tmp_path: Path
 ) -> None:
     config = TinyMiniCPMV(TinyLlama(hidden=256))
-    layout = rewritten(config.write(tmp_path, original(config)), lambda found: found.say(keys))
+    layout = rewritten(config.write(tmp_path, original(config)), lambda found: found.set(keys))
     with pytest.raises(ModelError, match=complaint):
         load_model(layout.model, projector=layout.projector)
 
@@ -248,8 +248,8 @@ BEYOND = {
 
 
 @pytest.mark.parametrize("kind", OWN)
-def test_our_converter_writes_the_keys_that_llama_cpps_does(kind: str, tmp_path: Path) -> None:
-    config = SEEING[kind]()
+def test_our_converter_writes_the_same_keys_as_llama_cpps(kind: str, tmp_path: Path) -> None:
+    config = VISION_MODELS[kind]()
     assert convert_tower(config.save(tmp_path / "model", original(config)), tmp_path / "tower.gguf")
     keys = contents_of(tmp_path / "tower.gguf").keys
     own = {key: value for key, value in keys.items() if not key.startswith("general.")}
@@ -272,7 +272,7 @@ def with_settings(config: Any, folder: Path, settings: Mapping[str, Any]) -> Pat
     return checkpoint
 
 
-#: Settings that published models leave as usual, and what files say of others.
+#: Settings that published models leave at the default, and the keys that files have for other values.
 CARRIED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "pools": ("gemma4", {"vision_config.pooling_kernel_size": 4}, {"vision.projector.scale_factor": 4}),
     "the usual pools": (
@@ -317,17 +317,17 @@ CARRIED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", CARRIED, ids=lambda name: name.replace(" ", "-"))
 def test_unusual_settings_are_written(name: str, tmp_path: Path) -> None:
     kind, settings, expected = CARRIED[name]
-    assert convert_tower(with_settings(SEEING[kind](), tmp_path, settings), tmp_path / "tower.gguf")
+    assert convert_tower(with_settings(VISION_MODELS[kind](), tmp_path, settings), tmp_path / "tower.gguf")
     keys = contents_of(tmp_path / "tower.gguf").keys
     assert {key: keys.get(key) for key in expected} == expected
 
 
 @pytest.mark.parametrize("kind", ["qwen2vl", "qwen25vl", "qwen3vl", "qwen35", "glm4v", "glmocr"])
-def test_pictures_have_the_sizes_that_were_published(kind: str, tmp_path: Path) -> None:
-    """transformers' image processors make the same sizes of the same preprocessor_config.json."""
+def test_pictures_get_the_sizes_of_the_published_processor(kind: str, tmp_path: Path) -> None:
+    """transformers' image processors choose the same sizes for the same preprocessor_config.json."""
     from transformers import Glm4vImageProcessorPil, Qwen2VLImageProcessorPil
 
-    config, edges = SEEING[kind](), {"shortest_edge": 12544, "longest_edge": 50176}
+    config, edges = VISION_MODELS[kind](), {"shortest_edge": 12544, "longest_edge": 50176}
     folder = with_settings(config, tmp_path, {"pictures.size": edges})
     layout = Layout(tmp_path / "text.gguf", tmp_path / "tower.gguf")
     assert layout.projector is not None
@@ -344,7 +344,7 @@ def test_pictures_have_the_sizes_that_were_published(kind: str, tmp_path: Path) 
         assert list(tower.prepare(shown).grid) == grid, (width, height)
 
 
-#: Settings that no file can have.
+#: Settings that no file can state.
 DROPPED: dict[str, tuple[str, dict[str, Any], str]] = {
     "exact gelu": ("gemma3", {"vision_config.hidden_act": "gelu"}, "can only have 'gelu_pytorch_tanh'"),
     "silu": ("llava", {"vision_config.hidden_act": "silu"}, "can only have 'quick_gelu' or 'gelu'"),
@@ -372,10 +372,10 @@ DROPPED: dict[str, tuple[str, dict[str, Any], str]] = {
 def test_settings_without_a_key_are_refused(name: str, tmp_path: Path) -> None:
     kind, settings, complaint = DROPPED[name]
     with pytest.raises(ConversionError, match=complaint):
-        convert_tower(with_settings(SEEING[kind](), tmp_path, settings), tmp_path / "tower.gguf")
+        convert_tower(with_settings(VISION_MODELS[kind](), tmp_path, settings), tmp_path / "tower.gguf")
 
 
-#: Settings of Llama 3.2 Vision that its one file cannot have.
+#: Settings of Llama 3.2 Vision that its single file cannot state.
 MLLAMA_DROPPED: dict[str, tuple[dict[str, Any], str]] = {
     "silu": ({"vision_config.hidden_act": "silu"}, "'vision_config.hidden_act' is 'silu'"),
     "quick gelu": ({"vision_config.hidden_act": "quick_gelu"}, "only have 'gelu'"),
@@ -401,20 +401,20 @@ MLLAMA_DROPPED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", MLLAMA_DROPPED, ids=lambda name: name.replace(" ", "-"))
 def test_vision_settings_of_llama_without_a_key_are_refused(name: str, tmp_path: Path) -> None:
     settings, complaint = MLLAMA_DROPPED[name]
-    folder = with_settings(SEEING["mllama"](), tmp_path, settings)
+    folder = with_settings(VISION_MODELS["mllama"](), tmp_path, settings)
     with pytest.raises(ConversionError, match=complaint):
         convert(folder, tmp_path / "model.gguf")
 
 
 def test_an_unknown_vision_setting_of_llama_can_be_ignored(tmp_path: Path) -> None:
     settings = {"vision_config.rope_theta": 500.0, "vision_config.depths": "many"}
-    folder = with_settings(SEEING["mllama"](), tmp_path, settings)
+    folder = with_settings(VISION_MODELS["mllama"](), tmp_path, settings)
     convert(folder, tmp_path / "model.gguf", ignore=["vision_config.rope_theta"])
     assert load_model(tmp_path / "model.gguf").vision is not None
 
 
 def test_published_vision_settings_of_llama_are_known(tmp_path: Path) -> None:
-    config = SEEING["mllama"]()
+    config = VISION_MODELS["mllama"]()
     usual = {
         "hidden_act": "gelu", "num_channels": 3, "initializer_range": 0.02, "norm_eps": 1e-5,
         "model_type": "mllama_vision_model", "torch_dtype": "bfloat16", "top_k": 50, "pruned_heads": {},
@@ -438,14 +438,14 @@ def test_published_vision_settings_of_llama_are_known(tmp_path: Path) -> None:
     assert tower.options.std == (0.5, 0.5, 0.5)
 
 
-def test_every_kind_of_projector_has_its_published_keys_listed() -> None:
-    assert set(SEEING) - set(OWN) == {
+def test_the_published_keys_of_every_projector_type_are_listed() -> None:
+    assert set(VISION_MODELS) - set(OWN) == {
         "gemma4, small", "glm4v, experts", "internvl-6b", "llava", "llava-next", "mllama",
         "qwen3vlmoe",
     }  # fmt: skip
 
 
-#: Settings that files can have and a tower cannot compute, with a part of the error.
+#: Settings that files can state and a tower cannot compute, with a part of the error.
 REFUSED = {
     "gemma3, silu": ("gemma3", {"use_gelu": None, "use_silu": True}, "activation silu .*, only gelu"),
     "gemma3, quick": ("gemma3", {"use_gelu": False}, "activation quick gelu .*, only gelu"),
@@ -470,12 +470,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED, ids=lambda name: name.replace(" ", "-"))
-def test_a_setting_that_a_tower_does_not_compute_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_setting_that_a_tower_cannot_compute_is_refused(name: str, tmp_path: Path) -> None:
     kind, keys, complaint = REFUSED[name]
-    config = SEEING[kind]()
+    config = VISION_MODELS[kind]()
     layout = config.write(tmp_path, original(config), apart=True)
     load_model(layout.model, projector=layout.projector)
-    rewritten(layout, lambda found: found.say(keys))
+    rewritten(layout, lambda found: found.set(keys))
     with pytest.raises(UnsupportedModelError if name != "both" else ModelError, match=complaint):
         load_model(layout.model, projector=layout.projector)
 
@@ -508,32 +508,32 @@ OLLAMA: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", OLLAMA)
-def test_a_file_with_every_key_that_ollama_writes_agrees(kind: str, tmp_path: Path) -> None:
-    config = SEEING[kind]()
+def test_a_file_with_every_key_of_ollamas_agrees(kind: str, tmp_path: Path) -> None:
+    config = VISION_MODELS[kind]()
     theirs = original(config)
-    layout = rewritten(config.write(tmp_path, theirs), lambda found: found.say(OLLAMA[kind]))
+    layout = rewritten(config.write(tmp_path, theirs), lambda found: found.set(OLLAMA[kind]))
     check_agrees(config, layout, theirs)
 
 
-def test_the_rotation_of_a_file_is_computed(tmp_path: Path) -> None:
+def test_the_rope_base_of_the_file_is_used(tmp_path: Path) -> None:
     keys = {
         "qwen25vl": "vision.rope.freq_base",
         "qwen3vl": "vision.rope.freq_base",
         "mistral3": "rope.freq_base",
     }
     for kind, key in keys.items():
-        config, folder = SEEING[kind](), tmp_path / kind
+        config, folder = VISION_MODELS[kind](), tmp_path / kind
         folder.mkdir()
         layout = config.write(folder, original(config), apart=True)
-        rewritten(layout, functools.partial(Contents.say, keys={key: 500.0}))
+        rewritten(layout, functools.partial(Contents.set, keys={key: 500.0}))
         tower = load_model(layout.model, projector=layout.projector).vision
         assert tower.options.rope_base == 500
         assert tower._rope.frequencies.min() > 1 / 500
 
 
-def test_deepseek_ocr_is_as_its_files_mean_it(tmp_path: Path) -> None:
+def test_deepseek_ocr_follows_the_intent_of_its_files(tmp_path: Path) -> None:
     """llama.cpp's converter writes SAM's epsilon, and up to 32 tiles for another model."""
-    config = SEEING["deepseek-ocr"]()
+    config = VISION_MODELS["deepseek-ocr"]()
     theirs = original(config)
     layout = config.write(tmp_path, theirs, apart=True)
     keys = {
@@ -542,7 +542,7 @@ def test_deepseek_ocr_is_as_its_files_mean_it(tmp_path: Path) -> None:
         "vision.window_size": 14,
         "vision.preproc_max_tiles": 32,
     }
-    rewritten(layout, lambda found: found.say(keys))
+    rewritten(layout, lambda found: found.set(keys))
     tower = load_model(layout.model, projector=layout.projector).vision
     assert tower.options.norm_eps == tower.options.layers[0].norm_eps == 1e-5
     assert tower.options.sam.norm_eps == 1e-6
@@ -550,8 +550,8 @@ def test_deepseek_ocr_is_as_its_files_mean_it(tmp_path: Path) -> None:
     assert tower.prepare(picture(1, 16 * side, 2 * side)).grid == (2, 16)
 
 
-def test_llama_4_reads_the_norm_renamed_by_newer_converters(tmp_path: Path) -> None:
-    config = SEEING["llama4"]()
+def test_llama_4_accepts_the_norm_renamed_by_newer_converters(tmp_path: Path) -> None:
+    config = VISION_MODELS["llama4"]()
     theirs = original(config)
 
     def change(found: Contents) -> None:
@@ -561,13 +561,13 @@ def test_llama_4_reads_the_norm_renamed_by_newer_converters(tmp_path: Path) -> N
     check_agrees(config, rewritten(config.write(tmp_path, theirs, apart=True), change), theirs)
 
 
-def test_gemma_3n_takes_scales_without_the_axes_of_pixels(tmp_path: Path) -> None:
-    config = SEEING["gemma3n"]()
+def test_gemma_3n_accepts_scales_without_pixel_axes(tmp_path: Path) -> None:
+    config = VISION_MODELS["gemma3n"]()
     theirs = original(config)
 
     def change(found: Contents) -> None:
         tensors = found.tensors.items()
         found.tensors = {name: a.reshape(-1) if name.endswith("gamma") else a for name, a in tensors}
-        found.say({"has_audio_encoder": True, "audio.projector_type": "gemma3na", "audio.block_count": 12})
+        found.set({"has_audio_encoder": True, "audio.projector_type": "gemma3na", "audio.block_count": 12})
 
     check_agrees(config, rewritten(config.write(tmp_path, theirs, apart=True), change), theirs)

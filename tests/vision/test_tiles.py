@@ -44,7 +44,7 @@ def _idefics3(image: PIL.Image.Image) -> Any:
 
 
 def _smolvlm(image: PIL.Image.Image) -> Any:
-    """Return a picture that is not cut, because it is no larger than a tile."""
+    """Return a picture that is not cut because it is no larger than a tile."""
     from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
     processor = SmolVLMImageProcessorPil(size={"longest_edge": 56}, max_image_size={"longest_edge": 56})
@@ -103,7 +103,7 @@ PROCESSORS: dict[str, tuple[Any, dict[str, Any], Callable[[PIL.Image.Image], Any
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("name", PROCESSORS)
-def test_tiles_are_those_of_the_reference_processor(name: str, size: tuple[int, int]) -> None:
+def test_tiles_match_the_reference_processors(name: str, size: tuple[int, int]) -> None:
     tower, options, reference = PROCESSORS[name]
     image = picture(5, *size)
     prepared = tower.prepare(SimpleNamespace(options=SimpleNamespace(**options)), image)
@@ -120,8 +120,8 @@ def test_tiles_are_those_of_the_reference_processor(name: str, size: tuple[int, 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("mode", ["4x", "16x"])
-def test_slices_are_those_of_minicpm(size: tuple[int, int], mode: str) -> None:
-    """4.6's processor is 2.6's with larger units; a unit of 2 x 7 pixels is equally large."""
+def test_slices_match_minicpms(size: tuple[int, int], mode: str) -> None:
+    """The processor of 4.6 is that of 2.6 with larger units; a unit of 2 x 7 pixels is equally large."""
     from transformers.models.minicpmv4_6.image_processing_pil_minicpmv4_6 import MiniCPMV4_6ImageProcessorPil
 
     image = picture(5, *size)
@@ -133,7 +133,7 @@ def test_slices_are_those_of_minicpm(size: tuple[int, int], mode: str) -> None:
     whole = [] if prepared.overview is None else [prepared.overview]
     shown = [*whole, *prepared.pixels]
     assert [[each.shape[0] // 7, each.shape[1] // 7] for each in shown] == expected["target_sizes"].tolist()
-    # Patches of 7 x 7 lie beside each other: [3, 7, 7 * patches].
+    # Patches of 7 x 7 are side by side: [3, 7, 7 * patches].
     flat = [normalised(patches(each, 7), HALVES, HALVES).reshape(-1, 3, 7, 7) for each in shown]
     found = np.concatenate(flat).transpose(1, 2, 0, 3).reshape(3, 7, -1)
     assert np.abs(found - expected["pixel_values"][0]).max() < 1e-5
@@ -141,7 +141,7 @@ def test_slices_are_those_of_minicpm(size: tuple[int, int], mode: str) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_views_are_those_of_deepseek(size: tuple[int, int]) -> None:
+def test_views_match_deepseeks(size: tuple[int, int]) -> None:
     """The processor of DeepSeek-OCR 2 is the first one's except for the sizes."""
     from transformers.models.deepseek_ocr2.image_processing_pil_deepseek_ocr2 import (
         DeepseekOcr2ImageProcessorPil,
@@ -168,7 +168,9 @@ def test_views_are_those_of_deepseek(size: tuple[int, int]) -> None:
 @pytest.fixture
 def lfm2(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Module of LFM2's processor, which needs torchvision to import but not to compute sizes."""
-    importlib.import_module("transformers.image_processing_backends")  # which looks whether it is there
+    importlib.import_module(
+        "transformers.image_processing_backends"
+    )  # it checks whether torchvision is there
     for name in ("torchvision", "torchvision.transforms", "torchvision.transforms.v2"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     sys.modules["torchvision.transforms.v2"].functional = None
@@ -176,8 +178,8 @@ def lfm2(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("size", [*SIZES, (12, 40), (40, 40), (2, 300), (1000, 9)], ids=str)
-def test_tiles_of_lfm2_are_as_large_as_those_of_its_processor(lfm2: Any, size: tuple[int, int]) -> None:
-    """Its processor needs torchvision for pixels; they are resized as PyTorch does it."""
+def test_tiles_of_lfm2_have_its_processors_sizes(lfm2: Any, size: tuple[int, int]) -> None:
+    """LFM2's processor needs torchvision for pixels, so PyTorch's resizing is the reference."""
     processor = lfm2.Lfm2VlImageProcessor
     image = picture(5, *size)
     width, height = size
@@ -203,7 +205,7 @@ def test_tiles_of_lfm2_are_as_large_as_those_of_its_processor(lfm2: Any, size: t
 
 @pytest.mark.parametrize("shape", [(4, 4), (7, 3), (2, 9), (1, 1)], ids=str)
 @pytest.mark.parametrize("cubic", [False, True], ids=["linear", "cubic"])
-def test_positions_are_resized_as_pytorch_does_it(cubic: bool, shape: tuple[int, int]) -> None:
+def test_positions_are_resized_as_by_pytorch(cubic: bool, shape: tuple[int, int]) -> None:
     table = np.random.default_rng(0).standard_normal((4, 4, 5)).astype(np.float32)
     expected = torch.nn.functional.interpolate(
         torch.from_numpy(table).permute(2, 0, 1)[None], shape, mode="bicubic" if cubic else "bilinear",
@@ -214,13 +216,13 @@ def test_positions_are_resized_as_pytorch_does_it(cubic: bool, shape: tuple[int,
 
 
 @pytest.mark.parametrize("count", [3, 7, 20])
-def test_places_of_a_row_are_resized_as_pytorch_does_it(count: int) -> None:
+def test_positions_of_a_row_are_resized_as_by_pytorch(count: int) -> None:
     table = np.random.default_rng(0).standard_normal((7, 5)).astype(np.float32)
     expected = torch.nn.functional.interpolate(torch.from_numpy(table).T[None], count, mode="linear")
     assert np.abs(resized_row(table, count) - expected[0].T.numpy()).max() < 1e-5
 
 
-def test_grids_are_those_of_internvl() -> None:
+def test_grids_match_internvls() -> None:
     from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
 
     generator = np.random.default_rng(0)
@@ -230,8 +232,8 @@ def test_grids_are_those_of_internvl() -> None:
             assert closest_grid(width, height, 448, least, most) == (rows, columns), (width, height)
 
 
-def test_grids_are_those_of_llava_next_whatever_order_they_are_listed_in() -> None:
-    """Among grids that show equally many pixels, the first with the least padding wins."""
+def test_grids_match_llava_nexts_in_any_listed_order() -> None:
+    """Among grids that show equally many pixels, the first one with the least padding wins."""
     from transformers.image_processing_utils import select_best_resolution
 
     generator = np.random.default_rng(0)
@@ -243,6 +245,6 @@ def test_grids_are_those_of_llava_next_whatever_order_they_are_listed_in() -> No
         assert best_grid(width, height, 56, listed) == (wide // 56, high // 56), (width, height, listed)
 
 
-def test_blocks_are_numbered_as_they_lie() -> None:
+def test_blocks_are_numbered_one_after_another() -> None:
     assert block_order(2, 6, 2).tolist() == [0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11]
     assert block_order(2, 2, 1).tolist() == [0, 1, 2, 3]

@@ -17,10 +17,10 @@ from puna.vision.towers.llama4 import Llama4Vision
 from puna.vision.towers.minicpmv import SlicingVision
 from puna.vision.towers.mllama import MllamaVision
 from tests.model.models.parity import original
-from tests.tiny.vision.models import SEEING
+from tests.tiny.vision.models import VISION_MODELS
 from tests.vision import test_pixels, test_tiles
 
-#: Whose pixels are compared with those of a reference processor, in tests/vision.
+#: Towers whose pixels are compared with a reference processor's in tests/vision.
 COMPARED = (
     *(tower for tower, *_ in (test_pixels.PROCESSORS | test_tiles.PROCESSORS).values()),
     DeepSeekOcrVision, Gemma4Vision, Lfm2Vision, Llama4Vision, MllamaVision, SlicingVision,
@@ -37,7 +37,7 @@ def towers() -> set[type]:
 @pytest.mark.slow
 def test_every_tower_has_a_tiny_model(tmp_path: Path) -> None:
     found = set()
-    for name, make in SEEING.items():
+    for name, make in VISION_MODELS.items():
         for apart in (False, True):
             folder = tmp_path / f"{name} {apart}"
             folder.mkdir()
@@ -51,5 +51,5 @@ def test_every_tower_has_a_tiny_model(tmp_path: Path) -> None:
     assert found == towers()
 
 
-def test_every_towers_pixels_are_compared() -> None:
+def test_the_pixels_of_every_tower_are_compared() -> None:
     assert {tower.prepare for tower in towers()} == {tower.prepare for tower in COMPARED}

@@ -1,0 +1,1 @@
+"""Modules that models are made of. They declare the names and shapes of their weights (`module`)."""

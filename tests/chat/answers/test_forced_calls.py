@@ -22,7 +22,7 @@ from tests.chat.answers.reading import TOOLS, read, tool
 CALLING = [name for name, family in FAMILIES.items() if family.calls is not None]
 BYTES = LLTokenizer("byte")
 
-#: What people do to parameters. Go templates show models neither patterns nor lengths nor formats.
+#: Schemas as people write them. Go templates show models neither patterns nor lengths nor formats.
 PARAMETERS: dict[str, Any] = {
     "text": {"type": "string", "minLength": 2, "maxLength": 6},
     "days": {"type": "integer", "minimum": 3, "maximum": 9},
@@ -65,7 +65,7 @@ def said(grammar: str, dice: random.Random, most: int = 1500) -> str | None:
     return text.decode(errors="replace") if matcher.is_accepting() else None
 
 
-#: The same with every parameter that ends soon, so that what each may be counts.
+#: The same tool with all parameters whose values are bounded, each of them required.
 ENDING = {name: schema for name, schema in PARAMETERS.items() if name != "anything"}
 WHOLE = tool("get_weather", [*ENDING], **ENDING)
 WHOLE["function"]["parameters"]["$defs"] = RICH["function"]["parameters"]["$defs"]
@@ -111,7 +111,7 @@ def test_a_strict_answer_is_text_or_valid_calls(family: str) -> None:
         for _, arguments in read(how, [text or ""]).calls:
             assert isinstance(json.loads(arguments), dict)
     for call in (said(calls_grammar(forced(family), json.dumps), random.Random(seed)) for seed in range(1)):
-        if call is not None:  # what is forced elsewhere is allowed here
+        if call is not None:  # a call is forced in other tests and only allowed here
             matcher = LLMatcher(BYTES, LLMatcher.grammar_from_lark(grammar), log_level=0)
             data = BYTES.tokenize_bytes(call.encode())
             assert matcher.try_consume_tokens(data) == len(data), call
@@ -155,7 +155,7 @@ def test_unsupported_parameters_are_named(
         ({"pattern": "(a{1000}){1000}"}, "takes more work to follow"),
         ({"pattern": "^a{3}$", "minLength": 5}, "no text satisfies the schema at #/properties/a"),
         ({"format": "date", "maxLength": 5}, "no text satisfies"),
-        ({"const": "null"}, "no text satisfies"),  # as a parameter of its own it would be read as null
+        ({"const": "null"}, "no text satisfies"),  # as the text of a parameter it would be read as null
     ],
 )
 def test_texts_that_cannot_be_written_verbatim_are_refused(
@@ -194,7 +194,7 @@ def test_an_unknown_tool_cannot_be_chosen() -> None:
         calls_grammar(forced("hermes", choice="function:nobody", tools=tools_of(TOOLS)), json.dumps)
 
 
-def test_a_schema_repeated_by_unions_is_read_once() -> None:
+def test_a_schema_repeated_in_unions_is_read_once() -> None:
     doubling: dict[str, Any] = {f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(40)}
     doubling["d40"] = {"type": ["string", "null"]}
     circle = {"anyOf": [{"type": "integer"}, *[{"$ref": "#/$defs/circle"}] * 9]}
@@ -207,7 +207,7 @@ def test_a_schema_repeated_by_unions_is_read_once() -> None:
     assert not LLMatcher(BYTES, LLMatcher.grammar_from_lark(grammar), log_level=0).is_error()
 
 
-def test_a_union_of_nothing_but_itself_is_refused() -> None:
+def test_a_union_of_only_itself_is_refused() -> None:
     given = tool("f", ["a"], a={"$ref": "#/$defs/a"})
     given["function"]["parameters"]["$defs"] = {"a": {"anyOf": [{"$ref": "#/$defs/a"}]}}
     with pytest.raises(RequestError, match="no value satisfies the schema: #/properties/a"):
@@ -294,7 +294,7 @@ def test_a_closing_tag_inside_a_json_string_does_not_end_the_value(family: str, 
     value = ["T", {tag: f'"{tag} \\', "x": tag}]
     assert follows(family, parameters, json.dumps(value))
     assert arguments(json.dumps(value)) == {"a": value}
-    # What is no JSON then ends at the first tag.
+    # A value that is not JSON then ends at the first tag.
     key = "<parameter=b>\n" if family != "glm" else "<arg_key>b</arg_key><arg_value>"
     line = "" if family == "glm" else "\n"
     for first in ('["a', '["a", "it"s"]'):

@@ -17,7 +17,7 @@ from puna.chat.templates.jinja_chat import call_tags as jinja_call_tags
 from tests.chat.answers.reading import TOOLS, read, tools_of
 from tests.conftest import find_test_data
 
-#: Templates as their models were published with, and how these write calls by their documentation.
+#: Published templates, and how their models write calls according to the documentation.
 PUBLISHED = {
     "Apertus-8B-Instruct": "apertus",
     "Apriel-1.6-15b-Thinker-fixed": "apriel",
@@ -118,7 +118,7 @@ def test_call_tags_are_the_texts_around_calls_in_the_template(texts: list[str], 
         ),
     ],
 )
-def test_a_template_of_no_family_shows_how_calls_are_written(is_go: bool, template: str) -> None:
+def test_a_template_without_a_family_shows_how_calls_are_written(is_go: bool, template: str) -> None:
     assert family_of(template, calls=True) is TEMPLATE
     tags = go_call_tags(GoTemplate(template)) if is_go else jinja_call_tags(JinjaTemplate(template))
     assert tags == Tags("<<call>>", "<</call>>")

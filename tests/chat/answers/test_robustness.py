@@ -14,7 +14,7 @@ from puna.chat.answers.registry import FAMILIES
 from tests.chat.answers.reading import THINK, cut, read, reading
 from tests.chat.answers.vectors import TIME, VECTORS, Vector
 
-#: Texts without thinking, that are said exactly, by family.
+#: Texts without thinking that must come through unchanged, by family.
 LOOKALIKES = [
     ("hermes", "Use <tool_call> to call."),
     ("hermes", "<tool_call>not JSON</tool_call> and more"),
@@ -75,7 +75,7 @@ def test_text_that_only_looks_like_a_call_stays_unchanged(family: str, answer: s
 
 @pytest.mark.parametrize("vector", VECTORS, ids=str)
 def test_a_truncated_answer_has_no_call_from_a_fragment(vector: Vector) -> None:
-    """Wherever it is cut, it has calls of the whole answer, in order, and the rest is text."""
+    """Wherever the answer is cut, its calls are those of the whole answer, in order, and the rest is text."""
     how = reading(vector.family, **vector.options)
     most = 0
     for place in range(len(vector.answer)):
@@ -144,7 +144,7 @@ def test_without_tools_calls_are_text() -> None:
             )
 
 
-#: What markup is made of.
+#: The pieces markup is made of.
 MARKS = [
     *(
         "<tool_call>",

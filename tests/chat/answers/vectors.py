@@ -230,7 +230,7 @@ VECTORS = [
         [PARIS],
         "Hm.",
     ),
-    # --- as languages write it
+    # --- calls as in programming languages
     Vector("llama3", '{"name": "get_weather", "parameters": {"city": "Paris"}}', [PARIS]),
     Vector(
         "llama3",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TIME, MEMORY, OUTPUT = "2 s of processor time", "64 MB of memory", "4 MB of output"
 
-#: By name: the template, and the limit. The language is told by the name.
+#: The template and the limit, by name; the name begins with the language.
 HOSTILE: dict[str, tuple[str, str]] = {
     "jinja: loops": ("{% for a in range(99999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}", TIME),
     "jinja: a recursive macro": (

@@ -104,7 +104,7 @@ def test_an_unknown_model_without_a_template_gets_the_plain_prompt(create: Creat
         (
             "{{ .Prompt }}",
             "gemma3",
-            # Without tensors of a vision tower it cannot see, whatever it says.
+            # Without tensors of a vision tower there is no vision, whatever the metadata says.
             {"ARCH__block_count": 1, "ARCH__vision__block_count": 2, "ARCH__audio__block_count": 2},
             ("completion", "audio"),
         ),
@@ -153,7 +153,7 @@ def test_claimed_capabilities_and_vision_keep_their_order() -> None:
         (None, 1, "sky"),
     ],
 )
-def test_a_template_of_only_the_prompt_frames_texts_to_embed(
+def test_a_template_of_only_the_prompt_frames_embedded_texts(
     create: Create, template: str | None, pooling: int | None, framed: str
 ) -> None:
     metadata = {} if pooling is None else {"ARCH__pooling_type": pooling}

@@ -1,4 +1,4 @@
-"""Default templates agree with those that such models are published with."""
+"""Default templates agree with those of published models."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tests.chat.templates.test_jinja_matrix import CHATS, DOCUMENTS, MORE_TOOLS,
 TOKENS = SpecialTokens({"bos_token": "<s>", "eos_token": "</s>"})
 PLAIN = {"single": [USER], "system": [SYSTEM, USER, ANSWER, AGAIN], "turns": [USER, ANSWER, AGAIN]}
 
-#: Architectures, with the end of an answer and a token that tells them apart, and what such models are
-#: published with. Those marked "turns" know more than what was published, which leaves calls out.
+#: Architectures with the end of an answer, a token that tells them apart, and the name of a published
+#: template. Defaults marked "turns" support more than the published template, which leaves calls out.
 PUBLISHED = [
     ("qwen2", "<|im_end|>", "", "Qwen-Qwen2.5-7B-Instruct", ""),
     ("qwen3", "<|im_end|>", "", "Qwen-Qwen3-0.6B", ""),
@@ -46,7 +46,7 @@ PUBLISHED = [
     ("smollm3", "<|im_end|>", "", "HuggingFaceTB-SmolLM3-3B", ""),
 ]
 
-#: Models of these only go on with texts, or embed, or read pages.
+#: Models of these architectures only continue texts, or embed, or read pages.
 NO_CHAT = {
     *(
         "arwkv7",
@@ -57,7 +57,7 @@ NO_CHAT = {
         "gemma3n",
         "llama",
         "mllama",
-    ),  # by their ends alone
+    ),  # chat models only with certain end tokens
     *("mamba", "mamba2", "starcoder2", "t5", "deepseek2-ocr", "deepseekocr", "mimo2"),
     *(
         "bert",
@@ -70,7 +70,7 @@ NO_CHAT = {
     ),
     "t5encoder",
 }
-#: What tells models of these that chat from those that only go on with texts.
+#: Marks of chat models in architectures that also have models which only continue texts.
 TOLD = {
     "nemotron_h": {"tokens": {"<SPECIAL_11>"}},
     "phi3": {"ends": {"<|end|>"}},
@@ -100,7 +100,7 @@ def test_a_default_renders_like_the_published_template(
     compared = 0
     for (name, chat), (think, _) in itertools.product(chats.items(), THINKS):
         if only == "instructed" and chat[0]["role"] != "system":
-            continue  # those have instructions of their maker
+            continue  # the published template adds its author's instructions
         for tools, documents in ((None, []), (TOOLS, []), (MORE_TOOLS, []), (None, DOCUMENTS)):
             where = f"{name}, {think}, {len(tools or ())} tools, {len(documents)} documents"
             given: dict[str, Any] = {"tools": tools, "documents": documents, "think": think}
@@ -150,7 +150,7 @@ def test_parsers_read_what_their_renderers_write(name: str) -> None:
         assert form.traits.thinking_tags == named.thinking
 
 
-#: Whole prompts, as the tests of Ollama's renderers have them.
+#: Whole prompts, from the tests of Ollama's renderers.
 WHOLE = {
     "glm-4.7": "[gMASK]<sop><|user|>Hello<|assistant|><think>",
     "nemotron-3-nano": "<|im_start|>system\n<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n"

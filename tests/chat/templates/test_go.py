@@ -1,4 +1,4 @@
-"""The Go template language, against what Go's own text/template documents and does."""
+"""The Go template language, against the documentation and behaviour of Go's text/template."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run(template: str) -> str:
         ("{{ 3 -}} < {{- 4 }}", "3<4"),
         ("{{-3}}", "-3"),
         ("{{\n.S\n}}", "text"),
-        # What prints how
+        # How values print
         ("{{ .Missing }}|{{ .Missing.More }}|{{ .Nil }}", "<no value>|<no value>|<no value>"),
         ("{{ .Yes }}{{ .No }}{{ .N }}{{ .F }}", "truefalse31.5"),
         ("{{ .L }}{{ .Nothing }}{{ .M }}", "[a b c][]map[a:1 b:2]"),
@@ -114,7 +114,7 @@ def run(template: str) -> str:
         ("{{ $n := len (slice .L 1) }}{{ $n }}", "2"),
     ],
 )  # fmt: skip
-def test_a_template_prints_what_go_prints(template: str, text: str) -> None:
+def test_a_template_prints_the_same_as_in_go(template: str, text: str) -> None:
     assert run(template) == text
 
 

@@ -43,7 +43,7 @@ def chat(*turns: str) -> Chat:
         ),
         (chat("u: a", "s: b", "u: c"), "User: a System: b User: c "),
         (chat("u: a", "a: b", "s: c", "u: d"), "User: a Assistant: b System: c User: d "),
-        (chat("u: a", "t: b"), "User: a "),  # a result has no place
+        (chat("u: a", "t: b"), "User: a "),  # the template has no place for a result
     ],
 )
 def test_a_template_without_messages_is_run_turn_by_turn(messages: Chat, text: str) -> None:
@@ -121,7 +121,7 @@ def test_tools_and_calls_print_as_json() -> None:
     assert json.loads(tool)["function"]["name"] == "get_weather"
 
 
-def test_properties_of_tools_can_be_walked_in_sorted_order() -> None:
+def test_properties_of_tools_are_iterated_in_sorted_order() -> None:
     form = GoFormat(
         "{{ range .Tools }}{{ range $n, $p := .Function.Parameters.Properties }}{{ $n }}:{{ $p.Type }}:"
         "{{ toTypeScriptType $p }}:{{ $p.Description }};{{ end }}{{ .Function.Parameters.Required }}{{ end }}"
@@ -238,7 +238,7 @@ def test_merging_keeps_calls_and_thinking() -> None:
     assert form.render(messages) == "t\n\nu|f"
 
 
-def test_a_modern_template_with_tools_thinking_and_last_turn_logic() -> None:
+def test_a_template_with_tools_thinking_and_last_turn_logic_is_rendered() -> None:
     template = """
 {{- $lastUser := -1 -}}
 {{- range $i, $m := .Messages -}}

@@ -25,7 +25,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"add_generation_prompt": True, "enable_thinking": True, "thinking": True, "reasoning_effort": "high"},
 ]
 
-#: Templates that change lists of their own, or write as JSON what a filter gives: transformers refuses to.
+#: Templates that change their own lists, or write a filter's result as JSON, which transformers refuses.
 FURTHER = ("Kimi-K2-Instruct", "llama-cpp-deepseek-r1")
 
 
@@ -106,7 +106,7 @@ def test_every_published_template_renders_as_in_transformers(test_data: Path) ->
         "{{ dict(a=1).a }}{{ messages[0]['nothing'] is defined }}{{ nothing }}",
         "{% macro f(x) %}[{{ x }}]{% endmacro %}{{ f(1) }}{{ '%s-%d' % ('a', 3) }}{{ 'ab' * 3 }}{{ 2 ** 8 }}",
         "{{ messages[0].content.split(' ')[0].strip(',').upper() }}{{ messages[::-1] | length }}",
-        # What must fail:
+        # Templates that must fail:
         "{{ raise_exception('no ' ~ messages[0].role) }}",
         "{{ messages[0].content + 1 }}",
         "{{ messages.insert(0, 1) }}",
@@ -120,7 +120,7 @@ def test_every_published_template_renders_as_in_transformers(test_data: Path) ->
         "{{ 'a }}",
     ],
 )  # fmt: skip
-def test_each_feature_and_mistake_gives_what_transformers_gives(template: str) -> None:
+def test_each_feature_and_mistake_gives_the_same_as_in_transformers(template: str) -> None:
     pytest.importorskip("transformers", reason="transformers is not installed: pip install '.[test]'")
     values = {"add_generation_prompt": True}
     try:

@@ -108,7 +108,7 @@ def test_another_template_may_be_used_for_tools() -> None:
         ("meta-llama-Llama-3.2-3B-Instruct", True, None),
     ],
 )
-def test_traits_of_published_templates(
+def test_traits_of_published_templates_are_recognised(
     test_data: Path, file: str, tools: bool, tags: tuple[str, str] | None
 ) -> None:
     form = JinjaFormat((test_data / "templates" / f"{file}.jinja").read_text())

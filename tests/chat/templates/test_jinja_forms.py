@@ -17,10 +17,10 @@ from tests.chat.templates.conversations import TOOLS, USER
 
 TOKENS = SpecialTokens({"bos_token": "<s>", "eos_token": "</s>"})
 
-#: Templates that fail in transformers, too, whatever the tools.
+#: Templates that fail in transformers too, whatever the tools.
 BROKEN = ("MiroThinker",)
 
-#: What parameters of functions have for a type, beside what templates expect.
+#: Types of parameters besides those that templates expect.
 ODD_TYPES: list[Any] = [
     "null", ["string", "null"], ["null"], [], ["string", "integer", "null"], None, "date", "any", "",
 ]  # fmt: skip
@@ -142,7 +142,7 @@ def said(text: str = "", *calls: dict[str, Any], thinking: str = "") -> dict[str
     return {"role": "assistant", "content": text, "thinking": thinking, "tool_calls": list(calls)}
 
 
-#: What agents send back: answers in pieces, some with nothing to read, and words of the user in between.
+#: Messages that agents send back: answers in pieces, some without text, and words of the user in between.
 SENT_BACK: dict[str, list[dict[str, Any]]] = {
     "an empty answer": [USER, said(), USER],
     "thinking alone": [USER, said(thinking="Hm."), USER],
@@ -155,14 +155,14 @@ SENT_BACK: dict[str, list[dict[str, Any]]] = {
     "a call without an id": [USER, said("", {"function": CALL["function"]}), UNNAMED],
     "instructions in the middle": [USER, said("Yes."), SYSTEM, USER],
 }  # fmt: skip
-#: Templates of models that call nothing.
+#: Templates of models without tool calls.
 CALLS_NOTHING = ("google-gemma-2-2b-it",)
 
 
 @pytest.mark.parametrize(
     "tools", [pytest.param(None, marks=pytest.mark.slow), TOOLS], ids=["no tools", "tools"]
 )
-def test_every_template_renders_what_agents_send_back(test_data: Path, tools: Any) -> None:
+def test_every_template_renders_the_messages_of_agents(test_data: Path, tools: Any) -> None:
     rendered = 0
     for path in sorted((test_data / "templates").glob("*.jinja")):
         form = form_of(test_data, path.stem)

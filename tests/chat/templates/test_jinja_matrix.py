@@ -19,7 +19,7 @@ NESTED = {"place": {"city": "Zürich", "at": [8.5, 47]}, "days": 2, "now": True,
 
 
 def turn(*calls: tuple[str, dict[str, Any]], content: str = "", thinking: str = "") -> list[dict[str, Any]]:
-    """Return a message with calls, and a result of each."""
+    """Return a message with calls, and the result of each call."""
     made = [
         {"id": f"abcdefgh{number}", "function": {"name": name, "arguments": arguments}}
         for number, (name, arguments) in enumerate(calls)
@@ -71,10 +71,10 @@ def test_every_chat_is_rendered_as_in_transformers(test_data: Path) -> None:
             values = {"add_generation_prompt": True, "documents": documents or None, **values}
             expected = outcome(reference, text, given, tools, values)
             if isinstance(expected, Exception):
-                continue  # what is done then is told in test_jinja_forms.py
+                continue  # see test_jinja_forms.py for these
             found = form.render(chat, tools=tools, documents=documents, think=think)
             last = chat[-1]["content"].strip()
-            if last in expected or not last:  # else contents are given in parts
+            if last in expected or not last:  # otherwise contents are given in parts
                 assert found == expected, where
                 compared += 1
     assert compared > 4000

@@ -59,7 +59,7 @@ def test_a_message_with_calls_only_has_the_templates_empty_content(
     assert chat(template)[1]["content"] == content
 
 
-def test_many_calls_take_no_longer_each() -> None:
+def test_the_time_per_call_does_not_grow_with_their_number() -> None:
     calls = [{"id": str(n), "function": {"name": "f", "arguments": {}}} for n in range(16_000)]
     messages = [Message(role="assistant", tool_calls=calls), *(result("x", str(n)) for n in range(16_000))]
     assert len(Wording(one_call=True).chat(messages)) == 32_000

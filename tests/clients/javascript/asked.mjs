@@ -1,4 +1,4 @@
-// What every program asks its client for, and how it tells what it got; see ../python/asked.py.
+// Questions that every program asks through its client, and the report; see ../python/asked.py.
 
 import { readFileSync } from "node:fs";
 import { z } from "zod";
@@ -17,10 +17,10 @@ async function error(call) {
   } catch (raised) {
     return [raised.constructor.name, `${raised.message} ${raised.responseBody ?? ""}`];
   }
-  throw new Error("no error came");
+  throw new Error("no error was raised");
 }
 
-// What `ask` makes of a model that does not exist, and of one that cannot answer.
+// Return the errors of `ask` for a model that does not exist and one that cannot chat.
 export async function errors(ask) {
   return { unknown: await error(() => ask(asked.unknown)), refused: await error(() => ask(asked.embedder)) };
 }
@@ -31,7 +31,7 @@ export async function all(parts) {
   return found;
 }
 
-// Print what each column gives. An error of one leaves the others alone.
+// Print the result of each column. An error in one does not affect the others.
 export async function report(columns) {
   const found = {};
   for (const [name, column] of Object.entries(columns)) {

@@ -1,4 +1,4 @@
-// Vercel's `ai`: its providers for OpenAI, for servers like OpenAI's, for Anthropic, and one for Ollama.
+// Vercel's `ai`, with its providers for OpenAI, OpenAI-compatible servers, Anthropic and Ollama.
 
 import { createAnthropic } from "@ai-sdk/anthropic";
 import { createOpenAI } from "@ai-sdk/openai";
@@ -15,7 +15,7 @@ const providers = {
   ollama: () => createOllama({ baseURL: `${url}/api` }),
 };
 const provider = providers[way]();
-// Else it asks models whose names it does not know for a call of a tool instead.
+// Otherwise it uses a tool call for models whose names it does not know.
 const providerOptions = { anthropic: { structuredOutputMode: "outputFormat" } };
 const ask = (prompt, more) =>
   generateText({ model: provider(asked.model), prompt, maxRetries: 0, providerOptions, ...more });

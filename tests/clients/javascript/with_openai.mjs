@@ -1,4 +1,4 @@
-// OpenAI's own client: chat completions, or responses.
+// OpenAI's own client, with chat completions or responses.
 
 import OpenAI from "openai";
 import { zodResponseFormat, zodTextFormat } from "openai/helpers/zod";

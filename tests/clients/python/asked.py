@@ -1,8 +1,8 @@
-"""What every program asks its client for, and how it tells what it got.
+"""Questions that every program asks through its client, and the report of the results.
 
-A program is called as `python with_NAME.py URL [WAY]`. The last line it prints is JSON: an answer for each
-column of the table, or the error it ended with. ASKED in the environment names what is asked for: demo.json
-is for the bundled model.
+A program is called as `python with_NAME.py URL [WAY]`. The last line it prints is JSON: for each column of
+the table the result, or the error. ASKED in the environment names the file of questions; demo.json is for
+the bundled model.
 """
 
 from __future__ import annotations
@@ -60,21 +60,21 @@ else:
 
 
 def error(call: Callable[[], Any]) -> list[str]:
-    """The kind and the words of the error that `call` must raise."""
+    """Return the class and the message of the error that `call` must raise."""
     try:
         call()
     except Exception as raised:
         return [type(raised).__name__, str(raised)]
-    raise AssertionError("no error came")
+    raise AssertionError("no error was raised")
 
 
 def errors(ask: Callable[[str], Any]) -> dict[str, list[str]]:
-    """What `ask` makes of a model that does not exist, and of one that cannot answer."""
+    """Return the errors of `ask` for a model that does not exist and one that cannot chat."""
     return {"unknown": error(lambda: ask(UNKNOWN)), "refused": error(lambda: ask(EMBEDDER))}
 
 
 def report(**columns: Callable[[], Any]) -> None:
-    """Print what each column gives. An error of one leaves the others alone."""
+    """Print the result of each column. An error in one does not affect the others."""
     print(json.dumps({name: _outcome(column) for name, column in columns.items()}))
 
 

@@ -1,4 +1,4 @@
-"""Haystack: its generators for OpenAI, or ollama-haystack."""
+"""Haystack, with its generators for OpenAI or ollama-haystack."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""instructor: around OpenAI's client, by calls of a tool or the format of the answer, and Anthropic's."""
+"""instructor around OpenAI's client, with tool calls or a response format, and around Anthropic's."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""LangChain: langchain-ollama, or langchain-openai."""
+"""LangChain, with langchain-ollama or langchain-openai."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ else:
     def model(name: str = MODEL) -> Any:
         return ChatOpenAI(model=name, base_url=f"{URL}/v1", api_key="any")
 
-    # Else it sends the numbers of tokens, of a tokenizer that is OpenAI's.
+    # Otherwise it sends token ids of OpenAI's tokenizer.
     embedder = OpenAIEmbeddings(
         model=EMBEDDER, base_url=f"{URL}/v1", api_key="any", check_embedding_ctx_length=False
     )

@@ -1,4 +1,4 @@
-"""LiteLLM: its providers ollama_chat, openai and anthropic."""
+"""LiteLLM, with its providers ollama_chat, openai and anthropic."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""LlamaIndex: its Ollama classes, or those for servers that are like OpenAI's."""
+"""LlamaIndex, with its classes for Ollama or for OpenAI-compatible servers."""
 
 from typing import Any
 

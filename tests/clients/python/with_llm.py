@@ -1,4 +1,4 @@
-"""llm, with a server like OpenAI's in its settings, or with the plugin llm-ollama."""
+"""llm, with an OpenAI-compatible server in its settings or with the plugin llm-ollama."""
 
 import os
 import tempfile
@@ -20,7 +20,7 @@ import llm  # noqa: E402 - it reads its settings when it is imported
 
 
 def named(name: str, models: Any) -> Any:
-    """Of the models that the plugin lists; newer ones have a prefix."""
+    """Return the model `name` from those the plugin lists; newer plugins add a prefix."""
     return next(one for one in models if one.model_id.removeprefix("ollama/") == f"{name}:latest")
 
 
@@ -59,7 +59,7 @@ columns = {
 }
 if WAY == "openai":
     columns["errors"] = lambda: errors(lambda name: prompt("Hello", name, stream=False).text())
-else:  # a model that is not in the server's list is none to it
+else:  # the plugin knows only models the server lists
     columns["embeddings"] = lambda: list(
         named(EMBEDDER, llm.get_embedding_models()).embed_multi(ASKED["texts"])
     )

@@ -1,8 +1,8 @@
-"""lm-eval: likelihoods by its local-completions, and answers by its local-chat-completions.
+"""lm-eval: likelihoods with local-completions, and answers with local-chat-completions.
 
     python with_lm_eval.py URL FOLDER
 
-FOLDER has the tokenizer of the model `tiny` of the server.
+FOLDER has the tokenizer of the server's model `tiny`.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Any
 TASKS = Path(__file__).parents[1] / "tasks"
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "OPENAI_API_KEY": "any"}
 os.environ["HF_DATASETS_CACHE"] = tempfile.mkdtemp()
-os.chdir(TASKS)  # the tasks name their files so
+os.chdir(TASKS)  # the tasks name their files relative to it
 
 import lm_eval  # noqa: E402 - it reads the environment when it is imported
 from asked import MODEL, URL, report  # noqa: E402
@@ -35,7 +35,7 @@ def samples(kind: str, task: str, arguments: dict[str, Any], **more: Any) -> Any
 
 
 def likelihoods(task: str) -> Any:
-    """For each request its texts, the log-likelihood, and whether it is what greedy decoding writes."""
+    """Return each request's texts, with the log-likelihood and whether greedy decoding gives the same."""
     arguments = {
         "model": "tiny",
         "base_url": f"{URL}/v1/completions",

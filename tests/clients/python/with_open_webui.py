@@ -1,7 +1,7 @@
-"""The requests of Open WebUI's backend, replayed: those to an Ollama server, or to one like OpenAI's.
+"""Replayed requests of Open WebUI's backend to an Ollama server or an OpenAI-compatible one.
 
-What is sent, and what is read of the answers and how, is that of its routers `ollama` and `openai` and of its
-retrieval; the program itself is a web application, and not started here.
+The requests, and the way replies are read, follow its routers `ollama` and `openai` and its retrieval. The
+program itself is a web application and is not started.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ HEADERS = {
     "X-OpenWebUI-Chat-Id": "5f0c",
 }
 FUNCTION = {"type": "function", "function": ASKED["tool"]}
-#: The parameters of a model as its settings give them to each API.
+#: A model's parameters, as Open WebUI passes them to each API.
 SETTINGS: dict[str, Any] = (
     {"options": {"temperature": 0, "num_ctx": 8192, "stop": ["<|never|>"]}, "keep_alive": "5m"}
     if OLLAMA
@@ -33,7 +33,7 @@ SETTINGS: dict[str, Any] = (
 
 
 class RefusedError(Exception):
-    """What it shows its user: the status, and `error` of the answer."""
+    """An error as shown to the user: the status, and `error` of the reply."""
 
 
 async def request(method: str, path: str, body: Any = None) -> Any:
@@ -46,7 +46,7 @@ async def request(method: str, path: str, body: Any = None) -> Any:
 
 
 async def streamed(path: str, body: Any) -> list[dict[str, Any]]:
-    """The parts of a stream: lines of JSON, or of events up to `[DONE]`."""
+    """Return the parts of a stream: JSON lines, or events up to `[DONE]`."""
     parts = []
     async with (
         aiohttp.ClientSession(trust_env=True) as session,
@@ -72,7 +72,7 @@ def post(path: str, body: Any) -> Any:
 
 
 def check_models() -> None:
-    """What it does before anybody asks: the connection, the models, and those in memory."""
+    """Do what it does before the first question: check the connection, list models and those in memory."""
     if not OLLAMA:
         models = {model["id"]: model.get("name", model["id"]) for model in get("/v1/models")["data"]}
         assert f"{MODEL}:latest" in models
@@ -102,7 +102,7 @@ def message(answer: Any) -> Any:
 
 
 def chat() -> Any:
-    """Titles, tags and what else its tasks ask come whole."""
+    """Return a whole reply, as for titles, tags and other background tasks."""
     check_models()
     return message(post(PATH, body(ASKED["chat"], stream=False)))["content"]
 
@@ -113,7 +113,7 @@ def stream() -> Any:
     if OLLAMA:
         last = parts[-1]
         assert last["done"]
-        # It shows the speed.
+        # Open WebUI shows the speed.
         assert last["eval_count"] / last["eval_duration"] > 0
         assert last["prompt_eval_count"] / last["prompt_eval_duration"] > 0
         assert last["total_duration"] >= last["load_duration"]
@@ -123,7 +123,7 @@ def stream() -> Any:
 
 
 def tools() -> Any:
-    """It puts together by index what comes of calls, runs them, and asks on."""
+    """Join the parts of calls by index, run the calls and send their results, as it does."""
     parts = asyncio.run(streamed(PATH, body(ASKED["tool_question"], stream=True, tools=[FUNCTION])))
     found: dict[int, dict[str, Any]] = {}
     for part in parts:

@@ -1,4 +1,4 @@
-"""OpenAI's own client: chat completions, or responses."""
+"""OpenAI's own client, with chat completions or responses."""
 
 import json
 from typing import Any
@@ -16,7 +16,7 @@ def user(text: str) -> list[Any]:
 
 
 class Chats:
-    """The way `chat`."""
+    """Chat completions, the way `chat`."""
 
     def chat(self) -> Any:
         answer = client.chat.completions.create(model=MODEL, messages=user(ASKED["chat"]))
@@ -49,7 +49,7 @@ class Chats:
 
 
 class Responses:
-    """The way `responses`."""
+    """Responses, the way `responses`."""
 
     def chat(self) -> Any:
         return client.responses.create(model=MODEL, input=ASKED["chat"]).output_text

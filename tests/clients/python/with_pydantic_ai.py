@@ -1,4 +1,4 @@
-"""pydantic-ai: its models for OpenAI's chats and responses, for Ollama, and for Anthropic's messages."""
+"""pydantic-ai, with its models for OpenAI's chat completions and responses, Ollama, and Anthropic."""
 
 import asyncio
 from typing import Any, Literal
@@ -33,8 +33,8 @@ def strictly(city: Literal["Lima"], days: Literal[2]) -> str:
     return get_weather(city, days)
 
 
-# With OpenAI's models it asks for arguments that are valid in any case: a model that follows a script then
-# has no choice of calls.
+# With OpenAI's models it requires arguments to match the schema, which leaves a scripted model no choice of
+# calls.
 FORCED = WAY in ("openai", "responses") and MODEL != "demo"
 TOOL = Tool(strictly, name="get_weather") if FORCED else Tool(get_weather)
 
@@ -48,7 +48,7 @@ def stream() -> Any:
 
 
 def schema() -> Any:
-    """As a tool that must be called, and with OpenAI's APIs also as the format of the answer."""
+    """Request the schema as a forced tool, and with OpenAI's APIs also as the response format."""
     called = Agent(model(), output_type=Trip).run_sync(ASKED["schema_as_tool_question"]).output
     if WAY != "anthropic":
         native = Agent(model(), output_type=NativeOutput(Trip)).run_sync(ASKED["schema_question"])

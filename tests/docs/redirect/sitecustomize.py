@@ -1,4 +1,4 @@
-"""Leads connections to the default port to the server of the tests (see test_examples.py)."""
+"""Redirects connections to the default port to the server of the tests (see test_examples.py)."""
 
 import os
 import socket

@@ -77,7 +77,7 @@ def tokens_of(mask: Any, tokenizer: Tokenizer) -> list[int]:
 
 @pytest.mark.parametrize("thinks", [False, True])
 @pytest.mark.parametrize("seed", range(6))
-def test_an_answer_is_followed_as_the_library_follows_it(
+def test_an_answer_is_followed_as_by_the_library(
     compiler: Compiler, tokenizer: Tokenizer, seed: int, thinks: bool
 ) -> None:
     """Some tokens are drafted, and some of these are right."""
@@ -152,7 +152,7 @@ def test_an_answer_with_excessive_steps_is_stopped_and_the_limit_named(
     with pytest.raises(FormatError, match=r"more than 10 s of processor time, the limit for one answer"):
         say()
     other.allowed()
-    assert other.accept(letter)  # it has its own
+    assert other.accept(letter)  # it has a process of its own
 
 
 def test_compiling_ends_when_no_request_waits_for_it(compiler: Compiler) -> None:
@@ -181,7 +181,7 @@ def test_compiling_ends_when_all_its_requests_are_cancelled(compiler: Compiler) 
     with ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(compiler.constraint_of, Format.json_schema(PATTERNS), None, 1)]
         wait_until(lambda: len(processes()) == 3, "its process")
-        processes()[2].suspend()  # so that it does not end by itself
+        processes()[2].suspend()  # so that it does not end on its own
         asked.append(pool.submit(compiler.constraint_of, Format.json_schema(PATTERNS), None, 2))
         wait_until(lambda: any(len(each.asked_by) == 2 for each in compiler._kept.values()), "both")
         compiler.cancel(1)
@@ -192,7 +192,7 @@ def test_compiling_ends_when_all_its_requests_are_cancelled(compiler: Compiler) 
     wait_until(lambda: len(processes()) == 2, "its end")
 
 
-def test_compiling_goes_on_for_an_answer_when_another_request_leaves(
+def test_compiling_continues_for_an_answer_when_another_request_leaves(
     compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting = only(compiler.constraint_of(Format.regex("b"), None))
@@ -211,12 +211,12 @@ def test_compiling_goes_on_for_an_answer_when_another_request_leaves(
     assert waiting.allowed().any()
 
 
-def test_an_answer_that_ends_leaves_no_process(compiler: Compiler) -> None:
+def test_a_finished_answer_leaves_no_process(compiler: Compiler) -> None:
     following = only(compiler.constraint_of(Format.regex("a"), None))
-    assert len(processes()) == 2  # one has the vocabulary, one the format
+    assert len(processes()) == 2  # one holds the vocabulary, one the format
     following.allowed()
     assert len(processes()) == 3
-    assert all(process.num_threads() == 1 for process in processes())  # or forks would be unsafe
+    assert all(process.num_threads() == 1 for process in processes())  # otherwise forks would be unsafe
     following.close()
     wait_until(lambda: len(processes()) == 2, "the end of the answer's")
     compiler.close()
@@ -251,7 +251,7 @@ def test_formats_are_compiled_once_and_eventually_forgotten(
     wait_until(lambda: len(processes()) == 4, "the end of the first x1")
 
 
-def test_formats_are_forgotten_when_they_exceed_their_memory_together(
+def test_formats_are_forgotten_when_together_they_exceed_the_memory_limit(
     compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def compiled(name: str) -> int:
@@ -269,7 +269,7 @@ def test_formats_are_forgotten_when_they_exceed_their_memory_together(
     assert len(compiler._kept) == 2
     wait_until(lambda: len(processes()) == 3, "the end of the first")
     monkeypatch.setattr(client, "_MAX_KEPT_BYTES", size // 2)
-    compiled("fourth")  # stays, though it is too large by itself
+    compiled("fourth")  # stays, though it alone exceeds the limit
     assert len(compiler._kept) == 1
     wait_until(lambda: len(processes()) == 2, "the end of the others")
 
@@ -283,7 +283,7 @@ def test_killed_processes_are_replaced(compiler: Compiler) -> None:
     following = only(compiler.constraint_of(Format.regex("ab"), None))
     following.allowed()
     killed(2)
-    with pytest.raises(FormatError, match="512 MB"):  # the system does that where memory is short
+    with pytest.raises(FormatError, match="512 MB"):  # the system kills when memory is short
         following.accept(0)
     killed(1)
     (format,) = compiler._kept.values()

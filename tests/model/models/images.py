@@ -1,4 +1,4 @@
-"""Texts with images, read by our model and by transformers'."""
+"""Texts with images, run by our model and by transformers'."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.tiny.mllama import IMAGE
 
 @dataclass
 class Text:
-    """Tokens, and by position the vision states [entries, hidden] of the images among them."""
+    """Tokens, and the vision states [entries, hidden] of the images among them by position."""
 
     tokens: list[int]
     images: dict[int, torch.Tensor] = field(default_factory=dict)

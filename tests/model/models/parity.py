@@ -24,7 +24,7 @@ FLOATS = KVTypes.parse("f32")
 
 
 _originals: dict[str, Any] = {}
-#: What originals said of texts: the same is asked whichever way ours reads them, and on every backend.
+#: Results of originals by text: they are the same however ours reads the text, and on every backend.
 _said: weakref.WeakKeyDictionary[Any, dict[tuple[int, ...], torch.Tensor]] = weakref.WeakKeyDictionary()
 #: The largest difference found of each architecture; see `note`.
 differences: dict[str, float] = {}
@@ -112,7 +112,7 @@ def log_probabilities_after_reuse(
     """
     cache = ours.make_cache(sequences=2, context=256, types=FLOATS)
 
-    other = [*tokens[:shared], *reversed(tokens)]  # goes on otherwise than the one that shares
+    other = [*tokens[:shared], *reversed(tokens)]  # continues differently from the sequence that shares
     for begin in range(0, len(other), chunk):
         read(ours, cache, 0, other[begin : begin + chunk])
     cache.copy_prefix(0, 1, shared)

@@ -1,4 +1,4 @@
-"""Adapters of everything they can change in each decoder, against merged weights."""
+"""Adapters of all weights they can change in each decoder, against merged weights."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.model.models.parity import original
 from tests.model.models.test_decoders import MODELS
 from tests.tiny.adapters import adapter_writer
 
-#: The others run with `make test-thorough`.
+#: The others run in `make test-thorough`.
 SAMPLE = ("gemma3n", "gemma4, layer inputs, shared keys", "deepseek2 V3", "qwen35moe", "falcon-h1", "rwkv7")
-#: Tables, convolutions, norms of groups, what latents are made of, and what is not multiplied as it is.
+#: Weights without adapters: tables, convolutions, group norms, expansions of latents, transformed weights.
 FIXED = re.compile(
     r"(per_layer_)?token_embd|blk\.\d+\.(ssm_(conv1d.*|norm)|attn_(k|v|kv)_b|time_mix_(lerp_fused|v[12])"
     r"|altup_correct_coef)|altup_(unembd_)?proj"
 )
-#: Layers that attend to another's keys have none of their own, and leave theirs in the file alone.
+#: Layers that attend to another layer's keys have none of their own and ignore those in the file.
 SHARING = {"gemma3n", "gemma3n, second of three streams", "gemma4, layer inputs, shared keys"}
 SCALES = (0.0, 1.0, -0.5)
 
@@ -46,7 +46,7 @@ def scored(loaded: LoadedModel, *lora: list[AdapterScale] | None) -> list[np.nda
     [name if name in SAMPLE else pytest.param(name, marks=pytest.mark.thorough) for name in MODELS],
     ids=lambda name: name.replace(" ", "-"),
 )
-def test_adapters_of_all_weights_are_those_weights_changed(name: str, tmp_path: Path) -> None:
+def test_adapters_of_all_weights_equal_merged_weights(name: str, tmp_path: Path) -> None:
     config, dice = MODELS[name], np.random.default_rng(1)
     contents = config.contents(original(config))
     base = contents.write(tmp_path / "base.gguf")

@@ -1,4 +1,4 @@
-"""Adapters where linears receive other rows than the pass has: T5's prompts, Llama 3.2 Vision's images."""
+"""Adapters of linears whose rows are not those of the pass: T5's prompts, Llama 3.2 Vision's images."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def t5_adapter(path: Path, adapter: TinyAdapter, model: Any) -> Path:
 
 
 @pytest.mark.parametrize("form", ["gguf", "peft"])
-def test_the_encoder_reads_prompts_with_their_answers_adapters(tmp_path: Path, form: str) -> None:
+def test_the_encoder_reads_prompts_with_the_adapters_of_their_answers(tmp_path: Path, form: str) -> None:
     config, adapter = TinyT5(seed=1, start=3), TinyAdapter(tuple(T5), seed=4)
     model = original(config)
     if form == "peft":
@@ -75,7 +75,7 @@ def test_cross_attention_to_images_uses_the_texts_adapters(
 ) -> None:
     config, modules = TinyMllama(cross_layers=cross_layers), tuple(MLLAMA)
     model = original(config)
-    if form == "peft":  # which has queries and keys in another order than files
+    if form == "peft":  # PEFT orders queries and keys differently from files
         adapter = TinyAdapter((*modules, "self_attn.q_proj", "self_attn.k_proj"), seed=5)
         adapter_path = adapter.write_peft(tmp_path / "a", model)
     else:
@@ -89,7 +89,7 @@ def test_cross_attention_to_images_uses_the_texts_adapters(
     ]
     scales = np.array([1.0, 0.0, 1.0, -0.5], np.float32)
     batch = batch_of([Part(sequence, text, 0, 40) for sequence, text in enumerate(texts)])
-    batch.outputs = np.array([3, 30, 50, 79, 90, 119, 130, 159], np.int64)  # two of each
+    batch.outputs = np.array([3, 30, 50, 79, 90, 119, 130, 159], np.int64)  # two of each text
     ours.model.row_scales.begin({0: np.repeat(scales, 40)}, batch.outputs)
     found = log_probabilities(ours, ours.make_cache(sequences=4, context=128, types=FLOATS), batch)
     for n, (text, scale) in enumerate(zip(texts, scales, strict=True)):

@@ -29,7 +29,7 @@ TEXTS = [[(11 * i + j * j) % len(VOCABULARY) for j in range(3 + 9 * i)] for i in
 
 @pytest.fixture(scope="module", params=MODELS)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ops: Backend):
-    """Our model and transformers'."""
+    """Return our model and transformers'."""
     config = MODELS[request.param]
     path = tmp_path_factory.mktemp("bert") / f"{request.param}.gguf"
     return load_model(tiny_bert_gguf(path, config, model=original(config)), ops=ops), original(config)
@@ -51,7 +51,7 @@ def test_hidden_states_agree_for_texts_in_one_batch(pair: tuple[LoadedModel, Any
     ours, theirs = pair
     cache = ours.make_cache(sequences=3, context=64, types=FLOATS)
     texts = [random_tokens(ours, count, count) for count in (1, 40, 17)]
-    for _ in range(2):  # the second time the places have been used before
+    for _ in range(2):  # the second time the slots have been used before
         batch = Batch.of(
             [token for text in texts for token in text],
             [position for text in texts for position in range(len(text))],
@@ -68,7 +68,7 @@ def test_hidden_states_agree_for_texts_in_one_batch(pair: tuple[LoadedModel, Any
 
 @pytest.mark.parametrize("batch_size", [16, 512])
 def test_vectors_match_the_pooled_reference(pair: tuple[LoadedModel, Any], batch_size: int) -> None:
-    """Texts longer than a batch are also read whole."""
+    """Texts longer than a batch are read whole, too."""
     ours, theirs = pair
     for pooling in (None, "mean", "cls", "last"):
         found = embedded(ours, *TEXTS, pooling=pooling, normalize=False, batch_size=batch_size)
@@ -91,20 +91,20 @@ def test_a_vector_does_not_depend_on_the_rest_of_its_batch(
         else:
             assert np.array_equal(alone, vector)
     run = Run(ours, batch_size=512)
-    for number in range(2):  # what was embedded before is evaluated again
+    for number in range(2):  # texts embedded before are evaluated again
         run.embed(number, *TEXTS)
         run.finish()
         assert np.array_equal(run.vectors(number), together)
 
 
-def test_text_is_tokenised_and_framed(pair: tuple[LoadedModel, Any]) -> None:
+def test_text_is_tokenised_between_cls_and_sep(pair: tuple[LoadedModel, Any]) -> None:
     ours, _ = pair
     tokens = [VOCABULARY.index(token) for token in ("[CLS]", "▁once", "▁upon", "▁a", "▁cat", "[SEP]")]
     assert ours.tokenizer.encode("Once upon a cat") == tokens
     assert np.array_equal(embedded(ours, "Once upon a cat"), embedded(ours, tokens))
 
 
-def test_it_does_not_generate(pair: tuple[LoadedModel, Any]) -> None:
+def test_an_encoder_does_not_generate(pair: tuple[LoadedModel, Any]) -> None:
     ours, _ = pair
     engine = Engine(ours, EngineSizes(context=64))
     with pytest.raises(RequestError, match=r"\.gguf does not generate text; it embeds texts"):
@@ -113,7 +113,7 @@ def test_it_does_not_generate(pair: tuple[LoadedModel, Any]) -> None:
         ours.model.logits(np.zeros((1, 64), np.float32))
 
 
-def test_a_text_is_cut_to_the_number_of_positions(pair: tuple[LoadedModel, Any]) -> None:
+def test_a_text_is_cut_to_the_trained_positions(pair: tuple[LoadedModel, Any]) -> None:
     ours, _ = pair
     long = "a " * 100
     framed = ours.tokenizer.encode(long)
@@ -123,7 +123,7 @@ def test_a_text_is_cut_to_the_number_of_positions(pair: tuple[LoadedModel, Any])
         embedded(ours, long, truncate=False)
 
 
-def test_a_text_cannot_be_continued(pair: tuple[LoadedModel, Any]) -> None:
+def test_an_embedded_text_cannot_be_continued(pair: tuple[LoadedModel, Any]) -> None:
     ours, _ = pair
     cache = ours.make_cache(sequences=1, context=64, types=FLOATS)
     cache.start_forward(Batch.of([1, 2], [0, 1], [0, 0], []))

@@ -62,7 +62,7 @@ from tests.tiny.mamba import (
 )
 from tests.tiny.rwkv import ARWKV7, RWKV7
 
-#: Together they take half a minute.
+#: Together the tests take half a minute.
 pytestmark = pytest.mark.slow
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
@@ -254,7 +254,7 @@ MODELS = {
 
 @pytest.fixture(scope="module", params=MODELS, ids=lambda name: name.replace(" ", "-"))
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ops: Backend):
-    """Our model and transformers'."""
+    """Return our model and transformers'."""
     tiny = MODELS[request.param]
     theirs = original(tiny)
     path = tiny_decoder_gguf(tmp_path_factory.mktemp("decoder") / "model.gguf", tiny, model=theirs)
@@ -276,7 +276,7 @@ def test_log_probabilities_agree_after_prefix_reuse(pair: tuple[LoadedModel, Any
     ours, theirs = pair
     tokens = random_tokens(ours, 70, 12)
     found = log_probabilities_after_reuse(ours, tokens, 50, chunk=chunk)
-    assert 20 <= len(found) <= 70  # what a window has forgotten, or came after a checkpoint, is read again
+    assert 20 <= len(found) <= 70  # positions that a window forgot, or after a checkpoint, are read again
     check_close(ours, found, reference_log_probabilities(theirs, tokens)[-len(found) :])
 
 

@@ -1,4 +1,4 @@
-"""Latent attention: what is cached, and files that leave out settings."""
+"""Latent attention: the contents of the cache, and files that leave out settings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def loaded(folder: Path, tiny: TinyLatent, **metadata: Any) -> LoadedModel:
 
 
 @pytest.mark.parametrize("joined", [False, True], ids=["split", "joined"])
-def test_a_latent_and_a_rotated_key_are_all_that_is_cached(tmp_path: Path, joined: bool) -> None:
+def test_only_a_latent_and_a_rotated_key_are_cached(tmp_path: Path, joined: bool) -> None:
     ours = loaded(tmp_path, dataclasses.replace(DEEPSEEK_V3, joined=joined))
     assert set(ours.model.kv_shapes().values()) == {KVShape(1, ROPE + LATENT, LATENT, values_in_keys=True)}
     layers, numbers = len(ours.model.options.layers), ROPE + LATENT
@@ -53,8 +53,8 @@ def test_saved_latents_are_restored(tmp_path: Path) -> None:
     assert torch.equal(found, expected)
 
 
-def test_after_a_shift_keys_are_where_they_would_have_been_computed(tmp_path: Path) -> None:
-    """Nothing that remains depends on what was removed if there is one layer."""
+def test_shifted_keys_equal_those_computed_at_the_new_positions(tmp_path: Path) -> None:
+    """The model has one layer, so the remaining keys do not depend on what was removed."""
     settings = {**DEEPSEEK_V3.settings, "num_hidden_layers": 1, "first_k_dense_replace": 1}
     tiny = dataclasses.replace(DEEPSEEK_V3, settings=settings)
     ours = loaded(tmp_path, tiny)
@@ -79,8 +79,8 @@ def test_defaults_replace_missing_settings(tmp_path: Path, missing: dict[str, No
     check_close(ours, found, reference_log_probabilities(original(DEEPSEEK_V3), tokens))
 
 
-def test_norms_of_latents_have_an_epsilon_of_their_own(tmp_path: Path) -> None:
-    """It is 1e-6, independent of the layers' norms."""
+def test_norms_of_latents_have_their_own_epsilon(tmp_path: Path) -> None:
+    """The epsilon is 1e-6, independent of the layers' norms."""
     tiny = dataclasses.replace(DEEPSEEK_V3, settings={**DEEPSEEK_V3.settings, "rms_norm_eps": 0.1})
     ours = loaded(tmp_path, tiny)
     tokens = random_tokens(ours, 40, 4)

@@ -44,7 +44,7 @@ TEXTS = [[(11 * i + j * j) % len(VOCABULARY) for j in range(3 + 19 * i)] for i i
 
 @pytest.fixture(scope="module", params=MODELS)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ops: Backend):
-    """Our model and the reference."""
+    """Return our model and the reference."""
     config = MODELS[request.param]
     path = tmp_path_factory.mktemp("encoder") / f"{request.param}.gguf"
     return load_model(tiny_encoder_gguf(path, config, model=original(config)), ops=ops), original(config)
@@ -73,7 +73,7 @@ def test_hidden_states_agree_for_texts_in_one_batch(pair: tuple[LoadedModel, Any
         [number for number, text in enumerate(texts) for _ in text],
         list(range(0, 108, 3)),
     )
-    for _ in range(2):  # the second time the places have been used before
+    for _ in range(2):  # the second time the slots have been used before
         with torch.inference_mode():
             cache.start_forward(batch)
             found = forward.states_of(ours.model, batch, cache)
@@ -104,7 +104,7 @@ def test_a_vector_does_not_depend_on_the_rest_of_its_batch(
 
 
 @pytest.mark.parametrize("pattern", [2, [False, True, False]], ids=["every", "each"])
-def test_the_file_says_which_layers_see_a_window(tmp_path: Path, pattern: Any) -> None:
+def test_the_file_states_which_layers_have_windows(tmp_path: Path, pattern: Any) -> None:
     config = TinyModernBert(seed=4)
     path = tmp_path / "modern.gguf"
     tiny_encoder_gguf(path, config, metadata={"attention.sliding_window_pattern": pattern})

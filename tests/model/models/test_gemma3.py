@@ -104,14 +104,14 @@ def test_greedy_output_agrees_token_for_token(pair: tuple[LoadedModel, Any]) -> 
     check_greedy(ours, theirs, count=25)
 
 
-def test_a_sequence_can_resume_as_far_back_as_its_window_remembers(tmp_path: Path) -> None:
+def test_a_sequence_can_resume_within_what_its_window_remembers(tmp_path: Path) -> None:
     ours, theirs = load(tmp_path, TinyGemma3(layers=3, pattern=3, window=8))
     tokens = random_tokens(ours, 60, 14)
     expected = reference_log_probabilities(theirs, tokens)
     cache = ours.make_cache(sequences=1, context=64, types=FLOATS)
     for begin in range(0, 60, 6):
         read(ours, cache, 0, tokens[begin : begin + 6])
-    # The last pass began at 54 and left what the input at 53 would see: positions 46 and on.
+    # The last pass began at 54 and kept what the input at 53 would see: positions from 46.
     assert [cache.resume_point(0, position) for position in (60, 59, 53, 52, 20)] == [60, 59, 53, 0, 0]
     cache.remove(0, 53)
     assert (read(ours, cache, 0, tokens[53:]) - expected[53:]).abs().max() < 1e-3
@@ -130,8 +130,8 @@ def test_a_sequence_can_resume_as_far_back_as_its_window_remembers(tmp_path: Pat
     ],
     ids=["wide window", "narrow window", "linear", "yarn"],
 )
-def test_after_a_shift_a_layer_sees_what_it_would_have_computed(tmp_path: Path, config: TinyGemma3) -> None:
-    """Nothing that remains depends on what was removed if there is one layer."""
+def test_shifted_keys_and_values_equal_those_computed_anew(tmp_path: Path, config: TinyGemma3) -> None:
+    """The model has one layer, so the remaining keys do not depend on what was removed."""
     ours, theirs = load(tmp_path, config)
     tokens = random_tokens(ours, 41, 15)
     cache = ours.make_cache(sequences=1, context=64, types=FLOATS)
@@ -164,7 +164,7 @@ def test_full_contexts_shift_while_generating_with_quantised_keys_and_values(tmp
 
 
 @pytest.mark.parametrize(("types", "allowed"), [("f16", 0.01), ("q8_0", 0.1), ("q4_0,q8_0", 1.0)])
-def test_smaller_keys_and_values_cost_little(tmp_path: Path, types: str, allowed: float) -> None:
+def test_quantised_keys_and_values_change_little(tmp_path: Path, types: str, allowed: float) -> None:
     ours, theirs = load(tmp_path, TinyGemma3(layers=3, pattern=3, head_dim=32, window=8))
     tokens = random_tokens(ours, 40, 16)
     cache = ours.make_cache(sequences=1, context=64, types=KVTypes.parse(types))
@@ -207,7 +207,7 @@ def test_windowed_layers_hold_no_more_than_their_window_and_a_batch(tmp_path: Pa
 def test_settings_missing_from_published_files_are_filled_in(
     tmp_path: Path, config: TinyGemma3, metadata: dict[str, Any]
 ) -> None:
-    """Files of 26 layers may have an unintended softcap; larger models scale by 8 without saying so."""
+    """Files of 26 layers may have an unintended softcap; larger models scale by 8 without stating it."""
     said = {"rope.scaling.type": None, "rope.scaling.factor": None, **metadata}
     ours, theirs = load(tmp_path, replace(config, hidden=64, feed_forward=64), **said)
     tokens = random_tokens(ours, 24, 17)
@@ -215,7 +215,7 @@ def test_settings_missing_from_published_files_are_filled_in(
     check_close(ours, found, reference_log_probabilities(theirs, tokens))
 
 
-def test_files_may_leave_out_what_google_always_chose(tmp_path: Path) -> None:
+def test_files_may_omit_settings_common_to_all_models(tmp_path: Path) -> None:
     config = TinyGemma3(head_dim=256, heads=1, kv_heads=1, layers=7)
     keys = [
         "attention.key_length", "attention.value_length", "attention.layer_norm_rms_epsilon",

@@ -24,7 +24,7 @@ TINY = TinyEmbeddingGemma()
 
 @pytest.fixture(scope="module")
 def theirs() -> tuple[Any, torch.Tensor, torch.Tensor]:
-    """The body, which attends to later tokens too, and the matrices of the linears."""
+    """Return the body, which attends to later tokens too, and the matrices of the linears."""
     return original(TINY), torch.randn(160, 64) / 8, torch.randn(64, 160) / 12
 
 
@@ -41,7 +41,7 @@ def ours(
 def tiny_gguf(path: Path, dense: dict[str, np.ndarray]) -> Path:
     """Write a file of TINY with the linears `dense`."""
     found = stated(converted(original(TINY)), TINY)
-    found.say({"pooling_type": 1})
+    found.set({"pooling_type": 1})
     found.tensors |= dense
     return found.write(path)
 
@@ -60,7 +60,7 @@ def check_vectors(ours: LoadedModel, body: Any, linears: Sequence[torch.Tensor])
         check_close(ours, torch.from_numpy(vector), expected)
 
 
-def test_vectors_are_those_of_the_reference(ours: LoadedModel, theirs: Any) -> None:
+def test_vectors_match_the_reference(ours: LoadedModel, theirs: Any) -> None:
     body, *linears = theirs
     check_vectors(ours, body, linears if ours.model.widening is not None else [])  # type: ignore[attr-defined]
 
@@ -74,7 +74,7 @@ def test_half_a_projection_is_refused(tmp_path: Path) -> None:
         load_model(path)
 
 
-def test_it_does_not_generate(ours: LoadedModel) -> None:
+def test_an_encoder_does_not_generate(ours: LoadedModel) -> None:
     with pytest.raises(NotSupportedError, match="does not predict tokens"):
         ours.model.logits(np.zeros((1, 64), np.float32))
 

@@ -43,7 +43,7 @@ def test_the_last_layers_use_the_keys_of_layers_with_the_same_window(
     tmp_path: Path, config: TinyGemma4
 ) -> None:
     ours, _ = load(tmp_path, config)
-    # Gemma 4 with inputs of each layer reads pictures as it reads text.
+    # Gemma 4 with per-layer inputs reads pictures like text.
     spans = config is not SHARING
     window, everything = Window(8, spans=spans), Everything(spans=spans)
     assert [layer.remembers for layer in ours.model.options.layers] == [
@@ -54,7 +54,7 @@ def test_the_last_layers_use_the_keys_of_layers_with_the_same_window(
 
 
 @pytest.mark.parametrize("config", [SHARING, TinyGemma3n(seed=71)], ids=["gemma4", "gemma3n"])
-def test_only_rows_with_logits_go_through_layers_without_keys(
+def test_only_rows_with_logits_pass_through_layers_without_keys(
     tmp_path: Path, config: TinyGemma4, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, theirs = load(tmp_path, config)
@@ -76,8 +76,8 @@ def test_only_rows_with_logits_go_through_layers_without_keys(
 
 
 @pytest.mark.parametrize("windowed", [True, False], ids=["window", "everything"])
-def test_after_a_shift_a_layer_sees_what_it_would_have_computed(tmp_path: Path, windowed: bool) -> None:
-    """Nothing that remains depends on what was removed if one layer attends."""
+def test_shifted_keys_and_values_equal_those_computed_anew(tmp_path: Path, windowed: bool) -> None:
+    """One layer attends, so the remaining keys do not depend on what was removed."""
     config = TinyGemma4(windowed=(windowed, False), seed=72)
     theirs = config.build()
     theirs.model.layers[1].self_attn.o_proj.weight.data.zero_()
@@ -92,8 +92,8 @@ def test_after_a_shift_a_layer_sees_what_it_would_have_computed(tmp_path: Path, 
     assert (found[0] - expected[-1]).abs().max() < 1e-3
 
 
-def test_a_file_may_leave_out_scales(tmp_path: Path) -> None:
-    """They are the scales of layers and of experts."""
+def test_a_file_may_omit_scales(tmp_path: Path) -> None:
+    """Scales of layers and of experts are optional."""
     config = TinyGemma4(settings=EXPERTS, seed=73)
     theirs = config.build()
     for layer in theirs.model.layers:
@@ -151,10 +151,10 @@ def test_invalid_metadata_is_named(
 
 
 def test_layer_inputs_beside_experts_are_refused(tmp_path: Path) -> None:
-    """No model has both; the layers' inputs must not be ignored."""
+    """No model has both, and the layers' inputs must not be ignored."""
     found = converted(original(TinyGemma4(settings=EXPERTS)))
     inputs = converted(original(TinyGemma4(layer_inputs=16)))
-    found.say({"embedding_length_per_layer_input": 16})
+    found.set({"embedding_length_per_layer_input": 16})
     found.tensors = inputs.tensors | found.tensors
     with pytest.raises(UnsupportedModelError, match="inp_gate"):
         load_model(found.write(tmp_path / "model.gguf"))

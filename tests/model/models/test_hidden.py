@@ -1,4 +1,4 @@
-"""Hidden states, which embeddings are made of, against those of Hugging Face transformers."""
+"""Hidden states, the basis of embeddings, against those of Hugging Face transformers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.tiny.models import ARCHITECTURES
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ops: Backend):
-    """Our model and transformers', of one architecture."""
+    """Return our model and transformers', of one architecture."""
     config, write = ARCHITECTURES[request.param]
     theirs = original(config)
     path = write(tmp_path_factory.mktemp("hidden") / "model.gguf", config, model=theirs)
@@ -32,12 +32,12 @@ def test_hidden_states_agree(pair: tuple[LoadedModel, Any], parts: list[int]) ->
     with torch.inference_mode():
         expected = theirs.model(torch.tensor([tokens])).last_hidden_state[0]
     found = hidden_states(ours, tokens, parts)
-    # Every third row was wanted; they are of the size of 1.
+    # Every third row was requested; their values are of magnitude 1.
     assert (found - expected[::3]).abs().max() < 1e-3
 
 
 def hidden_states(ours: LoadedModel, tokens: list[int], parts: list[int]) -> torch.Tensor:
-    """Return those of every third position, reading the tokens in `parts` beside another sequence."""
+    """Return the states of every third position, reading the tokens in `parts` beside another sequence."""
     cache = ours.make_cache(sequences=2, context=128, types=FLOATS)
     found, begin = [], 0
     for part in parts:

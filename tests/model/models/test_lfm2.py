@@ -59,7 +59,7 @@ SMALL = ["convolutions and attention", "four taps, attention last", "experts"]
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory, ops: Backend):
-    """Our model and transformers' by name of a configuration, each made once."""
+    """Return our model and transformers' by name of a configuration, each made once."""
     made: dict[str, tuple[LoadedModel, Any]] = {}
 
     def get(name: str) -> tuple[LoadedModel, Any]:
@@ -226,20 +226,24 @@ def test_every_turn_of_a_conversation_reuses_the_previous_ones(small: tuple[Load
     assert done.cached == len(opening) + 11  # all but the last token, which was never evaluated
     assert second == their_answer(theirs, second_prompt, 12)
 
-    changed = [*opening, (first[0] + 1) % 250, *question]  # the answer was edited, its thinking left out, ...
+    changed = [
+        *opening,
+        (first[0] + 1) % 250,
+        *question,
+    ]  # the client edited the answer, dropped its thinking, ...
     third, done = answer(engine, changed, 12)
     assert done.cached == len(opening)  # up to where the prompt ended
     assert third == their_answer(theirs, changed, 12)
     engine.close()
 
 
-def test_a_full_context_is_evaluated_again_without_what_was_dropped(small: tuple[LoadedModel, Any]) -> None:
+def test_a_full_context_is_evaluated_again_without_the_dropped_inputs(small: tuple[LoadedModel, Any]) -> None:
     ours, theirs = small
     context, prompt, count = 40, random_tokens(ours, 30, seed=70), 45
     engine = Engine(ours, EngineSizes(context=context, batch_size=16, cache_types=FLOATS))
     found, done = answer(engine, prompt, count, num_keep=3)
     engine.close()
-    keep = 3 + 1  # and the token every text begins with
+    keep = 3 + 1  # and the begin token of every text
     held, expected, dropped = list(prompt), [their_next(theirs, prompt)], 0
     while len(expected) < count:
         if len(held) == context:

@@ -44,7 +44,7 @@ MODELS = {
 
 @pytest.fixture(scope="module", params=MODELS, ids=[name.replace(" ", "-") for name in MODELS])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ops: Backend):
-    """Our model and transformers', of one configuration."""
+    """Return our model and transformers', of one configuration."""
     config = MODELS[request.param]
     theirs = original(config)
     path = tiny_llama_gguf(tmp_path_factory.mktemp("llama") / "model.gguf", config, model=theirs)
@@ -73,7 +73,7 @@ def test_greedy_output_agrees_token_for_token(pair: tuple[LoadedModel, Any]) -> 
     check_greedy(ours, theirs)
 
 
-def test_a_shift_puts_keys_where_they_would_have_been_computed(tmp_path: Path) -> None:
+def test_shifted_keys_equal_those_of_the_new_positions(tmp_path: Path) -> None:
     """Only the first layer's keys do not depend on what was removed, so one layer is compared."""
     config = TinyLlama(layers=1, rope_scaling=LLAMA3_ROPE, seed=9)
     ours = load_model(tiny_llama_gguf(tmp_path / "one.gguf", config))

@@ -78,13 +78,13 @@ def largest_difference(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 @pytest.fixture(scope="module", params=MODELS, ids=[name.replace(" ", "-") for name in MODELS])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ops: Backend):
-    """Our model and transformers', of one configuration."""
+    """Return our model and transformers', of one configuration."""
     return made(tmp_path_factory.mktemp("llama4"), MODELS[request.param])
 
 
 @pytest.fixture(scope="module")
 def scout(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedModel, Any]:
-    """Our model and transformers' with chunks of 16; heads fill a block of a quantised cache."""
+    """Return our model and transformers' with chunks of 16; heads fill a block of a quantised cache."""
     config = TinyLlama4(head_dim=32, no_rope_interval=2, layers=4, seed=20)
     return made(tmp_path_factory.mktemp("scout"), config)
 
@@ -106,7 +106,7 @@ def test_log_probabilities_agree_after_prefix_reuse(pair: tuple[LoadedModel, Any
     found = log_probabilities_after_reuse(ours, tokens, 50)
     assert len(found) == 20
     check_close(ours, found, expected[50:])
-    again = log_probabilities_after_reuse(ours, tokens, 50, chunk=11)  # which leaves chunks behind
+    again = log_probabilities_after_reuse(ours, tokens, 50, chunk=11)  # this leaves chunks behind
     assert len(again) in (20, 70)
     check_close(ours, again, expected[-len(again) :])
 
@@ -121,7 +121,7 @@ def test_greedy_output_agrees_token_for_token(name: str, tmp_path: Path, ops: Ba
 @pytest.mark.parametrize(
     ("shared", "resumed"), [(75, 75), (64, 64), (63, 63), (48, 48), (47, 0), (5, 0)], ids=str
 )
-def test_a_prefix_is_taken_up_where_its_chunk_is_whole(
+def test_a_prefix_is_resumed_where_its_chunk_is_whole(
     scout: tuple[LoadedModel, Any], shared: int, resumed: int
 ) -> None:
     """After 78 positions, chunks without any of the last 16 are gone: those before 48."""
@@ -168,7 +168,7 @@ def test_concurrent_streams_agree(scout: tuple[LoadedModel, Any]) -> None:
     ],
     ids=["rotated and normed", "rotated", "unrotated", "everything"],
 )
-def test_a_shift_gives_the_same_as_computing_at_the_new_positions(tmp_path: Path, config: TinyLlama4) -> None:
+def test_shifted_keys_and_values_equal_those_of_the_new_positions(tmp_path: Path, config: TinyLlama4) -> None:
     """Keys and values of the first layer do not depend on what was removed, so models have one layer.
 
     Shifted positions lie in other chunks, and queries have other temperatures.
@@ -186,7 +186,7 @@ def test_a_shift_gives_the_same_as_computing_at_the_new_positions(tmp_path: Path
 @pytest.mark.parametrize(
     ("types", "bound"), [("f16", 1e-6), ("bf16", 3e-5), ("q8_0", 3e-4), ("q8_0,q4_0", 0.05), ("q4_0", 0.05)]
 )
-def test_other_types_of_keys_and_values_come_near(
+def test_other_types_of_keys_and_values_come_close(
     scout: tuple[LoadedModel, Any], types: str, bound: float
 ) -> None:
     """The median over positions is compared: where two experts nearly tie, rounding can choose the other."""
@@ -195,7 +195,7 @@ def test_other_types_of_keys_and_values_come_near(
     cache = ours.make_cache(sequences=1, context=256, types=KVTypes.parse(types))
     found = torch.cat([read(ours, cache, 0, tokens[begin : begin + 10]) for begin in range(0, 70, 10)])
     expected = reference_log_probabilities(theirs, tokens)
-    assert largest_difference(found, expected) > 1e-4  # they are in use
+    assert largest_difference(found, expected) > 1e-4  # the other types are really in use
     divergence = (expected.exp() * (expected - found)).sum(dim=1)
     assert divergence.median() < bound
 

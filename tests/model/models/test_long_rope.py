@@ -49,7 +49,9 @@ def test_the_context_selects_the_rotation_factors(
     ours = load_model(tiny_decoder_gguf(tmp_path / "m.gguf", MODELS[name], model=theirs), ops=ops)
     tokens = random_tokens(ours, count, 11)
     cache = ours.make_cache(sequences=1, context=context, types=FLOATS)
-    ours.make_cache(sequences=1, context=FIRST + CONTEXT - context, types=FLOATS)  # one does not mind another
+    ours.make_cache(
+        sequences=1, context=FIRST + CONTEXT - context, types=FLOATS
+    )  # caches of other contexts have no effect
     expected = reference_log_probabilities(theirs, tokens)
     assert (read(ours, cache, 0, tokens[:20]) - expected[:20]).abs().max() < 1e-3
     assert (read(ours, cache, 0, tokens[20:]) - expected[20:]).abs().max() < 1e-3
@@ -57,7 +59,7 @@ def test_the_context_selects_the_rotation_factors(
 
 @pytest.mark.parametrize(("context", "count"), [(FIRST, 20), (CONTEXT, 60)], ids=["short", "long"])
 def test_a_shift_uses_the_contexts_rotation_factors(tmp_path: Path, context: int, count: int) -> None:
-    """Nothing that remains depends on what was removed if there is one layer."""
+    """The model has one layer, so the remaining keys do not depend on what was removed."""
     theirs = original(TINY)
     ours = load_model(tiny_decoder_gguf(tmp_path / "phi3.gguf", TINY, model=theirs))
     tokens = random_tokens(ours, count + 11, 12)

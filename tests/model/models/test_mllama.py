@@ -37,7 +37,7 @@ MODELS = {
         layers=5, cross_layers=(1, 3), hidden=96, feed_forward=80, heads=6, kv_heads=1, rope_base=5e5, seed=3
     ),
 }
-#: Where images stand in a text, and how many vision states each has.
+#: Positions of images in a text, with the number of vision states of each.
 PLACES = {
     "nowhere": {},
     "at the start": {0: 7},
@@ -50,7 +50,7 @@ PLACES = {
 
 @pytest.fixture(scope="module", params=MODELS, ids=[name.replace(" ", "-") for name in MODELS])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ops: Backend):
-    """Our model and transformers', of one configuration."""
+    """Return our model and transformers', of one configuration."""
     config = MODELS[request.param]
     theirs = original(config)
     path = tiny_mllama_gguf(tmp_path_factory.mktemp("mllama") / "model.gguf", config, model=theirs)
@@ -75,7 +75,7 @@ def new_cache(ours: LoadedModel, sequences: int = len(PLACES)) -> Cache:
 
 
 @pytest.mark.parametrize("parts", [[40], [11, 1, 28], [16, 16, 8], [1] * 40], ids=str)
-def test_log_probabilities_agree_of_texts_with_and_without_images_in_one_batch(
+def test_log_probabilities_agree_for_texts_with_and_without_images(
     pair: tuple[LoadedModel, Any], parts: list[int]
 ) -> None:
     ours, theirs = pair
@@ -91,7 +91,7 @@ def test_log_probabilities_agree_of_texts_with_and_without_images_in_one_batch(
         check_close(ours, torch.cat(answers), reference_log_probabilities(theirs, text))
 
 
-def test_images_matter(pair: tuple[LoadedModel, Any]) -> None:
+def test_images_change_the_results(pair: tuple[LoadedModel, Any]) -> None:
     """The test above would prove nothing without this."""
     ours, _ = pair
     text = texts(ours)[2]
@@ -102,7 +102,7 @@ def test_images_matter(pair: tuple[LoadedModel, Any]) -> None:
     assert (first[11:] - second[11:]).abs().amax(dim=1).min() > 0.01
 
 
-def test_only_the_wanted_rows_are_returned(pair: tuple[LoadedModel, Any]) -> None:
+def test_only_the_requested_rows_are_returned(pair: tuple[LoadedModel, Any]) -> None:
     ours, _ = pair
     parts = [Part(sequence, text, 0, 40) for sequence, text in enumerate(texts(ours))]
     batch = batch_of(parts)
@@ -162,9 +162,9 @@ def test_greedy_output_after_images_agrees_token_for_token(pair: tuple[LoadedMod
         assert best[39:-1].tolist() == text.tokens[40:], places
 
 
-# With one layer that reads text and one that looks at images, no key depends on what was removed.
+# With one self-attention and one cross-attention layer, no key depends on what was removed.
 @pytest.mark.parametrize("removed", [(10, 25), (0, 25), (2, 4), (2, 40), (12, 31)], ids=str)
-def test_a_shifted_text_is_as_if_read_without_what_was_removed(
+def test_a_shifted_text_equals_one_read_without_the_removed_part(
     tmp_path: Path, ops: Backend, removed: tuple[int, int]
 ) -> None:
     config = TinyMllama(layers=2, cross_layers=(1,), rope_scaling=LLAMA3_ROPE, seed=9)
@@ -181,7 +181,7 @@ def test_a_shifted_text_is_as_if_read_without_what_was_removed(
     check_close(ours, found, reference_log_probabilities(theirs, whole)[len(kept) :])
 
 
-def test_images_go_with_their_positions(plain: LoadedModel) -> None:
+def test_images_are_removed_with_their_positions(plain: LoadedModel) -> None:
     cache = new_cache(plain)
     text, images = texts(plain)[4], cache.caches[1]
     read(plain, cache, [Part(0, text, 0, 40)])

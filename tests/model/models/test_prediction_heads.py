@@ -26,7 +26,7 @@ from tests.tiny.heads_reference import Reference
 
 @pytest.fixture(scope="module", params=MODELS)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ops: Backend) -> Any:
-    """Our model and the reference."""
+    """Return our model and the reference."""
     tiny = MODELS[request.param]
     reference = Reference(tiny)
     path = tiny_decoder_gguf(tmp_path_factory.mktemp("heads") / "model.gguf", tiny, model=reference.model)
@@ -67,7 +67,7 @@ def our_logits(ours: LoadedModel, tokens: list[int], parts: list[int]) -> list[t
 
 
 @pytest.mark.parametrize("parts", [[40], [15, 1, 24]], ids=str)
-def test_logits_are_those_of_the_published_formula(pair: Any, parts: list[int]) -> None:
+def test_logits_match_the_published_formula(pair: Any, parts: list[int]) -> None:
     ours, reference = pair
     tokens = random_tokens(ours, 40, 5)
     expected = reference.logits(tokens)
@@ -78,7 +78,7 @@ def test_logits_are_those_of_the_published_formula(pair: Any, parts: list[int]) 
 
 @dataclasses.dataclass(frozen=True)
 class Lacking(TinyHeads):
-    """Model whose files lack a tensor of the head."""
+    """Model whose file lacks a tensor of the head."""
 
     tensor: str = ""
 
@@ -106,7 +106,7 @@ def test_a_file_without_the_joint_projection_has_no_prediction_heads(tmp_path: P
     assert loaded.model.options.block_count == len(loaded.model.layers) == 2
 
 
-def test_heads_are_counted_where_they_are_loaded(tmp_path: Path) -> None:
+def test_heads_count_towards_memory_only_where_loaded(tmp_path: Path) -> None:
     path = lacking(tmp_path, "nothing")
     with open_gguf(path) as file:
         every, few = Forecast(file, FLOATS), Forecast(file, FLOATS, prediction_heads=False)

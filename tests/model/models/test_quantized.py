@@ -1,4 +1,4 @@
-"""A hybrid in every type of files, against transformers with the same weights in float32.
+"""A hybrid in every file type, against transformers with the same weights in float32.
 
 Its layers are a gated delta network and attention, so that weights of that type are used in both.
 """
@@ -56,12 +56,12 @@ def rounded(model: Any, kind: GGMLType) -> Any:
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.name)
-def test_log_probabilities_are_those_of_the_weights_in_the_file(tmp_path: Path, kind: GGMLType) -> None:
+def test_log_probabilities_match_the_weights_in_the_file(tmp_path: Path, kind: GGMLType) -> None:
     theirs = original(HYBRID)
     ours = load_model(tiny_decoder_gguf(tmp_path / "model.gguf", HYBRID, model=theirs, matrices=kind))
     tokens = random_tokens(ours, 40, 81)
     found = our_log_probabilities(ours, tokens, [24, 1, 15])
     difference = (found - reference_log_probabilities(rounded(theirs, kind), tokens)).abs()
-    # With activations of 8 bits this is 0.02 to 0.04, with integers of 16 bits 3e-4, with floats 1e-6.
+    # Activations of 8 bits give 0.02 to 0.04, integers of 16 bits 3e-4, floats 1e-6.
     bound = 1e-3 if multiplied_as_integers(kind) else 1e-4
     assert difference.mean() < (0.06 if kind.is_quantized else bound)

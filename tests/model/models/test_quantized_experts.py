@@ -55,9 +55,9 @@ def with_experts_of(path: Path) -> torch.nn.Module:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_experts_of_every_written_type_agree(tmp_path: Path, kind: GGMLType) -> None:
-    """NumPy is as exact as floats; kernels round activations for quantised weights to 8 bits.
+    """NumPy computes in floats; kernels round activations for quantised weights to 8 bits.
 
-    Some turn 16-bit floats into integers.
+    Some kernels turn 16-bit floats into integers.
     """
     path = converted(original(TINY)).write(tmp_path / "tiny.gguf", kind, among="_exps")
     with open_gguf(path) as file:

@@ -97,7 +97,7 @@ SAVED = {"jina": save_jina_reranker, "jina 2": save_jina_reranker2}
 
 @pytest.fixture(scope="module", params=[*MODELS, *QWEN3S, "jina without pooler"])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ops: Backend):
-    """Our model and transformers' score of a document."""
+    """Return our model and transformers' score of a document."""
     path = tmp_path_factory.mktemp("reranker") / "model.gguf"
     if request.param in QWEN3S:
         model = original(QWEN3S[request.param])
@@ -111,7 +111,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return load_model(path, ops=ops), of_a_classifier(model)
 
 
-def test_scores_are_those_of_the_reference(pair: tuple[LoadedModel, Expected]) -> None:
+def test_scores_match_the_reference(pair: tuple[LoadedModel, Expected]) -> None:
     ours, expected = pair
     found = score(ours, *DOCUMENTS)
     assert found == pytest.approx([expected(ours, document) for document in DOCUMENTS], abs=1e-3)
@@ -119,7 +119,7 @@ def test_scores_are_those_of_the_reference(pair: tuple[LoadedModel, Expected]) -
     assert score(ours, DOCUMENTS[2])[0] == pytest.approx(found[2], abs=1e-6)
 
 
-def test_a_document_too_long_is_cut_at_its_end(pair: tuple[LoadedModel, Expected]) -> None:
+def test_a_document_that_is_too_long_is_cut_at_its_end(pair: tuple[LoadedModel, Expected]) -> None:
     ours, _ = pair
     run = Run(ours, context=48)
     run.embed(0, "cat " * 100, query="a")
@@ -148,7 +148,7 @@ def test_another_model_does_not_rank(tmp_path: Path) -> None:
         run.embed(0, "once", query="once")
 
 
-def test_two_separators_stand_between_the_texts_with_robertas_tokenizer(
+def test_robertas_tokenizer_puts_two_separators_between_the_texts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from puna.engine.requests import _pair

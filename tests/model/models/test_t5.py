@@ -33,7 +33,7 @@ LONG = 200
 
 @pytest.fixture(scope="module", params=MODELS)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ops: Backend):
-    """Our model and transformers', of one configuration."""
+    """Return our model and transformers', of one configuration."""
     config = MODELS[request.param]
     path = tiny_t5_gguf(tmp_path_factory.mktemp("t5") / "model.gguf", config, model=original(config))
     return load_model(path, ops=ops), original(config)
@@ -74,7 +74,7 @@ def read(ours: LoadedModel, cache: Cache, parts: list[tuple[int, list[int] | Non
 @pytest.mark.parametrize(
     "steps", [[LONG], [7, LONG - 7], [1] * 12 + [LONG - 12]], ids=["whole", "two", "steps"]
 )
-def test_log_probabilities_agree_whole_and_in_parts_beside_others(
+def test_log_probabilities_agree_for_answers_whole_and_in_parts(
     pair: tuple[LoadedModel, Any], steps: list[int]
 ) -> None:
     ours, theirs = pair
@@ -97,7 +97,7 @@ def test_log_probabilities_agree_whole_and_in_parts_beside_others(
     check_close(ours, torch.cat(found), expected(theirs, source, answer))
 
 
-def test_the_prompt_matters(pair: tuple[LoadedModel, Any]) -> None:
+def test_the_prompt_changes_the_results(pair: tuple[LoadedModel, Any]) -> None:
     """The test above would prove nothing without this."""
     ours, _ = pair
     cache = ours.make_cache(sequences=2, context=256, types=FLOATS)
@@ -167,7 +167,7 @@ def test_a_context_without_room_for_an_answer_is_refused(flan: LoadedModel) -> N
         engine.submit(Generate(prompt="a"), lambda event: None)
 
 
-def test_what_makes_no_sense_for_it_is_refused(flan: LoadedModel) -> None:
+def test_requests_that_make_no_sense_for_t5_are_refused(flan: LoadedModel) -> None:
     engine = Engine(flan, EngineSizes(context=32, parallel=1, cache_types=FLOATS))
     with pytest.raises(UnavailableError, match="does not support embeddings"):
         engine.submit(Embed(inputs=["a"]), lambda event: None)

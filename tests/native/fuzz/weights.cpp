@@ -1,4 +1,4 @@
-// For libFuzzer: the bytes of a matrix in a file, decoded, packed and unpacked again.
+// libFuzzer target: decode, pack and unpack the bytes of a matrix from a file.
 //
 // Input: type, rows, blocks in a row, rows of a group; then the blocks. Both ways from blocks to values must agree.
 #include <cmath>
@@ -15,7 +15,7 @@
 
 namespace puna {
 
-// What packing needs of the rest: groups of this many rows, on one thread.
+// Stand-ins for what packing needs: the group size in rows, and one thread.
 static MatrixKernels kernels{};
 
 CpuLevel cpu_level() { return CpuLevel{}; }
@@ -41,7 +41,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const size_t row_bytes = static_cast<size_t>(columns / of->elements) * of->bytes;
     data += 4, size -= 4;
 
-    // Of exactly this size, so that a byte read beyond it is found.
+    // Allocated to the exact size, so that the sanitizer finds a read beyond it.
     std::vector<uint8_t> file(row_bytes * rows);
     for (size_t i = 0; i < file.size(); ++i) file[i] = size ? data[i % size] : 0;
 

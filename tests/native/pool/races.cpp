@@ -16,7 +16,7 @@ void check(bool good, const char* what) {
     if (!good && failures.fetch_add(1) < 20) std::fprintf(stderr, "wrong: %s\n", what);
 }
 
-// Every index once, by a thread whose number is in range, and all of it visible to the caller.
+// Each index runs once, on a thread whose number is in range, and the caller sees every write.
 void loop_once(int count) {
     std::vector<int> visits(static_cast<size_t>(count), 0);
     std::vector<int> by(static_cast<size_t>(count), -1);
@@ -30,7 +30,7 @@ void loop_once(int count) {
     }
 }
 
-// What one loop wrote, the next one reads: kernels of one forward pass.
+// Each loop reads what the previous one wrote, like the kernels of a forward pass.
 void chain(int steps) {
     std::vector<int> values(64, 0);
     for (int step = 0; step < steps; step++) {
@@ -41,7 +41,7 @@ void chain(int steps) {
     for (const int value : values) check(value == steps, "a loop did not see what the one before wrote");
 }
 
-// Scratch memory chosen by thread number, without locks.
+// Scratch memory is chosen by thread number, without locks.
 void scratch() {
     std::vector<long> sums(16, 0);
     puna::parallel_for(1000, [&](int64_t i, int thread) { sums[static_cast<size_t>(thread)] += static_cast<long>(i); });
@@ -61,7 +61,7 @@ void nested() {
     for (const int cell : cells) check(cell == 1, "a loop in a loop lost an index");
 }
 
-// A thread that loses its core costs what it had in hand: the others do all the rest meanwhile.
+// A thread that loses its core delays only its current piece; the others do all the rest meanwhile.
 void stalled() {
     constexpr int count = 200;
     std::atomic<int> done{0};
@@ -88,11 +88,11 @@ int main() {
     scratch();
     nested();
     stalled();
-    for (int i = 0; i < 30; i++) {   // workers have gone to sleep each time
+    for (int i = 0; i < 30; i++) {   // the workers have gone to sleep each time
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
         chain(2);
     }
-    // Several callers, while another thread changes the number of threads.
+    // Several callers run while another thread changes the number of threads.
     std::atomic<bool> stop{false};
     std::vector<std::thread> callers;
     for (int i = 0; i < 3; i++) {
@@ -111,7 +111,7 @@ int main() {
     }
     stop.store(true);
     for (std::thread& caller : callers) caller.join();
-    puna::set_thread_count(1);   // ends the workers, or they would be reported as leaked
+    puna::set_thread_count(1);   // end the workers, or they would be reported as leaked
     if (failures.load() == 0) std::puts("pool: all right");
     return failures.load() ? 1 : 0;
 }

@@ -20,13 +20,13 @@ from tests.convert.checkpoints import save_tokenizer, saved
 from tests.tiny.converted import contents_of, converted, holds
 from tests.tiny.llama import CHATML, TinyLlama, add_tokenizer, vocabulary
 
-#: What stands for a part of an image where transformers is asked: no token of any tiny vocabulary.
+#: Stand-in for a part of an image in transformers' input: no token of any tiny vocabulary.
 PART = 5000
 
-#: Width and height of pictures that were read, by the digests of their images.
+#: Width and height of the pictures read so far, by the digests of their images.
 SHOWN: dict[int, tuple[int, int]] = {}
 
-#: How preprocessor_config.json says that pictures are normalised.
+#: Normalisation of pictures, as in preprocessor_config.json.
 AS_IS = {"image_mean": [0.0] * 3, "image_std": [1.0] * 3}
 HALVES = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 CLIPS = {"image_mean": list(CLIP_MEAN), "image_std": list(CLIP_STD)}
@@ -123,7 +123,7 @@ def converted_apart(
     assert layout.projector is not None
     assert convert_tower(checkpoint, folder / "tower.gguf", FileType.F32)
     tower = contents_of(folder / "tower.gguf")
-    tower.say(sized)
+    tower.set(sized)
     tower.write(layout.projector, matrices)
     return layout
 
@@ -142,7 +142,7 @@ class WithLlama:
     seed: int = 0
     matrices: GGMLType = GGMLType.F32
 
-    architecture: ClassVar[str] = ""  # of a file that is all in one, if not what our converter says
+    architecture: ClassVar[str] = ""  # in a single file, if not our converter's
     markers: ClassVar[tuple[str, ...]] = ()
 
     @property
@@ -157,7 +157,7 @@ class WithLlama:
 
     @property
     def sized(self) -> dict[str, Any]:
-        """Keys of a tower that tiny models need and usual sizes do not."""
+        """Keys of a tower that tiny models need and models of usual size do not."""
         return {}
 
     @property
@@ -206,7 +206,7 @@ class WithLlama:
             return converted_apart(folder, self.save(folder / "checkpoint", model), self.sized, self.matrices)
         found = converted(model, self.save)
         found.architecture = self.architecture or found.architecture
-        found.say(self.metadata() | self.vision_metadata())
+        found.set(self.metadata() | self.vision_metadata())
         found.tensors = self.text_tensors(found.tensors) | self.tower(state_of(model))
         return Layout(found.write(folder / "one.gguf", self.matrices))
 

@@ -60,7 +60,7 @@ class DeepSeekOcr(torch.nn.Module):
         return self.lm_head(self.text(inputs_embeds=embedded[None]).last_hidden_state)[0]
 
 
-#: What parts are called in the authors' code, unlike in transformers.
+#: Names of parts in the authors' code, which differ from transformers'.
 _PUBLISHED = {
     r"^text\.": "model.", r"^projector\.": "model.projector.layers.", r"^(image_new|view_sep)": r"model.\1",
     r"^clip\.encoder": "model.vision_model.transformer", r"^clip\.": "model.vision_model.",
@@ -109,7 +109,7 @@ def _joined(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 @dataclass
 class TinyDeepSeekOcr(WithLlama):
-    """Nine rows per tile of 40 pixels, two to nine tiles, and sixteen rows for the whole."""
+    """Nine rows per tile of 40 pixels, two to nine tiles, and sixteen rows for the whole picture."""
 
     sam_hidden: int = 32
 

@@ -75,7 +75,7 @@ class TinyGemma3Vision:
         if apart:
             return converted_apart(folder, self.save(folder / "checkpoint", model), {})
         found = stated(converted(model, self.save), self.text)
-        found.say({
+        found.set({
             "vision.block_count": self.layers, "vision.embedding_length": self.hidden,
             "vision.attention.head_count": self.heads, "vision.feed_forward_length": self.feed_forward,
             "vision.attention.layer_norm_epsilon": 1e-6, "vision.image_size": self.image_size,

@@ -16,7 +16,7 @@ from tests.tiny.llama import TinyLlama
 from tests.tiny.vision.common import HALVES, PART, WithLlama, channels_first, randomise
 from tests.tiny.vision.mobilenet import OUT, Wrapped
 
-#: Tokens that are not the text's own: the end of an image, its rows, one that is not used.
+#: Tokens besides the text's: the end of an image, its rows, one unused.
 _WORDS = 3
 
 
@@ -49,7 +49,7 @@ class TinyGemma3nVision(WithLlama):
         from transformers.models.gemma3n import modeling_gemma3n
 
         def from_config(config: Any) -> nn.Module:
-            """Stand in for timm's model, and for the audio tower."""
+            """Build stand-ins for timm's model and for the audio tower."""
             if config.model_type == "gemma3n_text":
                 return modeling_gemma3n.Gemma3nTextModel(config)
             return Wrapped(self.side) if config.model_type == "gemma3n_vision" else nn.Identity()

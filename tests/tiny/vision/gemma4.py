@@ -64,7 +64,7 @@ class TinyGemma4Vision(WithLlama):
             for name, values in model.named_buffers():
                 bound = name.rpartition(".")[2]
                 if bound in _BOUNDS:
-                    away = 1 + torch.rand_like(values)  # near enough that some values are beyond
+                    away = 1 + torch.rand_like(values)  # close enough that some values exceed it
                     values.copy_(-away if bound.endswith("min") else away)
                 elif bound in ("layer_scalar", "std_scale"):
                     values.copy_(0.7 + 0.6 * torch.rand_like(values))

@@ -9,7 +9,7 @@ from tests.tiny.decoders import GLM4_MOE, SIZES
 from tests.tiny.vision.common import randomise
 from tests.tiny.vision.glm_ocr import HEAD, TinyGlmOcr
 
-#: Of a head, how many numbers are rotated.
+#: The rotated numbers of a head.
 _ROTATED = HEAD // 2
 
 

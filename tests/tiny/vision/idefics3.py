@@ -16,7 +16,7 @@ from tests.tiny.vision.common import Layout, WithLlama, channels_first, randomis
 
 @dataclass
 class TinyIdefics3(WithLlama):
-    """Four rows per tile, at most two by two tiles per image, and the whole."""
+    """Four rows per tile, at most two by two tiles per image, and the whole picture."""
 
     longest_edge: int = 112
     seed: int = 1

@@ -16,9 +16,9 @@ from tests.tiny.vision.common import Layout, WithLlama, channels_first, randomis
 
 @dataclass
 class TinyInternVL(WithLlama):
-    """Four rows per tile, at most four tiles per image, and the whole."""
+    """Four rows per tile, at most four tiles per image, and the whole picture."""
 
-    large: bool = False  # as the encoder of 6 billion parameters is: other norms, and more of them
+    large: bool = False  # like the encoder of 6 billion parameters: other norms, and more of them
 
     markers: ClassVar[tuple[str, ...]] = ("<img>", "</img>")
 

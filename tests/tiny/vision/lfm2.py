@@ -19,11 +19,11 @@ from tests.tiny.vision.siglip import siglip_tensors
 
 @dataclass
 class TinyLfm2Vision(WithLlama):
-    """Four rows per tile, two to four tiles per image, and the whole; or two to four rows without tiles."""
+    """Four rows per tile, two to four tiles and the whole picture; or two to four rows without tiles."""
 
     text: TinyLfm2
     patch_size: int = 8
-    positions: int = 3  # of a side
+    positions: int = 3  # along a side
     seed: int = 1
 
     markers: ClassVar[tuple[str, ...]] = (

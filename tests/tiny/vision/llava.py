@@ -19,7 +19,7 @@ class TinyLlava(WithLlama):
 
     layers: int = 4
     feature_layer: int = -2
-    swapped: bool = False  # as the first converters named the feed-forward network
+    swapped: bool = False  # feed-forward tensors named as by the first converters
 
     def build(self) -> Any:
         from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration

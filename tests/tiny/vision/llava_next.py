@@ -18,7 +18,7 @@ GRIDS = ([56, 112], [112, 56], [112, 112])
 
 @dataclass
 class TinyLlavaNext(TinyLlava):
-    """Sixteen rows per tile; two or four tiles per image, and the whole."""
+    """Sixteen rows per tile; two or four tiles per image, and the whole picture."""
 
     def build(self) -> Any:
         from transformers import (

@@ -70,18 +70,18 @@ class MiniCPMO(MiniCPMV):
         self.apm, self.audio_projection_layer, self.tts = (torch.nn.Linear(8, 8) for _ in range(3))
 
 
-#: What reads the rows, as transformers names it.
+#: The text model, by transformers' name.
 _TEXTS = {"2.5": "llama", "2.6": "qwen2", "4.0": "llama", "4.5": "qwen3"}
 
 
 @dataclass
 class TinyMiniCPMV(WithLlama):
-    """Six rows per slice, up to nine slices per image, and the whole."""
+    """Six rows per slice, up to nine slices per image, and the whole picture."""
 
     queries: int = 6
-    positions: int = 5  # of a side
+    positions: int = 5  # along a side
     version: str = "4.0"
-    hears: bool = False
+    audio: bool = False
 
     markers: ClassVar[tuple[str, ...]] = ("<image>", "</image>", "<slice>", "</slice>")
 
@@ -109,7 +109,7 @@ class TinyMiniCPMV(WithLlama):
         }  # fmt: skip
         if self.version == "2.5":
             del said["version"]
-        model = (MiniCPMO if self.hears else MiniCPMV)(
+        model = (MiniCPMO if self.audio else MiniCPMV)(
             Idefics3VisionTransformer(vision),
             Resampler(self.hidden, self.text.hidden, self.queries),
             AutoModelForCausalLM.from_config(text),
@@ -141,7 +141,8 @@ class TinyMiniCPMV(WithLlama):
 def written(grid: tuple[int, int], sides: list[list[int]], *, divisor: int) -> str:
     """Return the text of MiniCPM-V 4.6's processor, which is 2.6's without the image's number.
 
-    `sides` are rows and columns of patches of the whole and of each slice; `divisor` of them become one row.
+    `sides` are rows and columns of patches of the whole picture and of each slice; `divisor` patches become
+    one row.
     """
     from transformers.models.minicpmv4_6.processing_minicpmv4_6 import MiniCPMV4_6Processor
 

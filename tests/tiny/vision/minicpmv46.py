@@ -21,7 +21,7 @@ class TinyMiniCPMV46(TinyQwen35Vision):
     """Slices of 8 x 8 patches, which become 2 x 2 rows, merged after the second of four layers."""
 
     patch_size: int = 7
-    positions: int = 10  # of a side
+    positions: int = 10  # along a side
     inserted: int = 1
 
     markers: ClassVar[tuple[str, ...]] = ("<image>", "</image>", "<slice>", "</slice>")
@@ -55,7 +55,7 @@ class TinyMiniCPMV46(TinyQwen35Vision):
     def logits(
         self, theirs: Any, options: VisionOptions, tokens: list[int], images: list[Image]
     ) -> torch.Tensor:
-        """Pass patches side by side, [3, size, size * patches], those of all slices."""
+        """Pass the patches of all slices side by side, [3, size, size * patches]."""
         size, shown, sizes = self.patch_size, [], []
         for image in images:
             whole = [] if image.pixels.overview is None else [image.pixels.overview]

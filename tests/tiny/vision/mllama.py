@@ -55,8 +55,8 @@ class TinyMllamaVision(WithLlama):
                 "num_global_layers": self.global_layers, "intermediate_size": self.feed_forward,
                 "image_size": self.image_size, "patch_size": self.patch_size, "max_num_tiles": self.tiles,
                 "supported_aspect_ratios": ratios, "vision_output_dim": self.hidden * (1 + len(self.kept)),
-                # What transformers counts from is the output of the first layer; the authors' code, what they
-                # publish, and files mean the input of a layer.
+                # transformers counts outputs of layers; the authors' code, their checkpoints and files count
+                # inputs.
                 "intermediate_layers_indices": [layer - 1 for layer in self.kept],
             },
             image_token_index=len(vocabulary()),
@@ -91,7 +91,7 @@ class TinyMllamaVision(WithLlama):
         states = [self.states(theirs, options, image) for image in images]
         ids = [token if item == PART else item for item in tokens]
         found = reference_log_probabilities(text, Text(ids, dict(zip(places, states, strict=True))))
-        # There is no logit of the token that images stand at, nor of what else is no text.
+        # The token of images has no logit, nor have other tokens that are not text.
         rest = torch.full((len(ids), self.vocab - found.shape[1]), -torch.inf)
         return torch.cat([found, rest], dim=1)
 

@@ -29,7 +29,7 @@ STEM, OUT = 16, 48
 
 
 class Convolution(nn.Conv2d):
-    """Convolution with SAME padding, the odd place after the grid (`Conv2dSame`)."""
+    """Convolution with SAME padding, the odd pixel at the end (`Conv2dSame`)."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         sides = []

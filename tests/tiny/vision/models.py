@@ -30,8 +30,8 @@ from tests.tiny.vision.qwen2vl import TinyQwen2VL
 from tests.tiny.vision.qwen3vl import QWEN3_VL_MOE, TinyQwen3VL, TinyQwen35Vision
 from tests.tiny.vision.qwen25vl import TinyQwen25VL
 
-#: By name: the config of a tiny model that sees.
-SEEING: dict[str, Callable[[], Any]] = {
+#: Configs of tiny vision models, by name.
+VISION_MODELS: dict[str, Callable[[], Any]] = {
     "deepseek-ocr": lambda: TinyDeepSeekOcr(TinyLlama()),
     "gemma3": lambda: TinyGemma3Vision(TinyGemma3(pattern=2, window=32, tied=False)),
     "gemma3n": lambda: TinyGemma3nVision(TinyLlama()),

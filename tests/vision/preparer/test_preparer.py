@@ -1,4 +1,4 @@
-"""Process that decodes images: its results, its limits, and its end."""
+"""The process that decodes images: its results, its limits, and its end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from puna.vision.preparer.client import Preparer
 from puna.vision.tower import VisionTower
 from tests.model.models.parity import original
 from tests.processes import children
-from tests.tiny.vision.models import SEEING
+from tests.tiny.vision.models import VISION_MODELS
 from tests.vision.seeing import file_of, picture
 from tests.waiting import wait_until
 
@@ -29,7 +29,7 @@ LIMITS = ImageLimits()
 
 
 def tower_of(name: str, folder: Path) -> VisionTower:
-    config = SEEING[name]()
+    config = VISION_MODELS[name]()
     layout = config.write(folder, original(config))
     vision = load_model(layout.model, projector=layout.projector).vision
     assert vision is not None
@@ -60,8 +60,8 @@ def plain(side: int, kind: str = "PNG", mode: str = "RGB") -> bytes:
     return written.getvalue()
 
 
-@pytest.mark.slow  # one of them
-@pytest.mark.parametrize("name", sorted(SEEING))
+@pytest.mark.slow  # except for one
+@pytest.mark.parametrize("name", sorted(VISION_MODELS))
 def test_an_image_is_prepared_as_in_this_process(name: str, tmp_path: Path) -> None:
     tower = tower_of(name, tmp_path)
     preparer = Preparer(tower)
@@ -105,7 +105,7 @@ def test_errors_name_the_image(preparer: Preparer) -> None:
     assert len(children("vision/preparer")) == 1
 
 
-def test_an_image_that_takes_too_long_ends_its_process_and_not_the_next_image(preparer: Preparer) -> None:
+def test_an_image_that_takes_too_long_ends_only_its_own_process(preparer: Preparer) -> None:
     large = plain(2400)
     with pytest.raises(ImageError, match=r"it takes more than 0.01 s of processor time .*, the limit"):
         preparer.prepare(large, "it", replace(LIMITS, seconds=0.01))
@@ -123,7 +123,7 @@ def test_an_image_that_takes_too_much_memory_ends_its_process(preparer: Preparer
 
 
 @pytest.mark.slow
-def test_every_format_fits_the_memory_it_may_have(preparer: Preparer) -> None:
+def test_every_format_decodes_within_its_memory_limit(preparer: Preparer) -> None:
     side = 2500
     limits = replace(LIMITS, memory_bytes=ImageLimits.memory_bytes * side**2 // LIMITS.pixels)
     for kind, mode in [
@@ -153,7 +153,7 @@ def test_decoding_can_be_stopped_and_the_next_image_gets_a_fresh_process(
     asking.join()
     assert not process.is_running()
     assert preparer.prepare(file_of(picture(2)), "it", LIMITS).rows == 4
-    assert len(failures) <= 1  # none if it was ended before the image came
+    assert len(failures) <= 1  # none if the process ended before the image came
 
 
 def test_a_killed_process_is_reported(preparer: Preparer) -> None:

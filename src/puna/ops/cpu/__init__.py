@@ -1,6 +1,6 @@
 """The operations by C++ kernels, on this machine's processor.
 
-The kernels check what they are given and allocate what they return (`csrc/bind_*.cpp`).
+The kernels check what they are given and allocate what they return (`csrc/python/bind_*.cpp`).
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ CHAT = Chat(messages=[Message(role="user", content="hello")])
 
 @pytest.fixture
 def renderer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Renderer]:
-    monkeypatch.setattr(jinja, "PATIENCE_S", PATIENCE_S)  # two seconds of a processor may take minutes
-    # A process inherits what is ignored, and `nohup pytest` ignores SIGHUP.
+    monkeypatch.setattr(jinja, "PATIENCE_S", PATIENCE_S)  # two seconds of processor time may take minutes
+    # A process inherits ignored signals, and `nohup pytest` ignores SIGHUP.
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     renderer = Renderer()
     yield renderer
@@ -59,7 +59,7 @@ def process(renderer: Renderer) -> psutil.Process:
     return child
 
 
-#: They take two seconds each, as all do that are stopped by the clock, and others end the same way.
+#: Like all that are stopped by the clock they take two seconds each, and others end the same way.
 _MORE_LOOPS = ("jinja: a recursive macro", "go: loops")
 
 
@@ -194,7 +194,7 @@ def test_a_request_is_retried_after_the_renderer_was_killed(renderer: Renderer, 
 
 
 def test_a_renderer_that_is_stopped_is_replaced(renderer: Renderer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the first process has a short timeout; its replacement has the usual one."""
+    """Only the first process has a short timeout; its replacement has the default."""
     stopped, start = process(renderer), confined.start
 
     def start_patiently(*arguments: Any) -> Any:
@@ -252,7 +252,7 @@ def test_a_renderer_that_cannot_be_started_says_why(
 
 
 @pytest.mark.process_memory
-def test_it_imports_little(renderer: Renderer) -> None:
+def test_the_process_imports_little(renderer: Renderer) -> None:
     child = process(renderer)
     text(renderer, HELLO)
     loaded = {Path(region.path).name for region in child.memory_maps() if ".so" in region.path}
@@ -272,5 +272,5 @@ def test_no_text_shows_an_address(renderer: Renderer) -> None:
     assert "0x" not in found, found
 
 
-def test_it_leaves_the_kernels_the_better_share(renderer: Renderer) -> None:
+def test_the_process_yields_to_the_kernels(renderer: Renderer) -> None:
     wait_until(lambda: process(renderer).nice() == min(os.nice(0) + 5, 19), "its niceness")

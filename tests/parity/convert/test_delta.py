@@ -1,0 +1,51 @@
+"""Qwen3-Next, Qwen 3.5 and Kimi Linear, converted by us and by llama.cpp's converter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.parity.convert.conversion import PEERS, Lineage, Published
+
+pytestmark = PEERS
+
+
+def _kimi(config: dict[str, Any]) -> dict[str, Any]:
+    attends = [i for i, kind in enumerate(config["layer_types"], 1) if kind == "full_attention"]
+    linear = {
+        "full_attn_layers": attends, "head_dim": config["linear_head_dim"],
+        "short_conv_kernel_size": config["linear_conv_kernel_dim"],
+    }  # fmt: skip
+    return {"linear_attn_config": linear}
+
+
+DELTA = Lineage(
+    ("delta",),
+    published={
+        "KimiLinearForCausalLM": Published(
+            _kimi, renamed={r"block_sparse_moe\.(gate|up|down)_proj": r"mlp.\1_proj"}
+        ),
+    },
+    differing={
+        "kimi-linear": {"expert_gating_func", "expert_weights_norm"},
+        "qwen35": {"rope.dimension_sections"},
+        "qwen35moe": {"rope.dimension_sections"},
+    },
+)
+
+
+@pytest.mark.parametrize("name", DELTA.decoders)
+def test_keys_and_tensors_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
+    DELTA.check_decoder(name, tmp_path, *(["--no-mtp"] if name.startswith("qwen") else []))
+
+
+@pytest.mark.parametrize("name", DELTA.heads)
+def test_prediction_heads_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
+    DELTA.check_heads(name, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["qwen35"])
+def test_vision_towers_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
+    DELTA.check_vision(name, tmp_path, text=False)

@@ -1,0 +1,79 @@
+"""Models with state spaces or short convolutions, converted by us and by llama.cpp's converter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from puna.convert import convert
+from puna.gguf import FileType
+from tests.convert.checkpoints import save_nemotron_head
+from tests.model.models.parity import original
+from tests.parity.convert.conversion import (
+    PEERS,
+    UNKNOWN,
+    WITHIN,
+    Lineage,
+    Published,
+    theirs,
+    with_parts,
+)
+from tests.tiny.mamba import NEMOTRON_H_LATENT
+
+pytestmark = PEERS
+
+
+def _nemotron(config: dict[str, Any]) -> dict[str, Any]:
+    kinds = config["layers_block_type"]
+    if "moe" in kinds:
+        return {}
+    letters = {"linear_attention": "M", "mlp": "-", "full_attention": "*"}
+    lacking = "layers_block_type", "num_experts_per_tok", "n_routed_experts", "n_group", "topk_group"
+    return {
+        **UNKNOWN, **dict.fromkeys(lacking), "num_hidden_layers": len(kinds),
+        "hybrid_override_pattern": "".join(letters[kind] for kind in kinds),
+    }  # fmt: skip
+
+
+def _granite(config: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "layer_types": [{"full_attention": "attention"}.get(kind, "mamba") for kind in config["layer_types"]]
+    }
+
+
+HYBRIDS = Lineage(
+    ("convolutional", "hybrids", "mamba"),
+    published={
+        "GraniteMoeHybridForCausalLM": Published(_granite),
+        "Lfm2VlForConditionalGeneration": Published(
+            lambda config: with_parts(config, text="Lfm2ForCausalLM"), renamed=WITHIN
+        ),
+        "NemotronHForCausalLM": Published(_nemotron),
+    },
+    differing={
+        "falcon-h1": {"rope.dimension_count"},
+        "granitehybrid": {"rope.scaling.finetuned", "context_length"},
+        "granitemoe": {"expert_feed_forward_length"},
+        "nemotron_h": {"attention.layer_norm_rms_epsilon"},
+        "nemotron_h_moe": {"attention.layer_norm_rms_epsilon"},
+    },
+    failing={"mamba2": "assumes that the inner size is twice the hidden size"},
+)
+
+
+@pytest.mark.parametrize("name", HYBRIDS.decoders)
+def test_keys_and_tensors_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
+    HYBRIDS.check_decoder(name, tmp_path)
+
+
+def test_prediction_head_of_nemotron_is_that_of_llama_cpp(tmp_path: Path) -> None:
+    folder = save_nemotron_head(tmp_path / "checkpoint", original(NEMOTRON_H_LATENT))
+    convert(HYBRIDS.as_published(folder), tmp_path / "ours.gguf", FileType.F32)
+    HYBRIDS.check_same(tmp_path / "ours.gguf", theirs(folder, tmp_path / "theirs.gguf"))
+
+
+@pytest.mark.parametrize("name", ["lfm2"])
+def test_vision_models_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
+    HYBRIDS.check_vision(name, tmp_path, patch_size=16)  # the only size theirs knows

@@ -1,0 +1,69 @@
+"""Decoders of lineages with one or two architectures, converted by us and by llama.cpp's converter."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from puna.convert import convert
+from puna.gguf import FileType
+from tests.model.models.parity import original
+from tests.model.models.test_decoders import MODELS
+from tests.parity.convert.conversion import PEERS, SMALL, UNKNOWN, Lineage, Published, theirs
+from tests.tiny.heads import TinyHeads, save_heads
+
+pytestmark = PEERS
+
+
+def _glm_ocr(config: dict[str, Any]) -> dict[str, Any]:
+    text = config["text_config"]
+    return {
+        "text_config": {**text, "rope_parameters": {**text["rope_parameters"], "partial_rotary_factor": 1.0}}
+    }
+
+
+SMALL_LINEAGES = Lineage(
+    (SMALL,),
+    published={
+        "Cohere2ForCausalLM": Published(lambda config: {"rotary_pct": 1.0}),
+        "Glm4MoeForCausalLM": Published(lambda config: {"num_nextn_predict_layers": 0}),
+        "GlmOcrForConditionalGeneration": Published(_glm_ocr),
+    },
+    differing={
+        "ernie4_5-moe": {"expert_shared_feed_forward_length"},
+        "hunyuan-dense": {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"},
+        "minimax-m2": {"expert_gating_func"},
+        # Our readers and theirs assume different values where it is missing, so ours always writes it.
+        "mistral3": {"attention.temperature_scale"},
+        "starcoder2": {"attention.sliding_window"},
+    },
+)
+
+
+@pytest.mark.parametrize("name", SMALL_LINEAGES.decoders)
+def test_keys_and_tensors_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
+    SMALL_LINEAGES.check_decoder(name, tmp_path)
+
+
+@pytest.mark.parametrize("name", SMALL_LINEAGES.heads)
+def test_prediction_heads_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
+    SMALL_LINEAGES.check_heads(name, tmp_path)
+
+
+def test_prediction_head_of_glm_ocr_is_that_of_llama_cpp(tmp_path: Path) -> None:
+    """Only the text model is converted."""
+    tiny = TinyHeads(MODELS["glm4"])
+    folder = save_heads(tmp_path / "checkpoint", tiny, original(tiny))
+    path = folder / "config.json"
+    config = json.loads(path.read_text()) | UNKNOWN | {"architectures": ["GlmOcrForConditionalGeneration"]}
+    path.write_text(json.dumps(config))
+    convert(folder, tmp_path / "ours.gguf", FileType.F32)
+    SMALL_LINEAGES.check_same(tmp_path / "ours.gguf", theirs(folder, tmp_path / "theirs.gguf"))
+
+
+@pytest.mark.parametrize("name", ["glm4v", "glm4v, experts", "glmocr", "mistral3"])
+def test_vision_models_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
+    SMALL_LINEAGES.check_vision(name, tmp_path)
