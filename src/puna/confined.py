@@ -19,6 +19,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 #: How long a process may take to start, on a machine that is busy with other things.
 START_PATIENCE_S: Final = 60.0
 #: Signals the system ends a process with for want of processor time.
@@ -32,6 +34,8 @@ _NICENESS: Final = 5
 _EXPENDABLE: Final = "800"
 
 LENGTH: Final = struct.Struct("<I")
+
+_encoder = msgspec.msgpack.Encoder()
 
 
 # --- the owner's side ------------------------------------------------------------------------------------
@@ -71,6 +75,11 @@ def _folders(modules: Iterable[str]) -> list[str]:
 def packed(body: bytes) -> bytes:
     """`body` as a frame."""
     return LENGTH.pack(len(body)) + body
+
+
+def encoded(message: msgspec.Struct) -> bytes:
+    """Return `message` as a frame of msgpack."""
+    return packed(_encoder.encode(message))
 
 
 def frame(read: Callable[[int], bytes], most: int | None = None) -> bytes | None:

@@ -21,7 +21,6 @@ from puna.chat.templates.model_facts import ModelFacts
 from puna.chat.templates.renderer.client import Renderer
 from puna.conversation.fit import fit_chat, newest, size
 from puna.conversation.pictures import Pictures
-from puna.conversation.turns import RenderQueue
 from puna.engine.engine import Engine
 from puna.engine.requests import FittedPrompt, check_size, checked, max_text, read_text, text_size, tokenised
 from puna.engine.sequence import Sink
@@ -29,6 +28,7 @@ from puna.errors import OutOfMemoryError, PunaError, RequestError, RunnerError, 
 from puna.grammar.compiler.protocol import FormatTask
 from puna.machine import is_out_of_memory
 from puna.protocol import Embed, Failed, Generate, Prompted
+from puna.turns import RenderQueue
 
 log = logging.getLogger("puna.conversation")
 

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from puna.errors import RequestError, shown
-from puna.json_gauge import JsonGauge
+from puna.gojson import JsonGauge
 
 #: Bytes of a format by kind, chosen to compile within about a second.
 LONGEST: Final = {

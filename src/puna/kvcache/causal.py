@@ -11,9 +11,8 @@ import numpy as np
 from puna.batch import Batch
 from puna.errors import CacheFileError, CacheFullError, NotSupportedError, shown
 from puna.kvcache.cache import KVView, Shift, check_removal
-from puna.kvcache.celled import CellCache
 from puna.kvcache.saved import Saved
-from puna.kvcache.storage import KVShape, LayerStorage
+from puna.kvcache.storage import CellCache, KVShape, LayerStorage
 from puna.kvcache.types import F16_TYPES, KVTypes
 from puna.ops import Array, Backend
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from puna.architectures import ARCHITECTURES, UNKNOWN
 from puna.errors import TokenizerError, UnsupportedModelError, shown
 from puna.gguf import GGUFFile, NumberArray, StringArray
-from puna.tokenizer.bpe import BytePairEncoder
+from puna.tokenizer.bpe import BytePairEncoder, byte_level_piece
 from puna.tokenizer.longest_match import WordPieceEncoder, WorldEncoder, escaped_piece
 from puna.tokenizer.patterns import BY_NAME, DEFAULT, LINES, PreTokenizer
 from puna.tokenizer.sentence_piece import SentencePieceEncoder, UnigramEncoder
@@ -19,7 +19,6 @@ from puna.tokenizer.vocabulary import (
     Piece,
     TokenType,
     Vocabulary,
-    byte_level_piece,
     flag,
     numbers,
     read_vocabulary,

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from puna import confined
-from puna.confined import OUT_OF_TIME, START_PATIENCE_S, frame
+from puna.confined import OUT_OF_TIME, START_PATIENCE_S, encoded, frame
 from puna.errors import FormatError, PunaError, RequestError, RunnerError
 from puna.grammar.compiler.protocol import (
     COMPILE_S,
@@ -44,7 +44,6 @@ from puna.grammar.compiler.protocol import (
     Masks,
     OpenVocabulary,
     ToProcess,
-    packed,
 )
 from puna.grammar.constraint import mask_of
 
@@ -181,13 +180,13 @@ class _Process:
         ours, theirs = socket.socketpair()
         number = next(_numbers)
         with theirs, self._sending, contextlib.suppress(OSError):  # then the new one has ended, too
-            socket.send_fds(self.connection, [packed(Fork(number))], [theirs.fileno()])
+            socket.send_fds(self.connection, [encoded(Fork(number))], [theirs.fileno()])
         return _Process(ours, self, number)
 
     def send(self, message: ToProcess) -> None:
         """Send `message`. An ended process shows when its reply is received."""
         with self._sending, contextlib.suppress(OSError):
-            self.connection.sendall(packed(message))
+            self.connection.sendall(encoded(message))
 
     def receive(self, patience_s: float) -> FromProcess:
         """Return the next reply. Raises `TimeoutError`, and `RunnerError` if there will be none."""
