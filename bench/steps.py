@@ -22,7 +22,7 @@ from typing import Any
 from puna.engine import executor as executor_module
 from puna.engine.answers import Answers
 from puna.engine.engine import Engine
-from puna.engine.replay import Replay
+from puna.engine.executor import Replay
 from puna.engine.room import EngineSizes
 from puna.engine.scheduler import Scheduler
 from puna.engine.text import TextStream

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.gguf import GGUFWriter
-from puna.tokenizer.vocabulary import byte_characters
+from puna.tokenizer.bpe import byte_characters
 
 MAX_SCRIPTS = 64
 CODE, HIDDEN, HEAD = 184, 256, 64

@@ -21,7 +21,7 @@ from puna.chat.templates.jinja_chat import _neighbours_merged, _short_ids, _text
 from puna.chat.templates.messages import Message
 from puna.engine.text import TextStream, TokenText
 from puna.errors import PunaError
-from puna.json_gauge import JsonGauge
+from puna.gojson import JsonGauge
 from puna.options import LONGEST_STOPS, MAX_STOPS, Options
 from puna.server.anthropic.wire import MessagesRequest
 from puna.server.http.bodies import parse
@@ -174,12 +174,12 @@ READERS: dict[str, Callable[[int], Callable[[], Any]]] = {
         lambda: parse(json.dumps({"options": {str(i): i for i in range(n)}}).encode(), ChatRequest)
     ),
     "a wrong context": lambda n: lambda: parse(b'{"context":[' + b"-1," * n + b"1]}", GenerateRequest),
-    "calls and results of tools": lambda n: lambda: parse(tool_turns(n // 16), ChatCompletionRequest).asked(),
+    "calls and results of tools": lambda n: lambda: parse(tool_turns(n // 16), ChatCompletionRequest).spec(),
     "blocks of thinking": lambda n: (
-        lambda: parse(blocks({"type": "thinking", "thinking": LINE}, n), MessagesRequest).asked()
+        lambda: parse(blocks({"type": "thinking", "thinking": LINE}, n), MessagesRequest).spec()
     ),
     "blocks of tools": lambda n: (
-        lambda: parse(blocks({"type": "tool_use", "id": "a", "name": "f"}, n), MessagesRequest).asked()
+        lambda: parse(blocks({"type": "tool_use", "id": "a", "name": "f"}, n), MessagesRequest).spec()
     ),
     "items of thinking": lambda n: (
         lambda: prompt_messages(input_items([{"type": "reasoning", "encrypted_content": LINE}] * n))

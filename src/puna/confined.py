@@ -19,6 +19,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 #: Maximum time for a process to start on a busy machine.
 START_PATIENCE_S: Final = 60.0
 #: Signals that end a process that has used up its processor time.
@@ -32,6 +34,8 @@ _NICENESS: Final = 5
 _EXPENDABLE: Final = "800"
 
 LENGTH: Final = struct.Struct("<I")
+
+_encoder = msgspec.msgpack.Encoder()
 
 
 def start(main: Path, modules: Iterable[str]) -> tuple[subprocess.Popen[bytes], socket.socket]:
@@ -65,6 +69,11 @@ def _folders(modules: Iterable[str]) -> list[str]:
 def packed(body: bytes) -> bytes:
     """Return `body` as a frame."""
     return LENGTH.pack(len(body)) + body
+
+
+def encoded(message: msgspec.Struct) -> bytes:
+    """Return `message` as a frame of msgpack."""
+    return packed(_encoder.encode(message))
 
 
 def frame(read: Callable[[int], bytes], most: int | None = None) -> bytes | None:

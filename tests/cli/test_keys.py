@@ -54,7 +54,7 @@ def test_revoking_removes_all_or_none(path: Path, capsys: pytest.CaptureFixture[
         (["--rate", "fast"], "--rate must be a number of requests a minute, such as 60/min, not 'fast'"),
         (["--rate", "9" * 40_000], "--rate must be"),
         (["--concurrency", "-1"], "Invalid value for '--concurrency'"),
-        (["--name", "a b"], "'a b' is no name"),
+        (["--name", "a b"], "'a b' is not a name"),
         (["--name", "taken"], "key 'taken' already exists"),
     ],
 )

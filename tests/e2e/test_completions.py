@@ -240,7 +240,7 @@ def test_every_route_accepts_priorities(logging_server: Server, client: openai.O
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"prompt": []}, "prompt must be a text, a list of token ids"),
+        ({"prompt": []}, "prompt must be a string, a list of token ids"),
         ({"prompt": [[]]}, "prompt must be"),
         ({"prompt": 5}, "prompt must be"),
         ({"prompt": ["x", 5]}, "prompt must be"),

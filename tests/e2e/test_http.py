@@ -36,7 +36,7 @@ def test_compressed_body_is_refused_with_that_reason(http: httpx.Client, path: s
     body = gzip.compress(b'{"model": "demo"}')
     refused = http.post(path, content=body, headers={"content-encoding": "gzip"})
     assert refused.status_code == 400
-    assert "the request body is compressed (gzip); send it as it is" in refused.text
+    assert "the request body is compressed (gzip); send it uncompressed" in refused.text
     named = http.post("/api/show", content=b'{"model": "demo"}', headers={"content-encoding": "utf-8"})
     assert named.status_code == 200
 
@@ -232,12 +232,12 @@ BAD = [
         "127.0.0.1 is not a public address",
     ),
     ("/v1/chat/completions", b"", 400, "missing request body"),
-    ("/v1/completions", b'{"model": "tiny", "prompt": ["a", 5]}', 400, "prompt must be a text"),
+    ("/v1/completions", b'{"model": "tiny", "prompt": ["a", 5]}', 400, "prompt must be a string"),
     ("/v1/messages", b"{}", 400, "model is required"),
     ("/v1/messages", b'{"model": "tiny"}', 400, "max_tokens is required and must be positive"),
     ("/v1/messages", b'{"model": "tiny", "max_tokens": 1}', 400, "messages is required"),
     ("/v1/responses", b"", 400, "missing request body"),
-    ("/v1/responses", b'{"model": "tiny"}', 400, "input must be a text or a list"),
+    ("/v1/responses", b'{"model": "tiny"}', 400, "input must be a string or a list"),
     ("/v1/audio/transcriptions", b"", 400, "not available yet"),
 ]
 

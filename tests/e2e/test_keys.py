@@ -245,7 +245,7 @@ def test_connections_can_be_encrypted(tmp_path: Path) -> None:
     [
         ({"PUNA_TLS_CERT": "cert.pem"}, "set both PUNA_TLS_CERT and PUNA_TLS_KEY"),
         ({"PUNA_TLS_CERT": "none.pem", "PUNA_TLS_KEY": "none.pem"}, "No such file"),
-        ({"PUNA_API_KEYS_FILE": "none.json"}, "there is no such file of keys"),
+        ({"PUNA_API_KEYS_FILE": "none.json"}, "there is no such key file"),
     ],
 )
 def test_server_with_broken_security_settings_does_not_start(

@@ -98,11 +98,11 @@ def test_truncation_of_documents_is_reported(server: Server) -> None:
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [
-        ({"query": None}, 400, "query must be a text"),
-        ({"documents": []}, 400, "documents must be a list of texts, at least one"),
-        ({"documents": "once"}, 400, "documents must be a list of texts, at least one"),
-        ({"documents": ["once", 7]}, 400, "documents[1] must be a text, or an object with one as 'text'"),
-        ({"documents": [{"title": "once"}]}, 400, "documents[0] must be a text"),
+        ({"query": None}, 400, "query must be a string"),
+        ({"documents": []}, 400, "documents must be a list of at least one text"),
+        ({"documents": "once"}, 400, "documents must be a list of at least one text"),
+        ({"documents": ["once", 7]}, 400, "documents[1] must be a string, or an object with a string 'text'"),
+        ({"documents": [{"title": "once"}]}, 400, "documents[0] must be a string"),
         ({"top_n": 0}, 400, "top_n should be positive, but is 0"),
         ({"model": ""}, 404, "model '' not found"),
         ({"model": "no"}, 404, 'model "no" not found, try pulling it first'),

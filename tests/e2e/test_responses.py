@@ -97,7 +97,7 @@ def test_conversation_continues_from_a_stored_response(client: openai.OpenAI, se
     client.responses.delete(first.id)
     with pytest.raises(openai.NotFoundError, match="not found"):
         client.responses.retrieve(first.id)
-    with pytest.raises(openai.BadRequestError, match="goes back to, not found"):
+    with pytest.raises(openai.BadRequestError, match="continues, not found"):
         client.responses.create(**GREEDY, input="more", previous_response_id=third.id)
     assert client.responses.retrieve(third.id).output_text == third.output_text
 
@@ -196,7 +196,7 @@ def test_unsupported_features_are_ignored_with_warnings(client: openai.OpenAI) -
     )
     warnings = answer.model_dump()["warnings"]
     assert '"tiny" does not support thinking' in warnings
-    assert "tools[0] is ignored: tools of the type 'web_search' are not here" in warnings
+    assert "tools[0] is ignored: tools of the type 'web_search' are not supported" in warnings
 
 
 def test_input_tokens_are_counted(client: openai.OpenAI, server: Server) -> None:

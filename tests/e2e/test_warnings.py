@@ -129,7 +129,7 @@ def test_obsolete_options_of_a_model_are_reported(server: Server) -> None:
 def test_unknown_parser_of_a_model_is_reported(server: Server) -> None:
     # A model from elsewhere, which this server would refuse to create.
     Store(server.models).create("newer", ModelSpec(from_model="tiny", parser="qwen9"))
-    warning = "the model's parser 'qwen9' is unknown and ignored: its answers are read as its template says"
+    warning = "the model's parser 'qwen9' is unknown and ignored: its template decides how answers are read"
     body = {"model": "newer", "messages": MESSAGES, "options": {"num_predict": 2}, "stream": False}
     assert server.http.post("/api/chat", json=body).json()["warnings"] == [warning]
     server.client.delete("newer")

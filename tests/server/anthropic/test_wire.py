@@ -20,7 +20,7 @@ TOOL = {"name": "weather", "description": "d", "input_schema": {"type": "object"
 def spec_of(*messages: dict[str, Any], **fields: Any) -> GenerationSpec:
     given = list(messages) or [{"role": "user", "content": "hi"}]
     body = {"model": "m", "max_tokens": 5, "messages": given, **fields}
-    return parse(json.dumps(body).encode(), MessagesRequest).asked()
+    return parse(json.dumps(body).encode(), MessagesRequest).spec()
 
 
 def chat(spec: GenerationSpec) -> Chat:
@@ -143,7 +143,7 @@ def test_output_schema_becomes_the_format() -> None:
         ({"max_tokens": 0}, "max_tokens is required and must be positive"),
         ({"messages": []}, "messages is required"),
         ({"messages": [{"role": "narrator", "content": "x"}]}, r"messages\[0\].role must be"),
-        ({"messages": [{"role": "user", "content": 5}]}, "must be a text or a list of blocks"),
+        ({"messages": [{"role": "user", "content": 5}]}, "must be a string or a list of blocks"),
         ({"messages": [{"role": "user", "content": ["x"]}]}, r"content\[0\] must be a block"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "is malformed"),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "source must be"),
@@ -152,11 +152,11 @@ def test_output_schema_becomes_the_format() -> None:
             "tool_use block missing required 'id' field",
         ),
         ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "'tool_use_id'"),
-        ({"system": 5}, "system must be a text"),
+        ({"system": 5}, "system must be a string"),
         ({"tools": [{"name": "f"}]}, "invalid input_schema for tool 'f'"),
         ({"tools": [{"input_schema": {}}]}, r"tools\[0\] needs a name"),
-        ({"tool_choice": {"type": "any"}}, "no tools to choose from"),
-        ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "x"}}, "none of the request's tools"),
+        ({"tool_choice": {"type": "any"}}, "the request has no tools"),
+        ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "x"}}, "not one of the request's tools"),
         ({"tools": [TOOL], "tool_choice": {"type": "often"}}, "tool_choice must be"),
         ({"thinking": {"type": "deep"}}, "thinking.type must be"),
         ({"output_config": {"effort": "some"}}, "output_config.effort must be"),

@@ -126,5 +126,5 @@ def test_log_format_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PUNA_LOG_FORMAT", "JSON")
     assert log_format() == "json"
     monkeypatch.setenv("PUNA_LOG_FORMAT", "xml")
-    with pytest.raises(PunaError, match="PUNA_LOG_FORMAT: 'xml' is no format of the log; use text or json"):
+    with pytest.raises(PunaError, match="PUNA_LOG_FORMAT: 'xml' is not a log format; use text or json"):
         log_format()

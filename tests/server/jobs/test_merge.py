@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable
 
 import pytest
 
-from puna.server.jobs.progress import merged
+from puna.server.jobs.service import merge
 from tests.waiting import PATIENCE_S
 
 
@@ -42,7 +42,7 @@ def test_all_items_arrive_in_the_order_of_each_stream(names: str) -> None:
     async def scenario() -> None:
         source = Source()
         source.proceed.set()
-        found = [item async for item in merged([source.stream(name) for name in names])]
+        found = [item async for item in merge([source.stream(name) for name in names])]
         assert sorted(found) == [f"{name}{number}" for name in names for number in range(3)]
         for name in names:
             assert [item for item in found if item[0] == name] == [f"{name}{number}" for number in range(3)]
@@ -54,7 +54,7 @@ def test_all_items_arrive_in_the_order_of_each_stream(names: str) -> None:
 def test_merged_streams_run_concurrently() -> None:
     async def scenario() -> None:
         source = Source()
-        items = merged([source.stream("a", 1), source.stream("b", 1)])
+        items = merge([source.stream("a", 1), source.stream("b", 1)])
         assert {await anext(items), await anext(items)} == {"a0", "b0"}  # before either has ended
         await items.aclose()
 
@@ -65,7 +65,7 @@ def test_merged_streams_run_concurrently() -> None:
 def test_closing_the_merged_stream_closes_all_streams(names: str) -> None:
     async def scenario() -> None:
         source = Source()
-        items = merged([source.stream(name) for name in names])
+        items = merge([source.stream(name) for name in names])
         for _ in names:
             await anext(items)
         await items.aclose()
@@ -77,7 +77,7 @@ def test_closing_the_merged_stream_closes_all_streams(names: str) -> None:
 def test_cancelling_a_waiting_consumer_closes_all_streams() -> None:
     async def scenario() -> None:
         source = Source()
-        items = merged([source.stream("a", 0), source.stream("b", 0)])
+        items = merge([source.stream("a", 0), source.stream("b", 0)])
         waiting = asyncio.create_task(anext(items))  # type: ignore[arg-type]
         await asyncio.sleep(0.01)
         waiting.cancel()
@@ -91,7 +91,7 @@ def test_cancelling_a_waiting_consumer_closes_all_streams() -> None:
 def test_error_in_one_stream_closes_the_others() -> None:
     async def scenario() -> None:
         source = Source()
-        items = merged([source.stream("a", 1), source.failing()])
+        items = merge([source.stream("a", 1), source.failing()])
         with pytest.raises(ValueError, match="no more"):
             async for _ in items:
                 pass

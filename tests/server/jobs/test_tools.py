@@ -37,8 +37,8 @@ def test_tool_choice_of_a_chat_is_read(given: Any, choice: str, names: str) -> N
 @pytest.mark.parametrize(
     ("tools", "given", "words"),
     [
-        ([], "required", "no tools to choose from"),
-        (TOOLS, {"type": "function", "function": {"name": "h"}}, "'h', which is none"),
+        ([], "required", "the request has no tools"),
+        (TOOLS, {"type": "function", "function": {"name": "h"}}, "'h', which is not one of"),
         (TOOLS, {"type": "allowed_tools", "allowed_tools": {"mode": "never"}}, "mode must be"),
         (TOOLS, {"type": "allowed_tools", "mode": "auto", "tools": [5]}, "must be a list of functions"),
         (TOOLS, "sometimes", "tool_choice must be"),
@@ -57,7 +57,7 @@ def test_impossible_tool_choice_is_refused(tools: list[Any], given: Any, words: 
         ({"function": {}}, "needs a name"),
         ({"function": {"name": 5}}, "needs a name"),
         ({"function": {"name": "x" * 300}}, "at most 256 characters"),
-        ({"function": {"name": "f", "description": 5}}, "description must be a text"),
+        ({"function": {"name": "f", "description": 5}}, "description must be a string"),
         ({"function": {"name": "f", "parameters": []}}, "parameters must be a JSON schema"),
         ({"type": "web_search"}, "only tools of the type function"),
     ],

@@ -15,7 +15,7 @@ def turns(places: int, *, of_client: int = 99, of_kind: int = 99, longest_queue:
 
 
 def have_come(*waiting: WorkSlot) -> list[bool]:
-    return [turn.has_come for turn in waiting]
+    return [turn.is_granted for turn in waiting]
 
 
 def test_turns_come_in_order_as_places_become_free() -> None:

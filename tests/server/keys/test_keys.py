@@ -106,7 +106,7 @@ def test_keys_can_change_while_the_server_runs_but_it_stays_closed(
 
 def test_configured_key_file_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PUNA_API_KEYS_FILE", str(tmp_path / "none.json"))
-    with pytest.raises(KeyFileError, match=r"none\.json: there is no such file.*puna key new"):
+    with pytest.raises(KeyFileError, match=r"none\.json: there is no such key file.*puna key new"):
         Keyring.from_env()
 
 

@@ -18,7 +18,7 @@ IMAGE = "QUJD"
 def spec_of(
     kind: type[GenerateRequest] | type[ChatRequest] = GenerateRequest, **fields: Any
 ) -> GenerationSpec:
-    return parse(json.dumps({"model": "m", **fields}).encode(), kind).asked()
+    return parse(json.dumps({"model": "m", **fields}).encode(), kind).spec()
 
 
 def test_prompt_becomes_one_message_of_a_chat() -> None:

@@ -16,7 +16,7 @@ from puna.server.openai.wire import ChatCompletionRequest, CompletionRequest, Sa
 
 def chat(*messages: dict[str, Any], **fields: Any) -> GenerationSpec:
     body = {"model": "m", "messages": list(messages) or [{"role": "user", "content": "hi"}], **fields}
-    return parse(json.dumps(body).encode(), ChatCompletionRequest).asked()
+    return parse(json.dumps(body).encode(), ChatCompletionRequest).spec()
 
 
 def messages(spec: GenerationSpec) -> list[Message]:
@@ -138,7 +138,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 def test_every_way_to_specify_a_format_is_read(fields: dict[str, Any], format: Format | None) -> None:
     assert chat(**fields).format() == format
     body = json.dumps({"model": "m", "prompt": "x", **fields}).encode()
-    assert parse(body, CompletionRequest).asked().format() == format
+    assert parse(body, CompletionRequest).spec().format() == format
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_stop_that_is_not_text_is_refused(stop: object) -> None:
 def test_logprobs_of_a_completion_sets_both_the_number_and_the_switch() -> None:
     def completion(**fields: Any) -> tuple[bool, int]:
         body = json.dumps({"model": "m", "prompt": "x", **fields}).encode()
-        request = parse(body, CompletionRequest).asked().request
+        request = parse(body, CompletionRequest).spec().request
         return request.logprobs, request.top_logprobs
 
     assert completion() == (False, 0)

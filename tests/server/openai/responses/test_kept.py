@@ -73,7 +73,7 @@ def test_chain_starts_with_the_oldest_and_needs_every_link(tmp_path: Path) -> No
         kept.put(document(number, previous=number - 1 if number else None))
     assert [one.response["id"] for one in kept.chain(name(3), "")] == [name(n) for n in range(4)]
     kept.delete(name(1), "")
-    with pytest.raises(RequestError, match=rf"{name(1)}', which '{name(3)}' goes back to, not found"):
+    with pytest.raises(RequestError, match=rf"{name(1)}', which '{name(3)}' continues, not found"):
         kept.chain(name(3), "")
     with pytest.raises(RequestError, match="previous response"):
         kept.chain("resp_x", "")

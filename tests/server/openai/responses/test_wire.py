@@ -19,7 +19,7 @@ TOOL = {"type": "function", "name": "weather", "parameters": {"type": "object"},
 
 def spec_of(given: Any = "hi", **fields: Any) -> GenerationSpec:
     body = parse(json.dumps({"model": "m", "input": given, **fields}).encode(), ResponsesRequest)
-    return body.asked(input_items(body.input))
+    return body.spec(input_items(body.input))
 
 
 def chat(spec: GenerationSpec) -> Chat:
@@ -123,7 +123,7 @@ def test_text_format_is_read() -> None:
 def test_hosted_tools_are_reported_and_ignored() -> None:
     spec = spec_of(tools=[{"type": "web_search"}, TOOL])
     assert len(chat(spec).tools) == 1
-    assert spec.ignored == ["tools[0] is ignored: tools of the type 'web_search' are not here"]
+    assert spec.ignored == ["tools[0] is ignored: tools of the type 'web_search' are not supported"]
 
 
 def test_include_requests_log_probabilities() -> None:
@@ -142,7 +142,7 @@ def test_every_item_has_an_id_and_references_are_resolved() -> None:
 @pytest.mark.parametrize(
     ("given", "fields", "words"),
     [
-        ([], {}, "input must be a text or a list"),
+        ([], {}, "input must be a string or a list"),
         ([5], {}, r"input\[0\] must be an object"),
         ([{}], {}, "missing required 'type' field"),
         ([{"type": "dream"}], {}, r"input\[0\]: unknown input item type: 'dream'"),
@@ -155,8 +155,8 @@ def test_every_item_has_an_id_and_references_are_resolved() -> None:
         ("hi", {"conversation": "conv_1"}, "conversation is not available"),
         ("hi", {"truncation": "some"}, "truncation must be"),
         ("hi", {"max_output_tokens": 0}, "max_output_tokens must be at least 1"),
-        ("hi", {"tool_choice": "required"}, "no tools to choose from"),
-        ("hi", {"tools": [TOOL], "tool_choice": {"type": "function", "name": "x"}}, "none of the request's"),
+        ("hi", {"tool_choice": "required"}, "the request has no tools"),
+        ("hi", {"tools": [TOOL], "tool_choice": {"type": "function", "name": "x"}}, "not one of"),
         ("hi", {"tools": [TOOL], "tool_choice": {"type": "web_search"}}, "tool_choice must be"),
         ("hi", {"text": {"format": {"type": "xml"}}}, "text.format.type must be"),
     ],
