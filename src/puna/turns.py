@@ -83,7 +83,7 @@ class _Waiting:
 class RenderQueue:
     """A queue of work for a few threads, which start when needed; work expected to be quick goes first.
 
-    So a consistently slow template or format delays only work that is as slow or unknown, and anything else
+    A consistently slow template or format thus delays only work that is as slow or unknown, and anything else
     by at most one of its turns.
     """
 

@@ -77,7 +77,7 @@ def test_library_takes_the_options_of_the_server() -> None:
         (lambda m: m.render([]), "the chat has no messages"),
         (lambda m: m.embed(b"hello"), "not bytes"),
         (lambda m: m.embed("hello", dimensions=0), "dimensions must be an integer from 1"),
-        (lambda m: m.embed("hello", pooling="max"), "pooling 'max' is not known"),
+        (lambda m: m.embed("hello", pooling="max"), "pooling 'max' is not supported"),
         (lambda m: m.score("hello", top_logprobs=-1), "top_logprobs must be an integer from 0"),
         (lambda m: m.detokenize("hello"), "token ids are a list of integers, not str"),
     ],

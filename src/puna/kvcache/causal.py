@@ -80,7 +80,7 @@ class CausalCache(CellCache):
         begins, ends = self._first_visible(positions), positions + 1
         for begin, end in batch.spans if self._spans else ():
             if not (0 <= begin < end <= len(batch)) or (sequences[begin:end] != sequences[begin]).any():
-                raise ValueError(f"rows {begin} to {end} of the batch are no span of one sequence")
+                raise ValueError(f"rows {begin} to {end} of the batch are not a span of one sequence")
             begins[begin:end] = np.minimum(begins[begin:end], positions[begin])
             ends[begin:end] = positions[end - 1] + 1
         self._check_complete(sequences, positions, begins)

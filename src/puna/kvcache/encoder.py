@@ -209,7 +209,7 @@ class EncoderCache(CellCache):
 
     def plan_restore(self, sequence: int, saved: Saved) -> Callable[[], None]:
         numbers, cells = saved.fact("images"), self.cells
-        damaged = CacheFileError("the images saved make no sense; the file is damaged")
+        damaged = CacheFileError("the saved images are inconsistent; the file is damaged")
         if len(numbers) % 3:
             raise damaged
         images = [_Image(*numbers[i : i + 3]) for i in range(0, len(numbers), 3)]

@@ -69,7 +69,7 @@ class LayerStorage:
     def put(self, ops: Backend, cells: Array, keys: Array, values: Array | None) -> None:
         """Store keys and values in `cells`; `values` is None if they are part of the keys."""
         if (values is None) != isinstance(self.values, int):
-            raise ValueError("values come with their keys, unless they are trailing elements of these")
+            raise ValueError("values come with their keys, unless they are trailing elements of the keys")
         ops.store_rows(self.keys, cells, keys)
         if values is not None and not isinstance(self.values, int):
             ops.store_rows(self.values, cells, values)

@@ -1,4 +1,4 @@
-"""Rotary position embedding: by which angles a model rotates its queries and keys."""
+"""Rotary position embedding: the angles by which a model rotates its queries and keys."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 class Yarn:
     """Settings of YaRN context extension (Peng et al., arXiv:2309.00071).
 
-    Pairs that rotate more than `beta_fast` times over the original context keep their
-    frequency, those that rotate less than `beta_slow` times are slowed down by `factor`,
-    and the ones between are blended. `extrapolation` 0 switches the blend off. The blend begins and ends at
-    whole pairs if `truncate`.
+    Pairs that rotate more than `beta_fast` times over the original context keep their frequency, those that
+    rotate less than `beta_slow` times are slowed down by `factor`, and the ones between are blended.
+    `extrapolation` 0 switches the blend off. The blend begins and ends at whole pairs if `truncate`.
     """
 
     factor: float
@@ -33,7 +32,7 @@ class Yarn:
     truncate: bool = True
 
     def bounds(self, dims: int, base: float) -> tuple[float, float]:
-        """The first and last pair of the blend."""
+        """Return the first and last pair of the blend."""
 
         def pair(turns: float) -> float:
             return dims * math.log(self.original_context / (2 * math.pi * turns)) / (2 * math.log(base))
@@ -44,7 +43,7 @@ class Yarn:
         return max(0, low), min(dims - 1, high)
 
     def slowdown(self, dims: int, base: float) -> NDArray[np.float64]:
-        """What each pair's frequency is multiplied by: float64 [dims/2], between 1/factor and 1."""
+        """Return the factor of each pair's frequency: float64 [dims/2], between 1/factor and 1."""
         low, high = self.bounds(dims, base)
         pairs = np.arange(dims // 2, dtype=np.float64)
         kept = (1 - ((pairs - low) / max(0.001, high - low)).clip(0, 1)) * self.extrapolation
@@ -52,7 +51,7 @@ class Yarn:
 
     @property
     def magnitude(self) -> float:
-        """What cosines and sines are multiplied by, to make up for flatter attention."""
+        """Return the factor of cosines and sines that compensates for flatter attention."""
         if not self.extrapolation:
             return self.attention_factor
         return self.attention_factor * (1 + 0.1 * math.log(self.factor))
@@ -60,13 +59,13 @@ class Yarn:
 
 @dataclass(frozen=True, eq=False)
 class Rope:
-    """Pair j of a head's first `2 * pairs` values is rotated by `position * frequencies[j]`.
+    """A rotation of pair j of a head's first `2 * pairs` values by `position * frequencies[j]`.
 
-    A pair is (2j, 2j+1), or (j, j + pairs) when `neox`. The rest of the head passes unchanged.
-    The rotated values are multiplied by `magnitude`.
+    A pair is (2j, 2j+1), or (j, j + pairs) if `neox`. The rest of the head passes unchanged. The rotated
+    values are multiplied by `magnitude`.
 
-    With `axes`, a token has a position on each of `axis_count` axes (time, height and width, say), and
-    `axes[j]` is the one that rotates pair j. A token with one position has it on all of them.
+    With `axes`, a token has a position on each of `axis_count` axes (time, height and width, say), and pair j
+    rotates by the position on `axes[j]`. A token with one position has it on all axes.
     """
 
     frequencies: NDArray[np.float32]  # [pairs], radians per position
@@ -106,14 +105,14 @@ class Rope:
         sections: Sequence[int] | None = None,
         interleaved: bool = False,
     ) -> Rope:
-        """Frequencies `base ** (-2j / dims) / factors[j]` for `dims` rotated values, scaled.
+        """Return a rotation with frequencies `base ** (-2j / dims) / factors[j]` for `dims` values, scaled.
 
         factors: [dims/2], a model's own table (`rope_freqs.weight`).
         linear_factor: positions are divided by it (linear context extension).
-        yarn: extends the context its way instead; its magnitude multiplies `magnitude`.
-        sections: how many pairs each axis rotates (M-RoPE: Wang et al., arXiv:2409.12191), axis after
-        axis or, when `interleaved` (Qwen3-VL), the first three in turn for as long as the second and third
-        have some.
+        yarn: extends the context instead; its magnitude multiplies `magnitude`.
+        sections: how many pairs each axis rotates (M-RoPE: Wang et al., arXiv:2409.12191), axis after axis
+        or, if `interleaved` (Qwen3-VL), the first three in turn for as long as the second and third have
+        pairs.
         """
         if dims <= 0 or dims % 2:
             raise ValueError(
@@ -136,12 +135,12 @@ class Rope:
         return self.frequencies.size
 
     def without_magnitude(self) -> Rope:
-        """For keys that were rotated before (context shift), which have the magnitude already."""
+        """Return the rotation for rotated keys, which have the magnitude already (context shift)."""
         return dataclasses.replace(self, magnitude=1.0)
 
 
 def _axes(pairs: int, sections: Sequence[int], interleaved: bool) -> NDArray[np.int32]:
-    """Which axis rotates each pair: int32 [pairs]. More pairs than the sections have begin them anew."""
+    """Return the axis of each pair: int32 [pairs]. The sections repeat if there are more pairs."""
     if min(sections, default=0) < 0 or not sum(sections) or (interleaved and len(sections) < 3):
         wanted = "at least three" if interleaved else "one or more"
         raise ValueError(f"rope sections are the pairs of each axis, {wanted} of them, not {list(sections)}")

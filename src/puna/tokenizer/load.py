@@ -1,4 +1,4 @@
-"""Builds the tokenizer that a GGUF file describes."""
+"""Construction of the tokenizer that a GGUF file describes."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ logger = logging.getLogger(__name__)
 
 #: Supported values of `tokenizer.ggml.model`.
 MODELS = ("gpt2", "llama", "bert", "t5", "gemma4", "rwkv")
-#: Merges of a vocabulary are at most so many: twice as many as in any that is known.
+#: Limit of merges per token: twice as many as in any known vocabulary.
 _MERGES_PER_TOKEN = 5
-#: Bytes of a normaliser's table: fifty times those of the largest that is known.
+#: Bytes of a normaliser's table: fifty times the largest known.
 _MAX_CHARSMAP = 1 << 24
 
 
 def tokenizer_from_gguf(file: GGUFFile) -> Tokenizer:
-    """The tokenizer of `file`.
+    """Return the tokenizer of `file`.
 
     Raises UnsupportedModelError for an unknown kind of vocabulary, TokenizerError if metadata is missing or
     inconsistent.
@@ -46,7 +46,7 @@ def tokenizer_from_gguf(file: GGUFFile) -> Tokenizer:
     vocabulary = read_vocabulary(file)
     pre_name, pre = _pre_tokenizer(file, model)
     special = read_special_ids(file, vocabulary, model, pre.add_bos)
-    if model != "rwkv":  # where a blank line ends an answer, which is ordinary text elsewhere
+    if model != "rwkv":  # a blank line ends an answer only in RWKV; elsewhere it is ordinary text
         vocabulary = vocabulary.with_control(special.ends)
     parts = _parts(file, model, vocabulary, pre, special)
     strip_left, strip_right = _stripping(file, vocabulary, pre_name)
@@ -71,7 +71,7 @@ def is_known(file: GGUFFile) -> bool:
 
 
 def tokenizer_kind(file: GGUFFile) -> str:
-    """Which of `MODELS` the tokenizer is. Raises TokenizerError and UnsupportedModelError."""
+    """Return which of `MODELS` the tokenizer is. Raises TokenizerError and UnsupportedModelError."""
     model = file.get(PREFIX + "model")
     if not isinstance(model, str) or not model:
         raise TokenizerError(f"{file.path.name}: key '{PREFIX}model' is missing; the file has no tokenizer")
@@ -135,7 +135,7 @@ def _scores(file: GGUFFile, vocabulary: Vocabulary) -> list[float]:
 
 
 def _charsmap(file: GGUFFile) -> bytes:
-    """The normaliser's table; none if the file has none."""
+    """Return the normaliser's table, empty if the file has none."""
     value = file.get(PREFIX + "precompiled_charsmap")
     if value is None:
         return b""
@@ -144,7 +144,7 @@ def _charsmap(file: GGUFFile) -> bytes:
     if len(found) > _MAX_CHARSMAP:
         raise TokenizerError(
             f"{file.path.name}: key '{PREFIX}precompiled_charsmap' has {len(found)} bytes; "
-            f"at most {_MAX_CHARSMAP} are read"
+            f"the maximum is {_MAX_CHARSMAP}"
         )
     return found.tobytes()
 
@@ -163,7 +163,7 @@ def _merges(file: GGUFFile, tokens: int) -> list[str]:
 
 
 def _pre_tokenizer(file: GGUFFile, model: str) -> tuple[str, PreTokenizer]:
-    """The pre-tokenizer's name in the file, and the pre-tokenizer."""
+    """Return the pre-tokenizer's name in the file, and the pre-tokenizer."""
     name = file.get(PREFIX + "pre", "")
     name = name if isinstance(name, str) else ""
     spaced = model == "llama" and file.get(PREFIX + "merges") is not None
@@ -186,9 +186,9 @@ def _pre_tokenizer(file: GGUFFile, model: str) -> tuple[str, PreTokenizer]:
 
 
 def _stripping(file: GGUFFile, vocabulary: Vocabulary, pre: str) -> tuple[frozenset[int], frozenset[int]]:
-    """Ids of the tokens that remove the whitespace before them, and after them.
+    """Return the ids of the tokens that strip the whitespace before them, and after them.
 
-    Files do not contain this, so it depends on the model.
+    GGUF files do not say, so it depends on the model.
     """
     name = file.get("general.name")
     name = name.lower() if isinstance(name, str) else ""

@@ -173,7 +173,7 @@ def _layers(file: GGUFFile) -> int:
     if count < last + 1:
         raise invalid(file, key, f"is {count}, but there are tensors of layer {last}")
     if count > last + 1:
-        raise invalid(file, key, f"is {count}, but there are only tensors of {last + 1} layers")
+        raise invalid(file, key, f"is {count}, but there are tensors of only {last + 1} layers")
     return count
 
 

@@ -176,7 +176,7 @@ class _Process:
         self._hang_up = weakref.finalize(self, connection.close)
 
     def fork(self) -> _Process:
-        """Fork it, once it has done what it was asked for before."""
+        """Fork the process, once it has answered earlier messages."""
         ours, theirs = socket.socketpair()
         number = next(_numbers)
         with theirs, self._sending, contextlib.suppress(OSError):  # then the new one has ended, too
@@ -208,7 +208,7 @@ class _Process:
     def _read(self, size: int) -> bytes:
         try:
             return self.connection.recv(size)
-        except ConnectionResetError:  # it has ended without reading everything; what it said comes after this
+        except ConnectionResetError:  # it ended without reading everything; its replies come after this
             return self.connection.recv(size)
 
     def has_said_something(self) -> bool:
@@ -291,7 +291,7 @@ class _Format:
                 raise self._error
 
     def leave(self, request_id: int) -> None:
-        """Let a request go that was asking for it. If nothing else needs it, compiling ends."""
+        """Stop waiting on behalf of a request. If nothing else needs the format, compiling ends."""
         if request_id in self.asked_by:
             self.asked_by.discard(request_id)
             if not (self.asked_by or self.has_answers or self._done):

@@ -237,13 +237,13 @@ class _Process:
         if not self.is_ready:
             return RendererError(
                 f"the renderer of chat templates did not start within {START_PATIENCE_S:g} s: "
-                "the machine has too much else to do"
+                "the machine is too busy"
             )
         if psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED:
             return _EndedError("the renderer of chat templates was stopped by a signal; try again")
         return RendererError(  # a template that used up its processor time would have been ended
-            f"the chat template was not rendered within {jinja.PATIENCE_S:g} s: the machine has too much "
-            "else to do; try again"
+            f"the chat template was not rendered within {jinja.PATIENCE_S:g} s: the machine is too busy; "
+            "try again"
         )
 
     def _death(self) -> PunaError:
