@@ -17,12 +17,12 @@ logger = logging.getLogger(__name__)
 #: Characters. Longer words are merged by the library's batch call, the only one that releases Python's lock.
 _LONG_WORD = 1024
 
-#: Types of tokens whose piece is their spelling.
+#: Types of tokens that stand for their own spelling.
 _LITERAL = frozenset((TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED))
 
 
 def byte_characters() -> list[str]:
-    """The printable character that GPT-2 uses for each of the 256 bytes (spec B3)."""
+    """Return the printable character that GPT-2 uses for each of the 256 bytes (spec B3)."""
     characters = []
     for byte in range(256):
         if byte == 0xAD:
@@ -144,7 +144,7 @@ def _usable(merges: list[str], ids: dict[str, int]) -> list[tuple[str, str]]:
 
 
 def byte_level_piece(vocabulary: Vocabulary) -> Piece:
-    """A function from token id to bytes for byte-level BPE."""
+    """Return a function from token id to bytes for byte-level BPE."""
 
     def piece(id: int) -> bytes:
         text = vocabulary.texts[id]
