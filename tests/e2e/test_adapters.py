@@ -48,7 +48,7 @@ def expected(files: dict[str, Path]) -> list[tuple[str, np.ndarray]]:
             found.append((answer.text, model.embed(PROMPT, lora=lora)))
         with pytest.raises(RequestError, match="there is no adapter 'other'"):
             model.generate(PROMPT, lora={"other": 1})
-        with pytest.raises(OptionError, match="lora must be scales by names"):
+        with pytest.raises(OptionError, match="lora must map names of adapters to scales"):
             model.generate(PROMPT, lora=["style"])  # type: ignore[arg-type]
     assert len({text for text, _ in found}) == len(CHOICES)
     return found

@@ -206,6 +206,6 @@ def _running(entry: ResidentModel, seen: ModelStatus | None) -> dict[str, Any]:
     }
     if seen is not None:
         running |= own_fields(seen)
-    elif entry.runner is None:
+    else:  # not loaded, or not yet when the runners were asked
         running["loading"] = round(entry.loading, 4)  # Puna's own: the share of the weights in place
     return running
