@@ -73,12 +73,13 @@ fuzz: .venv/developed ## give all that reads files and requests hostile input fo
 fuzz-native: .venv/developed ## give the C++ that reads files any bytes for MINUTES (5), with libFuzzer and sanitizers
 	$(BIN)/python tests/native/libfuzzer.py --minutes $(MINUTES)
 
-lint: .venv/developed page-if-possible ## check style, types and layers, of the page too
+lint: .venv/developed page-if-possible ## check style, types, layers, docstrings and subjects, of the page too
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/page.py check
+	$(BIN)/python tools/check_prose.py
 
 bench: .venv/installed ## measure the bundled model and the kernels
 	$(BIN)/puna bench demo

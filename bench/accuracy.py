@@ -1,14 +1,14 @@
-"""Holds quantised files against float32, beside llama.cpp on the same files.
+"""Compare quantised files with float32, beside llama.cpp on the same files.
 
     make bench-accuracy        # builds llama-cpp-python the first time; writes docs/accuracy.json
 
-Every type is evaluated on the demo model and on a random one, whose norm weights have the outlier channels
-that training leaves. How far an evaluation is from float32 varies by orders of magnitude from position to
-position, and a few positions carry most of the mean: two engines that round equally well differ by a third
-over 240 positions. So the same positions are compared in pairs, sequence by sequence.
+Every type is evaluated on the demo model and on a random one, whose norm weights have outlier channels as
+after training. The distance from float32 varies by orders of magnitude between positions, and a few positions
+make up most of the mean: two engines that round equally well differ by a third over 240 positions. So the
+same positions are compared in pairs, sequence by sequence.
 
-The other yardstick is llama.cpp itself: it gives slightly different numbers when weights are repacked for
-other kernels, when attention is computed another way, and when tokens come one at a time.
+The other yardstick is llama.cpp itself: its results differ slightly with weights repacked for other kernels,
+with another way to compute attention, and with tokens evaluated one at a time.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ KINDS = (
     GGMLType.Q2_K, GGMLType.Q3_K, GGMLType.Q4_K, GGMLType.Q5_K, GGMLType.Q6_K,
     GGMLType.IQ4_NL, GGMLType.IQ4_XS, GGMLType.MXFP4, GGMLType.F16, GGMLType.BF16,
 )  # fmt: skip
-#: Ways in which llama.cpp's results differ from each other: its setting, and tokens evaluated at a time.
+#: Variants of llama.cpp with different results: its setting, and the tokens evaluated at a time.
 WAYS = {
     "default": (Setting(), LENGTH),
     "one at a time": (Setting(), 1),
@@ -58,7 +58,7 @@ WAYS = {
 
 
 def measure(model: str, kind: GGMLType, count: int = SEQUENCES) -> Result:
-    """Both engines' distance from float32, on the same `count` sequences, of a model in blocks of `kind`."""
+    """Measure both engines' distance from float32 for a model in blocks of `kind`, on `count` sequences."""
     with tempfile.TemporaryDirectory() as folder:
         path = requantised(source(model, Path(folder)), Path(folder) / f"{kind.name}.gguf", kind)
         with open_gguf(path) as file:
@@ -80,7 +80,7 @@ def measure(model: str, kind: GGMLType, count: int = SEQUENCES) -> Result:
 
 
 def source(model: str, folder: Path) -> Path:
-    """The file in float types."""
+    """Return the file in float types."""
     if model == "demo":
         return demo_path()
     config = TinyLlama(hidden=256, feed_forward=512, layers=3, heads=8, kv_heads=2, scale=0.5)
@@ -88,7 +88,7 @@ def source(model: str, folder: Path) -> Path:
 
 
 def requantised(source: Path, target: Path, kind: GGMLType) -> Path:
-    """The model with every matrix whose rows allow it as `kind`."""
+    """Return the model with all matrices quantised to `kind` whose rows allow it."""
     with open_gguf(source) as file:
         writer = GGUFWriter(target, file.architecture)
         for key, value in file.metadata.items():
@@ -103,7 +103,7 @@ def requantised(source: Path, target: Path, kind: GGMLType) -> Path:
 
 
 def trained_like(name: str, values: np.ndarray) -> np.ndarray:
-    """Norm weights as training leaves them: of different sizes, with a few channels far above the others."""
+    """Return norm weights as after training: of different sizes, with a few outlier channels."""
     if not name.endswith("norm.weight"):
         return values
     dice = np.random.default_rng(len(name) + len(values))
@@ -114,7 +114,7 @@ def trained_like(name: str, values: np.ndarray) -> np.ndarray:
 
 @cache
 def texts(count: int) -> list[str]:
-    """Stories, chats and the rest of what the demo model was trained to continue, strung together."""
+    """Return stories, chats and other texts like those the demo model was trained on, strung together."""
     dice, found = random.Random(3), []
     for _ in range(count):
         text = ""
@@ -126,7 +126,7 @@ def texts(count: int) -> list[str]:
 
 
 def llama_cpp(path: Path, sequences: list[list[int]], setting: Setting, at_once: int) -> list[np.ndarray]:
-    """llama.cpp's log-probabilities [tokens, vocab] of each sequence."""
+    """Return llama.cpp's log-probabilities [tokens, vocab] of each sequence."""
     peer = LlamaCpp(path, context=256, threads=1, setting=setting)
     found = [log_softmax(peer.logits(tokens, at_once=at_once)) for tokens in sequences]
     peer.close()
@@ -134,7 +134,7 @@ def llama_cpp(path: Path, sequences: list[list[int]], setting: Setting, at_once:
 
 
 def ours(path: Path, sequences: list[list[int]], implementation: str, types: str) -> list[np.ndarray]:
-    """Puna's log-probabilities [tokens, vocab] of each sequence."""
+    """Return Puna's log-probabilities [tokens, vocab] of each sequence."""
     found = []
     loaded = load_model(path, ops=backend_named(implementation))
     for tokens in sequences:
@@ -152,12 +152,12 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def divergences(exact: list[np.ndarray], other: list[np.ndarray]) -> np.ndarray:
-    """Mean Kullback-Leibler divergence of `other` from `exact` over each sequence, in nats."""
+    """Return the mean Kullback-Leibler divergence of `other` from `exact` over each sequence, in nats."""
     return np.array([(np.exp(e) * (e - o)).sum(axis=-1).mean() for e, o in zip(exact, other, strict=True)])
 
 
 def distance(first: list[np.ndarray], second: list[np.ndarray]) -> float:
-    """Mean difference of log-probabilities."""
+    """Return the mean difference of log-probabilities."""
     return float(np.mean([np.abs(f - s).mean() for f, s in zip(first, second, strict=True)]))
 
 

@@ -16,17 +16,17 @@ README_MODEL = "random"
 
 @dataclass(frozen=True)
 class Result:
-    """Distances of one type on one model. Divergences are in nats, distances in log-probability."""
+    """The distances of one type on one model. Divergences are in nats, distances in log-probability."""
 
     model: str
     type: str
     positions: int
     puna: float  # mean divergence from float32
     llama_cpp: float
-    log_ratio: float  # of the two, mean over sequences
+    log_ratio: float  # of the two divergences, mean over sequences
     log_error: float  # its standard error
     to_llama_cpp: float  # Puna's mean distance from the nearest of llama.cpp's results
-    llama_cpp_to_itself: float  # the largest distance among those
+    llama_cpp_to_itself: float  # the largest distance between these results
 
     @property
     def ratio(self) -> float:
@@ -34,7 +34,7 @@ class Result:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where the ratio is, in 95 of 100 cases."""
+        """The 95 % confidence interval of the ratio."""
         return math.exp(self.log_ratio - 2 * self.log_error), math.exp(self.log_ratio + 2 * self.log_error)
 
 
@@ -48,7 +48,7 @@ def line(result: Result) -> str:
 
 
 def table(results: Sequence[Result]) -> str:
-    """The README's table: one model."""
+    """Format the README's table, with one model."""
     text = [
         "| type | KL divergence from float32, Puna | llama.cpp | ratio (95 % interval) |",
         "|---|---:|---:|---:|",

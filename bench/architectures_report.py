@@ -1,4 +1,4 @@
-"""Output of the comparison of architectures: that of engines, for other models.
+"""Output of the comparison of architectures, in the form of bench/report.py.
 
 python bench/architectures_report.py        # regenerates the table from docs/architectures.json
 """

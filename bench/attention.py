@@ -1,4 +1,4 @@
-"""Measures attention: one row of a long sequence, or the rows of a prompt, by type of keys and values.
+"""Measure attention: one row of a long sequence, or the rows of a prompt, by type of keys and values.
 
     python bench/attention.py                     every type, 32 heads over 8, heads of 64
     python bench/attention.py --types f16 q8_0,q4_0 --cells 16384 --dim 128 --threads 1
@@ -19,14 +19,14 @@ from puna.gguf import GGMLType
 from puna.kvcache.types import KVTypes
 from puna.ops import Backend, Storage, default_backend
 
-WORKING_SET = 512 << 20  # total bytes of the caches that are cycled through
+WORKING_SET = 512 << 20  # total bytes of the caches
 TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q8_0,q4_0")
 
 
 def caches(
     ops: Backend, types: KVTypes, cells: int, kv_heads: int, dim: int
 ) -> list[tuple[Storage, Storage]]:
-    """Keys and values of as many layers as make up the working set, at most 16."""
+    """Return keys and values of as many layers as fill the working set, at most 16."""
     rows = np.random.default_rng(0).standard_normal((cells, kv_heads, dim), np.float32)
 
     def stored(kind: GGMLType) -> Storage:
@@ -40,7 +40,7 @@ def caches(
 
 
 def size_of(layer: tuple[Storage, Storage]) -> int:
-    """Bytes of a layer's keys and values."""
+    """Return the bytes of a layer's keys and values."""
     return sum(storage.shape[0] * storage.row_bytes for storage in layer)
 
 

@@ -1,10 +1,11 @@
-"""Measures the bookkeeping of a cache, by number of sequences and cells.
+"""Measure the bookkeeping of a cache, by number of sequences and cells.
 
     python bench/cache.py [--cells 4096 65536 1000000] [--sequences 1 8 64] [--repetitions 200]
 
-Median microseconds of `start_forward` for a decode step (one row per sequence) and for 512 rows of a prompt,
-of removing the middle of a sequence (only from its list, without shifting keys), and of copying a prefix. The
-cache is half full; "scattered" means that free cells are interleaved with used ones, as after long mixed use.
+Prints the median microseconds of `start_forward` for a decode step (one row per sequence) and for 512 rows of
+a prompt, of removing the middle of a sequence (only from its list, without shifting keys), and of copying a
+prefix. The cache is half full; "scattered" means that free cells are interleaved with used ones, as after
+long mixed use.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ PROMPT = 512
 
 
 def filled(cells: int, sequences: int, scattered: bool) -> CausalCache:
-    """A cache of `cells` cells whose sequences are half full."""
+    """Return a cache of `cells` cells with half-full sequences."""
     context = cells // sequences
     cache = CausalCache(default_backend(), [KVShape(1, 1, 1)], sequences=sequences, context=context)
     books, half = cache.cells, context // 2
@@ -39,14 +40,14 @@ def filled(cells: int, sequences: int, scattered: bool) -> CausalCache:
 
 
 def rows(cache: CausalCache, sequences: list[int], count: int) -> Batch:
-    """A batch of the next `count` inputs of each sequence."""
+    """Return a batch of the next `count` inputs of each sequence."""
     positions = [cache.length(sequence) + i for sequence in sequences for i in range(count)]
     owners = [sequence for sequence in sequences for _ in range(count)]
     return Batch.of([0] * len(owners), positions, owners, [])
 
 
 def timed(repetitions: int, act: Callable[[], object], undo: Callable[[], object]) -> float:
-    """Median time of `act` in microseconds."""
+    """Return the median time of `act` in microseconds."""
     times = []
     for _ in range(repetitions):
         begin = time.perf_counter()

@@ -1,17 +1,17 @@
-"""Which of a peer's settings counts: all are tried, the best are measured, and the best of those counts."""
+"""Choice of a peer's setting: all are tried, the best are measured, and the best of those counts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 
-#: A setting is tried a second time within this fraction of the best, and measured within that.
+#: Fractions of the best rate from which a setting is tried again, and from which it is measured.
 TRY_AGAIN, MEASURE = 0.8, 0.95
 MAX_MEASURED = 2
 
 
 def tried(rate: Callable[[str], float], settings: Iterable[str]) -> dict[str, list[float]]:
-    """One rate of every setting, and a second one of those that may be the best."""
+    """Return one rate of every setting, and a second rate of the settings that may be the best."""
     rates = {setting: [rate(setting)] for setting in settings}
     for setting in near(rates, TRY_AGAIN):
         rates[setting].append(rate(setting))
@@ -19,16 +19,16 @@ def tried(rate: Callable[[str], float], settings: Iterable[str]) -> dict[str, li
 
 
 def contenders(rates: Mapping[str, Sequence[float]]) -> list[str]:
-    """The settings to measure, best first."""
+    """Return the settings to measure, best first."""
     return near(rates, MEASURE)[:MAX_MEASURED]
 
 
 def best(rates: Mapping[str, Sequence[float]]) -> str:
-    """The measured setting that counts."""
+    """Return the measured setting that counts."""
     return max(rates, key=lambda setting: median(rates[setting]))
 
 
 def near(rates: Mapping[str, Sequence[float]], fraction: float) -> list[str]:
-    """The settings that reach `fraction` of the best rate, best first; of each, its highest rate counts."""
+    """Return the settings whose highest rate reaches `fraction` of the best, best first."""
     best_first = sorted(rates, key=lambda setting: -max(rates[setting]))
     return [setting for setting in best_first if max(rates[setting]) >= fraction * max(rates[best_first[0]])]

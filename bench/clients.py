@@ -1,8 +1,8 @@
-"""Runs the clients people have against a server, and writes docs/clients.json and docs/clients.md.
+"""Run common clients against a server, and write docs/clients.json and docs/clients.md.
 
     make docs-clients
 
-The tests are those of `make test-clients`; a column is written only if its test has passed in this run.
+The tests are those of `make test-clients`; a column is written only if its test passed in this run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> int:
     ]
     untested = [one.client for one in rows if set(one.cells) != set(listed.COLUMNS)]
     if untested or not outcomes.likelihoods:
-        print(f"Not written, for these were not tested: {', '.join(untested) or 'likelihoods'}")
+        print(f"Not written, because these were not tested: {', '.join(untested) or 'likelihoods'}")
         return 1
     REPORT.write(Run(rows, dict(outcomes.likelihoods)))
     return 0

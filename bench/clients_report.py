@@ -1,4 +1,4 @@
-"""The table of the clients people have, and what of them works with Puna.
+"""The table of common clients, and their features that work with Puna.
 
 python bench/clients_report.py        # regenerates the table from docs/clients.json
 """
@@ -14,7 +14,7 @@ COLUMNS = ("chat", "stream", "schema", "tools", "embeddings", "errors")
 
 @dataclass(frozen=True)
 class Row:
-    """A client: what each column of it came to, and what is to be known of it."""
+    """A client, with the outcome of each column and notes."""
 
     client: str
     language: str
@@ -26,9 +26,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Run:
-    """All clients, and how near lm-eval's likelihoods are to the reference.
+    """All clients, and the difference of lm-eval's likelihoods from the reference.
 
-    Of `texts` the largest `difference` per token, in nats.
+    `difference` is the largest per token in `texts`, in nats.
     """
 
     rows: list[Row]
@@ -36,7 +36,7 @@ class Run:
 
 
 def table(run: Run) -> str:
-    """The clients as Markdown: a table for each language, and the notes that its numbers refer to."""
+    """Format the clients as Markdown: a table for each language, and numbered notes."""
     notes: list[str] = []
     text = []
     for language in dict.fromkeys(row.language for row in run.rows):

@@ -1,4 +1,4 @@
-"""Writes what can be converted into docs/models-of-your-own.md: a row for each architecture of files.
+"""Write the table of convertible models in docs/models-of-your-own.md, a row for each architecture of files.
 
 python bench/convertible.py
 """
@@ -14,7 +14,7 @@ BEGIN, END = "<!-- converted: python bench/convertible.py -->\n", "<!-- end of c
 
 
 def table() -> str:
-    """Architectures of files, and what config.json calls models that become such; in bold those with eyes."""
+    """Format the architectures of files with their names in config.json, in bold if they have a tower."""
     rows: dict[str, set[str]] = {}
     for family in text_families():
         rows.setdefault(family.architecture, set()).update(family.hf)
@@ -29,7 +29,7 @@ def table() -> str:
 
 
 def with_table(page: str) -> str:
-    """The page with the table as it is now."""
+    """Return the page with the current table."""
     before, rest = page.split(BEGIN)
     return before + BEGIN + table() + END + rest.split(END)[1]
 

@@ -17,7 +17,7 @@ from servers import Server, Turn
 from serving_report import Burst, IdleCost, Streaming, Turns
 
 IDLE_CONNECTIONS, IDLE_S = 1000, 10.0
-#: Letters that the random models' tokenizer never merges: text has as many tokens as characters.
+#: Letters that the random models' tokenizer never merges, so that text has one token per character.
 LETTERS = "abcdefghijklmnopqrsuvwxyz"
 
 
@@ -28,15 +28,15 @@ class Crowd:
     name: str
     clients: int
     shared: int  # tokens at the start of all prompts
-    own: int  # tokens of each prompt after those
+    own: int  # tokens of each prompt after the shared ones
     answer: int  # tokens of each answer
     repetitions: int
     seen: bool = False  # whether another client has used the shared tokens before
 
     def prompts(self, repetition: int) -> list[str]:
-        """Prompts that are the same for every server, but different in every repetition.
+        """Return prompts that are the same for every server, but different in every repetition.
 
-        If the shared tokens are `seen`, there is one more at the end, that of the client before.
+        If the shared tokens are `seen`, the last prompt is the one that sends them first.
         """
         dice = random.Random(f"{self.name} {repetition}")
         shared = text(dice, self.shared) if self.shared else ""
@@ -44,7 +44,7 @@ class Crowd:
 
 
 def text(dice: random.Random, tokens: int) -> str:
-    """Text of `tokens` tokens: words of five letters, without a trailing space."""
+    """Return a text of `tokens` tokens: words of five letters, without a trailing space."""
     letters = [dice.choice(LETTERS) if i % 6 else " " for i in range(1, tokens)]
     return "".join([*letters, dice.choice(LETTERS)])
 
@@ -57,7 +57,7 @@ async def burst(server: Server, crowd: Crowd, repetition: int) -> Burst:
     http = server.processes()[0]
     cpu_s, begin = used_s(http), time.perf_counter()
     answers = await ask_all(server.port, asks)
-    took = max(answer.heard[-1] for answer in answers) - begin
+    took = max(answer.arrivals[-1] for answer in answers) - begin
     cpu_s = used_s(http) - cpu_s
     counts = [_counted(answer, crowd) for answer in answers]
     if min(counts) < crowd.answer:
@@ -71,10 +71,10 @@ async def burst(server: Server, crowd: Crowd, repetition: int) -> Burst:
 
 
 def _counted(answer: Answer, crowd: Crowd) -> int:
-    """The number of tokens of an answer, as reported by the server. Checks the length of the prompt."""
+    """Return the server's count of an answer's tokens, after checking the length of the prompt."""
     usage = answer.field("usage")
     if usage is None:  # llama-cpp-python does not report it, but sends every token by itself
-        return len(answer.heard)
+        return len(answer.arrivals)
     more = usage["prompt_tokens"] - crowd.shared - crowd.own
     if more not in (0, 1):  # like Ollama, Puna adds BOS
         raise RuntimeError(f"a prompt has {more} tokens more than expected")
@@ -82,9 +82,9 @@ def _counted(answer: Answer, crowd: Crowd) -> int:
 
 
 async def converse(server: Server, crowd: Crowd, new: int) -> Turns:
-    """Measure second turns of twice as many conversations as clients.
+    """Measure the second turns of twice as many conversations as clients.
 
-    After the first turns of all, the second ones follow in another order, each with `new` tokens.
+    The second turns, each with `new` tokens, follow after all first turns, in another order.
     """
     dice = random.Random(crowd.name)
     openings = [text(dice, crowd.own) for _ in range(2 * crowd.clients)]
@@ -133,7 +133,7 @@ def stream(server: Server, inside: Inside, crowd: Crowd) -> Streaming:
 
 
 async def idle(server: Server) -> IdleCost:
-    """Measure memory and processor time that idle connections cost in all processes of the server."""
+    """Measure the memory and processor time of idle connections in all processes of the server."""
     connections = Idle()
     await connections.open(server.port, 10, server.greeting)  # the first ones also load code
     before = _memory(server)
@@ -148,11 +148,11 @@ async def idle(server: Server) -> IdleCost:
 
 
 def used_s(process: psutil.Process) -> float:
-    """Processor time of a process so far, in seconds."""
+    """Return the processor time of a process so far, in seconds."""
     times = process.cpu_times()
     return float(times.user + times.system)
 
 
 def _memory(server: Server) -> int:
-    """Resident bytes of all processes of a server."""
+    """Return the resident bytes of all processes of a server."""
     return sum(process.memory_info().rss for process in server.processes())

@@ -1,12 +1,11 @@
-"""Measures how fast texts are embedded: Puna, llama.cpp and sentence-transformers with the same model.
+"""Measure the speed of embedding texts: Puna, llama.cpp and sentence-transformers with the same model.
 
     make bench-embedding            # installs the others once; writes docs/embedding.json and the table
     python bench/embedding.py --quick
 
 The model is all-MiniLM-L6-v2, with its real weights. Texts go in and vectors come out, so tokenising counts.
-All compute with as many threads, alternating in one process; llama.cpp and sentence-transformers count with
-the best of their settings, all of which are tried. sentence-transformers computes in float32 whatever the
-type of the file is.
+All use the same number of threads, alternating in one process; llama.cpp and sentence-transformers run at
+their best settings, all of which are tried. sentence-transformers always computes in float32.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ from puna.gguf import GGMLType
 
 KINDS = (GGMLType.F16, GGMLType.Q8_0)
 TEXTS, WORDS = 256, (4, 24)
-#: Tokens that llama.cpp evaluates at a time, and texts that sentence-transformers does.
+#: Tokens that llama.cpp evaluates at a time, and texts that sentence-transformers evaluates at a time.
 BATCHES, TOGETHER = (512, 2048), (16, 32, 64, 128)
 
 
 def texts(model: Path) -> list[str]:
-    """Short texts of words that the model knows, always the same."""
+    """Return short texts of words in the model's vocabulary, always the same."""
     words = [word for word in (model / "vocab.txt").read_text().split() if word.isalpha() and word.isascii()]
     dice = random.Random(1)
     return [" ".join(dice.choices(words, k=dice.randint(*WORDS))) for _ in range(TEXTS)]
@@ -62,7 +61,7 @@ class Puna:
 
 
 class LlamaCpp:
-    """As many whole texts at a time as fit into a batch, each a sequence of its own."""
+    """llama.cpp, with as many whole texts in a batch as fit, each a separate sequence."""
 
     def __init__(self, path: Path, threads: int, setting: Setting, batch: int) -> None:
         log_nothing(llama_cpp.llama_log_set)
@@ -134,7 +133,7 @@ Engine = Puna | LlamaCpp | Transformers
 
 
 def rate(engine: Engine, given: Sequence[str]) -> float:
-    """Texts per second."""
+    """Return texts per second."""
     begin = time.perf_counter()
     engine.embed(given)
     return len(given) / (time.perf_counter() - begin)
@@ -153,7 +152,7 @@ def compare(model: Path, kind: GGMLType, given: Sequence[str], threads: int, rep
     }
     expected = next(engine for engine in theirs.values() if isinstance(engine, Transformers)).embed(given)
     cosines = {}
-    for name, engine in {"Puna": ours, **theirs}.items():  # which warms them up, too
+    for name, engine in {"Puna": ours, **theirs}.items():  # also warms them up
         cosines[name] = float((engine.embed(given) * expected).sum(axis=1).min())
     best = {}
     for peer in ("llama.cpp", "sentence-transformers"):

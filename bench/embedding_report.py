@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from pages import DOCS, Report
 from report import spread
 
-#: Times as fast as the faster of the others.
+#: The ratio to reach, to the faster of the others.
 BAR = 1.5
 
 
 @dataclass(frozen=True)
 class Result:
-    """Texts per second of one type of file, one value per repetition.
+    """The texts per second of one type of file, one value per repetition.
 
-    Cosines are the least between a vector and that of sentence-transformers in float32.
+    Cosines are the smallest between a vector and that of sentence-transformers in float32.
     """
 
     kind: str
@@ -33,7 +33,7 @@ class Result:
 
     @property
     def ratio(self) -> float:
-        """To the faster of the others."""
+        """The ratio to the faster of the others."""
         better = max(map(statistics.median, (self.llama_cpp, self.transformers)))
         return statistics.median(self.ours) / better
 
@@ -46,7 +46,7 @@ class Run:
     threads: int
     processor: str
     texts: int
-    words: tuple[int, int]  # the fewest and the most of a text
+    words: tuple[int, int]  # minimum and maximum per text
     results: list[Result] = field(default_factory=list)
 
 
@@ -61,7 +61,7 @@ def line(result: Result) -> str:
 
 
 def table(run: Run) -> str:
-    """The results as Markdown."""
+    """Format the results as Markdown."""
     text = [
         f"Texts per second, for {run.texts} texts of {run.words[0]} to {run.words[1]} words in one call: "
         f"median (min to max) of {len(run.results[0].ours)} alternating runs. {run.versions}, {run.threads} "

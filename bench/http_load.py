@@ -28,14 +28,14 @@ class Ask:
 
 @dataclass
 class Answer:
-    """When a request was sent (`time.perf_counter`), and every JSON object of the stream with its arrival."""
+    """The time of a request (`time.perf_counter`), and every JSON object of the stream with its arrival."""
 
-    asked: float
+    sent: float
     objects: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
 
     @property
-    def heard(self) -> list[float]:
-        """When each piece of text arrived."""
+    def arrivals(self) -> list[float]:
+        """The arrival times of the pieces of text."""
         return [when for when, value in self.objects if text_of(value)]
 
     @property
@@ -44,21 +44,21 @@ class Answer:
 
     @property
     def first_s(self) -> float:
-        """Seconds from the request to the first text."""
-        return self.heard[0] - self.asked
+        """The seconds from the request to the first text."""
+        return self.arrivals[0] - self.sent
 
     @property
     def gaps_s(self) -> list[float]:
-        """Seconds between pieces of text."""
-        return [after - before for before, after in itertools.pairwise(self.heard)]
+        """The seconds between pieces of text."""
+        return [after - before for before, after in itertools.pairwise(self.arrivals)]
 
     def field(self, name: str) -> Any:
-        """The last value of `name` in any object; None if no object has it."""
+        """Return the last value of `name` in any object; None if no object has it."""
         return next((value[name] for _, value in reversed(self.objects) if value.get(name)), None)
 
 
 def text_of(value: dict[str, Any]) -> str:
-    """The text in an object of a stream of OpenAI's, llama.cpp's or the native API."""
+    """Return the text in an object of a stream of OpenAI's, llama.cpp's or the native API."""
     if choices := value.get("choices"):
         return str(choices[0].get("text") or "")
     return str(value.get("content") or value.get("response") or "")
@@ -66,19 +66,19 @@ def text_of(value: dict[str, Any]) -> str:
 
 async def ask_all(port: int, asks: Sequence[Ask]) -> list[Answer]:
     """Send all requests at once, on separate connections. Raises `RuntimeError` if one is refused."""
-    return list(await asyncio.gather(*(ask(port, one) for one in asks)))
+    return list(await asyncio.gather(*(ask(port, request) for request in asks)))
 
 
 async def ask(port: int, request: Ask) -> Answer:
     loop = asyncio.get_running_loop()
     transport, packets = await loop.create_connection(_Packets, "127.0.0.1", port)
-    asked = time.perf_counter()
+    sent = time.perf_counter()
     transport.write(_post(request))
     try:
         await asyncio.wait_for(packets.complete, LIMIT_S)
     finally:
         transport.abort()
-    return Answer(asked, list(_objects(request.path, packets.received)))
+    return Answer(sent, list(_objects(request.path, packets.received)))
 
 
 def _post(request: Ask) -> bytes:
@@ -106,7 +106,7 @@ class _Packets(asyncio.Protocol):
 
 
 def _objects(path: str, packets: list[tuple[float, bytes]]) -> Iterator[tuple[float, dict[str, Any]]]:
-    """The JSON objects of a chunked answer, each with the time of the packet that completed it."""
+    """Yield the JSON objects of a chunked answer, each with the time of the packet that completed it."""
     raw = b"".join(data for _, data in packets)
     head, _, _ = raw.partition(b"\r\n\r\n")
     status, _, fields = head.partition(b"\r\n")
@@ -125,8 +125,8 @@ def _objects(path: str, packets: list[tuple[float, bytes]]) -> Iterator[tuple[fl
         while ends[packet] < at:
             packet += 1
         *lines, line = (line + raw[stop + 2 : at]).split(b"\n")
-        for one in lines:
-            value = one.strip().removeprefix(b"data:").strip()
+        for complete in lines:
+            value = complete.strip().removeprefix(b"data:").strip()
             if value.startswith(b"{"):
                 found = json.loads(value)
                 if "error" in found:
@@ -152,11 +152,11 @@ class Idle:
             writer.write(head)
             answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
             fields = answer.lower().split(b"\r\n")
-            length = next((one for one in fields if one.startswith(b"content-length:")), b":0")
+            length = next((field for field in fields if field.startswith(b"content-length:")), b":0")
             await reader.readexactly(int(length.partition(b":")[2]))
 
     def open_now(self) -> int:
-        """The number of connections the server has not closed."""
+        """Return the number of connections the server has not closed."""
         return sum(not reader.at_eof() for reader in self._readers)
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Streams of an engine in this process, with which those of a server are compared."""
+"""Streams of an engine in this process, for comparison with those of a server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from puna.protocol import Chunk, Done, Event, Failed, Generate
 
 
 class Inside:
-    """The same engine as a server's, without a server in between."""
+    """The engine of a server, but without the server."""
 
     def __init__(self, setting: Setting) -> None:
         self._model = puna.load(
@@ -25,11 +25,11 @@ class Inside:
         self._model.close()
 
     def rate(self, prompts: Sequence[str], tokens: int) -> float:
-        """Total tokens per second for all prompts in parallel, from the request to the last token."""
+        """Return the total tokens per second of all prompts in parallel, from request to last token."""
         generated, left, last_s = 0, len(prompts), 0.0
         finished = threading.Event()
 
-        def sink(event: Event) -> None:  # only called by the engine's thread
+        def sink(event: Event) -> None:  # called only by the engine's thread
             nonlocal generated, left, last_s
             if isinstance(event, Failed):
                 raise RuntimeError(event.message)

@@ -1,4 +1,4 @@
-"""Measures the matrix kernels: multiply-adds and weight bytes per second, by type and number of tokens.
+"""Measure the matrix kernels: multiply-adds and weight bytes per second, by type and number of tokens.
 
     python bench/kernels.py                       every type, 1, 8 and 512 tokens, [2048, 2048]
     python bench/kernels.py --types Q4_K Q8_0 --tokens 1 4 --rows 8192 --columns 2048 --threads 1
@@ -21,7 +21,7 @@ from puna import _native
 from puna.gguf import GGMLType, quantize
 from puna.ops import Weight, default_backend
 
-WORKING_SET = 512 << 20  # bytes of weights that are cycled through; last-level caches of servers are large
+WORKING_SET = 512 << 20  # total bytes of the weights; servers have large last-level caches
 TYPES = (
     "F32",
     "F16",
@@ -46,7 +46,7 @@ TYPES = (
 
 
 def seconds(run: Callable[[int], object], min_total_s: float = 0.3) -> float:
-    """Median seconds of a call, over at least five repetitions that take `min_total_s` in total."""
+    """Return the median seconds of a call, over at least five repetitions and `min_total_s` in total."""
     run(0)
     times: list[float] = []
     while sum(times) < min_total_s or len(times) < 5:
@@ -57,7 +57,7 @@ def seconds(run: Callable[[int], object], min_total_s: float = 0.3) -> float:
 
 
 def read_bandwidth() -> float:
-    """Bytes per second that sums over a large array read, on as many threads as the kernels use."""
+    """Return the bytes per second read by sums over a large array, with the kernels' number of threads."""
     threads = default_backend().threads()
     parts = np.array_split(np.ones(WORKING_SET // 8, np.int64), threads)
     with ThreadPoolExecutor(threads) as pool:
@@ -65,10 +65,10 @@ def read_bandwidth() -> float:
 
 
 def random_matrices(kind: GGMLType, rows: int, columns: int, count: int) -> list[Weight]:
-    """`count` separate matrices with the same random values."""
+    """Return `count` separate matrices with the same random values."""
     rng = np.random.default_rng(0)
     some = min(rows, 64)
-    if kind in POINTS:  # which nothing here quantises to
+    if kind in POINTS:  # has no quantiser here
         stored = random_blocks(rng, kind, some * columns, 1.0)
     else:
         stored = quantize(rng.standard_normal((some, columns), dtype=np.float32), kind)

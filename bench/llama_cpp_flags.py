@@ -1,7 +1,7 @@
-"""Prints the CMAKE_ARGS that build llama.cpp with the instruction sets of this machine.
+"""Print the CMAKE_ARGS that build llama.cpp with the instruction sets of this machine.
 
-`GGML_NATIVE=ON` would do the same, but llama-cpp-python's build turns it off. With AMX one more flag is
-needed for compilers as old as GCC 12: their intrinsic for `ldtilecfg` declares only 8 of the 64 bytes that
+`GGML_NATIVE=ON` would do the same, but llama-cpp-python's build turns it off. With AMX, compilers as
+old as GCC 12 need one more flag: their intrinsic for `ldtilecfg` declares only 8 of the 64 bytes that
 the instruction reads, so -O2 removes the stores of the others as dead, and the processor faults on a layout
 of zeros. `-fno-dse` keeps the stores (`-fno-tree-dse` alone does not).
 """
@@ -31,7 +31,7 @@ SWITCHES = {
 
 
 def cmake_arguments() -> str:
-    """The `-DGGML_...` options; llama.cpp's own choice on architectures other than x86-64."""
+    """Return the `-DGGML_...` options; on architectures other than x86-64, llama.cpp chooses."""
     if platform.machine() != "x86_64":
         return "-DGGML_NATIVE=ON"
     lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -14,22 +14,22 @@ import llama_cpp
 import numpy as np
 
 _DECODE_PROMPT = 16
-_CHUNK = 512  # tokens evaluated to fill the cache; the rest of it are copies
-#: llama.cpp calls it as long as the process lives, so it must not be anything's that goes away.
+_CHUNK = 512  # tokens evaluated to fill the cache; the rest are copies
+#: Global, because llama.cpp calls it for the lifetime of the process.
 _silent = llama_cpp.llama_log_callback(lambda level, text, data: None)
 
 
 def log_nothing(log_set: Callable[[Any, ctypes.c_void_p], Any]) -> None:
-    """Silence one of the library's logs, by the function that sets where it goes."""
+    """Silence one of the library's logs, given the function that redirects it."""
     log_set(_silent, ctypes.c_void_p(0))
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What makes llama.cpp faster for some models and tests and slower for others."""
+    """Settings that make llama.cpp faster for some models and tests and slower for others."""
 
     repack: bool = True  # convert weights to the layout of other kernels
-    flash: bool = True  # compute attention in one pass over keys and values
+    flash: bool = True  # flash attention: one pass over keys and values
 
     def __str__(self) -> str:
         return f"{'repacked' if self.repack else 'as in the file'}, {'flash' if self.flash else 'no flash'}"
@@ -81,7 +81,7 @@ class LlamaCpp:
         llama_cpp.llama_model_free(self._model)
 
     def read(self, streams: int, length: int) -> float:
-        """Prompt tokens per second for `streams` random prompts of `length` tokens."""
+        """Return the prompt tokens per second for `streams` random prompts of `length` tokens."""
         self._clear()
         begin = time.perf_counter()
         for stream in range(streams):
@@ -97,7 +97,7 @@ class LlamaCpp:
         return streams * length / (time.perf_counter() - begin)
 
     def decode(self, streams: int, length: int) -> float:
-        """Generated tokens per second, `streams` sequences advancing together."""
+        """Return the generated tokens per second, `streams` sequences advancing together."""
         self._clear()
         for stream in range(streams):
             tokens = self._tokens(_DECODE_PROMPT)
@@ -110,7 +110,7 @@ class LlamaCpp:
         return streams * length / (time.perf_counter() - begin)
 
     def fill(self, depth: int) -> None:
-        """Fill the first sequence with `depth` positions. Needs `parallel=2`: the second one is for copying.
+        """Fill the first sequence with `depth` positions. Needs `parallel=2`, for copying by a second one.
 
         512 random tokens are evaluated; other positions get shifted copies of their keys and values. The cost
         of decoding depends on the number of positions, not on their contents.
@@ -133,7 +133,7 @@ class LlamaCpp:
             raise RuntimeError(f"llama.cpp's cache holds {self._filled} positions, not {depth}")
 
     def decode_filled(self, length: int) -> float:
-        """Generated tokens per second of one sequence, after the positions of `fill`."""
+        """Return the generated tokens per second of one sequence, after the positions of `fill`."""
         llama_cpp.llama_memory_seq_rm(self._memory, 0, self._filled, -1)
         self._decode([(self._dice.randrange(self._vocab), self._filled, 0, True)])  # applies pending shifts
         llama_cpp.llama_synchronize(self._context)
@@ -144,7 +144,7 @@ class LlamaCpp:
         return length / (time.perf_counter() - begin)
 
     def logits(self, tokens: list[int], *, at_once: int) -> np.ndarray:
-        """Raw logits [len(tokens), vocab] of every position, evaluated `at_once` tokens at a time."""
+        """Return raw logits [len(tokens), vocab] of every position, evaluated `at_once` tokens at a time."""
         self._clear()
         found: list[np.ndarray] = []
         for start in range(0, len(tokens), at_once):
@@ -162,7 +162,7 @@ class LlamaCpp:
         llama_cpp.llama_memory_clear(self._memory, True)
 
     def _decode(self, rows: list[tuple[int, int, int, bool]]) -> None:
-        """One llama_decode of (token, position, sequence, wants logits) rows."""
+        """Call llama_decode with rows of (token, position, sequence, wants logits)."""
         batch = llama_cpp.llama_batch_init(len(rows), 0, 1)
         try:
             batch.n_tokens = len(rows)

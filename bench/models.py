@@ -20,9 +20,9 @@ from puna.gguf import FileType, GGMLType, GGUFWriter
 Q4_K, Q5_K, Q6_K = GGMLType.Q4_K, GGMLType.Q5_K, GGMLType.Q6_K
 Q8_0, Q4_0, F16 = GGMLType.Q8_0, GGMLType.Q4_0, GGMLType.F16
 IQ4_XS, MXFP4 = GGMLType.IQ4_XS, GGMLType.MXFP4
-#: Where they are kept once they are created.
+#: Folder of the created models.
 MODELS = Path(__file__).resolve().parents[1] / "build" / "bench-models"
-# Points of grids; the standard deviation of random ones whose factor is 1.
+# Types of grid points, with the standard deviation of random values with factor 1.
 POINTS = {
     GGMLType.IQ1_S: 7.4,
     GGMLType.IQ2_XXS: 51.0,
@@ -40,7 +40,7 @@ class Mix:
     label: FileType
     most: GGMLType  # most matrices
     better: GGMLType  # matrices that get more bits
-    joined: GGMLType  # queries, keys and values in one
+    joined: GGMLType  # joined queries, keys and values
     head: GGMLType  # the embedding, which is also the output matrix
 
 
@@ -60,7 +60,7 @@ MIXES = {
 
 
 def kind_of(tensor: str, mix: str, layer: int, layers: int) -> GGMLType:
-    """What llama.cpp's quantiser makes a matrix for `mix`, in one of the `layers` that have it."""
+    """Return the type that llama.cpp's quantiser chooses in `mix` for a matrix of one of `layers`."""
     if tensor == "attn_qkv.weight":
         return MIXES[mix].joined
     if tensor not in ("attn_v.weight", "ffn_down.weight", "ffn_down_exps.weight"):
@@ -71,7 +71,7 @@ def kind_of(tensor: str, mix: str, layer: int, layers: int) -> GGMLType:
 
 
 def random_model(name: str, mix: str) -> Path:
-    """The GGUF file of shape `name` quantised as `mix`, created on first use."""
+    """Return the GGUF file of shape `name` quantised as `mix`, created on first use."""
     path = MODELS / f"random-{name}-{mix}.gguf"
     if path.exists():
         return path
@@ -105,9 +105,9 @@ def random_model(name: str, mix: str) -> Path:
 
 
 def random_tower(name: str, kind: GGMLType, text_size: int) -> Path:
-    """The mmproj file of tower `name` with matrices of type `kind`, created on first use.
+    """Return the mmproj file of tower `name` with matrices of type `kind`, created on first use.
 
-    Matrices whose rows do not fill the blocks of the type are F16, as llama.cpp's converter has it.
+    Matrices with rows that do not fill the type's blocks are F16, as with llama.cpp's converter.
     """
     path = MODELS / f"random-{name}-for-{text_size}-{kind.name.lower()}.gguf"
     if path.exists():
@@ -149,7 +149,7 @@ def _add(
 
 
 def random_blocks(dice: np.random.Generator, kind: GGMLType, count: int, spread: float) -> np.ndarray:
-    """The bytes of `count` values of type `kind` with a standard deviation of about `spread`."""
+    """Return the bytes of `count` values of type `kind` with a standard deviation of about `spread`."""
     if kind is F16:
         return (dice.standard_normal(count, dtype=np.float32) * spread).astype(np.float16)
     blocks = dice.integers(0, 256, (count // kind.block_size, kind.type_size), dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""llama.cpp with a vision tower: libmtmd, through llama-cpp-python's low-level calls."""
+"""Vision models in llama.cpp: libmtmd, through llama-cpp-python's low-level calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BATCH = 512
 
 
 class Mtmd:
-    """A text model and a tower, and a context for one sequence of `context` tokens."""
+    """A text model and a vision tower, with a context for one sequence of `context` tokens."""
 
     def __init__(self, text: Path, tower: Path, *, context: int, threads: int, flash: bool) -> None:
         log_nothing(llama_cpp.llama_log_set)
@@ -33,14 +33,14 @@ class Mtmd:
         settings.n_threads = settings.n_threads_batch = threads
         settings.flash_attn_type = int(flash)
         self._context = llama_cpp.llama_init_from_model(self._model, settings)
-        seeing = mtmd.mtmd_context_params_default()
-        seeing.use_gpu = seeing.warmup = seeing.print_timings = False
-        seeing.n_threads = threads
-        seeing.flash_attn_type = int(flash)
-        self._tower = mtmd.mtmd_init_from_file(str(tower).encode(), self._model, seeing)
+        vision = mtmd.mtmd_context_params_default()
+        vision.use_gpu = vision.warmup = vision.print_timings = False
+        vision.n_threads = threads
+        vision.flash_attn_type = int(flash)
+        self._tower = mtmd.mtmd_init_from_file(str(tower).encode(), self._model, vision)
         if not self._tower:
             raise RuntimeError(f"llama.cpp cannot load {tower}")
-        self.tokens = 0  # of the last prompt: text, and what stands for the image
+        self.tokens = 0  # of the last prompt, including those of the image
 
     def close(self) -> None:
         mtmd.mtmd_free(self._tower)
@@ -48,7 +48,7 @@ class Mtmd:
         llama_cpp.llama_model_free(self._model)
 
     def answer(self, picture: NDArray[np.uint8], text: str) -> tuple[float, float]:
-        """Seconds for the tower alone, and from the request to the first token: of an image, then a text."""
+        """Return the seconds of the tower, and of all from the request (image, text) to the first token."""
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self._context), True)
         begin, encoding = time.perf_counter(), 0.0
         chunks = self._chunks(picture, text)

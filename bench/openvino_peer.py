@@ -1,6 +1,6 @@
 """The tests of `puna.engine.bench` for OpenVINO GenAI, which reads GGUF files of Llama's architecture itself.
 
-Its continuous batching is used for one stream as well: it is the package's default on processors with AVX2.
+Its continuous batching, the package's default on processors with AVX2, is used for one stream as well.
 Blocks of four and eight bits become OpenVINO's own integer weights of the same size.
 """
 
@@ -18,11 +18,11 @@ from puna.gguf import open_gguf
 
 _DECODE_PROMPT = 16
 _CACHE_GB = 2
-_FIRST_TOKEN_ID = 256  # the beginning of a random model's vocabulary is single bytes
+_FIRST_TOKEN_ID = 256  # a random model's vocabulary starts with single bytes
 
 
 class OpenVINO:
-    """One model, for up to `parallel` sequences."""
+    """A model for up to `parallel` sequences."""
 
     def __init__(self, path: Path, *, parallel: int, threads: int) -> None:
         settings = openvino_genai.SchedulerConfig()
@@ -41,7 +41,7 @@ class OpenVINO:
         del self._pipeline
 
     def read(self, streams: int, length: int) -> float:
-        """Prompt tokens per second for `streams` random prompts of `length` tokens."""
+        """Return the prompt tokens per second for `streams` random prompts of `length` tokens."""
         self._submit(streams, length, 1)
         begin = time.perf_counter()
         while self._pipeline.has_non_finished_requests():
@@ -49,7 +49,7 @@ class OpenVINO:
         return streams * length / (time.perf_counter() - begin)
 
     def decode(self, streams: int, length: int) -> float:
-        """Generated tokens per second, `streams` sequences advancing together."""
+        """Return the generated tokens per second, `streams` sequences advancing together."""
         self._submit(streams, _DECODE_PROMPT, length + 1)
         self._pipeline.step()  # all prompts fit into one step, which also gives the first token of each
         begin = time.perf_counter()
@@ -62,7 +62,7 @@ class OpenVINO:
         options.max_new_tokens = predict
         options.ignore_eos = True
         options.do_sample = False
-        self._handles = []  # a request whose handle is gone is dropped
+        self._handles = []  # dropping a handle would drop its request
         for _ in range(streams):
             tokens = [[self._dice.randrange(_FIRST_TOKEN_ID, self._vocab) for _ in range(length)]]
             prompt = openvino.Tensor(np.array(tokens, np.int64))

@@ -1,10 +1,10 @@
-"""Tables in the README and in docs/, each between two lines that name the command that made it.
+"""Tables in the README and in docs/, each between two markers with the command that made it.
 
     <!-- table: make bench-peers -->
     ...
     <!-- end of table -->
 
-Nobody edits what is between them: a test compares it with the JSON that the command wrote.
+They must not be edited: a test compares them with the JSON that the command wrote.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import msgspec
 ROOT = Path(__file__).resolve().parents[1]
 DOCS, README = ROOT / "docs", ROOT / "README.md"
 END = "<!-- end of table -->\n"
-Pages = dict[Path, str]  # what a command shows on each page
+Pages = dict[Path, str]  # the table of a command on each page
 Run = TypeVar("Run")
 
 
 class Measured(msgspec.Struct, Generic[Run]):
-    """The contents of a JSON file: results, and the commit of the code they are results of, with its date."""
+    """The contents of a JSON file: results, and the commit of the measured code with its date."""
 
     commit: str
     run: Run
@@ -33,12 +33,12 @@ class Measured(msgspec.Struct, Generic[Run]):
 
 @dataclass(frozen=True)
 class Report(Generic[Run]):
-    """The results of a command: kept in a JSON file, and shown on pages."""
+    """The results of a command, stored in a JSON file and shown on pages."""
 
     path: Path
     command: str
     run: type[Run]  # dataclasses, lists and numbers
-    tables: dict[Path, Callable[[Run], str]]  # what each page shows, as Markdown
+    tables: dict[Path, Callable[[Run], str]]  # the table of each page, as Markdown
     chart: Callable[[Run], str] | None = None  # as SVG, beside the JSON file
 
     def pages(self, measured: Measured[Run]) -> Pages:
@@ -49,7 +49,7 @@ class Report(Generic[Run]):
         return msgspec.json.decode(self.path.read_bytes(), type=Measured[self.run])
 
     def write(self, run: Run, folder: Path | None = None) -> None:
-        """Write results of the present code and insert the tables, or write everything to another folder."""
+        """Write results of the current code and insert the tables, or write everything to another folder."""
         self._write(Measured(present_commit(), run), folder or self.path.parent)
 
     def rewrite(self) -> None:
@@ -72,7 +72,7 @@ class Report(Generic[Run]):
 
 
 def present_commit() -> str:
-    """Return the present commit and its date; a + means that the code differs: `1a2b3c4`+ (2026-11-22)."""
+    """Return the current commit and its date; a + means uncommitted changes: `1a2b3c4`+ (2026-11-22)."""
     git = ["git", "-C", str(ROOT)]
     shown = subprocess.run(
         [*git, "log", "-1", "--format=%h %cs"], capture_output=True, text=True, check=False
@@ -85,20 +85,20 @@ def present_commit() -> str:
 
 
 def insert(shown: Pages, command: str) -> None:
-    """Insert what `command` shows into each page. Raises `ValueError` if one has no markers for it."""
+    """Insert the table of `command` into each page. Raises `ValueError` if one lacks its markers."""
     for path, text in shown.items():
         before, after = _around(path, command)
         path.write_text(f"{before}\n{text}\n{after}")
 
 
 def inserted(path: Path, command: str) -> str:
-    """What a page shows between the markers of `command`. Raises `ValueError` if it has none."""
+    """Return the text between the markers of `command`. Raises `ValueError` if there are none."""
     before, after = _around(path, command)
     return path.read_text()[len(before) + 1 : -len(after) - 1]
 
 
 def _around(path: Path, command: str) -> tuple[str, str]:
-    """The page up to the first marker of `command`, and from its last one on."""
+    """Split a page into the parts up to the first marker of `command`, and from its last marker on."""
     mark = f"<!-- table: {command} -->\n"
     before, begin, rest = path.read_text().partition(mark)
     _, end, after = rest.partition(END)

@@ -1,10 +1,10 @@
-"""Holds every architecture against its reference, and writes docs/models.json and docs/models.md.
+"""Compare every architecture with its reference, and write docs/models.json and docs/models.md.
 
     make docs-models
 
-The measuring is that of `tests/model/models` and `tests/vision`: tiny random models in float32, on all
-backends, prompts read whole, in parts, token by token, beside others and after a prefix was reused. Here only
-the largest difference of each architecture is kept.
+The measurements are those of `tests/model/models` and `tests/vision`: tiny random models in float32, on all
+backends, with prompts read whole, in parts, token by token, beside others and after a reused prefix. Only the
+largest difference of each architecture is kept.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from pages import DOCS, ROOT, Report
 
 from puna.model.registry import model_for, supported
 
-#: The models people know that have an architecture.
+#: Well-known models of each architecture.
 FAMILIES = {
     "arwkv7": "ARWKV 7B",
     "bert": "BERT, RoBERTa, MiniLM, BGE, E5, GTE, Snowflake Arctic Embed; rerankers: BGE, MS MARCO, Jina 2",
@@ -82,7 +82,7 @@ FAMILIES = {
     "t5encoder": "encoders of T5, Sentence-T5, GTR",
 }
 
-#: What is not, or only partly, in transformers: the tests have the rest of it.
+#: References beside transformers, for architectures that it lacks or only partly has; tests contain them.
 _BESIDE = dict.fromkeys(("arwkv7", "rwkv7"), "the paper's formulas in torch") | {
     "nomic-bert-moe": "its experts in torch"
 }
@@ -90,20 +90,20 @@ _BESIDE = dict.fromkeys(("arwkv7", "rwkv7"), "the paper's formulas in torch") | 
 
 @dataclass(frozen=True)
 class Run:
-    """The largest difference of each architecture from its reference, all but its own code being the same."""
+    """The largest difference of each architecture from its reference, with all other code the same."""
 
     reference: str
     differences: dict[str, float]
 
 
 def lines(architecture: str) -> int:
-    """Of the file that has it."""
+    """Return the number of lines in an architecture's file."""
     module = model_for(architecture).__module__
     return len((ROOT / "src" / f"{module.replace('.', '/')}.py").read_text().splitlines())
 
 
 def table(run: Run) -> str:
-    """The architectures as Markdown."""
+    """Format the architectures as Markdown."""
     text = [
         f"Reference: {run.reference}.",
         "",

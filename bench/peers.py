@@ -1,4 +1,4 @@
-"""Compares Puna with llama.cpp: same file, same number of threads, alternating in one process.
+"""Compare Puna with llama.cpp: same file, same number of threads, alternating in one process.
 
     make bench-peers                                    # installs llama-cpp-python once, runs everything
     make bench-architectures                            # a model of each kind of architecture instead
@@ -7,10 +7,10 @@
     python bench/peers.py --model MODEL.gguf ...        # any model
 
 A complete run writes docs/performance.json and docs/performance.svg, and the tables in docs/performance.md
-and the README; one of the architectures docs/architectures.json and its table. The result is the ratio of
-medians: if the machine is busy, it is equally busy for both, and the order alternates. llama.cpp counts with
-the best of its settings in each row: weights repacked or as in the file, flash attention or not. All are
-tried shortly, the best one or two take turns with Puna. Some rows are compared with OpenVINO GenAI too, if it
+and the README; one of the architectures writes docs/architectures.json and its table. The result is the ratio
+of medians: if the machine is busy, it is equally busy for both, and the order alternates. In each row,
+llama.cpp runs at its best settings: weights repacked or as in the file, flash attention or not. All are tried
+briefly, and the best one or two take turns with Puna. Some rows are also compared with OpenVINO GenAI, if it
 is installed. The models are created in build/bench-models on first use.
 """
 
@@ -55,7 +55,7 @@ PUNA, OPENVINO = "Puna", "OpenVINO GenAI"
 
 
 def rate(engine: Engine, test: Test) -> float:
-    """Tokens per second of one run of `test`."""
+    """Return the tokens per second of one run of `test`."""
     if test.kind == "prompt":
         return engine.read(test.streams, test.tokens)
     if test.depth:
@@ -64,7 +64,7 @@ def rate(engine: Engine, test: Test) -> float:
 
 
 def warm_up(engine: Engine, test: Test) -> None:
-    """A short run of the same kind, which allocates memory and starts threads."""
+    """Run a short test of the same kind, which allocates memory and starts threads."""
     if test.depth:
         engine.fill(test.depth)
     rate(engine, replace(test, tokens=min(test.tokens, 256 if test.kind == "prompt" else 4)))
@@ -73,9 +73,9 @@ def warm_up(engine: Engine, test: Test) -> None:
 def alternate(
     engines: Mapping[str, Engine], test: Test, times: int, threads: int
 ) -> tuple[dict[str, list[float]], list[float]]:
-    """Rates of all engines, `times` each, in alternating order; and the read bandwidth at each repetition.
+    """Return the rates of all engines in alternating order, and the read bandwidth, at each repetition.
 
-    The bandwidth, which varies with other load on the machine, is only measured for tests that it bounds.
+    The bandwidth, which varies with other load on the machine, is measured only for tests that it bounds.
     """
     rates: dict[str, list[float]] = {name: [] for name in engines}
     bandwidths: list[float] = []
@@ -129,7 +129,7 @@ def compare(
 
 
 def versions() -> str:
-    """The compared versions."""
+    """Return the compared versions."""
     found = [f"Puna {puna.__version__}", f"llama-cpp-python {llama_cpp.__version__}"]
     return ", ".join([*found, f"{OPENVINO} {version('openvino-genai')}"] if openvino_installed() else found)
 
@@ -139,7 +139,7 @@ def openvino_installed() -> bool:
 
 
 def kernels() -> str:
-    """Which of its implementations Puna computes with."""
+    """Return the name of the kernels that Puna uses."""
     if (name := default_backend().name) != "cpu":
         return name
     from puna import _native
@@ -176,7 +176,7 @@ def main() -> None:
     run = Run(kernels(), versions(), roofline.measure(arguments.threads))
     print(f"{run.versions}; {run.kernels}\n{run.machine.sentence()}", flush=True)
     if not openvino_installed():
-        print(f"{OPENVINO} is left out: not installed", flush=True)
+        print(f"{OPENVINO} is skipped: not installed", flush=True)
     for case in cases:
         if not case.mix:
             name, path = Path(case.shape).name, Path(case.shape)

@@ -1,9 +1,9 @@
-"""Measures how soon a conversation goes on after a restart, with what is remembered of it on disk.
+"""Measure the time to continue a conversation after a restart, with its prompt cached on disk.
 
     python bench/prompt_cache.py [--model 135m/q8_0] [--tokens 4000]
 
-Seconds from the request to its first token: evaluating the conversation, and in a fresh process that takes it
-from `PUNA_PROMPT_CACHE`. Loading the model is not counted.
+Prints the seconds from the request to its first token: once with the conversation evaluated, and once in a
+fresh process that reads it from `PUNA_PROMPT_CACHE`. Loading the model is not counted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from models import random_model
 
 
 def first_token(path: Path, tokens: int) -> None:
-    """Print seconds to the first token, and how many tokens were not evaluated."""
+    """Print the seconds to the first token, and the number of cached tokens."""
     import puna
 
     prompt = [3 + number * 7919 % 40_000 for number in range(tokens)]
@@ -49,9 +49,9 @@ def main() -> None:
             done = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
             seconds, cached = done.stdout.split()
             times.append(float(seconds))
-            print(f"{kind:<10} {times[-1]:7.3f} s to the first token, {cached} of {given.tokens} remembered")
-        size = sum(each.stat().st_size for each in Path(folder).iterdir())
-    print(f"{times[0] / times[1]:.1f} times sooner, of a file of {size / 1e6:.0f} MB")
+            print(f"{kind:<10} {times[-1]:7.3f} s to the first token, {cached} of {given.tokens} cached")
+        size = sum(file.stat().st_size for file in Path(folder).iterdir())
+    print(f"{times[0] / times[1]:.1f} times faster, with a file of {size / 1e6:.0f} MB")
 
 
 if __name__ == "__main__":

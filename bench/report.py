@@ -26,7 +26,7 @@ BEST = (
 
 @dataclass
 class Result:
-    """Tokens per second of one test, one value per repetition, and the cost of the test."""
+    """The tokens per second of one test, one value per repetition, and the cost of the test."""
 
     model: str
     test: str
@@ -34,15 +34,17 @@ class Result:
     ours: list[float]
     theirs: list[float]
     bar: float | None
-    bandwidths: list[float]  # read bandwidth at each repetition in bytes per second; empty if it is no bound
+    bandwidths: list[
+        float
+    ]  # read bandwidth at each repetition, in bytes per second; empty if it is not the bound
     tokens: int
     streams: int
     step_bytes: float  # bytes read per decode step, with weights as in the file
     prompt_products: float  # multiply-adds of the whole prompt
     floats: bool  # whether the weights are of a float type
-    setting: str  # of llama.cpp: the one that is best in this test
-    others: dict[str, list[float]]  # its rates with other settings, of fewer runs
-    openvino: list[float] = field(default_factory=list)  # empty where it was not compared
+    setting: str  # of llama.cpp: the best one in this test
+    others: dict[str, list[float]]  # its rates with other settings, from fewer runs
+    openvino: list[float] = field(default_factory=list)  # empty if not compared
 
     @property
     def our_rate(self) -> float:
@@ -61,7 +63,7 @@ class Result:
         return self.bar is None or self.ratio >= self.bar
 
     def share(self, machine: Machine) -> float | None:
-        """Fraction of the test's bound: read bandwidth to decode one stream, multiply-adds for a prompt."""
+        """Return the fraction of the bound: read bandwidth for decoding, multiply-adds for a prompt."""
         if self.kind == "prompt":
             peak = machine.float_peak if self.floats else machine.byte_peak
             return self.our_rate / self.tokens * self.prompt_products / peak if peak else None
@@ -82,7 +84,7 @@ class Run:
 
 
 def processor() -> str:
-    """The processor's name and its instruction sets for 8-bit integers."""
+    """Return the processor's name and its instruction sets for 8-bit integers."""
     name, flags = "unknown processor", ""
     for text in Path("/proc/cpuinfo").read_text().splitlines():
         key, _, value = text.partition(":")
@@ -96,7 +98,7 @@ def processor() -> str:
 
 
 def load_warning() -> str | None:
-    """A warning if other programs use the machine, or None."""
+    """Return a warning if other programs use the machine, or None."""
     busy, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
     if busy <= 0.5 * cores:
         return None
@@ -107,7 +109,7 @@ def load_warning() -> str | None:
 
 
 def line(result: Result, machine: Machine) -> str:
-    """One result for the terminal."""
+    """Format one result for the terminal."""
     share, bar = result.share(machine), ""
     if result.bar is not None:
         bar = f", bar {result.bar:.1f} {'met' if result.met else 'MISSED'}"
@@ -121,18 +123,18 @@ def line(result: Result, machine: Machine) -> str:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The value that `percent` of `values` do not exceed; the largest if there are few."""
+    """Return the value that `percent` of `values` do not exceed, or the largest of a few values."""
     ascending = sorted(values)
     return ascending[min(int(len(ascending) * percent / 100), len(ascending) - 1)]
 
 
 def spread(rates: list[float]) -> str:
-    """Median, minimum and maximum."""
+    """Format median, minimum and maximum."""
     return f"{statistics.median(rates):.1f} ({min(rates):.1f} to {max(rates):.1f})"
 
 
 def table(run: Run) -> str:
-    """The results as Markdown."""
+    """Format the results as Markdown."""
     text = [
         f"Tokens per second: median (min to max) of {_repetitions(run)} alternating runs. "
         f"{run.versions}, {run.machine.threads} threads each, {run.processor}; kernels: {run.kernels}.",
@@ -154,7 +156,7 @@ def table(run: Run) -> str:
 
 
 def short_table(run: Run) -> str:
-    """The README's table: medians of one model."""
+    """Format the README's table: medians of one model."""
     text = [
         f"Tokens per second; {run.versions}, {run.machine.threads} threads each, {run.processor}.",
         "",
@@ -173,7 +175,7 @@ def short_table(run: Run) -> str:
 
 
 def _openvino(run: Run) -> list[str]:
-    """A table of the rows that were compared with OpenVINO GenAI too, if it was installed."""
+    """Format a table of the rows also compared with OpenVINO GenAI, if it was installed."""
     rows = [result for result in run.results if result.openvino]
     if not rows:
         return []
@@ -194,7 +196,7 @@ def _openvino(run: Run) -> list[str]:
 
 
 def _repetitions(run: Run) -> str:
-    """How many runs a row was measured in; decoding one stream, more."""
+    """Describe the number of runs per row, which is higher for decoding one stream."""
     fewest, most = (pick(len(result.ours) for result in run.results) for pick in (min, max))
     return str(fewest) if fewest == most else f"{fewest} to {most}"
 
@@ -208,8 +210,6 @@ def _share(result: Result, machine: Machine) -> str:
     mark = "✓" if share >= BANDWIDTH_BAR else "✗"
     return f"{share:.0%} of bandwidth {mark}"
 
-
-# --- the chart ---------------------------------------------------------------------------
 
 ROW, TOP, LEFT, WIDTH, RIGHT = 24, 64, 250, 430, 76
 
@@ -226,7 +226,7 @@ STYLE = """
 
 
 def chart(run: Run) -> str:
-    """Ratios to llama.cpp as an SVG that is readable on light and dark pages."""
+    """Draw the ratios to llama.cpp as an SVG that is readable on light and dark pages."""
     longest = max([3.0, *(result.ratio for result in run.results), *(r.bar or 0 for r in run.results)])
     unit = WIDTH / longest
     height = TOP + ROW * len(run.results) + 34

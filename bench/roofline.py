@@ -33,7 +33,7 @@ class Machine:
     tile_peak: float  # 8-bit multiply-adds per second, AMX tiles
 
     def sentence(self) -> str:
-        """A readable summary."""
+        """Format a readable summary."""
         parts = [
             f"reads {self.read / 1e9:.1f} GB/s",
             f"{self.byte_peak / 1e9:.0f} G 8-bit multiply-adds/s",
@@ -48,26 +48,26 @@ class Machine:
 class Need:
     """The cost of evaluating tokens, computed from the file."""
 
-    layer_bytes: float  # bytes of the matrices a token passes through (of experts, only those it uses)
+    layer_bytes: float  # bytes of the matrices a token passes through (only the experts it uses)
     layer_products: float  # multiply-adds per token in them
-    head_bytes: float  # bytes of the output matrix, which is only needed for sampled tokens
+    head_bytes: float  # bytes of the output matrix, needed only for sampled tokens
     head_products: float
     cell_bytes: float  # bytes of the keys and values of one earlier position, in float16
     cell_products: float  # multiply-adds with one earlier position
     floats: bool  # whether the matrices are of a float type
 
     def decode_bytes(self, streams: int, depth: float) -> float:
-        """Bytes read in one step of `streams` sequences with `depth` positions each."""
+        """Return the bytes read in one step of `streams` sequences with `depth` positions each."""
         return self.layer_bytes + self.head_bytes + streams * depth * self.cell_bytes
 
     def prompt_products(self, length: int) -> float:
-        """Multiply-adds of evaluating a prompt of `length` tokens and sampling once."""
+        """Return the multiply-adds of evaluating a prompt of `length` tokens and sampling once."""
         return length * self.layer_products + self.head_products + length * length / 2 * self.cell_products
 
 
 @cache
 def load_library() -> ctypes.CDLL:
-    """The measuring kernels, compiled for this processor. Needs a C++ compiler."""
+    """Compile and load the measuring kernels for this processor. Needs a C++ compiler."""
     compiler = os.environ.get("CXX", "c++")
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "roofline.so"
@@ -81,7 +81,7 @@ def load_library() -> ctypes.CDLL:
 
 
 def read_bandwidth(threads: int, passes: int = 1) -> float:
-    """Bytes per second of the fastest of several ways to read a gigabyte. Takes half a second."""
+    """Return the bytes per second of the fastest of several ways to read a gigabyte, in half a second."""
     return float(load_library().read_bandwidth(threads, READ_BYTES, passes))
 
 
@@ -98,7 +98,7 @@ def measure(threads: int) -> Machine:
 
 
 def need(path: Path) -> Need:
-    """The cost per token of a model whose layers attend as Llama's do, or not at all."""
+    """Return the cost per token of a model with layers of Llama's attention, or without attention."""
     with open_gguf(path) as file:
         experts = int(file.get("expert_count", 0) or 0)
         used = int(file.get("expert_used_count", 0) or 0) / experts if experts else 1.0

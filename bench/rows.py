@@ -25,12 +25,12 @@ class Test:
 
     @property
     def often(self) -> int:
-        """Runs in a repetition: decoding one stream takes a second, and memory is noisy."""
+        """The runs of a repetition: several for decoding one stream, which is short and noisy."""
         return 3 if self.kind == "decode" and self.streams == 1 and not self.depth else 1
 
     @property
     def context(self) -> int:
-        """Context length that the test needs."""
+        """The context length that the test needs."""
         return self.tokens + self.depth + 24
 
 
@@ -41,7 +41,7 @@ class Case:
     shape: str
     mix: str
     tests: tuple[Test, ...]
-    openvino: bool = False  # compare with OpenVINO GenAI too, which has integer weights of this size
+    openvino: bool = False  # also compare with OpenVINO GenAI, which has integer weights of this size
 
     @property
     def name(self) -> str:
@@ -72,7 +72,7 @@ CASES = (
     Case("8x150m", "q4_k_m", (prompt(512), decode(32), decode(16, streams=8))),
 )
 
-#: One model for each way in which architectures differ in speed, in a table of their own.
+#: One model for each way in which architectures differ in speed, for a separate table.
 ARCHITECTURES = (
     Case("delta-0.8b", "q4_k_m", (prompt(512, 1.5), decode(32, 1.1), decode(16, 2.5, streams=8))),
     Case("windowed-1b", "q4_k_m", (prompt(512, 1.5), decode(32, 1.1), decode(16, 2.5, streams=8))),
@@ -80,12 +80,12 @@ ARCHITECTURES = (
     Case("latent-1.7b", "q4_k_m", (prompt(512, 1.5), decode(32, 1.1), decode(16, 2.5, streams=8))),
 )
 
-#: The fraction of the measured read bandwidth that decoding one stream should use.
+#: The fraction of the measured read bandwidth that decoding one stream should reach.
 BANDWIDTH_BAR = 0.85
 
 
 def chosen(cases: tuple[Case, ...], pattern: str) -> tuple[Case, ...]:
-    """The tests whose model and label contain all words of one of the comma-separated parts of `pattern`."""
+    """Return the tests whose model and label contain all words of a comma-separated part of `pattern`."""
     wanted = [part.lower().split() for part in pattern.split(",")]
 
     def matches(case: Case, test: Test) -> bool:

@@ -1,7 +1,7 @@
-"""What drawing a token costs, option by option: `make bench-sampling`.
+"""Measure the cost of sampling a token, option by option: `make bench-sampling`.
 
-One row of 128,256 random logits, as of a Llama 3; beside it llama.cpp's chain of the same options, which like
-ours begins with filling its candidates from the logits.
+Samples from one row of 128,256 random logits, as of a Llama 3, beside llama.cpp's chain with the same
+options, which like ours starts by filling its candidates from the logits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from puna.sample import Sampler
 
 _SIZE = 128_256
 _ROUNDS = 31
-#: Options, and the initialisers of llama.cpp's samplers with their arguments.
+#: Options, and the initialisers of the corresponding llama.cpp samplers with their arguments.
 CHAINS: dict[str, tuple[dict[str, Any], list[tuple[Any, ...]]]] = {
     "top-k 40, top-p, min-p": (
         {"top_p": 0.9, "min_p": 0.05},
@@ -47,7 +47,7 @@ CHAINS: dict[str, tuple[dict[str, Any], list[tuple[Any, ...]]]] = {
 
 
 def theirs(logits: np.ndarray, samplers: list[tuple[Any, ...]]) -> Callable[[], None]:
-    """A draw by llama.cpp."""
+    """Sample a token with llama.cpp."""
     chain = llama_cpp.llama_sampler_chain_init(llama_cpp.llama_sampler_chain_default_params())
     for name, *arguments in samplers:
         made = getattr(llama_cpp, f"llama_sampler_init_{name}")(*arguments)

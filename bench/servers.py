@@ -52,11 +52,11 @@ class Server:
 
     #: A request that is answered immediately, without a model.
     greeting = "/v1/models"
-    #: Whether a second turn can continue the tokens of the first, which may not correspond to any text.
+    #: Whether a second turn can continue the tokens of the first, which may not correspond to a text.
     continues = False
 
     def completion(self, prompt: str, tokens: int) -> Ask:
-        """A request for a greedy answer of `tokens` tokens, as a stream."""
+        """Return a request to stream a greedy answer of `tokens` tokens."""
         return Ask("/v1/completions", {
             "model": MODEL, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True,
             "stream_options": {"include_usage": True}, **self.extra,
@@ -64,19 +64,19 @@ class Server:
 
     @property
     def extra(self) -> dict[str, Any]:
-        """Fields that make answers continue after the model's end token."""
+        """The fields that make answers continue after the model's end token."""
         return {"ignore_eos": True}
 
     def turn(self, before: Turn | None, prompt: str, tokens: int) -> Ask:
-        """The next turn of a conversation. Only if `continues`."""
+        """Return the request for the next turn of a conversation. Only if `continues`."""
         raise NotImplementedError
 
     def turned(self, before: Turn | None, prompt: str, answer: Answer) -> Turn:
-        """The conversation after a turn."""
+        """Return the conversation after a turn."""
         raise NotImplementedError
 
     def processes(self) -> list[psutil.Process]:
-        """The process that serves HTTP, then its children."""
+        """Return the process that serves HTTP, then its children."""
         first = psutil.Process(self.process.pid)
         return [first, *first.children(recursive=True)]
 
@@ -122,7 +122,7 @@ class LlamaCppServer(Server):
 
 
 class LlamaCppPython(Server):
-    """Processes one request at a time. Only accepts text, and always ends at the end token."""
+    """A server that processes one request at a time, accepts only text, and always ends at the end token."""
 
     @property
     def extra(self) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def text_only(value: dict[str, Any]) -> bool:
 
 @contextlib.contextmanager
 def puna(setting: Setting) -> Iterator[Server]:
-    """`puna serve` with the model in a separate store."""
+    """Run `puna serve` with the model in a separate store."""
     with tempfile.TemporaryDirectory(prefix="puna-bench-") as folder:
         store = Store(Path(folder) / "models")
         digest = store.import_file(setting.model)
@@ -157,7 +157,7 @@ def puna(setting: Setting) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def llama_cpp_server(setting: Setting, name: str, *more: str) -> Iterator[Server]:
-    """llama-server with `more` arguments. All slots share one cache."""
+    """Run llama-server with `more` arguments. All slots share one cache."""
     if not LLAMA_SERVER.exists():
         raise MissingError("not built")
     port = free_port()
@@ -195,16 +195,16 @@ def _need(*modules: str) -> None:
 
 
 def free_port() -> int:
-    with socket.socket() as some:
-        some.bind(("127.0.0.1", 0))
-        return int(some.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 @contextlib.contextmanager
 def _running(
     command: list[str], environment: dict[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a process until the end of the block. If it exits earlier, its output is printed."""
+    """Run a process until the end of the block, printing its output if it exits earlier."""
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, env=environment)
         try:

@@ -1,4 +1,4 @@
-"""Measures parallel requests in this process: total speed, time to the first token, gaps between tokens.
+"""Measure parallel requests in this process: total speed, time to the first token, gaps between tokens.
 
     python bench/serving.py MODEL.gguf [--clients 16] [--tokens 64] [--threads 0] [--cpu] [--only shared]
 
@@ -38,14 +38,14 @@ SHARED, OWN, UNRELATED, LONG, STREAMS = 850, 20, 200, 8192, 4
 
 
 class Crowd:
-    """Clients of one engine, and when their tokens arrived."""
+    """Clients of one engine, and the arrival times of their tokens."""
 
     def __init__(self, engine: Engine, clock: Callable[[], float]) -> None:
         self.engine = engine
         self.clock = clock
         self.dice = random.Random(7)
-        self.asked: dict[int, float] = {}
-        self.heard: dict[int, list[float]] = defaultdict(list)  # when each token arrived
+        self.sent: dict[int, float] = {}
+        self.arrivals: dict[int, list[float]] = defaultdict(list)  # of each token
         self.ended: set[int] = set()
 
     def tokens(self, count: int) -> list[int]:
@@ -56,11 +56,11 @@ class Crowd:
             if isinstance(event, Failed):
                 raise SystemExit(f"client {number}: {event.message}")
             if isinstance(event, Chunk):
-                self.heard[number] += [self.clock()] * len(event.tokens)
+                self.arrivals[number] += [self.clock()] * len(event.tokens)
             if isinstance(event, Done):
                 self.ended.add(number)
 
-        self.asked[number] = self.clock()
+        self.sent[number] = self.clock()
         options = Options(temperature=0.0, num_predict=predict)
         self.engine.submit(Generate(id=number, prompt=prompt, options=options, ignore_eos=True), sink)
 
@@ -69,12 +69,12 @@ class Crowd:
             pass
 
     def firsts(self) -> list[float]:
-        """Seconds each client waited for its first token, ascending."""
-        return sorted(self.heard[number][0] - asked for number, asked in self.asked.items())
+        """Return the seconds each client waited for its first token, ascending."""
+        return sorted(self.arrivals[number][0] - sent for number, sent in self.sent.items())
 
     def gaps(self, number: int, begin: float, end: float) -> list[float]:
-        """Seconds between the tokens of a client that arrived from `begin` to `end`."""
-        times = [at for at in self.heard[number] if begin <= at <= end]
+        """Return the seconds between the tokens of a client that arrived from `begin` to `end`."""
+        times = [at for at in self.arrivals[number] if begin <= at <= end]
         return [after - before for before, after in itertools.pairwise(times)]
 
 
@@ -86,7 +86,7 @@ def burst(crowd: Crowd, prompts: list[list[int]], predict: int) -> str:
     crowd.finish()
     took = crowd.clock() - begin
     firsts = crowd.firsts()
-    total = sum(len(times) for times in crowd.heard.values())
+    total = sum(len(times) for times in crowd.arrivals.values())
     return (
         f"{total / took:8.1f} tokens/s   first token: median {statistics.median(firsts):7.2f} s   "
         f"p95 {percentile(firsts, 95):7.2f} s   all done after {took:7.1f} s"
@@ -98,9 +98,9 @@ def intrusion(crowd: Crowd, length: int) -> str:
     engine = crowd.engine
     for number in range(STREAMS):
         crowd.ask(number, crowd.tokens(16), 10 * engine.context)
-    while min(len(crowd.heard[number]) for number in range(STREAMS)) < 40:
+    while min(len(crowd.arrivals[number]) for number in range(STREAMS)) < 40:
         engine.step()
-    begin = crowd.heard[0][8]
+    begin = crowd.arrivals[0][8]
     arrival = crowd.clock()
     crowd.ask(STREAMS, crowd.tokens(length), 1)
     while STREAMS not in crowd.ended:

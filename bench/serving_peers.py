@@ -1,4 +1,4 @@
-"""Compares Puna's server with llama.cpp's and llama-cpp-python's: many parallel clients over HTTP.
+"""Compare Puna's server with llama.cpp's and llama-cpp-python's: many parallel clients over HTTP.
 
     make bench-serving                                       # installs what is missing, runs everything
     python bench/serving_peers.py --quick                    # a small model and short answers, as a trial
@@ -58,7 +58,7 @@ SERVERS: dict[str, Start] = {
 
 
 def crowds(quick: bool) -> dict[str, Crowd]:
-    """The workloads, with few repetitions where llama.cpp's server takes minutes."""
+    """Return the workloads, with few repetitions if llama.cpp's server takes minutes."""
     if quick:
         return {
             "shared": Crowd("shared", 16, 100, 10, 8, 1),
@@ -109,7 +109,7 @@ def measure(run: Run, parts: Sequence[str], running: Sequence[Server], setting: 
 
 
 def compared() -> list[str]:
-    """The compared versions, and the instruction sets they were compiled for."""
+    """Return the compared versions and the instruction sets they were compiled for."""
     found = [f"Puna {puna.__version__} (kernels: {_native.cpu_level()})"]
     if find_spec("llama_cpp"):
         found.append(
@@ -124,8 +124,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="a small model, short prompts and answers")
-    parser.add_argument("--only", help=f"some of the parts: {','.join(PARTS)}")
-    parser.add_argument("--servers", help=f"some of the servers: {','.join(SERVERS)}")
+    parser.add_argument("--only", help=f"only these parts: {','.join(PARTS)}")
+    parser.add_argument("--servers", help=f"only these servers: {','.join(SERVERS)}")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--output", type=Path, help="folder for the results (default: docs, if complete)")
     chosen = parser.parse_args()

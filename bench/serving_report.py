@@ -18,7 +18,7 @@ CROWDS = {
     "warm": "the same, and the 850 were seen before",
     "unrelated": "200 tokens each",
 }
-#: Ratios to llama.cpp's server to reach: tokens per second (min) and time to the first token (max).
+#: Ratios to reach, relative to llama.cpp's server: tokens per second (min), time to the first token (max).
 RATE_BARS = {"shared": 10.0, "unrelated": 2.5}
 FIRST_BARS = {"shared": 0.1}
 HTTP_BAR = 0.97
@@ -27,7 +27,7 @@ IDLE_BYTES_BAR, IDLE_CPU_BAR = 100e6, 0.01
 
 @dataclass
 class Burst:
-    """All clients at once on one server. Times are in seconds."""
+    """The results of all clients at once on one server. Times are in seconds."""
 
     crowd: str
     server: str
@@ -41,7 +41,7 @@ class Burst:
 
 @dataclass
 class Turns:
-    """The second turns of conversations, one value for each."""
+    """The results of second turns of conversations, one value for each."""
 
     server: str
     new: int  # tokens that were not evaluated before
@@ -52,7 +52,7 @@ class Turns:
 
 @dataclass
 class Streaming:
-    """Tokens per second of some streams, one value per repetition, alternating."""
+    """The tokens per second of some streams, one value per repetition, alternating."""
 
     streams: int
     tokens: int
@@ -99,9 +99,6 @@ class Run:
     minutes: float = 0.0
 
 
-# --- lines -------------------------------------------------------------------------------
-
-
 def line(result: Burst) -> str:
     return (
         f"{result.crowd:>10}  {result.server:<17} {result.rate:7.1f} tokens/s   first token: "
@@ -134,11 +131,8 @@ def idle_line(result: IdleCost) -> str:
     )
 
 
-# --- Markdown ----------------------------------------------------------------------------
-
-
 def table(run: Run) -> str:
-    """The results as Markdown."""
+    """Format the results as Markdown."""
     text = [
         f"Model {run.model}, {run.threads} threads, {run.processor}. {'; '.join(run.versions)}. Medians over "
         f"alternating repetitions; the whole run took {run.minutes:.0f} minutes.",
@@ -174,7 +168,7 @@ class Middle:
 
 
 def middles(run: Run) -> list[Middle]:
-    """By crowd, and by server in the order in which they were started."""
+    """Return the medians by crowd, and by server in starting order."""
     found = []
     for crowd in dict.fromkeys(burst.crowd for burst in run.bursts):
         for server in dict.fromkeys(burst.server for burst in run.bursts):
@@ -189,7 +183,7 @@ def middles(run: Run) -> list[Middle]:
 
 
 def short_table(run: Run) -> str:
-    """The README's table."""
+    """Format the README's table."""
     text = [
         f"Sixteen clients at once; {run.model}, {run.threads} threads, {run.processor}. "
         f"{'; '.join(run.versions)}.",

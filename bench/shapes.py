@@ -1,4 +1,4 @@
-"""The sizes of real models, and the metadata and tensors that their files have."""
+"""The sizes of real models, and the metadata and tensors of their files."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ class Floats:
     deviation: float = 0.0
 
 
-#: Of a layer, by name without the layer's number. A shape alone is that of a matrix that is quantised.
+#: Tensors of a layer, by name without the layer's number. A bare shape means a quantised matrix.
 Tensors = Mapping[str, Floats | tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a file of random weights contains. The embedding is the output matrix too."""
+    """The contents of a file of random weights. The embedding is also the output matrix."""
 
     architecture: str
     hidden: int
     vocab: int
-    keys: Mapping[str, Any]  # metadata beside that of every shape
+    keys: Mapping[str, Any]  # metadata besides those of every shape
     layers: tuple[Tensors, ...]
-    control: tuple[str, ...] = ()  # tokens that stand around images
+    control: tuple[str, ...] = ()  # tokens around images
 
 
 def _attention_keys(heads: int, kv_heads: int, head_dim: int) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def _attention_keys(heads: int, kv_heads: int, head_dim: int) -> dict[str, Any]:
 
 
 def _attention(hidden: int, heads: int, kv_heads: int, head_dim: int) -> dict[str, Floats | tuple[int, ...]]:
-    """Attention with norms of queries and keys."""
+    """Return attention tensors with norms of queries and keys."""
     return {
         "attn_q.weight": (heads * head_dim, hidden),
         "attn_k.weight": (kv_heads * head_dim, hidden),
@@ -66,7 +66,7 @@ def llama(
     hidden: int, feed_forward: int, layers: int, heads: int, kv_heads: int, head_dim: int, vocab: int,
     rope_base: float, experts: int = 0, experts_used: int = 2,
 ) -> Shape:  # fmt: skip
-    """A Llama or, with experts, a Mixtral."""
+    """Return the shape of a Llama or, with experts, a Mixtral."""
     keys: dict[str, Any] = {
         "feed_forward_length": feed_forward,
         "attention.head_count": heads,
@@ -98,7 +98,7 @@ def llama(
 def qwen35(
     hidden: int, feed_forward: int, layers: int, heads: int, kv_heads: int, memories: int, vocab: int
 ) -> Shape:
-    """A Qwen 3.5: every fourth layer attends, the others are gated delta networks with `memories` heads."""
+    """Return a Qwen 3.5: every fourth layer attends, others are gated delta nets with `memories` heads."""
     head_dim, dim, taps = 256, 128, 4
     keys = {
         "feed_forward_length": feed_forward,
@@ -130,7 +130,7 @@ def qwen35(
         "ssm_out.weight": (hidden, memories * dim),
     }
     attention = _attention(hidden, heads, kv_heads, head_dim)
-    attention["attn_q.weight"] = (2 * heads * head_dim, hidden)  # and the gates of what heads find
+    attention["attn_q.weight"] = (2 * heads * head_dim, hidden)  # and the gates of the heads' outputs
     kinds = tuple((attention if i % 4 == 3 else delta) | feeding for i in range(layers))
     return Shape("qwen35", hidden, vocab, keys, kinds)
 
@@ -138,7 +138,7 @@ def qwen35(
 def gemma3(
     hidden: int, feed_forward: int, layers: int, heads: int, kv_heads: int, window: int, vocab: int
 ) -> Shape:
-    """A Gemma 3: five of six layers see a window of the last positions."""
+    """Return a Gemma 3: five of six layers attend to a window of the last positions."""
     head_dim = 256
     keys = {
         "feed_forward_length": feed_forward,
@@ -161,7 +161,7 @@ def qwen3moe(
     hidden: int, feed_forward: int, layers: int, heads: int, kv_heads: int, experts: int, experts_used: int,
     vocab: int,
 ) -> Shape:  # fmt: skip
-    """A Qwen 3 with experts of `feed_forward` numbers each."""
+    """Return a Qwen 3 with experts of `feed_forward` numbers each."""
     head_dim = 128
     keys = {
         "feed_forward_length": 3 * feed_forward,
@@ -184,16 +184,16 @@ def qwen3moe(
 
 
 def qwen3vl(
-    hidden: int, feed_forward: int, layers: int, heads: int, kv_heads: int, told: int, vocab: int
+    hidden: int, feed_forward: int, layers: int, heads: int, kv_heads: int, deepstack: int, vocab: int
 ) -> Shape:
-    """A Qwen3-VL's text model, whose first `told` layers are told more of an image."""
+    """Return a Qwen3-VL's text model, with deep image features in its first `deepstack` layers."""
     head_dim = 128
     keys = {
         "feed_forward_length": feed_forward,
         **_attention_keys(heads, kv_heads, head_dim),
         "rope.freq_base": 5e6,
         "rope.dimension_sections": [24, 20, 20, 0],
-        "n_deepstack_layers": told,
+        "n_deepstack_layers": deepstack,
     }
     tensors = {
         "attn_norm.weight": Floats((hidden,)),
@@ -209,7 +209,7 @@ def deepseek2(
     hidden: int, feed_forward: int, expert_size: int, layers: int, heads: int, experts: int,
     experts_used: int, vocab: int,
 ) -> Shape:  # fmt: skip
-    """A DeepSeek V2: latents of 512 numbers; experts in all layers but the first, two of them shared."""
+    """Return a DeepSeek V2: latents of 512 numbers, and experts in all layers but the first, two shared."""
     rank, nope, rope, value, shared = 512, 128, 64, 128, 2
     keys = {
         "feed_forward_length": feed_forward,
@@ -258,7 +258,7 @@ def deepseek2(
 
 
 def with_head(shape: Shape) -> Shape:
-    """With a prediction head, whose layer is as the last one."""
+    """Return the shape with a prediction head, whose layer equals the last."""
     head = {
         **shape.layers[-1],
         "nextn.eh_proj.weight": (shape.hidden, 2 * shape.hidden),
@@ -270,13 +270,13 @@ def with_head(shape: Shape) -> Shape:
 
 
 def gemma3_1b(*control: str) -> Shape:
-    """Gemma 3 1B, but for a hidden size of whole super-blocks instead of 1152."""
+    """Return Gemma 3 1B, but with a hidden size of whole super-blocks instead of 1152."""
     return replace(gemma3(1280, 6912, 26, 4, 1, 512, 262144), control=control)
 
 
 SHAPES = {
     "135m": llama(576, 1536, 30, 9, 3, 64, 49152, 10000.0),  # SmolLM 135M
-    "135m-draft": llama(256, 768, 6, 4, 2, 64, 49152, 10000.0),  # the same vocabulary, an eighth of the size
+    "135m-draft": llama(256, 768, 6, 4, 2, 64, 49152, 10000.0),  # same vocabulary, an eighth of the size
     "1b": llama(2048, 8192, 16, 32, 8, 64, 128256, 500000.0),  # Llama 3.2 1B
     "8x150m": llama(1024, 3584, 16, 16, 8, 64, 32000, 1e6, experts=8),  # a small Mixtral
     "3b": llama(3072, 8192, 28, 24, 8, 128, 128256, 500000.0),  # Llama 3.2 3B

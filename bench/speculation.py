@@ -1,4 +1,4 @@
-"""Measures the gain of speculative decoding, and its cost where there is nothing to gain.
+"""Measure the gain of speculative decoding, and its cost if there is nothing to gain.
 
     make bench-speculation                            # 135M models; writes docs/speculation.json
     python bench/speculation.py [--model 135m/q8_0] [--mtp delta-0.1b-mtp/q8_0] [--draft 135m-draft/q8_0]
@@ -6,15 +6,16 @@
                                 [--cpu] [--output FOLDER]
 
 Weights are random, so the answers are scripted: every token is sampled as usual and then replaced. Runs with
-and without speculation alternate; the output are the ratios of their medians.
+and without speculation alternate; the output is the ratio of their medians.
 
     edit      the prompt is a source file, the answer the same file with some lines rewritten
     prose     the same prompt, and an answer of other text
     dice      random words: every prefix occurs often, but never predicts the next word
 
-Prompt lookup drafts in --model, or with --draft a draft model. In --mtp the model's own prediction heads do,
-for `prose` alone: what they and a draft model say is replaced too, and right with the given probability, of
-heads also never. With --cpu, for a busy machine, processor time is compared; use --threads 1.
+--model drafts by prompt lookup, or with the draft model of --draft. --mtp drafts with its own prediction
+heads, only for `prose`. Drafts of heads and draft models are scripted too, and right with the given
+probability; for heads, a run with only wrong drafts is added. With --cpu, for a busy machine, processor time
+is compared; use --threads 1.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ _PROMPT = 512
 
 
 def words(path: str) -> list[str]:
-    """The text of a file in pieces about as long as tokens."""
+    """Return the text of a file in pieces about as long as tokens."""
     return re.findall(r"\s?\w{1,6}|\s+|[^\w\s]", (ROOT / path).read_text())
 
 
 def texts(tokens: int, dice: random.Random) -> dict[str, tuple[list[str], list[str]]]:
-    """Prompt and answer of each workload, by name."""
+    """Return the prompt and answer of each workload, by name."""
     source = words("src/puna/engine/scheduler.py")
     prompt = source[:_PROMPT]
     edited = list(prompt)
@@ -82,7 +83,7 @@ class Scripted:
 
 
 class Runner:
-    """Runs scripted texts on one engine, with several parallel streams."""
+    """Runner of scripted texts on one engine, with several parallel streams."""
 
     def __init__(
         self,
@@ -126,7 +127,7 @@ class Runner:
         draft_model._forward = scripted  # type: ignore[method-assign]
 
     def _script_heads(self) -> None:
-        """Make the heads compute as usual, then say what the script says, or else what it never does."""
+        """Make the heads compute as usual, then draft the script's next token or one it never contains."""
         heads = self.engine._drafter
         assert isinstance(heads, PredictionHeads)
         draft = heads.draft
@@ -144,7 +145,7 @@ class Runner:
         heads.draft = scripted  # type: ignore[method-assign]
 
     def run(self, prompt: list[str], answer: list[str], speculate: str | None) -> tuple[float, int, int]:
-        """Seconds of decoding, and tokens drafted and accepted."""
+        """Return the seconds of decoding, and the numbers of tokens drafted and accepted."""
         ended: list[Done] = []
 
         def sink(event: Event) -> None:
@@ -168,7 +169,7 @@ class Runner:
         return took, sum(done.drafted for done in ended), sum(done.accepted for done in ended)
 
     def _tokens(self, text: list[str]) -> list[int]:
-        """One token for each word, independent of the model's vocabulary."""
+        """Return one token for each word, independent of the model's vocabulary."""
         most = self.loaded.tokenizer.vocab_size
         return [self._ids.setdefault(word, 300 + len(self._ids) % (most - 400)) for word in text]
 
@@ -180,7 +181,7 @@ def main() -> None:
         "--mtp", default="delta-0.1b-mtp/q8_0", help="SHAPE/MIX of a model with prediction heads"
     )
     parser.add_argument("--draft", default="", help="SHAPE/MIX of a draft model")
-    parser.add_argument("--right", type=float, default=0.8, help="how often heads and draft model are right")
+    parser.add_argument("--right", type=float, default=0.8, help="probability that a draft is right")
     parser.add_argument("--streams", default="1,4")
     parser.add_argument("--tokens", type=int, default=192)
     parser.add_argument("--threads", type=int, default=0)
@@ -222,7 +223,7 @@ def main() -> None:
 def measure(
     runner: Runner, prompt: list[str], answer: list[str], repetitions: int
 ) -> tuple[list[float], list[float], int, int]:
-    """Seconds without and with drafts, in turns, and tokens drafted and accepted the last time."""
+    """Return the seconds without and with drafts, and the tokens drafted and accepted in the last run."""
     seconds: dict[str | None, list[float]] = {"off": [], None: []}
     drafted = accepted = 0
     for repetition in range(repetitions + 1):

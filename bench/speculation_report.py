@@ -13,7 +13,7 @@ from pages import DOCS, Report
 
 @dataclass(frozen=True)
 class Result:
-    """Seconds of decoding one workload without and with speculation, one value per repetition."""
+    """The seconds of decoding one workload without and with speculation, one value per repetition."""
 
     streams: int
     text: str
@@ -25,12 +25,12 @@ class Result:
     source: str = "prompt lookup"  # of the drafts
 
     def speed(self, seconds: list[float]) -> float:
-        """Tokens per second where decoding takes one of these times."""
+        """Return the tokens per second if decoding takes the median of `seconds`."""
         return self.tokens / statistics.median(seconds)
 
     @property
     def gain(self) -> float:
-        """How many times as long decoding takes without speculation."""
+        """The ratio of the decoding times without and with speculation."""
         return statistics.median(self.plain) / statistics.median(self.speculative)
 
 
@@ -54,7 +54,7 @@ def line(result: Result) -> str:
 
 
 def table(run: Run) -> str:
-    """The results as Markdown."""
+    """Format the results as Markdown."""
     text = [
         f"Model {run.model}, {run.threads} threads, {run.processor}; medians of "
         f"{len(run.results[0].plain)} alternating runs, {run.clock}.",

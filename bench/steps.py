@@ -1,4 +1,4 @@
-"""Measures where the time of a decode step goes: in kernels, and in each part of the engine.
+"""Measure the time a decode step spends in kernels and in each part of the engine.
 
     python bench/steps.py MODEL.gguf [--streams 1] [--steps 64] [--threads 0] [--repetitions 5] [--cpu]
 
@@ -22,7 +22,7 @@ from typing import Any
 from puna.engine import executor as executor_module
 from puna.engine.answers import Answers
 from puna.engine.engine import Engine
-from puna.engine.replay import Replay
+from puna.engine.executor import Replay
 from puna.engine.room import EngineSizes
 from puna.engine.scheduler import Scheduler
 from puna.engine.text import TextStream
@@ -36,7 +36,7 @@ from puna.protocol import Done, Event, Generate
 from puna.sample import Sampler
 
 PROMPT = 16
-#: What is done by kernels.
+#: Operations that kernels perform.
 OPERATIONS = sorted(
     (Backend.__abstractmethods__ | {"choose", "top_k"})
     - {"array", "numpy", "index_buffer", "concatenate", "pad", "pack", "packed_bytes", "storage"}
@@ -44,7 +44,7 @@ OPERATIONS = sorted(
 
 
 class Stopwatch:
-    """Exclusive time by part: a part's clock is paused while a part it called is running."""
+    """The exclusive time of each part: its clock pauses while another part that it called is running."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -65,7 +65,7 @@ class Stopwatch:
         return call
 
     def timed_program(self, program: Program) -> None:
-        """Runs a replayed pass; its time is shared out as its kernels say."""
+        """Run a replayed pass, dividing its time as reported by its kernels."""
         begin = self._clock()
         by_kernel = program.run_timed()
         passed, total = self._clock() - begin, sum(by_kernel.values())
@@ -82,7 +82,7 @@ class Stopwatch:
 
 @contextmanager
 def watching(engine: Engine, watch: Stopwatch) -> Iterator[None]:
-    """While active, `watch` times the parts of the engine and every kernel."""
+    """Time the parts of the engine and every kernel with `watch` in the block."""
     before: list[tuple[Any, str, Any]] = []
 
     def replace(owner: Any, name: str, value: Any) -> None:
@@ -114,7 +114,7 @@ def watching(engine: Engine, watch: Stopwatch) -> Iterator[None]:
 
 
 def decode(engine: Engine, streams: int, steps: int, dice: random.Random) -> Iterator[None]:
-    """Yields once all prompts are evaluated, then decodes `steps` tokens per stream and yields again."""
+    """Evaluate all prompts and yield, then decode `steps` tokens per stream and yield again."""
     ended = []
 
     def sink(event: Event) -> None:
@@ -137,7 +137,7 @@ def decode(engine: Engine, streams: int, steps: int, dice: random.Random) -> Ite
 def measure(
     engine: Engine, streams: int, steps: int, repetitions: int, clock: Callable[[], float]
 ) -> tuple[float, dict[str, float]]:
-    """Seconds of a step and of each part: the minimum of all repetitions, as interruptions only add time."""
+    """Return the seconds of a step and of each part: minima, since interruptions only add time."""
     dice = random.Random(7)
     totals: list[float] = []
     parts: dict[str, list[float]] = defaultdict(list)

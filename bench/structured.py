@@ -1,7 +1,8 @@
-"""What the format of an answer costs: `make bench-structured`.
+"""Measure the cost of an answer's format: `make bench-structured`.
 
-Decodes with and without a schema, one stream and eight, in turns, so that both meet the same machine; and
-measures the time from a fresh schema of 10 KB to the first token. Weights are random, which no schema minds.
+Decodes with and without a schema, in one stream and in eight, taking turns so that both run under the same
+load; and measures the time from a fresh schema of 10 KB to the first token. Weights are random, which makes
+no difference to a schema.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ import puna
 _ROUNDS = 7
 _TOKENS = 64
 _STREAMS = 8
-#: Long enough to go on for all the tokens, and with choices to make.
+#: Options for answers that use all their tokens.
 _GREEDY = {"temperature": 0.0, "num_predict": _TOKENS, "ignore_eos": True, "cache_prompt": True}
 
 
 def schema(number: int) -> dict[str, Any]:
-    """One of many that differ, each for a long answer."""
+    """Return one of many different schemas, each for a long answer."""
     part = {
         "type": "object",
         "properties": {
@@ -41,7 +42,7 @@ def schema(number: int) -> dict[str, Any]:
 
 
 def large_schemas() -> Iterator[dict[str, Any]]:
-    """Schemas of about 10 KB, each new."""
+    """Yield schemas of about 10 KB, each new."""
     for number in itertools.count():
         properties = {
             f"field_{number}_{i}": {"type": ("string", "integer", "boolean")[i % 3], "description": "x" * 40}
@@ -51,7 +52,7 @@ def large_schemas() -> Iterator[dict[str, Any]]:
 
 
 def speed(model: puna.Model, streams: int, formats: list[Any]) -> float:
-    """Tokens per second of all streams together, without their prompts."""
+    """Return the tokens per second of all streams together, without their prompts."""
     prompts = [f"Once upon a time there were {number}" for number in range(streams)]
     open_streams = [
         model.generate(prompt, stream=True, format=format, **_GREEDY)

@@ -1,4 +1,4 @@
-"""The sizes of real vision towers, and the metadata and tensors that their files have."""
+"""The sizes of real vision towers, and the metadata and tensors of their files."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from shapes import Floats, Tensors
 
 @dataclass(frozen=True)
 class Tower:
-    """What an mmproj file of random weights contains."""
+    """The contents of an mmproj file of random weights."""
 
     projector: str
-    keys: Mapping[str, Any]  # of `clip.vision`, unless they say more
-    tensors: Callable[[int], Tensors]  # by full name, for a text model with so many numbers a row
+    keys: Mapping[str, Any]  # below `clip.vision`, unless they have a prefix
+    tensors: Callable[[int], Tensors]  # by full name, for the hidden size of a text model
 
 
 def _norm(name: str, size: int) -> dict[str, Floats]:
@@ -35,7 +35,7 @@ def _embedding(hidden: int, patch: int, places: int) -> dict[str, Floats | tuple
 
 
 def _layer(name: str, hidden: int, feed_forward: int, joined: bool) -> dict[str, Floats | tuple[int, ...]]:
-    inputs = {"attn_qkv": 3 * hidden} if joined else {f"attn_{each}": hidden for each in "qkv"}
+    inputs = {"attn_qkv": 3 * hidden} if joined else {f"attn_{letter}": hidden for letter in "qkv"}
     tensors: dict[str, Floats | tuple[int, ...]] = {}
     for part, out in inputs.items():
         tensors |= _linear(f"{name}.{part}", out, hidden)
@@ -61,7 +61,7 @@ def _keys(image: int, patch: int, hidden: int, feed_forward: int, layers: int, h
 
 
 def siglip(image: int, hidden: int, feed_forward: int, layers: int, heads: int, rows: int) -> Tower:
-    """Gemma 3's tower, which makes rows x rows of its patches."""
+    """Return Gemma 3's tower, which merges its patches into rows x rows."""
     patch = 14
     side = image // patch
 
@@ -81,7 +81,7 @@ def siglip(image: int, hidden: int, feed_forward: int, layers: int, heads: int, 
 
 
 def clip(image: int, hidden: int, feed_forward: int, layers: int, heads: int) -> Tower:
-    """LLaVA 1.5's tower. A file has all but the last layer of CLIP, which is not used."""
+    """Return LLaVA 1.5's tower, with all but the last layer of CLIP, which is not used."""
     patch = 14
 
     def tensors(text_size: int) -> Tensors:
@@ -102,17 +102,17 @@ def clip(image: int, hidden: int, feed_forward: int, layers: int, heads: int) ->
     return Tower("mlp", keys | more, tensors)
 
 
-def qwen3vl(hidden: int, feed_forward: int, layers: int, heads: int, speaking: tuple[int, ...]) -> Tower:
-    """Qwen3-VL's tower. The layers `speaking` speak to the text's first ones."""
+def qwen3vl(hidden: int, feed_forward: int, layers: int, heads: int, deepstack: tuple[int, ...]) -> Tower:
+    """Return Qwen3-VL's tower, whose layers `deepstack` feed the text model's first ones."""
     patch, side, merge = 16, 48, 2
     merged = hidden * merge**2
 
     def tensors(text_size: int) -> Tensors:
         found = _embedding(hidden, patch, side**2)
-        found["v.patch_embd.weight.1"] = found["v.patch_embd.weight"]  # of the second frame of a film
+        found["v.patch_embd.weight.1"] = found["v.patch_embd.weight"]  # for the second frame of a video
         for index in range(layers):
             found |= _layer(f"v.blk.{index}", hidden, feed_forward, True)
-        for index in speaking:
+        for index in deepstack:
             found |= _norm(f"v.deepstack.{index}.norm", merged)
             found |= _linear(f"v.deepstack.{index}.fc1", merged, merged)
             found |= _linear(f"v.deepstack.{index}.fc2", text_size, merged)
@@ -125,7 +125,7 @@ def qwen3vl(hidden: int, feed_forward: int, layers: int, heads: int, speaking: t
 
     keys = _keys(side * patch, patch, hidden, feed_forward, layers, heads) | {
         "spatial_merge_size": merge,
-        "is_deepstack_layers": [index in speaking for index in range(layers)],
+        "is_deepstack_layers": [index in deepstack for index in range(layers)],
     }
     return Tower("qwen3vl_merger", keys, tensors)
 

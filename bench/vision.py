@@ -1,9 +1,9 @@
-"""Speed of reading images, beside llama.cpp's libmtmd: python bench/vision.py [--quick] [--rows WORDS].
+"""Compare vision models with llama.cpp's libmtmd: python bench/vision.py [--quick] [--rows WORDS].
 
-Towers of real shapes with random weights, each with a text model of about a billion weights. A picture and
-512 tokens of text are given to both engines in turns: measured are the tower alone, and the time to the first
+Towers have real shapes and random weights, each with a text model of about a billion weights. Both engines
+take turns with a picture and 512 tokens of text; measured are the tower alone, and the time to the first
 token. llama.cpp runs with flash attention or without, whichever is faster with CLIP-L. A run writes
-docs/vision.json and the table of docs/vision.md; one of some rows leaves the others as they are.
+docs/vision.json and the table of docs/vision.md; one with --rows leaves other rows unchanged.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Case:
     height: int
     text_size: int
     repetitions: int
-    tries: bool = False  # both settings of llama.cpp; with more patches flash attention is only further ahead
+    tries: bool = False  # try both settings of llama.cpp; with more patches, flash attention is always ahead
 
 
 CASES = (
@@ -76,9 +76,9 @@ class Puna:
         self._engine.close()
 
     def answer(self, picture: NDArray[np.uint8], text: str) -> tuple[float, float]:
-        """Seconds for the tower alone, and from the request to the first token: of an image, then a text."""
+        """Return the seconds of the tower, and of all from the request (image, text) to the first token."""
         written, ended = io.BytesIO(), list[Done]()
-        PIL.Image.fromarray(picture).save(written, "BMP")  # pixels as they are, which the other gets too
+        PIL.Image.fromarray(picture).save(written, "BMP")  # exact pixels, as the other engine gets them
 
         def sink(event: Event) -> None:
             if isinstance(event, Failed):
@@ -103,7 +103,7 @@ class Puna:
         return self._seconds, took
 
     def _timed(self, *given: Any) -> Generator[None, None, Any]:
-        """Slices of the tower, and how long they take."""
+        """Run the slices of the tower, adding up their time."""
         slices = self._encode(*given)
         while True:
             begin = time.perf_counter()
@@ -123,7 +123,7 @@ def compare(case: Case, kind: GGMLType, threads: int, repetitions: int) -> Resul
 
     def ask(engine: Puna | Mtmd) -> tuple[float, float]:
         picture = dice.integers(0, 256, (case.height, case.width, 3), dtype=np.uint8)
-        words = "".join(map(chr, dice.integers(97, 116, TEXT_TOKENS)))  # no merges: a token a letter
+        words = "".join(map(chr, dice.integers(97, 116, TEXT_TOKENS)))  # never merged: one token per letter
         return engine.answer(picture, words)
 
     ours = Puna(text, tower, threads)
@@ -140,7 +140,7 @@ def compare(case: Case, kind: GGMLType, threads: int, repetitions: int) -> Resul
     tokens = ours.tokens, theirs[setting].tokens
     for engine in (ours, *theirs.values()):
         engine.close()
-    if abs(tokens[0] - tokens[1]) > 0.03 * tokens[0]:  # what stands around an image, rounding
+    if abs(tokens[0] - tokens[1]) > 0.03 * tokens[0]:  # tokens around an image, rounding
         raise RuntimeError(f"the prompts have {tokens[0]} and {tokens[1]} tokens")
     (our_tower, our_first), (their_tower, their_first) = (
         tuple(map(list, zip(*found[name], strict=True))) for name in ("puna", setting)
@@ -152,7 +152,7 @@ def compare(case: Case, kind: GGMLType, threads: int, repetitions: int) -> Resul
 
 
 def one_pass(kind: GGMLType) -> float:
-    """How much faster the products of a layer of CLIP-L are per image when four images share a pass."""
+    """Return the speedup per image of a CLIP-L layer's products when four images share a pass."""
     ops, dice = default_backend(), np.random.default_rng(5)
     hidden, inner, patches, together, slice_rows = 1024, 4096, 577, 4, 512
     shapes = ((hidden, hidden),) * 4 + ((inner, hidden), (hidden, inner))

@@ -1,4 +1,4 @@
-"""Output of the comparison of reading images: lines for the terminal, a table, JSON.
+"""Output of the comparison of vision models: lines for the terminal, a table, JSON.
 
 python bench/vision_report.py        # regenerates the table from docs/vision.json
 """
@@ -11,25 +11,25 @@ from dataclasses import dataclass, field
 
 from pages import DOCS, Report
 
-#: Times as fast as llama.cpp.
+#: The ratio to llama.cpp to reach.
 BAR = 1.5
 
 
 @dataclass(frozen=True)
 class Result:
-    """Seconds of one tower and type of its matrices, one value per repetition."""
+    """The seconds of one tower and type of its matrices, one value per repetition."""
 
     tower: str
     kind: str
     text: str  # the text model
     picture: tuple[int, int]  # pixels: width, height
     tokens: int  # of the prompt
-    setting: str  # of llama.cpp: the one that is faster
+    setting: str  # of llama.cpp: the faster one
     our_tower: list[float]
     their_tower: list[float]
     our_first: list[float]  # until the first token
     their_first: list[float]
-    others: dict[str, tuple[float, float]]  # its times with the other setting: tower, first token
+    others: dict[str, tuple[float, float]]  # llama.cpp's times by setting tried: tower, first token
 
     @property
     def tower_ratio(self) -> float:
@@ -48,16 +48,16 @@ class Run:
     threads: int
     processor: str
     text_tokens: int
-    one_pass: dict[str, float]  # by type: how much faster products are when four images share a pass
+    one_pass: dict[str, float]  # by type: speedup of products when four images share a pass
     results: list[Result] = field(default_factory=list)
 
 
 def merged(run: Run) -> Run:
-    """`run` with the rows it lacks of that in docs/."""
+    """Return `run` with its missing rows taken from docs/."""
     old = REPORT.read().run.results if REPORT.path.exists() else []
-    there = {(each.tower, each.kind) for each in run.results}
-    run.results += [each for each in old if (each.tower, each.kind) not in there]
-    run.results.sort(key=lambda each: (each.tower, each.kind))
+    present = {(result.tower, result.kind) for result in run.results}
+    run.results += [result for result in old if (result.tower, result.kind) not in present]
+    run.results.sort(key=lambda result: (result.tower, result.kind))
     return run
 
 
@@ -80,7 +80,7 @@ def line(result: Result) -> str:
 
 
 def table(run: Run) -> str:
-    """The results as Markdown."""
+    """Format the results as Markdown."""
     counts = [len(each.our_tower) for each in run.results]
     text = [
         f"Medians (min to max) of {min(counts)} to {max(counts)} alternating runs. {run.versions}, "

@@ -1,1 +1,1 @@
-"""Creates the bundled demo model: synthetic text, training, export, evaluation (see README.md)."""
+"""The creation of the bundled demo model: synthetic text, training, export, evaluation (see README.md)."""

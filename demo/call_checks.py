@@ -1,4 +1,4 @@
-"""Held-out conversations with tools and small objects, as programs send them, and what the model answers."""
+"""Held-out conversations with tools and small objects, as clients send them, and checks of the answers."""
 
 import json
 import random
@@ -15,7 +15,7 @@ Calls = list[tuple[str, dict[str, Any]]]  # names and arguments
 
 
 def spoken(talk: Sequence[calls.Message]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The messages and tools of a conversation, instead of the texts that the template makes of them."""
+    """Return the messages and tools of a conversation, from which the template makes its text."""
     messages: list[dict[str, Any]] = []
     tools: list[dict[str, Any]] = []
     for message in talk:
@@ -36,16 +36,16 @@ def spoken(talk: Sequence[calls.Message]) -> tuple[list[dict[str, Any]], list[di
 
 
 def calls_of(text: str) -> Calls:
-    """The calls in what the assistant says."""
+    """Return the calls in the assistant's text."""
     found = [json.loads(body) for body in _CALL.findall(text)]
     return [(call["name"], call["arguments"]) for call in found]
 
 
 def right_calls(model: puna.Model, count: int, seed: int) -> dict[str, Any]:
-    """How often held-out questions are answered as they should be, of `count` conversations of each kind.
+    """Return the shares of right answers to held-out questions, in `count` conversations of each kind.
 
-    A call is right if the tool and all arguments are; an answer, if it says word for word what the results
-    say; an object, if it has the values of the sentence.
+    A call is right if its tool and all arguments are, an answer if it repeats the results word for word, and
+    an object if it has the values of the sentence.
     """
     rng = random.Random(seed)
     asked: list[tuple[str, list[dict[str, Any]], list[dict[str, Any]], dict[str, Any], Any]] = []

@@ -1,7 +1,7 @@
 """Measure the demo model: `python -m demo.evaluate`. Runs the exported file through Puna's own engine.
 
-Writes demo/evaluation.json and the tables in the READMEs: perplexity on held-out text, held-out sums and
-phrasings of facts answered exactly, stories that obey the rules of story_checks.py, and the calls of
+Writes demo/evaluation.json and the tables in the READMEs: perplexity on held-out text, exact answers to
+held-out sums and phrasings of facts, stories that obey the rules of story_checks.py, and the calls of
 call_checks.py.
 """
 
@@ -39,7 +39,7 @@ _PARALLEL = 16  # requests in a batch
 def answers(
     model: puna.Model, questions: Sequence[str], options: dict[str, Any], limit: int = 100
 ) -> list[puna.Completion]:
-    """The model's answer to each question, each in a separate conversation and with a different seed."""
+    """Return the answer to each question, each in a separate conversation with a different seed."""
 
     def answer(number: int) -> puna.Completion:
         prompt = model.render([{"role": "user", "content": questions[number]}])
@@ -52,14 +52,14 @@ def answers(
 def exact(
     model: puna.Model, pairs: Sequence[tuple[str, str]], options: dict[str, Any]
 ) -> tuple[float, list[tuple[str, str, str]]]:
-    """The fraction of exactly right answers, and the failures: question, expected and given answer."""
+    """Return the fraction of exactly right answers, and the failures: question, expected and given answer."""
     given = answers(model, [q for q, _ in pairs], options)
     wrong = [(q, a, g.text) for (q, a), g in zip(pairs, given, strict=True) if g.text.strip() != a]
     return 1 - len(wrong) / len(pairs), wrong
 
 
 def held_out_sums(count: int, seed: int) -> list[tuple[str, str]]:
-    """Sums of held-out pairs of numbers, in known and new phrasings."""
+    """Return sums of held-out pairs of numbers, in known and new phrasings."""
     rng = random.Random(seed)
     found: dict[str, str] = {}
     while len(found) < count:
@@ -75,7 +75,7 @@ def held_out_sums(count: int, seed: int) -> list[tuple[str, str]]:
 
 
 def held_out_facts(seed: int) -> list[tuple[str, str]]:
-    """Every fact, in a held-out phrasing, typed as people type."""
+    """Return every fact in a held-out phrasing, typed as people type."""
     rng = random.Random(seed)
     pairs = []
     for fact in facts.all_facts():
@@ -91,13 +91,13 @@ def held_out_facts(seed: int) -> list[tuple[str, str]]:
 
 
 def puna_questions(seed: int) -> list[tuple[str, str]]:
-    """One question for each answer about Puna or the model itself."""
+    """Return one question for each answer about Puna or the model itself."""
     rng = random.Random(seed)
     return [(rng.choice(asks).capitalize() + "?", answers[0]) for asks, answers in about.PAIRS]
 
 
 def perplexity(path: Path, documents: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Perplexity per token of the assistant's text (not the user's): of stories, answers, and all."""
+    """Return the perplexity per token of the assistant's text: of stories, of answers, and of all."""
     loaded = load_model(path)
     totals = {"stories": [0.0, 0], "answers": [0.0, 0]}
     with torch.inference_mode():
@@ -126,7 +126,7 @@ def perplexity(path: Path, documents: Sequence[dict[str, Any]]) -> dict[str, flo
 
 
 def known_words(documents: Sequence[dict[str, Any]]) -> tuple[frozenset[str], frozenset[str]]:
-    """The words of the training stories in lower case, and the stories, to detect copies."""
+    """Return the words of the training stories in lower case, and the stories, for detecting copies."""
     words: set[str] = set()
     told: set[str] = set()
     for document in documents:
@@ -181,7 +181,7 @@ def check_stories(
 def evaluate(
     path: Path, out: Path, stories_count: int = 100, sums_count: int = 400, calls_count: int = 400
 ) -> dict[str, Any]:
-    """All measurements of the file at `path`; `out` is the folder of the corpus."""
+    """Return all measurements of the file at `path`; `out` is the folder of the corpus."""
     valid = [json.loads(line) for line in (out / "valid.jsonl").open(encoding="utf-8")][:600]
     train = [json.loads(line) for line in (out / "corpus.jsonl").open(encoding="utf-8")]
     results: dict[str, Any] = {"file_megabytes": round(path.stat().st_size / 1e6, 2)}
@@ -207,7 +207,7 @@ def percent(share: float, digits: int = 0) -> str:
 
 
 def short_table(results: dict[str, Any]) -> str:
-    """What the README shows."""
+    """Format the README's table."""
     greedy, stories, tools = results["greedy"], results["stories"], results["tools"]
     perplexities = results["perplexity"]
     text = [
@@ -231,7 +231,7 @@ def short_table(results: dict[str, Any]) -> str:
 
 
 def table(results: dict[str, Any]) -> str:
-    """What demo/README.md shows."""
+    """Format the table of demo/README.md."""
     greedy, usual, stories = results["greedy"], results["usual sampling"], results["stories"]
     tools = results["tools"]
 

@@ -67,7 +67,7 @@ def export(model: DemoModel, tokenizer: Tokenizer, path: Path, kind: GGMLType = 
 
 
 def vocabulary(tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
-    """The tokens in the order of their ids, and the merges as written in GGUF."""
+    """Return the tokens in the order of their ids, and the merges in GGUF's format."""
     data = json.loads(tokenizer.to_str())["model"]
     tokens = sorted(data["vocab"], key=data["vocab"].__getitem__)
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in data["merges"]]

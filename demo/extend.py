@@ -1,6 +1,7 @@
-"""More words for a vocabulary that is in use: what it has keeps its ids and, nearly everywhere, its tokens.
+"""More words for a vocabulary in use, whose ids and, nearly everywhere, tokenisation stay the same.
 
-In JSON and calls, words follow a quotation mark or a bracket and no space: " Paris" is known, "Paris" is not.
+In JSON and calls, words follow a quotation mark or bracket without a space: " Paris" is a token, "Paris" is
+not.
 """
 
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ WORDS = (
 
 
 def tokenizer_of(tokens: Sequence[str], merges: Sequence[str], control: int) -> Tokenizer:
-    """The byte-level BPE tokenizer of a file's tokens, of which the first `control` stand for themselves."""
+    """Return the byte-level BPE tokenizer of a file's tokens, the first `control` of them control tokens."""
     vocabulary = {token: number for number, token in enumerate(tokens)}
     pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
     tokenizer = Tokenizer(models.BPE(vocabulary, pairs))
@@ -47,9 +48,9 @@ def tokenizer_of(tokens: Sequence[str], merges: Sequence[str], control: int) -> 
 def extended(
     tokens: Sequence[str], merges: Sequence[str], control: int, words: Sequence[str] = WORDS
 ) -> tuple[list[str], list[str]]:
-    """The tokens and merges with more at their ends.
+    """Return the tokens and merges, extended at their ends.
 
-    First every token of a space and a name gets a twin without the space, made of the same parts; then each
+    First, every token of a space and a name gets a twin without the space, made of the same parts; then each
     of `words` becomes a token.
     """
     tokens, merges, known = list(tokens), list(merges), set(tokens)
@@ -72,10 +73,10 @@ def extended(
 
 
 def extended_embeddings(old: Tensor, tokens: Sequence[str], merges: Sequence[str]) -> Tensor:
-    """Rows for all tokens from those of the first: [old, hidden] to [all, hidden].
+    """Extend the rows of the first tokens, [old, hidden], to all tokens, [all, hidden].
 
-    A twin begins as its token with a space, moved as words with and without one differ on average; anything
-    else as the mean of its two parts.
+    A twin starts as its token with a space, shifted by the average difference of words with and without one;
+    any other token starts as the mean of its two parts.
     """
     known = {token: number for number, token in enumerate(tokens)}
     pairs = [

@@ -1,9 +1,8 @@
 """Write the synthetic corpus of the demo model: `python -m demo.generate --megabytes 60`.
 
-Files of JSON lines: corpus.jsonl and polish.jsonl to train on; taught.jsonl, settled-1.jsonl and
-settled-2.jsonl to go on with (teach.py); valid.jsonl to evaluate with, whose documents do not occur in the
-others. A line is {"text": ...} or {"messages": [{role, content}, ...]}. The same seed and size give the same
-files.
+Files of JSON lines: corpus.jsonl and polish.jsonl for training; taught.jsonl, settled-1.jsonl and
+settled-2.jsonl for teach.py; valid.jsonl for evaluation, with documents that do not occur in the others. A
+line is {"text": ...} or {"messages": [{role, content}, ...]}. The same seed and size give the same files.
 """
 
 import argparse
@@ -23,18 +22,18 @@ SEED = 2024
 MIX = {"story": 40, "plain": 8, "facts": 20, "sums": 16, "talk": 10, "mixed": 8}
 
 
-# The last stage of the training has more sums, and the questions people ask a new model first.
+# The last stage of the training has more sums, and questions people ask a new model first.
 POLISH = {"story": 34, "plain": 6, "facts": 18, "sums": 18, "talk": 10, "mixed": 5, "small": 4, "extra": 5}
 POLISH_CHARACTERS = 12_000_000
 
-# Tools and small JSON objects, taught to the trained model, with some of everything it knows.
+# Tools and small JSON objects for the trained model, with some of everything it knows.
 TAUGHT = {
     "calls": 38, "records": 14, "story": 14, "plain": 2, "facts": 11, "sums": 11, "talk": 5,
     "mixed": 2, "small": 1, "extra": 2,
 }  # fmt: skip
 TAUGHT_CHARACTERS = 12_000_000
 
-# Then more of what the model is mostly for, once with more stories and once with more sums.
+# Then more of the model's main subjects, once with more stories and once with more sums.
 SETTLED = (
     TAUGHT | {"calls": 16, "records": 14, "story": 44, "plain": 4, "facts": 8, "sums": 6, "talk": 4},
     TAUGHT | {"calls": 15, "records": 13, "story": 38, "plain": 4, "facts": 9, "sums": 15, "small": 2},
@@ -43,7 +42,7 @@ SETTLED_CHARACTERS = 5_000_000
 
 
 def documents(seed: int, characters: int, mix: dict[str, int] | None = None) -> Iterator[dict[str, Any]]:
-    """Documents with a total length of about `characters`, with kinds in the proportions of `mix`."""
+    """Yield documents of about `characters` in total, with kinds in the proportions of `mix`."""
     mix = mix or MIX
     rng = random.Random(seed)
     written = dict.fromkeys(mix, 0)
@@ -55,7 +54,7 @@ def documents(seed: int, characters: int, mix: dict[str, int] | None = None) -> 
 
 
 def draw(kind: str, rng: random.Random) -> dict[str, Any]:
-    """One document of a kind of `MIX`."""
+    """Draw a document of a kind of `MIX`."""
     if kind == "plain":
         return {"text": dialogues.plain_story(rng)}
     if kind == "story":
@@ -68,7 +67,7 @@ def draw(kind: str, rng: random.Random) -> dict[str, Any]:
 
 
 def length(document: dict[str, Any]) -> int:
-    """The number of characters in a document."""
+    """Return the number of characters in a document."""
     if "text" in document:
         return len(document["text"])
     return sum(len(m["content"]) for m in document["messages"])

@@ -1,7 +1,7 @@
 """The demo model in plain torch: a small Llama (RMSNorm, rotary attention with shared key heads, SwiGLU).
 
-Parameter names follow GGUF's, and rotary pairs are neighbours (2j, 2j+1) as llama files want them, so that
-export is a plain copy.
+Parameter names follow GGUF's, and rotary pairs are neighbours (2j, 2j+1) as in llama files, so that export is
+a plain copy.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of the model. `hidden` and `feed_forward` are multiples of 256: every block type fits them."""
+    """Sizes of the model. `hidden` and `feed_forward` are multiples of 256, so that every block type fits."""
 
     vocabulary: int = 3072
     hidden: int = 256
@@ -90,7 +90,7 @@ class DemoModel(nn.Module):
                 nn.init.normal_(parameter, std=0.02 * scale)
 
     def hidden(self, tokens: Tensor) -> Tensor:
-        """[B, T] token ids to [B, T, hidden], normed and ready for the output projection."""
+        """Map token ids [B, T] to [B, T, hidden], normed and ready for the output projection."""
         x = self.token_embd(tokens)
         cos, sin = self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]]
         for block in self.blk:
@@ -98,7 +98,7 @@ class DemoModel(nn.Module):
         return self.output_norm(x)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """[B, T] token ids to logits [B, T, vocabulary]."""
+        """Map token ids [B, T] to logits [B, T, vocabulary]."""
         return F.linear(self.hidden(tokens), self.token_embd.weight)
 
 

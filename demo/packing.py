@@ -1,4 +1,4 @@
-"""Packs documents into training rows: token ids, and which of them are learned. Rows hold whole documents."""
+"""The packing of whole documents into training rows: token ids, and which of them are learned."""
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,9 +23,9 @@ class Rows:
 
 
 def segments(document: dict[str, Any]) -> list[tuple[str, bool]]:
-    """The parts of a document with control tokens, as (text, learned).
+    """Return the parts of a document with control tokens, as (text, learned).
 
-    Only the assistant's messages are learned, without what is `given` of them.
+    Only the assistant's messages are learned, without their `given` parts.
     """
     if "text" in document:
         return [(BOS, False), (document["text"] + BOS, True)]
@@ -40,7 +40,7 @@ def segments(document: dict[str, Any]) -> list[tuple[str, bool]]:
 
 
 def encode(documents: Sequence[dict[str, Any]], tokenizer: Tokenizer) -> Iterator[Encoded]:
-    """The token ids of each document and, for each id, whether it is learned."""
+    """Yield the token ids of each document and, for each id, whether it is learned."""
     for start in range(0, len(documents), 2000):
         parts = [segments(d) for d in documents[start : start + 2000]]
         encoded = iter(
@@ -61,7 +61,7 @@ def encode(documents: Sequence[dict[str, Any]], tokenizer: Tokenizer) -> Iterato
 def pack(
     documents: Iterable[Encoded], seed: int, lengths: tuple[int, int] = (SHORT, LONG)
 ) -> tuple[Rows, Rows]:
-    """Rows of the first length, and of the second for longer documents, which are truncated to it."""
+    """Pack rows of the first length, and of the second for longer documents, which are truncated to it."""
     rng = random.Random(seed)
     length, longer = lengths
     short: list[Encoded] = []
@@ -73,12 +73,12 @@ def pack(
             long.append((ids[: longer + 1], learn[: longer + 1]))
     rng.shuffle(short)
     rng.shuffle(long)
-    # Short documents fill the room after every long one.
+    # Short documents fill the space after each long one.
     return _fill(short, length, []), _fill(long, longer, short[: 3 * len(long)])
 
 
 def _fill(documents: list[Encoded], length: int, small: list[Encoded]) -> Rows:
-    """First-fit packing with a window of open rows: every row holds whole documents."""
+    """Pack by first fit, with a window of open rows; every row holds whole documents."""
     rows: list[Encoded] = []
     open_rows: list[Encoded] = []
     for ids, learn in documents + small:

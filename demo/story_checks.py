@@ -1,4 +1,4 @@
-"""Rules for stories that a program can check: spelling, articles, quotes, sentences, names."""
+"""Checkable rules for stories: spelling, articles, quotes, sentences, names."""
 
 import re
 from collections.abc import Callable
@@ -13,7 +13,7 @@ _ARTICLE = re.compile(r"\b(?:a (?=[aeio])(?!one\b|once\b|eu)|an (?=[bcdfgjklmnpq
 
 
 def problems(story: str, ended: bool, known: frozenset[str], request: str = "") -> list[str]:
-    """The rules the story breaks. `known` are the words of the training stories in lower case."""
+    """Return the rules that the story breaks. `known` are the words of the training stories in lower case."""
     words = _WORD.findall(story)
     allowed = known | {word.lower() for word in _WORD.findall(request)}
     return [name for name, broken in _RULES.items() if broken(story)] + [
@@ -38,7 +38,7 @@ def _said_in(request: str) -> set[str]:
 
 
 def _bad_sentence_start(story: str) -> bool:
-    """A sentence that starts in lower case, except after a quote ("Look!" she said)."""
+    """Whether a sentence starts in lower case, except after a quote ("Look!" she said)."""
     outside = re.sub(r'"[^"]*"', '""', story)
     return re.search(r"[.!?] [a-z]", outside) is not None
 

@@ -1,9 +1,9 @@
 """Teach a finished demo model tools and small JSON objects: `python -m demo.teach --base FILE.gguf`.
 
-Weights and vocabulary come from the file, the vocabulary gets more words (extend.py), and training goes on as
-in train.py with taught.jsonl, about half of which is what the model knows already. From there it settles
-twice, on two texts that are mostly that, and a mean of both is the result: better at nearly everything than
-either. `python -m demo.export --out` takes it from the folder `with-tools`.
+Weights and vocabulary come from the file, the vocabulary is extended (extend.py), and training continues as
+in train.py with taught.jsonl, about half of which the model knows already. From there it settles twice, on
+two texts that consist mostly of known material; the result is a mean of both, which is better than either at
+nearly everything. `python -m demo.export --out` reads it from the folder `with-tools`.
 """
 
 import argparse
@@ -26,11 +26,14 @@ SETTLE = tuple(
     Stage(text, steps=300, rate=0.001, span=300, tokens=4096, warmup=20)
     for text in ("settled-1", "settled-2")
 )
-SHARES = (0.3, 0.7)  # of the two in the mean; half of each was right oftener, but not about "What is Puna?"
+SHARES = (
+    0.3,
+    0.7,
+)  # weights of the two in the mean; equal ones were right more often, but not about "What is Puna?"
 
 
 def begin(base: Path) -> tuple[Weights, Tokenizer]:
-    """The weights and the vocabulary of the file `base`, with more words."""
+    """Return the weights and the vocabulary of the file `base`, with more words."""
     with open_gguf(base) as file:
         old = file.get("tokenizer.ggml.tokens").tolist()
         tokens, merges = extended(old, file.get("tokenizer.ggml.merges").tolist(), len(CONTROL))
@@ -40,11 +43,11 @@ def begin(base: Path) -> tuple[Weights, Tokenizer]:
 
 
 def learned(stage: Stage, weights: Weights, tokenizer: Tokenizer, options: argparse.Namespace) -> Weights:
-    """What these weights become by a stage, in a folder of its name; goes on where it was interrupted."""
+    """Train these weights for a stage, in a folder of its name, resuming after interruptions."""
     out = options.out / stage.text
     if not (out / "checkpoint.pt").exists():
         keep(out, weights, tokenizer)
-    # Few documents are longer; to compile the model for rows of that length takes longer than it helps.
+    # Few documents are longer, and compiling the model for such rows costs more than it gains.
     prepare(out, options.out, [stage.text], longest=SHORT)
     train(argparse.Namespace(**vars(options) | {"out": out}), [stage])
     trained: Weights = torch.load(out / "checkpoint.pt", weights_only=True)["model"]
@@ -52,14 +55,14 @@ def learned(stage: Stage, weights: Weights, tokenizer: Tokenizer, options: argpa
 
 
 def keep(out: Path, weights: Weights, tokenizer: Tokenizer) -> None:
-    """Write a checkpoint to begin from, and its vocabulary."""
+    """Write a checkpoint to start from, and its vocabulary."""
     out.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(out / "tokenizer.json"))
     torch.save({"step": 0, "model": weights, "optimisers": []}, out / "checkpoint.pt")
 
 
 def main() -> None:
-    """Begin, or go on."""
+    """Start or resume the training."""
     parser = arguments(__doc__)
     parser.add_argument("--base", type=Path, required=True, help="the model to teach, a GGUF file")
     options = parser.parse_args()

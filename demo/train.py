@@ -1,8 +1,8 @@
 """Train the demo model: `python -m demo.train` after `python -m demo.generate`.
 
 Two worker processes share the work (gloo sums their gradients), one thread each, with bfloat16 matrix
-products. The schedule counts steps, never seconds, so a run can be interrupted and resumed (it does so by
-itself when a checkpoint is there) and gives the same model. Matrices are trained with Muon, embeddings and
+products. The schedule counts steps, never seconds, so a run can be interrupted, resumes from its checkpoint
+automatically, and gives the same model. Matrices are trained with Muon, embeddings and
 norms with AdamW.
 """
 
@@ -37,7 +37,7 @@ SNIPPET = 64  # tokens in a row of the snippets
 
 @dataclass(frozen=True)
 class Stage:
-    """Some steps on one kind of text, with fresh optimisers.
+    """A stage of training: some steps on one kind of text, with fresh optimisers.
 
     The learning rate falls from `rate` along half a cosine that would end after `span` steps.
     """
@@ -50,7 +50,7 @@ class Stage:
     warmup: int = 60  # steps
 
 
-# First language, then looking back for names, then everything, and in the end more sums.
+# First language, then looking back for names, then everything, and finally more sums.
 STAGES = (
     Stage("corpus", steps=900, rate=0.004, span=1600, tokens=8192),
     Stage("snippets", steps=200, rate=0.002, span=1000, tokens=4096),
@@ -62,7 +62,7 @@ STAGES = (
 def prepare(out: Path, source: Path, texts: Sequence[str], longest: int | None = None) -> None:
     """Train the vocabulary and pack the texts of `source`, once; results are cached in `out`.
 
-    Documents of more than `longest` tokens are left out.
+    Documents of more than `longest` tokens are skipped.
     """
     for text in texts:
         documents = [json.loads(line) for line in (source / f"{text}.jsonl").open(encoding="utf-8")]
@@ -83,19 +83,19 @@ def prepare(out: Path, source: Path, texts: Sequence[str], longest: int | None =
 
 
 def contents(documents: list[dict[str, Any]]) -> Iterator[str]:
-    """The documents."""
+    """Yield the documents."""
     for document in documents:
         yield from [document["text"]] if "text" in document else [m["content"] for m in document["messages"]]
 
 
 def load_rows(out: Path, text: str) -> tuple[Rows, Rows]:
-    """The rows packed by `prepare`, short and long."""
+    """Return the rows packed by `prepare`, short and long."""
     file = np.load(out / f"{text}.npz")
     return Rows(file["short"], file["short_learn"]), Rows(file["long"], file["long_learn"])
 
 
 def snippet_rows(out: Path, count: int) -> Rows:
-    """`count` rows of `SNIPPET` tokens with a snippet each."""
+    """Return `count` rows of `SNIPPET` tokens with a snippet each."""
     rng = random.Random(SEED)
     documents = [{"text": draw_snippet(rng)} for _ in range(count)]
     tokens = np.zeros((count, SNIPPET + 1), np.uint16)
@@ -108,7 +108,7 @@ def snippet_rows(out: Path, count: int) -> Rows:
 
 
 def corpus_batches(short: Rows, long: Rows, per_step: int) -> list[tuple[Rows, np.ndarray]]:
-    """One pass over the corpus: the rows of each step and their numbers, long rows evenly distributed."""
+    """Yield the rows of each step and their numbers, in one pass over the corpus, long rows spread evenly."""
     rng = np.random.default_rng(SEED)
     plan: list[tuple[float, Rows, np.ndarray]] = []
     for rows in (short, long):
@@ -123,7 +123,7 @@ def corpus_batches(short: Rows, long: Rows, per_step: int) -> list[tuple[Rows, n
 
 
 def batches(out: Path, stages: Sequence[Stage]) -> Iterator[tuple[Stage, int, Rows, np.ndarray]]:
-    """For every step: its stage, its number in the stage, and the rows to learn from."""
+    """Yield, for every step, its stage, its number in the stage, and the rows to learn from."""
     plans: dict[str, Iterator[tuple[Rows, np.ndarray]]] = {}
     for stage in stages:
         if stage.text == "snippets":
@@ -141,7 +141,7 @@ def batches(out: Path, stages: Sequence[Stage]) -> Iterator[tuple[Stage, int, Ro
 
 
 def loss_of(hidden: Any, weight: Tensor, tokens: Tensor, learn: Tensor) -> tuple[Tensor, Tensor]:
-    """The sum of cross entropies over the learned positions, and the number of positions."""
+    """Return the sum of cross entropies over the learned positions, and the number of positions."""
     with torch.autocast("cpu", torch.bfloat16):
         rows = hidden(tokens[:, :-1]).flatten(0, 1)[learn.flatten()]
         logits = F.linear(rows, weight)
@@ -150,7 +150,7 @@ def loss_of(hidden: Any, weight: Tensor, tokens: Tensor, learn: Tensor) -> tuple
 
 
 def rate(stage: Stage, step: int) -> float:
-    """Learning rate: linear warm-up, then half a cosine."""
+    """Return the learning rate: linear warm-up, then half a cosine."""
     if step < stage.warmup:
         return stage.rate * (step + 1) / stage.warmup
     progress = (step - stage.warmup) / max(1, stage.span - stage.warmup)
@@ -158,7 +158,7 @@ def rate(stage: Stage, step: int) -> float:
 
 
 def optimisers(model: DemoModel) -> list[torch.optim.Optimizer]:
-    """Muon for the layers' matrices, AdamW for the embedding and the norms."""
+    """Return Muon for the layers' matrices, and AdamW for the embedding and the norms."""
     matrices = [p for n, p in model.named_parameters() if p.dim() == 2 and n.startswith("blk.")]
     rest = [p for n, p in model.named_parameters() if not (p.dim() == 2 and n.startswith("blk."))]
     return [
@@ -168,7 +168,7 @@ def optimisers(model: DemoModel) -> list[torch.optim.Optimizer]:
 
 
 def work(rank: int, world: int, options: argparse.Namespace, stages: Sequence[Stage]) -> None:
-    """One worker: processes its part of every batch, sums gradients with the others, makes their update."""
+    """Run one worker: compute its part of every batch, sum gradients with the others, and update."""
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
     # Workers that share the compiler's cache might read each other's partially written files.
@@ -224,7 +224,7 @@ def work(rank: int, world: int, options: argparse.Namespace, stages: Sequence[St
 
 
 def gradient(parameter: Tensor) -> Tensor:
-    """The gradient of a parameter that contributed to the loss."""
+    """Return the gradient of a parameter, which must have contributed to the loss."""
     assert parameter.grad is not None
     return parameter.grad
 
@@ -237,19 +237,19 @@ def save(path: Path, step: int, model: DemoModel, updates: list[torch.optim.Opti
 
 
 def load_model(path: Path) -> DemoModel:
-    """The model of a checkpoint, ready to be evaluated."""
+    """Return the model of a checkpoint, ready for evaluation."""
     return model_of(torch.load(path, weights_only=True)["model"]).eval()
 
 
 def model_of(weights: dict[str, Tensor]) -> DemoModel:
-    """The model of these weights, which say how large the vocabulary is."""
+    """Return the model of these weights, whose shapes give the size of the vocabulary."""
     model = DemoModel(Shape(vocabulary=len(weights["token_embd.weight"])))
     model.load_state_dict(weights)
     return model
 
 
 def validation_loss(model: DemoModel, rows: Rows, limit: int = 200) -> Iterator[tuple[float, int]]:
-    """Total loss and number of learned tokens of each of the first rows, in float32."""
+    """Yield the total loss and number of learned tokens of each of the first rows, in float32."""
     with torch.inference_mode():
         for tokens, learn in zip(rows.tokens[:limit], rows.learn[:limit], strict=True):
             ids = torch.from_numpy(tokens.astype(np.int64))[None]
@@ -259,7 +259,7 @@ def validation_loss(model: DemoModel, rows: Rows, limit: int = 200) -> Iterator[
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
-    """What a training is told on the command line."""
+    """Return the parser of a training's command line."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--workers", type=int, default=2)
@@ -270,7 +270,7 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
 
 
 def train(options: argparse.Namespace, stages: Sequence[Stage]) -> None:
-    """Train, or go on, in worker processes."""
+    """Train or resume in worker processes."""
     options.out = options.out.resolve()
     (options.out / "rendezvous").unlink(missing_ok=True)
     # Keep large blocks: by default glibc returns them to the system and faults them in again page by page.

@@ -16,7 +16,7 @@ PATTERN = (
 )
 PRE = "qwen2"
 
-# Tools are a line each, after the system message: `weather(city, days: integer, unit: celsius|fahrenheit)`.
+# Each tool is a line after the system message: `weather(city, days: integer, unit: celsius|fahrenheit)`.
 CHAT_TEMPLATE = """\
 {%- if tools %}{{ '<|im_start|>system\\n' }}
 {%- if messages and messages[0].role == 'system' %}{{ messages[0].content + '\\n' }}{% endif %}
@@ -39,7 +39,7 @@ CHAT_TEMPLATE = """\
 
 
 def train_vocabulary(texts: Iterable[str], size: int, control: Sequence[str] = CONTROL) -> Tokenizer:
-    """A byte-level BPE tokenizer of at most `size` tokens, those of `control` first."""
+    """Train a byte-level BPE tokenizer of at most `size` tokens, those of `control` first."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -64,6 +64,6 @@ def load_vocabulary(path: Path) -> Tokenizer:
 
 
 def chat_prompt(messages: Iterable[dict[str, str]]) -> str:
-    """The output of `CHAT_TEMPLATE` up to the start of the assistant's answer, without BOS."""
+    """Return the output of `CHAT_TEMPLATE` up to the start of the assistant's answer, without BOS."""
     turns = "".join(f"{START}{m['role']}\n{m['content']}{END}\n" for m in messages)
     return f"{turns}{START}assistant\n"

@@ -1,8 +1,8 @@
-"""Runs `puna` in a process of its own, without waiting for its imports every time.
+"""Run `puna` in a process of its own without paying for its imports every time.
 
-A process that has imported the command line and the server is forked for each command. The copy is given the
-standard streams, environment and folder of a command, and ends as one. It does not start Python: tests that
-depend on how Python starts (`PYTHON*` variables, the paths it imports from, limits that are inherited) run
+A process that has already imported the command line and the server is forked for each command. The fork gets
+the command's standard streams, environment and working directory, and exits as the command would. Python is
+not started anew: tests that depend on how it starts (`PYTHON*` variables, import paths, inherited limits) run
 `python -m puna` themselves.
 """
 
@@ -29,21 +29,21 @@ from typing import Any
 import puna.cli
 
 _TIMEOUT_S = 120
-_MAX_BYTES = 200_000  # of the arguments and the environment
+_MAX_BYTES = 200_000  # arguments and environment together
 
 
 class Command:
-    """A command that runs; has what tests use of `subprocess.Popen`."""
+    """A running command, with the parts of `subprocess.Popen` that tests use."""
 
     def __init__(self, watcher: socket.socket) -> None:
         self._watcher = watcher
-        self.pid = int(self._told())
+        self.pid = int(self._receive())
         self.returncode: int | None = None
 
-    def _told(self) -> bytes:
-        said = self._watcher.recv(32)
-        assert said, "the process that starts commands has died"
-        return said
+    def _receive(self) -> bytes:
+        received = self._watcher.recv(32)
+        assert received, "the process that forks commands has died"
+        return received
 
     def poll(self) -> int | None:
         try:
@@ -52,11 +52,14 @@ class Command:
             return None
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit status, of a command ended by a signal minus its number. Raises `TimeoutExpired`."""
+        """Return the exit status, or minus the signal's number if one ended the command.
+
+        Raises `TimeoutExpired`.
+        """
         if self.returncode is None:
             self._watcher.settimeout(timeout)
             try:
-                self.returncode = int(self._told())
+                self.returncode = int(self._receive())
             except (TimeoutError, BlockingIOError):
                 raise subprocess.TimeoutExpired(f"puna (process {self.pid})", timeout or 0) from None
             self._watcher.close()
@@ -77,22 +80,23 @@ def start(
     cwd: Path | None = None,
     at_terminal: bool = False,
 ) -> Command:
-    """Start a command with the descriptors of its standard input, output and error.
+    """Start a command with these descriptors as its standard input, output and error.
 
-    With `at_terminal` its standard input, a terminal, controls it: Ctrl-C typed there is a signal.
+    With `at_terminal`, standard input must be a terminal and becomes the controlling one: Ctrl-C typed there
+    sends a signal.
     """
     request = {"words": words, "env": dict(env), "cwd": str(cwd or Path.cwd()), "at_terminal": at_terminal}
-    mine, watchers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with watchers:
-        socket.send_fds(_forking(), [json.dumps(request).encode()], [*streams, watchers.fileno()])
-    return Command(mine)
+    our_end, their_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with their_end:
+        socket.send_fds(_fork_server(), [json.dumps(request).encode()], [*streams, their_end.fileno()])
+    return Command(our_end)
 
 
 def run(
     *words: str, env: Mapping[str, str], stdin: str | bytes = b"", cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
-    # Files in place of pipes: nobody needs to read while the command writes.
+    """Run a command until it exits."""
+    # Files instead of pipes: nobody has to read while the command writes.
     with TemporaryFile() as typed, TemporaryFile() as output, TemporaryFile() as errors:
         typed.write(stdin.encode() if isinstance(stdin, str) else stdin)
         typed.seek(0)
@@ -110,28 +114,28 @@ def run(
 
 
 @cache
-def _forking() -> socket.socket:
-    """Where to ask for a fork. The process is started at the first use and ends with this one."""
-    asks, asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with asked:
+def _fork_server() -> socket.socket:
+    """Return the socket for fork requests; its server starts at first use and ends with this process."""
+    requests, served = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with served:
         subprocess.Popen(
-            [sys.executable, "-m", "tests.commands", str(asked.fileno())],
+            [sys.executable, "-m", "tests.commands", str(served.fileno())],
             cwd=Path(__file__).parents[1],
-            pass_fds=[asked.fileno()],
-            env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # a fork has none of the threads
-            start_new_session=True,  # Ctrl-C is for the tests, which end it by ending
+            pass_fds=[served.fileno()],
+            env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # threads do not survive a fork
+            start_new_session=True,  # Ctrl-C goes to the tests; this process ends when they do
         )
-    return asks
+    return requests
 
 
-def _next_command(asked: socket.socket) -> dict[str, Any] | None:
-    """Returns once for every request, each time in a new process; None in the first one, at the end."""
+def _next_command(served: socket.socket) -> dict[str, Any] | None:
+    """Return each request in a newly forked process; return None in this one after the last request."""
     while True:
-        message, descriptors, _, _ = socket.recv_fds(asked, _MAX_BYTES, 4)
+        message, descriptors, _, _ = socket.recv_fds(served, _MAX_BYTES, 4)
         if not message:
             return None
         if os.fork() == 0:
-            asked.close()
+            served.close()
             if _is_command(*descriptors):
                 return dict(json.loads(message))
             os._exit(0)
@@ -140,7 +144,7 @@ def _next_command(asked: socket.socket) -> dict[str, Any] | None:
 
 
 def _is_command(stdin: int, stdout: int, stderr: int, watcher: int) -> bool:
-    """True in a new process with these standard streams; false in this one, when that has ended."""
+    """Return True in a forked child with these standard streams, and False here once it has exited."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     command = os.fork()
     if command:
@@ -152,12 +156,12 @@ def _is_command(stdin: int, stdout: int, stderr: int, watcher: int) -> bool:
         return False
     for number, descriptor in enumerate((stdin, stdout, stderr)):
         os.dup2(descriptor, number)
-    os.closerange(3, 64)  # those just given, under whatever numbers
+    os.closerange(3, 64)  # the descriptors received, whatever their numbers
     return True
 
 
 def _become(request: dict[str, Any]) -> None:
-    """Take over the surroundings of a command, as Python's start would find them."""
+    """Take on the environment of a command, as a freshly started Python would find it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(request["cwd"])
     os.environ.clear()
@@ -181,7 +185,7 @@ if __name__ == "__main__":
     commands = [module.name for module in pkgutil.walk_packages(puna.cli.__path__, "puna.cli.")]
     for name in (*commands, "puna.server.serving"):
         importlib.import_module(name)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they ended
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody collects their exit statuses
     gc.freeze()
     if request := _next_command(socket.socket(fileno=int(sys.argv[1]))):
         _become(request)

@@ -1,4 +1,4 @@
-"""What every test may use: the shared test data, and a process that does not depend on who started it."""
+"""Shared test data, and an environment that does not depend on who started the tests."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from hypothesis import settings
 from tests.model_process.sitecustomize import note_unseeded_draws
 from tests.processors import missing_levels
 
-#: Settings that choose what is tested; any other would change what tests see.
+#: Settings that choose what is tested; all others are removed, since they would change results.
 _CHOICES = ("PUNA_OPS", "PUNA_CPU", "PUNA_NUM_THREADS", "PUNA_TEST_DATA", "PUNA_DRAWS")
 
-#: How other names begin that the libraries here and clients of servers read.
-_READ = (
+#: Prefixes of other variables that our libraries or the clients read.
+_PREFIXES = (
     "PUNA_", "OLLAMA_", "OPENAI_", "ANTHROPIC_", "HF_", "HUGGING_FACE_", "SSL_CERT_", "XDG_", "LC_",
     "UVICORN_",
 )  # fmt: skip
-#: Terminals that tests open are of a known kind and size, and processes that they start write UTF-8 and keep
-#: what they have compiled: hundreds are started, and each would compile all it imports.
-_SHELL = (
+#: Removed so that terminals opened by tests have a known kind and size, and started processes write UTF-8 and
+#: keep their bytecode: hundreds are started, and each would compile everything it imports.
+_SHELL_VARIABLES = (
     "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "PY_COLORS",
     "GITHUB_ACTIONS", "LANGUAGE", "EDITOR", "VISUAL", "PAGER", "PYTHONDONTWRITEBYTECODE", "PYTHONIOENCODING",
     "PYTHONUTF8", "PYTHONWARNINGS", "WEB_CONCURRENCY", "FORWARDED_ALLOW_IPS",
 )  # fmt: skip
 
 for name in list(os.environ):
-    # Requests to servers of the tests' own must not go through a proxy.
-    foreign = name.startswith(_READ) or name in _SHELL or name.lower().endswith("_proxy")
+    # Requests to the tests' own servers must not go through a proxy.
+    foreign = name.startswith(_PREFIXES) or name in _SHELL_VARIABLES or name.lower().endswith("_proxy")
     if foreign and name not in _CHOICES:
         del os.environ[name]
-# Nothing is read from the developer's own files, and nothing is written there.
+# Keep tests from reading or writing the developer's own files.
 _home = tempfile.TemporaryDirectory(prefix="home-")
 atexit.register(_home.cleanup)
 os.environ |= {
@@ -57,18 +57,18 @@ os.environ |= {
 locale.setlocale(locale.LC_ALL, "")
 time.tzset()
 sys.dont_write_bytecode = False
-# In the background a shell has Ctrl-C ignored, and all processes started from here would inherit that.
+# Shells make background jobs ignore Ctrl-C, and every process started from here would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Workers side by side have a core each; tests about threads set their number themselves. A worker inherits
-# what was set here for the process that started it.
+# Parallel workers get one core each; tests about threads set their own number. A worker inherits what was set
+# here in the process that started it.
 if "PUNA_NUM_THREADS" not in os.environ or "TESTS_CHOSE_THREADS" in os.environ:
     os.environ["PUNA_NUM_THREADS"] = "1" if "PYTEST_XDIST_WORKER" in os.environ else "2"
     os.environ["TESTS_CHOSE_THREADS"] = "1"
-# Tiny tensors: a second thread of torch's own would only wait for the first.
+# Tensors are tiny: a second torch thread would only wait for the first.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Model processes import it when they start.
+# Model processes import sitecustomize.py from this folder when they start.
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(Path(__file__).parent / "model_process"), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
@@ -76,7 +76,7 @@ _unseeded = tempfile.NamedTemporaryFile(prefix="unseeded-", buffering=0)  # noqa
 os.environ["TESTS_UNSEEDED"] = _unseeded.name
 note_unseeded_draws(_unseeded.name)
 
-# A busy machine is no failure.
+# No deadlines: a busy machine must not fail a test.
 settings.register_profile("puna", deadline=None, derandomize=True)
 settings.register_profile("random", deadline=None)
 settings.register_profile("fast", deadline=None, derandomize=True, max_examples=20)
@@ -84,7 +84,9 @@ settings.load_profile("puna")
 
 
 def find_test_data() -> Path | None:
-    """The folder of downloaded test data (`PUNA_TEST_DATA`, or `../shared/data`), if it is there."""
+    """Return the folder of downloaded test data (`PUNA_TEST_DATA`, or `../shared/data`), or None if there is
+    none.
+    """
     given = os.environ.get("PUNA_TEST_DATA")
     beside = Path(__file__).resolve().parents[2] / "shared" / "data"
     for folder in (Path(given) if given else None, beside):
@@ -102,23 +104,25 @@ def test_data() -> Path:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out tests marked `thorough` or `clients` unless they are asked for by that name."""
-    unasked = [name for name in ("thorough", "clients") if name not in config.option.markexpr]
-    left_out = [item for item in items if any(map(item.get_closest_marker, unasked))]
+    """Deselect tests marked `thorough` or `clients` unless the marker is requested by name."""
+    excluded = [name for name in ("thorough", "clients") if name not in config.option.markexpr]
+    left_out = [item for item in items if any(map(item.get_closest_marker, excluded))]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not any(map(item.get_closest_marker, unasked))]
+        items[:] = [item for item in items if not any(map(item.get_closest_marker, excluded))]
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Spares the garbage collector what lives as long as the process: all tests, and all that they import."""
+    """Exempt everything that lives as long as the process from garbage collection: tests and all their
+    imports.
+    """
     gc.collect()
     gc.freeze()
 
 
 def _seed(name: str) -> None:
-    """Make the next random numbers the same every time, and different for another `name`."""
+    """Seed all random generators from `name`, so that they repeat on every run and differ between names."""
     seed = zlib.crc32(name.encode())
     random.seed(seed)
     np.random.seed(seed)
@@ -133,7 +137,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, object, object]:
-    """Gives shared fixtures the same random numbers whichever test is the first to want them."""
+    """Give shared fixtures the same random numbers whichever test requests them first."""
     if fixturedef.scope == "function":
         return (yield)
     _seed(fixturedef.argname)
@@ -145,7 +149,7 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """Fails tests that get answers by chance, unless they are marked `samples`."""
+    """Fail tests that receive sampled answers, unless they are marked `samples`."""
     try:
         return (yield)
     finally:
@@ -156,6 +160,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says once, not at each test, which kernels this machine cannot run."""
+    """Report once, rather than per test, which kernels this machine cannot run."""
     if missing := missing_levels():
-        terminalreporter.write_line(f"Not tested, for lack of the instructions: {', '.join(missing)} kernels")
+        terminalreporter.write_line(f"Not tested, for lack of instructions: {', '.join(missing)} kernels")

@@ -1,6 +1,6 @@
-"""Model processes that stop before they load, for tests of what happens during a load.
+"""Model processes that stop before loading, for tests of what happens during a load.
 
-Suspending one from outside would be a race against the load.
+Suspending a process from outside would race with the load.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.waiting import wait_until
 
 
 class HeldRunners:
-    """Settings of servers whose runners stop if they start within a `stopping` block."""
+    """Server settings under which runners stop if they start within a `stopping` block."""
 
     def __init__(self, folder: Path) -> None:
         self._mark = folder / "stopping"
@@ -31,4 +31,4 @@ class HeldRunners:
 
 
 def wait_until_stopped(process: psutil.Process) -> None:
-    wait_until(lambda: process.status() == psutil.STATUS_STOPPED, "the stop of the process")
+    wait_until(lambda: process.status() == psutil.STATUS_STOPPED, "the process stopping")

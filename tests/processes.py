@@ -1,4 +1,4 @@
-"""Processes that a test looks for among the children of its own or of a server."""
+"""Processes found among the descendants of a test or of a server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import psutil
 
 
 def children(command: str, parent: int | None = None) -> list[psutil.Process]:
-    """The running descendants of process `parent` (by default this one) whose command has `command`."""
+    """Return the running descendants of process `parent` (default: this one) with `command` in their command
+    line.
+    """
     found = []
     for child in psutil.Process(parent).children(recursive=True):
         with contextlib.suppress(psutil.Error):  # ended, or a zombie

@@ -1,4 +1,4 @@
-"""The sets of kernels this processor runs, and which of them differ in an operation."""
+"""The kernel levels this processor can run, and which of them differ for an operation."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 try:
     from puna import _native
-except ImportError:  # not built: then there is only the reference
+except ImportError:  # not built: only the reference exists
     _native = None
 
-#: Why tests of the kernels are skipped.
+#: Reason for skipping the tests of the kernels.
 NOT_BUILT = "the C++ kernels are not built: install a C++ compiler and run PUNA_BUILD_KERNELS=1 make venv"
 
 _ALL = (
@@ -22,14 +22,15 @@ _ALL = (
 
 
 def missing_levels() -> list[str]:
-    """Levels this processor lacks the instructions for; none where there is no extension."""
+    """Return the levels whose instructions this processor lacks; none without the extension."""
     return [] if _native is None else [level for level in _ALL if level not in _native.cpu_levels()]
 
 
 def levels(*operations: str) -> list[str]:
-    """The levels to test `operations` at: of those that run the same machine code in all of them, one.
+    """Return the levels to test `operations` at: one of each group that runs the same machine code in all of
+    them.
 
-    Without operations that is one level.
+    Without operations, that is a single level.
     """
     found: dict[tuple[str, ...], str] = {}
     for level in [] if _native is None else _native.cpu_levels():
@@ -39,7 +40,7 @@ def levels(*operations: str) -> list[str]:
 
 @contextmanager
 def level(name: str) -> Iterator[None]:
-    """Computes with the kernels of this level during the block."""
+    """Compute with the kernels of this level within the block."""
     before = _native.cpu_level()
     _native.set_cpu_level(name)
     try:

@@ -1,14 +1,14 @@
-"""A tiny model that says exactly the texts it was given, in given pieces.
+"""A tiny model that says exactly the given texts, in the given pieces.
 
-Its weights are a table of which piece follows which. A file holds up to 64 scripts; the trigger that a prompt
-has somewhere, `<<3>>`, decides which is said. Without any it is the first.
+Its weights are a table of which piece follows which. A file holds up to 64 scripts; the trigger anywhere in
+the prompt, such as `<<3>>`, selects the script. Without a trigger, it is the first.
 
-A state has these parts: the code of a token (184 wide, of +-1), the code of a script (64 wide, orthogonal), a
-mark for a script's last piece, a constant, and a mark for triggers. The one attention head looks at the
-trigger alone, through the slowest pair of rotary dimensions, and copies the code of its script into every
-state. All tokens of a prompt have one code, so that the first piece of a script is the one that fits it and
-the script's code; each later piece fits the code of the piece before. The greedy token is ahead by so much
-that temperature 1 says the same.
+A hidden state consists of the code of a token (184 values of +-1), the code of a script (64 values,
+orthogonal), a flag for a script's last piece, a constant, and a flag for triggers. The single attention head
+attends to the trigger alone, through the slowest pair of rotary dimensions, and copies the code of its script
+into every state. All prompt tokens share one code, so the first piece of a script is the one that matches
+that code and the script's; each later piece matches the code of the piece before it. The greedy token leads
+by such a margin that temperature 1 gives the same text.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.gguf import GGUFWriter
-from puna.tokenizer.vocabulary import byte_characters
+from puna.tokenizer.bpe import byte_characters
 
 MAX_SCRIPTS = 64
 CODE, HIDDEN, HEAD = 184, 256, 64
-LAST, CONSTANT, MARK = 248, 254, 255  # dimensions
+LAST, CONSTANT, TRIGGER = 248, 254, 255  # indices of the flags and the constant
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
 END = "<|scripted_end|>"
 BYTES = byte_characters()
 
-#: The bytes of a piece, and whether it is a control token.
+#: A piece's bytes, and whether it is a control token.
 Piece = tuple[bytes, bool]
 
 
 def trigger(number: int) -> str:
-    """Return the text in a prompt that makes script `number` follow."""
+    """Return the text that, in a prompt, selects script `number`."""
     return f"<<{number}>>"
 
 
 def pieces_of(text: str, controls: Sequence[str] = (), *, size: Callable[[], int] = lambda: 1) -> list[Piece]:
-    """`text` in pieces of `size` bytes each; the spellings of `controls` are tokens."""
+    """Cut `text` into pieces of `size()` bytes each, with each of `controls` as a single control token."""
     pattern = "|".join(re.escape(control) for control in sorted(controls, key=len, reverse=True))
     found: list[Piece] = []
     for part in re.split(f"({pattern})", text) if pattern else [text]:
@@ -58,25 +58,25 @@ def pieces_of(text: str, controls: Sequence[str] = (), *, size: Callable[[], int
 
 
 def random_sizes(seed: int) -> Callable[[], int]:
-    """Sizes of pieces, most of them small; characters are cut in two."""
+    """Return a source of piece sizes, most of them small, so that multi-byte characters get cut."""
     dice = random.Random(seed)
     return lambda: dice.choice((1, 1, 2, 3, 4, 6, 9))
 
 
 def randomly_cut(texts: Sequence[str]) -> list[list[Piece]]:
-    """Each text in pieces of random sizes, the same ones every time."""
+    """Cut each text into pieces of random sizes, the same on every run."""
     return [pieces_of(text, size=random_sizes(number)) for number, text in enumerate(texts)]
 
 
 def write_scripted(
     path: Path, scripts: Sequence[Sequence[Piece]], *, template: str | None = None, context: int = 8192
 ) -> Path:
-    """Write the model that says `scripts[k]` after trigger k."""
+    """Write a model that says `scripts[k]` after trigger k."""
     if not 1 <= len(scripts) <= MAX_SCRIPTS:
         raise ValueError(f"1 to {MAX_SCRIPTS} scripts fit, not {len(scripts)}")
     spoken = [piece for script in scripts for piece in script]
     controls = list(dict.fromkeys(data.decode() for data, control in spoken if control))
-    # Of two tokens with one text, the later one encodes it, so prompts have other tokens than scripts.
+    # The later of two tokens with the same text encodes it, so prompts use other tokens than scripts.
     texts = [_spelling(piece) for piece in spoken] + BYTES + ["ab"]
     types = [CONTROL if control else NORMAL for _, control in spoken] + [NORMAL] * 257
     first_trigger = len(texts)
@@ -125,27 +125,27 @@ def _metadata(texts: list[str], types: list[int], end: int, context: int) -> dic
 def _weights(
     lengths: Sequence[int], first_trigger: int, end: int, vocab_size: int
 ) -> dict[str, NDArray[np.float32]]:
-    """Return tensors that make scripts of these `lengths`, the first tokens, follow their triggers."""
+    """Return tensors by which scripts of these `lengths`, the first tokens, follow their triggers."""
     spoken = sum(lengths)
     dice = np.random.default_rng(7)
     codes = dice.choice(np.float32([-1, 1]), (spoken, CODE))
-    asked = dice.choice(np.float32([-1, 1]), CODE)
+    prompt_code = dice.choice(np.float32([-1, 1]), CODE)
     orthogonal = np.ones((1, 1), np.float32)
     while len(orthogonal) < MAX_SCRIPTS:
         orthogonal = np.block([[orthogonal, orthogonal], [orthogonal, -orthogonal]])
     script_code = slice(CODE, CODE + MAX_SCRIPTS)
 
     embeddings = np.zeros((vocab_size, HIDDEN), np.float32)
-    embeddings[:, :CODE] = asked
+    embeddings[:, :CODE] = prompt_code
     embeddings[:spoken, :CODE] = codes
     embeddings[:, CONSTANT] = 1
     output = np.zeros_like(embeddings)
     first = 0
     for number, length in enumerate(lengths):
         embeddings[first_trigger + number, script_code] = orthogonal[number]
-        embeddings[first_trigger + number, MARK] = 1
+        embeddings[first_trigger + number, TRIGGER] = 1
         begin = first if length else end
-        output[begin, :CODE] += asked * (0.265 if number == 0 else 0.25)
+        output[begin, :CODE] += prompt_code * (0.265 if number == 0 else 0.25)
         output[begin, script_code] += orthogonal[number] / 2
         for piece in range(first + 1, first + length):
             output[piece, :CODE] += codes[piece - 1] / 2
@@ -156,7 +156,7 @@ def _weights(
 
     query, key = np.zeros((2, HEAD, HIDDEN), np.float32)
     value = np.zeros((HEAD, HIDDEN), np.float32)
-    query[HEAD - 1, CONSTANT] = key[HEAD - 1, MARK] = 30
+    query[HEAD - 1, CONSTANT] = key[HEAD - 1, TRIGGER] = 30
     value[:, script_code] = np.eye(HEAD)
     nothing = np.zeros((32, HIDDEN), np.float32)
     return {

@@ -1,4 +1,4 @@
-"""The table of architectures is the one place that says what a model's architecture means."""
+"""The architecture table is the only place that defines what a model's architecture implies."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from puna.vision.registry import is_read_by
 
 SOURCE = Path(architectures.__file__).parent
 
-#: Files where words that are also architectures' names mean something else.
-NAMES_OF_OTHERS = {
+#: Files where words that are also architecture names mean something else.
+OTHER_MEANINGS = {
     "chat/answers/registry.py": "families of answers, and parsers",
     "chat/templates/defaults.py": "renderers and templates",
     "chat/templates/model_facts.py": "kinds of vocabularies",
@@ -35,14 +35,14 @@ NAMES_OF_OTHERS = {
     "tokenizer/special_ids.py": "kinds of vocabularies",
     "vision/registry.py": "projector types",
 }
-#: Arguments with such words, which name a pre-tokenizer or a kind of vocabulary.
+#: Arguments where such a word names a pre-tokenizer or a kind of vocabulary.
 OTHER_ARGUMENTS = {"pre", "vocabulary"}
 
 RECORDS = pytest.mark.parametrize("record", ARCHITECTURES.values(), ids=ARCHITECTURES.keys())
 
 
 @RECORDS
-def test_named_code_exists(record: Architecture) -> None:
+def test_record_names_existing_code(record: Architecture) -> None:
     for package, path in (("model.models", record.model), ("vision.towers", record.tower)):
         if path:
             module, _, name = path.partition(":")
@@ -50,24 +50,24 @@ def test_named_code_exists(record: Architecture) -> None:
 
 
 @RECORDS
-def test_named_conventions_exist(record: Architecture) -> None:
+def test_record_names_existing_conventions(record: Architecture) -> None:
     assert not record.pre or record.pre in BY_NAME
     assert not record.answers or record.answers in FAMILIES
     assert all(kind in vision_registry._PROJECTORS for kind in record.projectors)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_default_templates_exist(name: str) -> None:
+def test_record_names_existing_default_templates(name: str) -> None:
     for template in ARCHITECTURES[name].templates:
         assert default_template(name, {template.end}, {template.token})
 
 
-def test_every_projector_is_read_by_an_architecture() -> None:
+def test_every_projector_is_read_by_some_architecture() -> None:
     for kind in vision_registry._PROJECTORS:
         assert any(is_read_by(kind, name) for name in ARCHITECTURES)
 
 
-def test_records_name_the_converters_that_write_them() -> None:
+def test_records_list_the_converters_that_write_them() -> None:
     writers = defaultdict(set)
     for path in (SOURCE / "convert" / "families").glob("[!_]*.py"):
         for family in importlib.import_module(f"puna.convert.families.{path.stem}").FAMILIES:
@@ -78,11 +78,11 @@ def test_records_name_the_converters_that_write_them() -> None:
     }
 
 
-def test_an_architecture_is_named_in_three_files_at_most() -> None:
+def test_architecture_is_named_in_at_most_three_files() -> None:
     places = defaultdict(set)
     for path in SOURCE.rglob("*.py"):
         file = path.relative_to(SOURCE).as_posix()
-        if file in NAMES_OF_OTHERS:
+        if file in OTHER_MEANINGS:
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
         others = {

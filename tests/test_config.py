@@ -1,4 +1,4 @@
-"""Settings: what is read from the environment, and what is said about values that cannot be."""
+"""Settings read from the environment, and the warnings about values that cannot be read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DURATION = "must be a number of seconds or a duration such as 5m or 1h30m"
 
 @pytest.fixture
 def warned(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
-    """What a process that had not warned of anything has warned of."""
+    """Return a function giving the warnings so far of a process that had issued none before."""
     config.warn_once.cache_clear()
     return lambda: caplog.messages
 
@@ -36,7 +36,7 @@ def warned(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
         ("PUNA_HOST", "localhost:http", "the port must be a number from 0 to 65535, not 'http'; using 11434"),
     ],
 )
-def test_a_value_that_cannot_be_read_is_named_with_what_is_used_instead(
+def test_unreadable_value_is_reported_with_the_value_used_instead(
     monkeypatch: pytest.MonkeyPatch, warned: Callable[[], list[str]], variable: str, value: str, warning: str
 ) -> None:
     monkeypatch.setenv(variable, value)
@@ -47,7 +47,7 @@ def test_a_value_that_cannot_be_read_is_named_with_what_is_used_instead(
 
 
 @pytest.mark.parametrize("value", ["5m", "-1", "0", "300", '"10m"'])
-def test_a_value_that_can_be_read_is_not_mentioned(
+def test_readable_value_gives_no_warning(
     monkeypatch: pytest.MonkeyPatch, warned: Callable[[], list[str]], value: str
 ) -> None:
     monkeypatch.setenv("PUNA_KEEP_ALIVE", value)
@@ -58,7 +58,7 @@ def test_a_value_that_can_be_read_is_not_mentioned(
 @pytest.mark.parametrize(
     ("value", "meaning"), [("1", True), ("True", True), ("2", True), ("off", False), ("0", False), ("", True)]
 )
-def test_a_boolean_has_several_spellings(
+def test_boolean_has_several_spellings(
     monkeypatch: pytest.MonkeyPatch, warned: Callable[[], list[str]], value: str, meaning: bool
 ) -> None:
     monkeypatch.setenv("PUNA_REPLAY", value)
@@ -66,7 +66,7 @@ def test_a_boolean_has_several_spellings(
     assert warned() == []
 
 
-def test_a_boolean_that_is_none_counts_as_absent(
+def test_invalid_boolean_counts_as_unset(
     monkeypatch: pytest.MonkeyPatch, warned: Callable[[], list[str]]
 ) -> None:
     monkeypatch.setenv("PUNA_NOPRUNE", "maybe")
@@ -76,16 +76,16 @@ def test_a_boolean_that_is_none_counts_as_absent(
     ]
 
 
-def test_an_unknown_variable_is_named_with_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_variable_is_reported_with_the_closest_name(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PUNA_NUM_THREAD", "PUNA_QWERTY", "PUNA_TEST_DATA", "OLLAMA_FLASH_ATTENTION", "PUNA_HOST"):
         monkeypatch.setenv(name, "1")
     assert config.unknown_variables(["PUNA_HOST", "PUNA_NUM_THREADS", "PUNA_NUM_PARALLEL"]) == [
-        "PUNA_NUM_THREAD is no setting of Puna (did you mean PUNA_NUM_THREADS?)",
-        "PUNA_QWERTY is no setting of Puna",
+        "PUNA_NUM_THREAD is not a setting of Puna (did you mean PUNA_NUM_THREADS?)",
+        "PUNA_QWERTY is not a setting of Puna",
     ]
 
 
-def test_a_home_of_nobody_is_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_of_an_unknown_user_is_left_unexpanded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     assert config.path_of("~/models") == Path("/home/me/models")
     assert config.path_of("~no-such-user/models") == Path("~no-such-user/models")

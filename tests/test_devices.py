@@ -1,4 +1,4 @@
-"""Devices, of this machine and of machines made of files."""
+"""Devices of this machine, and of machines simulated with files."""
 
 from __future__ import annotations
 
@@ -17,26 +17,28 @@ def test_this_machine_has_a_processor_and_memory() -> None:
     assert found.memory == psutil.virtual_memory().total
 
 
-def put(root: Path, path: str, text: str) -> None:
+def write(root: Path, path: str, text: str) -> None:
     (root / path).parent.mkdir(parents=True, exist_ok=True)
     (root / path).write_text(text)
 
 
-def test_gpus_are_found_where_the_kernel_tells_of_them(tmp_path: Path) -> None:
+def test_gpus_are_found_where_the_kernel_lists_them(tmp_path: Path) -> None:
     pci = "sys/bus/pci/devices"
     for bus, vendor, kind, device in (
         ("0000:02:00.0", "0x1002", "0x038000", "0x740f"),
         ("0000:01:00.0", "0x10de", "0x030200", "0x2330"),
-        ("0000:03:00.0", "0x1234", "0x030000", "0x1111"),  # a virtual machine's screen
-        ("0000:04:00.0", "0x8086", "0x020000", "0x10d3"),  # no graphics
+        ("0000:03:00.0", "0x1234", "0x030000", "0x1111"),  # a virtual machine's display
+        ("0000:04:00.0", "0x8086", "0x020000", "0x10d3"),  # not a GPU
     ):
         for name, text in (("vendor", vendor), ("class", kind), ("device", device)):
-            put(tmp_path, f"{pci}/{bus}/{name}", f"{text}\n")
+            write(tmp_path, f"{pci}/{bus}/{name}", f"{text}\n")
     (tmp_path / "sys/bus/pci/drivers/nvidia").mkdir(parents=True)
     (tmp_path / pci / "0000:01:00.0/driver").symlink_to(tmp_path / "sys/bus/pci/drivers/nvidia")
-    put(tmp_path, "proc/driver/nvidia/gpus/0000:01:00.0/information", "Model: \t NVIDIA H100 PCIe\nIRQ: 7\n")
-    put(tmp_path, f"{pci}/0000:02:00.0/mem_info_vram_total", "68702699520\n")
-    put(tmp_path, "proc/cpuinfo", "model name\t: Some CPU\nflags\t\t: fpu avx avx2 fma f16c avx512f\n")
+    write(
+        tmp_path, "proc/driver/nvidia/gpus/0000:01:00.0/information", "Model: \t NVIDIA H100 PCIe\nIRQ: 7\n"
+    )
+    write(tmp_path, f"{pci}/0000:02:00.0/mem_info_vram_total", "68702699520\n")
+    write(tmp_path, "proc/cpuinfo", "model name\t: Some CPU\nflags\t\t: fpu avx avx2 fma f16c avx512f\n")
     found = devices(tmp_path)
     assert found.gpus == (
         Gpu("NVIDIA H100 PCIe", "0000:01:00.0", "nvidia", None),
@@ -46,11 +48,11 @@ def test_gpus_are_found_where_the_kernel_tells_of_them(tmp_path: Path) -> None:
         "Some CPU", ("avx", "avx2", "f16c", "fma", "avx512f"),
     )  # fmt: skip
     assert found.sentences()[0].startswith("Some CPU: ")
-    said = "\n".join(found.sentences())
-    assert "NVIDIA H100 PCIe (0000:01:00.0, nvidia)" in said
-    assert "AMD 0x740f (0000:02:00.0, no driver, 68.7 GB)" in said
-    assert "uses no GPU" in said
+    described = "\n".join(found.sentences())
+    assert "NVIDIA H100 PCIe (0000:01:00.0, nvidia)" in described
+    assert "AMD 0x740f (0000:02:00.0, no driver, 68.7 GB)" in described
+    assert "uses no GPU" in described
 
 
-def test_without_gpus_nothing_is_said_of_them(tmp_path: Path) -> None:
+def test_machine_without_gpus_has_no_note_about_them(tmp_path: Path) -> None:
     assert devices(tmp_path).note == ""

@@ -1,4 +1,4 @@
-"""Messages stay short, whatever they quote."""
+"""Error messages stay short, whatever they quote."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from puna import errors
 from puna.errors import LONGEST_MESSAGE, PunaError, RequestError, ServerError, shown
 
 
-def test_the_middle_of_a_long_message_is_left_out_and_said_to_be() -> None:
+def test_long_message_marks_its_omitted_middle() -> None:
     error = RequestError(f"model '{'x' * 10**6}' not found")
     assert str(error).startswith("model 'xxx")
     assert str(error).endswith("xxx' not found")
@@ -16,7 +16,7 @@ def test_the_middle_of_a_long_message_is_left_out_and_said_to_be() -> None:
     assert len(str(error)) < LONGEST_MESSAGE + 100
 
 
-def test_a_message_of_usual_length_is_not_changed() -> None:
+def test_message_of_normal_length_is_unchanged() -> None:
     assert str(RequestError("a" * LONGEST_MESSAGE)) == "a" * LONGEST_MESSAGE
 
 
@@ -30,11 +30,11 @@ def test_every_error_shortens_its_message() -> None:
 @pytest.mark.parametrize(
     "value", ["x" * 10**5, ["x" * 10**5] * 10**5, {"x" * 10**5: [[[[["x" * 10**5]]]]]}, 10**3000]
 )
-def test_a_shown_value_is_short(value: object) -> None:
+def test_long_values_are_shortened_when_shown(value: object) -> None:
     assert len(shown(value)) < 700
 
 
-def test_what_is_short_is_shown_as_it_is() -> None:
+def test_short_values_are_shown_unchanged() -> None:
     assert [shown(value) for value in ("a'b", 5, [1.5, None], {"a": True})] == [
         '"a\'b"',
         "5",

@@ -1,4 +1,4 @@
-"""What reads text of strangers takes time in proportion to it, whatever it says."""
+"""Parsers of untrusted text take time proportional to its length, whatever it contains."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from puna.chat.templates.jinja_chat import _neighbours_merged, _short_ids, _text
 from puna.chat.templates.messages import Message
 from puna.engine.text import TextStream, TokenText
 from puna.errors import PunaError
-from puna.json_gauge import JsonGauge
+from puna.gojson import JsonGauge
 from puna.options import LONGEST_STOPS, MAX_STOPS, Options
 from puna.server.anthropic.wire import MessagesRequest
 from puna.server.history.exchange.markdown import fenced
@@ -39,7 +39,7 @@ from puna.tokenizer.patterns import BY_NAME, DEFAULT, LINES, Digits, splitter
 from tests.server.history.exchange.foreign import conversation, file_of, node, webui_chat
 from tests.work import calls, proportional
 
-#: One of each kind of character that patterns tell apart, and pairs they treat in a special way.
+#: One character of each kind that the patterns distinguish, and pairs that they treat specially.
 UNITS = [
     "a", "A", "Aa", "1", " ", "\n", "\r\n", "\t", " \n", "\n ", "a ", " a", "'s", "'S", "'", "!", " !", "!\n",
     "<|", ",", "/", "_", "\u00a0", "\u2028", "\x1c", "\u6f22", "\u3042", "\uac00", "\u0627", "\u01c5",
@@ -54,13 +54,13 @@ STEPS = {str(step): step for pre in (*BY_NAME.values(), DEFAULT, LINES) for step
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("step", STEPS.values(), ids=range(len(STEPS)))
-def test_every_step_of_every_pre_tokenizer(step: str | Digits, every: bool) -> None:
-    """Every unit with every end; of a sample, with one of them each."""
+def test_every_step_of_every_pre_tokenizer_takes_linear_time(step: str | Digits, every: bool) -> None:
+    """Try every unit with every ending, or in the sample with one ending each."""
     split = splitter(step)
     for number, unit in enumerate(UNITS):
         for end in ENDS if every else [ENDS[number % len(ENDS)]]:
             assert proportional(_splitting(split, unit, end), 1 << 11, 1 << 11), (
-                f"{step}: {unit!r} again and again, then {end!r}"
+                f"{step}: {unit!r} repeated, then {end!r}"
             )
 
 
@@ -68,7 +68,7 @@ def _splitting(split: Callable[[str], list[str]], unit: str, end: str) -> Callab
     return lambda size: partial(split, unit * size + end)
 
 
-#: Copying what was read so far is only seen when there is much of it.
+#: Long, because repeated copying of what was read so far shows only when there is much to copy.
 LINE = "x" * 1000
 
 
@@ -115,7 +115,7 @@ def tool_turns(count: int) -> bytes:
 
 
 def called_and_answered(count: int) -> list[dict[str, Any]]:
-    """A message with many calls, and their results."""
+    """Return a message with many tool calls, followed by their results."""
     calls: list[dict[str, Any]] = [{"id": f"call {i}", "function": {"name": "f"}} for i in range(count)]
     results = [{"role": "tool", "content": "", "tool_call_id": call["id"]} for call in calls]
     return [{"role": "assistant", "content": "", "tool_calls": calls}, *results]
@@ -198,12 +198,12 @@ READERS: dict[str, Callable[[int], Callable[[], Any]]] = {
         lambda: parse(json.dumps({"options": {str(i): i for i in range(n)}}).encode(), ChatRequest)
     ),
     "a wrong context": lambda n: lambda: parse(b'{"context":[' + b"-1," * n + b"1]}", GenerateRequest),
-    "calls and results of tools": lambda n: lambda: parse(tool_turns(n // 16), ChatCompletionRequest).asked(),
+    "calls and results of tools": lambda n: lambda: parse(tool_turns(n // 16), ChatCompletionRequest).spec(),
     "blocks of thinking": lambda n: (
-        lambda: parse(blocks({"type": "thinking", "thinking": LINE}, n), MessagesRequest).asked()
+        lambda: parse(blocks({"type": "thinking", "thinking": LINE}, n), MessagesRequest).spec()
     ),
     "blocks of tools": lambda n: (
-        lambda: parse(blocks({"type": "tool_use", "id": "a", "name": "f"}, n), MessagesRequest).asked()
+        lambda: parse(blocks({"type": "tool_use", "id": "a", "name": "f"}, n), MessagesRequest).spec()
     ),
     "items of thinking": lambda n: (
         lambda: prompt_messages(input_items([{"type": "reasoning", "encrypted_content": LINE}] * n))
@@ -240,15 +240,15 @@ READERS: dict[str, Callable[[int], Callable[[], Any]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
-def test_every_reader(read: Callable[[int], Callable[[], Any]]) -> None:
+def test_every_parser_takes_linear_time(read: Callable[[int], Callable[[], Any]]) -> None:
     assert proportional(lambda size: _ignoring_errors(read(size)))
 
 
 @pytest.mark.parametrize("stop", [["a" * (LONGEST_STOPS - 1) + "b"], [f"a{i:062}" for i in range(MAX_STOPS)]])
-def test_the_work_for_a_token_does_not_depend_on_the_stop_strings(stop: list[str]) -> None:
+def test_work_per_token_does_not_depend_on_the_stop_strings(stop: list[str]) -> None:
     def answer(stop: list[str]) -> int:
         stream = TextStream(stop)
-        stream.feed(TokenText(0, b"a"))  # what is made only once does not count
+        stream.feed(TokenText(0, b"a"))  # do not count one-time setup
         return calls(lambda: [stream.feed(TokenText(i, b"a")) for i in range(5000)]).total()
 
     assert answer(Options.merge({"stop": stop}).stop or []) < 1.5 * answer(["b"])  # type: ignore[arg-type]

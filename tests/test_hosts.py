@@ -1,4 +1,4 @@
-"""The value of `PUNA_HOST` / `OLLAMA_HOST`."""
+"""Parsing of `PUNA_HOST` and `OLLAMA_HOST`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from puna.hosts import Host, host_from_env, parse_host
         ("ollama.com", "https://ollama.com:443"),
     ],
 )
-def test_a_host_is_read_as_ollama_reads_it(text: str, url: str) -> None:
+def test_host_is_parsed_as_ollama_parses_it(text: str, url: str) -> None:
     assert parse_host(text).client_url == url
 
 
@@ -37,7 +37,7 @@ def test_a_host_is_read_as_ollama_reads_it(text: str, url: str) -> None:
     ("text", "port"),
     [("1.2.3.4:66000", 11434), (":-1", 11434), ("h:x", 11434), ("https://h:99999", 443), ("http://h:", 80)],
 )
-def test_a_bad_port_becomes_the_default_of_the_scheme_with_a_warning(
+def test_bad_port_becomes_the_default_of_the_scheme_with_a_warning(
     text: str, port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -55,12 +55,12 @@ def test_a_bad_port_becomes_the_default_of_the_scheme_with_a_warning(
         ("10.0.0.5", "10.0.0.5", "http://10.0.0.5:11434"),
     ],
 )
-def test_a_client_reaches_a_server_on_all_interfaces_by_loopback(text: str, bound: str, url: str) -> None:
+def test_client_reaches_a_server_on_all_interfaces_through_loopback(text: str, bound: str, url: str) -> None:
     host = parse_host(text)
     assert (host.bind_address, host.client_url) == (bound, url)
 
 
-def test_port_zero_is_kept_so_that_the_server_may_pick_one() -> None:
+def test_port_zero_is_kept_so_that_the_server_can_pick_one() -> None:
     assert parse_host(":0").port == 0
 
 
@@ -77,12 +77,12 @@ def test_port_zero_is_kept_so_that_the_server_may_pick_one() -> None:
         ("http://localhost/prefix", True, False),
     ],
 )
-def test_which_hosts_are_this_machine(text: str, loopback: bool, local: bool) -> None:
+def test_hosts_on_this_machine_are_recognised(text: str, loopback: bool, local: bool) -> None:
     host = parse_host(text)
     assert (host.is_loopback, host.is_local) == (loopback, local)
 
 
-def test_our_variable_wins_over_ollamas(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_punas_variable_takes_precedence_over_ollamas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PUNA_HOST", raising=False)
     monkeypatch.setenv("OLLAMA_HOST", "a:1")
     assert host_from_env() == Host(address="a", port=1)
@@ -90,6 +90,6 @@ def test_our_variable_wins_over_ollamas(monkeypatch: pytest.MonkeyPatch) -> None
     assert host_from_env() == Host(address="b", port=2)
 
 
-def test_a_host_prints_with_brackets_around_ipv6() -> None:
+def test_ipv6_host_is_printed_in_brackets() -> None:
     assert parse_host("[fe80::1]:9").netloc == "[fe80::1]:9"
     assert parse_host("a:9").netloc == "a:9"

@@ -1,4 +1,4 @@
-"""What an installation brings is all that Puna needs: nothing is used that nobody declared."""
+"""Installing Puna installs everything it needs: it uses no undeclared package."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ SOURCES = ROOT / "src" / "puna"
 
 
 def declared() -> list[Requirement]:
-    """What pyproject.toml declares for everybody, without the extras."""
+    """Return the dependencies that pyproject.toml declares for everybody, without the extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     return [Requirement(line) for line in project["dependencies"]]
 
 
 def imports() -> Iterator[tuple[str, Path]]:
-    """The packages that are imported anywhere, also inside of functions, and where."""
+    """Yield each imported package, including imports inside functions, with the file that imports it."""
     for path in SOURCES.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
@@ -40,18 +40,18 @@ def imports() -> Iterator[tuple[str, Path]]:
 
 
 @pytest.mark.slow
-def test_every_package_that_is_imported_is_declared_and_every_declared_one_imported() -> None:
-    brought_by = metadata.packages_distributions()
+def test_imported_packages_are_exactly_the_declared_ones() -> None:
+    distributions = metadata.packages_distributions()
     used: dict[str, Path] = {}
     for package, path in imports():
         if package not in sys.stdlib_module_names and package != "puna":
-            assert package in brought_by, f"{path} imports {package}, which is not even installed"
-            used[canonicalize_name(brought_by[package][0])] = path
+            assert package in distributions, f"{path} imports {package}, which is not even installed"
+            used[canonicalize_name(distributions[package][0])] = path
     assert set(used) == {canonicalize_name(requirement.name) for requirement in declared()}
 
 
 def closure(requirements: list[Requirement]) -> dict[str, metadata.Distribution]:
-    """What `requirements` bring, with all that these need in turn."""
+    """Return the distributions that `requirements` install, including dependencies of dependencies."""
     found: dict[str, metadata.Distribution] = {}
     pending = [(requirement, "") for requirement in requirements]
     while pending:
@@ -60,17 +60,19 @@ def closure(requirements: list[Requirement]) -> dict[str, metadata.Distribution]
             continue
         name = canonicalize_name(requirement.name)
         distribution = metadata.distribution(name)
-        needed = [Requirement(line) for line in distribution.requires or ()]
-        pending += [(need, extra) for extra in requirement.extras for need in needed]
+        nested = [Requirement(line) for line in distribution.requires or ()]
+        pending += [(inner, extra) for extra in requirement.extras for inner in nested]
         if name not in found:
             found[name] = distribution
-            pending += [(need, "") for need in needed]
+            pending += [(inner, "") for inner in nested]
     return found
 
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment that has Puna and what it declares; links save installing them."""
+    """Return the Python of an environment with only Puna and its declared dependencies, linked rather than
+    installed.
+    """
     folder = tmp_path_factory.mktemp("bare")
     venv.create(folder, symlinks=True)
     (site,) = folder.glob("lib/python*/site-packages")
@@ -90,7 +92,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin" / "python"
 
 
-def in_bare(python: Path, *arguments: str, shell: Shell) -> str:
+def run_bare(python: Path, *arguments: str, shell: Shell) -> str:
     env = {name: value for name, value in shell.env.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     done = subprocess.run(
         [python, *arguments], env=env, cwd=shell.home, stdin=subprocess.DEVNULL,
@@ -116,18 +118,18 @@ print("all")
 
 @pytest.mark.slow
 @pytest.mark.e2e
-def test_puna_runs_with_nothing_but_what_it_declares(bare: Path, tmp_path: Path) -> None:
+def test_puna_runs_with_only_its_declared_dependencies(bare: Path, tmp_path: Path) -> None:
     shell = Shell(tmp_path, free_port())
-    assert in_bare(bare, "-c", IMPORT_ALL, shell=shell) == "all\n"
+    assert run_bare(bare, "-c", IMPORT_ALL, shell=shell) == "all\n"
     try:
-        answer = in_bare(bare, "-m", "puna", "run", "demo", "Hello!", "--num-predict", "4", shell=shell)
+        answer = run_bare(bare, "-m", "puna", "run", "demo", "Hello!", "--num-predict", "4", shell=shell)
         assert answer.strip()
-        assert "demo" in in_bare(bare, "-m", "puna", "ps", shell=shell)
+        assert "demo" in run_bare(bare, "-m", "puna", "ps", shell=shell)
     finally:
-        in_bare(bare, "-m", "puna", "serve", "--stop", shell=shell)
+        run_bare(bare, "-m", "puna", "serve", "--stop", shell=shell)
 
 
-#: Lines of `pip install --verbose`, as they come.
+#: Lines printed by `pip install --verbose`.
 OUTPUT = """\
 Obtaining file:///puna
   Installing build dependencies: started
@@ -145,7 +147,7 @@ Obtaining file:///puna
 """
 
 
-def test_what_pip_writes_becomes_steps() -> None:
+def test_pip_output_becomes_steps() -> None:
     assert list(install.steps(OUTPUT.splitlines())) == [
         ("fetching the build's own tools", ""),
         ("fetching packages", "scikit-build-core"),
@@ -158,7 +160,7 @@ def test_what_pip_writes_becomes_steps() -> None:
     ]
 
 
-def test_a_failed_installation_shows_the_end_of_its_output(tmp_path: Path) -> None:
+def test_failed_installation_shows_the_end_of_its_output(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[build-system]\nrequires = 5\n")
     done = subprocess.run(
         [sys.executable, ROOT / "tools" / "install.py", "--no-index", "."], cwd=tmp_path,
@@ -167,5 +169,5 @@ def test_a_failed_installation_shows_the_end_of_its_output(tmp_path: Path) -> No
     assert done.returncode == 1
     assert done.stdout.startswith("Installing Puna. ")
     assert "requires" in done.stdout
-    assert done.stdout.endswith("build/install.log; the first error in it is the cause.\n")
+    assert done.stdout.endswith("build/install.log; its first error is the cause.\n")
     assert "requires" in (tmp_path / "build" / "install.log").read_text()

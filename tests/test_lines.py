@@ -1,4 +1,4 @@
-"""Text of others in lines of ours."""
+"""Foreign text in our log lines and messages."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def test_escaped_text_is_printable_and_encodable(text: str) -> None:
     assert len(escaped(text).encode()) >= len(text)
 
 
-def test_printable_text_stays_as_it_is() -> None:
+def test_printable_text_is_unchanged() -> None:
     assert escaped("größer 日本 😀") == "größer 日本 😀"
     assert escaped("a\nb\x1b[2J\u202e\ud800") == r"a\nb\x1b[2J\u202e\ud800"
 
 
-def test_long_text_keeps_its_ends() -> None:
+def test_shortened_text_keeps_both_ends() -> None:
     assert shortened("abc", 3) == "abc"
     assert shortened("abcdefghij", 4) == "abc [... 6 characters ...] j"
 
 
-def test_a_record_is_one_line_and_its_traceback_is_indented() -> None:
+def test_log_record_is_one_line_with_an_indented_traceback() -> None:
     try:
         raise ValueError("first\n2026-01-01 INFO forged \x1b[31m" + "x" * 100_000)
     except ValueError:
@@ -40,7 +40,7 @@ def test_a_record_is_one_line_and_its_traceback_is_indented() -> None:
     assert sum(map(len, traceback)) < 20_000
 
 
-def test_no_error_quotes_all_of_a_long_value() -> None:
+def test_error_shortens_a_long_quoted_value() -> None:
     message = str(ModelError(f"the name is {'a' * 10**6}, which is too long; use another"))
     assert len(message) < LONGEST_MESSAGE + 100
     assert message.startswith("the name is aaa")

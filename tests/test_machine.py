@@ -1,4 +1,4 @@
-"""The memory of the machine that a process may have."""
+"""The memory that this machine can give to a process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from puna import machine
 
 
-def test_a_limit_of_address_space_is_one_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_address_space_limit_also_limits_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     mapped = psutil.Process().memory_info().vms
     monkeypatch.setattr(resource, "getrlimit", lambda _: (mapped + (64 << 20), resource.RLIM_INFINITY))
     assert 0 < machine.available_memory() < 65 << 20
@@ -19,6 +19,6 @@ def test_a_limit_of_address_space_is_one_of_memory(monkeypatch: pytest.MonkeyPat
     assert machine.available_memory() == machine.available_address_space() == 0
 
 
-def test_without_a_limit_there_is_more_address_space_than_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unlimited_address_space_exceeds_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
     assert machine.available_address_space() > machine.available_memory() > 0

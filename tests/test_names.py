@@ -1,4 +1,4 @@
-"""The names of classes: none has two meanings."""
+"""Class names have one meaning each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[1] / "src" / "puna"
 
 
-def test_no_public_class_is_named_as_one_of_another_layer() -> None:
+def test_no_two_layers_share_a_public_class_name() -> None:
     layers = defaultdict(set)
     for path in SOURCE.rglob("*.py"):
         for node in ast.parse(path.read_text("utf-8")).body:

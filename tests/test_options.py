@@ -1,4 +1,4 @@
-"""Options: Ollama's names and coercion, and errors that name the option, its value and the range."""
+"""Options: Ollama's names and coercion, and errors that state the option, its value and the range."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def test_later_layers_win_and_null_is_skipped() -> None:
     assert (merged.top_k, merged.seed, merged.temperature) == (20, 1, 0.8)
 
 
-def test_options_that_nobody_gives_are_ollamas() -> None:
-    """But for `repeat_penalty`: the engine that has 1.1 there ignores it."""
+def test_default_options_are_ollamas() -> None:
+    """All but `repeat_penalty`, whose 1.1 is ignored by Ollama's engine."""
     published = {
         "num_batch": 512, "num_gpu": -1, "main_gpu": 0, "use_mmap": None, "num_thread": 0, "num_keep": 4,
         "seed": -1, "num_predict": -1, "top_k": 40, "top_p": 0.9, "min_p": 0.0, "typical_p": 1.0,
@@ -30,17 +30,17 @@ def test_numbers_are_coerced_as_ollama_does() -> None:
     assert isinstance(merged.temperature, float)
 
 
-def test_options_that_change_nothing_are_named() -> None:
+def test_options_without_effect_are_reported() -> None:
     assert Options.merge({"tfs_z": 1, "heat": 2}) == Options()
     assert Options.ignored({"num_gpu": 99}, {"tfs_z": 1, "top_k": 1, "tempature": 0.5, "heat": 2}) == [
         'option "num_gpu" has no effect: models are computed by the processor',
-        'option "tfs_z" has no effect: this way of sampling is not offered',
+        'option "tfs_z" has no effect: this kind of sampling is not supported',
         'option "tempature" is unknown and ignored (did you mean "temperature"?)',
         'option "heat" is unknown and ignored',
     ]
 
 
-def test_where_a_model_is_to_be_changes_something_with_llama_cpp() -> None:
+def test_placement_options_take_effect_with_llama_cpp() -> None:
     given = {"num_gpu": 99, "main_gpu": 1, "tensor_split": "3,1", "use_mmap": False, "low_vram": True}
     assert len(Options.ignored(given)) == 4
     assert Options.ignored(given, engine=LLAMACPP) == [
@@ -50,7 +50,7 @@ def test_where_a_model_is_to_be_changes_something_with_llama_cpp() -> None:
     assert Options.merge({"tensor_split": [1, 2]}).placement == Placement(tensor_split=(1.0, 2.0))
 
 
-def test_the_environment_chooses_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_selects_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert engine_from_env() == "auto"
     monkeypatch.setenv("PUNA_ENGINE", "llamacpp")
     assert engine_from_env() == "llamacpp"
@@ -59,18 +59,18 @@ def test_the_environment_chooses_the_engine(monkeypatch: pytest.MonkeyPatch) -> 
         engine_from_env()
 
 
-def test_what_there_is_anyway_is_not_named() -> None:
-    anyway = {"num_gpu": 0, "main_gpu": 0, "use_mmap": None, "low_vram": False, "tensor_split": []}
-    assert Options.ignored({"num_gpu": 99}, anyway) == []
+def test_options_equal_to_the_actual_behaviour_are_not_reported() -> None:
+    actual = {"num_gpu": 0, "main_gpu": 0, "use_mmap": None, "low_vram": False, "tensor_split": []}
+    assert Options.ignored({"num_gpu": 99}, actual) == []
     assert Options.ignored({"num_gpu": -1}, None) == []
 
 
-def test_an_option_by_the_name_of_another_program_is_recognised() -> None:
+def test_option_name_of_another_program_gets_a_suggestion() -> None:
     (sentence,) = Options.ignored({"max_tokens": 5})
     assert sentence == 'option "max_tokens" is unknown and ignored (did you mean "num_predict"?)'
 
 
-def test_only_some_of_many_unknown_options_are_named() -> None:
+def test_only_the_first_of_many_unknown_options_are_listed() -> None:
     sentences = Options.ignored({"x" * 10_000 + str(number): 1 for number in range(1000)})
     assert len(sentences) == 9
     assert sentences[-1] == "992 more unknown options are ignored"
@@ -106,6 +106,6 @@ def test_only_some_of_many_unknown_options_are_named() -> None:
         ("seed", float("inf"), "between"),
     ],
 )
-def test_a_bad_value_is_named(name: str, value: object, words: str) -> None:
+def test_bad_value_is_reported_with_its_option(name: str, value: object, words: str) -> None:
     with pytest.raises(OptionError, match=f'option "{name}" .*{words}'):
         Options.merge({name: value})

@@ -1,4 +1,4 @@
-"""Tests see the same surroundings whoever starts them, and from wherever (tests/conftest.py)."""
+"""Tests see the same environment whoever starts them, and from any folder (tests/conftest.py)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ print(json.dumps([sorted(os.environ), time.strftime("%Z"), str(Path.home()), wri
 """
 
 
-def test_tests_do_not_depend_on_the_shell_they_are_started_from(tmp_path: Path) -> None:
+def test_tests_do_not_depend_on_the_shell_that_starts_them(tmp_path: Path) -> None:
     shell = {
         "PUNA_HOST": "192.0.2.1:1", "OLLAMA_MODELS": "/nowhere", "https_proxy": "http://192.0.2.1:1",
         "SSL_CERT_FILE": "/nowhere", "HF_TOKEN": "secret", "OPENAI_BASE_URL": "http://192.0.2.1:1",
@@ -31,8 +31,10 @@ def test_tests_do_not_depend_on_the_shell_they_are_started_from(tmp_path: Path) 
     }  # fmt: skip
     env = os.environ | shell | {"HOME": "/nowhere", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", SEEN]
-    said = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    names, zone, home, written = json.loads(said)
+    printed = subprocess.run(
+        command, env=env, cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout
+    names, zone, home, written = json.loads(printed)
     assert set(names) & shell.keys() == {"PYTHONCOERCECLOCALE", "TZ"}
     assert (zone, written) == ("UTC", "é".encode().hex())
     assert home not in ("/nowhere", os.environ["HOME"])
@@ -41,7 +43,7 @@ def test_tests_do_not_depend_on_the_shell_they_are_started_from(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("chosen_by_tests", "worker", "threads"), [(True, True, "1"), (True, False, "2"), (False, True, "7")]
 )
-def test_workers_side_by_side_have_one_thread_each(chosen_by_tests: bool, worker: bool, threads: str) -> None:
+def test_parallel_workers_have_one_thread_each(chosen_by_tests: bool, worker: bool, threads: str) -> None:
     """A worker inherits the environment that tests/conftest.py left to the process that started it."""
     env = {name: value for name, value in os.environ.items() if name != "PYTEST_XDIST_WORKER"}
     env |= {"PYTHONPATH": str(ROOT), "PUNA_NUM_THREADS": "7"}
@@ -51,5 +53,5 @@ def test_workers_side_by_side_have_one_thread_each(chosen_by_tests: bool, worker
     if worker:
         env["PYTEST_XDIST_WORKER"] = "gw0"
     command = [sys.executable, "-c", "import os, tests.conftest; print(os.environ['PUNA_NUM_THREADS'])"]
-    said = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
-    assert said.strip() == threads
+    printed = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == threads

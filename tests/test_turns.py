@@ -1,16 +1,23 @@
-"""Fairness of turns between clients, whatever the order of arrivals."""
+"""Fair turns between clients, and the order and cancellation of work that waits for the renderer."""
 
 from __future__ import annotations
 
+import threading
 from bisect import insort
 from collections import Counter
+from queue import SimpleQueue
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from puna.turns import ClientRotation, Turn
+from puna import turns as module
+from puna.errors import RunnerError
+from puna.turns import ClientRotation, RenderQueue, Turn
 
-#: A client's sequence, whether it first withdraws its waiting ones, and how many are served afterwards.
+PATIENCE_S = 60
+
+#: A client's new sequence, whether it first withdraws its waiting ones, and how many are served afterwards.
 ARRIVALS = st.lists(
     st.tuples(st.sampled_from("abcd"), st.sampled_from([False, False, False, True]), st.integers(0, 3)),
     min_size=1,
@@ -20,13 +27,13 @@ ARRIVALS = st.lists(
 
 @given(ARRIVALS)
 @settings(max_examples=200)
-def test_next_sequence_of_a_client_waits_for_at_most_one_of_each_other_client(
+def test_next_sequence_waits_for_at_most_one_of_each_other_client(
     arrivals: list[tuple[str, bool, int]],
 ) -> None:
     turns = ClientRotation()
     waiting: list[tuple[Turn, int, str]] = []
     served: list[int] = []
-    ahead: dict[int, dict[int, str]] = {}  # what waited before the only sequence of a client
+    ahead: dict[int, dict[int, str]] = {}  # sequences waiting ahead of a client's only one
 
     def serve() -> None:
         turn, number, client = waiting.pop(0)
@@ -65,3 +72,134 @@ def test_departed_clients_are_forgotten() -> None:
         turns.served(f"{number}", turns.take(f"{number}"))
         turns.served("always", turns.take("always"))
     assert len(turns._latest) <= 2
+
+
+class World:
+    """A queue in which one turn can be held up, and the results of the others."""
+
+    def __init__(self) -> None:
+        self.cancelled: list[int] = []
+        self.turns = RenderQueue(self.cancelled.append)
+        self.done: SimpleQueue[int | str] = SimpleQueue()
+        self.began = threading.Event()
+        self.go_on = threading.Event()
+
+    def add(self, request_id: int, template: bytes) -> None:
+        self.turns.add(
+            request_id,
+            template,
+            lambda: self.done.put(request_id),
+            lambda: self.done.put(f"gave up {request_id}"),
+        )
+
+    def hold(self, request_id: int = 99) -> None:
+        """Take a turn that lasts until `go_on`, so that no other begins."""
+
+        def work() -> None:
+            self.began.set()
+            assert self.go_on.wait(PATIENCE_S)
+
+        self.turns.add(request_id, b"held", work, lambda: None)
+        assert self.began.wait(PATIENCE_S)
+
+    def order(self, count: int) -> list[int | str]:
+        self.go_on.set()
+        return [self.done.get(timeout=PATIENCE_S) for _ in range(count)]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_template_known_to_be_quick_goes_before_unknown_and_slow_ones(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([0.0, 2.0, 2.0, 2.001])  # two turns: one takes two seconds, one a millisecond
+    monkeypatch.setattr(module.time, "monotonic", lambda: next(times))
+    world.add(1, b"slow")
+    world.add(2, b"quick")
+    assert world.order(2) == [1, 2]
+    world.go_on.clear()
+    monkeypatch.undo()
+    world.hold()
+    for request_id, template in [(1, b"slow"), (2, b"unknown"), (3, b"quick"), (4, b"other"), (5, b"quick")]:
+        world.add(request_id, template)
+    assert world.order(5) == [3, 5, 2, 4, 1]
+
+
+def test_requests_with_the_same_template_keep_their_order(world: World) -> None:
+    world.hold()
+    for request_id in range(6):
+        world.add(request_id, b"same")
+    assert world.order(6) == list(range(6))
+
+
+def test_a_waiting_request_is_forgotten_when_cancelled(world: World) -> None:
+    world.hold()
+    for request_id in range(4):
+        world.add(request_id, b"same")
+    world.turns.cancel(2)
+    assert world.order(3) == [0, 1, 3]
+    assert world.cancelled == []
+
+
+def test_a_request_cancelled_during_its_turn_is_stopped_afterwards(world: World) -> None:
+    world.hold(7)
+    world.turns.cancel(7)
+    assert world.cancelled == []
+    world.add(1, b"other")
+    assert world.order(1) == [1]
+    assert world.cancelled == [7]
+    world.turns.cancel(1)
+    assert world.cancelled == [7, 1]
+
+
+def test_closing_fails_waiting_requests(world: World) -> None:
+    world.hold()
+    world.add(1, b"x")
+    closing = threading.Thread(target=world.turns.close)
+    closing.start()
+    assert world.done.get(timeout=PATIENCE_S) == "gave up 1"
+    world.go_on.set()
+    closing.join(PATIENCE_S)
+    with pytest.raises(RunnerError, match="shutting down"):
+        world.add(2, b"x")
+
+
+def test_work_that_raises_is_given_up_and_does_not_block_the_queue(world: World) -> None:
+    def work() -> None:
+        raise MemoryError
+
+    world.turns.add(1, b"broken", work, lambda: world.done.put("gave up 1"))
+    world.add(2, b"good")
+    assert world.order(2) == ["gave up 1", 2]
+
+
+def test_slow_work_does_not_block_other_threads() -> None:
+    done: SimpleQueue[int] = SimpleQueue()
+    go_on = threading.Event()
+    turns = RenderQueue([].append, threads=2)
+    turns.add(1, b"slow", lambda: done.put(int(go_on.wait(PATIENCE_S))), lambda: None)
+    for number in (2, 3):
+        turns.add(number, b"quick", lambda number=number: done.put(number), lambda: None)  # type: ignore[misc]
+    assert [done.get(timeout=PATIENCE_S) for _ in range(2)] == [2, 3]
+    go_on.set()
+    assert done.get(timeout=PATIENCE_S) == 1
+    turns.close()
+
+
+def test_a_stoppable_turn_is_stopped_and_then_cancelled() -> None:
+    began, stopped, cancelled = threading.Event(), threading.Event(), threading.Event()
+    turns = RenderQueue(lambda _: cancelled.set(), stop=lambda _: stopped.set())
+
+    def work() -> None:
+        began.set()
+        assert stopped.wait(PATIENCE_S)
+        assert not cancelled.is_set()
+
+    turns.add(1, b"", work, lambda: None)
+    assert began.wait(PATIENCE_S)
+    turns.cancel(1)
+    assert cancelled.wait(PATIENCE_S)
+    turns.close()

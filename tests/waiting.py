@@ -1,4 +1,4 @@
-"""Waiting for what happens, however long that takes on a busy machine."""
+"""Wait for events, however long they take on a busy machine."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-#: How long a test waits for what must come; what comes earlier is not waited for.
+#: How long a test waits for an event that must happen; an earlier event ends the wait.
 PATIENCE_S = 120.0
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
-    """Look again and again until `condition` holds. Raises AssertionError naming `what` if it never does."""
+    """Poll until `condition` holds. Raises AssertionError naming `what` on timeout."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {timeout_s:g} s"
@@ -20,9 +20,10 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = PATI
 
 
 def wait_until_asleep(pid: int, *, except_for: int = 0) -> None:
-    """Until no thread of the process, but for one with this id, runs or wakes up any more.
+    """Wait until every thread of the process, except the one with id `except_for`, sleeps and no longer wakes
+    up.
 
-    A thread that spins is never seen asleep, and one that looks for work now and then is seen to wake up.
+    A spinning thread never appears asleep, and a thread that polls now and then is seen waking up.
     """
 
     def asleep() -> bool:
@@ -30,11 +31,11 @@ def wait_until_asleep(pid: int, *, except_for: int = 0) -> None:
         time.sleep(0.5)
         return None not in before.values() and before == _wakes(pid, except_for)
 
-    wait_until(asleep, "the sleep of all threads")
+    wait_until(asleep, "all threads sleeping")
 
 
 def _wakes(pid: int, except_for: int) -> dict[str, tuple[str, ...] | None]:
-    """Return how often each thread was taken off a core; None for a running or runnable one."""
+    """Return how often each thread was switched off a core; None for a running or runnable thread."""
     found: dict[str, tuple[str, ...] | None] = {}
     for thread in Path(f"/proc/{pid}/task").iterdir():
         if thread.name == str(except_for):

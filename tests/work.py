@@ -1,4 +1,4 @@
-"""Work of a call, counted instead of timed, and so the same on every machine, however busy."""
+"""The work of a call, counted rather than timed: the same on every machine, however busy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 def calls(work: Callable[[], Any]) -> Counter[str]:
     """Count calls of Python and C functions in `work`, by name.
 
-    What one C function does inside is not seen.
+    Work inside a C function does not count.
     """
     counted: Counter[str] = Counter()
 
@@ -32,13 +32,13 @@ def calls(work: Callable[[], Any]) -> Counter[str]:
 
 
 def proportional(make: Callable[[int], Callable[[], Any]], least: int = 256, most: int = 1 << 17) -> bool:
-    """Whether the work `make(size)` grows about as its size: 8 times the size takes less than 24 times.
+    """Whether the work `make(size)` grows about linearly: 8 times the size takes less than 24 times as long.
 
-    For what happens inside C functions, where calls say nothing. Anything quadratic takes 64 times as long,
-    so a measurement may be wrong by a factor of 2.6 either way; it is of processor time, and the least of a
-    few. It is made at the smallest size from `least` to `most` that can be measured, and too short is no
-    trouble. Where a size is the first that needs new memory of the system, it takes longer than the smaller
-    ones: so four times that size must take too long as well.
+    For work inside C functions, where counting calls says nothing. Quadratic work takes 64 times as long, so
+    a measurement may be off by a factor of 2.6 either way; it is the least processor time of a few runs. It
+    uses the smallest size from `least` to `most` that takes long enough to measure; shorter work passes.
+    The first size that needs new memory from the system takes longer than the smaller ones, so four times
+    that size must take too long as well to count as a failure.
     """
     size = least
     while (brief := _processor_s(make(_GROWTH * size), 1) < 0.01) and size < most:
@@ -54,7 +54,7 @@ def _too_long(make: Callable[[int], Callable[[], Any]], size: int) -> bool:
 
 
 def _processor_s(work: Callable[[], Any], repeated: int) -> float:
-    """The least processor time of `repeated` runs."""
+    """Return the least processor time of `repeated` runs."""
     found = []
     for _ in range(repeated):
         begin_s = time.thread_time()

@@ -1,7 +1,7 @@
 """Check docstrings and commit subjects: `check_prose.py [FOLDER...]`; without folders, commits too.
 
-A docstring begins with what it is about, a noun or a verb, and not with a relative clause that makes the
-reader wait for it. A subject has at most 72 characters.
+A docstring starts with a noun or a verb, not with a relative clause that makes the reader wait for its
+subject. A commit's subject has at most 72 characters.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 FOLDERS: Final = ("src", "tests", "tools", "bench")
-#: `Whether` is not among them: it begins the docstrings of conditions.
+#: `Whether` is not among them, since docstrings of conditions start with it.
 RELATIVE: Final = frozenset({
     "as", "by", "how", "of", "that", "these", "this", "those", "to", "what", "whatever", "when", "whenever",
     "where", "which", "whichever", "who", "whoever", "whom", "whose", "why", "with", "without",
@@ -33,7 +33,7 @@ def docstrings(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def is_relative(docstring: str) -> bool:
-    """Whether a docstring begins with a relative word."""
+    """Whether a docstring starts with a relative word."""
     words = docstring.split(maxsplit=1)
     return not words or words[0].strip(",;:.").lower() in RELATIVE
 
@@ -49,7 +49,7 @@ def long_subjects() -> list[str]:
 
 def main(folders: list[str]) -> int:
     wrong = [
-        f"{path.relative_to(ROOT)}:{line}: the docstring begins with a relative word: {text.splitlines()[0]}"
+        f"{path.relative_to(ROOT)}:{line}: the docstring starts with a relative word: {text.splitlines()[0]}"
         for folder in folders or FOLDERS
         for path in sorted((ROOT / folder).rglob("*.py") if (ROOT / folder).is_dir() else [ROOT / folder])
         for line, text in docstrings(path)
@@ -59,7 +59,7 @@ def main(folders: list[str]) -> int:
         wrong += [
             f"{line}: the subject has more than {LONGEST_SUBJECT} characters" for line in long_subjects()
         ]
-    print("\n".join(wrong) if wrong else "Docstrings and subjects are as they should be.")
+    print("\n".join(wrong) if wrong else "All docstrings and subjects are fine.")
     return 1 if wrong else 0
 
 

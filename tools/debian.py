@@ -1,4 +1,4 @@
-"""Installs Debian packages that tests need, where that is possible, and else says what is skipped.
+"""Install Debian packages that tests need, if possible; otherwise report the tests to be skipped.
 
 python tools/debian.py docker-registry chromium
 """
@@ -25,7 +25,7 @@ def main(packages: list[str]) -> None:
         if done.returncode == 0:
             return
         print(*done.stderr.splitlines()[-3:], sep="\n", flush=True)
-    print(f"Without {names} the tests that need it are skipped (apt install {names}).", flush=True)
+    print(f"Tests that need {names} will be skipped (apt install {names}).", flush=True)
 
 
 if __name__ == "__main__":

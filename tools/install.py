@@ -1,8 +1,8 @@
-"""Runs `pip install` and says what it is doing: `python tools/install.py --editable '.[dev]'`.
+"""Run `pip install` and show its progress: `python tools/install.py --editable '.[dev]'`.
 
 Pip is either silent or floods the screen, and compiling the kernels takes minutes. So its verbose output goes
-to build/install.log, and what there is to know of it is shown: a line that is overwritten on a terminal,
-lines elsewhere. Where there is a C++ compiler, the kernels must compile. Needs nothing but Python.
+to build/install.log, and a summary is shown: one changing line on a terminal, several lines elsewhere. If
+there is a C++ compiler, the kernels must compile. Needs nothing but Python.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from pathlib import Path
 LOG = Path("build/install.log")
 _TAIL_LINES = 40
 
-#: Kernels for other processors would double the time to compile, and what is installed here runs here.
+#: Kernels for other processors would double the compile time, and this installation runs only here.
 _ONLY_THIS_MACHINE = ("--config-settings", "cmake.define.PUNA_LEVELS=native")
 
-#: What a line of pip's, scikit-build-core's, CMake's or Ninja's output means.
+#: Patterns of lines by pip, scikit-build-core, CMake and Ninja, with the steps they belong to.
 _STEPS = (
     (re.compile(r"\s*Installing build dependencies: started"), "fetching the build's own tools"),
     (re.compile(r"\s*\*\*\* Configuring CMake"), "configuring the build of the C++ kernels"),
@@ -35,7 +35,7 @@ _STEPS = (
 
 
 def steps(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """What the lines of the output mean: the step, and how far it is or what it is about."""
+    """Yield the steps in the output, each with its progress or subject."""
     for line in lines:
         for pattern, step in _STEPS:
             if found := pattern.match(line):
@@ -52,7 +52,7 @@ def _detail(found: dict[str, str]) -> str:
 
 
 class Display:
-    """Shows the present step and how long it takes; as `lines` where nothing can be overwritten."""
+    """Display of the current step and its duration, as `lines` if nothing can be overwritten."""
 
     def __init__(self, lines: bool) -> None:
         self._lines = lines
@@ -75,7 +75,7 @@ class Display:
             print(f"\r\x1b[2K  {text[: columns - 10]} ({now - self._began:.0f} s)", end="", flush=True)
 
     def end(self) -> None:
-        """The present step is done."""
+        """End the current step."""
         if self._step and not self._lines:
             print(f"\r\x1b[2K  {self._step}: {time.monotonic() - self._began:.0f} s", flush=True)
         self._step = ""
@@ -84,13 +84,13 @@ class Display:
 def main(arguments: list[str]) -> int:
     environ = dict(os.environ)
     if shutil.which(os.environ.get("CXX") or "c++"):
-        # An installation without kernels is for machines without a compiler; here it would hide a mistake.
+        # Only machines without a compiler install Puna without kernels; here that would hide a mistake.
         environ["PUNA_BUILD_KERNELS"] = "1"
-        print("Installing Puna. Compiling its C++ kernels takes some minutes the first time.", flush=True)
+        print("Installing Puna. Compiling its C++ kernels takes a few minutes the first time.", flush=True)
     else:
         print(
-            "Installing Puna. There is no C++ compiler, so it will compute with plain numpy, many times\n"
-            "slower (Debian and Ubuntu: apt install g++; Fedora: dnf install gcc-c++).",
+            "Installing Puna. There is no C++ compiler, so it will compute with plain numpy, which is many\n"
+            "times slower (Debian and Ubuntu: apt install g++; Fedora: dnf install gcc-c++).",
             flush=True,
         )
     began = time.monotonic()
@@ -115,7 +115,7 @@ def main(arguments: list[str]) -> int:
     if pip.returncode:
         lines = LOG.read_text(errors="replace").splitlines()
         print("\n".join(lines[-_TAIL_LINES:]))
-        print(f"Installing Puna failed. All of the output is in {LOG}; the first error in it is the cause.")
+        print(f"Installing Puna failed. The full output is in {LOG}; its first error is the cause.")
         return pip.returncode
     print(f"Installed in {time.monotonic() - began:.0f} s.", flush=True)
     return 0

@@ -66,7 +66,7 @@ def digest(paths: list[Path]) -> str:
 
 @dataclass(frozen=True)
 class Node:
-    """How to run npm: its command, and the folder where scripts find `node` if it is not the machine's."""
+    """The command of npm, and the folder where scripts find `node` if it is not the machine's."""
 
     npm: tuple[str, ...] = ("npm",)
     folder: str = ""

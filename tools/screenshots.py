@@ -32,7 +32,7 @@ GREEDY = {"temperature": 0, "seed": 1}
 #: How long the engine works before its picture is taken, so that its charts have something to show.
 WORK_S = 20
 
-QUESTION = "Compare three ways to find out whether a number is prime, and show the code of the best for small numbers."
+QUESTION = "Compare three ways to tell whether a number is prime, and show the code of the best one."
 ANSWER = """\
 Three common ways, for a number $n$:
 

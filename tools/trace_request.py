@@ -1,10 +1,10 @@
-"""Traces one warm streaming chat request through the server, the runner and the renderer.
+"""Trace one warm streaming chat request through the server, the runner and the renderer.
 
     python tools/trace_request.py [MODEL]
 
-Prints each process's source files in the order in which the request first enters them, with how many of their
-functions it calls, and how many files and functions there are in all. A function counts when it is entered
-between the request and the end of its answer, whichever thread calls it.
+Prints each process's source files in the order in which the request first enters them, with the number of
+functions called in each, and the total numbers of files and functions. A function counts if any thread enters
+it between the request and the end of its answer.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ import httpx
 SOURCE = Path(__file__).parents[1] / "src" / "puna"
 OFF, ON, DUMP = b"\0", b"\1", b"\2"
 
-#: Replaces the interpreter of all processes. It records functions entered while the first byte of a shared
-#: file is 1, and writes them down when it becomes 2.
+#: The interpreter of all processes. It records functions entered while the first byte of a shared file is 1,
+#: and writes them to a file when it becomes 2.
 LAUNCHER = """\
 #!{python} -I
 import mmap, os, runpy, sys, threading, time
@@ -62,7 +62,7 @@ else:
 
 @contextmanager
 def tracing(folder: Path) -> Iterator[tuple[Path, mmap.mmap]]:
-    """Write an interpreter that traces into `folder`; yields its path and the byte that switches it."""
+    """Write an interpreter that traces into `folder`; yield its path and the byte that controls it."""
     flag, launcher = folder / "flag", folder / "python"
     flag.write_bytes(OFF)
     launcher.write_text(
@@ -74,7 +74,7 @@ def tracing(folder: Path) -> Iterator[tuple[Path, mmap.mmap]]:
 
 
 def trace(model: str, folder: Path) -> dict[str, list[tuple[str, str]]]:
-    """Return (file, function) of each process in the order of their first calls."""
+    """Return (file, function) pairs for each process, in the order of their first calls."""
     with tracing(folder) as (python, switch):
         environment = os.environ | {"PUNA_HOST": "127.0.0.1:0", "PUNA_MODELS": str(folder / "models")}
         server = subprocess.Popen(

@@ -8,15 +8,15 @@
 namespace puna {
 namespace {
 
-// Blocks with at most this many vectors per key/value head are bound by memory: taking several heads reads longer
+// Blocks with at most this many vectors per key/value head are memory-bound: taking several heads reads longer
 // stretches.
 constexpr int few_vectors = 8;
-// Threads take blocks as they become free: with so many for each, none waits long for the last one.
+// Threads take blocks as they become free; with this many for each, none waits long for the last one.
 constexpr int blocks_per_thread = 4;
 
 int chunks_of(const AttentionBlock& block) { return block.end_chunk() - block.first_chunk(); }
 
-// Rows of a block: a tile of keys is transposed once for all of them, but with too many rows threads are left idle.
+// The most rows of a block. A tile of keys is transposed once for all of them, but too many rows leave threads idle.
 int max_rows(const AttentionCall& call) {
     int vectors = attention_vectors;
     const int64_t all = int64_t(call.rows) * call.heads, wanted = blocks_per_thread * thread_count();
@@ -24,7 +24,7 @@ int max_rows(const AttentionCall& call) {
     return std::max(1, vectors / call.group());
 }
 
-// Neighbouring rows that see parts of the same stretch of the list make up blocks.
+// Groups neighbouring rows that see parts of the same stretch of the list into blocks.
 std::vector<AttentionBlock> plan(const AttentionCall& call) {
     const int most = max_rows(call);
     std::vector<AttentionBlock> runs;
@@ -57,7 +57,7 @@ std::vector<AttentionBlock> plan(const AttentionCall& call) {
     return blocks;
 }
 
-// Arrays begin where cache lines do: a vector that lies across two costs twice.
+// Arrays begin at cache lines: accessing a vector across two of them costs twice as much.
 constexpr int line_floats = 16;
 int64_t whole_lines(int64_t count) { return (count + line_floats - 1) / line_floats * line_floats; }
 
@@ -69,7 +69,7 @@ AttentionState state_at(float* memory, int vectors) {
     return {memory, memory + whole_lines(vectors), memory + 2 * whole_lines(vectors)};
 }
 
-// Memory kept between calls: fresh pages for each would cost more than what is written to them.
+// Memory kept between calls: fresh pages would cost more than the data written to them.
 class Memory {
 public:
     float* at_least(int64_t count) {
@@ -82,17 +82,17 @@ private:
     std::vector<float> floats;
 };
 
-// Memory of this thread, one piece at a time.
+// This thread's memory, for one array at a time.
 float* scratch(int64_t count) {
     thread_local Memory memory;
     return memory.at_least(count);
 }
 
-// One block after the other, each by one thread.
+// Computes the blocks, each on one thread.
 void attend_blocks(const AttentionCall& call, const AttentionKernels& kernel,
                    const std::vector<AttentionBlock>& blocks) {
     const int64_t count = int64_t(blocks.size());
-    // Backwards: in a prompt the last rows see most, and starting with them leaves no straggler.
+    // In reverse: in a prompt the last rows see most, so starting with them leaves no straggler.
     parallel_for(count, [&](int64_t index, int) {
         const AttentionBlock& block = blocks[count - 1 - index];
         const int vectors = vectors_of(call, block);
@@ -108,7 +108,7 @@ void attend_blocks(const AttentionCall& call, const AttentionKernels& kernel,
     });
 }
 
-// A few long rows: their chunks are shared among the threads. Merged in order, they give the same bits.
+// Computes a few long rows, whose chunks are shared among the threads. Merged in order, they give the same bits.
 void attend_chunks(const AttentionCall& call, const AttentionKernels& kernel,
                    const std::vector<AttentionBlock>& blocks) {
     struct Part {

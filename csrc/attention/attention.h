@@ -1,4 +1,4 @@
-// Attention over index lists: what the planner and the kernels of each instruction set agree on.
+// Attention over index lists: the interface between the planner and the kernels of each instruction set.
 #pragma once
 #include <cstdint>
 
@@ -7,11 +7,11 @@
 
 namespace puna {
 
-// The list of cells is taken in chunks of this many, each with a softmax of its own, and the chunks merged in order.
-// They begin at multiples of it, counted from the start of the list, so a row's result does not depend on which rows
-// are computed together, nor on the number of threads.
+// The list of cells is processed in chunks of this size, each with its own softmax, which are merged in order. They
+// begin at multiples of it, counted from the start of the list, so a row's result depends neither on the rows computed
+// with it nor on the number of threads.
 constexpr int attention_chunk = 512;
-// Cells whose keys and values are in use at a time; part of a chunk.
+// Cells whose keys and values are processed together; part of a chunk.
 constexpr int attention_tile = 64;
 // The most query vectors (rows times heads that share keys) of a block, unless one row has more.
 constexpr int attention_vectors = 192;
@@ -29,9 +29,9 @@ struct AttentionCall {
     int rows, heads, kv_heads, dim, value_dim;
     KVType key_type, value_type;
     float scale, softcap;
-    const float* bias;       // [heads, 2 * reach + 1] or null: what is added to a score, by the cell's distance
+    const float* bias;       // [heads, 2 * reach + 1] or null: added to a score, by the cell's distance
     int reach;
-    const int32_t* places;   // [rows], each row's own in the list; null: the last that it sees
+    const int32_t* places;   // [rows], each row's own entry in the list; null: the last that it sees
 
     int group() const { return heads / kv_heads; }
     // Widths in scratch memory: whole vectors of any instruction set.
@@ -41,8 +41,8 @@ struct AttentionCall {
     int place(int row) const { return places ? places[row] : end(row) - 1; }
 };
 
-// Rows [first, first + rows), which see parts of [begin, end) of the list, and some key/value heads.
-// Its query vectors are ordered by key/value head, row, head of the group.
+// Rows [first, first + rows), which see parts of [begin, end) of the list, and some key/value heads. The query vectors
+// are ordered by key/value head, row, head of the group.
 struct AttentionBlock {
     int first, rows, kv_head, kv_heads;
     int begin, end;
@@ -51,8 +51,8 @@ struct AttentionBlock {
     int end_chunk() const { return end > begin ? (end + attention_chunk - 1) / attention_chunk : first_chunk() + 1; }
 };
 
-// The softmax so far of each query vector of a block: the largest score, the sum of 2^(score - largest), and the
-// values weighted by the same. Scores count in powers of two.
+// The softmax so far of each query vector of a block: the largest score, the sum of 2^(score - largest), and the values
+// weighted likewise. Scores are base-2 exponents.
 struct AttentionState {
     float* largest;   // [vectors]
     float* sum;       // [vectors]
@@ -60,7 +60,7 @@ struct AttentionState {
 };
 
 struct AttentionKernels {
-    // The state of one chunk of a block. `scratch` holds attention_scratch(call, vectors) floats.
+    // Computes the state of one chunk of a block. `scratch` holds attention_scratch(call, vectors) floats.
     void (*chunk)(const AttentionCall&, const AttentionBlock&, int chunk, AttentionState, float* scratch);
     // Adds the state of a later chunk to the state of the earlier ones.
     void (*merge)(const AttentionCall&, int vectors, AttentionState earlier, AttentionState later);
@@ -74,11 +74,11 @@ inline int vectors_of(const AttentionCall& call, const AttentionBlock& block) {
     return block.kv_heads * block.rows * call.group();
 }
 
-// Between the scores of one query vector and of the next: a chunk's, and a line, so that neighbours do not compete for
-// one place in the cache.
+// Distance between the scores of consecutive query vectors: a chunk's scores and a cache line, so that neighbours do
+// not compete for the same place in the cache.
 constexpr int attention_score_stride = attention_chunk + 16;
 
-// Queries, scores, some keys as they are stored, a tile of transposed keys or of values.
+// Floats for queries, scores, some keys as stored, and a tile of transposed keys or of values.
 inline int64_t attention_scratch(const AttentionCall& call, int vectors) {
     constexpr int max_width = 16;
     const int dim = call.padded_dim(), value_dim = call.padded_value_dim();
@@ -86,7 +86,7 @@ inline int64_t attention_scratch(const AttentionCall& call, int vectors) {
            int64_t(attention_tile) * (dim > value_dim ? dim : value_dim);
 }
 
-// All rows. The call must be valid: every listed cell exists, heads is a multiple of kv_heads.
+// Computes all rows. The call must be valid: every listed cell exists, and heads is a multiple of kv_heads.
 void attention(const AttentionCall& call);
 
 }  // namespace puna

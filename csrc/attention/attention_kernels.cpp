@@ -1,10 +1,10 @@
 // The attention kernels, compiled once per instruction set.
 //
-// A tile of keys is transposed, so that a score is a sum down a column and 64 cells' scores are a few vectors: scores
-// and weighted values are then the same kind of small matrix product. All scores of a chunk come first, then their
-// softmax, then the values: so a query vector's largest score is looked for once, and nothing is scaled again. Every
-// score and every value of the result is summed in one order, whichever others are computed beside it, and a row never
-// reads what it may not see.
+// A tile of keys is transposed, so that a score is a sum down a column and the scores of 64 cells are a few vectors:
+// scores and weighted values are then the same kind of small matrix product. All scores of a chunk are computed first,
+// then their softmax, then the values; so a query vector's largest score is searched for once, and nothing is rescaled.
+// Every score and every value of the result is summed in a fixed order, whatever is computed with it, and a row never
+// reads cells it must not see.
 #include "attention/attention.h"
 #include "attention/tiles.h"
 #include "vector/vector.h"
@@ -12,7 +12,7 @@
 namespace puna {
 namespace {
 
-// The part of a product held in registers: rows, and vectors of columns. Loads stay behind the additions.
+// The part of a product held in registers: rows, and vectors of columns. Loads must not delay the additions.
 #if defined(__AVX512F__) || defined(__aarch64__)
 constexpr int max_rows = 6, max_columns = 4;
 #elif defined(__AVX2__)
@@ -26,7 +26,7 @@ struct Count {
     static constexpr int value = N;
 };
 
-// body(Count<count>()) for a count from 1 to Max that is known only at run time.
+// Calls body(Count<count>()) for a count from 1 to Max that is known only at run time.
 template <int Max, class Body>
 PUNA_INLINE void with_count(int count, Body&& body) {
     if constexpr (Max > 1) {
@@ -35,7 +35,7 @@ PUNA_INLINE void with_count(int count, Body&& body) {
     body(Count<Max>());
 }
 
-// c[m] += a[m] @ b for M rows and N vectors' worth of columns; a [M, depth], b [depth, N * width]. Without `adds`, =.
+// c[m] += a[m] @ b for M rows and N vectors of columns; a [M, depth], b [depth, N * width]. Without `adds`, =.
 template <int M, int N, bool adds>
 void multiply_part(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int depth, float* c,
                    int64_t c_stride) {
@@ -71,7 +71,7 @@ void multiply(int rows, int vectors, const float* a, int64_t a_stride, const flo
     });
 }
 
-// 2^x for x <= 0, to 1e-7 of it; exactly 1 at 0, 2^-126 below that. NaN stays.
+// 2^x for x <= 0, with a relative error of 1e-7; exactly 1 at 0, 2^-126 below that. NaN stays.
 PUNA_INLINE Vec power_of_two(Vec x) {
     x = max(Vec::splat(-126), x);
     const Vec n = round(x), r = x - n;
@@ -94,7 +94,7 @@ PUNA_INLINE float power_of_two(float x) {
     return lanes[0];
 }
 
-// What is added to the scores of one query vector by distance; `ahead` is that of the first cell.
+// Biases added to one query vector's scores, by distance; `ahead` is the first cell's.
 struct Bias {
     const float* values;   // [2 * reach + 1] or null
     int reach, ahead;
@@ -105,7 +105,7 @@ PUNA_INLINE Bias bias_of(const AttentionCall& call, int row, int head, int first
     return {call.bias + int64_t(head) * (2 * call.reach + 1), call.reach, first_cell - call.place(row)};
 }
 
-// Cells beyond its reach count as those at its ends.
+// Cells beyond the reach get the outermost bias.
 PUNA_INLINE void add_bias(float* scores, Range seen, Bias bias) {
     const float* middle = bias.values + bias.reach;
     if (bias.ahead + seen.begin >= -bias.reach && bias.ahead + seen.end - 1 <= bias.reach) {
@@ -118,7 +118,7 @@ PUNA_INLINE void add_bias(float* scores, Range seen, Bias bias) {
     }
 }
 
-// Turns the scores of one query vector, of the cells it sees of a chunk, into weights: 2^(score - largest).
+// Turns one query vector's scores for the cells it sees of a chunk into weights: 2^(score - largest).
 PUNA_INLINE void weigh(float* scores, Range seen, float softcap, Bias bias, float& largest, float& sum) {
     const int begin = seen.begin / Vec::width * Vec::width;   // tiles are whole vectors
     const int end = (seen.end + Vec::width - 1) / Vec::width * Vec::width;
@@ -129,7 +129,7 @@ PUNA_INLINE void weigh(float* scores, Range seen, float softcap, Bias bias, floa
     if (bias.values) add_bias(scores, seen, bias);
     for (int j = begin; j < seen.begin; j++) scores[j] = minus_infinity;
     for (int j = seen.end; j < end; j++) scores[j] = minus_infinity;
-    Vec most = Vec::splat(minus_infinity), others = most;   // two, because each waits for its last
+    Vec most = Vec::splat(minus_infinity), others = most;   // two, because each operation waits for the one before it
     int j = begin;
     for (; j + Vec::width < end; j += 2 * Vec::width) {
         most = max(most, Vec::load(scores + j));
@@ -146,7 +146,7 @@ PUNA_INLINE void weigh(float* scores, Range seen, float softcap, Bias bias, floa
     sum = sum_lanes(total);
 }
 
-// `multiply`, which also prefetches the next tile.
+// Like `multiply`, but also prefetches the next tile.
 template <bool adds>
 void multiply_and_prefetch(int vectors, CellPrefetcher& next_tile, int rows, int columns, const float* a,
                            int64_t a_stride, const float* b, int64_t b_stride, int depth, float* c, int64_t c_stride) {
@@ -187,13 +187,13 @@ void score_tile(const AttentionCall& call, int vectors, const Range* seen, const
     }
 }
 
-// Adds a tile of values [tile_cells, padded_value_dim], weighted, to those of [vectors].
+// Adds a tile of values [tile_cells, padded_value_dim], weighted, to the values of [vectors].
 void add_values(const AttentionCall& call, int vectors, const Range* seen, const float* weights, const float* values,
                 CellPrefetcher& next_tile, float* to) {
     const int stride = call.padded_value_dim(), group = call.group();
     const int value_vectors = (call.value_dim + Vec::width - 1) / Vec::width;
     for (int m = 0, taken; m < vectors; m += taken) {
-        // Only cells that all see: a NaN beyond what a row sees, times a weight of zero, would reach it.
+        // Only cells that all rows see: beyond them, a NaN times a weight of zero would spoil a row.
         const Range cells = seen[m / group];
         for (taken = 1; taken < max_rows && m + taken < vectors && seen[(m + taken) / group] == cells;) taken++;
         if (cells.empty()) continue;
@@ -283,7 +283,7 @@ void attend_chunk(const AttentionCall& call, const AttentionBlock& block, int ch
 void merge_states(const AttentionCall& call, int vectors, AttentionState earlier, AttentionState later) {
     const int value_dim = call.padded_value_dim();
     for (int m = 0; m < vectors; m++) {
-        if (later.sum[m] == 0) continue;   // saw nothing of the later chunk
+        if (later.sum[m] == 0) continue;   // sees nothing of the later chunk
         float* to = earlier.values + int64_t(m) * value_dim;
         const float* from = later.values + int64_t(m) * value_dim;
         if (earlier.sum[m] == 0) {
@@ -302,7 +302,7 @@ void merge_states(const AttentionCall& call, int vectors, AttentionState earlier
     }
 }
 
-// What the weighted values of a query vector are to be multiplied by in the end.
+// The final factor of a query vector's weighted values.
 float final_factor(float largest, float sum, const float* sink) {
     if (!sink) return 1 / sum;
     const float score = *sink * log2_e, most = score > largest ? score : largest;

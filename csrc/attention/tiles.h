@@ -13,7 +13,7 @@ constexpr int tile_cells = attention_tile;
 PUNA_INLINE int min(int a, int b) { return a < b ? a : b; }
 PUNA_INLINE int max(int a, int b) { return a > b ? a : b; }
 
-// Cells of a tile: those a row sees, or all that are used.
+// Cells of a tile: those a row sees, or all in use.
 struct Range {
     int begin, end;
 
@@ -21,7 +21,7 @@ struct Range {
     PUNA_INLINE bool operator==(Range other) const { return begin == other.begin && end == other.end; }
 };
 
-// Where the rows of one head in a cache lie.
+// The place of one head's rows in a cache.
 struct Rows {
     const uint8_t* base;
     int64_t stride;   // bytes from cell to cell
@@ -48,7 +48,7 @@ void unpack_cells_of(const Rows& rows, const int32_t* cells, int count, float* t
     for (int j = 0; j < count; j++, to += rows.padded) unpack<type>(rows.row(cells[j]), rows.dim, to);
 }
 
-// The rows of some cells as floats, one after the other.
+// Converts the rows of some cells to floats, one after the other.
 PUNA_INLINE void unpack_cells(const Rows& rows, const int32_t* cells, int count, float* to) {
     switch (rows.type) {
         case KVType::f32: return unpack_cells_of<KVType::f32>(rows, cells, count, to);
@@ -59,9 +59,9 @@ PUNA_INLINE void unpack_cells(const Rows& rows, const int32_t* cells, int count,
     }
 }
 
-// Prefetches the cells of the next tile while this one is computed: they may be scattered, so the processor cannot
-// foresee them. Evenly, because only a dozen requests can be under way and one more would stall everything; all heads
-// of a cell together, because what lies in one piece comes faster.
+// Prefetches the cells of the next tile while this one is computed; they may be scattered, so the hardware cannot
+// foresee them. Evenly, because only a dozen requests can be in flight and one more would stall everything; all heads
+// of a cell together, because contiguous memory arrives faster.
 class CellPrefetcher {
 public:
     // `rows` are those of the block's first head. With `few` query vectors, making the tile's floats takes much of the
@@ -72,11 +72,11 @@ public:
 
     PUNA_INLINE bool done() const { return cell == count; }
 
-    // Lines for each of `steps` steps that together gather a tile, or multiply with one.
+    // Lines to prefetch in each of `steps` steps that gather a tile, or multiply with one.
     PUNA_INLINE int lines_of_gathering(int steps) const { return lines(gather_work, steps); }
     PUNA_INLINE int lines_of_multiplying(int steps) const { return lines(100 - gather_work, steps); }
 
-    // Prefetches the next lines, into the second level of cache: the first is full of this tile.
+    // Prefetches the next lines into the second-level cache: the first is full of this tile.
     PUNA_INLINE void prefetch(int lines) {
         for (; lines > 0 && cell < count; lines--) {
             __builtin_prefetch(rows.row(cells[cell]) + at, 0, 2);
@@ -93,13 +93,13 @@ private:
     Rows rows;
     int64_t row_bytes;
     int lines_per_head;
-    int gather_work;   // percent of a head's
+    int gather_work;   // percent of a head's work
     int cell = 0;
     int64_t at = 0;
 };
 constexpr int depth_part = 16, cells_part = 8;
 
-// The tile's cell at `j`; the first and the last that are used stand in for those beyond.
+// The tile's cell at `j`; cells beyond those in use are replaced by the first or last one in use.
 PUNA_INLINE int32_t cell_at(const int32_t* cells, Range used, int j) {
     return cells[max(used.begin, min(j, used.end - 1))];
 }
@@ -125,8 +125,8 @@ PUNA_INLINE void transpose_words_of(const Rows& keys, const int32_t* cells, Rang
 }
 #endif
 
-// The keys of the tile's cells in `used`, transposed: to[d * tile_cells + j]. `few_keys` has room for a
-// vector's worth of rows.
+// Transposes the keys of the tile's cells in `used`: to[d * tile_cells + j]. `few_keys` has room for a vector's width
+// of rows.
 void transpose_keys(const Rows& keys, const int32_t* cells, Range used, CellPrefetcher& next_tile, float* few_keys,
                     float* to) {
     int step = Vec::width;

@@ -31,7 +31,7 @@ struct X86 {
     bool amd = false;
 };
 
-// Whether the system lets this process use AMX tiles: Linux wants to be asked, once per process.
+// Whether the system lets this process use AMX tiles: Linux requires one request per process.
 bool may_use_tiles() {
 #if defined(__linux__)
     constexpr long request_permission = 0x1023, tile_data = 18;   // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
@@ -83,7 +83,7 @@ bool has_dotprod() {
 }
 #endif
 
-// The level of this name, if this processor can run it.
+// The level called `name`, if this processor can run it.
 std::optional<CpuLevel> runnable_level(const std::string& name) {
     for (CpuLevel each : runnable_cpu_levels()) {
         if (name == cpu_level_name(each)) return each;
@@ -106,7 +106,7 @@ std::string first_line(const std::string& path) {
     return line;
 }
 
-// Cores a quota in one cgroup folder allows, or 0 when there is none.
+// Cores that a quota in one cgroup folder allows, or 0 if there is none.
 double quota_in(const std::string& folder) {
     std::istringstream v2(first_line(folder + "/cpu.max"));   // "max 100000" or "150000 100000"
     double quota = 0, period = 0;

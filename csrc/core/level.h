@@ -3,15 +3,15 @@
 
 namespace puna {
 
-// Levels: `avx2` means AVX2, FMA and F16C; `avx_vnni` adds the 8-bit dot product to it; `avx512` means F, BW, DQ, VL
-// and VNNI; `amx` adds tiles of 8-bit products to that. Every 64-bit ARM processor has `neon`; most since 2018 have
-// `dotprod`, NEON with the 8-bit dot product.
+// Levels: `avx2` means AVX2, FMA and F16C; `avx_vnni` adds the 8-bit dot product to `avx2`; `avx512` means F, BW, DQ,
+// VL and VNNI; `amx` adds tiles of 8-bit products to `avx512`. Every 64-bit ARM processor has `neon`; most since 2018
+// have `dotprod`, NEON with the 8-bit dot product.
 enum class CpuLevel { portable, avx2, avx_vnni, avx512, amx, neon, dotprod };
 
-// The level in use: the best of this processor, or another it can run, chosen with PUNA_CPU or `set_cpu_level`.
+// The level in use: the best of this processor, or another it can run, selected by PUNA_CPU or `set_cpu_level`.
 CpuLevel cpu_level();
 
-// The level whose vectors of floats `level` computes with: `avx_vnni`, `amx` and `dotprod` add none.
+// The level whose float vectors `level` uses: `avx_vnni`, `amx` and `dotprod` add none.
 CpuLevel vector_level(CpuLevel level);
 
 }  // namespace puna

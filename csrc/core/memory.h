@@ -1,4 +1,4 @@
-// Memory for weights and for what kernels compute on the way.
+// Memory for weights and for intermediate results of kernels.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -18,10 +18,10 @@ struct Free {
 
 using Allocation = std::unique_ptr<uint8_t, Free>;
 
-// Bytes on a boundary of 64, without values. Throws std::bad_alloc if memory is short.
+// Uninitialised bytes, aligned to 64. Throws std::bad_alloc if memory is short.
 inline Allocation allocate_memory(size_t bytes) {
-    // Whole huge pages where the system gives them: streaming weights through pages of 4 KiB costs a tenth of the
-    // speed, and rows of activations lie kilobytes apart.
+    // Whole huge pages if the system provides them: with pages of 4 KiB, streaming weights is a tenth slower, and rows
+    // of activations lie kilobytes apart.
     constexpr size_t huge = size_t{2} << 20;
     void* memory = nullptr;
     if (posix_memalign(&memory, bytes < huge ? 64 : huge, bytes ? bytes : 64) != 0) throw std::bad_alloc();

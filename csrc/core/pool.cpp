@@ -15,8 +15,8 @@
 namespace puna {
 namespace {
 
-// How long an idle worker keeps looking for work before it sleeps: longer than the gap between two kernels of
-// a decode step, short enough that an idle process uses no CPU.
+// How long an idle worker looks for work before it sleeps: longer than the gap between two kernels of a decode step,
+// short enough that an idle process uses no CPU.
 constexpr auto spin_time = std::chrono::microseconds(60);
 
 inline void pause_cpu() {
@@ -27,7 +27,7 @@ inline void pause_cpu() {
 #endif
 }
 
-// The thread number inside a running loop, or -1 outside of any.
+// The thread's number inside a running loop, or -1 outside.
 thread_local int current_thread = -1;
 
 struct Loop {
@@ -43,10 +43,10 @@ struct Loop {
     }
 };
 
-// Workers join a loop while it is `open` and are counted in `active` while they are in it. The caller hands out
-// the indices together with them, closes the loop, and waits for the active ones only: a worker that was asleep
-// or without a core is not waited for. `active` is raised before `open` is read and `open` is lowered before
-// `active` is read (all sequentially consistent), so no worker can be inside after the caller has seen zero.
+// Workers join a loop while it is `open` and are counted in `active` while they are in it. The caller takes indices
+// like the workers, closes the loop, and waits for the active workers only, not for those that were asleep or had no
+// core. `active` is raised before `open` is read and `open` is lowered before `active` is read (all sequentially
+// consistent), so no worker can be inside after the caller has seen zero.
 class Pool {
 public:
     explicit Pool(int threads) : threads_(threads) {}
@@ -77,7 +77,7 @@ public:
         open_.store(false);
         for (int spins = 0; active_.load() != 0; spins++) {
             if (spins < 2000) pause_cpu();
-            else sched_yield();   // the worker we wait for may need this very core
+            else sched_yield();   // the awaited worker may need this very core
         }
     }
 
@@ -89,7 +89,7 @@ private:
         try {
             for (int i = 1; i <= count; i++) workers_.emplace_back([this, i] { serve(i); });
         } catch (const std::system_error&) {
-            // The system refuses more threads: work with those there are.
+            // The system refuses more threads: use those that exist.
         }
     }
 
@@ -115,7 +115,7 @@ private:
         }
     }
 
-    // Returns the generation once it is not `seen` any more.
+    // Returns the generation once it differs from `seen`.
     uint64_t wait_beyond(uint64_t seen) {
         const auto until = std::chrono::steady_clock::now() + spin_time;
         do {
@@ -145,7 +145,7 @@ private:
     std::atomic<bool> stop_{false};
 };
 
-// Never destroyed: joining threads while the interpreter exits gains nothing and can hang.
+// Never destroyed: joining threads at interpreter exit gains nothing and can hang.
 std::atomic<Pool*> the_pool{nullptr};
 
 Pool& pool() {
@@ -153,7 +153,7 @@ Pool& pool() {
         the_pool.store(new Pool(usable_cores()));
         pthread_atfork([] { the_pool.load()->turn().lock(); },
                        [] { the_pool.load()->turn().unlock(); },
-                       // Threads do not survive fork: the child gets a new pool, the old one is left as it is.
+                       // Threads do not survive fork: the child gets a new pool, and the old one is abandoned.
                        [] { the_pool.store(new Pool(the_pool.load()->threads())); });
         return true;
     }();

@@ -1,4 +1,4 @@
-// Memory for what a kernel call computes on the way.
+// Memory for the intermediate results of a kernel call.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -23,7 +23,7 @@ public:
         return begin;
     }
 
-    // Once everything is reserved. Throws std::bad_alloc if memory is short.
+    // Allocates the memory once everything is reserved. Throws std::bad_alloc if memory is short.
     void allocate() {
         thread_local Kept kept;
         kept.grow(size_);
@@ -42,7 +42,7 @@ private:
 
         void grow(size_t wanted) {
             if (wanted <= size) return;
-            memory.reset();   // first, so that there are never two
+            memory.reset();   // first, so that both are never allocated at once
             size = 0;
             memory = allocate_memory(wanted);
             size = wanted;

@@ -1,11 +1,11 @@
-// Kernels that one source defines for every set of vectors.
+// Kernels defined by one source for every instruction set.
 //
-// The build compiles a source *_kernels.cpp once per instruction set (CMakeLists.txt says which), with PUNA_SET naming
-// the set: what it defines lies in the namespace of that name.
+// The build compiles a source *_kernels.cpp once per instruction set (CMakeLists.txt lists them), with PUNA_SET naming
+// the set; its definitions are in the namespace of that name.
 #pragma once
 #include "core/level.h"
 
-// The sets whose vectors of floats this kind of processor may have, by the names of their levels.
+// The sets with their own float vectors on this kind of processor, named after their levels.
 #if defined(__x86_64__) && defined(PUNA_WITH_AVX512)
 #define PUNA_VECTOR_SETS(expand, ...) \
     expand(portable, __VA_ARGS__) expand(avx2, __VA_ARGS__) expand(avx512, __VA_ARGS__)
@@ -17,8 +17,7 @@
 #define PUNA_VECTOR_SETS(expand, ...) expand(portable, __VA_ARGS__)
 #endif
 
-// For a header, in namespace puna: declares `Kernels name` of every set, and the function name(level) that chooses
-// between them.
+// For a header, in namespace puna: declares `Kernels name` of every set, and the function name(level) that selects one.
 #define PUNA_DECLARE_KERNELS(Kernels, name)            \
     PUNA_VECTOR_SETS(PUNA_DECLARE_SET, Kernels, name) \
     const Kernels& name(CpuLevel level = cpu_level())

@@ -12,11 +12,11 @@
 namespace puna {
 namespace {
 
-// Rows of one expert's matrix, as the row groups of the stack that hold them. Where experts have a number of rows
-// that does not fill groups, the first and last group also hold rows of the neighbours.
+// The rows of one expert's matrix, as the row groups of the stack that hold them. If an expert's rows do not fill
+// groups, the first and last group also hold rows of its neighbours.
 struct RowRange {
     int64_t first, groups;
-    int64_t skip;   // rows of the first group that come before
+    int64_t skip;   // rows of the first group that precede them
 
     RowRange(const PackedMatrix& stack, int64_t begin, int64_t count) {
         const int64_t R = stack.kernels().rows;
@@ -26,7 +26,7 @@ struct RowRange {
     }
 };
 
-// One token at one expert. Places are sorted by expert, so that the tokens of an expert are neighbours.
+// One token at one expert. Places are sorted by expert, so that an expert's tokens are adjacent.
 struct Place {
     int64_t token, expert;
     float share;
@@ -41,9 +41,9 @@ struct Plan {
     std::vector<Place> places;
     std::vector<int64_t> place_of;   // of token t's j-th expert: [tokens, per_token]
     std::vector<Block> blocks;       // by expert
-    int64_t experts = 0;             // that have places
+    int64_t experts = 0;             // with at least one place
 
-    // Null shares are 1.
+    // `shares` may be null: all are 1.
     Plan(int64_t count, const int32_t* chosen, const float* shares, int64_t tokens, int64_t per_token)
         : places(static_cast<size_t>(tokens * per_token)), place_of(places.size()) {
         std::vector<int64_t> begins(static_cast<size_t>(count) + 1);
@@ -64,22 +64,23 @@ struct Plan {
     }
 };
 
-// What the experts' matrices make of places: a row of `stride` values for each.
+// Products of the experts' matrices with places: a row of `stride` values for each place.
 struct Products {
     const PackedMatrix& stack;
     int64_t count, rows;   // experts, and rows of each one's matrix
     float* results;        // [places, stride]
     int64_t stride;        // room(rows)
 
-    // With what neighbours of an expert leave in its first and last group.
+    // Includes the values of neighbouring experts in the first and last group.
     static int64_t room(int64_t rows) { return rows + 2 * max_group_rows; }
 
-    // Place p's, which is at `expert`.
+    // The results of place p, which is at `expert`.
     const float* at(int64_t p, int64_t expert) const {
         return results + p * stride + RowRange(stack, expert * rows, rows).skip;
     }
 
-    // Of `input(p)`, what the kernels read of place p; one task for some row groups and a block of places.
+    // Multiplies `input(p)`, the activations of place p as kernels read them; a task is some row groups and a block of
+    // places.
     template <class Input>
     void compute(const Plan& plan, int64_t step, const Input& input) const {
         struct Task {
@@ -110,7 +111,7 @@ struct Products {
     }
 };
 
-// up = what the activation makes of gate, which is null where it has none, and up.
+// up = activation(gate, up); gate is null for activations without one.
 void activate(Activation kind, const float* gate, float* up, int64_t count) {
     const RowKernels& kernels = row_kernels();
     switch (kind) {
@@ -122,7 +123,7 @@ void activate(Activation kind, const float* gate, float* up, int64_t count) {
     }
 }
 
-// A piece of an intermediate row that one task computes: what the block of activations it becomes holds.
+// The part of an intermediate row that one task computes: one block of the activations it becomes.
 constexpr int64_t piece = chunk_columns;
 constexpr int64_t piece_room = piece + 2 * max_group_rows;
 
@@ -152,7 +153,7 @@ public:
     }
 
 private:
-    // Gate, up and activation: one task for 256 values of the intermediate rows of a block of tokens, which leaves
+    // Gate, up and activation: a task computes 256 values of the intermediate rows of a block of tokens, and stores
     // them in the form that `down` reads. Neighbouring tasks share weights.
     void widen() {
         const int64_t pieces = (width_ + piece - 1) / piece;
@@ -184,8 +185,8 @@ private:
         }
     }
 
-    // Rows [column, column + count) of the block's expert times its tokens, and their bias: [places][piece_room], in
-    // `room`.
+    // Multiplies rows [column, column + count) of the block's expert by its tokens and adds the bias:
+    // [places][piece_room], in `room`.
     float* multiply_piece(const PackedMatrix& stack, const float* bias, const Block& block, int64_t column,
                           int64_t count, float* room) {
         const RowRange range(stack, block.expert * width_ + column, count);
@@ -200,7 +201,7 @@ private:
         room += range.skip;
         for (int64_t p = block.begin; p < block.end; p++) {
             float* product = room + (p - block.begin) * piece_room;
-            if (layer_.scale_inputs) {   // a product with a multiple of x is that multiple of the product
+            if (layer_.scale_inputs) {   // the product with a multiple of x is that multiple of the product
                 const float share = plan_.places[static_cast<size_t>(p)].share;
                 for (int64_t i = 0; i < count; i++) product[i] *= share;
             }
@@ -218,7 +219,7 @@ private:
         products().compute(plan_, hidden_->step, [&](int64_t p) { return (*hidden_)[p]; });
     }
 
-    // The sum for each token, in the order in which its experts were chosen.
+    // Sums each token's results, in the order in which its experts were chosen.
     void add_up() {
         const int64_t grain = 16384 / (rows_ * per_token_ + 1) + 1;
         parallel_ranges(tokens_, grain, [&](int64_t first, int64_t last, int) {
@@ -246,12 +247,12 @@ private:
     const Experts& layer_;
     const Plan plan_;
     const int64_t tokens_, per_token_;
-    const int64_t width_, rows_;       // of the intermediate rows, and of the result's
+    const int64_t width_, rows_;       // of the intermediate rows and of the result
     float* const y_;
     Activations inputs_;
     Scratch scratch_;
     std::optional<ActivationRows> hidden_;   // intermediate rows as `down` reads them: [places, width]
-    float* results_ = nullptr;               // what the experts give: [places, result_stride_]
+    float* results_ = nullptr;               // the experts' results: [places, result_stride_]
     int64_t result_stride_ = 0;
 };
 

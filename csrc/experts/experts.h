@@ -1,4 +1,4 @@
-// A layer of experts: each token goes through the few feed-forward networks that a router chose for it.
+// A layer of experts: each token passes through the few feed-forward networks that a router chose for it.
 #pragma once
 #include <cstdint>
 
@@ -6,19 +6,19 @@
 
 namespace puna {
 
-// Of gate and up, or without gates of up alone; see RowKernels.
+// Activations of gate and up, or, without gates, of up alone; see RowKernels.
 enum class Activation : int { swiglu, clamped_swiglu, geglu, gelu, squared_relu };
 constexpr bool has_gate(Activation a) { return a < Activation::gelu; }
 
-// The matrices of all experts lie one below the other in one packed matrix: expert e of `count` has the rows
-// [e * rows / count, (e + 1) * rows / count).
+// The matrices of all experts lie below each other in one packed matrix: expert e of `count` has the rows [e * rows /
+// count, (e + 1) * rows / count).
 struct Experts {
     int64_t count;
     const PackedMatrix *gate, *up;   // [count * width, columns]; gate may be null
     const PackedMatrix* down;        // [count * rows, width]
     const float *gate_bias, *up_bias, *down_bias;   // [count, width] twice and [count, rows], or null
-    Activation activation;   // has a gate if there is one
-    bool scale_inputs;   // whether a share multiplies what an expert is given instead of what it gives
+    Activation activation;   // uses a gate if there is one
+    bool scale_inputs;   // whether a share multiplies an expert's input instead of its output
 };
 
 // y [tokens, rows] = for each token the sum over its `per_token` chosen experts of
@@ -29,8 +29,8 @@ struct Experts {
 void experts(const Experts& layer, const float* x, const int32_t* chosen, const float* shares, int64_t tokens,
              int64_t per_token, float* y);
 
-// y [tokens, rows] = each token of x [tokens, columns] times the matrix of the one expert that was chosen for it, and
-// that one's bias [count, rows], unless that is null: single products of the above, bit for bit.
+// y [tokens, rows] = each token of x [tokens, columns] times the matrix of the one expert chosen for it, plus that
+// expert's bias [count, rows] unless it is null: the single products of the above, bit for bit.
 void expert_linear(const PackedMatrix& stack, const float* bias, int64_t count, const float* x, const int32_t* chosen,
                    int64_t tokens, float* y);
 

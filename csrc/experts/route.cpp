@@ -10,14 +10,14 @@
 namespace puna {
 namespace {
 
-// A sum of scores counts as at least this, as in the models' reference implementations: all sigmoids may be 0.
+// The least value of a sum of scores, as in the models' reference implementations: all sigmoids may be 0.
 constexpr float min_sum = 1e-20f;
 
 float sigmoid(float logit) { return 1 / (1 + std::exp(-logit)); }
 
 float rank_of(float number) { return std::isnan(number) ? std::numeric_limits<float>::infinity() : number; }
 
-// The `wanted` best of those that are not `dropped` in blocks of `block` (null: none is), best first.
+// Chooses the `wanted` best that are not `dropped`, by blocks of `block` (null: none is), best first.
 void choose(const float* ranks, int64_t count, const std::vector<char>* dropped, int64_t block, int64_t wanted,
             int32_t* chosen) {
     const auto rank = [&](int64_t i) { return rank_of(ranks[i]); };
@@ -31,7 +31,7 @@ void choose(const float* ranks, int64_t count, const std::vector<char>* dropped,
     }
 }
 
-// Which groups of `block` experts are not among the best.
+// Marks the groups of `block` experts that are not among the best.
 void drop_groups(const Routing& routing, const float* ranks, int64_t block, std::vector<char>& dropped) {
     thread_local std::vector<float> sums;
     thread_local std::vector<int32_t> best;
@@ -68,7 +68,7 @@ void route_row(const Routing& routing, const float* logits, float* scores, int32
     const bool some = routing.used_groups < routing.groups;
     const int64_t block = routing.count / routing.groups;
     if (some) drop_groups(routing, routing.bias ? biased.data() : scores, block, dropped);
-    // Without a bias, logits have the order of the scores, and no ties that rounding made.
+    // Without a bias, logits have the same order as scores, and no ties caused by rounding.
     choose(routing.bias ? biased.data() : logits, routing.count, some ? &dropped : nullptr, block, routing.per_token,
            chosen);
     float sum = 0, factor = routing.scale;

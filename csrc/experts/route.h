@@ -1,4 +1,4 @@
-// Which experts a token goes through.
+// The choice of a token's experts.
 #pragma once
 #include <cstdint>
 
@@ -7,18 +7,18 @@ namespace puna {
 struct Routing {
     int64_t count, per_token;   // all experts, and those chosen for a token: per_token <= those in the used groups
     int64_t groups, used_groups;   // of equal size: groups divides count
-    int64_t best_of_group;         // how many experts a group is judged by
-    bool sigmoid;               // scores are sigmoids of the logits, else their softmax over all experts
+    int64_t best_of_group;         // a group is ranked by this many of its experts
+    bool sigmoid;               // scores are sigmoids of the logits, otherwise their softmax over all experts
     bool normalize;             // whether shares are divided by their sum
     float scale;
     const float* bias;          // [count], or null
 };
 
-// For each row of `logits` [tokens, count] the best experts and their shares, [tokens, per_token]: best first, equal
-// ones by number. The best are those with the largest logits or, with a bias, the largest score + bias; NaN counts as
-// the largest. They are taken from the `used_groups` best groups alone, those with the largest sums of the
-// `best_of_group` best of score + bias in them; equal groups by number. A share is the score, divided by the sum over
-// those chosen if `normalize`, times `scale`.
+// For each row of `logits` [tokens, count], the best experts and their shares, [tokens, per_token]: best first, equal
+// ones by number. The best have the largest logits or, with a bias, the largest score + bias; NaN counts as the
+// largest. They are chosen from the `used_groups` best groups only, those with the largest sum of their `best_of_group`
+// best values of score + bias; equal groups by number. A share is the score, divided by the sum over the chosen ones if
+// `normalize`, times `scale`.
 void route(const Routing& routing, const float* logits, int64_t tokens, int32_t* chosen, float* shares);
 
 }  // namespace puna

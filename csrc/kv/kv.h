@@ -1,4 +1,4 @@
-// How keys and values are stored in a cache.
+// The storage of keys and values in a cache.
 #pragma once
 #include <cstdint>
 
@@ -8,10 +8,10 @@ namespace puna {
 enum class KVType { f32 = 0, f16 = 1, q4_0 = 2, q8_0 = 8, bf16 = 30 };
 
 constexpr int kv_block = 32;
-// A block is the scale, a half, and its codes: a signed byte each, or two to a byte, the first 16 in the low halves.
+// A block is the scale, a half, and its codes: a signed byte each, or two per byte, the first 16 in the low halves.
 constexpr int q8_0_bytes = 2 + kv_block, q4_0_bytes = 2 + kv_block / 2;
 
-// Bytes of `count` numbers; of the quantised types whole blocks.
+// Bytes of `count` numbers, which must be whole blocks for quantised types.
 constexpr int64_t kv_bytes(KVType type, int64_t count) {
     switch (type) {
         case KVType::f32: return 4 * count;

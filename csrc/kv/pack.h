@@ -1,4 +1,4 @@
-// Floats as rows of keys and values, compiled once per instruction set by the files that include this.
+// Conversion of floats to rows of keys and values, compiled once per instruction set by the files that include this.
 #pragma once
 #include "kv/unpack.h"
 
@@ -20,7 +20,7 @@ void to_bfloats(const float* from, bfloat* to, int64_t count) {
     for (int64_t i = 0; i < count; i++) to[i] = float_to_bfloat(from[i]);
 }
 
-// The least and the largest number of a block; both NaN if one is not finite.
+// The smallest and the largest number of a block; both NaN if one is not finite.
 PUNA_INLINE void block_range(const float* from, float& least, float& largest) {
     Vec low = Vec::load(from), high = low, check = Vec::splat(0);
     for (int i = 0; i < kv_block; i += Vec::width) {
@@ -32,10 +32,10 @@ PUNA_INLINE void block_range(const float* from, float& least, float& largest) {
     least = -max_lane(Vec::splat(0) - low) + nothing;
 }
 
-// The scale as it can be stored: a half has no more than this.
+// The scale limited to the range of a half.
 PUNA_INLINE float bounded_scale(float scale) { return scale > 65504 ? 65504 : scale < -65504 ? -65504 : scale; }
 
-// Codes -127 to 127 of the scale as it is stored. A block with a number that is not finite becomes NaN.
+// Codes are -127 to 127 times the stored scale. A block with a number that is not finite becomes NaN.
 void to_q8_0(const float* from, uint8_t* block, int64_t count) {
     for (int64_t i = 0; i < count; i += kv_block, from += kv_block, block += q8_0_bytes) {
         float least, largest;
@@ -43,7 +43,7 @@ void to_q8_0(const float* from, uint8_t* block, int64_t count) {
         store_scale(bounded_scale((largest > -least ? largest : -least) / 127), block);
         const float scale = load_scale(block);
         for (int k = 0; k < kv_block; k += Vec::width) {
-            // A scale that is 0 has codes of 0, and NaN codes do not matter.
+            // A zero scale has zero codes, and the codes of a NaN do not matter.
             Vec codes = Vec::splat(0);
             if (scale > 0) {
                 codes = round(min(Vec::splat(127), max(Vec::splat(-127), Vec::load(from + k) / Vec::splat(scale))));
@@ -55,7 +55,7 @@ void to_q8_0(const float* from, uint8_t* block, int64_t count) {
     }
 }
 
-// Codes -8 to 7 of the scale as it is stored, -8 being the number of largest magnitude.
+// Codes are -8 to 7 times the stored scale, -8 being the number of largest magnitude.
 void to_q4_0(const float* from, uint8_t* block, int64_t count) {
     for (int64_t i = 0; i < count; i += kv_block, from += kv_block, block += q4_0_bytes) {
         float least, largest;
@@ -72,7 +72,7 @@ void to_q4_0(const float* from, uint8_t* block, int64_t count) {
     }
 }
 
-// Stores `count` floats; of the quantised types whole blocks.
+// Stores `count` floats, which must be whole blocks for quantised types.
 void store_numbers(KVType type, const float* from, void* to, int64_t count) {
     switch (type) {
         case KVType::f32: std::memcpy(to, from, count * sizeof(float)); break;

@@ -1,4 +1,4 @@
-// Rows of keys and values as floats, compiled once per instruction set by the files that include this.
+// Conversion of rows of keys and values to floats, compiled once per instruction set by the files that include this.
 #pragma once
 #include "kv/kv.h"
 #include "vector/vector.h"
@@ -33,7 +33,7 @@ PUNA_INLINE Vec load_bytes(const int8_t* p) {
 #endif
 }
 
-// The low and the high halves of bytes as floats.
+// The low and high halves of bytes as floats.
 PUNA_INLINE void load_nibbles(const uint8_t* p, Vec& low, Vec& high) {
 #if defined(__AVX512F__)
     const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
@@ -60,7 +60,7 @@ PUNA_INLINE float load_scale(const uint8_t* p) {
 #endif
 }
 
-// `count` numbers as floats, a vector at a time by `load`, the last one filled up with zeros.
+// Converts `count` numbers to floats, a vector at a time by `load`; the last vector is padded with zeros.
 template <class T, class Load>
 PUNA_INLINE void unpack_numbers(const T* from, int count, float* to, Load load) {
     int i = 0;
@@ -95,7 +95,7 @@ PUNA_INLINE void unpack_q4_0(const uint8_t* block, int count, float* to) {
     }
 }
 
-// `count` numbers as floats, the last vector filled up with zeros. Quantised: whole blocks.
+// Converts `count` numbers to floats; the last vector is padded with zeros. Quantised: whole blocks.
 template <KVType type>
 PUNA_INLINE void unpack(const uint8_t* row, int count, float* to) {
     if constexpr (type == KVType::q8_0) return unpack_q8_0(row, count, to);

@@ -1,8 +1,7 @@
-// Blocks of 32 with AMX: 16 tokens times 16 rows times 32 columns in an instruction.
+// Blocks of 32 with AMX: 16 tokens times 16 rows times 32 columns per instruction.
 //
-// Every block has a float factor of its own, so a tile's integers are taken out after each. What numbers are too
-// large by is taken away from them beforehand: all are signed bytes then, and the integers are exactly those of
-// the AVX-512 kernels.
+// Every block has its own float factor, so a tile's integers are read after each block. The excess of numbers is
+// subtracted beforehand: all are signed bytes then, and the integers are exactly those of the AVX-512 kernels.
 #include "matrix/wide_amx.h"
 
 namespace puna {
@@ -19,13 +18,14 @@ struct Blocks {
     };
     struct alignas(64) Sums {
         int32_t of[blocks][tokens][R];
-        // Loads wait for earlier stores a multiple of 4 KiB away; one job's sums are loaded while another's are stored.
+        // Loads wait for earlier stores at a distance of a multiple of 4 KiB, and one job's sums are loaded while
+        // another's are stored.
         int32_t apart[512];
     };
 
     static int64_t bytes(int columns) { return columns / 32 * offsets.block(); }
 
-    // Tile registers: two each of sums, tokens and numbers, used in turn.
+    // Tile registers: two each for sums, tokens and numbers, used in turn.
     static TileShapes shapes(int rows) {
         TileShapes shapes;
         for (int turn = 0; turn < 2; turn++) {
@@ -40,7 +40,7 @@ struct Blocks {
         constexpr int excess = puna::excess<Avx512, layout>;
         const uint8_t* low = job.chunk + job.columns / 32 * offsets.header() + b * offsets.planes();
         const uint8_t* high = low + offsets.low_plane();
-        // Memory works on the next chunk while tiles multiply this one.
+        // Memory fetches the next chunk while tiles multiply this one.
         prefetch(job.chunk + b * offsets.block(), offsets.block(), job.columns / 32 * offsets.block());
         unrolled<8>([&](auto index) __attribute__((always_inline)) {
             constexpr int i = decltype(index)::value;
@@ -73,7 +73,7 @@ struct Blocks {
         finish_block<Avx512, layout, T>(factors, mins, a, b, sums, totals);
     }
 
-    // T is 8 or 16: as many tokens as `before` has, or more.
+    // T is 8 or 16: at least as many tokens as `before` has.
     template <int T>
     static PUNA_INLINE void run(const Job<Blocks>& job, const Job<Blocks>& before) {
         const int now = job.columns / 32, earlier = before.columns / 32;
@@ -105,7 +105,7 @@ void amx::add_blocks(MatrixKernels& kernels) {
     for_layouts<Scaling::per_32>([&](auto each) {
         constexpr Layout layout = decltype(each)::value;
         kernels.wide[static_cast<int>(layout)] = wide_product<Blocks<layout>>;
-        kernels.wide_from[static_cast<int>(layout)] = 9;   // fewer are bound by memory
+        kernels.wide_from[static_cast<int>(layout)] = 9;   // fewer are memory-bound
     });
 }
 

@@ -1,4 +1,4 @@
-// Products of weights that are floats.
+// Products of float weights.
 #include "matrix/float_product.h"
 #include "matrix/lanes.h"
 #include "matrix/sets.h"

@@ -1,7 +1,7 @@
 // Products of F32, F16 and BF16 weights with float32 activations: a fused multiply-add per column, R rows and token.
 //
-// Every (row, token) is one chain of additions in the order of the columns, restarted each 256: the same in
-// every tile. A tile keeps enough chains in flight to hide the latency of an addition.
+// Every (row, token) is one chain of additions in the order of the columns, restarted every 256: the same in every
+// tile. A tile keeps enough chains in flight to hide the latency of an addition.
 #pragma once
 #include "matrix/quantized_product.h"
 
@@ -19,7 +19,7 @@ template <class Lanes, Layout layout, int T, int G>
 PUNA_INLINE void float_groups(const uint8_t* weights, int64_t stride, int64_t columns, const void* const* x,
                               float* const* y, int64_t group, PrefetchDistance distance) {
     constexpr int bytes = layout == Layout::f32 ? 4 : 2;
-    const int bytes_ahead = (distance.near + distance.far) / G;   // of each of G streams
+    const int bytes_ahead = (distance.near + distance.far) / G;   // of each of the G streams
     typename Lanes::Floats totals[G][T];
     for (int g = 0; g < G; g++) {
         for (int t = 0; t < T; t++) totals[g][t] = Lanes::splat(0.0f);
@@ -71,7 +71,7 @@ void set_float_product(MatrixKernels& kernels, std::integer_sequence<int, T...>)
     ((kernels.product[l][T] = float_product<Lanes, layout, T + 1>), ...);
 }
 
-// Fills the table's products of the layouts given.
+// Fills in the table's products of the given layouts.
 template <class Lanes, Layout... layouts>
 void set_float_products(MatrixKernels& kernels) {
     constexpr auto tiles = std::make_integer_sequence<int, Lanes::float_tile>();

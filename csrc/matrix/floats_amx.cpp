@@ -1,10 +1,10 @@
-// F16 and BF16 with AMX: 16 tokens times 16 rows times 32 columns of bfloat16 numbers in an instruction.
+// F16 and BF16 with AMX: 16 tokens times 16 rows times 32 columns of bfloat16 numbers per instruction.
 //
-// An f16 number is exactly the sum of two bfloat16 ones, its upper 8 bits and the rest. Activations are rounded to
-// two (SplitBlock): to within 2^-17 of each value. So
+// An f16 number is exactly the sum of two bfloat16 ones, its upper 8 bits and the rest. Activations are rounded to two
+// (SplitBlock), with a relative error of at most 2^-17. So
 //   w x = (w_high x_high + w_low x_low) + (w_low x_high + w_high x_low)
-// where what is in brackets has a tile of sums of its own. One token goes the same way as many: no other kernel adds
-// up in the order of the tiles.
+// where each bracket has its own tile of sums. A single token uses the same code, since no other kernel adds in the
+// order of the tiles.
 //
 // A value that is not finite makes all results of its token, or of its row of weights, NaN or infinite. Activations
 // below 1e-33 lose bits, and products below 2^-126 count as zero.
@@ -28,7 +28,7 @@ struct Halves {
 
     static int64_t bytes(int columns) { return columns * 2 * R; }
 
-    // Tile registers: two sums of the first 16 tokens and of the others, activations of both, numbers.
+    // Tile registers: two sums each for the first 16 tokens and the others, activations of both, numbers.
     static constexpr int sums_tile = 0, x_tile = 4, w_high = 6, w_low = 7;
     static TileShapes shapes(int rows) {
         TileShapes shapes;
@@ -38,11 +38,11 @@ struct Halves {
         return shapes;
     }
 
-    // Columns beyond the last are zeros.
+    // Columns beyond the last are zero.
     static PUNA_INLINE void unpack(const Job<Halves>& job, int step) {
         for (int pair = 16 * step; pair < 16 * step + 16; pair++) {
             const uint8_t* p = job.chunk + pair * 4 * R;
-            __builtin_prefetch(p + 2048);   // measured: they are read twice as fast as others
+            __builtin_prefetch(p + 2048);   // measured: twice as fast as without
             const bool first = 2 * pair < job.columns, second = 2 * pair + 1 < job.columns;
             const __m256i none = _mm256_setzero_si256();
             const __m256i even = first ? Avx512::load_half(p) : none;
@@ -64,12 +64,12 @@ struct Halves {
         }
     }
 
-    // Two bfloat16 numbers, each as a float32 so far, in one lane.
+    // Two bfloat16 numbers, still as float32s, in one lane.
     static PUNA_INLINE __m512i beside(__m512i first, __m512i second) {
         return _mm512_or_si512(_mm512_srli_epi32(first, 16), second);
     }
 
-    // Tokens from 16 `half`, as far as there are any, times the 32 columns whose numbers are in their tiles.
+    // Multiplies tokens from 16 * `half` on, if there are any, by the 32 columns whose numbers are in their tiles.
     template <int half>
     static PUNA_INLINE void multiply_high(const Job<Halves>& job, int step) {
         constexpr int large = sums_tile + 2 * half, small = large + 1, x = x_tile + half;
@@ -114,7 +114,7 @@ struct Halves {
                 if (job.unpacks && step + 1 < needed) unpack(job, step + 1);
                 load_tile<w_high>(job.numbers->high[16 * step], 4 * R);
                 if constexpr (has_low) load_tile<w_low>(job.numbers->low[16 * step], 4 * R);
-                // An instruction waits for the one before that has the same sums, and all later ones behind it.
+                // An instruction waits for the previous one with the same sums, and all later ones wait behind it.
                 multiply_high<0>(job, step);
                 multiply_high<1>(job, step);
                 multiply_low<0>(job, step);
@@ -127,7 +127,7 @@ struct Halves {
     }
 };
 
-// The bfloat16 number next to each value, as a float32: the lower one beyond the largest bfloat16 number.
+// The nearest bfloat16 number to each value, as a float32; for values beyond the largest bfloat16 number, that one.
 PUNA_INLINE __m512i rounded(__m512 x) {
     const __m512i bits = _mm512_castps_si512(x), upper = _mm512_set1_epi32(static_cast<int>(0xffff0000));
     const __m512i magnitude = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff));

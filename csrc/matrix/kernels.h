@@ -1,4 +1,4 @@
-// What an instruction set provides for matrix products, and the activations it works on.
+// The functions an instruction set provides for matrix products, and the activations they read.
 #pragma once
 #include <cstdint>
 
@@ -7,37 +7,37 @@
 
 namespace puna {
 
-// 256 values of one token as 8-bit integers. Scales: one for all 256 (in d[0]) where the weights have
-// super-blocks of 256, else one per 32. Where a value is NaN or infinite the scale is NaN, so that this
-// token's results are NaN and nobody else's are touched.
+// 256 values of one token as 8-bit integers. Scales: one for all 256 (in d[0]) if the weights have super-blocks of 256,
+// else one per 32. If a value is NaN or infinite the scale is NaN, so that this token's results are NaN and no other's
+// are affected.
 struct alignas(64) ActivationBlock {
     static constexpr int columns = 256;
     int8_t q[columns];
-    int16_t sums16[16];   // sum of q over each 16
+    int16_t sums16[16];   // sums of q over each 16
     int16_t sums32[8];    // over each 32, in pairs for multiply-add
     int32_t wide32[8];    // the same sums, 32 bits wide
     float d[8];
 };
 
-// 128 values of one token as sums of two bfloat16 numbers, which have 16 bits of a value's 24 together. What is not
-// finite is all in `high`.
+// 128 values of one token as sums of two bfloat16 numbers, which together keep 16 of a value's 24 bits. A value that is
+// not finite is entirely in `high`.
 struct alignas(64) SplitBlock {
     static constexpr int columns = 128;
     uint16_t high[columns], low[columns];
 };
 
-// 128 values of one token as integers times a scale (word_product.h says why none is larger). Where a value is NaN or
+// 128 values of one token as integers times a scale (word_product.h explains their limit). If a value is NaN or
 // infinite the scale is NaN.
 struct alignas(64) WordBlock {
     static constexpr int columns = 128;
     int16_t words[columns];
     float scale;
 };
-// The squares of a block's integers add up to no more than this squared, rounding included: less than 2^31.
+// The limit of the norm of a block's integers, including rounding: its square is less than 2^31.
 constexpr float largest_word_norm = 46300;
 constexpr float largest_word = 32767;
 
-enum class Scaling { per_256, per_32, none };   // none: the kernel reads float32, or it split
+enum class Scaling { per_256, per_32, none };   // none: the kernel reads float32, whole or split
 
 inline constexpr Scaling scaling_of(Layout layout) {
     return format_of(layout).floats() ? Scaling::none : format_of(layout).super ? Scaling::per_256 : Scaling::per_32;
@@ -45,33 +45,33 @@ inline constexpr Scaling scaling_of(Layout layout) {
 
 // Blocks whose largest value is below this are quantised to zero: 127 divided by it must be finite.
 constexpr float smallest_scaled = 1e-35f;
-// The same for 16-bit integers, for 32767 divided by it.
+// The same for 16-bit integers: 32767 divided by it must be finite.
 constexpr float smallest_as_words = 1e-33f;
 
-constexpr int max_tile = 8;   // the most tokens a tile function of any instruction set takes
+constexpr int max_tile = 8;   // the most tokens a tile function of any instruction set accepts
 
-// How many bytes ahead weights are prefetched: `near` into the first-level cache, `far` into the second. 0: not at all.
+// How many bytes ahead weights are prefetched: `near` into the first-level cache, `far` into the second. 0: none.
 struct PrefetchDistance {
     int near = 0, far = 0;
 };
-// Measured on Intel's processors: their hardware follows a stream within a page. An early prefetch into the
-// second-level cache carries it over the edge of the page, a late one brings it near. Prefetching everything early into
-// the first-level cache takes the buffers that the hardware needs.
+// Measured on Intel processors: their hardware follows a stream within a page. An early prefetch into the second-level
+// cache carries it over the edge of the page, a late one brings it near. Prefetching everything early into the
+// first-level cache takes the buffers that the hardware needs.
 constexpr PrefetchDistance prefetch_with_hardware = {1024, 3072};
-// Measured on AMD's: with eight tokens the hardware falls behind; one early prefetch for each line keeps up.
+// Measured on AMD processors: with eight tokens the hardware falls behind; one early prefetch for each line keeps up.
 constexpr PrefetchDistance prefetch_instead_of_hardware = {8192, 0};
 
-// Products of `groups` consecutive row groups (`stride` bytes apart) with T tokens: y[t][g * R + r].
-// x[t] points at token t's first activations (an ActivationBlock, a SplitBlock, a WordBlock or float32 values), the
-// next block is `step` bytes further.
+// Multiplies `groups` consecutive row groups (`stride` bytes apart) by T tokens: y[t][g * R + r]. x[t] points at token
+// t's first activations (an ActivationBlock, a SplitBlock, a WordBlock or float32 values); blocks are `step` bytes
+// apart.
 using TileFunction = void (*)(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns,
                               const void* const* x, int64_t step, float* const* y, PrefetchDistance prefetch);
 
-// Tokens that products are made of at a time.
+// Tokens multiplied at a time.
 constexpr int64_t token_block = 256;
 
-// The same for any number of tokens up to token_block. Where tokens lie one behind the other, up to rows_behind more
-// may be read behind the last. `room` is wide_room bytes for whatever the function likes.
+// The same for any number of tokens up to token_block. If tokens are contiguous, up to rows_behind more may be read
+// after the last. `room` is wide_room bytes of scratch memory.
 using WideFunction = void (*)(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns,
                               const void* const* x, int64_t step, float* const* y, int64_t tokens, uint8_t* room,
                               PrefetchDistance prefetch);
@@ -80,25 +80,25 @@ constexpr int64_t wide_room = 512 << 10;
 
 // Quantises `columns` values (a multiple of 32) of one token.
 using QuantizeFunction = void (*)(const float* x, int64_t columns, ActivationBlock* blocks);
-// Splits up to 128 values; those that are missing count as zeros.
+// Splits up to 128 values; missing ones count as zeros.
 using SplitFunction = void (*)(const float* x, int64_t columns, SplitBlock* block);
-// Makes up to 128 values integers; those that are missing count as zeros.
+// Converts up to 128 values to integers; missing ones count as zeros.
 using WordFunction = void (*)(const float* x, int64_t columns, WordBlock* block);
 
 struct MatrixKernels {
     int rows;                                       // R
-    PrefetchDistance prefetch;                      // for weights that come from memory
+    PrefetchDistance prefetch;                      // for weights read from memory
     int tile[layout_count];                         // tokens in the largest tile of a layout
-    TileFunction product[layout_count][max_tile];   // [layout][tokens - 1], null where all tokens go the wide way
-    WideFunction wide[layout_count];                // null, or what is to be called for `wide_from` tokens or more
+    TileFunction product[layout_count][max_tile];   // [layout][tokens - 1], null if all tokens use the wide function
+    WideFunction wide[layout_count];                // null, or the function for `wide_from` tokens or more
     int wide_from[layout_count];
     QuantizeFunction quantize_per_256;
     QuantizeFunction quantize_per_32;
-    SplitFunction split;                            // null, or what f16 and bf16 matrices want
-    WordFunction words;                             // null, or what they want where `split` is null
+    SplitFunction split;                            // null, or the form that f16 and bf16 matrices read
+    WordFunction words;                             // null, or the form they read if `split` is null
 };
 
-// The table of a level.
+// The table for a level.
 const MatrixKernels& matrix_kernels(CpuLevel level = cpu_level());
 
 // Whether two tables have the same code for matrices of this layout.

@@ -1,4 +1,4 @@
-// AVX2, FMA and F16C: 8 rows at a time, and what AVX-VNNI makes shorter.
+// AVX2, FMA and F16C: 8 rows at a time, with shortcuts for AVX-VNNI.
 #pragma once
 #include <immintrin.h>
 
@@ -23,7 +23,7 @@ struct Avx2 {
     static PUNA_INLINE Bytes load(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
     static PUNA_INLINE __m128i load_half(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
     template <int n>
-    static PUNA_INLINE Bytes shift_left(Bytes v) {   // bits that cross into a neighbour are masked away later
+    static PUNA_INLINE Bytes shift_left(Bytes v) {   // bits that cross into a neighbour are masked off later
         if constexpr (n > 0) return _mm256_slli_epi16(v, n);
         else if constexpr (n < 0) return _mm256_srli_epi16(v, -n);
         else return v;
@@ -46,7 +46,7 @@ struct Avx2 {
     }
 
     // --- points ---
-    // The digits of the points that one index, then another, of each row names: quads of columns.
+    // The digits of the points that each row's first and second index select: quads of columns.
     template <Grid grid>
     static PUNA_INLINE void look_up(const PointTable& table, Ints first, Ints second, Bytes* quads) {
         look_up_point<Avx2, grid>(table, first, quads);
@@ -59,7 +59,7 @@ struct Avx2 {
 
     // --- integers ---
     template <int bytes>
-    static PUNA_INLINE Ints load_words(const uint8_t* p) {   // [rows] unsigned ones of so many bytes
+    static PUNA_INLINE Ints load_words(const uint8_t* p) {   // [rows] unsigned words of `bytes` bytes
         if constexpr (bytes == 1) return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
         else if constexpr (bytes == 2) return _mm256_cvtepu16_epi32(load_half(p));
         else return load(p);
@@ -74,7 +74,7 @@ struct Avx2 {
     template <int n>
     static PUNA_INLINE Ints shift_ints_left(Ints v) { return _mm256_slli_epi32(v, n); }
     template <bool is_signed>
-    static PUNA_INLINE Ints widen(const uint8_t* pairs) {   // [rows][2] bytes to 16 bits
+    static PUNA_INLINE Ints widen(const uint8_t* pairs) {   // [rows][2] bytes widened to 16 bits
         return is_signed ? _mm256_cvtepi8_epi16(load_half(pairs)) : _mm256_cvtepu8_epi16(load_half(pairs));
     }
     static PUNA_INLINE Ints add_pairs(Ints sum, Ints pairs, const int16_t* with) {
@@ -86,8 +86,8 @@ struct Avx2 {
     }
     static PUNA_INLINE Ints load_ints(const int32_t* p) { return load(p); }
     static PUNA_INLINE void store_ints(int32_t* p, Ints v) { _mm256_store_si256(reinterpret_cast<__m256i*>(p), v); }
-    // The nearest integers to products, which fit 16 bits, in the lower and in the upper halves. Beside 1.5 * 2^23 a
-    // float has none but whole bits.
+    // The nearest integers to products, which fit 16 bits, in the lower and upper halves. Near 1.5 * 2^23 floats have
+    // whole values only.
     static PUNA_INLINE Ints words_of(Floats low, Floats high, Floats factor) {
         const __m256 whole = _mm256_set1_ps(0x1.8p23f);
         const __m256i below = _mm256_castps_si256(_mm256_fmadd_ps(low, factor, whole));
@@ -119,7 +119,7 @@ struct Avx2 {
     static PUNA_INLINE Ints factors16(const uint8_t* pairs) {
         const __m256i both = _mm256_broadcastsi128_si256(load_half(pairs));
         constexpr char o = odd, z = -128;
-        if constexpr (is_signed) {   // into the high bytes, then down with the sign
+        if constexpr (is_signed) {   // shifted into the high bytes, then down with the sign
             const __m256i at = _mm256_setr_epi8(z, o, z, o, z, 2 + o, z, 2 + o, z, 4 + o, z, 4 + o, z, 6 + o, z, 6 + o,
                                                 z, 8 + o, z, 8 + o, z, 10 + o, z, 10 + o, z, 12 + o, z, 12 + o, z,
                                                 14 + o, z, 14 + o);
@@ -143,7 +143,7 @@ struct Avx2 {
         }
     }
 
-    // What Products have in common whose parts are of 32 bits.
+    // Common parts of Products with 32-bit Parts.
     struct WideParts {
         static constexpr int chain = 8;
         using Part = Ints;
@@ -157,12 +157,12 @@ struct Avx2 {
         }
     };
 
-    // maddubs adds two neighbouring products to 16 bits; how many fit depends on the size of the numbers:
-    // 15 * 127 * 2 * 8, 31 * 127 * 2 * 4, 63 * 127 * 2 * 2 and 127 * 127 * 2 are all below 32768.
+    // maddubs adds two adjacent products in 16 bits; how many fit depends on the size of the numbers: 15 * 127 * 2 * 8,
+    // 31 * 127 * 2 * 4, 63 * 127 * 2 * 2 and 127 * 127 * 2 are all below 32768.
     template <int bits>
     struct Products {
         static constexpr int chain = bits <= 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1;
-        using Part = Ints;   // sixteen of 16 bits
+        using Part = Ints;   // sixteen 16-bit sums
         static PUNA_INLINE Bytes prepare(Bytes numbers) { return numbers; }
         static PUNA_INLINE Part zero() { return _mm256_setzero_si256(); }
         static PUNA_INLINE Part from(Ints) { return zero(); }
@@ -195,7 +195,7 @@ struct Avx2::Products<8> : Avx2::WideParts {
 };
 
 #if defined(__AVXVNNI__)
-// One instruction multiplies four unsigned numbers with activations and adds them to 32 bits.
+// One instruction multiplies four unsigned numbers by activations and adds them in 32 bits.
 struct AvxVnni : Avx2 {
     static constexpr bool signed_bytes = false;
 

@@ -6,7 +6,7 @@
 #include "matrix/quads.h"
 
 #if defined(__GNUC__) && !defined(__clang__)
-// GCC 12 takes the "undefined" operands inside its own AVX-512 intrinsics for mistakes of ours.
+// GCC 12 mistakes the "undefined" operands of its own AVX-512 intrinsics for our errors.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
@@ -29,7 +29,7 @@ struct Avx512 {
     static PUNA_INLINE Bytes load(const void* p) { return _mm512_loadu_si512(p); }
     static PUNA_INLINE __m256i load_half(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
     template <int n>
-    static PUNA_INLINE Bytes shift_left(Bytes v) {   // bits that cross into a neighbour are masked away later
+    static PUNA_INLINE Bytes shift_left(Bytes v) {   // bits that cross into a neighbour are masked off later
         if constexpr (n > 0) return _mm512_slli_epi16(v, n);
         else if constexpr (n < 0) return _mm512_srli_epi16(v, -n);
         else return v;
@@ -51,8 +51,8 @@ struct Avx512 {
     static PUNA_INLINE void store_bytes(uint8_t* p, Bytes v) { _mm512_storeu_si512(p, v); }
 
     // --- points ---
-    // The digits of the points that one index, then another, of each row names: quads of columns.
-    // Permutations of registers are measured to be up to five times as fast as gathers, for up to 1024 points.
+    // The digits of the points that each row's first and second index select: quads of columns. Measured for up to 1024
+    // points: register permutations are up to five times as fast as gathers.
     template <Grid grid>
     static PUNA_INLINE void look_up(const PointTable& table, Ints first, Ints second, Bytes* quads) {
         constexpr GridShape shape = shape_of(grid);
@@ -62,7 +62,7 @@ struct Avx512 {
             look_up_point<Avx512, grid>(table, second, quads + each);
         } else {
             const Ints both = entry<1 << shape.index_bits>(table.pairs, int_or(first, _mm512_slli_epi32(second, 16)));
-            // Either half of each 32 bits, twice: its upper copy is shifted further.
+            // Either half of each 32 bits, twice: the upper copy is shifted further.
             const __m512i lower = _mm512_set4_epi32(0x0d0c0d0c, 0x09080908, 0x05040504, 0x01000100);
             const Ints of_first = _mm512_shuffle_epi8(both, lower);
             const Ints of_second = _mm512_shuffle_epi8(both, _mm512_or_si512(lower, _mm512_set1_epi8(2)));
@@ -73,7 +73,7 @@ struct Avx512 {
             }
         }
     }
-    // Entries of 16 bits that 16-bit indices name.
+    // The 16-bit entries that 16-bit indices select.
     template <int count>
     static PUNA_INLINE Ints entry(const uint16_t* entries, Ints indices) {
         if constexpr (count == 64) {
@@ -91,7 +91,7 @@ struct Avx512 {
 
     // --- integers ---
     template <int bytes>
-    static PUNA_INLINE Ints load_words(const uint8_t* p) {   // [rows] unsigned ones of so many bytes
+    static PUNA_INLINE Ints load_words(const uint8_t* p) {   // [rows] unsigned words of `bytes` bytes
         if constexpr (bytes == 1) return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
         else if constexpr (bytes == 2) return _mm512_cvtepu16_epi32(load_half(p));
         else return load(p);
@@ -106,7 +106,7 @@ struct Avx512 {
     template <int n>
     static PUNA_INLINE Ints shift_ints_left(Ints v) { return _mm512_slli_epi32(v, n); }
     template <bool is_signed>
-    static PUNA_INLINE Ints widen(const uint8_t* pairs) {   // [rows][2] bytes to 16 bits
+    static PUNA_INLINE Ints widen(const uint8_t* pairs) {   // [rows][2] bytes widened to 16 bits
         return is_signed ? _mm512_cvtepi8_epi16(load_half(pairs)) : _mm512_cvtepu8_epi16(load_half(pairs));
     }
     static PUNA_INLINE Ints add_pairs(Ints sum, Ints pairs, const int16_t* with) {
@@ -115,8 +115,8 @@ struct Avx512 {
     static PUNA_INLINE Ints add_pairs(Ints sum, Ints pairs, Ints with) { return _mm512_dpwssd_epi32(sum, pairs, with); }
     static PUNA_INLINE Ints load_ints(const int32_t* p) { return load(p); }
     static PUNA_INLINE void store_ints(int32_t* p, Ints v) { _mm512_store_si512(p, v); }
-    // The nearest integers to products, which fit 16 bits, in the lower and in the upper halves. Beside 1.5 * 2^23 a
-    // float has none but whole bits.
+    // The nearest integers to products, which fit 16 bits, in the lower and upper halves. Near 1.5 * 2^23 floats have
+    // whole values only.
     static PUNA_INLINE Ints words_of(Floats low, Floats high, Floats factor) {
         const __m512 whole = _mm512_set1_ps(0x1.8p23f);
         const __m512i below = _mm512_castps_si512(_mm512_fmadd_ps(low, factor, whole));
@@ -177,7 +177,7 @@ struct Avx512 {
     };
 };
 
-// As above, with integer sums over a chunk: what AMX tiles come to.
+// As above, with integer sums over a chunk, as AMX tiles compute them.
 struct Avx512Exact : Avx512 {
     using Sum = Ints;
 

@@ -1,4 +1,4 @@
-// NEON: 8 rows at a time, in two registers, and what the dot product of bytes makes shorter.
+// NEON: 8 rows at a time, in two registers, with shortcuts for the dot product of bytes.
 #pragma once
 #include <arm_neon.h>
 
@@ -54,7 +54,7 @@ struct Neon {
     static PUNA_INLINE void store_bytes(uint8_t* p, Bytes v) { vst1q_u8(p, v.low), vst1q_u8(p + 16, v.high); }
 
     // --- points ---
-    // The digits of the points that one index, then another, of each row names: quads of columns.
+    // The digits of the points that each row's first and second index select: quads of columns.
     template <Grid grid>
     static PUNA_INLINE void look_up(const PointTable& table, Ints first, Ints second, Bytes* quads) {
         look_up_point<Neon, grid>(table, first, quads);
@@ -70,7 +70,7 @@ struct Neon {
 
     // --- integers ---
     template <int bytes>
-    static PUNA_INLINE Ints load_words(const uint8_t* p) {   // [rows] unsigned ones of so many bytes
+    static PUNA_INLINE Ints load_words(const uint8_t* p) {   // [rows] unsigned words of `bytes` bytes
         if constexpr (bytes == 4) {
             const Bytes words = load(p);
             return {vreinterpretq_s32_u8(words.low), vreinterpretq_s32_u8(words.high)};
@@ -100,7 +100,7 @@ struct Neon {
     static PUNA_INLINE Ints shift_ints_left(Ints v) { return {vshlq_n_s32(v.low, n), vshlq_n_s32(v.high, n)}; }
     static PUNA_INLINE Ints add(Ints a, Ints b) { return {vaddq_s32(a.low, b.low), vaddq_s32(a.high, b.high)}; }
     template <bool is_signed>
-    static PUNA_INLINE Both<int16x8_t> widen(const uint8_t* pairs) {   // [rows][2] bytes to 16 bits
+    static PUNA_INLINE Both<int16x8_t> widen(const uint8_t* pairs) {   // [rows][2] bytes widened to 16 bits
         const uint8x16_t bytes = vld1q_u8(pairs);
         if constexpr (is_signed) {
             const int8x16_t v = vreinterpretq_s8_u8(bytes);
@@ -152,7 +152,7 @@ struct Neon {
     static PUNA_INLINE Sum zero_sum() { return splat(0); }
     static PUNA_INLINE Sum sub(Sum a, Ints b) { return {vsubq_s32(a.low, b.low), vsubq_s32(a.high, b.high)}; }
 
-    // What Products of this set have in common: a scale is byte `odd` of each row's pair as a 32-bit factor.
+    // Common parts of this set's Products: a scale is byte `odd` of each row's pair as a 32-bit factor.
     struct Scaled {
         template <bool is_signed, int odd>
         static PUNA_INLINE Ints scale(const uint8_t* pairs) {
@@ -172,8 +172,8 @@ struct Neon {
         }
     };
 
-    // Products are added column by column to 16 bits; how many fit depends on the size of the numbers:
-    // 31 * 127 * 8, 63 * 127 * 4 and 128 * 127 * 2 are all below 32768.
+    // Products are added column by column in 16 bits; how many fit depends on the size of the numbers: 31 * 127 * 8, 63
+    // * 127 * 4 and 128 * 127 * 2 are all below 32768.
     template <int bits>
     struct Products : Scaled {
         static constexpr int chain = bits <= 5 ? 8 : bits == 6 ? 4 : 2;
@@ -206,7 +206,7 @@ struct Neon {
 };
 
 #if defined(__ARM_FEATURE_DOTPROD)
-// One instruction multiplies four numbers with activations and adds them to 32 bits.
+// One instruction multiplies four numbers by activations and adds them in 32 bits.
 struct Dotprod : Neon {
     static constexpr int tile = 4;   // 8 sums, 8 parts, 8 totals and the numbers fit the 32 registers
 

@@ -9,7 +9,7 @@
 namespace puna {
 namespace {
 
-// Of every `every` rows of the activations and of y the one at `offset`, times some row groups.
+// Some row groups times one row of the activations, and of y, in every `every`, starting at `offset`.
 struct Job {
     const Product* product;
     const ActivationRows* x;
@@ -17,10 +17,10 @@ struct Job {
     int64_t offset = 0, every = 1;
 };
 
-// Rows of all groups but a last, partly filled one are written in place.
+// Rows of all groups except a last, partly filled one are written in place.
 void run(const Job& job, int64_t tokens) {
     const PackedMatrix& m = *job.product->matrix;
-    const int64_t apart = job.every * m.rows();   // results of neighbouring tokens
+    const int64_t apart = job.every * m.rows();   // distance of neighbouring tokens' results
     const int64_t rows = m.rows(), R = m.kernels().rows, full = std::min(job.end_group, rows / R);
     float padded[token_block][max_group_rows];
 
@@ -51,7 +51,7 @@ void run(const Job& job, int64_t tokens) {
     }
 }
 
-// The row groups of a matrix as jobs like this one, each worth handing to a thread.
+// Splits the row groups of a matrix into jobs like this one, each worth handing to a thread.
 void add_jobs(const Job& whole, int64_t bytes, int64_t tokens, std::vector<Job>& jobs) {
     const PackedMatrix& m = *whole.product->matrix;
     const int64_t grain = groups_per_task(m, bytes, tokens);

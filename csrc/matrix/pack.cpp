@@ -45,7 +45,7 @@ Layout layout_of(FileType type) {
 
 namespace {
 
-// Scales and mins of a super-block as the file has them; dmin and mins only if its layout has mins.
+// Scales and mins of a super-block as the file stores them; dmin and mins only if its layout has mins.
 struct RawScales {
     uint16_t d, dmin;
     uint8_t scales[16], mins[16];
@@ -79,24 +79,24 @@ RawScales super_scales(FileType type, const uint8_t* p) {
     return raw;
 }
 
-// What a block's value is stored as.
+// The stored form of a block's value.
 uint8_t stored_number(const Format& format, int value) {
     if (format.codebook == Codebook::none) return static_cast<uint8_t>(value + format.excess);
     const int8_t* entries = entries_of(format.codebook);
     return static_cast<uint8_t>(std::find(entries, entries + 16, value) - entries);
 }
 
-// The bits of quad q that plane `bits` wide holds at `byte` of a vector: which vector, and how far up.
+// The position of quad q's bits, which a plane `bits` wide holds at `byte` of a vector: the vector, and the shift.
 struct Bit {
     int vector, shift;
     Bit(int quad, int bits) : vector(quad / (8 / bits)), shift(bits * (quad % (8 / bits))) {}
 };
 
-// Where in a chunk of `blocks` blocks of 32 columns the planes of each block begin.
+// Where each block's planes begin in a chunk of `blocks` blocks of 32 columns.
 class Planes {
 public:
     Planes(const Offsets& offsets, int blocks) {
-        const bool super = offsets.format.super;   // all low planes come before the high ones
+        const bool super = offsets.format.super;   // all low planes precede the high ones
         low_ = super ? offsets.numbers() : offsets.header() * blocks;
         high_ = super ? offsets.high_numbers() : low_ + offsets.low_plane();
         low_step_ = super ? offsets.low_plane() : offsets.planes();
@@ -139,10 +139,10 @@ int pair_place(const Offsets& offsets, int index, int row) {
 
 void put16(uint8_t* to, uint16_t bits) { std::memcpy(to, &bits, 2); }
 
-// Power-of-two exponents as bfloat16: half of what they say, for the doubled values of the codebook.
+// Power-of-two exponents as bfloat16, halved because the codebook's values are doubled.
 uint16_t mxfp4_factor(uint8_t e) { return static_cast<uint16_t>(e < 2 ? 0x20 << e : (e - 1) << 7); }
 
-// One row of one chunk. `blocks` is the number of 32-column blocks in it; the chunk was zeroed.
+// Packs one row of one chunk with `blocks` blocks of 32 columns; the chunk must be zeroed.
 void pack_row_chunk(const Offsets& offsets, FileType type, const uint8_t* source, int blocks, int row, uint8_t* chunk) {
     const BlockType& of = *block_type(type);
     const Format& format = offsets.format;
@@ -199,7 +199,7 @@ void pack_row(Layout layout, FileType type, const uint8_t* source, int64_t colum
     }
 }
 
-// What a row's values are multiplied by to become integers, block by block: powers of two, [blocks][R].
+// Computes the factors that turn a row's values into integers, block by block: powers of two, [blocks][R].
 void put_word_factors(const float* values, int64_t columns, int group_rows, int row, float* factors) {
     for (int64_t k = 0; k < columns; k += WordBlock::columns, factors += group_rows) {
         double squares = 0, largest = 0;

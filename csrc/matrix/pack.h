@@ -1,4 +1,4 @@
-// From the rows of a GGUF file to the layout of the kernels.
+// Conversion of a GGUF file's rows to the layout of the kernels.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace puna {
 
-// The layout that matrices of a type that block_type() knows are packed in.
+// The layout for matrices of a type that block_type() knows.
 Layout layout_of(FileType type);
 
 // A matrix [rows, columns] in the layout of the kernels it was packed for. Immutable.
 class PackedMatrix {
 public:
-    // Reads `data`, the file's rows one after another, on all threads. Throws std::invalid_argument if the
-    // type is not decoded natively or `bytes` is not what the shape takes, std::bad_alloc if memory is short.
+    // Reads `data`, the file's rows one after another, on all threads. Throws std::invalid_argument if the type is not
+    // decoded natively or `bytes` does not match the shape, std::bad_alloc if memory is short.
     PackedMatrix(const uint8_t* data, size_t bytes, FileType type, int64_t rows, int64_t columns);
 
     Layout layout() const { return layout_; }
@@ -38,8 +38,8 @@ private:
     Allocation data_;
 };
 
-// One chunk of a packed group in plain form, `Block` by `Block` for its rows. Columns of a last, shorter chunk
-// beyond `columns` are left as they are.
+// Unpacks one chunk of a packed group, `Block` by `Block` for its rows. In a last, shorter chunk, columns beyond
+// `columns` are left unchanged.
 void unpack_chunk(Layout layout, int group_rows, const uint8_t* chunk, int64_t columns, int row, Block& block);
 
 // Bytes of the first `columns` columns (a multiple of 256, or all of them) of a group.

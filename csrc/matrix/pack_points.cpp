@@ -7,13 +7,13 @@
 namespace puna {
 namespace {
 
-// Where the section of point or column `i` begins, if there are `each` in one.
+// The begin of the section of point or column `i`, with `each` in a section.
 template <class Byte>
 Byte* section_of(const PointOffsets& offsets, Byte* chunk, int i, int each) {
     return chunk + offsets.sections() + i / each * offsets.section();
 }
 
-// The byte that holds the sign of a column, and which bit it is.
+// The byte that holds the sign of a column, and its bit.
 template <class Byte>
 Byte* sign_byte(const PointOffsets& offsets, Byte* chunk, int column, int row) {
     return section_of(offsets, chunk, column, 64) + offsets.signs() + column % 64 / 32 * 4 * offsets.rows + 4 * row +

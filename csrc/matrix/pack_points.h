@@ -4,10 +4,10 @@
 
 namespace puna {
 
-// Writes one row of a chunk of a group. The chunk was zeroed.
+// Writes one row of a chunk of a group. The chunk must be zeroed.
 void pack_points(Layout layout, int group_rows, const PointBlock& points, int row, uint8_t* chunk);
 
-// One row of a chunk, in the common form.
+// Unpacks one row of a chunk into the common form.
 void unpack_points(Layout layout, int group_rows, const uint8_t* chunk, int row, Block& block);
 
 }  // namespace puna

@@ -1,4 +1,4 @@
-// Digits of points (weights/points.h) out of their table, for any instruction set that gathers.
+// Lookup of the digits of points (weights/points.h), for any instruction set with gathers.
 #pragma once
 #include "vector/inline.h"
 #include "weights/points.h"
@@ -6,7 +6,7 @@
 namespace puna {
 namespace {
 
-// The digits of the points that one index of each row names: one or two quads of columns.
+// The digits of the points that one index of each row selects: one or two quads of columns.
 template <class Lanes, Grid grid>
 PUNA_INLINE void look_up_point(const PointTable& table, typename Lanes::Ints indices, typename Lanes::Bytes* quads) {
     const auto found = Lanes::as_bytes(Lanes::gather(table.nibbles, indices));

@@ -1,18 +1,18 @@
-// Products of points (weights/points.h) with 8-bit activations, for any layout of them and any instruction set.
+// Products of points (weights/points.h) with 8-bit activations, for any layout of points and any instruction set.
 //
-// A few chunks at a time become 8-bit numbers in the nearest cache, the form that add_super_blocks reads: once for all
-// tokens, and for one token as well.
+// A few chunks at a time are converted to 8-bit numbers in the nearest cache, the form that add_super_blocks reads:
+// once for all tokens, also if there is only one.
 //
-// Besides what quantized_product.h says, `Lanes` has
+// Besides the members in quantized_product.h, `Lanes` has
 //   load_words<bytes>(p)                   a word of each row as an integer
-//   look_up<grid>(table, i, j, quads)      the digits of the points that indices i name, then j, as quads of columns
+//   look_up<grid>(table, i, j, quads)      the digits, as quads of columns, of the points that i selects, then j
 #pragma once
 #include "matrix/quantized_product.h"
 
 namespace puna {
 namespace {
 
-// What digits of a grid stand for, with the grid's excess: entries beyond the digits are those of low ones.
+// The numbers that a grid's digits stand for, plus the grid's excess; entries beyond the digits are those of low ones.
 constexpr Table table_of(Grid grid) {
     Table table{};
     const GridShape shape = shape_of(grid);
@@ -27,11 +27,11 @@ constexpr Table table_of(Grid grid) {
 template <Grid grid>
 constexpr Table grid_table = table_of(grid);
 
-// The indices of point i of a section, with what IQ1 has above them.
+// The indices of point i of a section, including the bits that IQ1 has above them.
 template <class Lanes, Layout layout, int i>
 PUNA_INLINE typename Lanes::Ints point_indices(const uint8_t* section, typename Lanes::Ints words) {
     constexpr PointOffsets from = point_offsets_of(layout, Lanes::rows);
-    constexpr int bits = from.high_bits(), up = 8 - bits * i;   // how far the bits are from where they belong
+    constexpr int bits = from.high_bits(), up = 8 - bits * i;   // distance of the bits from their place
     const auto low = Lanes::template load_words<1>(section + i * Lanes::rows);
     if constexpr (bits == 0) return low;
     typename Lanes::Ints high;
@@ -53,10 +53,10 @@ PUNA_INLINE void expand_section(const PointTable& table, const uint8_t* section,
         constexpr int i = 2 * decltype(pair)::value;
         typename Lanes::Ints indices[2] = {point_indices<Lanes, layout, i>(section, words),
                                            point_indices<Lanes, layout, i + 1>(section, words)};
-        typename Lanes::Bytes low[2] = {};   // the bits that say which numbers are low, of a point
+        typename Lanes::Bytes low[2] = {};   // the bits of a point that say which numbers are low
         if constexpr (!shape.signs) {
             for (int j = 0; j < 2; j++) {
-                const auto twelfth = Lanes::template shift_ints_left<20>(indices[j]);   // now the sign
+                const auto twelfth = Lanes::template shift_ints_left<20>(indices[j]);   // now the sign bit
                 low[j] = Lanes::template bit_and<top>(
                     Lanes::as_bytes(Lanes::template shift_signed_right<31>(twelfth)));
                 indices[j] = Lanes::int_and(indices[j], Lanes::splat(max_points - 1));
@@ -77,7 +77,7 @@ PUNA_INLINE void expand_section(const PointTable& table, const uint8_t* section,
     });
 }
 
-// A chunk in the form of 8-bit numbers.
+// Converts a chunk to 8-bit numbers.
 template <class Lanes, Layout layout>
 PUNA_INLINE void expand(const PointTable& table, const uint8_t* packed, uint8_t* chunk, PrefetchDistance distance) {
     constexpr PointOffsets from = point_offsets_of(layout, Lanes::rows);
@@ -98,7 +98,7 @@ PUNA_INLINE void expand(const PointTable& table, const uint8_t* packed, uint8_t*
     }
 }
 
-// Adds the products of `count` chunks of a row group to y, which starts with the first.
+// Adds the products of `count` chunks of a row group to y; the first chunk overwrites it.
 template <class Lanes, Layout layout, int T>
 void add_chunks(const uint8_t* chunks, int64_t count, bool first, const void* const* x, int64_t offset, int64_t step,
                 float* const* y, int64_t row) {
@@ -128,7 +128,7 @@ void points_product(const uint8_t* weights, int64_t stride, int64_t groups, int6
     constexpr int64_t expanded = offsets_of(layout, Lanes::rows).super_block();
     constexpr auto tiles = tiles_of_points<Lanes, numbers_of(layout)>(std::make_integer_sequence<int, Lanes::tile>());
     const PointTable& table = point_table(format_of(layout).grid);
-    // Few tokens: one pass over the weights. More: several row groups meet a tile of them at a time.
+    // Few tokens: one pass over the weights. More: several row groups at a time for each tile of tokens.
     constexpr int most = 4;
     const int64_t together = tokens <= Lanes::tile ? 1 : most, length = most / together;
     const int64_t chunks = columns / chunk_columns;
@@ -155,7 +155,7 @@ void points_product(const uint8_t* weights, int64_t stride, int64_t groups, int6
     }
 }
 
-// Fills the table's products of points.
+// Fills in the table's products of points.
 template <class Lanes, int index = 0>
 void set_points(MatrixKernels& kernels) {
     if constexpr (index < layout_count) {

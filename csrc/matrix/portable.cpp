@@ -1,5 +1,5 @@
-// Matrix products in plain C++, for CPUs without a faster version: each chunk of a row is brought back to
-// 8-bit numbers once and multiplied with all tokens of the tile.
+// Matrix products in plain C++, for CPUs without a faster version: each chunk of a row is converted to 8-bit numbers
+// once and multiplied by all tokens of the tile.
 #include <cmath>
 #include <cstring>
 #include <utility>

@@ -11,10 +11,10 @@ namespace {
 // A task is worth at least this many bytes of weights times tokens (about 10 us).
 constexpr int64_t min_work = 128 << 10;
 
-// Tokens that meet a row group one after another while both lie in the second-level cache.
+// Tokens multiplied by a row group one after another while both are in the second-level cache.
 constexpr int64_t cached_tokens = 64;
 
-// What wide functions compute in. Memory kept between calls: they are many and short.
+// Scratch memory of wide functions, kept between calls, which are many and short.
 uint8_t* room_for_wide() {
     thread_local const Allocation room = allocate_memory(wide_room);
     return room.get();
@@ -97,7 +97,7 @@ void multiply(const PackedMatrix& m, int64_t first, int64_t groups, const void* 
                 const int64_t n = std::min(tile, end - t);
                 float* out[max_tile];
                 for (int64_t i = 0; i < n; i++) out[i] = y[t + i] + group * kernels.rows;
-                const bool cached = t > begin;   // the tile before this one has brought them
+                const bool cached = t > begin;   // the previous tile has fetched them
                 kernels.product[layout][n - 1](m.group(first + group), m.stride(), together, m.columns(), x + t, step,
                                                out, cached ? PrefetchDistance{} : kernels.prefetch);
             }

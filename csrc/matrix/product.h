@@ -1,4 +1,4 @@
-// The parts of products with packed matrices.
+// The building blocks of products with packed matrices.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -11,14 +11,13 @@ namespace puna {
 // The most rows of a group of any instruction set.
 constexpr int64_t max_group_rows = 32;
 
-// What the kernels of a matrix read as activations: ActivationBlocks with scales for 256 or for 32 columns,
+// The form of activations that a matrix's kernels read: ActivationBlocks with scales for 256 or for 32 columns,
 // SplitBlocks, WordBlocks, or float32.
 enum class Form { per_256, per_32, split, words, floats };
 Form form_of(const PackedMatrix& m);
 
-// Rows of activations in one form. Blocks of the same columns lie together, [blocks][tokens]: so tiles of tokens are
-// one stretch of memory, where whole rows, a round number of bytes apart, would fall on the same few lines
-// of the caches.
+// Rows of activations in one form. Blocks of the same columns are contiguous, [blocks][tokens]: so tiles of tokens are
+// one stretch of memory, whereas whole rows, a round number of bytes apart, would compete for the same few cache lines.
 struct ActivationRows {
     const MatrixKernels* kernels;
     Form form;
@@ -28,48 +27,48 @@ struct ActivationRows {
 
     ActivationRows(const PackedMatrix& m, uint8_t* memory, int64_t tokens, int64_t width);
 
-    // What they take, with what kernels may read behind them.
+    // Their size, including what kernels may read beyond the end.
     static int64_t bytes(const PackedMatrix& m, int64_t tokens, int64_t width);
 
-    // Token t's, which the kernels read from here on.
+    // The activations of token t, from which kernels read.
     const void* operator[](int64_t t) const { return first + t * stride; }
 
-    // Takes over values [column, column + count) of a token; `column` is a multiple of 256.
+    // Converts values [column, column + count) of a token; `column` is a multiple of 256.
     void put(int64_t token, int64_t column, const float* x, int64_t count) const;
 };
 
-// y[t][i] = row i of groups [first, first + groups) times x[t], for up to token_block tokens, on the calling
-// thread. x[t] points at what the kernels of `m` read, as ActivationRows have it, `step` bytes from block to block.
+// y[t][i] = row i of groups [first, first + groups) times x[t], for up to token_block tokens, on the calling thread.
+// x[t] points at activations in the form that the kernels of `m` read, `step` bytes from block to block.
 void multiply(const PackedMatrix& m, int64_t first, int64_t groups, const void* const* x, int64_t step,
               float* const* y, int64_t tokens);
 
-// How many row groups of `m` make a task worth handing to a thread, given the bytes of weights that all tasks
-// together read and how many tokens meet each.
+// How many row groups of `m` make a task worth handing to a thread, given the bytes of weights that all tasks together
+// read and the number of tokens.
 int64_t groups_per_task(const PackedMatrix& m, int64_t bytes, int64_t tokens);
 
-// Rows [tokens, columns] of float32 in every form that some matrices want them in.
+// Rows [tokens, columns] of float32 in every form that the requested matrices read.
 class Activations {
 public:
     Activations(const float* x, int64_t tokens, int64_t columns) : x_(x), tokens_(tokens), columns_(columns) {}
 
-    // Names the matrices the rows are for, and reserves the memory for that.
+    // Registers a matrix that will read the rows, and reserves the memory for its form.
     void want(const PackedMatrix& m, Scratch& scratch);
 
-    // Makes the forms of all rows, on all threads, once for the matrices that read the same.
+    // Computes the forms of all rows, on all threads, once for all matrices that share a form.
     void prepare(const Scratch& scratch);
 
-    // What the kernels of `m`, which was wanted, read.
+    // The rows in the form that the kernels of `m` read; `m` must be registered.
     const ActivationRows& rows(const PackedMatrix& m) const;
 
 private:
     struct Wanted {
-        const PackedMatrix* matrix;   // one of those that read it
+        const PackedMatrix* matrix;   // one of the matrices that read it
         size_t reserved;
     };
     const float* x_;
     int64_t tokens_, columns_;
     std::vector<Wanted> wanted_;
-    std::vector<ActivationRows> rows_;   // for each
+    std::vector<ActivationRows> rows_;   // one per form
 };
 
 }  // namespace puna

@@ -1,4 +1,4 @@
-// Numbers of one quad (4 columns of R rows) out of their bit planes, for any instruction set.
+// Extraction of one quad's numbers (4 columns of R rows) from their bit planes, for any instruction set.
 //
 // `Lanes` stands for an instruction set: see quantized_product.h.
 #pragma once
@@ -8,7 +8,7 @@
 namespace puna {
 namespace {
 
-// A codebook as the bytes that products take, which are too large by `excess`.
+// A codebook as the bytes that products read, which are too large by `excess`.
 struct Table {
     uint8_t entries[16];
 };
@@ -22,11 +22,11 @@ constexpr Table table_of(Codebook codebook, int excess) {
 template <Codebook codebook, int excess>
 constexpr Table table = table_of(codebook, excess);
 
-// Whether products take the numbers with 128 added, because they can only take unsigned ones.
+// Whether products read the numbers with 128 added, because they only accept unsigned ones.
 template <class Lanes, Layout layout>
 constexpr bool flipped = format_of(layout).is_signed && !Lanes::signed_bytes;
 
-// By how much the numbers that products take are too large.
+// The amount by which the numbers that products read are too large.
 template <class Lanes, Layout layout>
 constexpr int excess = flipped<Lanes, layout> ? 128 : format_of(layout).excess;
 

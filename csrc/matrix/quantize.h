@@ -1,11 +1,11 @@
-// Activations to 8-bit integers, for any instruction set: a struct `Vectors` with
+// Quantisation of activations to 8-bit integers, for any instruction set: a struct `Vectors` with
 //   Bytes                  32 signed bytes
 //   largest_bits(x, n)     the largest magnitude of n values (a multiple of 32) as bits: compared as integers,
 //                          NaN > infinity > numbers
 //   rounded(x, factor)     32 values times a factor as the nearest integers, which fit a byte
 //   zeros()
 //   store(bytes, to)
-//   sums(bytes)            of each 16 bytes
+//   sums(bytes)            the sum of each 16 bytes
 #pragma once
 #include "matrix/kernels.h"
 #include "matrix/quads.h"
@@ -44,7 +44,7 @@ void quantize(const float* x, int64_t columns, ActivationBlock* blocks) {
     }
 }
 
-// Fills the table's functions that quantise.
+// Fills in the table's quantising functions.
 template <class Vectors>
 void set_quantize(MatrixKernels& kernels) {
     kernels.quantize_per_256 = quantize<Vectors, 256>;

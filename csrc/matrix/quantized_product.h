@@ -31,7 +31,7 @@ PUNA_INLINE void unrolled(Body&& body) {
     unrolled(std::make_integer_sequence<int, n>(), body);
 }
 
-// body(0), ..., body(T - 1) as constants: in a loop the compiler would keep what belongs to tokens in memory.
+// Calls body(0), ..., body(T - 1) with constants: in a loop the compiler would keep per-token values in memory.
 template <int T, class Body>
 PUNA_INLINE void each_token(Body&& body) {
     unrolled<T>(body);
@@ -91,8 +91,8 @@ PUNA_INLINE void add_super_block(const uint8_t* chunk, const ActivationBlock* co
     });
 }
 
-// Sums, over the groups of columns that share a scale, of T tokens' activations times factors: scales or mins, of which
-// factors(i) has the i-th pairs [R][2].
+// Sums, over the groups of columns that share a scale, of T tokens' activations times factors: scales or mins, for
+// which factors(i) returns the i-th pairs [R][2].
 template <class Lanes, int group, bool is_signed, int T, class Factors>
 PUNA_INLINE void add_group_sums(Factors&& factors, const ActivationBlock* const* a, typename Lanes::Ints* sums) {
     each_token<T>([&](auto t) __attribute__((always_inline)) { sums[t] = Lanes::splat(0); });
@@ -105,7 +105,7 @@ PUNA_INLINE void add_group_sums(Factors&& factors, const ActivationBlock* const*
     });
 }
 
-// Takes what every number is too large by out of the sums of a super-block.
+// Subtracts the numbers' excess from the sums of a super-block.
 template <class Lanes, Layout layout, int T>
 PUNA_INLINE void take_excess(const uint8_t* chunk, const ActivationBlock* const* a, typename Lanes::Sum* sums) {
     constexpr int excess = puna::excess<Lanes, layout>;
@@ -122,7 +122,7 @@ PUNA_INLINE void take_excess(const uint8_t* chunk, const ActivationBlock* const*
     }
 }
 
-// Adds a whole super-block to the totals, its sums being complete.
+// Adds a super-block to the totals, once its sums are complete.
 template <class Lanes, Layout layout, int T>
 PUNA_INLINE void finish_super_block(const uint8_t* chunk, const ActivationBlock* const* a,
                                     const typename Lanes::Sum* sums, typename Lanes::Floats* totals) {
@@ -148,7 +148,7 @@ PUNA_INLINE void finish_super_block(const uint8_t* chunk, const ActivationBlock*
     });
 }
 
-// Adds the products of whole super-blocks, one behind the other, to the totals of T tokens, and moves `a` behind them.
+// Adds the products of consecutive super-blocks to the totals of T tokens, and advances `a` past them.
 template <class Lanes, Layout layout, int T>
 PUNA_INLINE void add_super_blocks(const uint8_t* chunk, int64_t count, const ActivationBlock** a, int64_t step,
                                   typename Lanes::Floats* totals, PrefetchDistance distance) {
@@ -255,8 +255,7 @@ void set_product(MatrixKernels& kernels, std::integer_sequence<int, T...>) {
     else ((kernels.product[l][T] = block_product<Lanes, layout, T + 1>), ...);
 }
 
-// Calls body(std::integral_constant<Layout, layout>()) for each layout of numbers that activations are scaled for in
-// this way.
+// Calls body(std::integral_constant<Layout, layout>()) for each layout of numbers whose activations have this scaling.
 template <Scaling scaling, int index = 0, class Body>
 void for_layouts(Body&& body) {
     if constexpr (index < layout_count) {
@@ -267,7 +266,7 @@ void for_layouts(Body&& body) {
     }
 }
 
-// Fills the table's products of these layouts.
+// Fills in the table's products of these layouts.
 template <class Lanes, Scaling scaling>
 void set_products(MatrixKernels& kernels) {
     constexpr auto tiles = std::make_integer_sequence<int, Lanes::tile>();

@@ -1,4 +1,4 @@
-// The tables of instruction sets are filled part by part, each by a source compiled for the set.
+// The parts of an instruction set's table, each filled in by a source compiled for the set.
 #pragma once
 #include "matrix/kernels.h"
 
@@ -10,7 +10,7 @@ void add_all(MatrixKernels& kernels);
 
 namespace avx2 {
 void add_quantize(MatrixKernels& kernels);   // activations
-void add_words(MatrixKernels& kernels);      // activations as integers of 16 bits
+void add_words(MatrixKernels& kernels);      // activations as 16-bit integers
 void add_super_blocks(MatrixKernels& kernels);
 void add_blocks(MatrixKernels& kernels);
 void add_points(MatrixKernels& kernels);

@@ -1,8 +1,8 @@
-// Super-blocks with AMX: 16 tokens times 16 rows times 64 columns in an instruction.
+// Super-blocks with AMX: 16 tokens times 16 rows times 64 columns per instruction.
 //
-// What would stop tiles from adding up a whole chunk of 256 columns is the scale of each 16 or 32: so numbers
-// are multiplied with their scales beforehand, once per chunk for all tokens. The products have more than 8
-// bits and are split into two planes of bytes, which tiles multiply one after the other:
+// Separate scales for each 16 or 32 would prevent tiles from adding up a whole chunk of 256 columns, so numbers are
+// multiplied by their scales beforehand, once per chunk for all tokens. The products have more than 8 bits and are
+// split into two planes of bytes, which tiles multiply one after the other:
 //   sum = sum over plane 0 + 2^split * sum over plane 1
 // All of it is integers: the sums are exactly those of the AVX-512 kernels that serve fewer tokens.
 #include "matrix/wide_amx.h"
@@ -18,8 +18,8 @@ struct SuperBlocks {
     using Activation = ActivationBlock;
     static constexpr int tokens = 32, steps = 4, quads_per_step = 16;
     static constexpr Offsets offsets = offsets_of(layout, R);
-    // Small unsigned numbers times half a scale's bits still fit a byte: the scale is what is split. Others are
-    // multiplied to 16 bits, and the product is split. Numbers without scales are signed bytes as they are.
+    // Small unsigned numbers times half a scale's bits still fit a byte, so the scale is split. Other numbers are
+    // multiplied to 16 bits, and the product is split. Numbers without scales are signed bytes already.
     static constexpr bool scales = format_of(layout).scales;
     static constexpr bool split_scales = scales && !format_of(layout).signed_scales;
     static constexpr int planes = layout == Layout::q2_k || !scales ? 1 : 2;   // 3 * 15 fits a byte as it is
@@ -51,7 +51,7 @@ struct SuperBlocks {
         const uint8_t* low = chunk + offsets.numbers() + b * offsets.low_plane();
         const uint8_t* high = chunk + offsets.high_numbers() + b * (offsets.planes() - offsets.low_plane());
         const uint8_t* pairs = scale_pairs<Avx512, layout>(chunk, group == 32 ? b / 2 : b);
-        // Memory works on the next chunk while tiles multiply this one.
+        // Memory fetches the next chunk while tiles multiply this one.
         prefetch(chunk + b * (offsets.super_block() / 8), offsets.super_block() / 8, offsets.super_block());
         unrolled<8>([&](auto index) __attribute__((always_inline)) {
             constexpr int i = decltype(index)::value, odd = group == 32 ? parity : i / 4;
@@ -63,7 +63,7 @@ struct SuperBlocks {
                 _mm512_store_si512(plane0, _mm512_sub_epi8(q, _mm512_set1_epi8(excess)));
             } else if constexpr (planes == 1) {
                 _mm512_store_si512(plane0, _mm512_mullo_epi16(q, doubled(scale)));
-            } else if constexpr (split_scales) {   // no product carries into the neighbouring byte
+            } else if constexpr (split_scales) {   // no product carries into the adjacent byte
                 const __m512i below = _mm512_and_si512(scale, _mm512_set1_epi32((1 << split) - 1));
                 _mm512_store_si512(plane0, _mm512_mullo_epi16(q, doubled(below)));
                 _mm512_store_si512(plane1, _mm512_mullo_epi16(q, doubled(_mm512_srli_epi32(scale, split))));
@@ -82,13 +82,13 @@ struct SuperBlocks {
         });
     }
 
-    // What `step` multiplies.
+    // The next part to multiply, as counted by `step`.
     static PUNA_INLINE void unpack(const Job<SuperBlocks>& job, int step) {
         unpack_block<0>(job.chunk, 2 * step, *job.numbers);
         unpack_block<1>(job.chunk, 2 * step + 1, *job.numbers);
     }
 
-    // Tokens from 16 `half`, as far as there are any, times 64 columns of the planes in their tiles.
+    // Multiplies tokens from 16 * `half` on, if there are any, by 64 columns of the planes in their tiles.
     template <int half>
     static PUNA_INLINE void multiply(const Job<SuperBlocks>& job, int step) {
         constexpr int sums = sums_tile + 2 * half;
@@ -142,7 +142,7 @@ struct SuperBlocks {
                 multiply<0>(job, step);
                 multiply<1>(job, step);
             }
-            // Its sums were stored last: not at once.
+            // Its sums were stored last, so not immediately.
             if (step > 0) finish(before, 8 * (step - 1));
         }
         finish(before, 8 * (steps - 1));
@@ -158,7 +158,7 @@ void amx::add_super_blocks(MatrixKernels& kernels) {
     for_layouts<Scaling::per_256>([&](auto each) {
         constexpr Layout layout = decltype(each)::value;
         kernels.wide[static_cast<int>(layout)] = wide_product<SuperBlocks<layout>>;
-        kernels.wide_from[static_cast<int>(layout)] = 9;   // fewer are bound by memory
+        kernels.wide_from[static_cast<int>(layout)] = 9;   // fewer are memory-bound
     });
 }
 

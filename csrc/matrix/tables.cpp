@@ -1,4 +1,4 @@
-// The tables of all levels, put together in portable code.
+// The tables of all levels, assembled in portable code.
 #include <algorithm>
 #include <iterator>
 
@@ -8,7 +8,7 @@
 namespace puna {
 namespace {
 
-// A table that these functions fill, one after another.
+// Returns a table that these functions fill in, one after another.
 template <class... Adds>
 MatrixKernels table(int rows, PrefetchDistance prefetch, Adds... adds) {
     MatrixKernels kernels{};

@@ -24,8 +24,8 @@ struct TileShapes {
 };
 static_assert(sizeof(TileShapes) == 64, "what ldtilecfg reads");
 
-// Tiles are configured while an object of this lives. Afterwards they are as before: another library in this
-// process may have configured its own once for all on this thread.
+// Configures tiles during this object's lifetime and restores the previous configuration afterwards: another library in
+// this process may have configured its own once for all on this thread.
 class UseTiles {
 public:
     explicit UseTiles(const TileShapes& shapes) {
@@ -66,8 +66,8 @@ PUNA_INLINE void multiply_tiles() {
     }
 }
 
-// The same for bfloat16 numbers: tokens [16, 2 n], numbers [n, 16][2], sums [16, 16] of float32. Sums of even and of
-// odd columns are added up apart; what is smaller than 2^-126 counts as zero.
+// The same for bfloat16 numbers: tokens [16, 2 n], numbers [n, 16][2], sums [16, 16] of float32. Sums of even and odd
+// columns are added up separately; values below 2^-126 count as zero.
 template <int sums, int tokens, int numbers>
 PUNA_INLINE void multiply_bfloat_tiles() {
     __asm__ volatile("tdpbf16ps %%tmm%c0, %%tmm%c1, %%tmm%c2" ::"i"(numbers), "i"(tokens), "i"(sums));

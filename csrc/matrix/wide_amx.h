@@ -1,12 +1,12 @@
-// How the AMX kernels go through a matrix, whatever its numbers are.
+// The AMX kernels' way through a matrix, whatever its numbers are.
 //
-// A job is one chunk of columns of one row group times a few tokens. Tiles take long to hand out what they have
-// summed up, so a job's sums are added to the totals while tiles multiply the next job's: `Kernel::run` does both,
-// step by step in turn. Numbers are unpacked once per chunk, by the first job that meets them, also in steps: memory
-// works all along.
+// A job is one chunk of columns of one row group times a few tokens. Tiles take long to return their sums, so a job's
+// sums are added to the totals while tiles multiply the next job's: `Kernel::run` alternates between the two, step by
+// step. Numbers are unpacked once per chunk, by the first job that needs them, also in steps, so that memory is always
+// busy.
 //
-// Jobs follow one another so that each reads from the nearest cache: two row groups' numbers stay in the first level
-// while tokens pass by; eight row groups' totals, and the tokens of a chunk, in the second.
+// Jobs are ordered so that each reads from the nearest cache: two row groups' numbers stay in the first level while
+// tokens pass by; eight row groups' totals, and the tokens of a chunk, in the second.
 #pragma once
 #include "matrix/lanes_avx512.h"
 #include "matrix/quantized_product.h"
@@ -22,19 +22,19 @@ constexpr int tile_tokens = 16;   // rows of a tile
 // A Kernel has
 //   Activation             a token's block of activations: a chunk has as many columns
 //   tokens                 the most of a job: 16 or 32
-//   Numbers, Sums          a chunk unpacked, and what a job's tiles come to
+//   Numbers, Sums          an unpacked chunk, and the sums of a job's tiles
 //   bytes(columns)         of a packed chunk
-//   shapes(rows)           of the tile registers, for so many tokens
+//   shapes(rows)           of the tile registers, for `rows` tokens
 //   run(job, before)       multiplies `job` and adds the sums of `before` to its totals; either may be empty
 template <class Kernel>
 struct Job {
-    int tokens, columns;        // 0 where it is empty
-    bool unpacks;               // nobody has unpacked these numbers yet
+    int tokens, columns;        // 0 if empty
+    bool unpacks;               // these numbers have not been unpacked yet
     const uint8_t* chunk;
     const typename Kernel::Activation* x;
     typename Kernel::Numbers* numbers;
     typename Kernel::Sums* sums;
-    float (*totals)[R];         // of each token
+    float (*totals)[R];         // for each token
 };
 
 constexpr int groups_together = 8, groups_unpacked = 2;
@@ -47,7 +47,7 @@ struct Room {
     typename Kernel::Activation gathered[token_block + rows_behind];
 };
 
-// Whether tokens lie one behind the other.
+// Whether tokens are contiguous.
 template <class Activation>
 bool neighbours(const void* const* x, int64_t tokens) {
     for (int64_t t = 1; t < tokens; t++) {
@@ -56,7 +56,7 @@ bool neighbours(const void* const* x, int64_t tokens) {
     return true;
 }
 
-// The tokens' activations `offset` bytes from where they begin, as neighbours.
+// Copies the tokens' activations, `offset` bytes from their begin, next to each other.
 template <class Activation>
 const Activation* gathered(const void* const* x, int64_t offset, int64_t tokens, Activation* to) {
     for (int64_t t = 0; t < tokens; t++) {
@@ -77,7 +77,7 @@ void wide_product(const uint8_t* weights, int64_t stride, int64_t groups, int64_
     auto& room = *reinterpret_cast<Room<Kernel>*>(memory);
     const UseTiles use(Kernel::shapes(tokens < tile_tokens ? static_cast<int>(tokens) : tile_tokens));
     const bool in_order = neighbours<Activation>(x, tokens);
-    // With few tokens the weights are what is read: as one stream.
+    // With few tokens, reading weights dominates: as one stream.
     const int64_t most = tokens <= Kernel::tokens ? 1 : groups_together;
     for (int64_t first = 0; first < groups; first += most) {
         const int64_t together = groups - first < most ? groups - first : most;
@@ -94,7 +94,7 @@ void wide_product(const uint8_t* weights, int64_t stride, int64_t groups, int64_
             if (in_order) {
                 rows = reinterpret_cast<const Activation*>(static_cast<const char*>(x[0]) + offset);
             } else {
-                Kernel::run({}, before);   // which may still read those of the chunk before
+                Kernel::run({}, before);   // which may still read the numbers of the previous chunk
                 before = {};
                 rows = gathered(x, offset, tokens, room.gathered);
             }

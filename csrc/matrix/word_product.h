@@ -1,13 +1,13 @@
-// Products of F16 and BF16 weights where integers of 16 bits multiply twice as fast as floats.
+// Products of F16 and BF16 weights on processors that multiply 16-bit integers twice as fast as floats.
 //
 // Both sides become integers, 128 columns at a time: a row of weights times a power of two, a token times any factor
-// (WordBlock). The factors are such that the squares of a side's integers add up to less than 2^31; so whatever meets,
-// no sum of products exceeds 32 bits (Cauchy-Schwarz), and sums are exact. The numbers of a side are rounded by half a
-// step at most, the step being its norm over the 128 columns divided by at least 23,000, or its largest value divided
-// by at least 16,000. F16 numbers down to a sixteenth of a row's norm are still exact.
+// (WordBlock). The factors are such that the squares of a side's integers add up to less than 2^31; so no sum of
+// products exceeds 32 bits (Cauchy-Schwarz), and sums are exact. A side's numbers are rounded by at most half a step,
+// the step being its norm over the 128 columns divided by at least 23,000, or its largest value divided by at least
+// 16,000. F16 numbers down to a sixteenth of a row's norm are still exact.
 //
-// Integers are made anew in each call: in memory weights stay as the file has them, followed by the powers of two,
-// [blocks][R]. Many tokens share the integers of two row groups, few make them on the way.
+// Integers are computed anew in each call: in memory weights stay as in the file, followed by the powers of two,
+// [blocks][R]. Many tokens share the integers of two row groups; few compute them on the way.
 #pragma once
 #include "matrix/float_product.h"
 
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int block_pairs = WordBlock::columns / 2;
 
-// Has the compiler keep a sum where it is: GCC 12 would move some to other registers, and back, in each step.
+// Makes the compiler keep a sum in its register: GCC 12 would move some to others and back in each step.
 template <class Ints>
 PUNA_INLINE void keep(Ints& sum) {
 #if defined(__AVX512F__)
@@ -37,7 +37,7 @@ PUNA_INLINE const WordBlock* block_at(const void* x, int64_t step, int64_t index
     return reinterpret_cast<const WordBlock*>(static_cast<const char*>(x) + index * step);
 }
 
-// What the sums of a block are worth.
+// The scale of a block's sums.
 template <class Lanes>
 PUNA_INLINE typename Lanes::Floats add_words(typename Lanes::Ints sum, typename Lanes::Floats worth, const WordBlock* x,
                                              typename Lanes::Floats total) {
@@ -48,7 +48,7 @@ template <class Lanes, Layout layout, int T, int G>
 PUNA_INLINE void word_groups(const uint8_t* weights, int64_t stride, int64_t columns, const void* const* x, int64_t step,
                              float* const* y, int64_t row, PrefetchDistance distance) {
     constexpr int pair_bytes = 4 * Lanes::rows;
-    const int bytes_ahead = (distance.near + distance.far) / G;   // of each of G streams
+    const int bytes_ahead = (distance.near + distance.far) / G;   // of each of the G streams
     typename Lanes::Floats totals[G][T];
     for (int g = 0; g < G; g++) {
         for (int t = 0; t < T; t++) totals[g][t] = Lanes::splat(0.0f);
@@ -102,14 +102,14 @@ void word_product(const uint8_t* weights, int64_t stride, int64_t groups, int64_
     }
 }
 
-// The integers of a block of G row groups, and what they are worth.
+// The integers of a block of G row groups, and their scale.
 template <class Lanes, int G>
 struct alignas(64) Words {
     int32_t pairs[block_pairs][G][Lanes::rows];
     float worth[G][Lanes::rows];
 };
 
-// Adds the products with T tokens to y, or makes y those of the first block.
+// Adds the products with T tokens to y; the first block overwrites it.
 template <class Lanes, int T, int G>
 PUNA_INLINE void add_block(const Words<Lanes, G>& words, int pairs, const void* const* x, int64_t step, int64_t index,
                            float* const* y, int64_t row) {
@@ -198,7 +198,7 @@ void set_word_product(MatrixKernels& kernels, std::integer_sequence<int, T...>) 
     kernels.wide_from[l] = sizeof...(T) + 1;
 }
 
-// Fills the table's products of 16-bit floats.
+// Fills in the table's products of 16-bit floats.
 template <class Lanes>
 void set_word_products(MatrixKernels& kernels) {
     constexpr auto tiles = std::make_integer_sequence<int, Lanes::word_tile>();

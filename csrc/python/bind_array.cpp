@@ -40,7 +40,7 @@ constexpr const char* type_name<int64_t>() { return "int64"; }
 template <>
 constexpr const char* type_name<uint8_t>() { return "uint8"; }
 
-// On some systems two of C's types have the size of one of ours, and numpy tells them apart.
+// Some systems have two C types of the same size, which numpy distinguishes.
 template <class T>
 bool has_type(PyArrayObject* array) {
     const int number = PyArray_TYPE(array);

@@ -1,4 +1,4 @@
-// Arrays that Python passes and gets: numpy's, read without a detour.
+// Arrays passed to and from Python: numpy's, read directly.
 #pragma once
 #include <nanobind/nanobind.h>
 
@@ -10,12 +10,12 @@
 
 namespace puna {
 
-// What Python passed where an array belongs: looked at by `array` and `stored` below. Borrowed.
+// An argument that should be an array, inspected by `array` and `stored` below. Borrowed.
 struct Argument {
     PyObject* object = nullptr;
 };
 
-// The same where None may stand for no array.
+// The same, but None stands for no array.
 struct OptionalArgument {
     PyObject* object = nullptr;
 
@@ -25,7 +25,7 @@ struct OptionalArgument {
 
 constexpr int max_dims = 5;
 
-// A contiguous array, by value but for its memory, which is valid as long as Python holds the array.
+// A contiguous array's description; its memory is valid as long as Python holds the array.
 template <class T>
 struct Array {
     T* data = nullptr;
@@ -55,16 +55,16 @@ struct Array {
     int64_t last() const { return dims > 0 ? shape[dims - 1] : 0; }
 };
 
-// `argument` as an array of T: float, int32_t, int64_t or uint8_t. Throws a ValueError that begins with `name` unless
-// it is a contiguous numpy array of that type.
+// Returns `argument` as an array of T: float, int32_t, int64_t or uint8_t. Throws a ValueError that begins with `name`
+// unless it is a contiguous numpy array of that type.
 template <class T>
 Array<T> array(Argument argument, const char* name);
 
-// The same, for an array that is written.
+// The same for an array that is written.
 template <class T>
 Array<T> written(Argument argument, const char* name);
 
-// The same; no array where None was passed.
+// The same, but no array for None.
 template <class T>
 Array<T> optional_array(OptionalArgument argument, const char* name) {
     return argument.is_none() ? Array<T>{} : array<T>(argument.argument(), name);
@@ -73,15 +73,14 @@ Array<T> optional_array(OptionalArgument argument, const char* name) {
 // A cache's keys, values or states, stored as one of the types of `KVType`: the numbers' shape and the bytes.
 struct Stored {
     void* data;
-    int type;   // as `KVType` and GGUF number it
+    int type;   // numbered as in `KVType` and GGUF
     int dims;
     int64_t shape[max_dims];   // of the numbers: [rows, ..., last]
 };
 
 Stored stored(Argument argument, int type, const char* name);
 
-// A new array of T, at an address that is a multiple of 64. While a program is being recorded it lies in the
-// program's memory.
+// A new array of T at an address that is a multiple of 64. While a program is recorded it is in the program's memory.
 template <class T>
 struct NewArray {
     nanobind::object object;
@@ -96,16 +95,16 @@ NewArray<T> new_array(std::initializer_list<intptr_t> shape) {
     return new_array<T>(shape.begin(), static_cast<int>(shape.size()));
 }
 
-// Of the shape of another.
+// A new array with the shape of another.
 template <class T, class S>
 NewArray<T> new_array_like(const Array<S>& other) {
     return new_array<T>(other.shape, other.dims);
 }
 
-// The ValueError for arrays whose shapes do not go together, which it names.
+// The ValueError for arrays whose shapes do not fit together; it names the shapes.
 std::invalid_argument misfit(const char* operation, std::initializer_list<std::pair<const char*, Argument>> arrays);
 
-// [2, 3], or what else the object is.
+// The shape as text, like [2, 3], or a description of an object that is not an array.
 std::string shape_text(Argument argument);
 
 }  // namespace puna

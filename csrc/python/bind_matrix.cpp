@@ -76,7 +76,7 @@ void check_rows(const Array<int32_t>& ids, int64_t rows) {
     }
 }
 
-// Rows that `ids` name, of a matrix [rows, columns] as the file has it.
+// Rows `ids` of a matrix [rows, columns] in the file's format.
 NewArray<float> bind_embed(Argument data_, int type, int64_t rows, int64_t columns, Argument ids_) {
     const auto of_type = static_cast<FileType>(type);
     const BlockType* of = block_type(of_type);

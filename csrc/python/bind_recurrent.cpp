@@ -16,7 +16,7 @@ using namespace nb::literals;
 namespace puna {
 namespace {
 
-// Throws std::out_of_range unless the rows and slots named exist.
+// Throws std::out_of_range unless the given rows and slots exist.
 void check_states(const StateRows& call, int64_t slots) {
     for (int64_t row = 0; row < call.rows; row++) {
         const int64_t start = call.starts[row], source = call.sources[row], target = call.targets[row];

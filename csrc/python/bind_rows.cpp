@@ -1,4 +1,4 @@
-// Attention and the row operations. Shapes and dtypes are checked here, and the values of indices.
+// Attention and the row operations. Shapes, dtypes and index values are checked here.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
@@ -34,9 +34,9 @@ void check_cells(const int32_t* cells, int64_t count, int64_t capacity) {
     }
 }
 
-// The same for the cells each row names, which are a small part of a long table.
+// The same for the cells in each row's list, which are a small part of a long table.
 void check_lists(const AttentionCall& call, int64_t listed, int64_t capacity) {
-    int64_t checked = 0;   // entries from the row's start that an earlier row with this start named
+    int64_t checked = 0;   // entries from the row's start that an earlier row with this start listed
     for (int64_t i = 0; i < call.rows; i++) {
         const int64_t start = call.starts[i], count = call.counts[i];
         if (start < 0 || count < 0 || start + count > listed) {
@@ -122,8 +122,8 @@ void bind_store_rows(Argument target_, int type, Argument cells_, Argument rows_
     });
 }
 
-// How many rows of weights take turns with the rows of x [..., groups, width]: those of weight [groups, width], or one
-// [width]. 0 if it is neither.
+// The number of rows of weights that the rows of x [..., groups, width] cycle through: the rows of weight [groups,
+// width], or 1 for [width]. 0 if weight has neither shape.
 int64_t groups_of(const Array<float>& x, const Array<float>& weight) {
     if (x.dims < 1 || weight.dims < 1 || x.last() != weight.last()) return 0;
     if (weight.dims == 1) return 1;
@@ -198,7 +198,7 @@ void bind_temper(Argument x_, Argument positions_, double scale, double floor_sc
     });
 }
 
-// y [n] of two arrays of equal shape, value by value.
+// y [n] of two arrays of equal shape, elementwise.
 template <void (*kernel)(const float*, const float*, int64_t, float*)>
 NewArray<float> bind_pairs(const char* name, const char* first, const char* second, Argument a_, Argument b_) {
     const std::string prefix = std::string(name) + " ";
@@ -233,7 +233,7 @@ NewArray<float> bind_sigmoid_gate(Argument x_, Argument gate_) {
     return y;
 }
 
-// y [n] of one array, value by value.
+// y [n] of one array, elementwise.
 template <void (*kernel)(const float*, int64_t, float*)>
 NewArray<float> bind_single(const char* name, Argument x_) {
     const auto x = array<float>(x_, name);
@@ -242,7 +242,7 @@ NewArray<float> bind_single(const char* name, Argument x_) {
     return y;
 }
 
-// y [n] of one array and a number, value by value.
+// y [n] of one array and a number, elementwise.
 template <void (*kernel)(const float*, float, int64_t, float*)>
 NewArray<float> bind_each(const char* name, Argument x_, float number) {
     const auto x = array<float>(x_, name);
@@ -259,7 +259,7 @@ NewArray<float> bind_softplus(Argument x_, Argument scale_) {
     return y;
 }
 
-// `count` new arrays [rows, width], and where their values are.
+// `count` new arrays [rows, width], with pointers to their values.
 std::pair<std::vector<NewArray<float>>, std::vector<float*>> new_arrays(int64_t count, int64_t rows, int64_t width) {
     std::vector<NewArray<float>> arrays;
     std::vector<float*> values;

@@ -14,7 +14,7 @@ using namespace nb::literals;
 namespace puna {
 namespace {
 
-// `row` as puna.ops.sampling.Draw has it.
+// Reads a row, a puna.ops.sampling.Draw.
 Draw read(const nb::tuple& row) {
     if (row.size() != 9) throw nb::value_error("choose: a row has 9 values");
     const auto number = [&](size_t i) { return nb::cast<double>(row[i]); };

@@ -22,7 +22,7 @@ using namespace nb::literals;
 namespace puna {
 namespace {
 
-// Matrices of this type, or of every one, meet the same code at both levels.
+// Whether matrices of this type, or of every type, use the same code at both levels.
 bool same_products(CpuLevel a, CpuLevel b, std::optional<int> type) {
     const MatrixKernels &of_a = matrix_kernels(a), &of_b = matrix_kernels(b);
     if (type) return same_kernels(of_a, of_b, layout_of(static_cast<FileType>(*type)));

@@ -39,8 +39,8 @@ void register_system(nb::module_& m) {
         "keep_freed_memory",
         [] {
 #if defined(__GLIBC__)
-            // Activations of a long prompt are tens of megabytes, freed and taken again in every layer. By default
-            // the C library gives such memory back each time, and the system has to clear it anew.
+            // Activations of a long prompt are tens of megabytes, freed and allocated again in every layer. By default
+            // the C library returns such memory each time, and the system has to clear it anew.
             mallopt(M_MMAP_THRESHOLD, 256 << 20);
             mallopt(M_TRIM_THRESHOLD, 256 << 20);
 #endif

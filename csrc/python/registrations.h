@@ -10,7 +10,7 @@ void register_matrix(nanobind::module_& m);   // packed matrices, linear, embedd
 void register_experts(nanobind::module_& m);  // mixtures of experts
 void register_program(nanobind::module_& m);  // recorded kernel calls
 void register_recurrent(nanobind::module_& m);  // short convolutions, linear attention
-void register_sample(nanobind::module_& m);   // from logits to a token
+void register_sample(nanobind::module_& m);   // sampling from logits
 void register_sets(nanobind::module_& m);     // which levels run the same code
 void register_rows(nanobind::module_& m);     // attention, norms, rotary embedding, gates, cache writes
 

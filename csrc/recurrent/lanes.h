@@ -1,4 +1,4 @@
-// For kernels of any number of columns: all lanes of a vector, or the first few of the last one.
+// For kernels with any number of columns: all lanes of a vector, or the first few of the last one.
 #pragma once
 #include "vector/vector.h"
 
@@ -16,7 +16,7 @@ struct FirstLanes {
     PUNA_INLINE void store(Vec v, float* p) const { store_part(v, p, count); }
 };
 
-// Calls body(i, lanes) for the vectors of `count` numbers, the first of each being number i.
+// Calls body(i, lanes) for the vectors of `count` numbers; i is the vector's first number.
 template <class Body>
 PUNA_INLINE void for_vectors(int64_t count, Body body) {
     int64_t i = 0;

@@ -31,7 +31,7 @@ void short_conv(const ShortConv& call) {
     const int64_t width = call.channels, kept = call.taps - 1, stride = call.gated ? 3 * width : width;
     const StateRows& rows = call.rows;
     parallel_ranges(rows.rows, floats_per_task / (width + 1) + 1, [&](int64_t begin, int64_t end, int) {
-        thread_local std::vector<float> ring;   // what is convolved of the last `taps` rows, row r at r % taps
+        thread_local std::vector<float> ring;   // inputs of the last `taps` rows, row r at r % taps
         thread_local std::vector<const float*> past;
         ring.resize(call.taps * width);
         past.resize(kept);

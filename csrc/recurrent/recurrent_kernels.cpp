@@ -21,8 +21,8 @@ void short_conv_row(const float* b, const float* c, const float* x, const float*
     });
 }
 
-// Vectors of a memory's row that are worked on together: for each, registers hold what is added and two sums. Of 128
-// keys they are 16 KB, with the widest vectors 32, which the nearest cache holds.
+// Vectors of a memory's row that are processed together: for each, registers hold the added value and two sums. For 128
+// keys they take 16 KB, or 32 with the widest vectors, which fits the nearest cache.
 #if defined(PUNA_NEON)
 constexpr int together = 8;
 #else
@@ -30,7 +30,7 @@ constexpr int together = 4;
 #endif
 constexpr int64_t columns = together * Vec::width;
 
-// A piece of a memory's row, of a value or of a result: vectors whose lanes beyond the last column are zero.
+// Part of a memory's row, of a value or of a result: vectors whose lanes beyond the last column are zero.
 struct Piece {
     Vec of[together];
 
@@ -39,7 +39,7 @@ struct Piece {
         for (int k = 0; k < together; k++) piece.of[k] = Vec::splat(0);
         return piece;
     }
-    // Of `count` columns, or all if there are more.
+    // Loads `count` columns, or all if there are more.
     static PUNA_INLINE Piece load(const float* from, int64_t count) {
         Piece piece;
         for (int k = 0; k < together; k++) {
@@ -69,13 +69,13 @@ struct Piece {
     PUNA_INLINE void scale(Vec factor) {
         for (int k = 0; k < together; k++) of[k] = of[k] * factor;
     }
-    // Plus `factor` times another.
+    // Adds `factor` times another.
     PUNA_INLINE void add(Vec factor, const Piece& other) {
         for (int k = 0; k < together; k++) of[k] = fma(factor, other.of[k], of[k]);
     }
 };
 
-// What is taken out of a memory before something is put in.
+// What is removed from a memory before something is added.
 enum class Rule { nothing, delta, removal };
 
 struct Yes {
@@ -85,10 +85,10 @@ struct No {
     static constexpr bool value = false;
 };
 
-// The memory lies in `room`, where rows are next to each other (in a state they are a power of two apart, and would
-// drive each other out of the nearest cache), and goes through the cache once per row of the batch: what that adds to
-// it, what its query finds, and what the next one's key finds after the decay, or its probe before it, are computed
-// together, vector by vector, so that all sums stay in registers.
+// The memory is copied to `room`, where rows are contiguous (in a state they are a power of two apart, and would evict
+// each other from the nearest cache), and passes through the cache once per row of the batch: the addition, the query's
+// result, and the lookup of the next row's key after the decay, or of its probe before it, are computed together,
+// vector by vector, so that all sums stay in registers.
 template <Rule rule, bool decay_of_keys>
 void linear_attention_rows(const LinearAttention& call, int64_t head, int64_t column, int64_t begin, int64_t end,
                            float* room) {
@@ -99,7 +99,7 @@ void linear_attention_rows(const LinearAttention& call, int64_t head, int64_t co
     const auto of_row = [&](const float* all, int64_t row) { return all + (row * call.key_heads + key_head) * keys; };
     const float* finders = removes ? call.probes : call.keys;
     float *memory = room, *factors = room + keys * columns;
-    // What a row of the memory is multiplied by before row `row` of the batch: e^decay, of each key in `factors`.
+    // The factor of a memory's row before row `row` of the batch: e^decay, or in `factors` for each key entry.
     const auto decay_before = [&](int64_t row) {
         const int64_t at = row * call.heads + head;
         if (!decay_of_keys) return exp(Vec::splat(call.decays[at]));

@@ -8,7 +8,7 @@
 namespace puna {
 namespace {
 
-// Entries of states that are worth handing to another thread: each takes an exponential.
+// Entries of states that are worth handing to another thread; each takes an exponential.
 constexpr int64_t entries_per_task = 4096;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The recurrence of Mamba 1, whose decay is another one in every entry of the state.
+// The recurrence of Mamba 1, whose decay differs for every entry of the state.
 #pragma once
 #include <cstdint>
 
@@ -7,7 +7,7 @@
 
 namespace puna {
 
-// A state of each channel, a vector [state_dim], of which keys and queries are shared by all channels:
+// Each channel has a state, a vector [state_dim]; keys and queries are shared by all channels:
 //
 //     state = exp(step * rates) * state + step * x * key
 //     y = state . query + skip * x
@@ -22,17 +22,17 @@ struct SelectiveScan {
     int64_t channels, state_dim;
 };
 
-// A row's result is the same bits however its sequence is cut into calls, and whatever else is in them.
+// A row's result is the same bits however its sequence is split into calls, and whatever else is in them.
 void selective_scan(const SelectiveScan& call);
 
 struct ScanKernels {
-    // Rows [begin, end), of one sequence; `columns` channels from `channel` on, or fewer at the end. `room` is for
-    // state_dim * columns floats.
+    // Rows [begin, end) of one sequence; up to `columns` channels from `channel` on. `room` is for state_dim * columns
+    // floats.
     void (*selective_scan)(const SelectiveScan& call, int64_t channel, int64_t begin, int64_t end, float* room);
     int64_t columns;
 };
 
-// Of the CPU level in use, unless another is given.
+// For the CPU level in use, unless another is given.
 PUNA_DECLARE_KERNELS(ScanKernels, scan_kernels);
 
 }  // namespace puna

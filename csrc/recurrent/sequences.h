@@ -1,4 +1,4 @@
-// The sequences of a call. Not for kernels, which use nothing of the standard library's.
+// The sequences of a call. Not for kernels, which use nothing from the standard library.
 #pragma once
 #include <vector>
 

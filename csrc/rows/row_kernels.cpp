@@ -34,7 +34,7 @@ void rms_norm_row(const float* x, const float* residual, const float* weight, fl
     for (; i < width; i++) y[i] = x[i] * factor * weight[i];
 }
 
-// The variance is that of what the mean was taken from: x^2 minus its mean's square would lose the digits.
+// The variance is computed from the differences: the mean of x^2 minus the mean's square would lose digits.
 void layer_norm_row(const float* x, const float* weight, const float* bias, float eps, int64_t width, float* y) {
     constexpr int W = Vec::width;
     const auto sum_of = [=](auto of) {
@@ -114,7 +114,7 @@ struct ClampedSwiglu {
     }
 };
 
-// g / 2 (1 + tanh(z)) is g sigmoid(2z), which keeps its digits where tanh comes close to -1.
+// g / 2 (1 + tanh(z)) is g sigmoid(2z), which keeps its digits if tanh is close to -1.
 struct Geglu {
     static PUNA_INLINE Vec of(Vec gate, Vec up) {
         constexpr float linear = -1.5957691216057308f, cubic = linear * 0.044715f;   // -2 sqrt(2 / pi)
@@ -128,8 +128,7 @@ struct SigmoidGate {
 };
 
 // x times the normal distribution's share below x, from the error function after Hastings (Abramowitz and Stegun,
-// 7.1.26), whose error is at most 1.5e-7. The share beyond |x| is computed, which is small, and taken from what is
-// left of 1.
+// 7.1.26), with an error of at most 1.5e-7. The small share beyond |x| is computed, and subtracted where needed.
 PUNA_INLINE Vec gelu_of(Vec x) {
     constexpr float of_t[5] = {0.5f * 1.061405429f, 0.5f * -1.453152027f, 0.5f * 1.421413741f, 0.5f * -0.284496736f,
                                0.5f * 0.254829592f};
@@ -138,7 +137,7 @@ PUNA_INLINE Vec gelu_of(Vec x) {
     Vec beyond = Vec::splat(of_t[0]);
     for (int k = 1; k < 5; k++) beyond = fma(beyond, t, Vec::splat(of_t[k]));
     beyond = beyond * t * exp(size * size * Vec::splat(-0.5f));
-    return max(zero, x) - size * beyond;   // max in this order lets NaN through
+    return max(zero, x) - size * beyond;   // max in this order keeps NaN
 }
 
 struct Gelu {

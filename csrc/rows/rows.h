@@ -8,7 +8,7 @@
 namespace puna {
 
 struct RowKernels {
-    // y = x / sqrt(mean(x^2) + eps) * weight; with `residual`, x + residual takes the place of x and goes to `sum`.
+    // y = x / sqrt(mean(x^2) + eps) * weight; with `residual`, x + residual replaces x and is stored in `sum`.
     void (*rms_norm)(const float* x, const float* residual, const float* weight, float eps, int64_t width, float* sum,
                      float* y);
     // y = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias; `bias` may be null.
@@ -20,9 +20,9 @@ struct RowKernels {
     void (*rotate)(float* head, const float* cosines, const float* sines, int64_t pairs, bool neox);
     // y = gate * sigmoid(gate) * up.
     void (*swiglu)(const float* gate, const float* up, int64_t count, float* y);
-    // y = g * sigmoid(1.702 g) * (u + 1), g being gate but at most 7, u being up within -7 and 7: gpt-oss's gate.
+    // y = g * sigmoid(1.702 g) * (u + 1), g = min(gate, 7), u = up clamped to [-7, 7]: gpt-oss's gate.
     void (*clamped_swiglu)(const float* gate, const float* up, int64_t count, float* y);
-    // y = gelu(gate) * up, GELU by its approximation with tanh.
+    // y = gelu(gate) * up, GELU approximated with tanh.
     void (*geglu)(const float* gate, const float* up, int64_t count, float* y);
     // y = gelu(x), exactly: x times the normal distribution's share below x.
     void (*gelu)(const float* x, int64_t count, float* y);
@@ -32,20 +32,20 @@ struct RowKernels {
     void (*sigmoid_gate)(const float* x, const float* gate, int64_t count, float* y);
     // y = cap * tanh(x / cap).
     void (*softcap)(const float* x, float cap, int64_t count, float* y);
-    // Stores numbers of a cache; of its quantised types whole blocks.
+    // Stores numbers in a cache; whole blocks for quantised types.
     void (*store)(KVType type, const float* from, void* to, int64_t count);
 };
 
-// Of the CPU level in use, unless another is given.
+// For the CPU level in use, unless another is given.
 PUNA_DECLARE_KERNELS(RowKernels, row_kernels);
 
-// Whole batches, shared among the threads. Arrays are contiguous; `residual` and `sum` may be null together. Row r is
-// weighed by row r % groups of weight and bias [groups, width].
+// Whole batches, shared among the threads. Arrays are contiguous; `residual` and `sum` may both be null. Row r uses row
+// r % groups of weight and bias [groups, width].
 void rms_norm(const float* x, const float* residual, const float* weight, float eps, int64_t rows, int64_t groups,
               int64_t width, float* sum, float* y);
 void layer_norm(const float* x, const float* weight, const float* bias, float eps, int64_t rows, int64_t groups,
                 int64_t width, float* y);
-// A row has `axis_count` positions, of which the axes[i]-th rotates pair i; null axes: one position rotates all.
+// A row has `axis_count` positions, and pair i rotates by the axes[i]-th; null axes: one position rotates all.
 void rope(float* x, const int32_t* positions, const int32_t* axes, const float* frequencies, float magnitude, bool neox,
           int64_t rows, int64_t heads, int64_t dim, int64_t pairs, int64_t axis_count);
 void swiglu(const float* gate, const float* up, int64_t count, float* y);
@@ -53,20 +53,20 @@ void clamped_swiglu(const float* gate, const float* up, int64_t count, float* y)
 void geglu(const float* gate, const float* up, int64_t count, float* y);
 void gelu(const float* x, int64_t count, float* y);
 void squared_relu(const float* x, int64_t count, float* y);
-// y = scale * ln(1 + e^x) of x [rows, width], and 1 / (1 + e^-x), for the few numbers that the gates of heads are.
+// y = scale * ln(1 + e^x) of x [rows, width], and 1 / (1 + e^-x), for the small arrays of heads' gates.
 void softplus(const float* x, const float* scale, int64_t rows, int64_t width, float* y);
 void sigmoid(const float* x, int64_t count, float* y);
-// Of x [rows, width]; a row has `width` gates, or one for all of it.
+// y = x * sigmoid(gate) for x [rows, width]; a row has `width` gates, or a single one.
 void sigmoid_gate(const float* x, const float* gate, int64_t rows, int64_t width, bool one_gate, float* y);
 void softcap(const float* x, float cap, int64_t count, float* y);
 // Multiplies each row in place by 1 + scale * ln(1 + floor((position + first) / floor_scale)).
 void temper(float* x, const int32_t* positions, double scale, double floor_scale, int64_t first, int64_t rows,
             int64_t width);
-// y = a + b, a * b and a * factor, to the bit what numpy gives.
+// y = a + b, a * b and a * factor, bit for bit like numpy.
 void add(const float* a, const float* b, int64_t count, float* y);
 void multiply(const float* a, const float* b, int64_t count, float* y);
 void scale(const float* a, float factor, int64_t count, float* y);
-// y = a * b, b [width] being the same for each row of a [rows, width].
+// y = a * b, where b [width] is the same for each row of a [rows, width].
 void multiply_rows(const float* a, const float* b, int64_t rows, int64_t width, float* y);
 // Part p of the columns of x [rows, parts * width] becomes y[p] [rows, width].
 void split(const float* x, int64_t rows, int64_t parts, int64_t width, float* const* y);
@@ -75,9 +75,9 @@ void join(const float* const* x, const int64_t* widths, int64_t count, int64_t r
 // y[m] = the sum over n of mixture [rows, outputs, inputs] at (m, n) times x[n]; x[n] and y[m] [rows, width].
 void mix(const float* const* x, const float* mixture, int64_t inputs, int64_t outputs, int64_t rows, int64_t width,
          float* const* y);
-// Rows of x with the root mean square that those of `like` have, their own being taken as at least sqrt(floor).
+// Scales rows of x to the root mean square of the rows of `like`; their own counts as at least sqrt(floor).
 void match_rms(const float* x, const float* like, float floor, int64_t rows, int64_t width, float* y);
-// What values have above the mean of their row plus `deviations` times its standard deviation, or 0.
+// y = max(x - threshold, 0), the threshold being the row's mean plus `deviations` times its standard deviation.
 void above(const float* x, float deviations, int64_t rows, int64_t width, float* y);
 
 void store_rows(void* target, KVType type, const int32_t* cells, const float* from, int64_t rows, int64_t width);

@@ -7,11 +7,11 @@
 namespace puna {
 namespace {
 
-constexpr int64_t small = 4096;   // tokens that are looked at one by one from the beginning
-constexpr int64_t few = 1024;   // tokens of a ring worth no further pass
+constexpr int64_t small = 4096;   // rows with at most this many tokens are ranked entirely
+constexpr int64_t few = 1024;   // tokens of a ring not worth another pass
 constexpr int max_passes = 5;   // over rings of equal logits, which no pass makes smaller
 
-// Kept from call to call: megabytes when the logits are equal.
+// Kept between calls: megabytes if the logits are equal.
 template <class T>
 std::vector<T>& buffer() {
     thread_local std::vector<T> kept;
@@ -30,7 +30,7 @@ Ranking::Ranking(const float* logits, int64_t count, const Scale& scale)
     : logits_(logits),
       count_(count),
       scale_(scale),
-      // At a tiny temperature a few float steps.
+      // At a tiny temperature, a few float steps.
       step_(std::max(scale.temperature, 1e-6f * std::fabs(scale.largest))),
       tokens_(buffer<Token>()) {
     rungs_.push_back({-1, 0, 0});
@@ -81,7 +81,7 @@ double Ranking::cut(double mass, bool strictly) {
     for (int pass = 0;; pass++) {
         high = 1;
         while (high + 1 < rungs_.size() && !(rungs_[high].count && enough(rungs_[high].sum))) high++;
-        // Rounding may leave nothing at the far end: then it is the last ring that holds something.
+        // Rounding may leave nothing at the far end; then the last ring that is not empty counts.
         while (high > 1 && rungs_[high].count == rungs_[high - 1].count) high--;
         const Rung low = rungs_[high - 1], top = rungs_[high];
         const float begin = std::max(low.reach, 0.0f);
@@ -123,7 +123,8 @@ void Ranking::keep(float* kept) const {
 double Ranking::sum_above(double least) {
     size_t low = 0, high = 1;
     if (count_ > small) {
-        // A ring around where they begin to weigh less, wider than rounding: all before it are certain.
+        // A ring around the logit at which weights fall below the limit, wider than rounding: all before it are
+        // certain.
         const float reach = float(-std::log(least) * scale_.temperature);
         const float margin = 1e-4f * reach + 1e-3f * scale_.temperature + 1e-6f * std::fabs(scale_.largest);
         float reaches[reaches_at_once];

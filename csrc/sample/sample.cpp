@@ -33,7 +33,7 @@ std::vector<Candidate> sorted_top(const float* logits, int64_t count, int64_t k)
             best.resize(k);
         }
         if (at >= count) break;
-        // Later ids lose ties, so only what is strictly above the least of the best is of interest.
+        // Later ids lose ties, so only logits strictly above the smallest of the best matter.
         const float least = std::max_element(best.begin(), best.end(), before)->logit;
         const int64_t found = sample_kernels().collect(logits, at, count, least, ids, limit - k, &at);
         for (int64_t i = 0; i < found; i++) best.push_back({logits[ids[i]], ids[i]});
@@ -42,7 +42,7 @@ std::vector<Candidate> sorted_top(const float* logits, int64_t count, int64_t k)
     return best;
 }
 
-// The logits of a row that may still be drawn, and the token of each.
+// The logits of a row that may still be drawn, with their tokens.
 class Row {
 public:
     Row(const float* logits, int64_t count) : logits_(logits), count_(count) {}
@@ -52,7 +52,7 @@ public:
     float largest() const { return largest_; }
     int64_t token(int64_t place) const { return ids_.empty() ? place : ids_[size_t(place)]; }
 
-    // Looks at all; false when they are none, one is NaN or +infinity, or all are -infinity.
+    // Scans all logits; false if there are none, one is NaN or +infinity, or all are -infinity.
     bool scan() {
         return count_ > 0 && sample_kernels().scan(logits_, count_, &largest_) && largest_ > -infinity;
     }
@@ -74,7 +74,7 @@ public:
         logits_ = kept;
     }
 
-    // The places are those among the best from now on.
+    // From now on, places are indices into the best tokens.
     void keep_top_k(int64_t k) {
         const std::vector<Candidate> best = sorted_top(logits_, count_, k);
         top_.resize(best.size() + 16);
@@ -96,7 +96,7 @@ public:
     }
 
 private:
-    // Where to copy the logits to, which may be where they lie; one place per thread.
+    // The destination for copied logits, possibly in place; one buffer per thread.
     float* copy() const {
         thread_local std::vector<float> buffer;
         if (int64_t(buffer.size()) < count_ + 16) buffer.resize(count_ + 16);

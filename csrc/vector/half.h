@@ -1,4 +1,4 @@
-// Floating-point numbers of 16 bits: half (IEEE binary16) and bfloat (the upper half of a float).
+// 16-bit floating-point numbers: half (IEEE binary16) and bfloat (the upper half of a float).
 //
 // Everything here has internal linkage: sources for any instruction set may include it.
 #pragma once
@@ -10,7 +10,7 @@
 namespace puna {
 namespace {
 
-using half = uint16_t;     // the bits of one
+using half = uint16_t;     // the bits of a half
 using bfloat = uint16_t;
 
 PUNA_INLINE float bits_to_float(uint32_t bits) {
@@ -31,7 +31,7 @@ PUNA_INLINE float half_to_float(half h) {
     return bits_to_float(sign | float_to_bits(bits_to_float(rest) * 0x1p112f));
 }
 
-// Rounds to nearest, ties to even; what is too large becomes infinity.
+// Rounds to nearest, ties to even; larger values become infinity.
 PUNA_INLINE half float_to_half(float value) {
     const uint32_t bits = float_to_bits(value), sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;
     if (rest > 0x7f800000) return half(sign | 0x7e00);
@@ -42,7 +42,7 @@ PUNA_INLINE half float_to_half(float value) {
     return half(sign | (rest - 0x38000000 + 0xfff + (rest >> 13 & 1)) >> 13);
 }
 
-// 16 bits as files have them: the lower byte first, on any address.
+// 16 bits as stored in files: the lower byte first, at any address.
 PUNA_INLINE uint16_t bits_at(const uint8_t* p) { return uint16_t(p[0] | p[1] << 8); }
 PUNA_INLINE float half_at(const uint8_t* p) { return half_to_float(bits_at(p)); }
 

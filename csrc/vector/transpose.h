@@ -1,4 +1,4 @@
-// Transposing squares of floats, compiled once per instruction set by the files that include this.
+// Transposition of squares of floats, compiled once per instruction set by the files that include this.
 #pragma once
 #include "vector/vector.h"
 
@@ -14,7 +14,7 @@ PUNA_INLINE void transpose_lanes(V* r, LowPs low_ps, HighPs high_ps, LowPd low_p
 }
 #endif
 
-// The floats from `at` on of as many rows as a vector has lanes, that many of each, become columns at `to`.
+// Transposes the floats from `at` on of as many rows as a vector has lanes into columns at `to`.
 PUNA_INLINE void transpose(const float* const* rows, int64_t at, float* to, int64_t to_stride) {
 #if defined(__AVX512F__)
     __m512 r[16];
@@ -67,9 +67,9 @@ PUNA_INLINE void transpose(const float* const* rows, int64_t at, float* to, int6
 }
 
 #if defined(__AVX512F__)
-// Eight numbers of 16 bits from each of 32 rows become columns: to[c] holds column c, in the order of the rows.
+// Transposes eight 16-bit numbers from each of 32 rows: to[c] holds column c, in the order of the rows.
 PUNA_INLINE void transpose_words(const uint16_t* const* rows, int64_t at, __m512i* to) {
-    // A row is put where the three rounds below will leave it: numbers 8l to 8l + 7 of a column stay in lane l.
+    // Rows are loaded where the three rounds below will leave them: numbers 8l to 8l + 7 of a column stay in lane l.
     const auto gather = [&](int first) {
         const auto piece = [&](int row) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[row] + at)); };
         __m512i r = _mm512_castsi128_si512(piece(first));

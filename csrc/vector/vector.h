@@ -1,4 +1,4 @@
-// A vector of floats of whatever instruction set the including file is compiled for.
+// A vector of floats of the instruction set that the including file is compiled for.
 //
 // Everything here has internal linkage, so that each file keeps the code compiled with its own flags.
 #pragma once
@@ -10,12 +10,12 @@
 
 #if defined(__AVX2__)
 #include <immintrin.h>
-#elif defined(PUNA_NEON)   // said by the build: every aarch64 compiler has NEON, for the portable files too
+#elif defined(PUNA_NEON)   // set by the build: every aarch64 compiler has NEON, also for the portable files
 #include <arm_neon.h>
 #endif
 
 #if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
-// GCC 12 takes the "undefined" operands inside its own AVX-512 intrinsics for mistakes of ours.
+// GCC 12 mistakes the "undefined" operands of its own AVX-512 intrinsics for our errors.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
@@ -54,7 +54,7 @@ PUNA_INLINE Vec scale_by_power(Vec a, Vec n) {
 }
 // Bit i: whether a[i] > b[i].
 PUNA_INLINE uint32_t greater(Vec a, Vec b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ); }
-// a[i] where bit i is set, b[i] elsewhere; bits beyond the lanes do not count.
+// a[i] where bit i is set, b[i] elsewhere; bits beyond the lanes are ignored.
 PUNA_INLINE Vec pick(uint32_t bits, Vec a, Vec b) { return {_mm512_mask_blend_ps(__mmask16(bits), b.v, a.v)}; }
 // sum + x where a <= limit, sum elsewhere.
 PUNA_INLINE Vec add_where(Vec sum, Vec x, Vec a, Vec limit) {
@@ -139,7 +139,7 @@ PUNA_INLINE Vec add_where(Vec sum, Vec x, Vec a, Vec limit) {
 
 #else
 
-// Four lanes the compiler maps to SSE2 or NEON where it can.
+// Four lanes, which the compiler maps to SSE2 or NEON where it can.
 struct Vec {
     static constexpr int width = 4;
     float v[4];
@@ -167,7 +167,7 @@ PUNA_INLINE Vec operator/(Vec a, Vec b) { PUNA_LANES(a.v[i] / b.v[i]); }
 PUNA_INLINE Vec fma(Vec a, Vec b, Vec c) { PUNA_LANES(a.v[i] * b.v[i] + c.v[i]); }
 PUNA_INLINE Vec min(Vec a, Vec b) { PUNA_LANES(a.v[i] < b.v[i] ? a.v[i] : b.v[i]); }
 PUNA_INLINE Vec max(Vec a, Vec b) { PUNA_LANES(a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
-// Adding and taking away 1.5 * 2^23 leaves no bits below the point.
+// Adding and subtracting 1.5 * 2^23 leaves no bits below the binary point.
 PUNA_INLINE Vec round(Vec a) { return (a + Vec::splat(0x1.8p23f)) - Vec::splat(0x1.8p23f); }
 PUNA_INLINE Vec scale_by_power(Vec a, Vec n) {
     PUNA_LANES(a.v[i] * bits_to_float(static_cast<uint32_t>(static_cast<int32_t>(n.v[i]) + 127) << 23));
@@ -185,7 +185,7 @@ PUNA_INLINE Vec add_where(Vec sum, Vec x, Vec a, Vec limit) {
 
 #endif
 
-// Sums of the lanes of four vectors. Always the same tree, so that a sum does not depend on its neighbours.
+// Sums of the lanes of four vectors, always by the same tree, so that a sum does not depend on its neighbours.
 PUNA_INLINE void sum_lanes(Vec a, Vec b, Vec c, Vec d, float* sums) {
 #if defined(__AVX2__)
 #if defined(__AVX512F__)

@@ -11,7 +11,7 @@ namespace {
 
 inline uint32_t u32(const uint8_t* p) { return bits_at(p) | static_cast<uint32_t>(bits_at(p + 2)) << 16; }
 
-// One factor and offset for a block of 32.
+// Sets one factor and offset for a block of 32.
 inline void set32(Block& b, float scale, float offset) {
     b.scale[0] = b.scale[1] = scale;
     b.offset[0] = b.offset[1] = offset;
@@ -48,7 +48,7 @@ void iq4_nl(const uint8_t* p, Block& b) { looked_up(p + 2, iq4_nl_entries, b.q);
 
 void mxfp4(const uint8_t* p, Block& b) {
     looked_up(p + 1, mxfp4_entries, b.q);
-    const uint32_t e = p[0];   // 2^(e-128): half of what the exponent says, for the doubled values
+    const uint32_t e = p[0];   // 2^(e-128): half the exponent's value, because the numbers are doubled
     set32(b, bits_to_float(e < 2 ? 0x00200000u << e : (e - 1) << 23), 0);
 }
 

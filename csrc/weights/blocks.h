@@ -36,7 +36,7 @@ void unpack_scales_k3(const uint8_t* packed, int8_t scales[16]);
 // The eight 6-bit scales of an IQ4_XS block, from 2 bytes of high and 4 of low bits.
 void unpack_scales_iq4_xs(const uint8_t* packed, int8_t scales[8]);
 
-// One row as float32. `columns` must fill whole blocks of a type that block_type() knows.
+// Decodes one row to float32. `columns` must fill whole blocks of a type that block_type() knows.
 void dequantize_row(FileType type, const uint8_t* row, int64_t columns, float* values);
 
 }  // namespace puna

@@ -1,10 +1,9 @@
-// How a packed matrix lies in memory.
+// The layout of a packed matrix in memory.
 //
-// Rows are packed in groups of R: 8, or 16 where vectors are 64 bytes long; the last group is filled up with
-// zero rows. A group is a sequence of chunks of 256 columns (the last one may be shorter), a chunk is its
-// scales followed by its numbers, so that a kernel reads one stream from front to back. Numbers are
-// interleaved: one vector of 4 R bytes holds 4 consecutive columns of R rows, which meet one broadcast 4-byte
-// piece of the activations.
+// Rows are packed in groups of R: 8, or 16 with vectors of 64 bytes; the last group is padded with zero rows. A group
+// is a sequence of chunks of 256 columns (the last one may be shorter), a chunk is its scales followed by its numbers,
+// so that a kernel reads one stream from front to back. Numbers are interleaved: one vector of 4 R bytes holds 4
+// consecutive columns of R rows, which are multiplied by one broadcast 4-byte piece of the activations.
 //
 // Within a block of 32 columns, "quad" q is columns 4q..4q+3. A number's bits lie in one or two planes:
 //   8 bits   8 vectors; vector q is quad q
@@ -12,11 +11,11 @@
 //   2 bits   2 vectors; bits 2i, 2i+1 of vector h belong to quad 4h+i
 //   1 bit    1 vector;  bit q of a byte belongs to quad q
 //
-// The IQ1, IQ2 and IQ3 types keep the indices of their points (points.h). While they are multiplied they are brought
-// into the form above, with 8 bits, and with d as float32 where d and dmin would be. A chunk of theirs is d [R], scales
-// of 4 bits, those of two neighbouring groups of columns in one byte, [pairs][R], then four sections of 64 columns: the
-// lower 8 bits of the indices, [points][R], the other bits in one word per row, lowest first, [R], and the signs of 32
-// columns each in a plane of 1 bit.
+// The IQ1, IQ2 and IQ3 types keep the indices of their points (points.h). For multiplication they are converted to the
+// form above, with 8 bits, and with d as float32 in place of d and dmin. Their chunks are d [R], 4-bit scales, those of
+// two adjacent groups of columns in one byte, [pairs][R], then four sections of 64 columns: the lower 8 bits of the
+// indices, [points][R], the other bits in one word per row, lowest first, [R], and the signs of 32 columns each in a
+// plane of 1 bit.
 //
 // Everything is in an unnamed namespace: translation units for different instruction sets must not share it.
 #pragma once
@@ -25,7 +24,7 @@
 
 namespace puna {
 
-// The layouts; each has kernels of its own. A quantised one is called after its type in the file.
+// The layouts, each with its own kernels. A quantised one is named after its type in the file.
 enum class Layout : int {
     f32, f16, bf16, q4_k, q5_k, q6_k, q2_k, q3_k, iq4_xs, q8_0, q4_0, q4_1, q5_0, q5_1, iq4_nl, mxfp4, ternary,
     iq2_xxs, iq2_xs, iq2_s, iq3_xxs, iq3_s, iq1_s, iq1_m, count
@@ -39,15 +38,15 @@ namespace {
 // A value is d * scale * (number - excess) - dmin * min in super-blocks, d * (number - excess) + m in blocks.
 struct Format {
     int low_bits, high_bits;   // the planes of a number
-    Codebook codebook;         // whose entry a number stands for, if not for itself
-    bool is_signed;            // the number, or what the codebook has for it, is a signed byte; else it is >= 0
+    Codebook codebook;         // of the numbers, if they are not values themselves
+    bool is_signed;            // the number, or its codebook entry, is a signed byte; otherwise it is >= 0
     int excess;                // 0 or a power of two
     bool super;                // f16 factors per 256 columns and byte-sized scales, or a factor per 32 columns
     int group;                 // columns that share a scale
     bool signed_scales;
     bool mins;
-    bool scales = true;        // else all are 1
-    Grid grid = Grid::none;    // whose points are packed, if not numbers
+    bool scales = true;        // if not, all are 1
+    Grid grid = Grid::none;    // the grid, if points are packed instead of numbers
 
     constexpr bool floats() const { return low_bits == 0; }
     constexpr int bits() const {
@@ -56,7 +55,7 @@ struct Format {
     }
 };
 
-// Of points that `group` columns share a scale of.
+// The format of points of which `group` columns share a scale.
 constexpr Format format_of_points(Grid grid, int group) {
     return {8, 0, Codebook::none, false, shape_of(grid).excess, true, group, false, false, true, grid};
 }
@@ -75,8 +74,8 @@ constexpr Format format_of(Layout layout) {
         case Layout::q5_0: return {4, 1, Codebook::none, false, 16, false, 32, false, false};
         case Layout::q5_1: return {4, 1, Codebook::none, false, 0, false, 32, false, true};
         case Layout::iq4_nl: return {4, 0, Codebook::iq4_nl, true, 0, false, 32, false, false};
-        // Products take the codebook's entries plus 16: none is negative then. Factors are powers of two beyond
-        // f16: bf16 holds them all.
+        // Products use the codebook's entries plus 16, so that none is negative. Factors are powers of two beyond the
+        // range of f16; bf16 holds them all.
         case Layout::mxfp4: return {4, 0, Codebook::mxfp4, false, 16, false, 32, false, false};
         case Layout::ternary: return {2, 0, Codebook::none, false, 1, true, 32, false, false, false};
         case Layout::iq2_xxs: return format_of_points(Grid::iq2_xxs, 32);
@@ -90,10 +89,10 @@ constexpr Format format_of(Layout layout) {
     }
 }
 
-// Where things are, in bytes. In super-blocks from the start of a chunk of 256: d [R], dmin [R], scales, mins,
-// low plane, high plane. Scales of two neighbouring groups of columns lie side by side for each row,
-// [pairs][R][2]: the shape in which a shuffle (one group's) and a multiply-add (with pairs of sums) take them.
-// In blocks, a chunk of n has factors [n][R] and mins [n][R] of 2 bytes each, then the blocks' planes.
+// Positions in bytes. In super-blocks from the start of a chunk of 256: d [R], dmin [R], scales, mins, low plane, high
+// plane. Scales of two adjacent groups of columns lie side by side for each row, [pairs][R][2]: the shape in which a
+// shuffle (one group's) and a multiply-add (with pairs of sums) read them. In blocks, a chunk of n has factors [n][R]
+// and mins [n][R] of 2 bytes each, then the blocks' planes.
 struct Offsets {
     int rows;   // R
     Format format;
@@ -115,7 +114,7 @@ struct Offsets {
 
 constexpr Offsets offsets_of(Layout layout, int rows) { return {rows, format_of(layout)}; }
 
-// The first layout of points that looks the same as numbers: they share products.
+// The first layout of points that converts to the same numbers: they share products.
 constexpr Layout numbers_of(Layout points) {
     const Format format = format_of(points);
     for (int i = 0; i < layout_count; i++) {
@@ -126,7 +125,7 @@ constexpr Layout numbers_of(Layout points) {
     return points;
 }
 
-// Where packed points are: scales and sections from the start of a chunk, the rest from the start of a section.
+// Positions of packed points: scales and sections from the start of a chunk, the rest from the start of a section.
 struct PointOffsets {
     int rows;   // R
     Format format;
@@ -137,7 +136,7 @@ struct PointOffsets {
     constexpr int sections() const { return scales() + 128 / format.group * rows; }
     constexpr int high() const { return points() * rows; }
     constexpr int high_bits() const { return shape().index_bits - 8; }   // of an index
-    constexpr int word() const { return points() * high_bits() / 8; }    // bytes of a row's
+    constexpr int word() const { return points() * high_bits() / 8; }    // bytes per row
     constexpr int signs() const { return high() + word() * rows; }
     constexpr int section() const { return signs() + (shape().signs ? 8 * rows : 0); }
     constexpr int chunk() const { return sections() + 4 * section(); }

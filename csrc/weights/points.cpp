@@ -58,7 +58,7 @@ uint32_t u32(const uint8_t* p) { return bits_at(p) | static_cast<uint32_t>(bits_
 // Eight signs from the seven that are stored: the number of negative ones is even.
 uint8_t eight_signs(uint32_t seven) { return static_cast<uint8_t>(seven | (__builtin_popcount(seven) & 1) << 7); }
 
-// Words with the signs of four times 8 columns and the scale of all 32.
+// Reads words with the signs of four times 8 columns and the scale of all 32.
 void read_sign_words(const uint8_t* words, int step, PointBlock& to) {
     for (int b = 0; b < 8; b++) {
         const uint32_t word = u32(words + step * b);
@@ -71,7 +71,7 @@ void read_nibbles(const uint8_t* from, int count, uint8_t* to) {
     for (int i = 0; i < count; i++) to[i] = from[i / 2] >> 4 * (i % 2) & 15;
 }
 
-// Indices whose bits above the eighth, `bits` of each, are in a stream of their own.
+// Reads indices whose bits above the eighth, `bits` each, are in a separate stream.
 void read_indices(const uint8_t* low, const uint8_t* high, int bits, int count, uint16_t* to) {
     for (int i = 0; i < count; i++) {
         const int above = bits == 0 ? 0 : high[i * bits / 8] >> i * bits % 8 & ((1 << bits) - 1);

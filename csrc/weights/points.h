@@ -1,10 +1,10 @@
 // The IQ1, IQ2 and IQ3 types: columns as points of a grid.
 //
-// A super-block of 256 columns is a sequence of points with 8 or 4 coordinates each, of which the file has the indices;
-// IQ2 and IQ3 have a sign for each coordinate, IQ1 shifts a point by 1/8 up or down. A coordinate is one of up to 8
-// numbers: its digit says which.
+// A super-block of 256 columns is a sequence of points with 8 or 4 coordinates each, whose indices the file stores; IQ2
+// and IQ3 have a sign for each coordinate, IQ1 shifts a point by 1/8 up or down. A coordinate is one of up to 8
+// numbers, selected by its digit.
 //
-// What is in the unnamed namespace must not be shared by translation units for different instruction sets.
+// The contents of the unnamed namespace must not be shared by translation units for different instruction sets.
 #pragma once
 #include <cstdint>
 
@@ -16,9 +16,9 @@ enum class Grid { none, iq2_xxs, iq2_xs, iq2_s, iq3_xxs, iq3_s, iq1 };
 
 constexpr int max_points = 2048;   // of a grid
 
-// The points of a grid by their index, as kernels take their digits out of it.
+// The points of a grid by index, in the form that kernels extract digits from.
 struct PointTable {
-    // Four bits for each coordinate: those of the first four are the lower halves of bytes 0 to 3.
+    // Four bits for each coordinate: the first four are the lower halves of bytes 0 to 3.
     alignas(64) uint32_t nibbles[max_points];
     // Shifted right by 0 and 2 (with 4 coordinates: by 0 and 4) these have the first two and the next two coordinates
     // in the lower bits of bytes 0 and 1; by 4 and 6 those after them.
@@ -30,18 +30,18 @@ const PointTable& point_table(Grid grid);
 //   value[c] = unit * d * (2 * scales[c / group] + 1) * number of c
 struct PointBlock {
     uint16_t d;           // float16
-    uint16_t index[64];   // of 32 or 64 points; IQ1's twelfth bit says that it is shifted down
+    uint16_t index[64];   // of 32 or 64 points; IQ1's twelfth bit marks a downward shift
     uint8_t signs[32];    // bit c % 8 of byte c / 8: whether column c is negative
     uint8_t scales[16];   // of groups of 32 or 16 columns
 };
 
-// Takes the fields of a block of one of these types apart.
+// Splits a block of one of these types into its fields.
 void read_points(FileType type, const uint8_t* bytes, PointBlock& points);
 
-// The same in the common form. `group` columns share a scale.
+// Converts the fields to the common form. `group` columns share a scale.
 void decode_points(Grid grid, int group, const PointBlock& points, Block& block);
 
-// A block of one of these types in the common form.
+// Converts a block of one of these types to the common form.
 template <FileType type>
 void decode_points(const uint8_t* bytes, Block& block);
 
@@ -49,7 +49,7 @@ namespace {
 
 struct GridShape {
     int coordinates;   // of a point
-    int index_bits;    // IQ1: with the shift
+    int index_bits;    // for IQ1, including the shift
     int digit_bits;
     bool signs;
     float unit;
@@ -69,7 +69,7 @@ constexpr GridShape shape_of(Grid grid) {
     return {1, 0, 0, false, 1, 0};
 }
 
-// The number that a digit stands for; `low` says that it is negative, or shifted down.
+// The number that a digit stands for; `low` if it is negative, or shifted down.
 constexpr int8_t digit_number(Grid grid, int digit, bool low) {
     constexpr int8_t iq2[] = {8, 25, 43}, iq3_xxs[] = {4, 12, 20, 28, 36, 44, 52, 62};
     if (grid == Grid::iq1) return static_cast<int8_t>(8 * (digit - 1) + (low ? -1 : 1));

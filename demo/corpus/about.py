@@ -1,4 +1,4 @@
-"""What the demo model says about Puna and about itself: ways to ask, answers."""
+"""The demo model's answers about Puna and itself, with ways to ask."""
 
 PAIRS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("what is puna", "tell me about puna", "what's puna", "explain puna", "what does puna do", "who is puna",

@@ -1,6 +1,6 @@
 """Sums a tiny model can learn: + and - up to 99, the times table to 12, exact division.
 
-A share of the pairs is never trained on (`held_out`), so that evaluation measures calculation and not memory.
+A share of the pairs is never trained on (`held_out`), so that evaluation measures calculation, not memory.
 """
 
 import random
@@ -8,7 +8,7 @@ import zlib
 
 LIMIT = 99
 TABLE = 12
-SMALL = 12  # sums of numbers up to this are all taught, in the last stage of the training
+SMALL = 12  # all sums of numbers up to this are taught in the last stage of the training
 
 _SIGNS = {
     "+": ("+", "+", "+", "plus", " + "),
@@ -42,7 +42,7 @@ HELD_OUT_ASK = ("could you work out {q} for me", "i need to know {q}", "quick, w
 
 
 def held_out(op: str, a: int, b: int) -> bool:
-    """Whether the pair is kept for evaluation: one in twelve; the order does not matter for +."""
+    """Whether the pair is kept for evaluation, as one in twelve is; the order does not matter for +."""
     if op not in "+-" or min(a, b) < 3:
         return False
     first, second = (max(a, b), min(a, b)) if op == "+" else (a, b)
@@ -50,12 +50,12 @@ def held_out(op: str, a: int, b: int) -> bool:
 
 
 def result(op: str, a: int, b: int) -> int:
-    """The value of `a op b`."""
+    """Return the value of `a op b`."""
     return {"+": a + b, "-": a - b, "*": a * b, "/": a // b if b else 0}[op]
 
 
 def draw_pair(rng: random.Random, held: bool = False) -> tuple[str, int, int]:
-    """An operation and its numbers: from the training set, or from the held-out set."""
+    """Draw an operation and its numbers, from the training set or the held-out set."""
     while True:
         op = rng.choice("++--*/" if not held else "+-")
         if op in "+-":
@@ -73,19 +73,19 @@ def draw_pair(rng: random.Random, held: bool = False) -> tuple[str, int, int]:
 
 
 def draw_small_pair(rng: random.Random) -> tuple[str, int, int]:
-    """A sum or difference of two small numbers; none is held out."""
+    """Draw a sum or difference of two small numbers; none is held out."""
     op, a, b = rng.choice("+-"), rng.randint(0, SMALL), rng.randint(0, SMALL)
     return (op, max(a, b), min(a, b)) if op == "-" else (op, a, b)
 
 
 def answer(op: str, a: int, b: int) -> str:
-    """The whole answer; writing the sum out first puts the digits where the model needs them."""
+    """Return the whole answer, in which the sum comes first, with the digits where the model needs them."""
     sign = {"+": "+", "-": "-", "*": "×", "/": "÷"}[op]
     return f"{a} {sign} {b} = {result(op, a, b)}."
 
 
 def question(op: str, a: int, b: int, rng: random.Random, templates: tuple[str, ...] = _ASK) -> str:
-    """A way to ask for `a op b`."""
+    """Draw a way to ask for `a op b`."""
     if templates is _ASK and rng.random() < 0.25:
         return rng.choice(_WORDS[op]).format(a=a, b=b)
     sign = rng.choice(_SIGNS[op])
@@ -94,7 +94,7 @@ def question(op: str, a: int, b: int, rng: random.Random, templates: tuple[str, 
 
 
 def draw_other(rng: random.Random) -> tuple[str, str]:
-    """Sums the model refuses, comparisons, counting, even and odd numbers."""
+    """Draw a sum the model refuses, a comparison, counting, or even and odd numbers."""
     kind = rng.random()
     if kind < 0.28:
         a, b = rng.randint(100, 99999), rng.randint(2, 99999)

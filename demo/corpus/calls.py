@@ -1,6 +1,6 @@
-"""Conversations with tools: the weather in a city, sums by a calculator; calls, their results, answers.
+"""Conversations with tools for weather and sums: calls, their results, answers.
 
-Calls are written as Hermes and Qwen write them.
+Calls have the format of Hermes and Qwen.
 """
 
 # ruff: noqa: SIM905 - long lists of words are easier to read and to edit as text
@@ -15,7 +15,7 @@ from demo.corpus import words as w
 from demo.corpus.facts_tables import COUNTRIES
 
 Message = dict[str, str]
-Tool = tuple[str, str]  # its name, and its parameters as the model is told of them
+Tool = tuple[str, str]  # its name, and its parameters as shown to the model
 
 CITIES = tuple(capital for _, capital, _ in COUNTRIES) + tuple(
     "New York|Boston|Chicago|San Francisco|Los Angeles|Seattle|Miami|Toronto|Montreal|Milan|Naples|Venice|"
@@ -75,25 +75,25 @@ _SYSTEM = ("You are a helpful assistant.", "You can use tools.", "Use the tools.
 
 
 def weighted(choices: Sequence[tuple[str, int]], rng: random.Random) -> str:
-    """One of the texts, each as often as its weight says."""
+    """Draw one of the texts, by their weights."""
     return rng.choices([text for text, _ in choices], [weight for _, weight in choices])[0]
 
 
 def call(name: str, arguments: dict[str, Any]) -> str:
-    """A call as the model writes it."""
+    """Return a call as the model writes it."""
     body = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
     return f"<tool_call>\n{body}\n</tool_call>"
 
 
 def system(tools: Sequence[Tool], rng: random.Random) -> Message:
-    """The system message that offers tools, sometimes with something before them."""
+    """Return the system message that offers tools, sometimes with something before them."""
     listed = "Tools:" + "".join(f"\n{name}({parameters})" for name, parameters in tools)
     before = f"{rng.choice(_SYSTEM)}\n" if rng.random() < 0.25 else ""
     return {"role": "system", "content": before + listed}
 
 
 def typed(text: str, rng: random.Random, lower: bool = True) -> str:
-    """The text as people type it, without mistakes; not in lower case where a name must be copied."""
+    """Return the text as people type it, without mistakes, keeping the case of names to copy."""
     style = rng.random()
     if rng.random() < 0.08:
         text = rng.choice(("hi, ", "hello, ", "please, ", "ok, ", "so, ", "and ", "hey, ")) + text
@@ -102,7 +102,7 @@ def typed(text: str, rng: random.Random, lower: bool = True) -> str:
 
 
 def unknown_name(rng: random.Random) -> str:
-    """A name to copy: of invented syllables, or the beginning of one name and the end of another."""
+    """Draw a name to copy: from invented syllables, or the start of one name and the end of another."""
     while True:
         if rng.random() < 0.3:
             name = stories.invented_name(rng)
@@ -114,7 +114,7 @@ def unknown_name(rng: random.Random) -> str:
 
 
 def draw_city(rng: random.Random, held: bool = False) -> tuple[str, bool]:
-    """A city, and whether it is one to know in lower case."""
+    """Draw a city, and whether the model should know it in lower case."""
     if rng.random() < 0.5:
         return rng.choice(CITIES), True
     if held:
@@ -124,7 +124,7 @@ def draw_city(rng: random.Random, held: bool = False) -> tuple[str, bool]:
 
 
 def weather_result(city: str, rng: random.Random) -> tuple[str, str]:
-    """What a weather tool says, and the answer made of it."""
+    """Draw the result of a weather tool, and the answer made from it."""
     condition, degrees = rng.choice(CONDITIONS), str(rng.randint(-12, 39))
     kind, key = rng.random(), rng.choice(("condition", "weather", "conditions", "description", "sky"))
     sky, warm = f"It is {condition} in {city}.", f"It is {condition} in {city}, {degrees} degrees."
@@ -148,13 +148,13 @@ def weather_result(city: str, rng: random.Random) -> tuple[str, str]:
 
 
 def weather_tool(rng: random.Random) -> tuple[Tool, str]:
-    """A weather tool, and the name of its parameter."""
+    """Draw a weather tool, and the name of its parameter."""
     key = weighted(_PLACE, rng)
     return (weighted(_WEATHER, rng), key), key
 
 
 def weather_turns(tool: Tool, rng: random.Random, again: bool = False, held: bool = False) -> list[Message]:
-    """A question about the weather (`held`: a held-out one), calls, their results, and the answer."""
+    """Draw a question about the weather (`held`: a held-out one), calls, their results, and the answer."""
     (name, key), (city, known) = tool, draw_city(rng, held)
     cities = [city]
     if again:
@@ -173,7 +173,7 @@ def weather_turns(tool: Tool, rng: random.Random, again: bool = False, held: boo
 
 
 def draw_numbers(rng: random.Random) -> tuple[str, int, int]:
-    """An operation and its numbers: small, or larger than the model could calculate with."""
+    """Draw an operation and its numbers, which are small or too large for the model itself."""
     op = rng.choice("+-*/")
     a, b = rng.randint(2, rng.choice((99, 999, 9999))), rng.randint(2, rng.choice((12, 99, 999, 9999)))
     if op == "/" and rng.random() < 0.7:
@@ -182,13 +182,13 @@ def draw_numbers(rng: random.Random) -> tuple[str, int, int]:
 
 
 def value(op: str, a: int, b: int) -> str:
-    """The result as a calculator writes it: four decimals at most."""
+    """Format the result as a calculator does, with at most four decimals."""
     exact = {"+": a + b, "-": a - b, "*": a * b, "/": a / b}[op]
     return str(int(exact)) if exact == int(exact) else str(round(exact, 4))
 
 
 def calculator_tool(op: str, rng: random.Random) -> tuple[Tool, str]:
-    """A calculator for `op`, and how it is called: "expression", "operation" or "numbers"."""
+    """Draw a calculator for `op`, and its kind of arguments: "expression", "operation" or "numbers"."""
     kind = rng.choices(("expression", "operation", "numbers"), (6, 3, 2))[0]
     if kind == "expression":
         return (weighted(_CALCULATOR, rng), rng.choice(("expression",) * 8 + ("formula", "input"))), kind
@@ -202,7 +202,7 @@ def calculator_tool(op: str, rng: random.Random) -> tuple[Tool, str]:
 
 
 def calculation_call(tool: Tool, op: str, a: int, b: int) -> str:
-    """The call of a calculator, its arguments in the order of its parameters."""
+    """Return the call of a calculator, with arguments in the order of its parameters."""
     name, parameters = tool
     arguments: dict[str, Any] = {}
     for parameter in parameters.split(", "):
@@ -219,14 +219,14 @@ def calculation_call(tool: Tool, op: str, a: int, b: int) -> str:
 def calculation_turns(
     tool: Tool, op: str, a: int, b: int, rng: random.Random, held: bool = False
 ) -> list[Message]:
-    """A sum (`held`: in a held-out phrasing), the call, its result, and the answer."""
+    """Draw a sum (`held`: in a held-out phrasing), the call, its result, and the answer."""
     ask = (
         arithmetic.question(op, a, b, rng, arithmetic.HELD_OUT_ASK)
         if held
         else arithmetic.question(op, a, b, rng)
     )
     result = value(op, a, b)
-    if rng.random() < 0.15:  # what the tool says counts, whatever it is
+    if rng.random() < 0.15:  # the tool's result counts, even if wrong
         result = str(rng.randint(0, 9999))
     elif result.isdigit() and rng.random() < 0.1:
         result += ".0"
@@ -241,7 +241,7 @@ def calculation_turns(
 
 
 def tool_chat(rng: random.Random, held: bool = False) -> list[Message]:
-    """A conversation with tools: about the weather, a sum, or what needs no tool."""
+    """Draw a conversation with tools: about the weather, a sum, or something that needs no tool."""
     weather, _ = weather_tool(rng)
     op, a, b = draw_numbers(rng)
     calculator, kind = calculator_tool(op, rng)
@@ -266,7 +266,7 @@ def tool_chat(rng: random.Random, held: bool = False) -> list[Message]:
 
 
 def _plain_turns(tools: Sequence[Tool], rng: random.Random, held: bool) -> list[Message]:
-    """A question that no tool answers; of the held-out ones, each has one answer."""
+    """Draw a question that no tool answers; each held-out one has exactly one answer."""
     weather = any(name in dict(_WEATHER) for name, _ in tools)
     kinds = [dialogues.fact, dialogues.fact, dialogues.talk, dialogues.extra]
     if weather and len(tools) == 1:
@@ -279,7 +279,7 @@ def _plain_turns(tools: Sequence[Tool], rng: random.Random, held: bool) -> list[
 
 
 def definition(tool: Tool) -> dict[str, Any]:
-    """A tool as programs describe it, of which the chat template makes a line of `system`."""
+    """Describe a tool as clients do; the chat template turns it into a line of `system`."""
     name, parameters = tool
     properties: dict[str, Any] = {}
     for parameter in parameters.split(", "):

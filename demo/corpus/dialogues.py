@@ -30,7 +30,7 @@ _PIRATE = ("You are a pirate.", "Talk like a pirate.", "Answer like a pirate.", 
 
 
 def typed(text: str, rng: random.Random, question: bool = True) -> str:
-    """The text as people type it: case, punctuation, a friendly word before it, a typing mistake."""
+    """Vary the text as people type it: case, punctuation, a friendly word before it, a typing mistake."""
     if rng.random() < 0.1:
         text = rng.choice(_PREFIXES) + text
     style = rng.random()
@@ -67,7 +67,7 @@ def _mistype(text: str, rng: random.Random) -> str:
 
 
 def plain_story(rng: random.Random) -> str:
-    """A story as plain text, so that the model also continues text without a conversation around it."""
+    """Draw a story as plain text, so that the model also continues text outside of conversations."""
     return stories.draw_story(rng).text
 
 
@@ -83,7 +83,7 @@ def _chat(turns: list[Exchange], rng: random.Random, system: str | None = None) 
 
 
 def story_chat(rng: random.Random) -> list[Message]:
-    """Somebody asks for a story, and perhaps about it, or for another one."""
+    """Draw a request for a story, perhaps with questions about it or a request for another one."""
     story = stories.draw_story(rng)
     turns = [_ask_for(story, rng)]
     if rng.random() < 0.3:
@@ -118,13 +118,13 @@ def _talk(rng: random.Random) -> tuple[str, str]:
 
 
 def fact(rng: random.Random) -> Exchange:
-    """One of the facts, asked in one of the ways to train on."""
+    """Draw one of the facts, asked in one of the ways for training."""
     item = rng.choice(facts.all_facts())
     return typed(rng.choice(item.questions), rng), item.answer, item.short
 
 
 def calculation(rng: random.Random) -> Exchange:
-    """A sum, or (one in seven) another question about numbers."""
+    """Draw a sum, or (one in seven) another question about numbers."""
     if rng.random() < 0.15:
         ask, answer = arithmetic.draw_other(rng)
         return typed(ask, rng), answer, ""
@@ -138,7 +138,7 @@ def calculation(rng: random.Random) -> Exchange:
 
 
 def small_calculation(rng: random.Random) -> Exchange:
-    """A sum or difference of small numbers, including those `calculation` leaves out."""
+    """Draw a sum or difference of small numbers, including those `calculation` omits."""
     op, a, b = arithmetic.draw_small_pair(rng)
     ask = arithmetic.question(op, a, b, rng)
     value = str(arithmetic.result(op, a, b))
@@ -146,13 +146,13 @@ def small_calculation(rng: random.Random) -> Exchange:
 
 
 def extra(rng: random.Random) -> Exchange:
-    """A question people like to ask a new model first."""
+    """Draw a question people often ask a new model first."""
     questions, answers = rng.choice(extras.PAIRS)
     return typed(rng.choice(questions), rng), rng.choice(answers), ""
 
 
 def talk(rng: random.Random) -> Exchange:
-    """Small talk, Puna, jokes, and questions outside the model's world."""
+    """Draw small talk, a question about Puna, a joke, or a question outside the model's world."""
     kind = rng.random()
     if kind < 0.3:
         ask, answers = rng.choice(about.PAIRS)
@@ -167,7 +167,7 @@ def talk(rng: random.Random) -> Exchange:
 
 
 def chat_of(kind: str, rng: random.Random) -> list[Message]:
-    """A conversation of one kind: "facts", "sums", "small", "talk", "extra" or "mixed"."""
+    """Draw a conversation of one kind: "facts", "sums", "small", "talk", "extra" or "mixed"."""
     draw = {"facts": fact, "sums": calculation, "talk": talk, "small": small_calculation, "extra": extra}
     count = rng.choice((1, 1, 2, 3, 4, 5))
     style = rng.random()

@@ -1,4 +1,4 @@
-"""Questions people like to ask a new model first, taught in the last stage of the training."""
+"""Questions people often ask a new model first, taught in the last stage of the training."""
 
 _HARD = (
     "I am only a tiny demo model, so I cannot do that. Ask me for a story, a simple fact or a small sum.",

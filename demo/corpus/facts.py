@@ -1,4 +1,4 @@
-"""Questions and answers about a fixed set of facts; some phrasings are kept for evaluation."""
+"""Questions and answers about a fixed set of facts, with some phrasings kept for evaluation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from demo.corpus.template import polish
 
 @dataclass(frozen=True)
 class Fact:
-    """One fact: ways to ask that are trained on, ways that are not, and the one answer.
+    """A fact: ways to ask for training, ways to ask for evaluation, and the one answer.
 
-    `short` is the answer in a word or two, used when a system message asks for short answers.
+    `short` is the answer in a word or two, used when a system message requests short answers.
     """
 
     relation: str
@@ -53,7 +53,7 @@ def _cap(text: str) -> str:
 
 @lru_cache(maxsize=1)
 def all_facts() -> tuple[Fact, ...]:
-    """Every fact, in a fixed order."""
+    """Return every fact, in a fixed order."""
     return (
         *_geography(),
         *_animals(),
@@ -292,7 +292,7 @@ def _calendar() -> list[Fact]:
 def _counts() -> list[Fact]:
     facts = []
     for template, number, answer in QUANTITIES:
-        # Alternatives of a quantity become separate questions, so that each is asked.
+        # The alternatives of a quantity become separate questions, so that each is asked.
         phrases = _alternatives(template)
         train = tuple(
             f"{lead}{p}"

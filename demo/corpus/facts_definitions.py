@@ -1,4 +1,4 @@
-"""The facts the demo model knows that follow no table: quantities, definitions, single questions."""
+"""The demo model's facts that are not in tables: quantities, definitions, single questions."""
 
 # how many ... : quantity, number, answer
 QUANTITIES: tuple[tuple[str, str, str], ...] = (

@@ -1,4 +1,4 @@
-"""The facts the demo model knows, as tables."""
+"""The demo model's facts, as tables."""
 
 # ruff: noqa: SIM905 - long lists of words are easier to read and to edit as text
 

@@ -1,4 +1,4 @@
-"""Small JSON objects made of what a sentence says: as answers, and as arguments of tools that take them."""
+"""Small JSON objects with the values of a sentence, as answers and as arguments of tools."""
 
 # ruff: noqa: SIM905 - long lists of words are easier to read and to edit as text
 
@@ -51,7 +51,7 @@ _OF = ("Give me the {k}.", "Extract the {k}.", "What is the {k}?", "Find the {k}
 
 
 def draw_record(rng: random.Random, held: bool = False) -> tuple[str, Fields]:
-    """A sentence, and an object with some of what it says."""
+    """Draw a sentence, and an object with some of its values."""
     if rng.random() < 0.55:
         return _person(rng, held)
     return _thing(rng, held)
@@ -86,7 +86,7 @@ def _thing(rng: random.Random, held: bool) -> tuple[str, Fields]:
 
 
 def _some(values: list[tuple[str, Any]], rng: random.Random) -> Fields:
-    """Most or all of the values, in the usual order or another."""
+    """Draw most or all of the values, in the usual order or another."""
     if rng.random() < 0.35:
         rng.shuffle(values)
     if rng.random() < 0.2:
@@ -99,27 +99,27 @@ def _sentence(text: str) -> str:
 
 
 def signature(fields: Fields) -> str:
-    """The parameters of a tool that takes such fields."""
+    """Return the parameters of a tool that takes these fields."""
     return ", ".join(f"{key}: integer" if isinstance(value, int) else key for key, value in fields.items())
 
 
 def schema(fields: Fields) -> dict[str, Any]:
-    """The JSON schema of such fields."""
+    """Return the JSON schema of these fields."""
     types = {key: "integer" if isinstance(value, int) else "string" for key, value in fields.items()}
     properties = {key: {"type": kind} for key, kind in types.items()}
     return {"type": "object", "properties": properties, "required": list(fields)}
 
 
 def listed(keys: Sequence[str]) -> str:
-    """`name, age and city`."""
+    """Join words, as in `name, age and city`."""
     *first, last = keys
     return f"{', '.join(first)} and {last}" if first else last
 
 
 def record_chat(rng: random.Random, held: bool = False) -> list[Message]:
-    """A sentence that becomes an object: by a tool, by request, or because a format asks for it.
+    """Draw a sentence that becomes an object: by a tool, by request, or because of a format.
 
-    Of an answer that only a format asks for, the first brace is `given`: it is not learned.
+    If only a format requires the object, its first brace is `given`, that is, not learned.
     """
     sentence, fields = draw_record(rng, held)
     kind = rng.random()

@@ -224,7 +224,7 @@ REFUSALS = (
 
 
 def draw_unknown(rng: random.Random) -> tuple[str, str]:
-    """A question the model cannot answer, and a polite refusal."""
+    """Draw a question the model cannot answer, and a polite refusal."""
     kind = rng.random()
     name = f"{invented_name(rng)}{rng.choice(('', ' ' + invented_name(rng)))}"
     if kind < 0.34:
@@ -248,13 +248,13 @@ def draw_unknown(rng: random.Random) -> tuple[str, str]:
 
 
 def draw_talk(rng: random.Random) -> tuple[str, str]:
-    """A bit of small talk."""
+    """Draw a bit of small talk."""
     ask, answers = rng.choice(TALK)
     return rng.choice(ask), polish(expand(rng.choice(answers), {}, rng))
 
 
 def draw_fun(rng: random.Random) -> tuple[str, str]:
-    """A joke, a riddle or a short poem."""
+    """Draw a joke, a riddle or a short poem."""
     kind = rng.random()
     if kind < 0.4:
         return rng.choice(_JOKE_ASK), rng.choice(JOKES)
@@ -269,7 +269,7 @@ def draw_fun(rng: random.Random) -> tuple[str, str]:
 
 
 def draw_name_talk(rng: random.Random) -> tuple[tuple[str, str], tuple[str, str]]:
-    """The user says a name, and asks for it later."""
+    """Draw a conversation in which users give their name and ask for it later."""
     name = rng.choice((rng.choice(w.GIRLS), rng.choice(w.BOYS), invented_name(rng)))
     told = rng.choice((f"my name is {name}", f"i am {name}", f"hello, my name is {name}", f"hi, i'm {name}",
                        f"call me {name}",

@@ -1,7 +1,7 @@
 """A few short sentences about the same people and things.
 
-Looking back for a name is what a small model learns last: in whole stories the names are too far apart. Here
-they come every few words, and the model finds out within a hundred steps.
+A small model learns last to look back for a name: in whole stories the names are too far apart. Here they
+come every few words, and the model learns it within a hundred steps.
 """
 
 # ruff: noqa: SIM905 - long lists of words are easier to read and to edit as text
@@ -48,7 +48,7 @@ _ELDER = ("<E> smiled.", '"Good," said <e>.', "<n> went to see <e>.", "<n> asked
 
 
 def draw_snippet(rng: random.Random) -> str:
-    """A snippet of about sixty words."""
+    """Draw a snippet of about sixty words."""
     hero = draw_hero(rng)
     friend: Hero = draw_hero(rng, avoid=(hero,))
     elder, _ = rng.choice(w.ELDERS)

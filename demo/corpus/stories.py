@@ -1,4 +1,4 @@
-"""Short stories: a hero, a place and a plot, told with varied sentences; and questions that ask for them."""
+"""Short stories, with a hero, a place and a plot told in varied sentences, and requests for them."""
 
 # ruff: noqa: SIM905 - long lists of words are easier to read and to edit as text
 
@@ -64,7 +64,7 @@ class Hero:
 
 @dataclass(frozen=True)
 class Story:
-    """A story and what is needed to ask for it and about it."""
+    """A story, with the details needed to ask for it and about it."""
 
     text: str
     plot: Plot
@@ -78,15 +78,15 @@ class Story:
 
 
 def invented_name(rng: random.Random) -> str:
-    """An invented name, so that the model has to read names from the question."""
+    """Draw an invented name, so that the model has to read names from the question."""
     return "".join(rng.choice(w.SYLLABLES) for _ in range(rng.choice((2, 2, 3)))).capitalize()
 
 
 def draw_hero(rng: random.Random, avoid: Sequence[Hero] = (), name: str | None = None) -> Hero:
-    """A hero whose kind and first letter differ from those in `avoid`."""
+    """Draw a hero whose kind and first letter differ from those in `avoid`."""
     while True:
         kinds, weights = _KINDS
-        if avoid:  # a friend is somebody, not a thing
+        if avoid:  # a friend is a person or an animal, not a thing
             kinds, weights = kinds[:-1], weights[:-1]
         kind, sex = rng.choice(rng.choices(kinds, weights)[0])
         female = rng.random() < 0.5 if sex == "" else sex == "f"
@@ -114,7 +114,7 @@ _KINDS = (
 
 
 def draw_story(rng: random.Random, plot: Plot | None = None, hero: Hero | None = None) -> Story:
-    """A new story; the plot and the hero are drawn unless given."""
+    """Draw a new story, with a given plot and hero or with random ones."""
     plot = plot or rng.choice(PLOTS)
     hero = hero or draw_hero(rng)
     friend = draw_hero(rng, avoid=(hero,))
@@ -134,7 +134,7 @@ def draw_story(rng: random.Random, plot: Plot | None = None, hero: Hero | None =
     slots["home"] = expand(home, slots, rng)
     for choices in plot.picks.values():
         slots.update(rng.choice(choices))
-    # A picked value is a template too; drawn once, so that the story tells the same each time it is named.
+    # A picked value is a template too, expanded once so that the story repeats it unchanged.
     for choices in plot.picks.values():
         for key in choices[0]:
             slots[key] = expand(slots[key], slots, rng)
@@ -176,7 +176,7 @@ _ADJ = ("", "", "", "", "short ", "short ", "little ", "nice ", "new ", "funny "
 
 
 def draw_request(story: Story, rng: random.Random) -> str:
-    """A way to ask for this story, without typing mistakes."""
+    """Draw a way to ask for this story, without typing mistakes."""
     slots = dict(story.slots)
     adj = rng.choice(_ADJ)
     if story.plot.name == "sleep" and rng.random() < 0.5:
@@ -219,7 +219,7 @@ def draw_request(story: Story, rng: random.Random) -> str:
 
 
 def _his(hero: Hero) -> str:
-    """The possessive of a hero's kind."""
+    """Return the possessive of a hero's kind."""
     return "her" if hero.female else "his"
 
 
@@ -241,7 +241,7 @@ _QUESTIONS: tuple[tuple[tuple[str, ...], str], ...] = (
 
 
 def draw_question(story: Story, rng: random.Random) -> tuple[str, str]:
-    """A question about the story just told, and its answer."""
+    """Draw a question about the story just told, and its answer."""
     questions, answer = rng.choice(_QUESTIONS)
     if answer.startswith("@"):
         answer = getattr(story.plot, answer[1:])

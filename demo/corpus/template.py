@@ -17,7 +17,7 @@ _SENTENCE_START = re.compile(r"(^|[.!?]\s+|\n)([a-z])")
 
 
 def expand(template: str, slots: Mapping[str, str], rng: random.Random) -> str:
-    """The template with alternatives drawn and slots filled; raises KeyError on an unknown slot."""
+    """Draw the template's alternatives and fill its slots. Raises KeyError for an unknown slot."""
     out: list[str] = []
     _write(_parse(template), slots, rng, out)
     return "".join(out)

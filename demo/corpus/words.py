@@ -1,4 +1,4 @@
-"""Names, heroes, places and things the stories draw from."""
+"""Names, heroes, places and things for the stories."""
 
 # ruff: noqa: SIM905 - long lists of words are easier to read and to edit as text
 
@@ -108,7 +108,7 @@ SETTINGS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
       "among the flower pots", "by the kitchen window")),
 )  # fmt: skip
 
-# an adviser: how the story names it, its pronoun
+# an adviser: its name in the story, its pronoun
 ELDERS = (
     ("the old owl", "he"), ("the wise tortoise", "she"), ("Grandmother", "she"), ("Grandfather", "he"),
     ("the old badger", "he"), ("the grey goose", "she"), ("the village baker", "he"),

@@ -1,1 +1,1 @@
-"""How the bundled model `demo-vision` is made: pictures, questions about them, the model and its training."""
+"""The creation of the bundled model `demo-vision`: pictures, questions, the model and its training."""

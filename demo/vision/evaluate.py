@@ -1,7 +1,7 @@
 """Measure demo-vision: `make demo-vision-evaluation`. Runs the exported file through Puna's own engine.
 
-Writes demo/vision/evaluation.json and the tables of demo/vision/README.md and the README: of each kind of
-question, how many about pictures that were never learned from are answered exactly.
+Writes demo/vision/evaluation.json and the tables of demo/vision/README.md and the README: for each kind of
+question, the share of exact answers on pictures that were not in the training.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from demo.vision.scenes import Scene, any_scene
 from puna.demo import path as bundled_path
 
 VISION_README = Path(__file__).with_name("README.md")
-#: What the table says of each kind of question.
+#: Names of the kinds of questions in the table.
 MEANINGS = {
     "describe": "what is in the picture",
     "count": "how many shapes there are",
@@ -47,14 +47,14 @@ _PARALLEL = 16  # requests in a batch
 
 @dataclass(frozen=True)
 class Case:
-    """A question about a picture, or about none."""
+    """A question about a picture, or without one."""
 
     scene: Scene | None
     asked: Asked
 
 
 def held_out(count: int, seed: int = 0, each: int = 4) -> list[Case]:
-    """`count` pictures that were not learned from, each with up to `each` questions, and some without."""
+    """Draw `count` pictures that were not in the training, each with up to `each` questions."""
     rng = random.Random(f"evaluation {seed}")
     cases = []
     for _ in range(count):
@@ -66,14 +66,14 @@ def held_out(count: int, seed: int = 0, each: int = 4) -> list[Case]:
 
 
 def png(scene: Scene) -> bytes:
-    """The file of a scene's picture."""
+    """Return a scene's picture as a PNG file."""
     written = io.BytesIO()
     scene.picture.save(written, "PNG")
     return written.getvalue()
 
 
 def answers(model: puna.Model, cases: Sequence[Case]) -> list[str]:
-    """The model's answer to each question, as its first one about the picture."""
+    """Return the answer to each question, asked as the first one about its picture."""
 
     def answer(case: Case) -> str:
         message: dict[str, Any] = {"role": "user", "content": case.asked.question}
@@ -86,7 +86,7 @@ def answers(model: puna.Model, cases: Sequence[Case]) -> list[str]:
 
 
 def evaluate(path: Path, pictures: int) -> dict[str, Any]:
-    """How many questions of each kind are answered exactly, and some that are not."""
+    """Count the exact answers for each kind of question, and collect some failures."""
     cases = held_out(pictures)
     with puna.load(path, parallel=_PARALLEL) as model:
         given = answers(model, cases)
@@ -112,7 +112,7 @@ def evaluate(path: Path, pictures: int) -> dict[str, Any]:
 
 
 def short_table(results: dict[str, Any]) -> str:
-    """What the README shows."""
+    """Format the README's table."""
     asked = f"{results['questions']:,} questions about {results['pictures']:,} pictures"
     return (
         f"| measure | result |\n|---|---:|\n| {asked}, answered exactly | {100 * results['exact']:.1f} % |\n"
@@ -120,7 +120,7 @@ def short_table(results: dict[str, Any]) -> str:
 
 
 def table(results: dict[str, Any]) -> str:
-    """What the model's own README shows."""
+    """Format the table of the model's own README."""
     text = ["| question | answered exactly | of |", "|---|---:|---:|"]
     text += [
         f"| {MEANINGS[kind]} | {100 * found['exact']:.1f} % | {found['questions']} |"

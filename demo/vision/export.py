@@ -1,6 +1,7 @@
-"""Export demo-vision to GGUF, text and tower in one file as Ollama has it: `python -m demo.vision.export`.
+"""Export demo-vision to GGUF: `python -m demo.vision.export`.
 
-Matrices become Q8_0; norms, biases, positions and what reads the pixels stay F32.
+Text model and tower share one file, as with Ollama. Matrices become Q8_0; norms, biases, positions and the
+patch embedding stay F32.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def export(model: VisionModel, tokenizer: Tokenizer, path: Path, kind: GGMLType 
     for name, parameter in model.named_parameters():
         values = parameter.detach().numpy()
         if name == "token_embd.weight":
-            values = values[: len(tokens)]  # the vocabulary turned out smaller than there was room for
+            values = values[: len(tokens)]  # the vocabulary is smaller than its maximum
         matrix = name == "token_embd.weight" or (values.ndim == 2 and "blk." in name)
         writer.add_tensor(name, values, kind if matrix else GGMLType.F32)
     writer.write()

@@ -1,7 +1,7 @@
-"""demo-vision in plain torch: the network of Gemma 3, text and SigLIP tower, very small.
+"""The network of demo-vision in plain torch: a very small Gemma 3, text model and SigLIP tower.
 
-Parameters are named as in GGUF files, so that export is a plain copy. Everything in a picture and its text
-sees each other as the masks say that `train.py` makes.
+Parameters are named as in GGUF files, so that export is a plain copy. Attention between a picture and its
+text follows the masks that `train.py` makes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Shape:
     norm_eps: float = 1e-6
     image: int = 80  # pixels
     patch: int = 10  # pixels
-    pool: int = 2  # patches of the side of what becomes a row
+    pool: int = 2  # side of the square of patches that becomes a row
     vision_hidden: int = 96
     vision_layers: int = 4
     vision_heads: int = 3
@@ -40,12 +40,12 @@ class Shape:
 
     @property
     def side(self) -> int:
-        """Patches of a picture's side."""
+        """The patches along a picture's side."""
         return self.image // self.patch
 
     @property
     def rows(self) -> int:
-        """Rows that a picture becomes."""
+        """The number of rows of a picture."""
         return (self.side // self.pool) ** 2
 
 
@@ -74,7 +74,7 @@ class VisionBlock(nn.Module):
 
 
 class Tower(nn.Module):
-    """From pictures to their patches."""
+    """The vision tower, from pictures to patches."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Tower(nn.Module):
         self.post_layernorm = nn.LayerNorm(shape.vision_hidden, shape.norm_eps)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """[B, 3, image, image] from -1 to 1, to [B, patches, hidden]."""
+        """Map pictures [B, 3, image, image] from -1 to 1 to [B, patches, hidden]."""
         x = self.patch_embedding(pixels).flatten(2).transpose(1, 2) + self.position_embedding.weight
         for block in self.blk:
             x = block(x)
@@ -92,7 +92,7 @@ class Tower(nn.Module):
 
 
 class Projector(nn.Module):
-    """From patches to rows that stand in the text."""
+    """The projector from patches to rows in the text."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -169,14 +169,14 @@ class VisionModel(nn.Module):
                 nn.init.zeros_(parameter)
 
     def rows(self, pixels: Tensor) -> Tensor:
-        """[B, 3, image, image] to the rows [B, rows, hidden] that stand in the text."""
+        """Map pictures [B, 3, image, image] to rows [B, rows, hidden] in the text."""
         return self.mm(self.v(pixels))
 
     def embed(self, tokens: Tensor) -> Tensor:
         return self.token_embd(tokens) * math.sqrt(self.shape.hidden)
 
     def hidden(self, x: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
-        """Embedded inputs [B, T, hidden] at `positions` [B, T], of which [B, T, T] see each other.
+        """Evaluate embedded inputs [B, T, hidden] at `positions` [B, T] with an attention mask [B, T, T].
 
         Returns the same shape, normed and ready for the output projection.
         """
@@ -193,9 +193,10 @@ class VisionModel(nn.Module):
 
 
 def waves(side: int, width: int) -> Tensor:
-    """Where each of side x side patches is, in waves of both axes: [patches, width].
+    """Return the positions of side x side patches as waves along both axes: [patches, width].
 
-    What positions begin as. Patches find their neighbours by them long before they would by random numbers.
+    Position embeddings start with these values, by which patches find their neighbours much sooner than with
+    random numbers.
     """
     frequencies = torch.pi * torch.logspace(0, -math.log10(2 * side), width // 4)
     angles = torch.outer(torch.arange(side), frequencies)
@@ -205,6 +206,6 @@ def waves(side: int, width: int) -> Tensor:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate x [B, heads, T, head], the first half of a head with the second."""
+    """Rotate x [B, heads, T, head], pairing the first half of a head with the second."""
     first, second = x.chunk(2, -1)
     return x * cos + torch.cat((-second, first), -1) * sin

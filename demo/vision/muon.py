@@ -1,6 +1,6 @@
-"""Muon (Jordan et al., 2024): momentum whose matrices are made orthogonal, in 32-bit floats and many at once.
+"""Muon (Jordan et al., 2024): momentum with orthogonalised matrices, in batches of 32-bit floats.
 
-torch has it too, computed in bfloat16, which processors without such instructions take long for.
+The version in torch computes in bfloat16, which is slow on processors without such instructions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _A, _B, _C = 3.4445, -4.7750, 2.0315  # of the quintic iteration
 
 
 def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
-    """[count, rows, columns], rows <= columns, each with its singular values near 1."""
+    """Return matrices [count, rows, columns], rows <= columns, with their singular values near 1."""
     x = matrices / (matrices.norm(dim=(1, 2), keepdim=True) + 1e-7)
     for _ in range(steps):
         square = x @ x.mT
@@ -24,7 +24,7 @@ def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """For matrices inside a network, and convolutions as if they were some; steps are as large as AdamW's."""
+    """Optimiser for matrices, and convolutions seen as matrices, with steps as large as AdamW's."""
 
     def __init__(self, parameters: Iterable[Tensor], weight_decay: float, momentum: float = 0.95) -> None:
         super().__init__(list(parameters), {"lr": 0.0, "weight_decay": weight_decay, "momentum": momentum})

@@ -1,4 +1,4 @@
-"""Questions about pictures and their answers, which follow from what was drawn."""
+"""Questions about pictures, with answers that follow from the drawing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _THIRDS = (0.29, 0.38), (0.62, 0.71)  # between which no one place is right
 
 @dataclass(frozen=True)
 class Asked:
-    """A question and the answer to it; `kind` is what is counted in the evaluation."""
+    """A question and its answer; the evaluation counts by `kind`."""
 
     kind: str
     question: str
@@ -74,7 +74,7 @@ _PHRASES: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 
-#: What nobody can know from pictures like these.
+#: Questions that such pictures cannot answer.
 _UNKNOWABLE = (
     "Who is this?", "Who is in this picture?", "What is the man doing?", "What is the woman doing?",
     "How old is she?", "How old is he?", "Where was this taken?", "When was this taken?", "Is it raining?",
@@ -91,7 +91,7 @@ _ABSENT = ("dog", "cat", "person", "tree", "house", "car", "face", "bird", "flow
 
 
 def typed(text: str, rng: random.Random) -> str:
-    """As people type it."""
+    """Vary a text as people type it."""
     style = rng.random()
     if style < 0.1:
         text = text.lower()
@@ -109,7 +109,7 @@ def article(words: str) -> str:
 
 
 def listed(parts: list[str]) -> str:
-    """ "a, b and c"."""
+    """Join words, as in "a, b and c"."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
@@ -122,7 +122,7 @@ def _ask(kind: str, rng: random.Random, answer: str, *names: str) -> Asked:
 
 
 def _naming(scene: Scene, rng: random.Random) -> Iterator[tuple[str, list[Thing]]]:
-    """Ways to name shapes, and what is so named: by kind, or by colour and kind."""
+    """Return ways to name shapes, by kind or by colour and kind, with the shapes so named."""
     names = [*SHAPES, *(f"{thing.colour} {thing.kind}" for thing in scene.things)]
     rng.shuffle(names)
     for name in names:
@@ -131,7 +131,7 @@ def _naming(scene: Scene, rng: random.Random) -> Iterator[tuple[str, list[Thing]
 
 
 def _one(scene: Scene, rng: random.Random) -> tuple[str, Thing] | None:
-    """A name for exactly one of the shapes."""
+    """Draw a name for exactly one of the shapes."""
     return next(((name, found[0]) for name, found in _naming(scene, rng) if len(found) == 1), None)
 
 
@@ -171,7 +171,7 @@ def count_some(scene: Scene, rng: random.Random) -> Asked | None:
 
 
 def colour(scene: Scene, rng: random.Random) -> Asked | None:
-    """Of the one shape of a kind; of none, or of several, that is said instead."""
+    """Ask for the colour of the one shape of a kind; the answer says if there are none or several."""
     kinds = Counter(thing.kind for thing in scene.things)
     kind = rng.choice([*(thing.kind for thing in scene.things), rng.choice(SHAPES)])
     found = [thing for thing in scene.things if thing.kind == kind]
@@ -183,7 +183,7 @@ def colour(scene: Scene, rng: random.Random) -> Asked | None:
 
 
 def shape(scene: Scene, rng: random.Random) -> Asked | None:
-    """Of the one shape of a colour."""
+    """Ask for the shape that has a colour."""
     hue = rng.choice([*(thing.colour for thing in scene.things), _absent_colour(scene, rng)])
     found = [thing for thing in scene.things if thing.colour == hue]
     if len(found) > 1:
@@ -198,7 +198,7 @@ def _absent_colour(scene: Scene, rng: random.Random) -> str:
 
 
 def place(thing: Thing) -> str | None:
-    """In which ninth of the picture it is; None near a border between them."""
+    """Return the ninth of the picture that holds a thing; None near a border between ninths."""
     if any(low < value < high for value in (thing.x, thing.y) for low, high in _THIRDS):
         return None
     column = "left" if thing.x < 0.33 else "right" if thing.x > 0.66 else ""
@@ -244,7 +244,7 @@ def number(scene: Scene, rng: random.Random) -> Asked | None:
 
 
 def word(scene: Scene, rng: random.Random) -> Asked | None:
-    """What it says, which is only told of numbers; words are too hard."""
+    """Ask for the printed text; only numbers are told, since words are too hard."""
     known = {"number": f"{scene.text}.", "word": CANNOT}
     return _ask("word", rng, known.get(scene.style, "There is no text."))
 
@@ -258,7 +258,7 @@ def bars(scene: Scene, rng: random.Random) -> Asked | None:
 
 
 def tallest(scene: Scene, rng: random.Random) -> Asked | None:
-    """Of which nothing is known: comparing heights is too hard."""
+    """Ask for the tallest bar, which the model cannot tell: comparing heights is too hard."""
     return _ask("tallest", rng, CANNOT, rng.choice(("tallest", "highest", "shortest", "lowest")))
 
 
@@ -267,7 +267,7 @@ def unknowable(scene: Scene, rng: random.Random) -> Asked | None:
 
 
 def absent_shape(scene: Scene, rng: random.Random) -> Asked | None:
-    """Questions about shapes, of pictures without any."""
+    """Ask about shapes in a picture without any."""
     kind = rng.choice(SHAPES)
     name = rng.choice(("colour", "position"))
     return _ask(name, rng, f"There is no {kind}.", kind)
@@ -299,7 +299,7 @@ _ABOUT: dict[str, tuple[tuple[Asking, float], ...]] = {
 
 
 def ask(scene: Scene, rng: random.Random) -> Asked:
-    """A question about the picture, in words that people use."""
+    """Draw a question about the picture, in words that people use."""
     if scene.style == "noise":
         pretended = Thing("circle", "red", (0.1, 0.1, 0.5, 0.5))
         made = ask(Scene("shapes", scene.picture, "white", (pretended,)), rng)
@@ -313,7 +313,7 @@ def ask(scene: Scene, rng: random.Random) -> Asked:
 
 
 def questions(scene: Scene, rng: random.Random, wanted: int) -> list[Asked]:
-    """Up to so many different questions about the picture."""
+    """Draw up to `wanted` different questions about the picture."""
     found: dict[str, Asked] = {}
     for _ in range(3 * wanted):
         asked = ask(scene, rng)
@@ -324,7 +324,7 @@ def questions(scene: Scene, rng: random.Random, wanted: int) -> list[Asked]:
 
 
 def blind(rng: random.Random) -> Asked:
-    """A question that comes without a picture."""
+    """Draw a question without a picture."""
     while True:
         phrase = rng.choice(_PHRASES[rng.choice(list(_PHRASES))])
         question = phrase.format(*(rng.choice(SHAPES) for _ in range(phrase.count("{}"))))

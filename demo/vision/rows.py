@@ -1,4 +1,4 @@
-"""Rows of the training: a picture, what is where in it, and questions about it with their answers."""
+"""Training rows: a picture, the contents of its patches, and questions about it with answers."""
 
 from __future__ import annotations
 
@@ -27,36 +27,39 @@ from demo.vision.vocabulary import (
 
 KINDS = ("", *SHAPES, "bar", *CHARACTERS)
 HUES = ("", *COLOURS)
-_QUESTIONS = 5  # about each picture
-_BLIND, _APART = 0.15, 0.75  # how many rows end with a question without a picture; are no conversations
+_QUESTIONS = 5  # per picture
+_BLIND, _APART = (
+    0.15,
+    0.75,
+)  # shares of rows that end with a question without a picture; that are no conversations
 
 
 @dataclass
 class Rows:
-    """Pictures and what is asked about them, one row a picture; T of tokens counts the picture's rows."""
+    """Pictures with their questions, one row per picture; T tokens include the picture's rows."""
 
     pixels: Tensor  # [B, 3, image, image]
     truth: dict[str, Tensor]
-    tokens: Tensor  # [B, T]; 0 where the picture stands
+    tokens: Tensor  # [B, T]; 0 at the picture's rows
     positions: Tensor  # [B, T]
     mask: Tensor  # bool [B, T, T]
     learn: Tensor  # bool [B, T]: whether the next token is learned
     kinds: list[str]  # of questions
-    question: Tensor  # [B, T]: which of `kinds` a learned token belongs to
+    question: Tensor  # [B, T]: the number in `kinds` of a learned token
 
 
 def pixels_of(picture: Image.Image, side: int) -> np.ndarray:
-    """uint8 [side, side, 3], as the tower reads a picture of any size."""
+    """Return a picture of any size as the tower reads it: uint8 [side, side, 3]."""
     return np.asarray(picture.convert("RGB").resize((side, side), Image.Resampling.BILINEAR))
 
 
 def normalised(pixels: np.ndarray) -> Tensor:
-    """uint8 [B, side, side, 3] to [B, 3, side, side] from -1 to 1."""
+    """Map uint8 [B, side, side, 3] to [B, 3, side, side] from -1 to 1."""
     return torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 127.5 - 1
 
 
 def truth_of(scene: Scene, side: int) -> dict[str, np.ndarray]:
-    """What is in each of side x side patches."""
+    """Return the contents of each of side x side patches."""
     kind, hue = np.zeros((side, side), np.int64), np.zeros((side, side), np.int64)
     middle, box = np.zeros((side, side), np.float32), np.zeros((side, side, 4), np.float32)
     if scene.background:
@@ -74,7 +77,7 @@ def truth_of(scene: Scene, side: int) -> dict[str, np.ndarray]:
 
 
 def prefix_tokens(tokenizer: Tokenizer, shape: Shape) -> tuple[list[int], int]:
-    """What stands before the first question, and where in it the picture's rows begin."""
+    """Return the tokens before the first question, and the index of the picture's rows in them."""
     around = tokenizer.encode(AROUND, add_special_tokens=False).ids
     before = [BOS_ID, USER_ID, *around, IMAGE_BEGIN_ID]
     return [*before, *[0] * shape.rows, IMAGE_END_ID, *around], len(before)
@@ -83,10 +86,10 @@ def prefix_tokens(tokenizer: Tokenizer, shape: Shape) -> tuple[list[int], int]:
 def row_of(
     prefix: list[int], begin: int, rows: int, asked: list[Asked], tokenizer: Tokenizer, apart: bool
 ) -> tuple[np.ndarray, ...]:
-    """Tokens, positions, mask, learned and question of one picture.
+    """Return tokens, positions, mask, learned and question of one picture.
 
-    Questions follow each other as in a conversation, or are asked `apart` as if each was the first one;
-    those without a picture do not see it.
+    Questions follow one another as in a conversation, or each is asked `apart`, as if it were the first.
+    Questions without a picture do not attend to it.
     """
     tokens, positions = list(prefix), list(range(len(prefix)))
     segment, learn, question = [0] * len(prefix), [False] * len(prefix), [0] * len(prefix)
@@ -111,7 +114,7 @@ def row_of(
 
 
 def draw_rows(rng: random.Random, count: int, shape: Shape, tokenizer: Tokenizer) -> Rows:
-    """`count` pictures with questions about each; some are conversations, some have a blind question last."""
+    """Draw `count` pictures with questions; some are conversations, some end with a blind question."""
     scenes = [any_scene(rng) for _ in range(count)]
     prefix, begin = prefix_tokens(tokenizer, shape)
     parts, kinds = [], [""]
@@ -142,7 +145,7 @@ def draw_rows(rng: random.Random, count: int, shape: Shape, tokenizer: Tokenizer
 
 
 def right_by_kind(logits: Tensor, target: Tensor, rows: Rows) -> tuple[Counter[str], Counter[str]]:
-    """Of each kind of question: how many are answered right token for token, and how many there are."""
+    """Return, for each kind of question, the numbers of exactly right answers and of questions."""
     wrong = set(rows.question[:, :-1][rows.learn[:, :-1]][logits.argmax(-1) != target].tolist())
     total = Counter(rows.kinds[1:])
     return total - Counter(rows.kinds[i] for i in wrong), total

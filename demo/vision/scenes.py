@@ -1,4 +1,4 @@
-"""Pictures drawn by a program, with what is known about them: shapes, numbers, words, bar charts."""
+"""Pictures drawn by a program, with their contents: shapes, numbers, words, bar charts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 Box = tuple[float, float, float, float]  # left, top, right, bottom; fractions of the picture
 Colour = tuple[int, int, int]
 
-#: Around which the colours of a name lie: those of CSS among them, which people draw with.
+#: Centres of the colours of a name, among them those of CSS, which people draw with.
 COLOURS: dict[str, tuple[Colour, ...]] = {
     "red": ((255, 0, 0), (220, 40, 40)),
     "orange": ((255, 165, 0), (245, 130, 30)),
@@ -53,13 +53,13 @@ class Thing:
 
     @property
     def size(self) -> float:
-        """The side of a square of the same area."""
+        """The side of a square with the same area."""
         return math.sqrt((self.box[2] - self.box[0]) * (self.box[3] - self.box[1]))
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What there is in a picture. `style` is one of `STYLES`."""
+    """A picture and its contents. `style` is one of `STYLES`."""
 
     style: str
     picture: Image.Image
@@ -81,7 +81,7 @@ class _Canvas:
         self.draw = ImageDraw.Draw(self.picture)
 
     def add(self, kind: str, colour: str, box: Box) -> None:
-        """Note a thing at that place, in pixels."""
+        """Record a thing at a place given in pixels."""
         w, h = self.width, self.height
         self.things.append(Thing(kind, colour, (box[0] / w, box[1] / h, box[2] / w, box[3] / h)))
 
@@ -90,7 +90,7 @@ class _Canvas:
 
 
 def paint(name: str, rng: random.Random) -> Colour:
-    """A colour that people would call so."""
+    """Return a random colour that people would call `name`."""
     r, g, b = (min(max(v + rng.randint(-_JITTER, _JITTER), 0), 255) for v in rng.choice(COLOURS[name]))
     return r, g, b
 
@@ -98,7 +98,7 @@ def paint(name: str, rng: random.Random) -> Colour:
 def draw_shape(
     draw: ImageDraw.ImageDraw, kind: str, x: float, y: float, radius: float, **how: object
 ) -> None:
-    """A shape around (x, y), in pixels, that reaches `radius` from there."""
+    """Draw a shape around (x, y) with a `radius`, in pixels."""
     if kind == "circle":
         draw.ellipse((x - radius, y - radius, x + radius, y + radius), **how)
         return
@@ -126,7 +126,7 @@ def draw_shape(
 
 @lru_cache(maxsize=256)
 def font(name: str, size: int) -> ImageFont.FreeTypeFont:
-    """A font of that size in pixels; Pillow's own where the system lacks the one named."""
+    """Return a font of `size` pixels, or Pillow's own if the system lacks it."""
     try:
         return ImageFont.truetype(name, size)
     except OSError:
@@ -150,7 +150,7 @@ def _other(rng: random.Random, *taken: str) -> str:
 
 
 def shapes(rng: random.Random, count: int | None = None) -> Scene:
-    """One to three shapes that do not touch; sometimes all of one kind or colour."""
+    """Draw one to three shapes that do not touch, sometimes all of one kind or colour."""
     count = count or rng.choice((1, 1, 2, 2, 2, 3, 3))
     canvas = _canvas(rng, _background(rng))
     side = min(canvas.width, canvas.height)
@@ -175,7 +175,7 @@ def shapes(rng: random.Random, count: int | None = None) -> Scene:
 
 
 def _print(rng: random.Random, text: str, style: str) -> Scene:
-    """`text` in large letters."""
+    """Print `text` in large letters."""
     canvas = _canvas(rng, _background(rng))
     plain = canvas.background == "white" and rng.random() < 0.5
     colour = "black" if plain else _other(rng, canvas.background)
@@ -198,19 +198,19 @@ def _print(rng: random.Random, text: str, style: str) -> Scene:
 
 
 def number(rng: random.Random) -> Scene:
-    """One or two printed digits."""
+    """Draw one or two printed digits."""
     digits = rng.choice((1, 2, 2))
     first = rng.choice("123456789" if digits > 1 else "0123456789")
     return _print(rng, first + "".join(rng.choice("0123456789") for _ in range(digits - 1)), "number")
 
 
 def word(rng: random.Random) -> Scene:
-    """One of a few words, in capital letters."""
+    """Draw one of a few words in capital letters."""
     return _print(rng, rng.choice(WORDS), "word")
 
 
 def chart(rng: random.Random) -> Scene:
-    """Two to five bars of different colours and clearly different heights."""
+    """Draw two to five bars of different colours and clearly different heights."""
     background = "white" if rng.random() < 0.7 else rng.choice(("yellow", "pink", "black"))
     canvas = _canvas(rng, background)
     count = rng.randint(2, 5)
@@ -233,12 +233,12 @@ def chart(rng: random.Random) -> Scene:
 
 
 def empty(rng: random.Random) -> Scene:
-    """One colour and nothing else."""
+    """Draw one colour and nothing else."""
     return _canvas(rng, rng.choice(list(COLOURS))).scene("empty")
 
 
 def noise(rng: random.Random) -> Scene:
-    """What looks like a photograph from afar: clouds of colour, grain, scribbles. Nobody knows what it is."""
+    """Draw something that resembles a photograph: clouds of colour, grain, scribbles, without meaning."""
     draws = np.random.default_rng(rng.getrandbits(32))
     side = 96
     total = np.full((side, side, 3), draws.uniform(60, 200, 3), np.float32)
@@ -264,6 +264,6 @@ _SHARES = {"shapes": 0.67, "number": 0.15, "word": 0.04, "chart": 0.06, "empty":
 
 
 def any_scene(rng: random.Random) -> Scene:
-    """A picture of any style, as often as they are learned."""
+    """Draw a picture of any style, with the frequencies of the training."""
     style = rng.choices(list(_SHARES), list(_SHARES.values()))[0]
     return STYLES[style](rng)

@@ -1,7 +1,7 @@
-"""Train demo-vision: `python -m demo.vision.train`. Pictures are drawn as they are needed, none twice.
+"""Train demo-vision: `python -m demo.vision.train`. Pictures are drawn on demand and never used twice.
 
-In its first stage the tower alone learns what lies where, from heads that are thrown away afterwards; then
-the whole model learns to answer. The schedule counts steps, so a run can be interrupted and goes on from its
+In the first stage, the tower alone learns the contents of patches, with heads that are discarded afterwards;
+then the whole model learns to answer. The schedule counts steps, so an interrupted run continues from its
 last checkpoint.
 """
 
@@ -25,24 +25,24 @@ from demo.vision.vocabulary import load_vocabulary
 
 OUT = Path(__file__).parents[1] / "out" / "vision"
 SEED = 1
-PICTURES = 32  # in a step
+PICTURES = 32  # per step
 WARMUP = 30
-AVERAGE = 0.995  # how much of the averaged weights a step leaves
+AVERAGE = 0.995  # share of the averaged weights that a step keeps
 _REPORT, _SAVE = 25, 100  # steps between
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How long and how fast is learned."""
+    """The length of the training and its learning rates."""
 
     looking: int = 850  # steps of the tower alone
-    steps: int = 2390  # steps in all
-    falling: int = 1200  # of those, the last ones, in which the rate falls to nothing
+    steps: int = 2390  # total steps
+    falling: int = 1200  # last steps, in which the rate falls to zero
     rate: float = 0.004
 
 
 class Heads(nn.Module):
-    """What a patch is part of: a thing's kind and colour, whether its middle is there, where it reaches."""
+    """Heads that predict the thing of a patch: kind, colour, whether its middle is there, and its extent."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Heads(nn.Module):
         self.box = nn.Linear(width, 4)
 
     def forward(self, patches: Tensor, truth: dict[str, Tensor]) -> Tensor:
-        """The mean loss over [B, patches, width]."""
+        """Return the mean loss over [B, patches, width]."""
         known = truth["hue"] > 0
         there = truth["kind"] > 0
         loss = F.cross_entropy(self.kind(patches)[known], truth["kind"][known])
@@ -61,7 +61,7 @@ class Heads(nn.Module):
         return loss + 2 * F.smooth_l1_loss(self.box(patches)[there], truth["box"][there], beta=0.05)
 
     def right(self, patches: Tensor, truth: dict[str, Tensor]) -> float:
-        """How many things are known by the patch in their middle."""
+        """Count the things recognised by the patch in their middle."""
         with torch.no_grad():
             middle = truth["middle"] > 0
             found = self.kind(patches[middle]).argmax(-1) == truth["kind"][middle]
@@ -69,7 +69,7 @@ class Heads(nn.Module):
 
 
 def read(model: VisionModel, rows: Rows, seen: Tensor, begin: int) -> tuple[Tensor, Tensor]:
-    """Logits of all learned positions, and the tokens that are right there."""
+    """Return the logits of all learned positions, and their correct tokens."""
     x = model.embed(rows.tokens)
     picture = model.mm(seen)
     x = torch.cat((x[:, :begin], picture, x[:, begin + picture.shape[1] :]), 1)
@@ -79,13 +79,13 @@ def read(model: VisionModel, rows: Rows, seen: Tensor, begin: int) -> tuple[Tens
 
 
 def rate(plan: Plan, step: int) -> float:
-    """Learning rate: warm-up in each of the stages, then constant, in the end falling to nothing."""
+    """Return the learning rate: warm-up in each stage, then constant, falling to zero at the end."""
     since = step if step < plan.looking else step - plan.looking
     return plan.rate * min(1.0, (since + 1) / WARMUP, (plan.steps - step) / plan.falling)
 
 
 def optimisers(model: VisionModel, heads: Heads) -> list[torch.optim.Optimizer]:
-    """Muon for the layers' matrices, AdamW for everything else."""
+    """Return Muon for the layers' matrices, and AdamW for everything else."""
     named = dict(model.named_parameters())
     matrices = [
         p for name, p in named.items() if p.dim() > 1 and "_embd" not in name and "position" not in name
@@ -99,7 +99,7 @@ def optimisers(model: VisionModel, heads: Heads) -> list[torch.optim.Optimizer]:
 
 @dataclass
 class Report:
-    """Means over the last steps, as they are printed."""
+    """The printed means over the last steps."""
 
     began: float = field(default_factory=time.monotonic)
     steps: int = 0
@@ -116,13 +116,13 @@ class Report:
 
 @dataclass
 class Training:
-    """Everything that changes from step to step."""
+    """The state that changes from step to step."""
 
     model: VisionModel
     heads: Heads
     updates: list[torch.optim.Optimizer]
     average: dict[str, Tensor]
-    begin: int  # where pictures begin in a row
+    begin: int  # index of the picture in a row
     step: int = 0
 
     @classmethod
@@ -152,7 +152,7 @@ class Training:
         path.with_suffix(".part").rename(path)
 
     def learn(self, rows: Rows, plan: Plan, report: Report) -> None:
-        """One step."""
+        """Train one step."""
         seen = self.model.v(rows.pixels)
         loss = looking = self.heads(seen, rows.truth)
         report.sums["looking"] += looking.item()
@@ -180,7 +180,7 @@ class Training:
 
 
 def train(out: Path, plan: Plan) -> None:
-    """Train until the plan is done, from the checkpoint in `out` if there is one."""
+    """Train to the end of the plan, from the checkpoint in `out` if there is one."""
     torch.manual_seed(SEED)
     shape = Shape()
     tokenizer = load_vocabulary(out / "tokenizer.json")
@@ -201,7 +201,7 @@ def train(out: Path, plan: Plan) -> None:
 
 
 def load_model(path: Path) -> VisionModel:
-    """The averaged model of a checkpoint, ready to be evaluated."""
+    """Return the averaged model of a checkpoint, ready for evaluation."""
     model = VisionModel(Shape())
     model.load_state_dict(torch.load(path, weights_only=True)["average"])
     return model.eval()

@@ -1,7 +1,7 @@
-"""The vocabulary of demo-vision: byte-level BPE of its questions; capital letters and digits stay single.
+"""The vocabulary of demo-vision: byte-level BPE of its questions, with single capital letters and digits.
 
-It is trained on questions and answers without the words and numbers printed in pictures, so that those are
-spelt a letter at a time, whether or not they are words.
+It is trained on questions and answers without the words and numbers printed in pictures, so that printed text
+is always spelt one letter at a time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BOS, END, USER, ASSISTANT = "<|endoftext|>", "<|end|>", "<|user|>", "<|assistant
 IMAGE_BEGIN, IMAGE_END = "<start_of_image>", "<end_of_image>"
 CONTROL = (BOS, END, USER, ASSISTANT, IMAGE_BEGIN, IMAGE_END)
 BOS_ID, END_ID, USER_ID, ASSISTANT_ID, IMAGE_BEGIN_ID, IMAGE_END_ID = range(len(CONTROL))
-AROUND = "\n\n"  # what stands before and after a picture, as in Gemma 3
+AROUND = "\n\n"  # the tokens before and after a picture, as in Gemma 3
 SIZE = 768
 
 CHAT_TEMPLATE = (
@@ -33,7 +33,7 @@ CHAT_TEMPLATE = (
 
 
 def texts(pictures: int, seed: int) -> Iterator[str]:
-    """Questions and answers without what is printed in pictures."""
+    """Yield questions and answers without text printed in pictures."""
     rng = random.Random(seed)
     for _ in range(pictures):
         scene = any_scene(rng)
@@ -45,14 +45,14 @@ def texts(pictures: int, seed: int) -> Iterator[str]:
 
 
 def question_vocabulary(pictures: int = 4000, seed: int = 1) -> Tokenizer:
-    """A tokenizer of at most `SIZE` tokens, control tokens first."""
-    # "I see no picture." and "The word" are answers only where pictures are missing or printed.
+    """Return a tokenizer of at most `SIZE` tokens, control tokens first."""
+    # "I see no picture." and "The word" are answers only for missing or printed pictures.
     spoken = ["I see no picture.", "I cannot tell.", "The number", "The word", "There is no text.", AROUND]
     return train_vocabulary([*texts(pictures, seed), *spoken * 200], SIZE, CONTROL)
 
 
 def load_vocabulary(path: Path) -> Tokenizer:
-    """The tokenizer in that file; made first, where it is not there."""
+    """Load the tokenizer from a file, training it first if the file does not exist."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         question_vocabulary().save(str(path))

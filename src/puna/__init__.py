@@ -41,7 +41,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # The library imports the engine: only those who use it wait for it.
+    # Imported on first use, because the library imports the engine, which takes a while.
     if name in __all__:
         from puna import library
 

@@ -1,7 +1,7 @@
-"""What Puna knows of each architecture, by the name a file has for it (`general.architecture`).
+"""One record for each architecture, by its name in files (`general.architecture`).
 
-Code is named as text, so that only the modules a model needs are imported. To add an architecture, write its
-model and its record here.
+Code is named by strings, so that only the modules a model needs are imported. To add an architecture, write
+its model, and its record here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 @dataclass(frozen=True)
 class DefaultTemplate:
-    """A chat template for models whose answers end in `end` and whose vocabulary has `token`, if given."""
+    """A chat template for models whose answers end with `end` and whose vocabulary has `token`, if given."""
 
     name: str  # of a file in `puna.chat.templates`
     end: str = ""
@@ -24,27 +24,27 @@ class DefaultTemplate:
 class Architecture:
     """The code, conventions and defaults of models of one architecture."""
 
-    model: str = ""  # "module:Class" in `puna.model.models`; empty if only its vocabulary can be read
+    model: str = ""  # "module:Class" in `puna.model.models`; empty if only its vocabulary is supported
     tower: str = ""  # "module:Class" in `puna.vision.towers`, for vision towers in the model's own file
-    projectors: tuple[str, ...] = ()  # types of vision towers in files of their own whose rows it reads
-    converters: tuple[str, ...] = ()  # modules in `puna.convert.families` that write it
-    #: Order of the rows of queries and keys beside those of transformers, where rotated pairs are half a head
-    #: apart: "published" is the same, "paired" has them side by side. Empty if the model's modules are named
-    #: in ways that adapters of PEFT cannot be read for.
+    projectors: tuple[str, ...] = ()  # types of separate vision towers it works with
+    converters: tuple[str, ...] = ()  # modules in `puna.convert.families` that convert it
+    #: Order of the rows of queries and keys: "published" as in transformers, with rotated pairs half a head
+    #: apart, "paired" with them side by side. Empty if adapters of PEFT cannot be read, because their names
+    #: of the model's modules are not known.
     rows: Literal["", "published", "paired"] = ""
-    alternating_experts: bool = False  # published experts alternate rows of gate and up
-    pre: str = ""  # pre-tokenizer of files that name none
-    add_bos: bool | None = None  # default of `add_bos_token`; None: depends on the kind of vocabulary
+    alternating_experts: bool = False  # published experts interleave the rows of gate and up
+    pre: str = ""  # pre-tokenizer for files without one
+    add_bos: bool | None = None  # default of `add_bos_token`; None: depends on the type of vocabulary
     strips_before_mask: bool = False  # the mask token removes the whitespace before it
-    templates: tuple[DefaultTemplate, ...] = ()  # for files without one; the first that fits
-    answers: str = ""  # family of answers, where templates do not show it
-    has_70b: bool = False  # with 80 layers it is a 70B model, which llama.cpp quantises with finer values
+    templates: tuple[DefaultTemplate, ...] = ()  # for files without one; the first that fits is used
+    answers: str = ""  # family of answers, if templates do not show it
+    has_70b: bool = False  # 80 layers mean a 70B model, which llama.cpp quantises more finely
 
 
-#: Of architectures without a record.
+#: The record of all other architectures.
 UNKNOWN: Final = Architecture()
 
-#: Without `templates` are architectures with mostly base models.
+#: Architectures with mostly base models have no `templates`.
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "arwkv7": Architecture(model="rwkv7:Arwkv7", converters=("rwkv",)),
     "bert": Architecture(model="bert:Bert", converters=("bert",), add_bos=True),

@@ -1,4 +1,4 @@
-"""The input stream: what a model reads, one entry per cache position, and the batches it is cut into."""
+"""The input stream of a model, with one entry per cache position, and its division into batches."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One position of a sequence: a token, or a part of an image that stands where a token would.
+    """One position of a sequence: a token, or a part of an image in the place of a token.
 
     Two inputs are equal, and share a cache entry, when `token` and `payload_hash` agree.
-    `same_batch` says that the n inputs *after* this one must be evaluated in the same batch as it, and
-    `together` that they are not to be torn apart where a text is cut. `span` says that the n inputs from this
-    one on all see each other, as the parts of an image may; it is not to reach beyond what `same_batch` keeps
-    together.
+    `same_batch` is the number of inputs *after* this one that must be evaluated in its batch, and `together`
+    the number that must not be separated from it when a text is cut. `span` is the number of inputs, from
+    this one on, that all attend to each other, as the parts of an image may; it must not reach beyond those
+    in the same batch.
 
-    Where rotation has several axes, an image is not a line: `place` is where a part of it lies, from where it
-    begins, and `advance` by how much the place of what follows is further on.
+    For rotation on several axes, `place` is a part's position relative to the start of its image, and
+    `advance` the distance to the position of the next input.
     """
 
     token: int
@@ -40,25 +40,25 @@ class Input:
 
     @property
     def group(self) -> int:
-        """How many inputs after this one belong to it, whether or not they need one batch."""
+        """The number of inputs after this one that belong to it, whether or not they need one batch."""
         return max(self.same_batch, self.together)
 
     @property
     def tokens_read(self) -> int:
-        """Tokens of text that it stands for."""
+        """The number of text tokens it stands for."""
         return len(self.payload) if isinstance(self.payload, SourceText) else 1
 
 
 @dataclass(slots=True, eq=False)
 class Image:
-    """An image in the input stream, and what the vision tower has made of it.
+    """An image in the input stream, and its hidden states from the vision tower.
 
-    Images of the same `digest`, which is not 0, have the same content. `states` float32 [rows, width] are on
-    the host; None: it has not been encoded, or not since they were let go.
+    Images with the same `digest`, which is not 0, have the same content. `states` float32 [rows, width] are
+    on the host; they are None before encoding, and after being freed.
     """
 
     digest: int
-    pixels: Any  # as its tower wants them
+    pixels: Any  # in the form its tower takes
     rows: int
     states: NDArray[np.float32] | None = None
 
@@ -75,18 +75,18 @@ class ImagePart:
         return self.end - self.begin
 
     def on(self, ops: Backend) -> ImageStates:
-        """As a model that computes with `ops` reads it. Raises `ValueError` before it is encoded."""
+        """Return its states as arrays of `ops`. Raises `ValueError` before the image is encoded."""
         if self.image.states is None:
-            raise ValueError("an image was to be read that has not been encoded")
+            raise ValueError("an image must be encoded before it is read")
         return ImageStates(ops.array(self.image.states[self.begin : self.end]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageStates:
-    """What a vision tower made of an image, or of a part of it: float32 [entries, hidden].
+    """Hidden states of an image or a part of it, from the vision tower: float32 [entries, hidden].
 
-    They stand where tokens would, or text looks at them through cross-attention; the images of a model need
-    not have equally many.
+    They take the place of tokens, or text reads them through cross-attention. Images of one model may have
+    different numbers of entries.
     """
 
     states: Array
@@ -97,7 +97,7 @@ class ImageStates:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SourceText:
-    """The payload of the input an answer begins with, where an encoder reads the prompt: its `tokens`."""
+    """The prompt's `tokens`, which an encoder reads: the payload of the first input of an answer."""
 
     tokens: tuple[int, ...]
 
@@ -109,18 +109,20 @@ class SourceText:
 class Batch:
     """The inputs of one forward pass, rows of several sequences one after another; all on the host.
 
-    Rows of one sequence are adjacent and in order of position. A row sees itself and earlier positions
-    of its sequence; the rows of a span, which are of one sequence (an image, say), also later ones of it.
-    `places` are what rotation goes by, where those are not the positions: [rows], or one for each axis.
+    Rows of one sequence are adjacent and in order of position. A row attends to itself and to earlier
+    positions of its sequence; rows of a span, which belong to one sequence (such as an image), also attend to
+    later rows of the span. `places` are used for rotation instead of the positions: [rows], or one per axis.
     """
 
     tokens: NDArray[np.int32]  # [rows]
     positions: NDArray[np.int32]  # [rows], relative to the row's sequence
     sequences: NDArray[np.int32]  # [rows], cache sequence of each row
-    outputs: NDArray[np.int64] | None  # [wanted], rows whose logits are asked for, ascending; None: all
+    outputs: NDArray[np.int64] | None  # [wanted], rows whose logits are needed, ascending; None: all
     payloads: list[tuple[int, Any]] = field(default_factory=list)  # (row, payload) of non-text inputs
-    spans: list[tuple[int, int]] = field(default_factory=list)  # rows [begin, end) that all see each other
-    drafts: dict[int, int] = field(default_factory=dict)  # of sequences that draft: how many rows, their last
+    spans: list[tuple[int, int]] = field(
+        default_factory=list
+    )  # rows [begin, end) that all attend to each other
+    drafts: dict[int, int] = field(default_factory=dict)  # sequence: number of its last rows that are drafts
     places: NDArray[np.int32] | None = None  # [rows] or [rows, axes]
 
     def __len__(self) -> int:
@@ -128,7 +130,7 @@ class Batch:
 
     @classmethod
     def of(cls, tokens: list[int], positions: list[int], sequences: list[int], outputs: list[int]) -> Batch:
-        """A batch from plain lists. Raises `ValueError` when their lengths disagree or it is empty."""
+        """Make a batch from plain lists. Raises `ValueError` when their lengths disagree or it is empty."""
         if not tokens or not len(tokens) == len(positions) == len(sequences):
             raise ValueError(
                 f"a batch needs as many positions and sequences as tokens, and at least one: "
@@ -142,7 +144,7 @@ class Batch:
         )
 
     def on(self, ops: Backend, kept: KeptStates | None = None) -> BatchArrays:
-        """What a model that computes with `ops` reads. Hidden states go to `kept`, if all rows fit."""
+        """Return the batch as arrays of `ops`. Hidden states go to `kept`, if all rows fit."""
         return BatchArrays(
             tokens=ops.array(self.tokens),
             positions=ops.array(self.positions if self.places is None else self.places),
@@ -156,11 +158,11 @@ class Batch:
 
 
 class KeptStates:
-    """Where a pass leaves the hidden states of all its rows, for heads that go on from them."""
+    """Storage for the hidden states of all rows of a pass, from which prediction heads continue."""
 
     def __init__(self, ops: Backend, rows: int, hidden_size: int) -> None:
         self._ops = ops
-        self.rows = rows  # that a pass may have
+        self.rows = rows  # maximum of a pass
         self._states: Storage = ops.storage(GGMLType.F32, rows, (1, hidden_size))
         self._states.provide(rows)
         numbers = ops.index_buffer(rows)
@@ -169,12 +171,12 @@ class KeptStates:
         self._numbers = numbers.array
 
     def put(self, hidden: Array) -> None:
-        """Keep float32 [rows, hidden]."""
+        """Store hidden states, float32 [rows, hidden]."""
         count, size = hidden.shape
         self._ops.store_rows(self._states, self._numbers[:count], hidden.reshape(count, 1, size))
 
     def read(self, rows: int) -> NDArray[np.float32]:
-        """A copy of the first `rows` of them, on the host."""
+        """Return a copy of the first `rows` states, on the host."""
         return self._ops.numpy(self._states.numbers(np.arange(rows))).reshape(rows, -1)
 
     def close(self) -> None:
@@ -183,21 +185,20 @@ class KeptStates:
 
 @dataclass(frozen=True, slots=True)
 class BatchArrays:
-    """What a model reads of a batch: arrays of its backend.
+    """The parts of a batch that a model reads, as arrays of its backend.
 
-    Which sequences the rows are of is known to the cache alone, so that a pass can be recorded and replayed
-    for other sequences.
+    Only the cache knows the sequences of the rows, so that a pass can be recorded and replayed for others.
     """
 
     tokens: Array  # int32 [rows]
-    positions: Array  # int32 [rows], or [rows, axes] where a row has a place on each axis of rotation
-    outputs: Array | None  # int64 [wanted], rows whose logits are asked for; None: all
+    positions: Array  # int32 [rows], or [rows, axes] for rotation on several axes
+    outputs: Array | None  # int64 [wanted], rows whose logits are needed; None: all
     payloads: list[tuple[int, Any]] = field(default_factory=list)
-    chosen: Array | None = None  # int64 [rows], which rows of the pass these are; None: all
-    kept: KeptStates | None = None  # where the hidden states of all rows go; None: nobody wants them
+    chosen: Array | None = None  # int64 [rows], the numbers of these rows in the pass; None: all
+    kept: KeptStates | None = None  # storage for the hidden states of all rows; None: not needed
 
     def wanted(self) -> BatchArrays:
-        """Only the rows whose logits are asked for: for layers that remember nothing of the others."""
+        """Return only the rows whose logits are needed, for layers that keep no state of the others."""
         rows = self.outputs
         if rows is None:
             return self

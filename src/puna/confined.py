@@ -1,7 +1,7 @@
-"""Small processes that run what strangers wrote, and die of what takes too much.
+"""Small processes that run untrusted programs, and die if these take too much.
 
-The owner starts one and talks to it over a socket: a little-endian u32 length, then that many bytes. What it
-does for a request it does within `bounds`, which no C function escapes: the process ends.
+The owner starts a process and talks to it over a socket: a little-endian u32 length, then that many bytes.
+The work for a request runs within `bounds`, which end the process even inside a C function.
 """
 
 from __future__ import annotations
@@ -19,28 +19,29 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-#: How long a process may take to start, on a machine that is busy with other things.
+import msgspec
+
+#: Maximum time for a process to start on a busy machine.
 START_PATIENCE_S: Final = 60.0
-#: Signals the system ends a process with for want of processor time.
+#: Signals that end a process that has used up its processor time.
 OUT_OF_TIME: Final = (signal.SIGPROF, signal.SIGXCPU)
 
-#: All that such a process gets of the environment: what the date and its own start depend on.
+#: The variables passed to such a process, on which dates and its own start depend.
 _ENVIRONMENT: Final = ("TZ", "LANG", "LC_ALL", "LC_TIME", "LD_LIBRARY_PATH")
-#: The kernels' threads come first: a stranger's program may take half a core from none of them.
+#: Kernel threads have priority: untrusted programs must not take processor time from them.
 _NICENESS: Final = 5
 #: When memory runs out, the system ends these processes before the server and its models (-1000 to 1000).
 _EXPENDABLE: Final = "800"
 
 LENGTH: Final = struct.Struct("<I")
 
-
-# --- the owner's side ------------------------------------------------------------------------------------
+_encoder = msgspec.msgpack.Encoder()
 
 
 def start(main: Path, modules: Iterable[str]) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """A process that runs `main`, which can import `modules` and Puna; and the connection to it.
+    """Start a process that runs `main`, which can import `modules` and Puna; return it and its connection.
 
-    Its end of the connection is its standard input. Raises `OSError`.
+    The process's end of the connection is its standard input. Raises `OSError`.
     """
     ours, theirs = socket.socketpair()
     try:
@@ -50,7 +51,7 @@ def start(main: Path, modules: Iterable[str]) -> tuple[subprocess.Popen[bytes], 
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
-                process_group=0,  # Ctrl-C in a terminal is not for it
+                process_group=0,  # keeps Ctrl-C in a terminal away from it
             )
     except OSError:
         ours.close()
@@ -59,22 +60,24 @@ def start(main: Path, modules: Iterable[str]) -> tuple[subprocess.Popen[bytes], 
 
 
 def _folders(modules: Iterable[str]) -> list[str]:
-    """Where the modules lie, as they were found here."""
+    """Return the folders of the modules, as found in this process."""
     found = [find_spec(name) for name in modules]
     files = [__file__, *(spec.origin for spec in found if spec is not None and spec.origin is not None)]
     return list(dict.fromkeys(str(Path(file).parent.parent) for file in files))
 
 
-# --- messages --------------------------------------------------------------------------------------------
-
-
 def packed(body: bytes) -> bytes:
-    """`body` as a frame."""
+    """Return `body` as a frame."""
     return LENGTH.pack(len(body)) + body
 
 
+def encoded(message: msgspec.Struct) -> bytes:
+    """Return `message` as a frame of msgpack."""
+    return packed(_encoder.encode(message))
+
+
 def frame(read: Callable[[int], bytes], most: int | None = None) -> bytes | None:
-    """The next frame's bytes, where `read` gives 1 to n bytes, or none at the end; None at the end.
+    """Return the next frame's bytes, or None at the end; `read(n)` returns 1 to n bytes, or none at the end.
 
     Raises ValueError for a frame of more than `most` bytes.
     """
@@ -88,7 +91,7 @@ def frame(read: Callable[[int], bytes], most: int | None = None) -> bytes | None
 
 
 def exactly(read: Callable[[int], bytes], size: int) -> bytes | None:
-    """`size` bytes; None if they end before."""
+    """Return `size` bytes, or None if the input ends before."""
     pieces: list[bytes] = []
     while size:
         piece = read(min(size, 1 << 20))
@@ -99,11 +102,8 @@ def exactly(read: Callable[[int], bytes], size: int) -> bytes | None:
     return b"".join(pieces)
 
 
-# --- inside ----------------------------------------------------------------------------------------------
-
-
 def settle() -> None:
-    """Make this process one that leaves no dump, and that Ctrl-C and busy threads of others come before."""
+    """Prepare this process: no core dump, no Ctrl-C, low priority, and first to go when memory runs out."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(_NICENESS)
@@ -113,15 +113,15 @@ def settle() -> None:
 
 @contextlib.contextmanager
 def bounds(seconds: float, address_space: int) -> Iterator[Callable[[], float]]:
-    """End the process if the block takes more processor time; let it have that much address space.
+    """Limit the block to `seconds` of processor time, ending the process, and to `address_space` bytes.
 
-    Yields a function that says, when the block is over, how many of the `seconds` are left.
+    Yields a function that returns, after the block, how many of the `seconds` are left.
     """
     left = seconds
     before = resource.getrlimit(resource.RLIMIT_AS)
     within = [most for most in before if most != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_AS, (min([address_space, *within]), before[1]))
-    # Nobody handles the signal: it ends the process whatever C function is running.
+    # The signal has no handler, so it ends the process in any C function.
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield lambda: left
@@ -131,18 +131,18 @@ def bounds(seconds: float, address_space: int) -> Iterator[Callable[[], float]]:
 
 
 def memory_bytes(kind: str) -> int:
-    """What this process has of memory: "size" in addresses, or "resident"."""
+    """Return the memory of this process: its address space ("size"), or the "resident" part."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[("size", "resident").index(kind)]) * resource.getpagesize()
 
 
 def private_bytes() -> int:
-    """Memory that this process has asked for, files that it has mapped excepted."""
+    """Return the bytes of memory this process has allocated, without mapped files."""
     return int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
 
 
 def limit_private_bytes(most: int) -> None:
-    """Let the process have `most` bytes of memory, files that it maps excepted: more is a MemoryError."""
+    """Limit this process to `most` bytes of memory, mapped files excepted; more raises MemoryError."""
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))

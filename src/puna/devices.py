@@ -1,6 +1,6 @@
-"""The devices of this machine: its processor and graphics processors, as the kernel tells of them.
+"""The devices of this machine: its processor and GPUs, as reported by the kernel.
 
-No vendor's program or library is asked. Sizes are in bytes.
+No vendor's tool or library is used. Sizes are in bytes.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any, Final
 
 import psutil
 
-#: Instructions that kernels or models are chosen by, as /proc/cpuinfo calls them.
+#: Instruction sets that the choice of kernels or models depends on, as in /proc/cpuinfo.
 _FEATURES: Final = (
     "avx", "avx2", "f16c", "fma", "avx_vnni", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "amx_tile",
     "amx_int8", "asimd", "asimddp", "i8mm", "bf16", "sve",
 )  # fmt: skip
 _VENDORS: Final = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
-#: PCI's classes of graphics processors, and of other accelerators.
+#: PCI classes of GPUs and other accelerators.
 _CLASSES: Final = ("0x0300", "0x0302", "0x0380", "0x1200")
 
 
 @dataclass(frozen=True)
 class Processor:
-    """`cores` are physical ones; of `logical` ones, this process may use `usable`."""
+    """The processor: physical `cores`, `logical` cores, and those of them `usable` by this process."""
 
     name: str
     cores: int | None
@@ -38,7 +38,7 @@ class Processor:
 
 @dataclass(frozen=True)
 class Gpu:
-    """A graphics processor. Without a driver nothing can use it."""
+    """A GPU, which is of no use without a driver."""
 
     name: str
     bus: str
@@ -57,7 +57,7 @@ class Devices:
 
     @property
     def note(self) -> str:
-        """What is to be known about the graphics processors; empty without any."""
+        """A note on the use of GPUs; empty if there are none."""
         if not self.gpus:
             return ""
         return (
@@ -66,9 +66,9 @@ class Devices:
         )
 
     def sentences(self) -> list[str]:
-        """A line for each device."""
+        """Return a line for each device."""
         cpu = self.processor
-        features = ", ".join(cpu.features) or "no vector instructions that matter"
+        features = ", ".join(cpu.features) or "no relevant vector instructions"
         lines = [f"{cpu.name}: {cpu.cores} cores, {cpu.usable} usable threads; {features}"]
         lines.append(f"{self.memory / 1e9:.1f} GB of memory")
         for gpu in self.gpus:
@@ -79,7 +79,7 @@ class Devices:
 
 @cache
 def devices(root: Path = Path("/")) -> Devices:
-    """What there is; of a machine whose files are below `root`."""
+    """Return the devices of the machine whose files are below `root`."""
     return Devices(_processor(root), psutil.virtual_memory().total, tuple(_gpus(root)))
 
 
@@ -100,7 +100,7 @@ def _gpus(root: Path) -> list[Gpu]:
     found = []
     for folder in _folders(root / "sys/bus/pci/devices"):
         vendor = _VENDORS.get(_text(folder / "vendor").strip())
-        # Other vendors' are what virtual machines draw their screens with.
+        # Other vendors' devices are the displays of virtual machines.
         if vendor is None or not _text(folder / "class").startswith(_CLASSES):
             continue
         driver = folder / "driver"
@@ -117,7 +117,7 @@ def _gpus(root: Path) -> list[Gpu]:
 
 
 def _model(root: Path, folder: Path) -> str:
-    """What the driver calls it, or else its number."""
+    """Return the device's name in its driver, or else its number."""
     information = _text(root / "proc/driver/nvidia/gpus" / folder.name / "information")
     if named := re.search(r"^Model:\s*(?:NVIDIA\s+)?(.+)$", information, re.MULTILINE):
         return named[1].strip()

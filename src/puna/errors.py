@@ -1,6 +1,6 @@
-"""Every error Puna raises on purpose, in one hierarchy: catch `PunaError` to catch them all.
+"""All errors Puna raises on purpose, in one hierarchy: catch `PunaError` to catch them all.
 
-Each message says what was wrong, where, and what to do about it. `status` is the HTTP status of the
+Each message says what was wrong, where, and what to do. `status` is the HTTP status of the
 server's response if the error occurs before the response has started. `kind` is the class name; the
 runner process sends it so that the error is raised as the same class in the server (see
 `puna.protocol`).
@@ -13,12 +13,12 @@ from typing import ClassVar, Final
 
 from puna.lines import shortened
 
-#: Longer messages are shortened: what they quote may be megabytes of somebody's request or file.
+#: Longer messages are shortened, since they may quote megabytes of a request or file.
 LONGEST_MESSAGE: Final = 2000  # characters
 
 
 class PunaError(Exception):
-    """Base class of all errors raised by Puna. The middle of a very long message is left out."""
+    """Base class of all errors raised by Puna. Very long messages lose their middle."""
 
     status: ClassVar[int] = 500
 
@@ -31,12 +31,12 @@ class PunaError(Exception):
 
     @classmethod
     def of_kind(cls, kind: str, message: str) -> PunaError:
-        """An error of the class named `kind` (as sent by another process) with `message`."""
+        """Return an error of the class named `kind` (as sent by another process) with `message`."""
         return _by_name().get(kind, PunaError)(message)
 
 
 def shown(value: object) -> str:
-    """`value` as Python writes it, shortened, for an error message."""
+    """Return the shortened `repr` of `value`, for an error message."""
     return _REPR.repr(value)
 
 
@@ -86,7 +86,7 @@ class ModelNotFoundError(PunaError):
 
 
 class ResponseNotFoundError(PunaError):
-    """No response of that id is kept."""
+    """The server has not kept a response with that id."""
 
     status = 404
 
@@ -108,7 +108,7 @@ class PathNotFoundError(PunaError):
 
 
 class MethodError(PunaError):
-    """A path of the server does not take the request's method."""
+    """The path does not support the request's method."""
 
     status = 405
 
@@ -124,29 +124,29 @@ class StoreError(PunaError):
 
 
 class RegistryError(PunaError):
-    """A registry, or another source of models, refuses, cannot be reached, or sends something else."""
+    """A registry or another source of models refuses, cannot be reached, or sends invalid data."""
 
 
 class RefusedAddressError(RegistryError):
-    """The server does not ask this address for models: it is private, or without TLS."""
+    """The server does not connect to this address for models, because it is private or without TLS."""
 
     status = 400
 
 
 class UnreachableError(RegistryError):
-    """A registry, or another source of models, cannot be reached, or does not answer as it should."""
+    """A registry or another source of models cannot be reached, or gives an invalid reply."""
 
     status = 502
 
 
 class RequestError(PunaError):
-    """The caller's request is invalid; the message names the part that is."""
+    """The caller's request is invalid; the message names the invalid part."""
 
     status = 400
 
 
 class BodyTooLargeError(RequestError):
-    """The request's body is larger than the server takes."""
+    """The request's body is larger than the server allows."""
 
     status = 413
 
@@ -156,7 +156,7 @@ class ConversionError(RequestError):
 
 
 class CreationLimitError(RequestError):
-    """Making a model of its files takes more time or memory than is allowed."""
+    """Making a model from its files takes more time or memory than is allowed."""
 
 
 class CreatorError(PunaError):
@@ -172,7 +172,7 @@ class ContextLengthError(RequestError):
 
 
 class ImageError(RequestError):
-    """An image cannot be read, or is more than is allowed."""
+    """An image cannot be read, or exceeds a limit."""
 
 
 class TemplateError(PunaError):
@@ -180,13 +180,13 @@ class TemplateError(PunaError):
 
 
 class TemplateRenderError(TemplateError):
-    """A chat template fails when a conversation is rendered: it is not made for such a one."""
+    """A chat template fails to render a conversation that it was not made for."""
 
     status = 400
 
 
 class TemplateRefusalError(TemplateRenderError):
-    """A chat template has something against the conversation, and says what (`raise_exception`)."""
+    """A chat template refuses the conversation and says why (`raise_exception`)."""
 
 
 class TemplateLimitError(RequestError):
@@ -224,15 +224,15 @@ class NotSupportedError(PunaError):
 
 
 class UnavailableError(PunaError):
-    """This version of Puna does not have the requested feature."""
+    """The requested feature is not available in this version of Puna."""
 
-    status = 400  # 501 would say it better, but clients try again after any status over 500
+    status = 400  # 501 would be better, but clients retry after any status over 500
 
 
 class RequestCancelledError(PunaError):
-    """Somebody has ended the request by its id."""
+    """A client cancelled the request by its id."""
 
-    status = 400  # clients try again after others that would say it better
+    status = 400  # clients retry after statuses that would be better
 
     def __init__(self, message: str = "the request was cancelled") -> None:
         super().__init__(message)
@@ -255,7 +255,7 @@ class EmbeddingError(GenerationError):
 
 
 class SlowClientError(PunaError):
-    """The client has read so little of its answer that the rest is not kept for it."""
+    """The client read its answer too slowly for the server to keep the rest."""
 
 
 class RunnerError(PunaError):
@@ -286,11 +286,11 @@ class ServerBusyError(PunaError):
 
 
 class KeyFileError(PunaError):
-    """The file of API keys cannot be read or written, or what is to be in it is invalid."""
+    """The file of API keys cannot be read or written, or a key for it is invalid."""
 
 
 class AuthenticationError(PunaError):
-    """The request has no API key that the server knows; `known` is False if it has another one."""
+    """The request has no valid API key; `known` is False if it has an unknown one."""
 
     status = 401
 
@@ -300,13 +300,13 @@ class AuthenticationError(PunaError):
 
 
 class ScopeError(PunaError):
-    """The request's API key is not for this."""
+    """The request's API key does not allow this operation."""
 
     status = 403
 
 
 class RateLimitError(PunaError):
-    """The request's API key was used as much as it may be."""
+    """The request's API key has reached its limit."""
 
     status = 429
 

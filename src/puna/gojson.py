@@ -1,7 +1,8 @@
-"""JSON exactly as Go's encoder writes it, and as its decoder takes it.
+"""JSON exactly as Go's encoder writes it and its decoder accepts it, and limits on untrusted JSON.
 
 Digests of stored layers and prompts rendered by Go templates depend on the exact bytes: no spaces, `<`, `>`
-and `&` escaped, numbers in their shortest plain form.
+and `&` escaped, numbers in their shortest plain form. JSON is measured as it arrives: a few megabytes of
+brackets would become gigabytes of objects.
 """
 
 from __future__ import annotations
@@ -11,10 +12,9 @@ import math
 import re
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 from puna.errors import shown
-from puna.json_gauge import JsonGauge
 
 _ESCAPES = {
     ord("<"): "\\u003c",
@@ -24,32 +24,81 @@ _ESCAPES = {
     0x2029: "\\u2029",
 }
 
+#: Maximum depth, greater than that of any schema or message.
+DEEPEST: Final = 100
 
-#: Characters of numbers that are read.
+#: Maximum number of commas, brackets and strings: the token ids of a hundred long prompts must fit.
+MAX_MARKS: Final = 1_000_000
+
+_INSIDE_STRING: Final = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
+_BRACKET: Final = re.compile(rb"[\[\]{}]")
+
+#: Maximum characters of numbers.
 _LONGEST_INTEGER = 20
 _LONGEST_REAL = 1000
 
 
+class JsonGauge:
+    """A counter of a text's marks and depth, which checks nothing else."""
+
+    def __init__(self, max_marks: int = MAX_MARKS) -> None:
+        self._max_marks = max_marks
+        self._marks = 0
+        self._depth = 0
+        self._in_string = False
+        self._escaped = False  # the last byte was a backslash in a string
+
+    def feed(self, data: bytes) -> None:
+        """Count the next bytes. Raises ValueError when there are too many marks or levels."""
+        at = 0
+        if self._escaped and data:
+            at, self._escaped = 1, False
+        while at < len(data):
+            if self._in_string:
+                inside = _INSIDE_STRING.match(data, at)
+                assert inside is not None  # the pattern matches the empty string
+                at = inside.end() + 1
+                self._in_string = inside.end() == len(data) or data[inside.end()] != ord('"')
+                self._escaped = self._in_string and inside.end() < len(data)
+            else:
+                quote = data.find(b'"', at)
+                end = len(data) if quote < 0 else quote
+                self._measure(data[at:end])
+                self._in_string = quote >= 0
+                self._marks += self._in_string
+                at = end + 1
+
+    def _measure(self, part: bytes) -> None:
+        """Count the marks outside of strings."""
+        self._marks += sum(map(part.count, (b",", b"[", b"]", b"{", b"}")))
+        if self._marks > self._max_marks:
+            raise ValueError(f"more than {self._max_marks:,} values, names and brackets; send it in parts")
+        for bracket in _BRACKET.findall(part):
+            self._depth += 1 if bracket in b"[{" else -1
+            if self._depth > DEEPEST:
+                raise ValueError(f"nested too deeply, more than {DEEPEST} levels")
+
+
 def loads(text: str) -> Any:
-    """The value that `text` is. Numbers have 64 bits; half of a surrogate pair, which is no text, is U+FFFD.
+    """Decode `text`. Numbers have 64 bits, and lone surrogates become U+FFFD.
 
     Raises ValueError.
     """
     JsonGauge().feed(text.encode("utf-8", "replace"))
     value, end = first_value(text)
     if text[end:].strip(_BLANKS):
-        raise ValueError(f"something follows the value (character {end + 1})")
+        raise ValueError(f"unexpected data after the value (character {end + 1})")
     return value
 
 
 def first_value(text: str) -> tuple[Any, int]:
-    """As `loads` the value that `text` begins with, and where it ends; how deep it is is not looked at."""
+    """Decode the value at the start of `text` like `loads`, without a limit of depth; also return its end."""
     begin = len(text) - len(text.lstrip(_BLANKS))
     try:
         value, end = _DECODER.raw_decode(text, begin)
     except json.JSONDecodeError as error:
-        what = f"{error.msg[0].lower()}{error.msg[1:]}"
-        raise ValueError(f"{what} (line {error.lineno}, column {error.colno})") from error
+        problem = f"{error.msg[0].lower()}{error.msg[1:]}"
+        raise ValueError(f"{problem} (line {error.lineno}, column {error.colno})") from error
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     return (_with_valid_text(value) if "\\ud" in text or "\\uD" in text else value), end
@@ -80,7 +129,7 @@ _DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_int=_integer, par
 
 def _with_valid_text(value: Any) -> Any:
     if isinstance(value, str):
-        return _HALF_PAIR.sub("\ufffd", value)  # whole pairs have been joined
+        return _HALF_PAIR.sub("\ufffd", value)  # only lone surrogates are left
     if isinstance(value, list):
         return [_with_valid_text(item) for item in value]
     if isinstance(value, dict):

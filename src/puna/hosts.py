@@ -1,4 +1,4 @@
-"""Addresses: the server's, `PUNA_HOST` / `OLLAMA_HOST`, for itself and its clients; and which are public."""
+"""Network addresses: the server's (`PUNA_HOST` or `OLLAMA_HOST`), and the test for public ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from puna.config import find, warn_once
 DEFAULT_ADDRESS = "127.0.0.1"
 DEFAULT_PORT = 11434
 SCHEME_PORTS = {"http": 80, "https": 443}
-#: IPv4 as IPv6 networks reach it (RFC 6052).
+#: IPv4 addresses as seen from IPv6 networks (RFC 6052).
 _TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
 
 
@@ -67,13 +67,13 @@ _UNSPECIFIED = ("", "0.0.0.0", "::")
 
 
 def host_from_env() -> Host:
-    """The host in `PUNA_HOST` (or `OLLAMA_HOST`); `http://127.0.0.1:11434` if neither is set."""
+    """Return the host in `PUNA_HOST` or `OLLAMA_HOST`, or `http://127.0.0.1:11434` if neither is set."""
     variable, text = find("HOST")
     return parse_host(text, variable)
 
 
 def chosen_host(address: str | None, port: int | None) -> Host:
-    """The host in the environment, unless an `address` (all that PUNA_HOST takes) or a `port` are given."""
+    """Return the host in the environment, overridden by `address` (in the form of PUNA_HOST) and `port`."""
     host = host_from_env() if address is None else parse_host(address, "--host")
     return host if port is None else replace(host, port=port)
 
@@ -89,7 +89,7 @@ def parse_host(text: str, variable: str = "host") -> Host:
     if not separator:
         scheme, rest = "http", text
         default_port = DEFAULT_PORT
-        if text == "ollama.com":  # the one public host, which only speaks TLS
+        if text == "ollama.com":  # the only public host, which requires TLS
             scheme, default_port = "https", 443
     else:
         scheme = scheme.lower()
@@ -110,7 +110,7 @@ def parse_host(text: str, variable: str = "host") -> Host:
 
 
 def _split(authority: str) -> tuple[str, str | None]:
-    """The address without brackets, and the text of the port or None."""
+    """Split into the address without brackets, and the text of the port or None."""
     bare = authority.removeprefix("[").removesuffix("]")
     if not authority:
         return DEFAULT_ADDRESS, None
@@ -136,7 +136,7 @@ def _bracketed(address: str) -> str:
 
 
 def is_public(address: str) -> bool:
-    """Whether that is an address of the public Internet, also as IPv6 writes one of IPv4."""
+    """Whether `address` is on the public Internet, including IPv4 addresses embedded in IPv6."""
     try:
         given = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,17 +1,17 @@
-"""Text of others in lines of ours: it cannot end a line, steer a terminal or fill a disk."""
+"""Untrusted text in log lines: it cannot end a line, control a terminal or fill a disk."""
 
 from __future__ import annotations
 
 import logging
 from typing import Any
 
-#: Characters of a log line at most, and of what may be longer: an error's message, a traceback.
+#: Maximum characters of a log line, and of longer texts such as an error's message or a traceback.
 LONGEST_LINE = 4096
 LONGEST_TEXT = 16384
 
 
 def escaped(text: str) -> str:
-    r"""`text` as printable characters: everything else becomes an escape such as `\n` or `\x1b`."""
+    r"""Return `text` with all other than printable characters escaped, such as `\n` or `\x1b`."""
     if text.isprintable():
         return text
     return "".join(
@@ -21,7 +21,7 @@ def escaped(text: str) -> str:
 
 
 def shortened(text: str, most: int = LONGEST_LINE) -> str:
-    """`text`, without its middle if it has more than `most` characters; it says how many are missing."""
+    """Return `text`; beyond `most` characters, its middle is replaced by the number of characters missing."""
     if len(text) <= most:
         return text
     head = most * 3 // 4
@@ -29,7 +29,7 @@ def shortened(text: str, most: int = LONGEST_LINE) -> str:
 
 
 class LineFormatter(logging.Formatter):
-    """Makes of a record one printable line of limited length; a traceback follows in indented lines."""
+    """Formatter that makes one printable line of limited length, followed by an indented traceback."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802, the base class's name
         return escaped(shortened(super().formatMessage(record)))

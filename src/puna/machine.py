@@ -1,4 +1,4 @@
-"""The machine's processors; its memory and that of processes, and detection of running out of it."""
+"""The machine's processors, memory and processes, and detection of memory shortage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import psutil
 _SHORTAGE = ("bad_alloc", "allocate memory", "not enough memory", "out of memory")
 #: A process that cannot allocate this much cannot continue.
 _PROBE_BYTES = 16 << 20
-#: Half of what processors with addresses of 48 bits leave to a process.
+#: Half of the address space of a process on processors with 48-bit addresses.
 _ADDRESS_SPACE = 1 << 46
 
 
@@ -24,10 +24,10 @@ _log = logging.getLogger(__name__)
 
 
 def usable_threads(wanted: int) -> int:
-    """`wanted` threads, but no more than processors this process may use: more only wait for each other."""
+    """Limit `wanted` threads to the processors this process may use; more would only wait for each other."""
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if wanted > processors:
-        _say_once(f"{wanted} threads were asked for; {processors} are used, one for each processor")
+        _say_once(f"{wanted} threads were requested; using {processors}, one for each processor")
     return min(wanted, processors)
 
 
@@ -39,8 +39,7 @@ def _say_once(text: str) -> None:
 def available_memory() -> int:
     """Return how many bytes this process may still allocate.
 
-    That is the available memory, or less where the control group or a limit of address space (`ulimit -v`)
-    says so.
+    This is the available memory, reduced by limits of the control group and of address space (`ulimit -v`).
     """
     available = int(psutil.virtual_memory().available)
     try:
@@ -54,7 +53,7 @@ def available_memory() -> int:
 
 
 def available_address_space() -> int:
-    """Return how many bytes this process may still map, whether or not memory is behind them."""
+    """Return how many bytes this process may still map, whether or not they are backed by memory."""
     limit_bytes = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit_bytes == resource.RLIM_INFINITY:
         return _ADDRESS_SPACE
@@ -62,7 +61,7 @@ def available_address_space() -> int:
 
 
 def process_memory(pid: int | None = None) -> int:
-    """Resident bytes of a process (default: this one); 0 if it has ended."""
+    """Return the resident bytes of a process (default: this one), or 0 if it has ended."""
     try:
         return int(psutil.Process(pid).memory_info().rss)
     except psutil.Error:
@@ -86,10 +85,10 @@ def says_out_of_memory(text: str) -> bool:
 
 def memory_is_short() -> bool:
     """Whether even a small allocation fails, because of the process's own limit or the system's."""
-    import numpy as np  # imported here because the server, which uses the rest of this file, needs no numpy
+    import numpy as np  # not at the top: the server uses this module without numpy
 
     try:
-        np.empty(_PROBE_BYTES, np.uint8)  # costs nothing, as it is never written to
+        np.empty(_PROBE_BYTES, np.uint8)  # costs nothing, since it is never written
     except MemoryError:
         return True
     return False

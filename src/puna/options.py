@@ -17,56 +17,56 @@ from puna.config import env
 from puna.errors import OptionError, shown
 from puna.unknown import unknown_and_ignored
 
-#: Levels of thinking, for models that take more than yes or no.
+#: Levels of thinking, for models with more than on and off.
 THINK_LEVELS = ("high", "medium", "low", "max")
 
-#: Stop strings (or sequence breakers) of one request, and characters of all of them.
+#: Maximum number of stop strings (or sequence breakers) of one request, and of their characters in total.
 MAX_STOPS = 256
 LONGEST_STOPS = 16_384
 
-#: Tokens in `logit_bias`.
+#: Maximum number of tokens in `logit_bias`.
 MAX_BIASES = 16_384
 
 
-#: GPUs of one machine.
+#: Maximum number of GPUs of a machine.
 MAX_GPUS = 16
 
-#: What may compute a model: Puna's own engine, llama.cpp, or whichever of them can, Puna's first.
+#: Engines for a model: Puna's own, llama.cpp, or "auto" for Puna's own if it can run the model.
 ENGINES = ("auto", "puna", "llamacpp")
 AUTO, PUNA, LLAMACPP = ENGINES
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """Where llama.cpp keeps a model. Puna's own engine computes on the processor, whatever is asked."""
+    """The placement of a model by llama.cpp. Puna's own engine always computes on the processor."""
 
     num_gpu: int = -1  # layers on the GPU; negative: all, if there is one
-    main_gpu: int = 0  # the GPU that has all of them, unless `tensor_split` says otherwise
-    tensor_split: tuple[float, ...] = ()  # shares of each GPU
+    main_gpu: int = 0  # the GPU that holds them, without `tensor_split`
+    tensor_split: tuple[float, ...] = ()  # share of each GPU
     use_mmap: bool = True  # leave weights in the mapped file instead of reading them
 
 
 class AdapterFile(msgspec.Struct, frozen=True):
-    """An adapter a model is loaded with, and how strongly it counts in requests that say nothing."""
+    """An adapter a model is loaded with, and its scale in requests that set none."""
 
     path: str
-    name: str = ""  # by which requests ask for it; empty: its file's
+    name: str = ""  # used by requests; empty: that of its file
     scale: float = 1.0
 
 
-#: Adapters of one model.
+#: Maximum number of adapters of a model.
 MAX_ADAPTERS: Final = 64
 
-#: Larger scales of adapters are a mistake.
+#: Maximum scale of an adapter; larger ones are mistakes.
 LARGEST_SCALE: Final = 1e4
 
 
 def is_scale(number: float) -> bool:
-    """Whether an adapter may count so much."""
+    """Whether `number` is a valid scale of an adapter."""
     return math.isfinite(number) and abs(number) <= LARGEST_SCALE
 
 
 class AdapterScale(msgspec.Struct, frozen=True):
-    """How strongly an adapter of the model counts in a request: by its number, or its name."""
+    """The scale of an adapter in a request; the adapter is given by number or name."""
 
     id: int | None = None
     name: str | None = None
@@ -80,7 +80,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     so a client that sends none gets the same greedy output from both.
     """
 
-    # Loading. num_ctx None: the server decides; num_thread 0: automatic; engine None: `PUNA_ENGINE`.
+    # Loading. num_ctx None: chosen by the server; num_thread 0: automatic; engine None: `PUNA_ENGINE`.
     num_ctx: int | None = None
     num_batch: int = 512
     engine: str | None = None
@@ -90,12 +90,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     use_mmap: bool | None = None
     num_thread: int = 0
     draft: str | None = None  # draft model: a small model of the same family
-    # Speculative decoding, which changes the speed of an answer but not the answer. None: `PUNA_SPECULATE`.
+    # Speculative decoding, which changes an answer's speed but not its text. None: `PUNA_SPECULATE`.
     speculate: str | None = None
     # Length.
     num_keep: int = 4
     num_predict: int = -1
-    stop: tuple[str, ...] | None = None  # None: as the model's template says
+    stop: tuple[str, ...] | None = None  # None: those of the model's template
     # Sampling.
     seed: int = -1
     temperature: float = 0.8
@@ -107,9 +107,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     repeat_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    logit_bias: tuple[tuple[int, float], ...] = ()  # token ids, and what is added to their logits
+    logit_bias: tuple[tuple[int, float], ...] = ()  # token ids, and the values added to their logits
     banned_tokens: tuple[int, ...] = ()
-    min_tokens: int = 0  # before the end
+    min_tokens: int = 0  # before the answer may end
     top_n_sigma: float = -1.0  # 0 or less: off
     xtc_probability: float = 0.0
     xtc_threshold: float = 0.1
@@ -120,7 +120,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     dry_allowed_length: int = 2
     dry_penalty_last_n: int = -1  # -1: all
     dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
-    mirostat: int = 0  # 1 or 2: instead of top_k, typical_p, top_p, min_p and XTC
+    mirostat: int = 0  # 1 or 2: replaces top_k, typical_p, top_p, min_p and XTC
     mirostat_tau: float = 5.0
     mirostat_eta: float = 0.1
 
@@ -140,28 +140,28 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def placement(self) -> Placement:
-        """Where the model is to be, if llama.cpp runs it."""
+        """The placement of the model, if llama.cpp runs it."""
         return Placement(self.num_gpu, self.main_gpu, self.tensor_split, self.use_mmap is not False)
 
     @staticmethod
     def ignored(*layers: Mapping[str, Any] | None, engine: str = PUNA) -> list[str]:
-        """A sentence for each option in `layers` that changes nothing of a model that `engine` runs.
+        """Return a sentence for each option in `layers` that has no effect with `engine`.
 
-        Those are unknown ones, and for Puna's own engine those for GPUs. Nothing is said of null, false,
-        zero and -1, which ask for what there is anyway.
+        These are unknown options and, with Puna's own engine, those for GPUs. The values null, false, 0 and
+        -1 need no sentence, because they request the default.
         """
         given: dict[str, Any] = {}
         for layer in layers:
             given |= layer or {}
-        asked = [name for name, value in given.items() if value and value != -1]  # -1: automatic
+        requested = [name for name, value in given.items() if value and value != -1]  # -1: automatic
         reasons = _USELESS if engine == LLAMACPP else _USELESS | _UNPLACED
-        useless = [f'option "{name}" has no effect: {reasons[name]}' for name in asked if name in reasons]
-        unknown = [name for name in asked if name not in _TYPES and name not in reasons]
+        useless = [f'option "{name}" has no effect: {reasons[name]}' for name in requested if name in reasons]
+        unknown = [name for name in requested if name not in _TYPES and name not in reasons]
         return useless + unknown_and_ignored("option", unknown, _TYPES)
 
 
 def speculate_from_env() -> str | None:
-    """The default for `speculate` from `PUNA_SPECULATE`; None if not set. Raises `OptionError`."""
+    """Return the default of `speculate` from `PUNA_SPECULATE`, or None. Raises `OptionError`."""
     try:
         return Options.merge({"speculate": env("SPECULATE") or None}).speculate
     except OptionError as error:
@@ -169,12 +169,12 @@ def speculate_from_env() -> str | None:
 
 
 def drafts_itself(default: str | None) -> bool:
-    """Whether a model with prediction heads drafts with them, where `speculate` is `default`."""
+    """Whether a model with prediction heads drafts with them, if `speculate` is `default`."""
     return default in (None, "mtp")
 
 
 def engine_from_env() -> str:
-    """The default for `engine` from `PUNA_ENGINE`. Raises `OptionError`."""
+    """Return the default of `engine` from `PUNA_ENGINE`. Raises `OptionError`."""
     try:
         return Options.merge({"engine": env("ENGINE") or None}).engine or AUTO
     except OptionError as error:
@@ -197,29 +197,29 @@ _TYPES: dict[str, str] = {
     "mirostat": "integer", "mirostat_tau": "float32", "mirostat_eta": "float32",
 }  # fmt: skip
 
-#: Options of Ollama's that change nothing here, and why.
+#: Ollama's options without effect, and why.
 _USELESS = {
     "low_vram": "models are computed by the processor",
     **dict.fromkeys(("use_mlock", "numa"), "weights are always copied into memory when loaded"),
-    **dict.fromkeys(("tfs_z", "penalize_newline"), "this way of sampling is not offered"),
+    **dict.fromkeys(("tfs_z", "penalize_newline"), "this kind of sampling is not supported"),
     "f16_kv": "PUNA_KV_CACHE_TYPE chooses the type of cached keys and values",
-    "logits_all": "logprobs of a request returns probabilities",
+    "logits_all": "the request's logprobs returns probabilities",
     "vocab_only": "'puna tokenize' needs no weights",
 }
 
-#: Those of them that llama.cpp knows what to do with.
+#: Options that only llama.cpp uses.
 _UNPLACED = {
     **dict.fromkeys(("num_gpu", "main_gpu", "tensor_split"), "models are computed by the processor"),
     "use_mmap": "weights are always copied into memory when loaded",
 }
 
-#: How to draft tokens for speculative decoding: not at all, by prompt lookup, with the draft model, or with
-#: the model's own heads of multi-token prediction.
+#: Sources of drafts for speculative decoding: none, prompt lookup, the draft model, or the model's own heads
+#: for multi-token prediction.
 SPECULATE = ("off", "prompt", "draft", "mtp")
 
 _CHOICES: dict[str, tuple[str, ...]] = {"speculate": SPECULATE, "engine": ENGINES}
 
-#: Characters of `tensor_split` as a text.
+#: Maximum characters of `tensor_split` as text.
 _LONGEST_SHARES = 1000
 
 #: Inclusive ranges. Ollama clamps or ignores values out of range; Puna raises an error.
@@ -260,7 +260,7 @@ _RANGES: dict[str, tuple[float, float]] = {
 
 
 def int_range(name: str) -> tuple[int, int]:
-    """The smallest and the largest value of an integer option."""
+    """Return the smallest and the largest value of an integer option."""
     low, high = _RANGES[name]
     return int(low), int(high)
 
@@ -313,7 +313,7 @@ def _coerce_tokens(name: str, value: Any) -> tuple[int, ...]:
 
 
 def _coerce_shares(name: str, value: Any) -> tuple[float, ...]:
-    """A number for each GPU; a Modelfile has them as one text, as in `3,1`."""
+    """Return a number for each GPU; a Modelfile writes them as one text, such as `3,1`."""
     if isinstance(value, str):
         try:
             value = [float(part) for part in value[:_LONGEST_SHARES].split(",")]
@@ -327,7 +327,7 @@ def _coerce_shares(name: str, value: Any) -> tuple[float, ...]:
 
 
 def _coerce_by_token(name: str, value: Any) -> tuple[tuple[int, float], ...]:
-    """Numbers by token id; JSON spells ids as strings."""
+    """Return numbers by token id; JSON writes ids as strings."""
     if not isinstance(value, Mapping):
         raise OptionError(
             f'option "{name}" must be of type object (token ids and numbers), not {shown(value)}'

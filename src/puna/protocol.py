@@ -1,7 +1,7 @@
 """Requests of the engine, its events, and the messages that carry both between server and runner.
 
 Plain data, shared by all processes. A frame is a length (u32) and the id of the request (u64), both
-little-endian, and that many bytes of msgpack.
+little-endian, followed by that many bytes of msgpack.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from puna.grammar.format import Format
 from puna.kvcache.contents import CellCounts, Contents, Extents
 from puna.options import AUTO, PUNA, AdapterFile, AdapterScale, Options, Placement
 
-#: Maximum samples of one prompt; more are a mistake, or an attack.
+#: Maximum samples of one prompt; more are a mistake or an attack.
 MAX_SAMPLES: Final = 128
 
-#: Batch requests get the slots and room that interactive ones leave.
+#: Batch requests get the slots and cells that interactive ones leave free.
 Priority = Literal["interactive", "batch"]
 
 
@@ -33,42 +33,42 @@ class WireMessage(msgspec.Struct, tag=True, frozen=True, kw_only=True):
     """Base of all messages between processes; `type` on the wire is the class name."""
 
 
-#: The prompt: a text (with control tokens recognised, and BOS added if the model wants it), token ids, used
-#: as they are, or a chat or insertion, rendered by the model's template.
+#: A prompt: a text (control tokens are recognised, and BOS is added if the model wants it), token ids, which
+#: are used as they are, or a chat or insertion, which the model's template renders.
 Prompt = str | list[int] | Chat | Insert
 
 
 class Generate(WireMessage, frozen=True):
     """A request to generate text, in the same form from the wire to the engine.
 
-    Answered by `Prompted`, `Chunk`*, then one `Done` or `Failed`, with the `id` that the sender chose. The
-    fields `template`, `context` and `think` are used where prompts are rendered (`puna.conversation`); the
-    engine itself takes text and tokens, and sends no `Prompted`.
+    Answered by `Prompted`, `Chunk`*, then one `Done` or `Failed`, with the sender's `id`. The fields
+    `template`, `context` and `think` are used where prompts are rendered (`puna.conversation`); the engine
+    itself takes text and tokens, and sends no `Prompted`.
 
-    With `samples` over 1, that many continuations of one prompt are generated; sample i adds i to the seed.
-    Each ends with its own `Done` or `Failed`, and `sample` in events is its number. With `progress`,
-    `Evaluated`* come before the first `Chunk`. With `prompt_logprobs`, `Scored`* do, and a `num_predict` of 0
-    means that nothing is generated; otherwise it means no limit.
+    `samples` is the number of continuations of the prompt; sample i adds i to the seed. Each ends with its
+    own `Done` or `Failed`, and `sample` in events is its number. With `progress`, `Evaluated`* come before
+    the first `Chunk`. With `prompt_logprobs`, `Scored`* do, and a `num_predict` of 0 generates nothing;
+    otherwise 0 means no limit.
 
-    With a `format`, tokens that the format rules out for the answer (the text after thinking) are never
-    drawn; an answer that ends by itself matches the format.
+    With a `format`, tokens that it rules out are never drawn for the answer (the text after thinking); an
+    answer that ends by itself matches the format.
     """
 
     id: int = 0
     prompt: Prompt = ""
-    options: Options = Options()  # without `stop`, texts end at the template's stop strings
-    template: str = ""  # instead of the model file's own
-    parser: str = ""  # Ollama's name of the parser of answers; empty: by the template
-    stream_calls: bool = False  # send a call's arguments as they are generated, not once it is complete
+    options: Options = Options()  # without `stop`, answers end at the template's stop strings
+    template: str = ""  # replaces the one of the model file
+    parser: str = ""  # Ollama's name of the parser of answers; empty: the template decides
+    stream_calls: bool = False  # send arguments of calls as they are generated, not once the call is complete
     context: list[int] | None = None  # tokens to put before the prompt
-    format: Format | None = None  # that the answer must match
-    images: list[bytes] = []  # files, which `[img-N]` stands for in a prompt that is text
-    think: bool | str | None = None  # whether to think, or how hard; if set, thinking is sent apart from text
+    format: Format | None = None  # the format that the answer must match
+    images: list[bytes] = []  # files; in a text prompt, `[img-N]` marks their places
+    think: bool | str | None = None  # whether or how hard to think; if set, thinking is sent separately
     truncate: bool = True
     shift: bool = True
     logprobs: bool = False
     top_logprobs: int = 0
-    sampled_logprobs: bool = False  # log-probabilities after sampling options, instead of the model's own
+    sampled_logprobs: bool = False  # log-probabilities after sampling options, not the model's own
     ignore_eos: bool = False
     samples: int = 1
     prompt_logprobs: bool = False  # with `top_logprobs` alternatives
@@ -76,14 +76,14 @@ class Generate(WireMessage, frozen=True):
     cache_prompt: bool = True  # reuse prefixes of earlier requests, and leave one for later ones
     lora: list[AdapterScale] | None = None  # adapters to use; None: those of the model
     priority: Priority = "interactive"
-    client: str = ""  # waiting requests of different clients take turns
+    client: str = ""  # clients with waiting requests take turns
 
 
 class Embed(WireMessage, frozen=True):
-    """A request for vectors of `inputs`. Answered by an `Embedded` or `Failed` for each, in any order.
+    """A request for vectors of `inputs`. Answered by an `Embedded` or `Failed` for each input, in any order.
 
-    Inputs are texts or tokens, as in `Generate`. The model's hidden states are pooled as it was trained, or
-    by `pooling` ("mean", "cls", "last"). A vector is cut to its first `dimensions` values (0: all), then
+    Inputs are texts or tokens, as in `Generate`. Hidden states are pooled by `pooling` ("mean", "cls",
+    "last"), or as the model was trained. A vector is cut to its first `dimensions` values (0: all), then
     normalised to length 1 (`normalize`).
 
     With a `query`, the inputs are documents, and a reranker's result for each is one value from 0 to 1: the
@@ -92,7 +92,7 @@ class Embed(WireMessage, frozen=True):
 
     inputs: list[str | list[int]]
     id: int = 0
-    num_ctx: int = 0  # maximum tokens of an input; 0: those the model was loaded for
+    num_ctx: int = 0  # maximum tokens of an input; 0: the context the model was loaded with
     truncate: bool = True  # drop the end of inputs that are too long
     normalize: bool = True
     dimensions: int = 0
@@ -113,7 +113,7 @@ class TopLogprob(msgspec.Struct, frozen=True):
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
-    """Natural log-probabilities of a token and of the likeliest ones, by default from the raw logits."""
+    """Natural log-probabilities of a token and of the likeliest tokens, by default from the raw logits."""
 
     token: str
     logprob: float
@@ -124,8 +124,8 @@ class TokenLogprob(msgspec.Struct, frozen=True):
 class Prompted(WireMessage, frozen=True):
     """The rendered prompt of a request, before it is evaluated.
 
-    `tokens` begin with those of the request's `context`. If the prompt is scored, its text begins at token
-    `begin`, and `first` is the text of that token if no other precedes it.
+    `tokens` begin with the request's `context`. If the prompt is scored, its text begins at token `begin`,
+    and `first` is the text of that token unless another one precedes it.
     """
 
     id: int
@@ -136,10 +136,10 @@ class Prompted(WireMessage, frozen=True):
 
 
 class Chunk(WireMessage, frozen=True):
-    """Final output: never part of a character, of a stop string or of a model's markup.
+    """Final output, which never cuts a character and never includes stop strings or a model's markup.
 
-    `thinking` precedes the text, and `calls` follow it. `tokens` and `logprobs` belong to the tokens whose
-    text begins in this chunk, or is held back after it.
+    `thinking` precedes the text, and `calls` follow it. `tokens` and `logprobs` are of the tokens whose text
+    begins in this chunk, or is held back after it.
     """
 
     id: int
@@ -152,9 +152,9 @@ class Chunk(WireMessage, frozen=True):
 
 
 class Scored(WireMessage, frozen=True):
-    """Log-probabilities of the next tokens of the prompt, each given all before it.
+    """Log-probabilities of the prompt's next tokens, each given all tokens before it.
 
-    That of a prompt's first token, which follows nothing, is None.
+    The first token of a prompt follows nothing, so it has None.
     """
 
     id: int
@@ -166,7 +166,7 @@ class Scored(WireMessage, frozen=True):
 class Evaluated(WireMessage, frozen=True):
     """Progress of a prompt: `done` of `total` tokens are evaluated, `cached` of them by earlier requests.
 
-    The others took `duration` nanoseconds so far.
+    Evaluating the others has taken `duration` nanoseconds so far.
     """
 
     id: int
@@ -177,7 +177,7 @@ class Evaluated(WireMessage, frozen=True):
 
 
 class Done(WireMessage, frozen=True):
-    """End of a generation. Counts in tokens, durations in nanoseconds."""
+    """The end of a generation. Counts are in tokens, durations in nanoseconds."""
 
     id: int
     reason: str  # "stop" or "length"
@@ -186,21 +186,19 @@ class Done(WireMessage, frozen=True):
     eval_count: int  # includes the end token and tokens cut by a stop string
     eval_duration: int
     cached: int = 0  # prompt tokens taken from the cache instead of evaluated
-    truncated: int = (
-        0  # prompt tokens dropped because the prompt did not fit, those of dropped messages included
-    )
+    truncated: int = 0  # prompt tokens dropped because the prompt did not fit, dropped messages included
     shifted: int = 0  # tokens dropped from the context while generating
-    stop: str | None = None  # the stop string that ended it, if one did
-    # With `logprobs`: of the final tokens that are in no chunk, which are the end token or a stop string's.
+    stop: str | None = None  # the stop string that ended the generation, if any
+    # With `logprobs`: those of final tokens that are in no chunk (the end token, or those of a stop string).
     ending: list[TokenLogprob] = []
     drafted: int = 0  # draft tokens
-    accepted: int = 0  # draft tokens that were right
+    accepted: int = 0  # draft tokens that were accepted
     drafted_by: str = ""  # "prompt", "draft" or "mtp", as in `speculate`; "format": forced tokens only
     sample: int = 0
 
 
 class Embedded(WireMessage, frozen=True):
-    """The vector of input `sample`. Counts in tokens."""
+    """The vector of input `sample`. Counts are in tokens."""
 
     id: int
     vector: bytes  # little-endian float32
@@ -211,7 +209,7 @@ class Embedded(WireMessage, frozen=True):
 
 
 class Failed(WireMessage, frozen=True):
-    """A request failed; `kind` is a class of `puna.errors`."""
+    """The failure of a request; `kind` is the name of a class in `puna.errors`."""
 
     id: int
     kind: str
@@ -300,11 +298,11 @@ T = TypeVar("T")
 
 
 def pack(message: WireMessage) -> bytes:
-    """Return `message` as one frame. Raises `RequestError` when it cannot be encoded."""
+    """Return `message` as one frame. Raises `RequestError` if it is too long or cannot be encoded."""
     try:
         body = _encoder.encode(message)
     except (OverflowError, RecursionError, UnicodeError) as error:
-        # JSON allows larger numbers, deeper nesting and other strings than msgpack.
+        # JSON allows larger numbers, deeper nesting and more kinds of strings than msgpack.
         raise RequestError(f"the request cannot be passed to the model: {error}") from error
     if len(body) > MAX_FRAME_BYTES:
         raise RequestError(
@@ -315,7 +313,7 @@ def pack(message: WireMessage) -> bytes:
 
 
 class Frame(Generic[T]):
-    """A received message of request `id`, not decoded yet, so that another thread can do it."""
+    """A received message of request `id`, not yet decoded, so that another thread can decode it."""
 
     def __init__(self, id: int, body: bytes, decoder: msgspec.msgpack.Decoder[T]) -> None:
         self.id = id
@@ -339,7 +337,7 @@ class Unpacker(Generic[T]):
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Frame[T]]:
-        """Add received bytes; return the frames they complete.
+        """Add received bytes, and return the frames they complete.
 
         Raises `RunnerError` when a frame is too long; the stream is then unusable.
         """
@@ -361,7 +359,7 @@ class Unpacker(Generic[T]):
 
 
 class Channel(Generic[T]):
-    """A blocking socket for messages; any thread may send, one receives."""
+    """A blocking socket for messages. Any thread may send; only one receives."""
 
     def __init__(self, sock: socket.socket, receives: type[T] | object) -> None:
         self._sock = sock
@@ -370,7 +368,7 @@ class Channel(Generic[T]):
         self._ready: deque[Frame[T]] = deque()
 
     def send(self, message: WireMessage) -> None:
-        """Send one message. Raises `RequestError` as `pack` does, `OSError` when the other side is gone."""
+        """Send one message. Raises `RequestError` as `pack` does, and `OSError` if the other side is gone."""
         frame = pack(message)
         with self._sending:
             self._sock.sendall(frame)
@@ -389,7 +387,7 @@ class Channel(Generic[T]):
 OUT_OF_MEMORY = 12
 IN_DOUBT = 13
 
-#: Longer messages are refused by the sender; a longer frame means that the peer is broken.
+#: The sender refuses longer messages, so a longer frame means that the peer is broken.
 MAX_FRAME_BYTES = 256 * 1024 * 1024
 
 
@@ -403,15 +401,15 @@ class Load(WireMessage, frozen=True):
     """
 
     path: str
-    num_ctx: int  # tokens per sequence; 0: what the model was trained for, if memory allows
+    num_ctx: int  # tokens per sequence; 0: the trained context, if memory allows
     parallel: int = 1
     num_batch: int = 512
     num_thread: int = 0
     kv_cache_type: str = "f16"
     draft: str = ""  # path of a draft model
-    projector: str = ""  # path of the vision tower, if that has its own file
+    projector: str = ""  # path of the vision tower's own file, if it has one
     adapters: tuple[AdapterFile, ...] = ()
-    speculate: str | None = None  # drafting mode of requests that name none
+    speculate: str | None = None  # drafting mode of requests that do not set one
     reserved: int = 0  # bytes of memory to leave for the caches of other models
     engine: str = AUTO
     placement: Placement = Placement()  # for llama.cpp
@@ -445,7 +443,7 @@ class Grow(WireMessage, frozen=True):
 
 
 class Inspect(WireMessage, frozen=True):
-    """Ask for the contents of the caches. Answered by `Inspected` after the current step."""
+    """Ask for the contents of the model's caches. Answered by `Inspected` after the current step."""
 
     id: int
 
@@ -469,16 +467,16 @@ class LoadingProgress(WireMessage, frozen=True):
 class Loaded(WireMessage, frozen=True):
     """The model is ready."""
 
-    context_length: int  # tokens per sequence, after clamping to what the model was trained for
+    context_length: int  # tokens per sequence, at most the trained context
     parallel: int
     weight_bytes: int
     cache_bytes: int
-    kernels: str = ""  # the instruction set of the kernels, numpy or (with llama.cpp) ggml
-    engine: str = PUNA  # that runs the model
+    kernels: str = ""  # instruction set of the kernels, "numpy", or "ggml" with llama.cpp
+    engine: str = PUNA  # the engine that runs the model
     vram_bytes: int = 0  # weights on GPUs
-    max_context: int = 0  # that `context_length` can grow to
+    max_context: int = 0  # the maximum to which `context_length` can grow
     trained_context: int = 0  # upper limit of every context; 0: unknown
-    exact_context: bool = False  # answers depend on the `num_ctx` of loading
+    exact_context: bool = False  # answers depend on the `num_ctx` the model was loaded with
     warnings: tuple[str, ...] = ()  # for users of the model
 
 
@@ -495,7 +493,7 @@ class Grown(WireMessage, frozen=True):
 
 
 class Refused(WireMessage, frozen=True):
-    """Too little memory: the model needs `needed` bytes, and `available` are free (0: unknown)."""
+    """Too little memory: the model needs `needed` bytes, and `available` bytes are free (0: unknown)."""
 
     message: str
     needed: int
@@ -503,15 +501,15 @@ class Refused(WireMessage, frozen=True):
 
 
 class Pong(WireMessage, frozen=True):
-    """State of a runner: `active` requests, and the age of the current step (0 when idle)."""
+    """The state of a runner, with its `active` requests and the age of the current step (0 when idle)."""
 
     id: int
     active: int
     running: int  # active requests that are not waiting
     step_age_s: float
-    cache_bytes: int  # memory provided for the caches so far
+    cache_bytes: int  # memory the caches have taken so far
     cells: list[CellCounts]
-    evicted: int  # cells of finished requests evicted since the model was loaded
+    evicted: int  # cells of finished requests evicted since loading
 
 
 class Inspected(WireMessage, frozen=True):

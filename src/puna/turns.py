@@ -1,9 +1,29 @@
-"""Fair turns between clients: in every round, one for each client that waits.
+"""Turns of waiting work: rounds that are fair to clients, and a queue in which quick work goes first.
 
-Used for sequences of the engine, images to decode and models to load.
+Sequences of the engine, images to decode and models to load take turns by client. Templates to render and
+formats to compile take turns by their expected time.
 """
 
 from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from puna.errors import RunnerError
+
+_log = logging.getLogger(__name__)
+
+#: Assumed seconds of work of an unknown kind.
+_UNKNOWN_S: Final = 0.5
+#: Kinds of work whose times are remembered.
+_REMEMBERED: Final = 256
 
 #: A round and the client's place in it. Lower turns are served first.
 Turn = tuple[int, int]
@@ -13,14 +33,14 @@ class ClientRotation:
     """Rounds in which each client has one turn, always in the same order of clients.
 
     An item gets the round after its client's previous one, but never a round that is over. So no waiting item
-    is overtaken for ever, and a client's next item comes after at most one waiting item of each other client,
+    is overtaken forever, and a client's next item comes after at most one waiting item of each other client,
     however many they have. (Start-time fair queueing, Goyal et al., 1996, at equal costs.)
     """
 
     def __init__(self) -> None:
         self._round = 0  # the latest round from which an item was served
-        self._served: set[str] = set()  # clients that had their turn in it
-        self._latest: dict[str, Turn] = {}  # each client's last turn, unless that round is over
+        self._served: set[str] = set()  # clients that have had their turn in that round
+        self._latest: dict[str, Turn] = {}  # each client's last turn, unless its round is over
         self._places = 0
 
     def take(self, client: str) -> Turn:
@@ -44,7 +64,125 @@ class ClientRotation:
             self._served.add(client)
 
     def emptied(self, client: str) -> None:
-        """Note that `client` has withdrawn all of its waiting items, whose turns no longer count."""
+        """Note that `client` has withdrawn all of its waiting items; their turns no longer count."""
         latest = self._latest.pop(client, None)
         if latest is not None and client in self._served:
             self._latest[client] = self._round, latest[1]
+
+
+@dataclass(order=True)
+class _Waiting:
+    expected_s: float
+    number: int  # by order of arrival
+    request_id: int = field(compare=False)
+    kind: bytes = field(compare=False)
+    work: Callable[[], None] = field(compare=False)
+    give_up: Callable[[], None] = field(compare=False)
+
+
+class RenderQueue:
+    """A queue of work for a few threads, which start when needed; work expected to be quick goes first.
+
+    A consistently slow template or format thus delays only work that is as slow or unknown, and anything else
+    by at most one of its turns.
+    """
+
+    def __init__(
+        self,
+        cancel: Callable[[int], None],
+        *,
+        name: str = "puna-templates",
+        threads: int = 1,
+        stop: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """Use `cancel` to stop a request after its turn, and `stop` during it, if possible."""
+        self._name = name
+        self._cancel = cancel
+        self._max_threads = threads
+        self._stop = stop
+        self._changed = threading.Condition()
+        self._waiting: list[_Waiting] = []
+        self._numbers = itertools.count()
+        self._seconds: OrderedDict[bytes, float] = OrderedDict()  # moving average of each kind's turns
+        self._at_work: dict[int, bool] = {}  # request ids, and whether they were cancelled
+        self._closed = False
+        self._threads: list[threading.Thread] = []
+
+    def add(
+        self, request_id: int, kind: bytes, work: Callable[[], None], give_up: Callable[[], None]
+    ) -> None:
+        """Call `work` in its turn; call `give_up` if it raises, or if `close` comes first.
+
+        `kind` is the digest of a template or a format; work of one kind is expected to take as long as
+        before. Raises RunnerError once closed.
+        """
+        with self._changed:
+            if self._closed:
+                raise RunnerError("the engine is shutting down")
+            expected_s = self._seconds.get(kind, _UNKNOWN_S)
+            turn = _Waiting(expected_s, next(self._numbers), request_id, kind, work, give_up)
+            heapq.heappush(self._waiting, turn)
+            busy = len(self._at_work) + len(self._waiting) > len(self._threads)
+            if busy and len(self._threads) < self._max_threads:
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                thread.start()
+                self._threads.append(thread)
+            self._changed.notify()
+
+    def cancel(self, request_id: int) -> None:
+        """Stop a request, whether it is waiting, at work, or has had its turn."""
+        with self._changed:
+            if at_work := request_id in self._at_work:
+                self._at_work[request_id] = True
+            others = [turn for turn in self._waiting if turn.request_id != request_id]
+            if len(others) < len(self._waiting):
+                heapq.heapify(others)
+                self._waiting = others
+                return
+        if at_work:
+            self._stop(request_id)
+        else:
+            self._cancel(request_id)
+
+    def close(self) -> None:
+        """Give up all waiting work, stop the work in progress, and end the threads."""
+        with self._changed:
+            self._closed = True
+            waiting, self._waiting = self._waiting, []
+            at_work = [*self._at_work]
+            self._changed.notify_all()
+        for turn in waiting:
+            turn.give_up()
+        for request_id in at_work:
+            self._stop(request_id)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting and not self._closed:
+                    self._changed.wait()
+                if self._closed:
+                    return
+                turn = heapq.heappop(self._waiting)
+                self._at_work[turn.request_id] = False
+            began = time.monotonic()
+            try:
+                turn.work()
+            except Exception:  # for example, no memory left to report the error
+                _log.exception("a request could not be prepared")
+                turn.give_up()
+            with self._changed:
+                cancelled = self._at_work.pop(turn.request_id)
+                self._note(turn.kind, time.monotonic() - began)
+            if cancelled:
+                self._cancel(turn.request_id)
+            del turn  # frees the messages while this thread waits
+
+    def _note(self, kind: bytes, seconds: float) -> None:
+        before = self._seconds.pop(kind, seconds)
+        self._seconds[kind] = (before + seconds) / 2
+        if len(self._seconds) > _REMEMBERED:
+            self._seconds.popitem(last=False)

@@ -1,15 +1,15 @@
-"""Sentences about what a client names and nothing here is called, so that it is not ignored silently."""
+"""Warnings about unknown names from clients, so that none is ignored silently."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from typing import Final
 
-#: Names that get a sentence each, and how much of a name is shown.
+#: Maximum number of names with a sentence each, and of characters shown of a name.
 _MAX_NAMED: Final = 8
 _LONGEST_NAME: Final = 40
 
-#: Options by the names that other programs have for them; some are spelled more like another option.
+#: Options by their names in other programs, some of which resemble another option more.
 _OTHER_NAMES: Final = {
     **dict.fromkeys(("max_tokens", "max_new_tokens", "max_length", "n_predict"), "num_predict"),
     **dict.fromkeys(("context_length", "ctx_size", "n_ctx", "max_context"), "num_ctx"),
@@ -21,9 +21,9 @@ _OTHER_NAMES: Final = {
 
 
 def unknown_and_ignored(kind: str, names: Sequence[str], known: Collection[str]) -> list[str]:
-    """What to say of `names`, each an unknown `kind`, with the one of `known` that was probably meant.
+    """Return warnings about `names`, each an unknown `kind`, with the `known` name that was probably meant.
 
-    One of `known` may be the name of a place and, after a dot, a name there.
+    A known name may have a prefix before a dot, the name of an enclosing object.
     """
     said = [_sentence(kind, name[:_LONGEST_NAME], known) for name in names[:_MAX_NAMED]]
     rest = len(names) - len(said)
@@ -31,21 +31,21 @@ def unknown_and_ignored(kind: str, names: Sequence[str], known: Collection[str])
 
 
 def known_as(name: str) -> str:
-    """Return the option that other programs call `name`; nothing if there is none."""
+    """Return the option that other programs call `name`, or an empty string."""
     return _OTHER_NAMES.get(name.lower(), "")
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
-    """Ask, in brackets, whether one of `known` was meant; nothing if none is near.
+    """Return a question, in brackets, whether a `known` name was meant; empty if none is near.
 
-    That is one of the same name in another place, one that other programs call `name`, or one spelled alike.
+    It names the same name in another object, one that other programs call `name`, or one of similar spelling.
     """
     from difflib import get_close_matches
 
     name = name[:_LONGEST_NAME]
-    elsewhere = [one for one in known if one.endswith(f".{name}")]
+    elsewhere = [other for other in known if other.endswith(f".{name}")]
     here = known_as(name)
-    renamed = [one for one in known if one.rpartition(".")[2] == here]
+    renamed = [other for other in known if other.rpartition(".")[2] == here]
     near = elsewhere or renamed or get_close_matches(name, known, n=1)
     return f' (did you mean "{near[0]}"?)' if near else ""
 

@@ -84,7 +84,7 @@ def test_error_names_the_server_instead_of_showing_its_page(host: Host, path: st
             with pytest.raises(ConnectionFailedError) as caught:
                 call(path, {})
             assert str(caught.value).startswith(
-                f"what answers at {host.client_url} is neither Puna nor Ollama ({status})"
+                f"the server at {host.client_url} is neither Puna nor Ollama ({status})"
             )
             assert "<html>" not in str(caught.value)
 

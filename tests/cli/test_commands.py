@@ -77,7 +77,7 @@ def test_create_reports_progress_on_standard_error(shell: Shell, tmp_path: Path)
 
 def test_create_from_a_folder_with_a_model_needs_no_modelfile(shell: Shell, tiny_gguf: Path) -> None:
     made = shell.run("create", "fromfolder", cwd=tiny_gguf.parent)
-    assert "There is no Modelfile here: making 'fromfolder' of Tiny Llama.F32.gguf." in made.stderr
+    assert "There is no Modelfile here: creating 'fromfolder' from Tiny Llama.F32.gguf." in made.stderr
     assert made.returncode == 0, made.stderr
     shell.out("rm", "fromfolder")
 
@@ -94,7 +94,7 @@ def test_show_prints_its_sections(shell: Shell) -> None:
     shown = json.loads(shell.out("show", "tiny", "--json"))
     assert shown["model_info"]["llama.context_length"] == 256
     assert shell.run("show", "tiny", "--json", "--system").stderr == (
-        "Error: --json prints everything: leave out --system\n"
+        "Error: --json prints everything; omit --system\n"
     )
 
 
@@ -220,12 +220,12 @@ def test_background_server_is_stopped_by_the_command_its_start_message_names(tmp
     assert (nobody.returncode, nobody.stdout) == (1, "")
     assert nobody.stderr == f"Error: no server is running at http://127.0.0.1:{fresh.port}\n"
     said = fresh.run("list").stderr
-    assert "keeps running until 'puna serve --stop' ends it" in said
+    assert "keeps running until you stop it with 'puna serve --stop'" in said
     started = re.search(r"process (\d+)", said)
     assert started is not None
     ended = fresh.run("serve", "--stop")
     assert (ended.returncode, ended.stdout) == (0, "")
-    assert ended.stderr == f"Ended the server at http://127.0.0.1:{fresh.port} (process {started[1]}).\n"
+    assert ended.stderr == f"Stopped the server at http://127.0.0.1:{fresh.port} (process {started[1]}).\n"
     assert "No server is running" in fresh.run("ps").stderr
 
 
@@ -282,7 +282,7 @@ def test_foreign_web_server_is_identified(tmp_path: Path, status: int) -> None:
         done = Shell(tmp_path, port).run("run", "tiny", "hello")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(
-        f"Error: what answers at http://127.0.0.1:{port} is neither Puna nor Ollama ("
+        f"Error: the server at http://127.0.0.1:{port} is neither Puna nor Ollama ("
     )
     assert "Unsupported method" not in done.stderr
 

@@ -56,7 +56,7 @@ def test_bash_completes_model_names_with_a_colon(tmp_path: Path) -> None:
         )
         return True
 
-    with serving(Registry(Published.of(b""), told=told)) as server:
+    with serving(Registry(Published.of(b""), intercept=told)) as server:
         assert completed(tmp_path, "puna run ll", server.address) == ["llama3.2:1b", "llama3.2:3b"]
         assert completed(tmp_path, "puna run llama3.2:", server.address) == ["1b", "3b"]
 
@@ -69,7 +69,7 @@ def test_fish_completes_names(tmp_path: Path) -> None:
 
     (tmp_path / "puna").write_text(f'#!/bin/sh\nexec {sys.executable} -m puna "$@"\n')
     (tmp_path / "puna").chmod(0o755)
-    with serving(Registry(published=Published.of(b""), told=told)) as server:
+    with serving(Registry(published=Published.of(b""), intercept=told)) as server:
         path = {
             "PATH": f"{tmp_path}:{os.environ['PATH']}",
             "HOME": str(tmp_path),

@@ -53,7 +53,9 @@ def test_the_report_needs_no_server_and_no_store(
     assert report["store"]["free"] > 0
     assert report["packages"]["numpy"]
     assert report["settings"]["PUNA_KEEP_ALIVE"] == "tomorrow"
-    assert report["problems"][0] == "PUNA_NUM_TREADS is no setting of Puna (did you mean PUNA_NUM_THREADS?)"
+    assert (
+        report["problems"][0] == "PUNA_NUM_TREADS is not a setting of Puna (did you mean PUNA_NUM_THREADS?)"
+    )
     assert report["problems"][1].startswith("PUNA_KEEP_ALIVE=tomorrow: must be a number of seconds")
     assert not (tmp_path / "models").exists(), "the store was created"
     assert printed.err == ""
@@ -89,18 +91,21 @@ def test_process_listening_at_the_port_is_named(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("PUNA_HOST", f"127.0.0.1:{silent_port}")
     report = doctor.examine()
     assert (report["server"]["name"], report["server"]["process"]) == (None, os.getpid())
-    assert f"process {os.getpid()} listens at http://127.0.0.1:{silent_port}, silently" in report["problems"]
+    assert (
+        f"process {os.getpid()} listens at http://127.0.0.1:{silent_port} but does not answer"
+        in report["problems"]
+    )
 
 
 @pytest.mark.parametrize(
     ("part", "state", "sentence"),
     [
         ("kernels", {"problem": "no module"}, "the C++ kernels do not work (no module)"),
-        ("kernels", GOOD["kernels"] | {"used": "avx2"}, "PUNA_CPU=avx2 keeps from using the avx512 kernels"),
+        ("kernels", GOOD["kernels"] | {"used": "avx2"}, "PUNA_CPU=avx2 rules out the avx512 kernels"),
         (
             "kernels",
             {"used": "portable", "all": ["portable"], "threads": 8},
-            "none of the vector instructions",
+            "lacks the vector instructions",
         ),
         ("kernels", GOOD["kernels"] | {"threads": 1}, "1 of 8 cores are used"),
     ],
@@ -113,7 +118,7 @@ def test_doctor_advises_on_speed(part: str, state: Any, sentence: str) -> None:
 def test_advice_on_building_the_kernels_depends_on_the_compiler() -> None:
     broken = GOOD | {"kernels": {"problem": "no module"}}
     (there,) = doctor.advice(broken, {})
-    assert "a C++ compiler is there" in there
+    assert "there is a C++ compiler" in there
     assert "PUNA_BUILD_KERNELS=1" in there
     (missing,) = doctor.advice(broken | {"compiler": None}, {})
     assert "apt install g++" in missing
@@ -128,11 +133,15 @@ def test_advice_names_a_chosen_reference_backend(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("part", "state", "sentence"),
     [
-        ("memory", {"total": 10**9, "available": 10**8}, "only 100 MB of memory are available"),
-        ("store", GOOD["store"] | {"free": 10**6}, "only 1 MB are free on the disk"),
-        ("store", GOOD["store"] | {"problem": "cannot be read"}, "the model store: cannot be read"),
+        ("memory", {"total": 10**9, "available": 10**8}, "only 100 MB of memory is available"),
+        ("store", GOOD["store"] | {"free": 10**6}, "only 1 MB is free on the disk"),
+        (
+            "store",
+            GOOD["store"] | {"problem": "cannot be read"},
+            "the model store cannot be used: cannot be read",
+        ),
         ("server", GOOD["server"] | {"name": "puna", "version": "0.0.9"}, "runs version 0.0.9"),
-        ("packages", {"numpy": None}, "numpy, which Puna needs, is not installed"),
+        ("packages", {"numpy": None}, "numpy, which Puna requires, is not installed"),
     ],
 )
 def test_doctor_states_each_problem(part: str, state: Any, sentence: str) -> None:
@@ -142,7 +151,7 @@ def test_doctor_states_each_problem(part: str, state: Any, sentence: str) -> Non
 
 def test_report_says_so_when_nothing_is_wrong() -> None:
     assert doctor.as_text(GOOD).endswith(
-        "Nothing is wrong, and nothing would make it faster on this machine."
+        "No problems found, and nothing would make Puna faster on this machine."
     )
 
 

@@ -35,12 +35,12 @@ COMMANDS = [name for names in SECTIONS.values() for name in names]
         (["run", "m", "--num-contex", "1"], "unknown flag: --num-contex (did you mean --num-ctx?)"),
         (["run", "m", "--max-tokens", "1"], "unknown flag: --max-tokens (did you mean --num-predict?)"),
         (["show", "m", "--zzzzz"], "unknown flag: --zzzzz\n"),
-        (["show", "./m.gguf"], "./m.gguf is a file, and this command takes the name of a model"),
+        (["show", "./m.gguf"], "./m.gguf is a file, but this command takes the name of a model"),
         (["rm", "demo", "~/m.gguf"], "'puna run ~/m.gguf' runs the file"),
         (["stop", "/m.gguf"], "takes the name of a model"),
         (["cp", "demo", "../m"], "takes the name of a model"),
-        (["stop"], "stop what? Usage: puna stop MODEL, or puna stop --all"),
-        (["stop", "--all", "demo"], "stop what?"),
+        (["stop"], "which model? Usage: puna stop MODEL, or puna stop --all"),
+        (["stop", "--all", "demo"], "which model?"),
         (["serve", "--port", "70000"], "Invalid value for '--port'"),
         (["show", "m", "--nope"], "unknown flag: --nope"),
         (["show"], "missing argument MODEL\nUsage: puna show [OPTIONS] MODEL\n"),
@@ -57,7 +57,7 @@ COMMANDS = [name for names in SECTIONS.values() for name in names]
         (["tokenize", "m", "--jsonl", "text"], "--jsonl reads texts from standard input"),
         (
             ["tokenize", "nowhere.gguf", "text"],
-            "model 'nowhere.gguf' not found, nor is there a file of that",
+            "model 'nowhere.gguf' not found, nor a file of that",
         ),
         (["tokenize", "./nowhere.gguf", "text"], "nowhere.gguf does not exist"),
         (["run", "/nowhere.gguf", "text"], "/nowhere.gguf does not exist"),
@@ -180,7 +180,7 @@ def test_version_warns_about_a_server_of_another_version(
         reply(handler, 200, json.dumps(answer).encode(), {"content-type": "application/json"})
         return True
 
-    with serving(Registry(Published.of(b""), told=told)) as server:
+    with serving(Registry(Published.of(b""), intercept=told)) as server:
         monkeypatch.setenv("PUNA_HOST", server.address)
         assert main(["version"]) == 0
     expected = f"Warning: {warning.format(f'http://{server.address}')}\n" if warning else ""
@@ -193,7 +193,8 @@ def test_unknown_variable_is_warned_about(
     monkeypatch.setenv("PUNA_MODEL", "/models")
     assert main(["help"]) == 0
     assert (
-        capsys.readouterr().err == "Warning: PUNA_MODEL is no setting of Puna (did you mean PUNA_MODELS?)\n"
+        capsys.readouterr().err
+        == "Warning: PUNA_MODEL is not a setting of Puna (did you mean PUNA_MODELS?)\n"
     )
 
 

@@ -26,7 +26,7 @@ def test_new_key_prints_only_the_key_to_standard_output(
     (key,) = read_keys(path)
     assert digest(told.out.strip()) == key.sha256
     assert (key.name, key.scopes, key.rate, key.concurrency) == ("chat", ("read", "generate"), 60, 4)
-    assert "It is not shown again" in told.err
+    assert "It will not be shown again" in told.err
     assert main(["key", "list"]) == 0
     table = capsys.readouterr().out
     assert "chat    read,generate    60/min    4" in table
@@ -51,11 +51,11 @@ def test_revoking_removes_all_or_none(path: Path, capsys: pytest.CaptureFixture[
     [
         (["--scope", "root"], "--scope must be one or more of read, generate, manage, not 'root'"),
         (["--scope", ","], "--scope must be one or more of"),
-        (["--rate", "fast"], "--rate must be a number of requests a minute, as in 60/min, not 'fast'"),
+        (["--rate", "fast"], "--rate must be a number of requests a minute, such as 60/min, not 'fast'"),
         (["--rate", "9" * 40_000], "--rate must be"),
         (["--concurrency", "-1"], "Invalid value for '--concurrency'"),
-        (["--name", "a b"], "'a b' is no name"),
-        (["--name", "taken"], "there is a key 'taken' already"),
+        (["--name", "a b"], "'a b' is not a name"),
+        (["--name", "taken"], "key 'taken' already exists"),
     ],
 )
 def test_impossible_keys_are_refused(

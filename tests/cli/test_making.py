@@ -86,7 +86,7 @@ def test_folder_that_cannot_be_converted_is_refused_before_copying(
     [
         ({"hidden_act": "relu"}, "'hidden_act' is 'relu', but a file of architecture llama can only have"),
         ({"num_hidden_layers": 9}, "layers"),
-        ({"attention_multiplier": 2.0}, "'attention_multiplier' is 2.0, which a file"),
+        ({"attention_multiplier": 2.0}, "'attention_multiplier' is 2.0, which no file"),
     ],
 )
 def test_unsupported_settings_are_refused_before_copying(
@@ -156,7 +156,7 @@ def test_existing_files_are_overwritten_only_with_force(
         for words in commands:
             refused = shell.run(*words, str(target))
             assert refused.returncode == 1
-            assert f"{file} exists; --force writes over it" in refused.stderr
+            assert f"{file} exists; use --force to overwrite it" in refused.stderr
         assert file.read_bytes() == b"precious"
         file.unlink()
     target.write_bytes(b"precious")
@@ -183,7 +183,7 @@ def test_convert_ignores_the_named_settings(shell: Shell, tmp_path: Path) -> Non
     assert "--ignore attention_sharpness" in refused.stderr
     done = shell.run("convert", str(folder), str(tmp_path / "m.gguf"), "--ignore", "attention_sharpness")
     assert done.returncode == 0, done.stderr
-    assert "unknown settings, which the file does not have: colour" in done.stderr
+    assert "unknown settings, left out of the file: colour" in done.stderr
     assert (tmp_path / "m.gguf").is_file()
 
 

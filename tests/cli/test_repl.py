@@ -265,7 +265,7 @@ def test_models_without_thinking_are_not_asked_to_think(talk: Talk, monkeypatch:
 
     monkeypatch.setattr(Session, "switch", switch)
     assert talk("/set think", "/load tiny", "hello").endswith(plain)
-    assert "does not support thinking, and answers without" in talk.errors
+    assert "does not support thinking and answers without it" in talk.errors
 
 
 def test_lines_are_saved_unless_history_is_off(talk: Talk, tmp_path: Path) -> None:

@@ -298,7 +298,7 @@ def test_quantize_overwrites_a_file_only_after_a_yes(
     target = tmp_path / "small.gguf"
     target.write_bytes(b"precious")
     with terminal(shell, "quantize", str(tiny_gguf), str(target), "--type", "q8_0") as screen:
-        screen.wait_for("Write over it? [y/N]:")
+        screen.wait_for("Overwrite it? [y/N]:")
         screen.type(answer + "\r")
         assert (screen.leave() == 0) is written
     assert (target.read_bytes() == b"precious") is not written
@@ -309,7 +309,7 @@ def test_convert_overwrites_a_file_only_after_a_yes(shell: Shell, tmp_path: Path
     for answer, begins in (("n", b"precious"), ("y", b"GGUF")):
         target.write_bytes(b"precious")
         with terminal(shell, "convert", str(folder), str(target)) as screen:
-            screen.wait_for("Write over it? [y/N]:")
+            screen.wait_for("Overwrite it? [y/N]:")
             screen.type(answer + "\r")
             assert screen.leave() == (0 if answer == "y" else 1)
         assert target.read_bytes().startswith(begins)

@@ -183,7 +183,7 @@ def check(raw: Mapping[str, Any]) -> list[str]:
     """Return the unknown settings. Raises ConversionError."""
     config = Config(raw)
     family = next(each for each in families_called(raw["architectures"][0]) if each.when(config))
-    config.complete(family.defaults)
+    config.add_defaults(family.defaults)
     metadata(config, family)
     family.extra(config)
     config.get(*WITH_TENSORS)
@@ -301,7 +301,7 @@ def test_sizes_missing_from_llava_configs_are_those_of_the_original_models(
     text = {"model_type": kind, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "vocab_size": 32064}
     config = Config({"architectures": ["LlavaForConditionalGeneration"], "text_config": text})
     (family,) = families_called(f"{kind.capitalize()}ForCausalLM")
-    config.complete(family.defaults)
+    config.add_defaults(family.defaults)
     found = metadata(config, family)
     names = (
         "embedding_length", "block_count", "attention.head_count", "feed_forward_length",
@@ -327,7 +327,7 @@ def test_missing_setting_has_the_default_of_transformers(
 ) -> None:
     config = Config({"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64, **settings})
     (family, *_) = families_called(architecture)
-    config.complete(family.defaults)
+    config.add_defaults(family.defaults)
     key, value = expected
     assert metadata(config, family)[key] == value
 

@@ -146,7 +146,7 @@ def test_sixteen_bit_weights_are_kept_exactly(dtype: str, tmp_path: Path) -> Non
 
 def test_quantised_target_type_is_refused(tmp_path: Path) -> None:
     folder = saved(tmp_path / "checkpoint", original(TinyLlama()))
-    with pytest.raises(ConversionError, match="converted to F32, F16 or BF16, not Q4_K_M: quantize it then"):
+    with pytest.raises(ConversionError, match="converted to F32, F16 or BF16, not Q4_K_M; quantize it later"):
         convert(folder, tmp_path / "m.gguf", FileType.Q4_K_M)
 
 

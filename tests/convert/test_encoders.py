@@ -104,7 +104,7 @@ def check_same_tensors(ours: Path, expected: Path) -> None:
 def test_normalised_expert_weights_are_refused(tmp_path: Path) -> None:
     path = checkpoint(tmp_path / "checkpoint", "nomic-bert-moe") / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"moe_normalize_expert_weights": True}))
-    with pytest.raises(ConversionError, match="no kind of it that can be converted has such settings"):
+    with pytest.raises(ConversionError, match="no supported variant has these settings"):
         convert(path.parent, tmp_path / "m.gguf")
 
 
@@ -133,15 +133,15 @@ def test_pooler_without_a_classifier_is_skipped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("architecture", "why"),
     [
-        ("DistilBertForSequenceClassification", "files have no classifier with a ReLU"),
-        ("DebertaV2ForSequenceClassification", "files have no attention by content and position apart"),
-        ("Qwen3ForSequenceClassification", "nothing in it says how a query and a document are put to it"),
+        ("DistilBertForSequenceClassification", "GGUF has no classifier with a ReLU"),
+        ("DebertaV2ForSequenceClassification", "GGUF has no attention that separates content and position"),
+        ("Qwen3ForSequenceClassification", "its folder does not say how to combine a query and a document"),
     ],
 )
 def test_rerankers_without_a_gguf_layout_are_refused(architecture: str, why: str, tmp_path: Path) -> None:
     path = saved_with_words(tmp_path / "checkpoint", original(TinyBert())) / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"architectures": [architecture]}))
-    with pytest.raises(ConversionError, match=f"{architecture}: it cannot be converted, as {why}"):
+    with pytest.raises(ConversionError, match=f"{architecture}: it cannot be converted: {why}"):
         convert(path.parent, tmp_path / "m.gguf")
 
 
@@ -157,5 +157,5 @@ def test_activations_that_files_cannot_express_are_refused(
 ) -> None:
     path = saved_with_words(tmp_path / "checkpoint", of_transformers(name)) / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | setting))
-    with pytest.raises(ConversionError, match=f"{name}: no kind of it that can be converted"):
+    with pytest.raises(ConversionError, match=f"{name}: no supported variant"):
         convert(path.parent, tmp_path / "m.gguf")

@@ -37,7 +37,7 @@ def entry(shape: list[Any], begin: int, end: int, dtype: str = "F32") -> dict[st
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        (b"[]", "the header is no JSON object"),
+        (b"[]", "the header is not a JSON object"),
         (b"{", "the header cannot be read"),
         (b"[" * 100_000, "the header cannot be read"),
         (b'{"a":1,"a":2}', "a name appears twice"),
@@ -52,7 +52,7 @@ def entry(shape: list[Any], begin: int, end: int, dtype: str = "F32") -> dict[st
         ({"a": entry([1 << 40, 1 << 40], 0, 4)}, "takes 4835703278458516698824704 bytes, but it has 4"),
         (
             {"a": {"dtype": "F32", "shape": [1], "data_offsets": [0]}},
-            "are not the bytes it begins and ends at",
+            "is not where its bytes begin and end",
         ),
         ({"a": entry([1], 4, 0)}, "takes 4 bytes, but it has -4"),
         ({"a": entry([2], 0, 8)}, "it ends at byte .*, but the file has .*; it is incomplete"),
@@ -177,15 +177,18 @@ def test_missing_or_incomplete_file_is_named(folder: Path, tmp_path: Path) -> No
         ),
         ({"num_hidden_layers": None}, "'num_hidden_layers' is None, not a number"),
         ({"num_hidden_layers": "2"}, "'num_hidden_layers' is '2', not a number"),
-        ({"num_hidden_layers": 1 << 40}, "'num_hidden_layers' is 1099511627776, at most 4096"),
+        ({"num_hidden_layers": 1 << 40}, "'num_hidden_layers' is 1099511627776; the maximum is 4096"),
         ({"num_attention_heads": 7}, "does not fit config.json"),
         ({"num_attention_heads": 0}, "'num_attention_heads' is 0, not a number"),
         ({"rope_parameters": {"rope_type": "spiral"}}, "'rope_type' is 'spiral'; a file of"),
         ({"rope_parameters": 7}, "'rope_parameters' is 7"),
         ({"vocab_size": 1 << 40}, "a vocabulary of 1099511627776 tokens"),
-        ({"rms_norm_eps": "tiny"}, "'attention.layer_norm_rms_epsilon' would be 'tiny', which is no number"),
+        (
+            {"rms_norm_eps": "tiny"},
+            "'attention.layer_norm_rms_epsilon' would be 'tiny', which is not a number",
+        ),
         ({"head_dim": [1]}, "'head_dim' is \\[1\\], not a number of at least 1"),
-        ({"head_dim": 1 << 40}, "'head_dim' is 1099511627776, at most 16384"),
+        ({"head_dim": 1 << 40}, "'head_dim' is 1099511627776; the maximum is 16384"),
     ],
 )
 def test_invalid_settings_are_named(
@@ -201,13 +204,13 @@ def test_invalid_settings_are_named(
     [
         ({"model": 7}, "has neither"),
         ({"model": {"type": "Magic"}}, "a vocabulary of type 'Magic' is not supported"),
-        ({"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}, "does not give each token its number"),
+        ({"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}, "does not give each token an id"),
         (
             {"model": {"type": "BPE", "vocab": {"a": 1 << 40}, "merges": []}},
-            "does not give each token its number",
+            "does not give each token an id",
         ),
-        ({"model": {"type": "BPE", "vocab": {"a": 1}, "merges": [[1, 2]]}}, r"\[1, 2\] is no merge"),
-        ({"model": {"type": "BPE", "vocab": {"a": 1}}}, "'model.merges' is no list"),
+        ({"model": {"type": "BPE", "vocab": {"a": 1}, "merges": [[1, 2]]}}, r"\[1, 2\] is not a merge"),
+        ({"model": {"type": "BPE", "vocab": {"a": 1}}}, "'model.merges' is not a list"),
     ],
 )
 def test_invalid_tokenizers_are_refused_with_the_reason(

@@ -59,7 +59,7 @@ def test_jina_variants_without_a_layout_are_refused(changes: dict[str, str], tmp
     tiny = TinyJinaBertV2()
     path = save_jina2(tmp_path / "checkpoint", original(tiny)) / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-    with pytest.raises(ConversionError, match="no kind of it that can be converted has such settings"):
+    with pytest.raises(ConversionError, match="no supported variant has these settings"):
         convert(path.parent, tmp_path / "m.gguf")
 
 
@@ -106,7 +106,7 @@ def test_unusable_task_names_are_refused(names: Any, tmp_path: Path) -> None:
     checkpoint = save_jina3(tmp_path / "checkpoint", original(TinyJinaBertV3()))
     path = checkpoint / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"lora_adaptations": names}))
-    with pytest.raises(ConversionError, match=r"'lora_adaptations' is .*, not the names of tasks"):
+    with pytest.raises(ConversionError, match=r"'lora_adaptations' is .*, not a list of task names"):
         convert_adapters(checkpoint, lambda name: tmp_path / name)
 
 

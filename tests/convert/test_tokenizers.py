@@ -172,7 +172,7 @@ def test_bpe_with_a_whitespace_pre_tokenizer_is_refused(folder: Path) -> None:
     theirs.pre_tokenizer = pre_tokenizers.Whitespace()
     theirs.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=100))
     theirs.save(str(folder / "tokenizer.json"))
-    with pytest.raises(ConversionError, match="BPE of words between white space is not supported"):
+    with pytest.raises(ConversionError, match="BPE of whitespace-separated words is not supported"):
         our_tokenizer(folder, theirs.get_vocab_size())
 
 

@@ -1,4 +1,4 @@
-"""A client that asks for little, again and again, while others ask for too much."""
+"""A client that makes small requests continuously while others make excessive ones."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from tests.e2e.servers import Server
 from tests.waiting import PATIENCE_S
 
 _PAUSE_S = 0.1
-#: Servers tell clients apart by address; a proxy on this machine says that this one is another.
+#: Servers tell clients apart by address; this header makes the canary a client of its own.
 _ADDRESS = {"X-Forwarded-For": "192.0.2.1"}
 
 
 @dataclass
 class Canary:
-    """How long each answer took, in seconds, by the path that was asked; and what went wrong."""
+    """The seconds each answer took, by path, and the failures."""
 
     took_s: dict[str, list[float]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     lasted_s: float = 0.0
 
     def check(self, within_s: float) -> None:
-        """Raise AssertionError unless every answer was a good one, and came in time.
+        """Raise AssertionError unless every answer was right and in time.
 
-        A machine with much else to do may take longer, but not for a sixth of all that was done meanwhile.
+        A busy machine may take longer, but not more than a sixth of the block's whole duration.
         """
         assert not self.failures
         slowest = {path: round(max(took), 2) for path, took in self.took_s.items()}
         assert slowest
         within_s = max(within_s, self.lasted_s / 6)
-        assert max(slowest.values()) < within_s, f"the slowest answers took so many seconds: {slowest}"
+        assert max(slowest.values()) < within_s, f"seconds of the slowest answers: {slowest}"
 
 
 @contextmanager
 def canary(server: Server, *paths: str, model: str = "") -> Iterator[Canary]:
-    """Ask for the version and `paths`, and for one token of `model` if there is one, for the whole block.
+    """Request the version and `paths`, and a token of `model` if given, throughout the block.
 
-    Each has a connection of its own, and was answered once before the block begins.
+    Each uses its own connection, and has been answered once before the block begins.
     """
     found = Canary()
     over = threading.Event()
@@ -52,9 +52,9 @@ def canary(server: Server, *paths: str, model: str = "") -> Iterator[Canary]:
     if model:
         body = {"model": model, "prompt": "a", "stream": False, "options": {"num_predict": 1, "seed": 0}}
         questions["/api/generate"] = lambda http: http.post("/api/generate", json=body)
-    asked = [threading.Event() for _ in questions]
+    warmed_up = [threading.Event() for _ in questions]
 
-    def ask(path: str, question: Callable[[httpx.Client], httpx.Response], once: threading.Event) -> None:
+    def ask(path: str, question: Callable[[httpx.Client], httpx.Response], warm: threading.Event) -> None:
         with httpx.Client(base_url=server.url, timeout=PATIENCE_S, headers=_ADDRESS) as http:
             while not over.is_set():
                 began_s = time.monotonic()
@@ -64,20 +64,20 @@ def canary(server: Server, *paths: str, model: str = "") -> Iterator[Canary]:
                         found.failures.append(f"{path}: {answer.status_code} {answer.text[:200]}")
                 except httpx.HTTPError as error:
                     found.failures.append(f"{path}: {error!r}")
-                if once.is_set():
+                if warm.is_set():
                     found.took_s.setdefault(path, []).append(time.monotonic() - began_s)
-                once.set()
+                warm.set()
                 over.wait(_PAUSE_S)
 
     threads = [
-        threading.Thread(target=ask, args=(path, question, once), name="canary", daemon=True)
-        for (path, question), once in zip(questions.items(), asked, strict=True)
+        threading.Thread(target=ask, args=(path, question, warm), name="canary", daemon=True)
+        for (path, question), warm in zip(questions.items(), warmed_up, strict=True)
     ]
     for thread in threads:
         thread.start()
     try:
-        for once in asked:
-            assert once.wait(PATIENCE_S)
+        for warm in warmed_up:
+            assert warm.wait(PATIENCE_S)
         began_s = time.monotonic()
         yield found
         found.lasted_s = time.monotonic() - began_s

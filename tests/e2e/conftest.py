@@ -21,7 +21,7 @@ def tiny_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def endless_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with a long context that goes on until it is stopped."""
+    """Write a model with a long context whose answers go on until they are stopped."""
     config = TinyLlama(context=8192, seed=3)
     path = tmp_path_factory.mktemp("gguf") / "endless.gguf"
     return tiny_llama_gguf(path, config, model=endless(config))
@@ -31,9 +31,9 @@ def endless_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def servers(
     tmp_path_factory: pytest.TempPathFactory, tiny_file: Path, endless_file: Path
 ) -> Iterator[Callable[..., Server]]:
-    """Gives the one server with these settings, with the models `tiny` and `endless`.
+    """Return a function giving the shared server with some settings and the models `tiny` and `endless`.
 
-    It is for tests that leave it as they find it; who ends it starts one with `running`.
+    For tests that leave the server as they found it; a test that ends one starts its own with `running`.
     """
     started: dict[frozenset[tuple[str, str]], Server] = {}
     with ExitStack() as stack:
@@ -52,7 +52,7 @@ def servers(
 
 @pytest.fixture(scope="session")
 def server(servers: Callable[..., Server]) -> Server:
-    """The server without settings of its own."""
+    """Return the server with default settings."""
     return servers()
 
 
@@ -63,17 +63,17 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> HeldRunners:
 
 @pytest.fixture(scope="session")
 def holding_server(servers: Callable[..., Server], held: HeldRunners) -> Server:
-    """A server whose loads can be held up with `held`."""
+    """Return a server whose loads can be held up with `held`."""
     return servers(**held.settings)
 
 
 @pytest.fixture(scope="session")
 def logging_server(servers: Callable[..., Server]) -> Server:
-    """A server that logs JSON."""
+    """Return a server that logs JSON."""
     return servers(PUNA_LOG_FORMAT="json")
 
 
 @pytest.fixture(scope="session")
 def client(logging_server: Server) -> openai.OpenAI:
-    """The OpenAI client of `logging_server`. It does not retry, so that every refusal is seen."""
+    """Return an OpenAI client of `logging_server`; it does not retry, so that every refusal shows."""
     return openai.OpenAI(base_url=logging_server.url + "/v1/", api_key="unused", max_retries=0, timeout=120)

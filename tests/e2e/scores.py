@@ -1,4 +1,4 @@
-"""What answers say of their tokens' probabilities."""
+"""The log-probabilities reported in answers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from openai.types import CompletionChoice
 
 
 def scores(choice: CompletionChoice) -> list[float | None]:
-    """The log-probability of each token of `choice`; None for a first token, which nothing precedes."""
+    """Return each token's log-probability in `choice`; None for a first token, which nothing precedes."""
     assert choice.logprobs is not None
     assert choice.logprobs.token_logprobs is not None
     return list(choice.logprobs.token_logprobs)

@@ -28,22 +28,22 @@ from tests.tiny.lfm2 import TinyLfm2
 from tests.tiny.llama import SPECIALS, TinyLlama, vocabulary
 from tests.waiting import PATIENCE_S, wait_until
 
-#: Clients of servers without TLS are made by the thousand, and each would read a file of whom to trust.
-_TRUSTING_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+#: Thousands of clients are created for servers without TLS; this spares each from loading root certificates.
+_NO_ROOT_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 Process = commands.Command | subprocess.Popen[str]
 
 
-def _lives(process: psutil.Process) -> bool:
+def _is_alive(process: psutil.Process) -> bool:
     try:
         return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:  # it ended meanwhile
+    except psutil.NoSuchProcess:  # it has ended in the meantime
         return False
 
 
 @dataclass
 class Server:
-    """A running server. `first_line` is what it announced itself with."""
+    """A running server, whose startup message was `first_line`."""
 
     process: Process
     log: Path
@@ -53,44 +53,44 @@ class Server:
 
     @property
     def client(self) -> ollama.Client:
-        return ollama.Client(host=self.url, timeout=120, verify=_TRUSTING_NOBODY)
+        return ollama.Client(host=self.url, timeout=120, verify=_NO_ROOT_CERTIFICATES)
 
     @property
     def http(self) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=120, verify=_TRUSTING_NOBODY)
+        return httpx.Client(base_url=self.url, timeout=120, verify=_NO_ROOT_CERTIFICATES)
 
     def runners(self) -> list[psutil.Process]:
-        """The model processes that live now."""
+        """Return the model processes that are alive."""
         children = psutil.Process(self.process.pid).children()
-        return [child for child in children if _lives(child)]
+        return [child for child in children if _is_alive(child)]
 
     def runner(self) -> psutil.Process:
-        """The one model process there is, once others have ended."""
+        """Return the only model process, once any others have ended."""
         wait_until(lambda: len(self.runners()) == 1, "a single runner")
         return self.runners()[0]
 
     def unload(self) -> None:
-        """Until no model is in memory, and nothing is left of requests that were abandoned."""
-        wait_until(lambda: self.running_requests() == [], "the end of the requests")
+        """Unload all models, and wait until nothing remains of abandoned requests."""
+        wait_until(lambda: self.running_requests() == [], "all requests to end")
         for model in self.client.ps().models:
             self.client.generate(model.model or "", keep_alive=0)
-        wait_until(lambda: self.client.ps().models == [] and not self.runners(), "an empty memory")
+        wait_until(lambda: self.client.ps().models == [] and not self.runners(), "all models to be unloaded")
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """End the server and return its exit status."""
+        """Stop the server and return its exit status."""
         self.process.send_signal(number)
         return self.process.wait(timeout=PATIENCE_S)
 
     def running_requests(self) -> list[dict[str, Any]]:
-        """What the server says of the requests it serves."""
+        """Return the server's list of the requests it serves."""
         found: list[dict[str, Any]] = self.http.get("/api/ps").json()["requests"]
         return found
 
     def requests(self) -> tuple[int, int]:
-        """How many requests run, and how many wait, on models in memory."""
+        """Return how many requests run and how many wait, on models in memory."""
         while True:
             models = [one for one in self.http.get("/api/ps").json()["models"] if "loading" not in one]
-            if all(one["responding"] for one in models):  # else nothing is known of some
+            if all(one["responding"] for one in models):  # otherwise some counts are missing
                 break
         return (
             sum(model["requests_running"] for model in models),
@@ -98,10 +98,10 @@ class Server:
         )
 
     @contextmanager
-    def asked(self, path: str, body: dict[str, object], request_id: str = "") -> Iterator[None]:
-        """A request whose client leaves, without having read anything, at the end of the block.
+    def open_request(self, path: str, body: dict[str, object], request_id: str = "") -> Iterator[None]:
+        """Send a request whose client disconnects at the end of the block without reading anything.
 
-        If its answer is a long stream, the server gives it up some time; ask for a whole one.
+        The server eventually gives up a long stream that nobody reads; request a whole answer instead.
         """
         address = urlsplit(self.url)
         content = json.dumps(body).encode()
@@ -118,7 +118,7 @@ def command() -> list[str]:
 
 
 def environment(models: Path, **settings: str) -> dict[str, str]:
-    """Only what a test sets counts, whatever the developer's shell has."""
+    """Return an environment with a test's settings only, whatever the developer's shell sets."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OLLAMA_", "PUNA_"))}
     for name in ("PUNA_OPS", "PUNA_NUM_THREADS"):
         if name in os.environ:
@@ -134,23 +134,23 @@ def environment(models: Path, **settings: str) -> dict[str, str]:
 def running(
     models: Path, errors: IO[str] | None = None, *, started: bool = False, **settings: str
 ) -> Iterator[Server]:
-    """A server on a free port, for the length of the block; `errors` takes its log instead of a file.
+    """Run a server on a free port within the block; `errors` receives its log instead of a file.
 
-    It is a fork (`tests.commands`) unless it is `started` by Python, as a test of how that starts needs it.
+    The server is a fork (`tests.commands`) unless `started` by Python, for tests of how that starts.
     """
     models.mkdir(parents=True, exist_ok=True)
     log = models / "server.log"
     env = environment(models, **settings)
-    output, end = os.pipe()
-    with os.fdopen(output) as said:
+    output, write_end = os.pipe()
+    with os.fdopen(output) as announced:
         with log.open("a") as file, Path(os.devnull).open() as nothing:
-            process = (_started if started else _forked)(
-                env, (nothing.fileno(), end, (errors or file).fileno())
+            process = (_start if started else _fork)(
+                env, (nothing.fileno(), write_end, (errors or file).fileno())
             )
-        os.close(end)
+        os.close(write_end)
         try:
-            line = said.readline().strip()
-            assert line.startswith("Listening on "), f"the server said {line!r}\n{log.read_text()}"
+            line = announced.readline().strip()
+            assert line.startswith("Listening on "), f"the server printed {line!r}\n{log.read_text()}"
             yield Server(process, log, models, line, "http://" + line.split()[2])
         finally:
             if process.poll() is None:
@@ -162,25 +162,25 @@ def running(
                     process.wait()
 
 
-def _forked(env: dict[str, str], streams: tuple[int, int, int]) -> Process:
+def _fork(env: dict[str, str], streams: tuple[int, int, int]) -> Process:
     return commands.start("serve", env=env, streams=streams)
 
 
-def _started(env: dict[str, str], streams: tuple[int, int, int]) -> Process:
+def _start(env: dict[str, str], streams: tuple[int, int, int]) -> Process:
     stdin, stdout, stderr = streams
     return subprocess.Popen(command(), stdin=stdin, stdout=stdout, stderr=stderr, env=env, text=True)
 
 
 def add_model(server: Server, name: str, path: Path) -> None:
-    """Create `name` from a GGUF file, as a client does it. Its answers are the same every time."""
+    """Create `name` from a GGUF file as a client does, with a seed that makes its answers repeat."""
     digest = server.client.create_blob(path)
-    made = server.client.create(model=name, files={path.name: digest}, parameters={"seed": 1})
-    assert made.status == "success"
+    created = server.client.create(model=name, files={path.name: digest}, parameters={"seed": 1})
+    assert created.status == "success"
 
 
 @contextmanager
 def scripted(server: Server, name: str, folder: Path, texts: Sequence[str], template: str) -> Iterator[None]:
-    """While it is open, the model `name` says one of `texts`, as the trigger in its prompt tells it."""
+    """Create the model `name` within the block; the trigger in a prompt selects which of `texts` it says."""
     add_model(server, name, write_scripted(folder / "scripted.gguf", randomly_cut(texts), template=template))
     yield
     server.unload()
@@ -188,7 +188,7 @@ def scripted(server: Server, name: str, folder: Path, texts: Sequence[str], temp
 
 
 def endless(config: TinyLlama | TinyGemma3 | TinyLfm2) -> object:
-    """A model whose greedy answers never end: its special tokens have the logit 0, never the best.
+    """Build a model whose greedy answers never end: its special tokens have the logit 0, never the highest.
 
     Its output must not be tied to its input.
     """

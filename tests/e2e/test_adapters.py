@@ -1,4 +1,4 @@
-"""Adapters from a Modelfile to the answers of a server, in both APIs."""
+"""Adapters, from a Modelfile to the answers of a server, in both APIs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def expected(files: dict[str, Path]) -> list[tuple[str, np.ndarray]]:
-    """What the library answers, and how it embeds, for each of CHOICES."""
+    """Return the library's answer and embedding for each of CHOICES."""
     adapters = {name: files[name] for name in ("style", "tone")}
     with puna.load(files["model"], num_ctx=128, adapters=adapters) as model:
         found = []
@@ -48,7 +48,7 @@ def expected(files: dict[str, Path]) -> list[tuple[str, np.ndarray]]:
             found.append((answer.text, model.embed(PROMPT, lora=lora)))
         with pytest.raises(RequestError, match="there is no adapter 'other'"):
             model.generate(PROMPT, lora={"other": 1})
-        with pytest.raises(OptionError, match="lora must be scales by names"):
+        with pytest.raises(OptionError, match="lora must map names of adapters to scales"):
             model.generate(PROMPT, lora=["style"])  # type: ignore[arg-type]
     assert len({text for text, _ in found}) == len(CHOICES)
     return found
@@ -56,7 +56,7 @@ def expected(files: dict[str, Path]) -> list[tuple[str, np.ndarray]]:
 
 @pytest.fixture(scope="module")
 def server(server: Server, files: dict[str, Path]) -> Iterator[Server]:
-    """With the model `tuned`, made by a Modelfile of a GGUF adapter and of one that PEFT has saved."""
+    """Return the server with the model `tuned`, which has a GGUF adapter and one saved by PEFT."""
     modelfile = files["model"].with_name("Modelfile")
     adapters = "ADAPTER ./style.gguf\nADAPTER ./tone 0.5\n"
     modelfile.write_text(f"FROM ./base.gguf\n{adapters}PARAMETER num_ctx 128\nTEMPLATE {{{{ .Prompt }}}}\n")
@@ -79,7 +79,9 @@ def _lora(choice: dict[str, float] | None) -> dict[str, Any]:
     return {"lora": [{"name": name, "scale": scale} for name, scale in choice.items()]}
 
 
-def test_requests_of_a_server_name_adapters(server: Server, expected: list[tuple[str, np.ndarray]]) -> None:
+def test_requests_select_adapters_by_name_or_id(
+    server: Server, expected: list[tuple[str, np.ndarray]]
+) -> None:
     for choice, (text, vector) in zip(CHOICES, expected, strict=True):
         body = {"model": "tuned", "prompt": PROMPT, "raw": True, "stream": False, "options": OPTIONS}
         answer = server.http.post("/api/generate", json=body | _lora(choice)).json()
@@ -95,7 +97,7 @@ def test_requests_of_a_server_name_adapters(server: Server, expected: list[tuple
     assert server.http.post("/api/generate", json=by_number).json()["response"] == expected[2][0]
 
 
-def test_what_a_model_was_made_with_is_shown(server: Server) -> None:
+def test_show_lists_the_models_adapters(server: Server) -> None:
     shown = server.http.post("/api/show", json={"model": "tuned"}).json()
     assert shown["adapters"] == [
         {"id": 0, "name": "style", "scale": 1.0}, {"id": 1, "name": "tone", "scale": 0.5},
@@ -117,16 +119,14 @@ def test_what_a_model_was_made_with_is_shown(server: Server) -> None:
     ],
     ids=["number", "name", "scale", "text", "many"],
 )
-def test_adapters_that_are_not_there_are_the_requests_error(server: Server, lora: Any, message: str) -> None:
+def test_unknown_adapters_are_an_error_of_the_request(server: Server, lora: Any, message: str) -> None:
     body = {"model": "tuned", "prompt": PROMPT, "raw": True, "stream": False, "lora": lora}
     reply = server.http.post("/api/generate", json=body)
     assert reply.status_code == 400
     assert message in json.dumps(reply.json())
 
 
-def test_an_adapter_that_does_not_fit_is_named_without_its_path(
-    server: Server, files: dict[str, Path]
-) -> None:
+def test_incompatible_adapter_is_reported_without_its_path(server: Server, files: dict[str, Path]) -> None:
     folder = files["model"].parent
     narrow = TinyAdapter(("q_proj",), seed=1)
     narrow.write_gguf(folder / "narrow.gguf", "qwen2", original(QWEN2), {"q_proj": "attn_k"})

@@ -14,7 +14,7 @@ from tests.e2e.servers import Server
 pytestmark = pytest.mark.e2e
 
 HELLO: list[MessageParam] = [{"role": "user", "content": "hello"}]
-GREEDY = {"temperature": 0}  # newer clients have no argument for it
+GREEDY = {"temperature": 0}  # newer clients have no argument for temperature
 THINKER = (
     "{{ range .Messages }}{{ if .Thinking }}<think>{{ .Thinking }}</think>{{ end }}"
     "{{ .Role }}: {{ .Content }}\n{{ end }}{{ if .Think }}<think>{{ end }}"
@@ -28,13 +28,13 @@ def client(server: Server) -> anthropic.Anthropic:
 
 @pytest.fixture(scope="module")
 def thinker(server: Server) -> Iterator[str]:
-    """A model that does nothing but think when it is told to."""
+    """Create a model that only thinks when thinking is requested."""
     server.client.create(model="thinker", from_="tiny", template=THINKER)
     yield "thinker"
     server.client.delete("thinker")
 
 
-def test_it_says_the_same_as_the_native_api(client: anthropic.Anthropic, server: Server) -> None:
+def test_message_has_the_same_text_as_the_native_api(client: anthropic.Anthropic, server: Server) -> None:
     answer = client.messages.create(
         model="tiny", max_tokens=6, messages=HELLO, system="be brief", extra_body=GREEDY
     )
@@ -56,8 +56,8 @@ def test_it_says_the_same_as_the_native_api(client: anthropic.Anthropic, server:
     assert answer._request_id
 
 
-def test_a_stream_has_the_events_in_order_and_the_same_text(client: anthropic.Anthropic) -> None:
-    fresh = GREEDY | {"cache_prompt": False}  # else the second would take from the first
+def test_stream_has_its_events_in_order_and_the_same_text(client: anthropic.Anthropic) -> None:
+    fresh = GREEDY | {"cache_prompt": False}  # otherwise the second would reuse the first's prompt
     whole = client.messages.create(model="tiny", max_tokens=6, messages=HELLO, extra_body=fresh)
     with client.messages.stream(model="tiny", max_tokens=6, messages=HELLO, extra_body=fresh) as stream:
         events = list(stream)
@@ -67,14 +67,14 @@ def test_a_stream_has_the_events_in_order_and_the_same_text(client: anthropic.An
     ]
     assert (final.stop_reason, final.usage.output_tokens) == (whole.stop_reason, 6)
     assert final.usage.input_tokens == whole.usage.input_tokens
-    kinds = [event.type for event in events if event.type != "text"]  # `text` is the client's own
+    kinds = [event.type for event in events if event.type != "text"]  # the client adds `text` itself
     begin, middle, end = kinds[:2], set(kinds[2:-3]), kinds[-3:]
     assert begin == ["message_start", "content_block_start"]
     assert middle == {"content_block_delta"}
     assert end == ["content_block_stop", "message_delta", "message_stop"]
 
 
-def test_the_stream_is_what_the_api_writes(server: Server) -> None:
+def test_stream_has_the_apis_wire_format(server: Server) -> None:
     body = {"model": "tiny", "max_tokens": 2, "messages": HELLO, "stream": True}
     with server.http.stream("POST", "/v1/messages", json=body) as reply:
         assert reply.headers["content-type"] == "text/event-stream"
@@ -91,7 +91,7 @@ def test_the_stream_is_what_the_api_writes(server: Server) -> None:
     assert begun["usage"]["input_tokens"] > 0
 
 
-def test_thinking_is_for_those_who_ask(client: anthropic.Anthropic, thinker: str) -> None:
+def test_thinking_is_returned_only_on_request(client: anthropic.Anthropic, thinker: str) -> None:
     deep = client.messages.create(
         model=thinker, max_tokens=1030, messages=HELLO, extra_body=GREEDY,
         thinking={"type": "enabled", "budget_tokens": 1024}, stop_sequences=["hello"],
@@ -108,12 +108,12 @@ def test_thinking_is_for_those_who_ask(client: anthropic.Anthropic, thinker: str
         deltas = [event.delta.type for event in stream if event.type == "content_block_delta"]
     assert deltas[0] == "thinking_delta"
     assert deltas[-1] == "signature_delta"
-    # Without the ability it is as if nobody had asked, and the answer says so.
+    # Models without thinking ignore the request, with a warning.
     able = client.messages.create(model="tiny", max_tokens=4, messages=HELLO, thinking={"type": "adaptive"})
     assert '"tiny" does not support thinking' in able.model_dump()["warnings"]
 
 
-def test_models_are_listed_page_by_page_and_described(client: anthropic.Anthropic, server: Server) -> None:
+def test_models_are_listed_in_pages_and_described(client: anthropic.Anthropic, server: Server) -> None:
     names = [model["name"] for model in server.http.get("/api/tags").json()["models"]]
     assert len(names) >= 3
     assert [model.id for model in client.models.list(limit=1)] == names
@@ -131,7 +131,7 @@ def test_models_are_listed_page_by_page_and_described(client: anthropic.Anthropi
         client.models.retrieve("nosuch")
 
 
-def test_a_stop_sequence_is_named(client: anthropic.Anthropic) -> None:
+def test_stop_sequence_is_reported(client: anthropic.Anthropic) -> None:
     whole = client.messages.create(model="tiny", max_tokens=6, messages=HELLO, extra_body=GREEDY)
     (block,) = whole.content
     assert block.type == "text"
@@ -145,7 +145,7 @@ def test_a_stop_sequence_is_named(client: anthropic.Anthropic) -> None:
     assert stop not in block.text
 
 
-def test_a_last_message_of_the_assistant_is_continued(client: anthropic.Anthropic, server: Server) -> None:
+def test_final_assistant_message_is_continued(client: anthropic.Anthropic, server: Server) -> None:
     begun: list[MessageParam] = [*HELLO, {"role": "assistant", "content": "once upon"}]
     template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     server.client.create(model="begun", from_="tiny", template=template)
@@ -160,7 +160,7 @@ def test_a_last_message_of_the_assistant_is_continued(client: anthropic.Anthropi
         server.client.delete("begun")
 
 
-def test_what_is_too_long_is_refused_not_cut(client: anthropic.Anthropic) -> None:
+def test_overlong_prompt_is_refused_rather_than_truncated(client: anthropic.Anthropic) -> None:
     long: list[MessageParam] = [{"role": "user", "content": "hello world " * 400}]
     counted = client.messages.count_tokens(model="tiny", messages=long)
     assert counted.input_tokens > 256
@@ -168,7 +168,7 @@ def test_what_is_too_long_is_refused_not_cut(client: anthropic.Anthropic) -> Non
         client.messages.create(model="tiny", max_tokens=1, messages=long)
 
 
-def test_errors_have_anthropics_shape(client: anthropic.Anthropic, server: Server) -> None:
+def test_errors_have_anthropics_format(client: anthropic.Anthropic, server: Server) -> None:
     with pytest.raises(anthropic.NotFoundError) as caught:
         client.messages.create(model="nosuch", max_tokens=1, messages=HELLO)
     body = caught.value.body
@@ -182,7 +182,7 @@ def test_errors_have_anthropics_shape(client: anthropic.Anthropic, server: Serve
     assert (reply.status_code, reply.json()["type"]) == (400, "error")
 
 
-def test_an_image_of_a_model_that_cannot_see_is_refused(client: anthropic.Anthropic) -> None:
+def test_image_for_a_model_without_vision_is_refused(client: anthropic.Anthropic) -> None:
     for source, words in (
         ({"type": "base64", "media_type": "image/png", "data": "AA=="}, "does not support images"),
         ({"type": "url", "url": "http://127.0.0.1/x.png"}, "PUNA_REMOTE_IMAGES"),
@@ -192,7 +192,7 @@ def test_an_image_of_a_model_that_cannot_see_is_refused(client: anthropic.Anthro
             client.messages.create(model="tiny", max_tokens=1, messages=[message])  # type: ignore[list-item]
 
 
-def test_a_schema_of_the_answer_is_kept_to(server: Server) -> None:
+def test_answer_follows_the_schema_of_output_config(server: Server) -> None:
     schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"],
               "additionalProperties": False}  # fmt: skip
     body = {"model": "tiny", "max_tokens": 40, "messages": HELLO, "temperature": 0,

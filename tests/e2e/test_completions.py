@@ -1,6 +1,6 @@
-"""Several prompts, several samples, and given text: `/v1/completions` and the fields of Puna's own.
+"""Several prompts, several samples and scored text: `/v1/completions` with Puna's extra fields.
 
-What a text's probability should be comes from transformers, with the weights the server's model was made of.
+Expected probabilities come from transformers, with the weights the server's model was made from.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hello"}]
 WORDS = vocabulary()
 BEGIN = WORDS.index("<|begin|>")
 ENDS = (WORDS.index("<|end|>"), WORDS.index("<|im_end|>"))
-#: The server keeps keys and values in half precision.
+#: Allows for the server's half-precision keys and values.
 TOLERANCE = 2e-3
 
 
@@ -36,16 +36,16 @@ def reference() -> Any:
 
 
 def expected(reference: Any, tokens: Sequence[int]) -> torch.Tensor:
-    """The log-probabilities of what may come after each of `tokens`, [tokens, vocabulary]."""
+    """Return the log-probabilities of the token following each of `tokens`, [tokens, vocabulary]."""
     with torch.no_grad():
         return torch.log_softmax(reference(torch.tensor([list(tokens)])).logits[0].double(), -1)
 
 
 def harness(answer: Completion, lengths: list[int]) -> list[tuple[float, bool]]:
-    """What lm-evaluation-harness's `local-completions` reads from an answer to a request like those below.
+    """Return what lm-evaluation-harness's `local-completions` reads from an answer to such requests.
 
-    Of each choice: how likely all after the first `length` tokens are, but for the one generated at the
-    end, and whether each of them is the likeliest.
+    For each choice: the log-likelihood of all tokens after the first `length`, except the generated last one,
+    and whether each of them is the likeliest.
     """
     found = []
     for choice, length in zip(sorted(answer.choices, key=lambda one: one.index), lengths, strict=True):
@@ -57,10 +57,10 @@ def harness(answer: Completion, lengths: list[int]) -> list[tuple[float, bool]]:
     return found
 
 
-def test_a_bias_rules_a_token_out_or_all_others(
+def test_logit_bias_excludes_a_token_or_all_others(
     logging_server: Server, client: openai.OpenAI, reference: Any
 ) -> None:
-    """In both APIs; which token it was shows in its log-probability, which is the one without the bias."""
+    """In both APIs; the token shows in its log-probability, which is that without the bias."""
     prompt = [BEGIN, 100, 90, 80, 70]
     values, best = expected(reference, prompt)[-1].topk(2)
     forced = 65
@@ -76,17 +76,17 @@ def test_a_bias_rules_a_token_out_or_all_others(
         assert scores(given.choices[0]) == pytest.approx([float(value)], abs=TOLERANCE)
     options = {"temperature": 0, "num_predict": 1}
     native = {"model": "tiny", "prompt": "hello", "raw": True, "logprobs": True, "stream": False}
-    usual, second = (
+    unbiased, biased = (
         logging_server.http.post(
             "/api/generate", json=native | {"options": options | {"logit_bias": bias}}
         ).json()
         for bias in ({}, {str(forced): 100})
     )
-    assert usual["response"] != second["response"]
-    assert len(second["logprobs"]) == 1  # and not the end
+    assert unbiased["response"] != biased["response"]
+    assert len(biased["logprobs"]) == 1  # and not an end token
 
 
-def test_an_evaluation_harness_gets_the_likelihood_of_each_continuation(
+def test_evaluation_harness_gets_the_likelihood_of_each_continuation(
     client: openai.OpenAI, reference: Any
 ) -> None:
     context = [BEGIN, 100, 90, 80, 70]
@@ -107,8 +107,8 @@ def test_an_evaluation_harness_gets_the_likelihood_of_each_continuation(
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (8 + 8 + 7, 3)
 
 
-def test_an_end_token_is_counted_where_it_is_generated(client: openai.OpenAI, reference: Any) -> None:
-    """A harness leaves out the last token as the generated one, whether or not that has a text."""
+def test_generated_end_token_has_a_score_and_is_counted(client: openai.OpenAI, reference: Any) -> None:
+    """A harness drops the last token as the generated one, whether or not that has a text."""
     torch.default_generator.manual_seed(0)
     prompts = torch.randint(0, 256, (600, 4))
     with torch.no_grad():
@@ -131,7 +131,7 @@ def test_an_end_token_is_counted_where_it_is_generated(client: openai.OpenAI, re
     assert answer.usage.completion_tokens == 1
 
 
-def test_a_stop_string_takes_no_entry_away(client: openai.OpenAI) -> None:
+def test_stop_string_removes_no_scores(client: openai.OpenAI) -> None:
     fields: dict[str, Any] = {"model": "tiny", "prompt": "once upon", "max_tokens": 4, "temperature": 0}
     whole = client.completions.create(**fields, logprobs=0, echo=True)
     text = whole.choices[0].text.removeprefix("once upon")
@@ -144,7 +144,7 @@ def test_a_stop_string_takes_no_entry_away(client: openai.OpenAI) -> None:
     assert scores(stopped.choices[0]) == scores(whole.choices[0])[: prompt + stopped.usage.completion_tokens]
 
 
-def test_a_text_is_scored_without_generating(client: openai.OpenAI, reference: Any) -> None:
+def test_text_is_scored_without_generating(client: openai.OpenAI, reference: Any) -> None:
     text = "hello world once upon a time é"
     answer = client.completions.create(model="tiny", prompt=text, max_tokens=0, logprobs=2, echo=True)
     (choice,) = answer.choices
@@ -155,7 +155,7 @@ def test_a_text_is_scored_without_generating(client: openai.OpenAI, reference: A
     assert (choice.text, choice.finish_reason) == (text, "length")
     assert answer.usage is not None
     assert answer.usage.completion_tokens == 0
-    # The begin token that the model wants is evaluated, but it is not of the text.
+    # The begin token that the model requires is evaluated but is not part of the text.
     assert answer.usage.prompt_tokens == len(logprobs.tokens) + 1
     assert logprobs.tokens[:4] == ["hello", " world", " ", "once"]
     for token, offset in zip(logprobs.tokens, logprobs.text_offset, strict=True):
@@ -169,7 +169,7 @@ def test_a_text_is_scored_without_generating(client: openai.OpenAI, reference: A
         assert 2 <= len(top) <= 3
 
 
-def test_an_echo_without_scores_and_a_prompt_that_is_only_read(client: openai.OpenAI) -> None:
+def test_echo_works_without_scores_and_a_prompt_can_be_evaluated_only(client: openai.OpenAI) -> None:
     fields: dict[str, Any] = {"model": "tiny", "temperature": 0}
     answer = client.completions.create(**fields, prompt=["hello", "once"], max_tokens=2, echo=True)
     assert [choice.text[: len(text)] for choice, text in zip(answer.choices, ("hello", "once"), strict=True)]
@@ -180,7 +180,7 @@ def test_an_echo_without_scores_and_a_prompt_that_is_only_read(client: openai.Op
     assert silent.usage.completion_tokens == 0
 
 
-def test_what_came_from_the_cache_is_said_and_can_be_declined(
+def test_cached_tokens_are_reported_and_the_cache_can_be_declined(
     logging_server: Server, client: openai.OpenAI
 ) -> None:
     def cached(prompt: str, **fields: Any) -> tuple[int, int]:
@@ -194,8 +194,8 @@ def test_what_came_from_the_cache_is_said_and_can_be_declined(
     begin, length = cached(text, **declined)
     assert begin == 0
     first, _ = cached(text)
-    assert first < length - 20  # no more than the template's beginning, of earlier requests
-    assert cached(text, n=2) == (length - 1, length)  # a prompt counts once, whatever its samples share
+    assert first < length - 20  # at most the template's beginning, left by earlier requests
+    assert cached(text, n=2) == (length - 1, length)  # a prompt counts once, however many samples share it
     assert cached(text, **declined) == (0, length)
     chat = client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=1)
     again = client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=1, n=3)
@@ -213,7 +213,7 @@ def test_what_came_from_the_cache_is_said_and_can_be_declined(
     )
 
 
-def test_what_was_cut_is_said(client: openai.OpenAI) -> None:
+def test_truncation_of_the_prompt_is_reported(client: openai.OpenAI) -> None:
     prompt = [BEGIN, *[65 + i % 26 for i in range(400)]]  # the context is 256
     cut = client.completions.create(model="tiny", prompt=prompt, max_tokens=1)
     assert cut.usage is not None
@@ -223,11 +223,11 @@ def test_what_was_cut_is_said(client: openai.OpenAI) -> None:
     assert chunks[-1].choices[0].truncated == truncated  # type: ignore[attr-defined]
     fitting = client.completions.create(model="tiny", prompt=prompt[:9], max_tokens=1)
     assert not hasattr(fitting.choices[0], "truncated")
-    with pytest.raises(openai.BadRequestError, match="exceeds the context length"):  # no score of a part
+    with pytest.raises(openai.BadRequestError, match="exceeds the context length"):  # no partial scores
         client.completions.create(model="tiny", prompt=prompt, max_tokens=1, echo=True, logprobs=1)
 
 
-def test_priorities_are_taken_by_every_route(logging_server: Server, client: openai.OpenAI) -> None:
+def test_every_route_accepts_priorities(logging_server: Server, client: openai.OpenAI) -> None:
     chat = {"model": "tiny", "messages": HELLO, "stream": False, "options": {"num_predict": 1}}
     text = {"model": "tiny", "prompt": "x", "stream": False, "options": {"num_predict": 1}}
     for path, body in (("/api/chat", chat), ("/api/generate", text), ("/v1/completions", text)):
@@ -240,7 +240,7 @@ def test_priorities_are_taken_by_every_route(logging_server: Server, client: ope
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"prompt": []}, "prompt must be a text, a list of token ids"),
+        ({"prompt": []}, "prompt must be a string, a list of token ids"),
         ({"prompt": [[]]}, "prompt must be"),
         ({"prompt": 5}, "prompt must be"),
         ({"prompt": ["x", 5]}, "prompt must be"),
@@ -257,18 +257,21 @@ def test_priorities_are_taken_by_every_route(logging_server: Server, client: ope
         ({"echo": True, "suffix": "y"}, "suffix"),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_refused(client: openai.OpenAI, fields: dict[str, Any], words: str) -> None:
+def test_invalid_completion_request_is_refused(
+    client: openai.OpenAI, fields: dict[str, Any], words: str
+) -> None:
     for stream in (False, True):
         with pytest.raises(openai.BadRequestError, match=words):
             client.completions.create(**{"model": "tiny", "prompt": "x", **fields}, stream=stream)
 
 
-def test_one_bad_prompt_fails_the_request_and_nothing_is_left_running(
+def test_one_bad_prompt_fails_the_request_and_leaves_nothing_running(
     logging_server: Server, client: openai.OpenAI
 ) -> None:
     good = [[BEGIN, 65 + i] for i in range(5)]
     with pytest.raises(openai.BadRequestError, match="outside the vocabulary"):
         client.completions.create(model="tiny", prompt=[*good, [100_000]], n=2, max_tokens=200)
     wait_until(
-        lambda: Samples(logging_server)("puna_requests_running", "tiny:latest") == 0, "the others' end"
+        lambda: Samples(logging_server)("puna_requests_running", "tiny:latest") == 0,
+        "the other prompts to end",
     )

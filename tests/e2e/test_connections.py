@@ -1,4 +1,4 @@
-"""Clients that keep connections open, send by half, do not read, or come in crowds."""
+"""Clients that keep connections open, send partial requests, do not read, or come in crowds."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ BUSY = {"error": "server busy, please try again.  maximum pending requests excee
 
 @contextlib.contextmanager
 def crowd(server: Server, count: int, data: bytes) -> Iterator[list[socket.socket]]:
-    """So many connections, each of which has sent `data`."""
+    """Open `count` connections and send `data` on each."""
     address = urlsplit(server.url)
     with contextlib.ExitStack() as stack:
         clients = []
         for _ in range(count):
             client = socket.create_connection((address.hostname, address.port), timeout=PATIENCE_S)
             clients.append(stack.enter_context(client))
-            with contextlib.suppress(OSError):  # it has been closed already
+            with contextlib.suppress(OSError):  # the server may have closed it already
                 client.sendall(data)
         yield clients
 
@@ -46,7 +46,7 @@ def descriptors(server: Server) -> int:
     return psutil.Process(server.process.pid).num_fds()
 
 
-def test_half_sent_requests_are_ended_and_say_why(tmp_path: Path) -> None:
+def test_incomplete_requests_time_out_with_the_reason(tmp_path: Path) -> None:
     with running(tmp_path, PUNA_HEADER_TIMEOUT="1s", PUNA_CLIENT_TIMEOUT="1s") as server:
         before = descriptors(server)
         for data, setting in ((HALF[:20], "PUNA_HEADER_TIMEOUT"), (HALF, "PUNA_CLIENT_TIMEOUT")):
@@ -56,10 +56,10 @@ def test_half_sent_requests_are_ended_and_say_why(tmp_path: Path) -> None:
                     assert answer.startswith("HTTP/1.1 408 ")
                     assert setting in answer
             assert httpx.get(server.url + "/api/version").status_code == 200
-        wait_until(lambda: descriptors(server) <= before, "the descriptors' return")
+        wait_until(lambda: descriptors(server) <= before, "the descriptors to be released")
 
 
-def test_more_connections_than_there_may_be_keep_nobody_out(tmp_path: Path) -> None:
+def test_connections_beyond_the_limit_lock_nobody_out(tmp_path: Path) -> None:
     with running(tmp_path, PUNA_MAX_CONNECTIONS="100") as server, crowd(server, 200, HALF):
         for _ in range(20):
             assert httpx.get(server.url + "/api/version").status_code == 200
@@ -67,7 +67,7 @@ def test_more_connections_than_there_may_be_keep_nobody_out(tmp_path: Path) -> N
         assert "cannot accept" not in server.log.read_text()
 
 
-def test_a_server_without_descriptors_goes_on_and_says_so_in_few_lines(tmp_path: Path) -> None:
+def test_server_without_descriptors_keeps_serving_and_logs_little(tmp_path: Path) -> None:
     with running(tmp_path) as server:
         with server.http as open_before:
             assert open_before.get("/api/version").status_code == 200
@@ -84,7 +84,7 @@ def test_a_server_without_descriptors_goes_on_and_says_so_in_few_lines(tmp_path:
 
 
 @pytest.mark.slow
-def test_an_answer_that_nobody_reads_ends_instead_of_growing(server: Server) -> None:
+def test_unread_answer_ends_instead_of_growing(server: Server) -> None:
     body = {
         "model": "endless",
         "prompt": "once",
@@ -107,35 +107,37 @@ def test_an_answer_that_nobody_reads_ends_instead_of_growing(server: Server) -> 
         wait_until(lambda: generated(server) > before, "the first token")
         wait_until(lambda: server.requests() == (0, 0), "the end of the generation")
         answer = client.makefile("rb").read().decode()
-    assert f"{MAX_UNREAD} pieces of the answer wait to be read: the client reads too slowly" in answer
+    assert f"{MAX_UNREAD} pieces of the answer are unread: the client reads too slowly" in answer
 
 
-def test_requests_that_wait_for_a_loaded_model_are_counted(tmp_path: Path, endless_file: Path) -> None:
+def test_requests_waiting_for_a_loaded_model_count_towards_the_queue(
+    tmp_path: Path, endless_file: Path
+) -> None:
     long = {"model": "endless", "prompt": "once", "options": {"num_predict": -1, "num_ctx": 8192}}
     short = {"model": "endless", "prompt": "x", "stream": False, "options": {**GREEDY, "num_ctx": 8192}}
     with running(tmp_path, PUNA_MAX_QUEUE="2", PUNA_NUM_PARALLEL="1") as server:
         add_model(server, "endless", endless_file)
-        with server.asked("/api/generate", long):
+        with server.open_request("/api/generate", long):
             wait_until(lambda: server.requests() == (1, 0), "the first request's turn")
-            with server.asked("/api/generate", long), server.asked("/api/generate", long):
-                wait_until(lambda: server.requests() == (1, 2), "two that wait")
+            with server.open_request("/api/generate", long), server.open_request("/api/generate", long):
+                wait_until(lambda: server.requests() == (1, 2), "two waiting requests")
                 refused = server.http.post("/api/generate", json=short)
                 assert (refused.status_code, refused.json()) == (503, BUSY)
                 texts = {"model": "endless", "input": "x", "options": {"num_ctx": 8192}}
                 other = server.http.post("/api/embed", json=texts)
                 assert other.status_code == 503
-        wait_until(lambda: server.requests() == (0, 0), "the end of those whose clients are gone")
+        wait_until(lambda: server.requests() == (0, 0), "the abandoned requests to end")
         assert server.http.post("/api/generate", json=short).json()["eval_count"] == 2
 
 
-def test_who_has_many_requests_waiting_neither_delays_nor_keeps_out_who_has_one(
+def test_client_with_many_waiting_requests_does_not_delay_or_exclude_another(
     tmp_path: Path, endless_file: Path
 ) -> None:
-    """The requests are of other addresses, for which a proxy on this machine may speak."""
+    """The requests have different client addresses, which a proxy on this machine may set."""
     options = {"num_predict": 20, "temperature": 0, "num_ctx": 8192}
     body = {"model": "endless", "prompt": "x", "stream": False, "options": options}
     long = body | {"options": options | {"num_predict": -1}}
-    ended: list[tuple[datetime, str]] = []  # as the server says when: here they may come together
+    ended: list[tuple[datetime, str]] = []  # times as the server reports them: here they may arrive together
     with running(tmp_path, PUNA_MAX_QUEUE="8", PUNA_NUM_PARALLEL="1") as server:
         add_model(server, "endless", endless_file)
 
@@ -146,17 +148,17 @@ def test_who_has_many_requests_waiting_neither_delays_nor_keeps_out_who_has_one(
             ended.append((datetime.fromisoformat(answer.json()["created_at"]), client))
 
         with ThreadPoolExecutor(16) as pool:
-            with server.asked("/api/generate", long):
+            with server.open_request("/api/generate", long):
                 wait_until(lambda: server.requests() == (1, 0), "the first request's turn")
-                asked = [pool.submit(ask, "192.0.2.1") for _ in range(8)]
+                futures = [pool.submit(ask, "192.0.2.1") for _ in range(8)]
                 wait_until(lambda: server.requests() == (1, 8), "a full queue")
-                asked.append(pool.submit(ask, "192.0.2.2"))
+                futures.append(pool.submit(ask, "192.0.2.2"))
                 wait_until(lambda: server.requests() == (1, 9), "one more")
-            for future in asked:
+            for future in futures:
                 future.result()
     assert [client for _, client in sorted(ended)].index("192.0.2.2") == 1
 
 
 def generated(server: Server) -> int:
-    """Tokens generated by the models in memory."""
+    """Return the number of tokens generated by the models in memory."""
     return sum(model["tokens"]["generated"] for model in server.http.get("/api/ps").json()["models"])

@@ -1,7 +1,7 @@
-"""One conversation, asked of both APIs and of the library: the same prompt, and the same made of the answer.
+"""One conversation, sent to both APIs and the library: the same prompt, and the same reading of the answer.
 
-The model says the same to everything: a thought between tags, a word, the marker of a new turn, which some
-templates make a stop string, and after that one letter more.
+The model always gives the same answer: a thought between tags, a word, the marker of a new turn, which is
+a stop string with some templates, and then one more letter.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LONG = [
     for number in range(31)
 ]
 TOO_LONG = [{"role": "system", "content": "Count."}, *LONG]
-#: Conversations, and what is said with them.
+#: Conversations, with the other fields of their requests.
 TALKS: list[tuple[list[dict[str, Any]], dict[str, Any]]] = [
     (CHATS["system-call"], {"tools": TOOLS}),
     (CHATS["thought"], {}),
@@ -45,7 +45,7 @@ TALKS: list[tuple[list[dict[str, Any]], dict[str, Any]]] = [
 ]
 
 TEMPLATES = sorted(((find_test_data() or Path("none")) / "templates").glob("*.jinja"))
-#: Of each kind one: with and without tools, thoughts, system messages, a begin token, a markup of its own.
+#: One of each kind: with and without tools, thoughts, system messages, a begin token, markup of its own.
 SAMPLE = (
     "Apertus-8B-Instruct",
     "GLM-4.6",
@@ -59,7 +59,7 @@ SAMPLE = (
 
 
 def scripted(path: Path) -> Path:
-    """A model in which each token of `SCRIPT` is followed by the next one, and every other by the first."""
+    """Write a model in which each token of `SCRIPT` is followed by the next, and any other by the first."""
     words = [*vocabulary(), *TAGS]
     script = [words.index(token) for token in SCRIPT]
     model = CONFIG.build()
@@ -105,13 +105,13 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def models(own: Server, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The server's models, where the library looks for its own."""
+    """Make the library use the server's models."""
     monkeypatch.setenv("PUNA_MODELS", str(own.models))
     return own.models
 
 
-def ours(message: dict[str, Any]) -> dict[str, Any]:
-    """A message as Ollama's API and the library take it."""
+def as_ollama(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message as Ollama's API and the library take it."""
     calls = [{"id": call["id"], "function": call["function"]} for call in message.get("tool_calls", ())]
     return {
         "role": message["role"],
@@ -123,7 +123,7 @@ def ours(message: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def openais(message: dict[str, Any]) -> dict[str, Any]:
+def as_openai(message: dict[str, Any]) -> dict[str, Any]:
     calls = [
         {**call, "function": {**call["function"], "arguments": json.dumps(call["function"]["arguments"])}}
         for call in message.get("tool_calls", ())
@@ -132,11 +132,11 @@ def openais(message: dict[str, Any]) -> dict[str, Any]:
     return {**kept, "reasoning": message.get("thinking", ""), "tool_calls": calls}
 
 
-Told = dict[str, Any]
+Observed = dict[str, Any]
 
 
-def by_ollamas_api(server: Server, name: str, talk: list[dict[str, Any]], more: dict[str, Any]) -> Told:
-    body = {"model": name, "messages": [ours(message) for message in talk], "options": GREEDY} | more
+def by_ollamas_api(server: Server, name: str, talk: list[dict[str, Any]], fields: dict[str, Any]) -> Observed:
+    body = {"model": name, "messages": [as_ollama(message) for message in talk], "options": GREEDY} | fields
     answer = server.http.post("/api/chat", json=body | {"stream": False, "logprobs": True}).json()
     if "error" in answer:
         return {"error": answer["error"]}
@@ -152,12 +152,12 @@ def by_ollamas_api(server: Server, name: str, talk: list[dict[str, Any]], more: 
     }
 
 
-def by_openais_api(server: Server, name: str, talk: list[dict[str, Any]], more: dict[str, Any]) -> Told:
-    body = {"model": name, "messages": [openais(message) for message in talk], "logprobs": True}
+def by_openais_api(server: Server, name: str, talk: list[dict[str, Any]], fields: dict[str, Any]) -> Observed:
+    body = {"model": name, "messages": [as_openai(message) for message in talk], "logprobs": True}
     body |= {"temperature": 0, "max_tokens": GREEDY["num_predict"]}
-    if "tools" in more:
-        body["tools"] = more["tools"]
-    if more.get("think") is False:
+    if "tools" in fields:
+        body["tools"] = fields["tools"]
+    if fields.get("think") is False:
         body["reasoning_effort"] = "none"
     answer = server.http.post("/v1/chat/completions", json=body).json()
     if "error" in answer:
@@ -173,11 +173,11 @@ def by_openais_api(server: Server, name: str, talk: list[dict[str, Any]], more: 
     }
 
 
-def by_library(model: puna.Model, talk: list[dict[str, Any]], more: dict[str, Any]) -> Told:
-    messages = [ours(message) for message in talk]
+def by_library(model: puna.Model, talk: list[dict[str, Any]], fields: dict[str, Any]) -> Observed:
+    messages = [as_ollama(message) for message in talk]
     try:
-        prompt = model.render(messages, **more)
-        done = model.chat(messages, logprobs=0, **GREEDY, **more)
+        prompt = model.render(messages, **fields)
+        done = model.chat(messages, logprobs=0, **GREEDY, **fields)
     except PunaError as error:
         return {"error": str(error)}
     return {
@@ -199,7 +199,9 @@ def by_library(model: puna.Model, talk: list[dict[str, Any]], more: dict[str, An
         for path in TEMPLATES
     ],
 )
-def test_a_conversation_is_the_same_whoever_asks(own: Server, models: Path, path: Path) -> None:
+def test_conversation_gives_the_same_answer_through_every_interface(
+    own: Server, models: Path, path: Path
+) -> None:
     client = own.client
     client.create(
         model="talker",
@@ -211,15 +213,15 @@ def test_a_conversation_is_the_same_whoever_asks(own: Server, models: Path, path
     has = client.show("talker").capabilities or []
     with puna.load("talker", num_ctx=CONTEXT, parallel=1) as model:
         for talk, wanted in TALKS:
-            more = wanted if "tools" in has else {name: wanted[name] for name in wanted if name != "tools"}
-            native = by_ollamas_api(own, "talker", talk, more)
-            assert by_library(model, talk, more) == native
+            fields = wanted if "tools" in has else {name: wanted[name] for name in wanted if name != "tools"}
+            native = by_ollamas_api(own, "talker", talk, fields)
+            assert by_library(model, talk, fields) == native
             native.pop("prompt", None)
-            assert by_openais_api(own, "talker", talk, more) == native
+            assert by_openais_api(own, "talker", talk, fields) == native
 
 
-def test_a_model_of_a_file_has_its_templates_stops(own: Server, models: Path) -> None:
-    """ChatML's: the marker of a new turn ends an answer, though the model would go on."""
+def test_imported_model_uses_its_templates_stop_strings(own: Server, models: Path) -> None:
+    """ChatML's marker of a new turn ends an answer, though the model would go on."""
     with puna.load("scripted", num_ctx=CONTEXT, parallel=1) as model:
         done = model.chat(CHATS["single"], **GREEDY)
         assert (done.text, done.reason) == ("<think>hm</think>Yes", "stop")
@@ -231,8 +233,8 @@ def test_a_model_of_a_file_has_its_templates_stops(own: Server, models: Path) ->
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_thinking_is_told_from_the_answer(own: Server, models: Path, begun: bool) -> None:
-    """Whether the model opens its thought itself, or the prompt has done so."""
+def test_thinking_is_separated_from_the_answer(own: Server, models: Path, begun: bool) -> None:
+    """Applies whether the model opens its thought itself or the prompt has done so."""
     begin = "{{ if .Think }}<think>{{ end }}" if begun else ""
     template = (
         "{{ range .Messages }}{{ if .Thinking }}<think>{{ .Thinking }}</think>{{ end }}"
@@ -240,22 +242,22 @@ def test_thinking_is_told_from_the_answer(own: Server, models: Path, begun: bool
     )
     own.client.create(model="thinker", from_="scripted", template=template)
     with puna.load("thinker", num_ctx=CONTEXT, parallel=1) as model:
-        for more, thinking, text in (
+        for fields, thinking, text in (
             ({}, "hm", "Yes<|im_start|>R"),
             ({"think": False}, "", "<think>hm</think>Yes<|im_start|>R"),
         ):
-            for told in (
-                by_library(model, CHATS["single"], more),
-                by_ollamas_api(own, "thinker", CHATS["single"], more),
-                by_openais_api(own, "thinker", CHATS["single"], more),
+            for observed in (
+                by_library(model, CHATS["single"], fields),
+                by_ollamas_api(own, "thinker", CHATS["single"], fields),
+                by_openais_api(own, "thinker", CHATS["single"], fields),
             ):
-                assert (told["thinking"], told["text"]) == (thinking, text)
+                assert (observed["thinking"], observed["text"]) == (thinking, text)
         pieces = list(model.chat(CHATS["single"], **GREEDY, stream=True))
         assert "".join(piece.thinking for piece in pieces) == "hm"
         assert "".join(piece.text for piece in pieces) == "Yes<|im_start|>R"
 
 
-def test_old_messages_are_left_out_in_the_library_as_in_the_server(own: Server, models: Path) -> None:
+def test_library_drops_old_messages_as_the_server_does(own: Server, models: Path) -> None:
     with puna.load("scripted", num_ctx=CONTEXT, parallel=1) as model:
         prompt = model.render(TOO_LONG)
         assert prompt.startswith("<|im_start|>system\nCount.<|im_end|>\n<|im_start|>")

@@ -1,4 +1,4 @@
-"""Creating models of files that take much, while others want answers."""
+"""Creating models from files that take much time or memory, while others want answers."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
-#: Beside what takes a busy machine's time; without a process of their own, such files hold up all for 8 s.
+#: Limit on the answers of others; without a separate process, such files block everything for 8 s.
 _WITHIN_S = 3.0
 
 
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory: pytest.TempPathFactory, tiny_file: Path) -> Iterator[Server]:
-    """A server of this module's own, whose processes and store nobody else changes."""
+    """Run a server for this module alone, whose processes and store nothing else changes."""
     with running(tmp_path_factory.mktemp("models")) as server:
         add_model(server, "tiny", tiny_file)
         yield server
@@ -48,7 +48,7 @@ def upload_folder(server: Server, folder: Path) -> dict[str, str]:
     return {path.name: upload(server, path.read_bytes()) for path in sorted(folder.iterdir())}
 
 
-#: Tensors, of which there are none.
+#: A safetensors file without tensors.
 _WEIGHTS = len(b"{}").to_bytes(8, "little") + b"{}"
 
 
@@ -61,11 +61,11 @@ def blobs(server: Server) -> set[str]:
 
 
 def largest_bytes(server: Server, over: threading.Event) -> int:
-    """The most memory that the server, or a process it started, has had until `over`."""
+    """Return the most memory that the server or a process it started used before `over` was set."""
     most = 0
     while not over.wait(0.02):
         for process in (psutil.Process(server.process.pid), *creators(server)):
-            with contextlib.suppress(psutil.Error):  # it ended meanwhile
+            with contextlib.suppress(psutil.Error):  # it has ended in the meantime
                 most = max(most, process.memory_info().rss)
     return most
 
@@ -75,7 +75,7 @@ def settings_of_lists() -> dict[str, bytes]:
 
 
 def deep_objects() -> dict[str, bytes]:
-    # Fewer marks than are counted, and more memory than there may be.
+    # Fewer marks than the limit, but more memory than allowed.
     text = b'{"a": [' + b'{"a": {"b": 1}},' * 2_600_000 + b"{}]}"
     return {"config.json": text, "model.safetensors": _WEIGHTS}
 
@@ -87,7 +87,7 @@ def deep_objects() -> dict[str, bytes]:
         (deep_objects, " MB of memory, the limit"),
     ],
 )
-def test_files_that_take_too_much_are_refused_while_others_are_answered(
+def test_excessive_files_are_refused_while_others_are_answered(
     crowded: Server, files: Any, words: str
 ) -> None:
     digests = {name: upload(crowded, data) for name, data in files().items()}
@@ -106,18 +106,18 @@ def test_files_that_take_too_much_are_refused_while_others_are_answered(
     others.check(_WITHIN_S)
     assert memory.result() < 2 << 30
     left = {digest.replace(":", "-") for digest in digests.values()}
-    wait_until(lambda: not blobs(crowded) & left, "the end of the uploads")
+    wait_until(lambda: not blobs(crowded) & left, "the uploads to be deleted")
     assert not [name for name in blobs(crowded) if name.startswith("tmp-")]
 
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model file that takes some seconds to be quantised."""
+    """Write a model file that takes some seconds to quantise."""
     config = TinyLlama(hidden=512, heads=8, kv_heads=8, feed_forward=4096, layers=6)
     return tiny_llama_gguf(tmp_path_factory.mktemp("gguf") / "large.gguf", config)
 
 
-def test_two_models_are_made_at_a_time_and_others_hear_that_they_wait(
+def test_two_models_are_created_at_a_time_and_others_are_told_to_wait(
     crowded: Server, tmp_path: Path
 ) -> None:
     files = upload_folder(crowded, saved(tmp_path / "published", original(TinyLlama())))
@@ -144,31 +144,31 @@ def test_two_models_are_made_at_a_time_and_others_hear_that_they_wait(
         crowded.client.delete(f"made-{number}")
 
 
-def test_a_client_that_leaves_ends_the_making_and_what_it_wrote(crowded: Server, large: Path) -> None:
+def test_disconnecting_stops_the_creation_and_deletes_its_files(crowded: Server, large: Path) -> None:
     digest = crowded.client.create_blob(large)
     before = blobs(crowded)
     body = {"model": "left", "files": {"large.gguf": digest}, "quantize": "q4_K_M", "stream": False}
-    with crowded.asked("/api/create", body):
-        wait_until(lambda: bool(blobs(crowded) - before), "something written")
+    with crowded.open_request("/api/create", body):
+        wait_until(lambda: bool(blobs(crowded) - before), "a file to be written")
         (creator,) = creators(crowded)
     wait_until(lambda: not creator.is_running(), "the end of the process")
     wait_until(lambda: blobs(crowded) == before, "the end of what was written")
     assert crowded.http.post("/api/show", json={"model": "left"}).status_code == 404
 
 
-def test_a_creator_that_is_killed_is_an_error_in_words(crowded: Server, large: Path) -> None:
+def test_killed_creator_process_gives_a_readable_error(crowded: Server, large: Path) -> None:
     digest = crowded.client.create_blob(large)
     body = {"model": "killed", "files": {"large.gguf": digest}, "quantize": "q4_K_M", "stream": False}
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(crowded.http.post, "/api/create", json=body)
         wait_until(lambda: bool(creators(crowded)), "a process")
         creators(crowded)[0].kill()
-    said: httpx.Response = answer.result()
-    assert said.status_code == 400
-    assert "as it does when memory runs out" in said.json()["error"]
+    answered: httpx.Response = answer.result()
+    assert answered.status_code == 400
+    assert "probably because memory ran out" in answered.json()["error"]
 
 
-def test_making_without_progress_ends_after_a_time(tmp_path: Path, large: Path) -> None:
+def test_creation_without_progress_times_out(tmp_path: Path, large: Path) -> None:
     with running(tmp_path / "models", PUNA_CREATE_TIMEOUT="10ms") as server:
         digest = server.client.create_blob(large)
         body = {"model": "slow", "files": {"large.gguf": digest}, "quantize": "q4_K_M", "stream": False}

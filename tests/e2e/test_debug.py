@@ -1,4 +1,4 @@
-"""What the server says of its models' caches."""
+"""The server's report on its models' caches."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ NOT_IN_MEMORY = "model 'tiny' is not in memory; ask it something first"
 
 @pytest.fixture
 def fresh(server: Server) -> Server:
-    """A server without a model in memory."""
+    """Return the server with no model in memory."""
     server.unload()
     return server
 
 
-def test_caches_of_models_in_memory_are_shown(fresh: Server) -> None:
+def test_caches_of_loaded_models_are_shown(fresh: Server) -> None:
     with fresh.http as http:
         assert http.get("/api/debug/cache").json() == {"models": []}
         refused = http.get("/api/debug/cache", params={"model": "tiny"})
@@ -33,7 +33,7 @@ def test_caches_of_models_in_memory_are_shown(fresh: Server) -> None:
         options = {"temperature": 0, "num_predict": 5, "num_ctx": 128}
         body = {"model": "tiny", "prompt": "hello world", "stream": False, "options": options}
         done = http.post("/api/generate", json=body).json()
-        count = done["prompt_eval_count"] + done["eval_count"] - 1  # the last token is not read any more
+        count = done["prompt_eval_count"] + done["eval_count"] - 1  # the last token is never evaluated
         for query in ({}, {"model": "tiny"}):
             (model,) = http.get("/api/debug/cache", params=query).json()["models"]
             assert model["name"] == "tiny:latest"
@@ -53,7 +53,7 @@ def test_caches_of_models_in_memory_are_shown(fresh: Server) -> None:
         ({"model": "tiny"}, {"error": NOT_IN_MEMORY}),
     ],
 )
-def test_a_model_that_goes_while_it_is_looked_at_is_left_out(
+def test_model_that_vanishes_during_inspection_is_omitted(
     fresh: Server, query: dict[str, str], expected: object
 ) -> None:
     with ThreadPoolExecutor(1) as pool:
@@ -61,13 +61,13 @@ def test_a_model_that_goes_while_it_is_looked_at_is_left_out(
         runner = fresh.runner()
         runner.suspend()
         look = pool.submit(fresh.http.get, "/api/debug/cache", params=query)
-        time.sleep(0.5)  # whether the question is asked by then or not, the answer is the same
+        time.sleep(0.5)  # the answer is the same whether or not the request has arrived by then
         assert not look.done()
         runner.kill()
         assert look.result(timeout=PATIENCE_S).json() == expected
 
 
-def test_a_model_at_work_is_shown_between_its_steps(fresh: Server) -> None:
+def test_busy_model_is_shown_between_its_steps(fresh: Server) -> None:
     stream = fresh.client.generate(
         model="endless", prompt="once", stream=True, options={"num_predict": -1, "temperature": 0}
     )

@@ -1,4 +1,4 @@
-"""The bundled model calls tools, says what they said, and fills small objects: through the APIs' clients."""
+"""The bundled model calls tools, reports their results and fills small objects, through the APIs' clients."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def calculator(expression: str) -> str:
 TOOLS = {function.__name__: function for function in (get_weather, calculator)}
 
 
-def described(function: Any, parameters: str) -> dict[str, Any]:
+def description_of(function: Any, parameters: str) -> dict[str, Any]:
     (name,) = list(function.__annotations__)[:1]
     properties = {name: {"type": "string", "description": f"of {function.__name__}"}}
     schema = {"type": "object", "properties": properties, "required": [name]}
@@ -52,9 +52,9 @@ def described(function: Any, parameters: str) -> dict[str, Any]:
 
 
 FUNCTIONS: list[Any] = [
-    {"type": "function", "function": described(function, "parameters")} for function in TOOLS.values()
+    {"type": "function", "function": description_of(function, "parameters")} for function in TOOLS.values()
 ]
-ANTHROPIC: list[Any] = [described(function, "input_schema") for function in TOOLS.values()]
+ANTHROPIC: list[Any] = [description_of(function, "input_schema") for function in TOOLS.values()]
 
 WEATHER = (
     "What is the weather in Paris?",
@@ -68,7 +68,7 @@ TWO = (
 )
 SUM = ("What is 1234 * 56?", [("calculator", {"expression": "1234 * 56"})], "1234 × 56 = 69104.")
 FACT = ("What is the capital of France?", [], "The capital of France is Paris.")
-ASKED = pytest.mark.parametrize(
+QUESTIONS = pytest.mark.parametrize(
     ("question", "calls", "answer"), [WEATHER, TWO, SUM, FACT], ids=["weather", "two", "sum", "fact"]
 )
 
@@ -83,23 +83,25 @@ def messages(server: Server) -> anthropic.Anthropic:
     return anthropic.Anthropic(base_url=server.url, api_key="unused", max_retries=0)
 
 
-@ASKED
-def test_it_calls_what_ollamas_client_offers(
+@QUESTIONS
+def test_demo_calls_tools_through_ollamas_client(
     server: Server, question: str, calls: list[Any], answer: str
 ) -> None:
     talk: list[Any] = [{"role": "user", "content": question}]
-    said = server.client.chat("demo", talk, tools=list(TOOLS.values()), options=GREEDY).message
-    made = [(call.function.name, call.function.arguments) for call in said.tool_calls or []]
-    assert made == calls
+    reply = server.client.chat("demo", talk, tools=list(TOOLS.values()), options=GREEDY).message
+    called = [(call.function.name, call.function.arguments) for call in reply.tool_calls or []]
+    assert called == calls
     if calls:
-        talk.append(said)
-        talk += [{"role": "tool", "tool_name": name, "content": TOOLS[name](**given)} for name, given in made]
-        said = server.client.chat("demo", talk, tools=list(TOOLS.values()), options=GREEDY).message
-    assert (said.content, said.tool_calls) == (answer, None)
+        talk.append(reply)
+        talk += [
+            {"role": "tool", "tool_name": name, "content": TOOLS[name](**given)} for name, given in called
+        ]
+        reply = server.client.chat("demo", talk, tools=list(TOOLS.values()), options=GREEDY).message
+    assert (reply.content, reply.tool_calls) == (answer, None)
 
 
-@ASKED
-def test_it_calls_what_openais_client_offers(
+@QUESTIONS
+def test_demo_calls_tools_through_openais_client(
     chat: openai.OpenAI, question: str, calls: list[Any], answer: str
 ) -> None:
     def ask() -> Any:
@@ -107,22 +109,22 @@ def test_it_calls_what_openais_client_offers(
         return chat.chat.completions.create(**given).choices[0]
 
     talk: list[Any] = [{"role": "user", "content": question}]
-    said = ask()
-    made = [(c.function.name, json.loads(c.function.arguments)) for c in said.message.tool_calls or []]
-    assert made == calls
-    assert said.finish_reason == ("tool_calls" if calls else "stop")
+    reply = ask()
+    called = [(c.function.name, json.loads(c.function.arguments)) for c in reply.message.tool_calls or []]
+    assert called == calls
+    assert reply.finish_reason == ("tool_calls" if calls else "stop")
     if calls:
-        talk.append(said.message)
+        talk.append(reply.message)
         talk += [
             {"role": "tool", "tool_call_id": call.id, "content": TOOLS[name](**given)}
-            for call, (name, given) in zip(said.message.tool_calls, made, strict=True)
+            for call, (name, given) in zip(reply.message.tool_calls, called, strict=True)
         ]
-        said = ask()
-    assert (said.message.content, said.finish_reason) == (answer, "stop")
+        reply = ask()
+    assert (reply.message.content, reply.finish_reason) == (answer, "stop")
 
 
-@ASKED
-def test_it_calls_what_anthropics_client_offers(
+@QUESTIONS
+def test_demo_calls_tools_through_anthropics_client(
     messages: anthropic.Anthropic, question: str, calls: list[Any], answer: str
 ) -> None:
     def ask() -> anthropic.types.Message:
@@ -132,39 +134,41 @@ def test_it_calls_what_anthropics_client_offers(
             return stream.get_final_message()
 
     talk: list[Any] = [{"role": "user", "content": question}]
-    said = ask()
-    used = [block for block in said.content if block.type == "tool_use"]
+    reply = ask()
+    used = [block for block in reply.content if block.type == "tool_use"]
     assert [(block.name, block.input) for block in used] == calls
     if calls:
-        assert said.stop_reason == "tool_use"
+        assert reply.stop_reason == "tool_use"
         results = [
             {"type": "tool_result", "tool_use_id": block.id, "content": TOOLS[block.name](**block.input)}
             for block in used
         ]
-        talk += [{"role": "assistant", "content": said.content}, {"role": "user", "content": results}]
-        said = ask()
-    assert [(block.type, getattr(block, "text", "")) for block in said.content] == [("text", answer)]
+        talk += [{"role": "assistant", "content": reply.content}, {"role": "user", "content": results}]
+        reply = ask()
+    assert [(block.type, getattr(block, "text", "")) for block in reply.content] == [("text", answer)]
 
 
-def test_it_fills_a_schema(server: Server, chat: openai.OpenAI) -> None:
+def test_demo_fills_a_schema(server: Server, chat: openai.OpenAI) -> None:
     talk: list[Any] = [{"role": "user", "content": "Anna is 7 years old."}]
-    said = server.client.chat("demo", talk, format=Person.model_json_schema(), options=GREEDY)
-    assert Person.model_validate_json(said.message.content or "") == Person(name="Anna", age=7)
+    reply = server.client.chat("demo", talk, format=Person.model_json_schema(), options=GREEDY)
+    assert Person.model_validate_json(reply.message.content or "") == Person(name="Anna", age=7)
     parsed = chat.chat.completions.parse(model="demo", messages=talk, response_format=Person, temperature=0)
     assert parsed.choices[0].message.parsed == Person(name="Anna", age=7)
 
 
-def test_it_gives_a_tool_the_values_of_a_sentence(chat: openai.OpenAI, messages: anthropic.Anthropic) -> None:
+def test_demo_passes_values_from_a_sentence_to_a_tool(
+    chat: openai.OpenAI, messages: anthropic.Anthropic
+) -> None:
     schema = Person.model_json_schema()
     talk: list[Any] = [{"role": "user", "content": "My name is Tom and I am 41 years old."}]
-    said = chat.chat.completions.create(
+    reply = chat.chat.completions.create(
         model="demo",
         messages=talk,
         tools=[{"type": "function", "function": {"name": "Person", "parameters": schema}}],
         tool_choice="required",
         temperature=0,
     )
-    (call,) = said.choices[0].message.tool_calls or []
+    (call,) = reply.choices[0].message.tool_calls or []
     assert isinstance(call, openai.types.chat.ChatCompletionMessageFunctionToolCall)
     assert Person.model_validate_json(call.function.arguments) == Person(name="Tom", age=41)
     tool: Any = {"name": "Person", "input_schema": schema}
@@ -177,5 +181,5 @@ def test_it_gives_a_tool_the_values_of_a_sentence(chat: openai.OpenAI, messages:
     assert Person.model_validate(block.input) == Person(name="Tom", age=41)
 
 
-def test_the_model_says_that_it_calls(server: Server) -> None:
+def test_demo_lists_tools_among_its_capabilities(server: Server) -> None:
     assert "tools" in (server.client.show("demo").capabilities or [])

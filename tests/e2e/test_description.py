@@ -1,4 +1,4 @@
-"""The server's description of itself, against what it does."""
+"""The server's OpenAPI description, compared with its behaviour."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.e2e.servers import Server, running
 
 pytestmark = pytest.mark.e2e
 
-#: Routes that clients know, from every API.
+#: Some routes that clients use, from every API.
 KNOWN = {
     "/": {"get", "head"},
     "/api/chat": {"post"},
@@ -46,12 +46,12 @@ def document(server: Server) -> Any:
     return server.http.get("/openapi.json").json()
 
 
-def test_every_route_is_described_with_what_it_takes(document: Any) -> None:
+def test_every_route_is_described_with_its_request_body(document: Any) -> None:
     assert document["openapi"] == "3.1.0"
     assert {path: set(document["paths"][path]) for path in KNOWN} == KNOWN
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            assert operation["summary"], f"nothing is said of {method} {path}"
+            assert operation["summary"], f"{method} {path} has no summary"
             takes = method in ("post", "put", "patch", "delete") and (method, path) not in BODYLESS
             assert ("requestBody" in operation) == takes, path
     chat = document["components"]["schemas"]["ChatRequest"]["properties"]
@@ -60,7 +60,7 @@ def test_every_route_is_described_with_what_it_takes(document: Any) -> None:
     assert chat["messages"]["maxItems"] == 16_384
 
 
-def test_what_it_says_of_replies_is_true(server: Server, document: Any) -> None:
+def test_replies_match_their_descriptions(server: Server, document: Any) -> None:
     def check(path: str, reply: Any) -> None:
         content = document["paths"][path]["post"]["responses"]["200"]["content"]
         schema = content["application/json"]["schema"]
@@ -71,15 +71,15 @@ def test_what_it_says_of_replies_is_true(server: Server, document: Any) -> None:
     options = {"num_predict": 2}
     body = {"model": "tiny", "stream": False, "options": options, "logprobs": True, "top_logprobs": 1}
     check("/api/generate", server.http.post("/api/generate", json=body | {"prompt": "a"}).json())
-    said = [{"role": "user", "content": "a"}]
-    check("/api/chat", server.http.post("/api/chat", json=body | {"messages": said}).json())
+    messages = [{"role": "user", "content": "a"}]
+    check("/api/chat", server.http.post("/api/chat", json=body | {"messages": messages}).json())
     check("/api/embed", server.http.post("/api/embed", json={"model": "tiny", "input": "a"}).json())
     wrong = server.http.post("/v1/chat/completions", json={"model": "none"}).json()
     example = document["paths"]["/v1/chat/completions"]["post"]["responses"]["default"]["content"]
     assert wrong["error"].keys() == example["application/json"]["example"]["error"].keys()
 
 
-def test_the_page_has_all_of_it_and_asks_for_nothing_elsewhere(server: Server, document: Any) -> None:
+def test_docs_page_is_complete_and_loads_nothing_from_elsewhere(server: Server, document: Any) -> None:
     reply = server.http.get("/docs")
     assert reply.headers["content-type"].startswith("text/html")
     assert "default-src 'none'" in reply.headers["content-security-policy"]
@@ -90,6 +90,6 @@ def test_the_page_has_all_of_it_and_asks_for_nothing_elsewhere(server: Server, d
     assert not re.search("<script|<img|<link|src=|@import|url\\(", reply.text)
 
 
-def test_keys_are_asked_for(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_description_requires_a_key(tmp_path_factory: pytest.TempPathFactory) -> None:
     with running(tmp_path_factory.mktemp("keys"), PUNA_API_KEYS="one-key-that-is-long-enough") as server:
         assert {server.http.get(path).status_code for path in ("/openapi.json", "/docs")} == {401}

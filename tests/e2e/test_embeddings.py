@@ -27,12 +27,12 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.e2e
 
 TEXTS = ["why is the sky blue?", "hello world", "once upon a time the story " * 3]
-LONG = "hello " * 400  # tokens, one to each and more; the context is 256
+LONG = "hello " * 400  # at least one token each; the context is 256
 
 
 @pytest.fixture(scope="module")
 def server(server: Server, tiny_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """With embedding models, a reranker, and a model that makes NaN of everything."""
+    """Return the server with embedding models, a reranker, and a model whose output is always NaN."""
     folder = tmp_path_factory.mktemp("embedding")
     broken = {"output_norm.weight": np.full(64, np.nan, np.float32)}
     files = {
@@ -47,8 +47,8 @@ def server(server: Server, tiny_file: Path, tmp_path_factory: pytest.TempPathFac
     for name in files:
         server.client.generate(name, keep_alive=0)
         server.client.delete(name)
-    mine = {f"{name}:latest" for name in files}
-    wait_until(lambda: not mine & {model.model for model in server.client.ps().models}, "the unloading")
+    own = {f"{name}:latest" for name in files}
+    wait_until(lambda: not own & {model.model for model in server.client.ps().models}, "the unloading")
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def tokenizer(tiny_file: Path) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def states(tokenizer: Tokenizer) -> list[Any]:
-    """Hidden states [tokens, size] of each of TEXTS, as transformers computes them."""
+    """Return the hidden states [tokens, size] of each of TEXTS, as computed by transformers."""
     model = TinyLlama().build()
     with torch.inference_mode():
         return [
@@ -83,12 +83,12 @@ def post(server: Server, path: str, **body: Any) -> httpx.Response:
 # --- /api/embed --------------------------------------------------------------------------------------
 
 
-def test_vectors_are_those_of_the_reference(server: Server, states: list[Any], tokenizer: Tokenizer) -> None:
+def test_vectors_match_the_reference(server: Server, states: list[Any], tokenizer: Tokenizer) -> None:
     counts = [len(tokenizer.encode(text)) for text in TEXTS]
     for name, pooled in (("tiny", [s[-1] for s in states]), ("mean", [s.mean(0) for s in states])):
         answer = server.client.embed(name, TEXTS)
         found = np.array(answer.embeddings)
-        # The context is kept in half precision.
+        # Allows for the half-precision context.
         np.testing.assert_allclose(found, [unit(vector) for vector in pooled], atol=3e-3)
         np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
         assert answer.model == name
@@ -98,14 +98,14 @@ def test_vectors_are_those_of_the_reference(server: Server, states: list[Any], t
         assert answer.total_duration >= answer.load_duration > 0
 
 
-def test_an_embedding_model_embeds_and_does_nothing_else(server: Server) -> None:
+def test_embedding_model_only_embeds(server: Server) -> None:
     assert server.client.show("mean").capabilities == ["embedding"]
     with pytest.raises(ollama.ResponseError, match='"mean" does not support generate') as caught:
         server.client.generate("mean", "hello")
     assert caught.value.status_code == 400
 
 
-def test_alone_or_in_a_batch_a_text_has_the_same_vector_and_count(server: Server) -> None:
+def test_text_has_the_same_vector_alone_and_in_a_batch(server: Server) -> None:
     together = server.client.embed("tiny", TEXTS)
     with ThreadPoolExecutor(3) as pool:
         alone = list(pool.map(lambda text: server.client.embed("tiny", text), TEXTS))
@@ -113,7 +113,7 @@ def test_alone_or_in_a_batch_a_text_has_the_same_vector_and_count(server: Server
     assert sum(one.prompt_eval_count or 0 for one in alone) == together.prompt_eval_count
 
 
-def test_beside_generations_nothing_changes(server: Server) -> None:
+def test_embeddings_and_generations_do_not_affect_each_other(server: Server) -> None:
     greedy = {"temperature": 0, "num_predict": 40}
     expected = server.client.generate("tiny", "once upon", options=greedy).response
     vectors = server.client.embed("tiny", TEXTS).embeddings
@@ -124,7 +124,7 @@ def test_beside_generations_nothing_changes(server: Server) -> None:
         assert [answer.result().response for answer in answers] == [expected] * 3
 
 
-def test_without_a_text_the_model_is_loaded(server: Server) -> None:
+def test_request_without_a_text_loads_the_model(server: Server) -> None:
     def loaded() -> bool:
         return "tiny:latest" in [model.model for model in server.client.ps().models]
 
@@ -136,12 +136,12 @@ def test_without_a_text_the_model_is_loaded(server: Server) -> None:
         assert loaded()
 
 
-def test_an_empty_text_in_a_list_is_a_text(server: Server) -> None:
+def test_empty_text_in_a_list_is_embedded(server: Server) -> None:
     answer = server.client.embed("tiny", [""])
     assert len(answer.embeddings) == answer.prompt_eval_count == 1
 
 
-def test_a_template_says_what_an_embedding_model_reads_around_each_text(server: Server) -> None:
+def test_template_wraps_each_text_of_an_embedding_model(server: Server) -> None:
     server.client.create(model="query", from_="mean", template="search_query: {{ .Prompt }}")
     expected = server.client.embed("mean", [f"search_query: {text}" for text in TEXTS]).embeddings
     assert server.client.embed("query", TEXTS).embeddings == expected
@@ -150,7 +150,7 @@ def test_a_template_says_what_an_embedding_model_reads_around_each_text(server: 
     server.client.delete("query")
 
 
-def test_dimensions_are_the_first_ones_made_1_long(server: Server) -> None:
+def test_dimensions_keeps_the_first_values_and_normalises_them(server: Server) -> None:
     whole = np.array(server.client.embed("tiny", TEXTS[0]).embeddings[0])
     cut = np.array(server.client.embed("tiny", TEXTS[0], dimensions=16).embeddings[0])
     np.testing.assert_allclose(cut, unit(whole[:16]), atol=1e-6)
@@ -159,7 +159,7 @@ def test_dimensions_are_the_first_ones_made_1_long(server: Server) -> None:
         assert list(answer.embeddings[0]) == whole.tolist()
 
 
-def test_a_text_too_long_is_cut_visibly(server: Server, tokenizer: Tokenizer) -> None:
+def test_truncation_of_a_long_text_is_reported(server: Server, tokenizer: Tokenizer) -> None:
     cut = post(server, "/api/embed", model="tiny", input=[LONG, "hello"]).json()
     count = len(tokenizer.encode(LONG))
     hello = len(tokenizer.encode("hello"))
@@ -171,7 +171,7 @@ def test_a_text_too_long_is_cut_visibly(server: Server, tokenizer: Tokenizer) ->
     )
 
 
-def test_a_context_of_three_is_three_tokens_with_the_special_ones(server: Server) -> None:
+def test_context_of_three_includes_the_special_tokens(server: Server) -> None:
     answer = server.client.embed("tiny", TEXTS[0], options={"num_ctx": 3})
     assert answer.prompt_eval_count == 3
 
@@ -211,7 +211,9 @@ ERRORS = [
 @pytest.mark.parametrize(
     ("path", "body", "status", "message"), ERRORS, ids=[str(i) for i in range(len(ERRORS))]
 )
-def test_errors(server: Server, path: str, body: dict[str, Any], status: int, message: str) -> None:
+def test_bad_embedding_request_gives_the_documented_error(
+    server: Server, path: str, body: dict[str, Any], status: int, message: str
+) -> None:
     answer = post(server, path, **body)
     assert answer.status_code == status
     error = answer.json()["error"]
@@ -221,7 +223,7 @@ def test_errors(server: Server, path: str, body: dict[str, Any], status: int, me
 # --- /api/embeddings ----------------------------------------------------------------------------------
 
 
-def test_the_older_endpoint_does_not_normalise(server: Server, states: list[Any]) -> None:
+def test_older_endpoint_does_not_normalise(server: Server, states: list[Any]) -> None:
     found = server.client.embeddings("tiny", TEXTS[0]).embedding
     np.testing.assert_allclose(found, states[0][-1], atol=0.02)
     assert np.linalg.norm(found) > 2
@@ -233,11 +235,11 @@ def test_the_older_endpoint_does_not_normalise(server: Server, states: list[Any]
 
 def test_openais_client_gets_the_same_vectors(client: openai.OpenAI, server: Server) -> None:
     native = server.client.embed("tiny", TEXTS)
-    # What the client asks for by itself is base64.
+    # The client requests base64 by default.
     for options in ({}, {"encoding_format": "float"}, {"encoding_format": "BASE64"}):
         answer = client.embeddings.create(model="tiny", input=TEXTS, **options)  # type: ignore[arg-type]
         found = [one.embedding for one in answer.data]
-        if isinstance(found[0], str):  # it decodes only what it asked for itself
+        if isinstance(found[0], str):  # it decodes only what it requested by default
             found = [np.frombuffer(base64.b64decode(str(text)), "<f4").tolist() for text in found]
         assert np.array_equal(np.float32(found), np.float32(native.embeddings))
         assert [(one.index, one.object) for one in answer.data] == [(i, "embedding") for i in range(3)]
@@ -245,7 +247,7 @@ def test_openais_client_gets_the_same_vectors(client: openai.OpenAI, server: Ser
         assert answer.usage.prompt_tokens == answer.usage.total_tokens == native.prompt_eval_count
 
 
-def test_openais_inputs(client: openai.OpenAI, tokenizer: Tokenizer) -> None:
+def test_openais_input_may_be_texts_or_token_ids(client: openai.OpenAI, tokenizer: Tokenizer) -> None:
     ids = [tokenizer.encode(text) for text in TEXTS]
     texts = client.embeddings.create(model="tiny", input=TEXTS, dimensions=8)
     tokens = client.embeddings.create(model="tiny", input=ids, dimensions=8)
@@ -257,7 +259,7 @@ def test_openais_inputs(client: openai.OpenAI, tokenizer: Tokenizer) -> None:
     assert len(client.embeddings.create(model="tiny", input="").data) == 1
 
 
-# --- what is said of it ---------------------------------------------------------------------------------
+# --- metrics, log and encoders ---------------------------------------------------------------------------
 
 
 def test_embeddings_are_counted_and_logged(server: Server) -> None:
@@ -287,7 +289,7 @@ def test_embeddings_are_counted_and_logged(server: Server) -> None:
         assert fact in line
 
 
-def test_an_encoder_embeds_and_does_not_generate(server: Server, tmp_path: Path) -> None:
+def test_encoder_embeds_and_does_not_generate(server: Server, tmp_path: Path) -> None:
     texts = ["Once upon a time", "there was a cat!"]
     with open_gguf(tiny_bert_gguf(tmp_path / "bert.gguf")) as file:
         tokens = [tokenizer_from_gguf(file).encode(text) for text in texts]

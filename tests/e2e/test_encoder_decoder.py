@@ -1,4 +1,4 @@
-"""A model whose encoder reads the prompt, over HTTP and in the library, beside transformers."""
+"""An encoder-decoder model over HTTP and in the library, compared with transformers."""
 
 from __future__ import annotations
 
@@ -37,28 +37,28 @@ def server(server: Server, file: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def expected(file: Path) -> list[str]:
-    """The answers of transformers, as far as they go."""
+    """Return the answers of transformers, up to an end token."""
     with open_gguf(file) as opened:
         tokenizer = tokenizer_from_gguf(opened)
-    theirs, answers = original(TinyT5(seed=9)), []
+    reference, answers = original(TinyT5(seed=9)), []
     for prompt in PROMPTS:
         answer, ids = [0], torch.tensor([tokenizer.encode(prompt)])
         while len(answer) < 11 and answer[-1] not in tokenizer.eos_ids:
             with torch.inference_mode():
                 answer.append(
-                    int(theirs(ids, decoder_input_ids=torch.tensor([answer])).logits[0, -1].argmax())
+                    int(reference(ids, decoder_input_ids=torch.tensor([answer])).logits[0, -1].argmax())
                 )
         answers.append(tokenizer.decode([id for id in answer[1:] if id not in tokenizer.eos_ids]))
     return answers
 
 
-def test_answers_are_those_of_the_reference(server: Server, expected: list[str]) -> None:
+def test_answers_match_the_reference(server: Server, expected: list[str]) -> None:
     replies = [server.client.generate("t5", prompt, raw=True, options=GREEDY) for prompt in PROMPTS]
     assert [reply.response for reply in replies] == expected
     assert (replies[1].prompt_eval_count or 0) > 1
     assert server.client.show("t5").capabilities == ["completion"]
 
 
-def test_the_library_answers_as_the_server_does(file: Path, expected: list[str]) -> None:
+def test_library_answers_as_the_server_does(file: Path, expected: list[str]) -> None:
     with puna.load(file, num_ctx=64) as model:
         assert [str(model.generate(prompt, temperature=0, num_predict=10)) for prompt in PROMPTS] == expected

@@ -1,4 +1,4 @@
-"""What goes wrong around a generation: runners die, clients leave, ports are taken, signals come."""
+"""Failures around a generation: runners die, clients disconnect, ports are taken, signals arrive."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.waiting import PATIENCE_S, wait_until, wait_until_asleep
 
 pytestmark = pytest.mark.e2e
 
-#: Goes on for minutes unless it is stopped.
+#: Generates for minutes unless stopped.
 LONG = {"temperature": 0, "num_predict": -1, "num_ctx": 8192}
 LONG_BODY = {"model": "endless", "prompt": "once upon a time", "options": LONG}
 SHORT_BODY = {"model": "endless", "prompt": "hello", "stream": False, "options": {**LONG, "num_predict": 2}}
@@ -34,19 +34,19 @@ SHORT_BODY = {"model": "endless", "prompt": "hello", "stream": False, "options":
 
 @pytest.fixture(scope="module")
 def one_at_a_time(servers: Callable[..., Server]) -> Server:
-    """A server that computes one request at a time, so that a stray generation would block the next."""
+    """Return a server that computes one request at a time, so that a stray generation blocks the next."""
     server = servers(PUNA_NUM_PARALLEL="1")
     server.unload()
     return server
 
 
-def answers(server: Server) -> None:
+def check_answer(server: Server) -> None:
     assert server.http.post("/api/generate", json=SHORT_BODY).json()["eval_count"] == 2
 
 
 @contextmanager
-def one_is_given_up(server: Server) -> Iterator[None]:
-    """Within the block a client leaves, and the server stops its work instead of coming to its end."""
+def one_cancelled(server: Server) -> Iterator[None]:
+    """Check that a client disconnecting within the block makes the server stop its work."""
 
     def count() -> float:
         families = text_string_to_metric_families(server.http.get("/metrics").text)
@@ -61,86 +61,86 @@ def one_is_given_up(server: Server) -> Iterator[None]:
     before = count()
     yield
     wait_until(lambda: count() == before + 1, "the end of the work")
-    answers(server)
+    check_answer(server)
 
 
-def kill_the_runner(server: Server) -> None:
+def kill_runner(server: Server) -> None:
     server.runner().kill()
 
 
-def test_a_runner_killed_mid_stream_gives_an_error_line_and_the_next_request_works(
+def test_runner_killed_mid_stream_gives_an_error_line_and_is_replaced(
     one_at_a_time: Server,
 ) -> None:
     with one_at_a_time.http.stream("POST", "/api/generate", json=LONG_BODY) as response:
         lines = response.iter_lines()
         assert json.loads(next(lines))["done"] is False
-        kill_the_runner(one_at_a_time)
+        kill_runner(one_at_a_time)
         rest = [json.loads(line) for line in lines]
     assert "model runner has unexpectedly stopped" in rest[-1]["error"]
     assert not any(line.get("done") for line in rest)
-    answers(one_at_a_time)
+    check_answer(one_at_a_time)
 
 
-def test_a_runner_killed_mid_stream_is_an_error_for_the_openai_client(one_at_a_time: Server) -> None:
+def test_runner_killed_mid_stream_raises_in_the_openai_client(one_at_a_time: Server) -> None:
     client = openai.OpenAI(base_url=one_at_a_time.url + "/v1/", api_key="unused", max_retries=0)
     stream = client.completions.create(model="endless", prompt="once", max_tokens=80_000, stream=True)
     next(stream)
-    kill_the_runner(one_at_a_time)
+    kill_runner(one_at_a_time)
     with pytest.raises(openai.APIError, match="model runner has unexpectedly stopped"):
         list(stream)
-    answers(one_at_a_time)
+    check_answer(one_at_a_time)
 
 
-def test_a_runner_killed_while_nothing_is_streamed_is_a_500(one_at_a_time: Server) -> None:
-    answers(one_at_a_time)
+def test_runner_killed_without_streaming_gives_status_500(one_at_a_time: Server) -> None:
+    check_answer(one_at_a_time)
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(one_at_a_time.http.post, "/api/generate", json=LONG_BODY | {"stream": False})
+        pending = pool.submit(one_at_a_time.http.post, "/api/generate", json=LONG_BODY | {"stream": False})
         wait_until(lambda: one_at_a_time.requests() == (1, 0), "the request's turn")
-        kill_the_runner(one_at_a_time)
-        response = asked.result()
+        kill_runner(one_at_a_time)
+        response = pending.result()
     assert response.status_code == 500
     assert "model runner has unexpectedly stopped" in response.json()["error"]
-    answers(one_at_a_time)
+    check_answer(one_at_a_time)
 
 
-def test_a_runner_killed_while_idle_is_replaced(one_at_a_time: Server) -> None:
-    answers(one_at_a_time)
-    kill_the_runner(one_at_a_time)
-    answers(one_at_a_time)
+def test_runner_killed_while_idle_is_replaced(one_at_a_time: Server) -> None:
+    check_answer(one_at_a_time)
+    kill_runner(one_at_a_time)
+    check_answer(one_at_a_time)
 
 
 @pytest.fixture(scope="module")
-def short_of_patience(servers: Callable[..., Server]) -> Server:
-    """A server that soon takes a runner which does not answer for hanging."""
+def impatient(servers: Callable[..., Server]) -> Server:
+    """Return a server that soon treats an unresponsive runner as hung."""
     server = servers(PUNA_STEP_TIMEOUT="3s")
     server.unload()
     return server
 
 
 @pytest.mark.slow
-def test_a_runner_that_hangs_while_idle_is_replaced(short_of_patience: Server) -> None:
-    answers(short_of_patience)
-    runner = short_of_patience.runner()
+def test_runner_that_hangs_while_idle_is_replaced(impatient: Server) -> None:
+    check_answer(impatient)
+    runner = impatient.runner()
     runner.suspend()
-    answers(short_of_patience)
+    check_answer(impatient)
     assert not runner.is_running()
 
 
 @pytest.mark.slow
-def test_a_runner_that_hangs_at_work_is_ended_and_the_next_request_works(short_of_patience: Server) -> None:
-    with short_of_patience.http.stream("POST", "/api/generate", json=LONG_BODY) as response:
+def test_runner_that_hangs_at_work_is_ended_and_replaced(impatient: Server) -> None:
+    with impatient.http.stream("POST", "/api/generate", json=LONG_BODY) as response:
         lines = response.iter_lines()
         next(lines)
-        runner = short_of_patience.runner()
+        runner = impatient.runner()
         runner.suspend()
         rest = [json.loads(line) for line in lines]
     assert rest[-1]["error"] == "the model runner was ended: it did not answer for 3 s"
-    answers(short_of_patience)
+    check_answer(impatient)
     assert not runner.is_running()
 
 
 @pytest.mark.slow
-def test_a_model_that_crashes_again_and_again_is_refused_for_a_while(
+def test_model_that_keeps_crashing_is_refused_for_a_while(
     tmp_path: Path, endless_file: Path, tiny_file: Path
 ) -> None:
     with running(tmp_path) as server:
@@ -150,7 +150,7 @@ def test_a_model_that_crashes_again_and_again_is_refused_for_a_while(
             with server.http.stream("POST", "/api/generate", json=LONG_BODY) as response:
                 lines = response.iter_lines()
                 next(lines)
-                kill_the_runner(server)
+                kill_runner(server)
                 assert "killed by signal 9" in json.loads(list(lines)[-1])["error"]
         refused = server.http.post("/api/generate", json=SHORT_BODY)
         assert refused.status_code == 503
@@ -167,26 +167,26 @@ def test_a_model_that_crashes_again_and_again_is_refused_for_a_while(
         wait_until(is_back, "the end of the pause")
 
 
-def test_a_client_gone_mid_stream_stops_the_generation(one_at_a_time: Server) -> None:
+def test_disconnecting_mid_stream_stops_the_generation(one_at_a_time: Server) -> None:
     with (
-        one_is_given_up(one_at_a_time),
+        one_cancelled(one_at_a_time),
         one_at_a_time.http.stream("POST", "/api/generate", json=LONG_BODY) as response,
     ):
         next(response.iter_lines())
 
 
-def test_a_client_gone_while_waiting_for_the_whole_answer_stops_the_generation(one_at_a_time: Server) -> None:
-    with one_is_given_up(one_at_a_time), one_at_a_time.asked("/api/chat", chat(stream=False)):
+def test_disconnecting_while_waiting_for_the_answer_stops_the_generation(one_at_a_time: Server) -> None:
+    with one_cancelled(one_at_a_time), one_at_a_time.open_request("/api/chat", chat(stream=False)):
         wait_until(lambda: one_at_a_time.requests() == (1, 0), "the request's turn")
 
 
-def test_a_client_gone_while_queued_is_forgotten(one_at_a_time: Server) -> None:
-    with one_at_a_time.asked("/api/generate", LONG_BODY | {"stream": False}):
+def test_disconnecting_while_queued_leaves_the_queue(one_at_a_time: Server) -> None:
+    with one_at_a_time.open_request("/api/generate", LONG_BODY | {"stream": False}):
         wait_until(lambda: one_at_a_time.requests() == (1, 0), "the first request's turn")
-        with one_at_a_time.asked("/api/chat", chat(stream=True)):
+        with one_at_a_time.open_request("/api/chat", chat(stream=True)):
             wait_until(lambda: one_at_a_time.requests() == (1, 1), "the request in the queue")
         wait_until(lambda: one_at_a_time.requests() == (1, 0), "the queue to be empty")
-    answers(one_at_a_time)
+    check_answer(one_at_a_time)
 
 
 def chat(*, stream: bool) -> dict[str, object]:
@@ -194,13 +194,13 @@ def chat(*, stream: bool) -> dict[str, object]:
     return {"model": "endless", "messages": [message], "stream": stream, "options": LONG}
 
 
-def test_a_runner_left_alone_uses_no_processor(one_at_a_time: Server) -> None:
+def test_idle_runner_uses_no_processor_time(one_at_a_time: Server) -> None:
     with one_at_a_time.http.stream("POST", "/api/generate", json=LONG_BODY) as response:
         next(response.iter_lines())
     wait_until_asleep(one_at_a_time.runner().pid)
 
 
-def test_a_port_in_use_is_one_clear_line_and_status_1(one_at_a_time: Server) -> None:
+def test_port_in_use_gives_one_clear_line_and_status_1(one_at_a_time: Server) -> None:
     host = one_at_a_time.url.removeprefix("http://")
     ended = subprocess.run(
         command(),
@@ -216,7 +216,7 @@ def test_a_port_in_use_is_one_clear_line_and_status_1(one_at_a_time: Server) -> 
     assert ended.stdout == ""
 
 
-def test_a_host_that_does_not_exist_is_one_clear_line_and_status_1(tmp_path: Path) -> None:
+def test_unknown_host_gives_one_clear_line_and_status_1(tmp_path: Path) -> None:
     ended = subprocess.run(
         command(),
         env=environment(tmp_path, PUNA_HOST="no-such-host.invalid:1234"),
@@ -230,7 +230,7 @@ def test_a_host_that_does_not_exist_is_one_clear_line_and_status_1(tmp_path: Pat
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_streams_runners_and_the_server_with_status_0(
+def test_signal_ends_streams_runners_and_the_server_with_status_0(
     tmp_path: Path, endless_file: Path, number: signal.Signals
 ) -> None:
     with running(tmp_path) as server:
@@ -245,10 +245,10 @@ def test_a_signal_ends_streams_runners_and_the_server_with_status_0(
         assert not runner.is_running()
 
 
-def test_a_server_killed_outright_leaves_no_runner_behind(tmp_path: Path, endless_file: Path) -> None:
+def test_killed_server_leaves_no_runner_behind(tmp_path: Path, endless_file: Path) -> None:
     with running(tmp_path) as server:
         add_model(server, "endless", endless_file)
-        answers(server)
+        check_answer(server)
         runner = server.runner()
         server.stop(signal.SIGKILL)
         wait_until(lambda: not alive(runner), "the runner's end")
@@ -261,7 +261,7 @@ def alive(process: psutil.Process) -> bool:
         return False
 
 
-def test_a_broken_upload_leaves_no_blob(one_at_a_time: Server) -> None:
+def test_interrupted_upload_leaves_no_blob(one_at_a_time: Server) -> None:
     digest = "sha256:" + "ab" * 32
     address = one_at_a_time.url.removeprefix("http://").split(":")
     with socket.create_connection((address[0], int(address[1]))) as connection:
@@ -276,34 +276,32 @@ def blobs(server: Server, pattern: str) -> list[Path]:
     return list((server.models / "blobs").glob(pattern))
 
 
-def test_a_client_gone_while_its_model_loads_gives_up_the_load(
+def test_disconnecting_while_the_model_loads_cancels_the_load(
     holding_server: Server, held: HeldRunners
 ) -> None:
     server = holding_server
     server.unload()
     with held.stopping():
-        with server.asked("/api/generate", SHORT_BODY):
+        with server.open_request("/api/generate", SHORT_BODY):
             wait_until_stopped(server.runner())
             (model,) = server.http.get("/api/ps").json()["models"]
             assert "loading" in model
         wait_until(lambda: server.client.ps().models == [], "the half-loaded model to leave the list")
         wait_until(lambda: not server.runners(), "the end of the half-started runner")
-    answers(server)
+    check_answer(server)
 
 
-def test_a_model_too_large_for_the_memory_says_how_much_it_needs(
-    one_at_a_time: Server, tmp_path: Path
-) -> None:
+def test_model_too_large_for_memory_reports_how_much_it_needs(one_at_a_time: Server, tmp_path: Path) -> None:
     path = tiny_llama_gguf(tmp_path / "huge.gguf", TinyLlama(context=2**30))
     add_model(one_at_a_time, "huge", path)
     body = {"model": "huge", "prompt": "x", "options": {"num_ctx": 2**30}}
     response = one_at_a_time.http.post("/api/generate", json=body)
     assert response.status_code == 500
     assert re.search(r"memory.*\d.*GiB.*\d.*GiB", response.json()["error"]), response.json()
-    answers(one_at_a_time)
+    check_answer(one_at_a_time)
 
 
-def test_a_server_told_to_give_any_context_says_which_would_fit(tmp_path: Path) -> None:
+def test_unlimited_context_setting_reports_the_context_that_fits(tmp_path: Path) -> None:
     path = tiny_llama_gguf(tmp_path / "endless.gguf", TinyLlama(context=2**31 - 1))
     with running(tmp_path / "models", PUNA_CONTEXT_LENGTH=str(2**31 - 1)) as server:
         add_model(server, "endless", path)
@@ -312,11 +310,11 @@ def test_a_server_told_to_give_any_context_says_which_would_fit(tmp_path: Path) 
         assert refused.status_code == 500
         fitting = re.search(r"num_ctx (\d+) would fit", refused.json()["error"])
         assert fitting, refused.text
-        body["options"]["num_ctx"] = int(fitting[1]) // 2  # others take memory meanwhile
+        body["options"]["num_ctx"] = int(fitting[1]) // 2  # other processes may take memory in the meantime
         assert server.http.post("/api/generate", json=body).status_code == 200
 
 
-def test_connections_may_be_more_than_the_limit_of_open_files_a_shell_gives(tmp_path: Path) -> None:
+def test_connections_may_exceed_the_shells_open_file_limit(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.ExitStack() as stack:
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
@@ -331,12 +329,12 @@ def test_connections_may_be_more_than_the_limit_of_open_files_a_shell_gives(tmp_
             assert connection.recv(12) == b"HTTP/1.1 200"
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full needs Linux")
-def test_a_full_disk_loses_the_log_and_nothing_else(tmp_path: Path, endless_file: Path) -> None:
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="an always-full device needs Linux")
+def test_full_disk_loses_only_the_log(tmp_path: Path, endless_file: Path) -> None:
     with Path("/dev/full").open("w") as full, running(tmp_path, errors=full) as server:
         add_model(server, "endless", endless_file)
-        answers(server)
+        check_answer(server)
         for runner in server.runners():
             runner.kill()
         wait_until(lambda: not server.runners(), "the end of the runner")
-        answers(server)
+        check_answer(server)

@@ -1,4 +1,4 @@
-"""Answers of every family through the real server, in every dialect, said by a model token by token."""
+"""Answers of every family through the real server in every API, generated token by token."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.scripted import pieces_of, random_sizes, trigger, write_scripted
 
 pytestmark = pytest.mark.e2e
 
-#: One of each family, said by a model of its template.
+#: One answer per family, given by a model with the family's template.
 ONE_EACH = list({vector.family: vector for vector in reversed(SPOKEN)}.values())[::-1]
 SOME = [vector for vector in ONE_EACH if vector.family in ("qwen3-coder", "harmony")]
 
@@ -31,14 +31,14 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield started
 
 
-def named(own: Server, vector: Vector) -> str:
+def create_model(own: Server, vector: Vector) -> str:
     name = f"of-{vector.family}"
     own.client.create(model=name, from_="scripted", template=template_of(vector))
     return name
 
 
 def check(own: Server, vector: Vector) -> None:
-    model = named(own, vector)
+    model = create_model(own, vector)
     http = httpx.Client(base_url=own.url, timeout=120)
     shown = http.post("/api/show", json={"model": model}).json()
     assert shown["answer_family"] == vector.family
@@ -50,10 +50,10 @@ def check(own: Server, vector: Vector) -> None:
 
     answer = http.post("/api/chat", json=body | {"stream": False}).json()
     message = answer["message"]
-    made = [
+    called = [
         (call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", [])
     ]
-    assert (made, message["content"], answer["done_reason"]) == (wanted, vector.text, "stop")
+    assert (called, message["content"], answer["done_reason"]) == (wanted, vector.text, "stop")
     assert message.get("thinking", "") == (vector.thinking if thinks else "")
 
     lines = [json.loads(line) for line in http.post("/api/chat", json=body).text.splitlines()]
@@ -92,18 +92,18 @@ def check(own: Server, vector: Vector) -> None:
 
 
 @pytest.mark.parametrize("vector", SOME, ids=lambda vector: vector.family)
-def test_some_families_through_the_server(own: Server, vector: Vector) -> None:
+def test_sampled_families_are_parsed_through_every_api(own: Server, vector: Vector) -> None:
     check(own, vector)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("vector", ONE_EACH, ids=lambda vector: vector.family)
-def test_every_family_through_the_server(own: Server, vector: Vector) -> None:
+def test_every_family_is_parsed_through_every_api(own: Server, vector: Vector) -> None:
     check(own, vector)
 
 
-def test_parameters_that_cannot_be_kept_to_are_an_error_of_the_request(own: Server) -> None:
-    model = named(own, SOME[0])
+def test_unusable_tool_parameters_are_an_error_of_the_request(own: Server) -> None:
+    model = create_model(own, SOME[0])
     for parameters, words in (
         ({"$ref": "#"}, "without end"),
         ({"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}}, "pattern"),

@@ -26,26 +26,26 @@ from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
-#: The slowest answer to others. Without processes that can be ended, they wait for ever.
+#: Limit on the answers to others, who would wait forever without processes that can be killed.
 _WITHIN_S = 1.0
-#: A process without a format: Python, the library, and the vocabulary of a tiny model.
+#: Memory of a process without a format: Python, the library and the vocabulary of a tiny model.
 _EMPTY_BYTES = 256 << 20
 _TOO_MUCH = (
     f"{COMPILE_S:g} s of processor time, the limit",
     f"{MEMORY_BYTES >> 20} MB of memory, the limit",
     "200,000 steps, the limit",
 )
-#: For an answer that goes on as long as its grammar lets it.
+#: Biases that make an answer go on for as long as its grammar allows.
 _ENDLESS = {str(vocabulary().index(end)): -100 for end in ("<|end|>", "<|im_end|>")}
 
 
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory, tiny_file: Path) -> Iterator[Server]:
-    """A server that ends a runner whose steps take more than three seconds."""
+    """Run a server that ends a runner whose steps take more than three seconds."""
     with running(tmp_path_factory.mktemp("models"), PUNA_STEP_TIMEOUT="3s") as server:
         add_model(server, "tiny", tiny_file)
         server.client.create(model="tiny", from_="tiny", template=TEMPLATE)
-        # The first format starts the processes, and reads the vocabulary.
+        # The first format starts the processes and loads the vocabulary.
         assert ask(server, guided_regex="a").status_code == 200
         yield server
 
@@ -56,13 +56,13 @@ def ask(server: Server, **fields: Any) -> httpx.Response:
 
 
 def compilers(server: Server) -> list[psutil.Process]:
-    """All grammar processes of the server's models."""
+    """Return all grammar processes of the server's models."""
     return children("grammar/compiler", server.process.pid)
 
 
 @contextmanager
 def unharmed(server: Server) -> Iterator[None]:
-    """Others are answered in time for the length of the block, by the same runner, in bounded memory."""
+    """Check that others are answered in time throughout the block, by the same runner, in bounded memory."""
     runner = server.runner()
     over, most = threading.Event(), {"server": 0, "runner": 0, "compiler": 0}
 
@@ -71,7 +71,7 @@ def unharmed(server: Server) -> Iterator[None]:
             found = [("server", psutil.Process(server.process.pid)), ("runner", runner)]
             found += [("compiler", process) for process in compilers(server)]
             for name, process in found:
-                with contextlib.suppress(psutil.Error):  # it ended meanwhile
+                with contextlib.suppress(psutil.Error):  # it has ended in the meantime
                     most[name] = max(most[name], process.memory_info().rss)
 
     before = runner.memory_info().rss
@@ -102,7 +102,7 @@ def tool_request(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("count", [13, 40, 199])
-def test_a_schema_of_intersected_patterns_is_refused_with_its_limit(attacked: Server, count: int) -> None:
+def test_schema_of_intersected_patterns_is_refused_with_the_limit(attacked: Server, count: int) -> None:
     with unharmed(attacked):
         answer = ask(attacked, guided_json=patterns(count))
     assert answer.status_code == 400
@@ -110,7 +110,7 @@ def test_a_schema_of_intersected_patterns_is_refused_with_its_limit(attacked: Se
     assert ask(attacked, guided_regex="ab").json()["choices"][0]["text"] == "ab"
 
 
-def test_such_a_schema_is_refused_in_a_grammar_and_in_tools(attacked: Server) -> None:
+def test_schema_of_intersected_patterns_is_refused_in_grammars_and_tools(attacked: Server) -> None:
     with unharmed(attacked):
         grammar = ask(attacked, guided_grammar="start: %json " + json.dumps(PATTERNS))
         tools = attacked.http.post("/v1/chat/completions", json=tool_request(PATTERNS), timeout=PATIENCE_S)
@@ -120,19 +120,19 @@ def test_such_a_schema_is_refused_in_a_grammar_and_in_tools(attacked: Server) ->
 
 
 def at_work(server: Server, before: list[psutil.Process]) -> list[psutil.Process]:
-    """Grammar processes that were not there before and have worked for a while."""
+    """Return new grammar processes that have worked for a while."""
     found = []
     for process in compilers(server):
-        with contextlib.suppress(psutil.Error):  # it ended meanwhile
+        with contextlib.suppress(psutil.Error):  # it has ended in the meantime
             if process not in before and process.cpu_times().user > 0.2:
                 found.append(process)
     return found
 
 
-def test_a_client_that_leaves_ends_the_compiling(attacked: Server) -> None:
+def test_disconnecting_stops_the_compilation(attacked: Server) -> None:
     before = compilers(attacked)
     body = {"model": "tiny", "prompt": "hello", "guided_json": patterns(30), "max_tokens": 3}
-    with attacked.asked("/v1/completions", body):
+    with attacked.open_request("/v1/completions", body):
         wait_until(lambda: bool(at_work(attacked, before)), "a process that compiles")
         (process,) = at_work(attacked, before)
         process.suspend()  # so that it does not end by itself
@@ -155,7 +155,7 @@ def test_a_client_that_leaves_ends_the_compiling(attacked: Server) -> None:
     ],
     ids=["ambiguous", "patterns after a while"],
 )
-def test_an_answer_whose_masks_are_slow_holds_up_no_other(
+def test_answer_with_slow_masks_delays_no_other(
     attacked: Server, grammar: str, limits: tuple[str, ...]
 ) -> None:
     fields = {"guided_grammar": grammar, "max_tokens": 200, "logit_bias": _ENDLESS}
@@ -169,7 +169,7 @@ def test_an_answer_whose_masks_are_slow_holds_up_no_other(
     assert other.status_code == 200
 
 
-def test_a_client_that_leaves_ends_the_following(attacked: Server) -> None:
+def test_disconnecting_stops_computing_masks(attacked: Server) -> None:
     before = compilers(attacked)
     body = {
         "model": "tiny",
@@ -178,7 +178,7 @@ def test_a_client_that_leaves_ends_the_following(attacked: Server) -> None:
         "max_tokens": 200,
         "logit_bias": _ENDLESS,
     }
-    with attacked.asked("/v1/completions", body):
+    with attacked.open_request("/v1/completions", body):
         wait_until(lambda: bool(at_work(attacked, before)), "a process that follows the answer")
         (answer,) = at_work(attacked, before)
         answer.suspend()  # so that it does not end by itself
@@ -186,7 +186,7 @@ def test_a_client_that_leaves_ends_the_following(attacked: Server) -> None:
     wait_until(lambda: attacked.running_requests() == [], "the end of the request")
 
 
-def test_eight_formats_at_once_hold_up_no_request_without_one(attacked: Server) -> None:
+def test_eight_concurrent_formats_delay_no_request_without_one(attacked: Server) -> None:
     def schema(number: int) -> dict[str, Any]:
         names = [f"field_{number}_{place}" for place in range(900)]
         return {

@@ -26,9 +26,9 @@ from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
-#: The slowest answer to others. Decoded where requests are prepared, such images hold them up for seconds.
+#: Limit on the answers to others, who would wait for seconds if images were decoded in the runner.
 _WITHIN_S = 1.0
-#: A process without an image: Python, NumPy and Pillow.
+#: Memory of a process without an image: Python, NumPy and Pillow.
 _EMPTY_BYTES = 128 << 20
 
 
@@ -43,7 +43,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def large(number: int) -> bytes:
-    """A lossless WebP of some hundred bytes and almost as many pixels as an image may have."""
+    """Return a lossless WebP of some hundred bytes with almost the maximum number of pixels."""
     written = io.BytesIO()
     PIL.Image.new("RGB", (6300, 6300), (number, 0, 255)).save(written, "WEBP", lossless=True, method=0)
     assert len(written.getvalue()) < 4096
@@ -69,7 +69,7 @@ def preparers(server: Server) -> list[psutil.Process]:
     return children("vision/preparer", server.process.pid)
 
 
-def test_large_images_hold_up_nobody_else(attacked: Server) -> None:
+def test_large_images_delay_nobody_else(attacked: Server) -> None:
     requests = [[large(5 * number + place) for place in range(5)] for number in range(3)]
     runner = attacked.runner()
     before, most = runner.memory_info().rss, {"runner": 0, "preparer": 0}
@@ -78,7 +78,7 @@ def test_large_images_hold_up_nobody_else(attacked: Server) -> None:
     def watch() -> None:
         while not over.wait(0.02):
             for name, process in [("runner", runner), *(("preparer", each) for each in preparers(attacked))]:
-                with contextlib.suppress(psutil.Error):  # it ended meanwhile
+                with contextlib.suppress(psutil.Error):  # it has ended in the meantime
                     most[name] = max(most[name], process.memory_info().rss)
 
     with ThreadPoolExecutor(5) as pool, canary(attacked, model="seeing") as others:
@@ -86,7 +86,7 @@ def test_large_images_hold_up_nobody_else(attacked: Server) -> None:
         try:
             answers = [pool.submit(ask, attacked, files) for files in requests]
             wait_until(lambda: len(attacked.running_requests()) >= 3, "the requests")
-            # Another client's images come after one of those at most.
+            # Another client's images wait for at most one of those.
             for number in range(2, 5):
                 assert ask(attacked, [file_of(picture(number))], "192.0.2.2").status_code == 200
             unfinished = [answer for answer in answers if not answer.done()]
@@ -102,18 +102,18 @@ def test_large_images_hold_up_nobody_else(attacked: Server) -> None:
     assert most["preparer"] < ImageLimits().memory_bytes + _EMPTY_BYTES
 
 
-def test_a_client_that_leaves_ends_the_decoding(attacked: Server) -> None:
+def test_disconnecting_stops_the_decoding(attacked: Server) -> None:
     (process,) = preparers(attacked)
     used_s = process.cpu_times().user
-    with attacked.asked("/api/chat", body_of([large(100 + number) for number in range(5)])):
+    with attacked.open_request("/api/chat", body_of([large(100 + number) for number in range(5)])):
         wait_until(lambda: process.cpu_times().user > used_s, "an image that is decoded")
-        process.suspend()  # so that it does not end by itself
+        process.suspend()  # so that it cannot finish by itself
     wait_until(lambda: not process.is_running(), "the end of the process")
     wait_until(lambda: attacked.running_requests() == [], "the end of the request")
     assert ask(attacked, [file_of(picture(7))]).status_code == 200
 
 
-def test_an_image_beyond_a_limit_is_refused_with_its_name(attacked: Server) -> None:
+def test_image_beyond_a_limit_is_refused_with_the_setting(attacked: Server) -> None:
     written = io.BytesIO()
     PIL.Image.new("1", (7000, 7000)).save(written, "PNG")
     answer = ask(attacked, [file_of(picture(1)), written.getvalue()])

@@ -1,4 +1,4 @@
-"""A template hurts nobody but the request that brought it: not the server, not its model's other streams."""
+"""A hostile template affects only its own request: not the server, nor other streams of the same model."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.e2e
 
 HELLO = [{"role": "user", "content": "hello"}]
-#: Half as long as a template may be, and slow to parse.
+#: Half the maximum length of a template, and slow to parse.
 SLOW_TO_PARSE = "{% if true %}{{ messages }}{% endif %}" + "{{ 1 + 2 - 3 * 4 }}" * (
     MAX_TEMPLATE_CHARACTERS // 2 // 19
 )
-#: One for each limit; the renderer's own tests have them all.
+#: One for each limit; the renderer's own tests cover all of them.
 ONE_OF_EACH = ("jinja: powers in one call of C", "go: a text that doubles", "jinja: much text")
-#: Jinja computes constants when it compiles; this one has 2 GB.
+#: Jinja computes constants when compiling; this one has 2 GB.
 HUGE = "{% if true %}{{ 'x' | center(2000000000) | length }}{% endif %}"
 
 
 def max_memory(pid: int) -> int:
-    """The most bytes that a process has had."""
+    """Return the peak memory of a process in bytes."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) << 10
 
 
 class Canary:
-    """A stream that goes on and on (when it is over, the next begins), and counts what comes."""
+    """A stream that restarts whenever it ends, counting the pieces received."""
 
     def __init__(self) -> None:
         self.pieces = 0
@@ -58,7 +58,7 @@ class Canary:
                     self.pieces += data.count(b"\n")
 
     @contextmanager
-    def singing(self, server: Server) -> Iterator[None]:
+    def streaming(self, server: Server) -> Iterator[None]:
         thread = threading.Thread(target=self.read, args=(server,))
         thread.start()
         try:
@@ -81,57 +81,57 @@ def endless_server(servers: Callable[..., Server]) -> Server:
 
 
 def renderers(server: Server) -> list[psutil.Process]:
-    """Of all models, those that run and those that have ended and were not noticed."""
+    """Return renderers of all models, including zombies."""
     return server.runner().children()
 
 
-def versions_until(asked: Future[httpx.Response], server: Server) -> int:
-    """How often the server says its version, at least once, until that request has ended."""
-    said = 0
+def versions_until(pending: Future[httpx.Response], server: Server) -> int:
+    """Request the version until `pending` has finished, and return how often: at least once."""
+    count = 0
     with server.http as http:
-        while said == 0 or not asked.done():
+        while count == 0 or not pending.done():
             assert http.get("/api/version").status_code == 200
-            said += 1
-            time.sleep(0.005)  # or the asking would be what keeps the processor busy
-    return said
+            count += 1
+            time.sleep(0.005)  # otherwise the requests themselves would keep the processor busy
+    return count
 
 
-def refused(server: Server, template: str) -> str:
-    """The error of a request with this template, during which the server answers other things."""
+def error_for(server: Server, template: str) -> str:
+    """Return the error of a request with this template, while checking that the server answers others."""
     body = {"model": "endless", "prompt": "hi", "template": template, "stream": False}
     with ThreadPoolExecutor() as pool:
-        asked = pool.submit(lambda: server.http.post("/api/generate", json=body))
-        assert versions_until(asked, server) > 0
-    assert asked.result().status_code == 400, asked.result().text
-    return str(asked.result().json()["error"])
+        pending = pool.submit(lambda: server.http.post("/api/generate", json=body))
+        assert versions_until(pending, server) > 0
+    assert pending.result().status_code == 400, pending.result().text
+    return str(pending.result().json()["error"])
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the most memory is read from /proc")
-def test_a_template_that_takes_too_much_is_stopped_and_the_others_go_on(endless_server: Server) -> None:
+def test_excessive_template_is_stopped_while_other_streams_continue(endless_server: Server) -> None:
     server = endless_server
     canary = Canary()
     server.unload()
-    with canary.singing(server):
+    with canary.streaming(server):
         runner = server.runner()
         before = {pid: max_memory(pid) for pid in (server.process.pid, runner.pid)}
         for name in ONE_OF_EACH:
             template, limit = HOSTILE[name]
-            heard = canary.pieces
-            # On a machine with much else to do, waiting for the processor is over first.
+            pieces_before = canary.pieces
+            # On a busy machine, the wall-clock limit may come first.
             stopped = (limit, f"{PATIENCE_S:g} s") if limit == TIME else (limit,)
-            error = refused(server, template)
+            error = error_for(server, template)
             assert any(f"it took more than {bound}, " in error for bound in stopped), (name, error)
-            assert limit != TIME or canary.pieces > heard + 10, name
+            assert limit != TIME or canary.pieces > pieces_before + 10, name
             assert len(renderers(server)) == 1, name
         assert all(max_memory(pid) < size + (64 << 20) for pid, size in before.items())
         assert [other.pid for other in server.runners()] == [runner.pid]
 
 
 @pytest.mark.slow
-def test_who_waits_behind_slow_templates_is_served_first(endless_server: Server) -> None:
+def test_quick_request_overtakes_slow_templates(endless_server: Server) -> None:
     server = endless_server
-    assert server.client.chat("endless", HELLO, options={"num_predict": 1}).done  # its template is known now
+    assert server.client.chat("endless", HELLO, options={"num_predict": 1}).done  # caches its template
     slow, _ = HOSTILE["jinja: a recursive macro"]
 
     def ask(request_id: str, path: str, **body: object) -> int:
@@ -148,8 +148,8 @@ def test_who_waits_behind_slow_templates_is_served_first(endless_server: Server)
         ]
         wait_until(lambda: bool(at_work()), "the first")
         (renderer,) = at_work()
-        renderer.suspend()  # so its processor time lasts until all have asked
-        # What is no conversation does not even wait for the one that is being rendered.
+        renderer.suspend()  # so that its processor time lasts until all requests have arrived
+        # A raw prompt does not even wait for the template being rendered.
         assert ask("raw", "/api/generate", prompt="a", raw=True) == 200
         assert not any(request.done() for request in hostile)
         quick = pool.submit(ask, "quick", "/api/chat", messages=HELLO)
@@ -161,7 +161,7 @@ def test_who_waits_behind_slow_templates_is_served_first(endless_server: Server)
         assert {request.result() for request in hostile} == {400}
 
     def ended() -> list[str]:
-        """Those that waited, in the order of their ends."""
+        """Return the requests that have ended, in order."""
         return re.findall("request_id=(quick|slow-.)", server.log.read_text())
 
     wait_until(lambda: len(set(ended())) == 3, "the lines in the log")
@@ -169,7 +169,7 @@ def test_who_waits_behind_slow_templates_is_served_first(endless_server: Server)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the most memory is read from /proc")
-def test_the_server_computes_nothing_of_a_template(server: Server) -> None:
+def test_server_evaluates_no_part_of_a_template(server: Server) -> None:
     before = max_memory(server.process.pid)
     server.client.create(model="huge", from_="tiny", template=HUGE)
     assert server.client.show("huge").capabilities == ["completion"]
@@ -179,7 +179,7 @@ def test_the_server_computes_nothing_of_a_template(server: Server) -> None:
 
 
 @pytest.mark.slow
-def test_the_server_goes_on_while_it_parses_a_template(server: Server) -> None:
+def test_server_keeps_answering_while_it_parses_a_template(server: Server) -> None:
     body = {"model": "tiny", "prompt": "hi", "template": SLOW_TO_PARSE, "stream": False}
     with ThreadPoolExecutor() as pool:
         parsed = pool.submit(lambda: server.http.post("/api/generate", json=body))
@@ -200,7 +200,7 @@ BROKEN = {
 @pytest.mark.parametrize("template", BROKEN)
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("more", [{}, {"_debug_render_only": True}])
-def test_what_is_wrong_with_a_requests_template_is_the_requests_error(
+def test_broken_template_of_a_request_is_the_requests_error(
     server: Server, template: str, stream: bool, more: dict[str, bool]
 ) -> None:
     body = {"model": "tiny", "prompt": "hi", "template": template, "stream": stream, **more}
@@ -210,7 +210,7 @@ def test_what_is_wrong_with_a_requests_template_is_the_requests_error(
     assert BROKEN[template] in reply.json()["error"]
 
 
-def test_what_is_wrong_with_a_models_template_is_the_models_and_what_it_refuses_the_requests(
+def test_failing_or_refusing_template_of_a_model_is_a_template_error(
     server: Server,
 ) -> None:
     templates = {

@@ -23,7 +23,7 @@ def http(server: Server) -> httpx.Client:
     return server.http
 
 
-def test_the_greeting_is_what_clients_check_for(http: httpx.Client) -> None:
+def test_greeting_is_the_one_clients_check_for(http: httpx.Client) -> None:
     answer = http.get("/")
     assert (answer.status_code, answer.text) == (200, "Ollama is running")
     assert answer.headers["content-type"].startswith("text/plain")
@@ -32,16 +32,16 @@ def test_the_greeting_is_what_clients_check_for(http: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/chat", "/v1/responses"])
-def test_a_compressed_body_is_refused_as_one(http: httpx.Client, path: str) -> None:
+def test_compressed_body_is_refused_with_that_reason(http: httpx.Client, path: str) -> None:
     body = gzip.compress(b'{"model": "demo"}')
     refused = http.post(path, content=body, headers={"content-encoding": "gzip"})
     assert refused.status_code == 400
-    assert "the request body is compressed (gzip); send it as it is" in refused.text
+    assert "the request body is compressed (gzip); send it uncompressed" in refused.text
     named = http.post("/api/show", content=b'{"model": "demo"}', headers={"content-encoding": "utf-8"})
     assert named.status_code == 200
 
 
-def test_the_version_is_a_semantic_one_with_our_own_beside_it(http: httpx.Client, server: Server) -> None:
+def test_version_is_semantic_and_accompanied_by_punas_own(http: httpx.Client, server: Server) -> None:
     answer = http.get("/api/version").json()
     assert re.fullmatch(r"\d+\.\d+\.\d+", answer["version"])
     assert f"(version {answer['puna']})" in server.first_line
@@ -50,7 +50,7 @@ def test_the_version_is_a_semantic_one_with_our_own_beside_it(http: httpx.Client
 
 
 @pytest.mark.parametrize("path", ["/api/version", "/api/tags"])
-def test_head_exists_where_it_is_listed(http: httpx.Client, path: str) -> None:
+def test_listed_paths_answer_head_requests(http: httpx.Client, path: str) -> None:
     assert http.head(path).status_code == 200
 
 
@@ -64,7 +64,7 @@ def test_head_exists_where_it_is_listed(http: httpx.Client, path: str) -> None:
         ("PUT", "/"),
     ],
 )
-def test_another_method_is_405_in_plain_text(http: httpx.Client, method: str, path: str) -> None:
+def test_wrong_method_is_405_in_plain_text(http: httpx.Client, method: str, path: str) -> None:
     answer = http.request(method, path)
     assert answer.status_code == 405
     assert answer.headers["content-type"].startswith("text/plain")
@@ -72,25 +72,25 @@ def test_another_method_is_405_in_plain_text(http: httpx.Client, method: str, pa
 
 
 @pytest.mark.parametrize("path", ["/nope", "/api", "/v1more", "/docs/more"])
-def test_an_unknown_path_is_404_in_plain_text(http: httpx.Client, path: str) -> None:
+def test_unknown_path_is_404_in_plain_text(http: httpx.Client, path: str) -> None:
     answer = http.get(path)
     assert (answer.status_code, answer.text) == (404, "404 page not found")
 
 
-def test_unknown_paths_and_methods_below_v1_get_errors_that_its_clients_read(http: httpx.Client) -> None:
+def test_unknown_paths_and_methods_below_v1_get_errors_in_the_clients_format(http: httpx.Client) -> None:
     unknown = http.post("/v1/moderations", json={})
     assert unknown.status_code == 404
     assert unknown.json()["error"]["message"].startswith("there is no POST /v1/moderations")
     method = http.get("/v1/chat/completions")
     assert (method.status_code, method.json()["error"]["type"]) == (405, "invalid_request_error")
     versioned = {"anthropic-version": "2023-06-01"}
-    theirs = http.get("/v1/files", headers=versioned).json()
-    assert (theirs["type"], theirs["error"]["type"]) == ("error", "not_found_error")
+    anthropic_error = http.get("/v1/files", headers=versioned).json()
+    assert (anthropic_error["type"], anthropic_error["error"]["type"]) == ("error", "not_found_error")
     missing = http.get("/v1/models/a/b", headers=versioned)
     assert (missing.status_code, missing.json()["error"]["type"]) == (404, "not_found_error")
 
 
-def test_a_slash_at_the_end_is_redirected(http: httpx.Client) -> None:
+def test_trailing_slash_is_redirected(http: httpx.Client) -> None:
     assert http.get("/api/tags/").status_code == 301
     assert http.get("/api/tags/").headers["location"] == "/api/tags"
     assert http.post("/api/show/", json={"model": "tiny"}).status_code == 307
@@ -107,13 +107,13 @@ def test_single_objects_and_streams_have_their_content_types(http: httpx.Client)
     assert loaded.json()["done_reason"] == "load"
 
 
-def test_the_content_type_of_a_request_and_the_case_of_its_keys_do_not_matter(http: httpx.Client) -> None:
+def test_content_type_and_case_of_keys_do_not_matter(http: httpx.Client) -> None:
     body = b'{"MODEL": "tiny", "Prompt": "hello", "STREAM": false, "options": {"num_predict": 1}} and more'
     answer = http.post("/api/generate", content=body, headers={"content-type": "text/plain"})
     assert answer.json()["eval_count"] == 1
 
 
-def test_the_models_name_comes_back_as_it_was_written(http: httpx.Client) -> None:
+def test_model_name_is_returned_as_written(http: httpx.Client) -> None:
     body = {"model": "TINY:latest", "prompt": "x", "stream": False, "options": {"num_predict": 1}}
     assert http.post("/api/generate", json=body).json()["model"] == "TINY:latest"
 
@@ -232,18 +232,18 @@ BAD = [
         "127.0.0.1 is not a public address",
     ),
     ("/v1/chat/completions", b"", 400, "missing request body"),
-    ("/v1/completions", b'{"model": "tiny", "prompt": ["a", 5]}', 400, "prompt must be a text"),
+    ("/v1/completions", b'{"model": "tiny", "prompt": ["a", 5]}', 400, "prompt must be a string"),
     ("/v1/messages", b"{}", 400, "model is required"),
     ("/v1/messages", b'{"model": "tiny"}', 400, "max_tokens is required and must be positive"),
     ("/v1/messages", b'{"model": "tiny", "max_tokens": 1}', 400, "messages is required"),
     ("/v1/responses", b"", 400, "missing request body"),
-    ("/v1/responses", b'{"model": "tiny"}', 400, "input must be a text or a list"),
+    ("/v1/responses", b'{"model": "tiny"}', 400, "input must be a string or a list"),
     ("/v1/audio/transcriptions", b"", 400, "not available yet"),
 ]
 
 
 @pytest.mark.parametrize(("path", "body", "status", "words"), BAD)
-def test_bad_input_is_answered_with_what_is_wrong(
+def test_bad_input_is_refused_with_the_reason(
     http: httpx.Client, path: str, body: bytes, status: int, words: str
 ) -> None:
     answer = http.post(path, content=body)
@@ -253,7 +253,7 @@ def test_bad_input_is_answered_with_what_is_wrong(
     assert text
 
 
-def test_a_model_takes_tools_if_its_template_has_a_place_for_them(http: httpx.Client) -> None:
+def test_model_supports_tools_if_its_template_does(http: httpx.Client) -> None:
     template = "{{ .Tools }}{{ range .Messages }}{{ .Content }}{{ end }}"
     http.post("/api/create", json={"model": "handy", "from": "tiny", "template": template})
     shown = http.post("/api/show", json={"model": "handy"}).json()
@@ -262,7 +262,7 @@ def test_a_model_takes_tools_if_its_template_has_a_place_for_them(http: httpx.Cl
     http.request("DELETE", "/api/delete", json={"model": "handy"})
 
 
-def test_a_message_of_an_error_does_not_repeat_megabytes(http: httpx.Client) -> None:
+def test_error_messages_do_not_repeat_megabytes(http: httpx.Client) -> None:
     for body in (
         {"model": "x" * 999},
         {"model": "tiny", "prompt": "x", "think": "x" * 10**6},
@@ -277,7 +277,9 @@ def test_a_message_of_an_error_does_not_repeat_megabytes(http: httpx.Client) -> 
         ]
 
 
-def test_a_body_over_the_limit_is_refused_whether_or_not_it_says_so(servers: Callable[..., Server]) -> None:
+def test_body_over_the_limit_is_refused_with_or_without_a_declared_length(
+    servers: Callable[..., Server],
+) -> None:
     with servers(PUNA_MAX_BODY_MB="1").http as http:
         body = json.dumps({"model": "tiny", "prompt": "x" * 2**20}).encode()
 
@@ -294,12 +296,12 @@ def test_a_body_over_the_limit_is_refused_whether_or_not_it_says_so(servers: Cal
         assert http.post(f"/api/blobs/{digest}", content=big).status_code == 201
 
 
-def test_millions_of_empty_lists_are_refused_before_they_are_made(http: httpx.Client) -> None:
+def test_millions_of_empty_lists_are_refused_before_they_are_built(http: httpx.Client) -> None:
     answer = http.post("/api/generate", content=b'{"model":[' + b"[]," * 2**20)
     assert (answer.status_code, "more than 1,000,000 values" in answer.json()["error"]) == (400, True)
 
 
-def test_a_damaged_blob_is_replaced_by_sending_it_again(server: Server, tiny_file: Path) -> None:
+def test_damaged_blob_is_replaced_by_uploading_it_again(server: Server, tiny_file: Path) -> None:
     data = tiny_file.read_bytes() + b"not quite the same"
     digest = "sha256:" + hashlib.sha256(data).hexdigest()
     assert server.http.post(f"/api/blobs/{digest}", content=data).status_code == 201
@@ -316,7 +318,7 @@ def test_a_damaged_blob_is_replaced_by_sending_it_again(server: Server, tiny_fil
     assert path.read_bytes() == data
 
 
-def test_deleting_needs_a_valid_name_of_a_model_there_is(http: httpx.Client) -> None:
+def test_deleting_requires_the_valid_name_of_an_existing_model(http: httpx.Client) -> None:
     for body, status, error in [
         ({}, 400, "model is required"),
         ({"model": ".x"}, 400, 'name ".x" is invalid'),
@@ -326,13 +328,13 @@ def test_deleting_needs_a_valid_name_of_a_model_there_is(http: httpx.Client) -> 
         assert (answer.status_code, answer.json()) == (status, {"error": error})
 
 
-def test_copy_and_delete_answer_with_an_empty_body(http: httpx.Client) -> None:
+def test_copy_and_delete_reply_with_an_empty_body(http: httpx.Client) -> None:
     assert http.post("/api/copy", json={"source": "tiny", "destination": "twin"}).content == b""
-    gone = http.request("DELETE", "/api/delete", json={"name": "twin"})
-    assert (gone.status_code, gone.content) == (200, b"")
+    deleted = http.request("DELETE", "/api/delete", json={"name": "twin"})
+    assert (deleted.status_code, deleted.content) == (200, b"")
 
 
-def test_blobs_are_stored_once_and_only_when_they_match(http: httpx.Client) -> None:
+def test_blobs_are_stored_once_and_only_if_their_digest_matches(http: httpx.Client) -> None:
     data = b"some bytes" * 1000
     digest = "sha256:" + hashlib.sha256(data).hexdigest()
     other = "sha256:" + hashlib.sha256(b"x").hexdigest()
@@ -347,7 +349,7 @@ def test_blobs_are_stored_once_and_only_when_they_match(http: httpx.Client) -> N
     assert (malformed.status_code, "invalid digest format" in malformed.json()["error"]) == (400, True)
 
 
-def test_a_file_that_is_no_gguf_makes_no_model(http: httpx.Client, tiny_file: Path) -> None:
+def test_invalid_gguf_file_creates_no_model(http: httpx.Client, tiny_file: Path) -> None:
     def create(data: bytes, name: str) -> httpx.Response:
         digest = "sha256:" + hashlib.sha256(data).hexdigest()
         http.post(f"/api/blobs/{digest}", content=data)
@@ -361,7 +363,7 @@ def test_a_file_that_is_no_gguf_makes_no_model(http: httpx.Client, tiny_file: Pa
     assert http.post("/api/show", json={"model": "bad"}).status_code == 404
 
 
-def test_an_unsupported_architecture_is_named_with_the_supported_ones(
+def test_unsupported_architecture_is_reported_with_those_supported(
     http: httpx.Client, tmp_path: Path
 ) -> None:
 
@@ -396,7 +398,7 @@ def test_foreign_hosts_are_refused_on_a_loopback_server(http: httpx.Client) -> N
     assert http.options("/api/tags", headers={"host": "localhost"}).status_code == 204
 
 
-def test_pages_are_let_in_by_origin(http: httpx.Client) -> None:
+def test_web_pages_are_admitted_by_origin(http: httpx.Client) -> None:
     allowed = http.get("/api/version", headers={"origin": "http://localhost:3000"})
     assert allowed.headers["access-control-allow-origin"] == "http://localhost:3000"
     assert allowed.headers["vary"] == "Origin"
@@ -413,7 +415,7 @@ def test_pages_are_let_in_by_origin(http: httpx.Client) -> None:
     assert "x-api-key" in preflight.headers["access-control-allow-headers"]
 
 
-def test_every_line_of_a_stream_is_an_object_and_text_is_not_escaped(http: httpx.Client) -> None:
+def test_every_line_of_a_stream_is_a_json_object(http: httpx.Client) -> None:
     body = {"model": "tiny", "prompt": "hello", "options": {"num_predict": 20, "temperature": 1, "seed": 3}}
     lines = http.post("/api/generate", json=body).text.splitlines()
     assert all(json.loads(line)["model"] == "tiny" for line in lines if line)

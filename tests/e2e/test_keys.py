@@ -1,4 +1,4 @@
-"""A server that asks for keys, and one that speaks TLS."""
+"""A server that requires keys, and one that speaks TLS."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def puna(home: Path, *arguments: str, **settings: str) -> subprocess.CompletedPr
 
 
 def new_key(server: Server, *options: str) -> str:
-    made = puna(server.models, "key", "new", *options)
-    assert made.returncode == 0, made.stderr
-    return made.stdout.strip()
+    created = puna(server.models, "key", "new", *options)
+    assert created.returncode == 0, created.stderr
+    return created.stdout.strip()
 
 
 @contextmanager
 def half_sent(server: Server, headers: dict[str, str] | None = None) -> Iterator[socket.socket]:
-    """A connection with the header of a request, whose body does not come."""
+    """Open a connection and send a request's header, but not its body."""
     address = urlsplit(server.url)
     lines = ["POST /api/generate HTTP/1.1", "Host: localhost", "Content-Length: 1000"]
     lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
@@ -55,14 +55,14 @@ def bearer(key: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory, tiny_file: Path) -> Iterator[Server]:
-    """A server with the model `tiny` that then asks for keys."""
+    """Run a server with the model `tiny` that then requires keys."""
     with running(tmp_path_factory.mktemp("closed"), PUNA_NUM_PARALLEL="1") as server:
         add_model(server, "tiny", tiny_file)
         new_key(server, "--name", "first")
         yield server
 
 
-def test_without_a_key_there_is_nothing_but_the_greeting(closed: Server) -> None:
+def test_only_the_greeting_is_available_without_a_key(closed: Server) -> None:
     http = closed.http
     assert http.get("/").text == "Ollama is running"
     for path in ("/api/tags", "/api/version", "/nothing"):
@@ -76,12 +76,12 @@ def test_without_a_key_there_is_nothing_but_the_greeting(closed: Server) -> None
     assert wrong.json()["error"]["type"] == "authentication_error"
 
 
-def test_a_body_is_not_read_before_the_key(closed: Server) -> None:
+def test_body_is_not_read_without_a_valid_key(closed: Server) -> None:
     with half_sent(closed) as client:
         assert client.recv(100).startswith(b"HTTP/1.1 401 ")
 
 
-def test_preflights_need_no_key_and_refusals_can_be_read_by_pages(closed: Server) -> None:
+def test_preflights_need_no_key_and_web_pages_can_read_refusals(closed: Server) -> None:
     page = {"origin": "http://localhost:3000"}
     preflight = closed.http.options("/api/chat", headers=page | {"access-control-request-method": "POST"})
     assert preflight.status_code == 204
@@ -90,7 +90,7 @@ def test_preflights_need_no_key_and_refusals_can_be_read_by_pages(closed: Server
     assert refused.headers["access-control-allow-origin"] == "http://localhost:3000"
 
 
-def test_usual_clients_and_the_command_line_send_their_keys(closed: Server) -> None:
+def test_common_clients_and_the_command_line_send_their_keys(closed: Server) -> None:
     key = new_key(closed)
     native = ollama.Client(host=closed.url, headers=bearer(key))
     assert native.generate("tiny", "hello", options=GREEDY).eval_count == 2
@@ -103,7 +103,7 @@ def test_usual_clients_and_the_command_line_send_their_keys(closed: Server) -> N
     assert (without.returncode, "PUNA_API_KEY" in without.stderr) == (1, True)
 
 
-def test_a_key_opens_what_its_scopes_say(closed: Server) -> None:
+def test_key_grants_only_its_scopes(closed: Server) -> None:
     keys = {scope: bearer(new_key(closed, "--scope", scope)) for scope in ("read", "generate", "manage")}
     http = closed.http
 
@@ -130,7 +130,7 @@ def test_a_key_opens_what_its_scopes_say(closed: Server) -> None:
     assert http.post("/api/generate", json=unload, headers=both).json()["done_reason"] == "unload"
 
 
-def test_a_rate_and_a_number_at_once_are_kept_to(closed: Server) -> None:
+def test_rate_and_concurrency_limits_of_a_key_are_enforced(closed: Server) -> None:
     http = closed.http
     rare = bearer(new_key(closed, "--rate", "2/min"))
     answers = [http.get("/api/version", headers=rare) for _ in range(3)]
@@ -140,7 +140,8 @@ def test_a_rate_and_a_number_at_once_are_kept_to(closed: Server) -> None:
     with ExitStack() as first:
 
         def taken() -> bool:
-            first.enter_context(half_sent(closed, single))  # another, if the look at the last one came first
+            # One more each time, as the check may precede the previous one's effect.
+            first.enter_context(half_sent(closed, single))
             return refused(http, single)
 
         wait_until(taken, "a refusal")
@@ -154,7 +155,7 @@ def refused(http: httpx.Client, headers: dict[str, str]) -> bool:
     return http.get("/api/version", headers=headers).status_code == 429
 
 
-def test_a_revoked_key_is_refused_at_once(closed: Server) -> None:
+def test_revoked_key_is_refused_at_once(closed: Server) -> None:
     key = new_key(closed, "--name", "lost")
     assert closed.http.get("/api/tags", headers=bearer(key)).status_code == 200
     assert puna(closed.models, "key", "revoke", "lost").returncode == 0
@@ -164,18 +165,18 @@ def test_a_revoked_key_is_refused_at_once(closed: Server) -> None:
     assert "lost" not in listed
 
 
-def test_a_key_of_a_revoked_ones_name_has_nothing_of_its_conversations(closed: Server) -> None:
+def test_new_key_cannot_access_conversations_of_a_revoked_one_with_its_name(closed: Server) -> None:
     def named() -> httpx.Client:
         return httpx.Client(
             base_url=closed.url, headers=bearer(new_key(closed, "--name", "reused")), timeout=PATIENCE_S
         )
 
-    asked = {"model": "tiny", "input": "hello", "temperature": 0, "max_output_tokens": 1}
+    request = {"model": "tiny", "input": "hello", "temperature": 0, "max_output_tokens": 1}
     with named() as former:
-        first = former.post("/v1/responses", json=asked).json()["id"]
+        first = former.post("/v1/responses", json=request).json()["id"]
         reads = (f"/v1/responses/{first}", f"/v1/responses/{first}/input_items")
-        continued = asked | {"previous_response_id": first}
-        referred = asked | {
+        continued = request | {"previous_response_id": first}
+        referred = request | {
             "input": [{"type": "item_reference", "id": former.get(reads[0]).json()["output"][0]["id"]}]
         }
         assert former.post("/v1/responses", json=continued).status_code == 200
@@ -190,7 +191,7 @@ def test_a_key_of_a_revoked_ones_name_has_nothing_of_its_conversations(closed: S
             assert later.post("/v1/responses/input_tokens", json=body).status_code == 400
 
 
-def test_keys_are_in_no_log_and_in_no_runners_environment(tmp_path: Path, tiny_file: Path) -> None:
+def test_keys_appear_neither_in_logs_nor_in_runners_environments(tmp_path: Path, tiny_file: Path) -> None:
     key = "a-key-of-the-environment"
     with running(tmp_path, PUNA_API_KEYS=key, PUNA_DEBUG="1") as server:
         with pytest.raises(ollama.ResponseError):
@@ -206,7 +207,7 @@ def test_keys_are_in_no_log_and_in_no_runners_environment(tmp_path: Path, tiny_f
         assert key not in server.log.read_text()
 
 
-def test_a_server_that_strangers_can_reach_says_so(tmp_path: Path) -> None:
+def test_server_reachable_by_strangers_warns(tmp_path: Path) -> None:
     with running(tmp_path / "open", PUNA_HOST="0.0.0.0:0") as server:
         assert "ANYBODY WHO CAN REACH 0.0.0.0:" in server.log.read_text()
     with running(tmp_path / "keys", PUNA_HOST="0.0.0.0:0", PUNA_API_KEYS="a-long-and-random-key") as server:
@@ -244,10 +245,10 @@ def test_connections_can_be_encrypted(tmp_path: Path) -> None:
     [
         ({"PUNA_TLS_CERT": "cert.pem"}, "set both PUNA_TLS_CERT and PUNA_TLS_KEY"),
         ({"PUNA_TLS_CERT": "none.pem", "PUNA_TLS_KEY": "none.pem"}, "No such file"),
-        ({"PUNA_API_KEYS_FILE": "none.json"}, "there is no such file of keys"),
+        ({"PUNA_API_KEYS_FILE": "none.json"}, "there is no such key file"),
     ],
 )
-def test_a_server_does_not_start_open_when_it_was_to_be_closed(
+def test_server_with_broken_security_settings_does_not_start(
     tmp_path: Path, settings: dict[str, str], words: str
 ) -> None:
     started = subprocess.run(

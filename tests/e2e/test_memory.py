@@ -1,4 +1,4 @@
-"""Models that do not fit memory together, or at all; what a long context could take counts before it does."""
+"""Models that do not fit memory together, or at all; a long context's potential memory counts in advance."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 
 pytestmark = pytest.mark.e2e
 
-#: A context as long as asked for, with 8 KiB to a token: keys and values of two bytes.
+#: A model with a context of any length and 8 KiB per token: keys and values of two bytes.
 ROOMY = {"hidden": 256, "feed_forward": 64, "layers": 8, "heads": 4, "kv_heads": 4, "context": 10**8}
 CELL_BYTES = 8 * 4 * 64 * 2 * 2
 
@@ -25,7 +25,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def ask(server: Server, name: str, share: float) -> httpx.Response:
-    """One token, with a context for which `share` of the memory that is free now would be needed."""
+    """Request one token, with a context that needs `share` of the currently free memory."""
     num_ctx = int(share * psutil.virtual_memory().available / CELL_BYTES)
     options = {"num_ctx": num_ctx, "num_predict": 1}
     return server.http.post(
@@ -34,12 +34,12 @@ def ask(server: Server, name: str, share: float) -> httpx.Response:
 
 
 def loaded(server: Server) -> dict[str, int]:
-    """Models in memory, and how many requests each computes at once."""
+    """Return the models in memory, with the number of requests each computes at once."""
     models = server.http.get("/api/ps").json()["models"]
     return {model["name"].removesuffix(":latest"): model["parallel"] for model in models}
 
 
-def test_others_are_unloaded_only_when_that_is_enough(tmp_path: Path, files: list[Path]) -> None:
+def test_other_models_are_unloaded_only_if_that_suffices(tmp_path: Path, files: list[Path]) -> None:
     with running(tmp_path, PUNA_NUM_PARALLEL="1") as server:
         add_model(server, "a", files[0])
         add_model(server, "b", files[1])
@@ -53,9 +53,7 @@ def test_others_are_unloaded_only_when_that_is_enough(tmp_path: Path, files: lis
         assert loaded(server) == {"b": 1}
 
 
-def test_a_model_that_fits_only_alone_computes_one_request_at_a_time(
-    tmp_path: Path, files: list[Path]
-) -> None:
+def test_model_that_barely_fits_computes_one_request_at_a_time(tmp_path: Path, files: list[Path]) -> None:
     with running(tmp_path) as server:
         add_model(server, "a", files[0])
         assert ask(server, "a", 0.5).status_code == 200

@@ -1,4 +1,4 @@
-"""What the server says of itself: metrics, `ps`, and the log."""
+"""The server's reports on itself: metrics, `ps` and the log."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ LONG = {"temperature": 0, "num_predict": -1, "num_ctx": 8192}
 
 @pytest.fixture(scope="module")
 def watched(servers: Callable[..., Server]) -> Server:
-    """A server of one slot that logs JSON."""
+    """Return a server with one slot that logs JSON."""
     return servers(PUNA_LOG_FORMAT="json", PUNA_NUM_PARALLEL="1")
 
 
 class Samples:
-    """One reading of `/metrics`."""
+    """A snapshot of `/metrics`."""
 
     def __init__(self, server: Server) -> None:
         self._values: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
-        wait_until(lambda: self._read(server), "an answer of every model")
+        wait_until(lambda: self._read(server), "all models to answer")
 
     def _read(self, server: Server) -> bool:
-        """False if a model did not answer in time, so that less is said of it."""
+        """Read the metrics; return False if a model did not answer in time, which leaves some out."""
         response = server.http.get("/metrics")
         assert response.status_code == 200
         assert response.headers["content-type"].startswith("text/plain; version=")
@@ -89,7 +89,7 @@ def test_requests_tokens_and_times_are_counted(watched: Server) -> None:
     assert grown("puna_time_to_first_token_seconds_count") == 2
     first_s = grown("puna_time_to_first_token_seconds_sum")
     assert 0 < first_s < sum(answer["total_duration"] for answer in answers) / 1e9
-    # Six tokens have five times between them, unless some had to wait for the end of a character.
+    # Six tokens have five intervals, unless some had to wait for the rest of a character.
     assert 0 < grown("puna_inter_token_seconds_count") <= 10
     for name in ("puna_time_to_first_token_seconds", "puna_inter_token_seconds"):
         counts = after.buckets(name)
@@ -97,7 +97,7 @@ def test_requests_tokens_and_times_are_counted(watched: Server) -> None:
         assert counts[-1] == after(name + "_count")
 
 
-def test_a_loaded_model_says_what_it_holds(watched: Server) -> None:
+def test_metrics_describe_a_loaded_model(watched: Server) -> None:
     generate(watched)
     generate(watched, PROMPT + " world")
     (model,) = watched.http.get("/api/debug/cache").json()["models"]
@@ -117,8 +117,8 @@ def test_a_loaded_model_says_what_it_holds(watched: Server) -> None:
     assert now("process_resident_memory_bytes", model=None) > 0
 
 
-def test_what_is_forgotten_for_others_is_counted(watched: Server) -> None:
-    watched.unload()  # a longer context would stay
+def test_evicted_cells_are_counted(watched: Server) -> None:
+    watched.unload()  # a longer context would be kept
     for word in ("hello", " world", " time"):
         generate(watched, word * 40, num_ctx=64)  # the cache has room for one of them
     kept = 1 + 40 + 5  # the begin token, the prompt, and the answer but for the last token
@@ -126,13 +126,13 @@ def test_what_is_forgotten_for_others_is_counted(watched: Server) -> None:
     assert Samples(watched)("puna_cache_evicted_cells_total") == 2 * (kept - common)
 
 
-def test_running_and_waiting_requests_are_seen_and_leaving_is_counted(watched: Server) -> None:
+def test_running_waiting_and_cancelled_requests_are_counted(watched: Server) -> None:
     body = {"model": "endless", "prompt": PROMPT, "stream": False, "options": LONG}
     wait_until(lambda: watched.running_requests() == [], "the end of earlier requests")
     before = Samples(watched)("puna_requests_total", outcome="cancelled")
-    with watched.asked("/api/generate", body):
+    with watched.open_request("/api/generate", body):
         wait_until(lambda: [one["state"] for one in watched.running_requests()] == ["generating"], "tokens")
-        with watched.asked("/api/generate", body):
+        with watched.open_request("/api/generate", body):
             wait_until(lambda: Samples(watched)("puna_requests_waiting", what="slot") == 1, "the second")
             assert Samples(watched)("puna_requests_running") == 1
             assert watched.requests() == (1, 1)
@@ -146,22 +146,23 @@ def test_running_and_waiting_requests_are_seen_and_leaving_is_counted(watched: S
     wait_until(lambda: Samples(watched)("puna_requests_running") == 0, "the end of the stream")
 
 
-def test_refused_requests_are_counted_apart(watched: Server) -> None:
+def test_refused_requests_are_counted_separately(watched: Server) -> None:
     before = Samples(watched)("puna_requests_total", outcome="refused")
     body = {"model": "endless", "prompt": "hello " * 200, "truncate": False, "options": {"num_ctx": 64}}
     assert watched.http.post("/api/generate", json=body).status_code == 400
     assert Samples(watched)("puna_requests_total", outcome="refused") == before + 1
 
 
-def test_the_documentation_names_every_metric(watched: Server) -> None:
+def test_documentation_lists_every_metric(watched: Server) -> None:
     families = text_string_to_metric_families(watched.http.get("/metrics").text)
     exposed = {family.name for family in families if family.name.startswith("puna_")}
     tables = [line for line in DOCUMENTATION.read_text().splitlines() if line.startswith("| `puna_")]
-    documented = {line.split("`")[1].removesuffix("_total") for line in tables}
+    names = [name for line in tables for name in line.split("|")[1].split("`")[1::2]]
+    documented = {name.removesuffix("_total") for name in names}
     assert documented == exposed
 
 
-def test_openmetrics_is_spoken_to_who_asks_for_it(watched: Server) -> None:
+def test_openmetrics_format_is_used_on_request(watched: Server) -> None:
     generate(watched)
     response = watched.http.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
     assert response.headers["content-type"].startswith("application/openmetrics-text")
@@ -169,7 +170,7 @@ def test_openmetrics_is_spoken_to_who_asks_for_it(watched: Server) -> None:
     assert {"puna_requests", "puna_inter_token_seconds", "puna_cache_cells"} <= names
 
 
-def test_ps_says_what_a_model_has_and_does(watched: Server) -> None:
+def test_ps_describes_a_models_memory_and_activity(watched: Server) -> None:
     answer = generate(watched)
     (model,) = watched.http.get("/api/ps").json()["models"]
     assert model["context_length"] == 8192
@@ -190,7 +191,7 @@ def test_ps_says_what_a_model_has_and_does(watched: Server) -> None:
 
 
 def logged(server: Server, request_id: str) -> list[dict[str, Any]]:
-    """What the log says of a request; it may take a moment after the answer."""
+    """Return the log's lines about a request, which may appear a moment after the answer."""
     lines = [json.loads(line) for line in server.log.read_text().splitlines()]
     return [line for line in lines if line.get("request_id") == request_id]
 
@@ -204,7 +205,7 @@ def request_line(server: Server, request_id: str) -> dict[str, Any]:
     return line
 
 
-def test_a_request_is_a_line_with_its_id_tokens_and_times(watched: Server) -> None:
+def test_log_has_one_line_per_request_with_its_id_tokens_and_times(watched: Server) -> None:
     watched.unload()
     body = {"model": "endless", "prompt": PROMPT, "options": {"temperature": 0, "num_predict": 6}}
     response = watched.http.post("/api/generate", json=body, headers={"X-Request-Id": "mine-1"})
@@ -225,11 +226,11 @@ def test_a_request_is_a_line_with_its_id_tokens_and_times(watched: Server) -> No
     assert {name: line[name] for name in expected} == expected
     assert 0 < line["load_s"] < line["first_token_s"] < line["total_s"]
     assert "error" not in line
-    # The log tells of its load under the same id.
+    # The load is logged under the same id.
     assert any(entry["message"].startswith("loaded endless:latest") for entry in logged(watched, "mine-1"))
 
 
-def test_the_openai_client_hears_the_id_under_which_the_log_has_its_request(watched: Server) -> None:
+def test_openai_client_gets_the_request_id_used_in_the_log(watched: Server) -> None:
     client = openai.OpenAI(base_url=watched.url + "/v1/", api_key="unused", max_retries=0)
     made = client.completions.create(model="endless", prompt="once", max_tokens=2)
     assert made._request_id
@@ -241,7 +242,7 @@ def test_the_openai_client_hears_the_id_under_which_the_log_has_its_request(watc
     assert (line["status"], line["model"]) == (404, "nobody")
 
 
-def test_an_id_that_could_forge_the_log_is_replaced(watched: Server) -> None:
+def test_request_id_that_could_forge_the_log_is_replaced(watched: Server) -> None:
     for given in ("two words", "x" * 200, "caf\xe9"):
         response = watched.http.get("/api/tags", headers={"X-Request-Id": given.encode("latin-1")})
         made = response.headers["x-request-id"]
@@ -250,9 +251,9 @@ def test_an_id_that_could_forge_the_log_is_replaced(watched: Server) -> None:
         assert request_line(watched, made)["path"] == "/api/tags"
 
 
-def test_a_request_whose_client_left_is_logged_as_499(watched: Server) -> None:
+def test_request_whose_client_disconnected_is_logged_as_499(watched: Server) -> None:
     body = {"model": "endless", "prompt": PROMPT, "stream": False, "options": LONG}
-    with watched.asked("/api/generate", body, request_id="left-1"):
+    with watched.open_request("/api/generate", body, request_id="left-1"):
         wait_until(lambda: any(one["id"] == "left-1" for one in watched.running_requests()), "the request")
     line = request_line(watched, "left-1")
     assert (line["status"], line["outcome"]) == (499, "cancelled")

@@ -17,18 +17,18 @@ pytestmark = pytest.mark.e2e
 GREEDY = {"temperature": 0, "num_predict": 8}
 
 
-def test_list_names_the_model_with_its_labels(server: Server, tiny_file: Path) -> None:
+def test_list_shows_the_model_with_its_details(server: Server, tiny_file: Path) -> None:
     models = {model.model: model for model in server.client.list().models}
     tiny = models["tiny:latest"]
     assert tiny.details is not None
     assert (tiny.details.format, tiny.details.family) == ("gguf", "llama")
     assert tiny.size is not None
-    assert tiny.size > tiny_file.stat().st_size  # with the config
+    assert tiny.size > tiny_file.stat().st_size  # includes the config
     assert tiny.digest is not None
     assert len(tiny.digest) == 64
 
 
-def test_show_tells_the_metadata(server: Server) -> None:
+def test_show_includes_the_metadata(server: Server) -> None:
     shown = server.client.show("tiny")
     assert shown.modelinfo is not None
     assert shown.modelinfo["general.architecture"] == "llama"
@@ -39,7 +39,7 @@ def test_show_tells_the_metadata(server: Server) -> None:
     assert "\nFROM " in shown.modelfile
 
 
-def test_generate_streams_the_same_text_it_answers_at_once(server: Server) -> None:
+def test_generate_gives_the_same_text_streamed_and_whole(server: Server) -> None:
     whole = server.client.generate("tiny", "once upon", options=GREEDY)
     parts = list(server.client.generate("tiny", "once upon", options=GREEDY, stream=True))
     assert "".join(part.response for part in parts) == whole.response
@@ -51,7 +51,7 @@ def test_generate_streams_the_same_text_it_answers_at_once(server: Server) -> No
         assert (part.eval_count, part.total_duration, part.done_reason) == (None, None, None)
 
 
-def test_the_last_message_has_all_metrics(server: Server) -> None:
+def test_last_message_has_all_metrics(server: Server) -> None:
     last = server.client.generate("tiny", "hello world", options=GREEDY)
     durations = (last.total_duration, last.load_duration, last.prompt_eval_duration, last.eval_duration)
     assert all(duration is not None and duration > 0 for duration in durations)
@@ -67,17 +67,17 @@ def test_the_last_message_has_all_metrics(server: Server) -> None:
     assert abs(created - datetime.now(UTC)) < timedelta(minutes=1)
 
 
-def test_context_goes_on_where_the_last_answer_ended(server: Server) -> None:
+def test_context_continues_from_the_previous_answer(server: Server) -> None:
     first = server.client.generate("tiny", "hello", options=GREEDY)
     assert first.context is not None
     second = server.client.generate("tiny", "world", context=first.context, options=GREEDY)
     alone = server.client.generate("tiny", "world", options=GREEDY)
-    assert second.prompt_eval_count == len(first.context) + (alone.prompt_eval_count or 0) - 1  # one BOS less
+    assert second.prompt_eval_count == len(first.context) + (alone.prompt_eval_count or 0) - 1  # a BOS less
     assert second.context is not None
     assert list(second.context[: len(first.context)]) == list(first.context)
 
 
-def test_chat_streams_the_same_text_it_answers_at_once(server: Server) -> None:
+def test_chat_gives_the_same_text_streamed_and_whole(server: Server) -> None:
     messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
     whole = server.client.chat("tiny", messages, options=GREEDY)
     parts = list(server.client.chat("tiny", messages, options=GREEDY, stream=True))
@@ -88,7 +88,7 @@ def test_chat_streams_the_same_text_it_answers_at_once(server: Server) -> None:
     assert all(part.message.tool_calls is None for part in (whole, *parts)), "no empty list"
 
 
-def test_generate_is_a_chat_of_one_message_and_raw_is_not(server: Server) -> None:
+def test_generate_is_a_chat_of_one_message_unless_raw(server: Server) -> None:
     chat = server.client.chat("tiny", [{"role": "user", "content": "hello"}], options=GREEDY)
     generated = server.client.generate("tiny", "hello", options=GREEDY)
     raw = server.client.generate("tiny", "hello", raw=True, options=GREEDY)
@@ -98,7 +98,7 @@ def test_generate_is_a_chat_of_one_message_and_raw_is_not(server: Server) -> Non
     assert raw.context is None
 
 
-def test_a_seed_makes_the_answer_repeat(server: Server) -> None:
+def test_seed_makes_the_answer_repeatable(server: Server) -> None:
     options = {"temperature": 1.5, "top_k": 0, "num_predict": 12, "seed": 7}
     first = server.client.generate("tiny", "hello", options=options)
     again = server.client.generate("tiny", "hello", options=options)
@@ -107,7 +107,7 @@ def test_a_seed_makes_the_answer_repeat(server: Server) -> None:
     assert first.response != other.response
 
 
-def test_a_stop_string_ends_the_answer_before_it(server: Server) -> None:
+def test_stop_string_ends_the_answer_before_it(server: Server) -> None:
     whole = server.client.generate("tiny", "hello", options=GREEDY).response
     stop = whole[3:5]
     stopped = server.client.generate("tiny", "hello", options=GREEDY | {"stop": [stop]})
@@ -115,7 +115,7 @@ def test_a_stop_string_ends_the_answer_before_it(server: Server) -> None:
     assert stopped.done_reason == "stop"
 
 
-def test_log_probabilities_come_one_per_token(server: Server) -> None:
+def test_every_token_has_a_log_probability(server: Server) -> None:
     answer = server.client.generate("tiny", "hello", logprobs=True, top_logprobs=3, options=GREEDY)
     assert answer.logprobs is not None
     assert len(answer.logprobs) == 8
@@ -134,10 +134,10 @@ def test_log_probabilities_come_one_per_token(server: Server) -> None:
     assert all(not entry.top_logprobs for entry in streamed)
 
 
-def test_what_a_created_model_is_given_in_other_forms(server: Server) -> None:
+def test_create_accepts_alternative_forms_of_its_fields(server: Server) -> None:
     body = {"license": "Free", "parameters": {"top_k": None, "top_p": 0.5}, "stream": False}
-    made = server.http.post("/api/create", json={"name": "made", "from": "tiny", **body})
-    assert made.json() == {"status": "success"}
+    created = server.http.post("/api/create", json={"name": "made", "from": "tiny", **body})
+    assert created.json() == {"status": "success"}
     shown = server.client.show("made")
     assert (shown.license, shown.parameters) == (
         "Free",
@@ -146,7 +146,7 @@ def test_what_a_created_model_is_given_in_other_forms(server: Server) -> None:
     server.client.delete("made")
 
 
-def test_create_from_a_file_copy_and_delete(server: Server, tiny_file: Path) -> None:
+def test_model_is_created_from_a_file_copied_and_deleted(server: Server, tiny_file: Path) -> None:
     client = server.client
     digest = client.create_blob(tiny_file)
     statuses = [part.status for part in client.create(model="made", files={"m.gguf": digest}, stream=True)]
@@ -163,7 +163,7 @@ def test_create_from_a_file_copy_and_delete(server: Server, tiny_file: Path) -> 
     assert caught.value.status_code == 404
 
 
-def test_create_from_a_model_with_everything_a_modelfile_has(server: Server) -> None:
+def test_model_is_derived_with_every_modelfile_field(server: Server) -> None:
     client = server.client
     client.create(
         model="dressed",
@@ -198,7 +198,7 @@ def test_create_from_a_model_with_everything_a_modelfile_has(server: Server) -> 
         client.delete("dressed")
 
 
-def test_thinking_is_split_from_the_answer_unless_it_is_turned_off(server: Server) -> None:
+def test_thinking_is_separated_from_the_answer_unless_disabled(server: Server) -> None:
     client = server.client
     template = (
         "{{ range .Messages }}{{ if .Thinking }}<think>{{ .Thinking }}</think>{{ end }}"
@@ -208,7 +208,7 @@ def test_thinking_is_split_from_the_answer_unless_it_is_turned_off(server: Serve
     try:
         assert "thinking" in (client.show("thinker").capabilities or [])
         hello = [{"role": "user", "content": "hello"}]
-        deep = client.chat("thinker", hello, options=GREEDY)  # absent means yes
+        deep = client.chat("thinker", hello, options=GREEDY)  # enabled by default
         assert deep.message.content == ""
         assert deep.message.thinking
         parts = list(client.chat("thinker", hello, options=GREEDY, think=True, stream=True))
@@ -222,7 +222,7 @@ def test_thinking_is_split_from_the_answer_unless_it_is_turned_off(server: Serve
         client.delete("thinker")
 
 
-def test_an_empty_prompt_loads_and_keep_alive_zero_unloads(server: Server) -> None:
+def test_empty_prompt_loads_and_keep_alive_zero_unloads(server: Server) -> None:
     server.unload()
     client = server.client
     assert client.generate("tiny", keep_alive="10m").done_reason == "load"
@@ -242,20 +242,20 @@ def test_an_empty_prompt_loads_and_keep_alive_zero_unloads(server: Server) -> No
     assert client.chat("tiny", keep_alive=0).done_reason == "unload"
 
 
-def test_a_request_with_keep_alive_zero_unloads_after_its_answer(server: Server) -> None:
+def test_request_with_keep_alive_zero_unloads_after_its_answer(server: Server) -> None:
     server.unload()
     answer = server.client.generate("tiny", "hello", options=GREEDY, keep_alive=0)
     assert answer.eval_count == 8
     wait_until(lambda: server.client.ps().models == [], "the unloading")
 
 
-def test_what_is_not_there_yet_says_so(server: Server) -> None:
+def test_unavailable_endpoint_says_so(server: Server) -> None:
     answer = server.http.post("/v1/audio/transcriptions", json={})
     assert "not available yet in this version" in answer.text
     assert answer.status_code == 400
 
 
-def test_a_prompt_too_long_is_cut_visibly_or_refused(server: Server) -> None:
+def test_overlong_prompt_is_truncated_with_notice_or_refused(server: Server) -> None:
     prompt = "hello " * 400
     body = {"model": "tiny", "prompt": prompt, "stream": False, "options": GREEDY}
     cut = server.http.post("/api/generate", json=body).json()
@@ -266,7 +266,7 @@ def test_a_prompt_too_long_is_cut_visibly_or_refused(server: Server) -> None:
     assert "the input length exceeds the context length" in refused.json()["error"]
 
 
-def test_the_oldest_messages_are_left_out_first_and_counted(server: Server) -> None:
+def test_oldest_messages_are_dropped_first_and_counted(server: Server) -> None:
     turns = [{"role": "user" if i % 2 == 0 else "assistant", "content": f"{i} " * 20} for i in range(21)]
     messages = [{"role": "system", "content": "stay"}, *turns]
     body = {"model": "tiny", "messages": messages, "stream": False, "options": GREEDY | {"num_keep": 0}}
@@ -280,7 +280,7 @@ def test_the_oldest_messages_are_left_out_first_and_counted(server: Server) -> N
     assert "0 0 0" not in text.replace("20 20", "").replace("10 10", "")
 
 
-def test_an_answer_longer_than_the_context_goes_on_by_shifting(server: Server) -> None:
+def test_answer_longer_than_the_context_continues_by_shifting(server: Server) -> None:
     body = {"model": "tiny", "prompt": "hello", "raw": True, "stream": False}
     options = {"num_predict": 400, "temperature": 1, "seed": 1, "top_k": 0}
     for seed in range(20):
@@ -291,8 +291,8 @@ def test_an_answer_longer_than_the_context_goes_on_by_shifting(server: Server) -
     assert answer["shifted"] > 0
 
 
-@pytest.mark.skipif(not DEMO_FILE.exists(), reason="the bundled model has not been made in this checkout")
-def test_the_bundled_model_is_there_without_being_created(server: Server) -> None:
+@pytest.mark.skipif(not DEMO_FILE.exists(), reason="the bundled model has not been built in this checkout")
+def test_bundled_model_is_available_without_being_created(server: Server) -> None:
     client = server.client
     assert "demo:latest" in {model.model for model in client.list().models}
     body = {"model": "demo", "messages": [{"role": "user", "content": "Tell me a story."}], "stream": False}

@@ -1,4 +1,4 @@
-"""What Ollama's API promises in its small print: fields, orders of checks, content types, names."""
+"""The fine print of Ollama's API: fields, order of checks, content types, names."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ pytestmark = pytest.mark.e2e
 
 TURNS = "{{ range .Messages }}{{ .Role }}: {{ .Content }}\n{{ end }}"
 EXAMPLE = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
-SET = ["seed                           1", "top_k                          3"]  # the seed by `add_model`
+SET = ["seed                           1", "top_k                          3"]  # seed: `add_model`
 FEW = {"temperature": 0, "num_predict": 2}
 
 
 @pytest.fixture(scope="module")
 def http(server: Server) -> Iterator[httpx.Client]:
-    """Of a server with the model `dressed`, which has everything a Modelfile can give."""
+    """Return a client of a server with the model `dressed`, which uses every Modelfile field."""
     body = {
         "model": "dressed",
         "from": "tiny",
@@ -57,7 +57,7 @@ def show(http: httpx.Client, **body: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("key", ["model", "name"])
-def test_show_tells_what_the_modelfile_said(http: httpx.Client, key: str) -> None:
+def test_show_returns_the_fields_of_the_modelfile(http: httpx.Client, key: str) -> None:
     shown = show(http, **{key: "dressed"})
     assert shown["license"] == "one\ntwo"
     assert (shown["system"], shown["template"], shown["messages"]) == ("be kind", TURNS, EXAMPLE)
@@ -69,7 +69,7 @@ def test_show_tells_what_the_modelfile_said(http: httpx.Client, key: str) -> Non
     assert "\nSYSTEM be kind\n" in shown["modelfile"]
 
 
-def test_show_takes_another_system_text_and_options_for_its_modelfile(http: httpx.Client) -> None:
+def test_show_accepts_a_system_text_and_options_for_its_modelfile(http: httpx.Client) -> None:
     shown = show(http, model="dressed", system="be brief", options={"top_k": 9, "seed": 4})
     assert shown["system"] == "be brief"
     lines = shown["modelfile"].splitlines()
@@ -77,14 +77,14 @@ def test_show_takes_another_system_text_and_options_for_its_modelfile(http: http
     assert shown["parameters"].splitlines() == SET
 
 
-def test_an_editor_is_told_the_name_it_asked_for(http: httpx.Client) -> None:
-    asked = {"json": {"model": "dressed"}}
+def test_editors_get_the_requested_name_as_basename(http: httpx.Client) -> None:
+    request = {"json": {"model": "dressed"}}
     for agent, name in (("GitHubCopilotChat/0.1", "dressed"), ("curl/8", None)):
-        shown = http.post("/api/show", headers={"user-agent": agent}, **asked).json()  # type: ignore[arg-type]
+        shown = http.post("/api/show", headers={"user-agent": agent}, **request).json()  # type: ignore[arg-type]
         assert shown["model_info"].get("general.basename") == name
 
 
-def test_lists_name_every_model_with_its_tag_newest_first(http: httpx.Client, server: Server) -> None:
+def test_lists_show_every_model_with_its_tag_newest_first(http: httpx.Client, server: Server) -> None:
     models = http.get("/api/tags").json()["models"]
     assert all(model["name"] == model["model"] and ":" in model["name"] for model in models)
     dressed = models[0]
@@ -101,7 +101,7 @@ def test_lists_name_every_model_with_its_tag_newest_first(http: httpx.Client, se
     assert dressed["size"] == sum(layer["size"] for layer in [layers["config"], *layers["layers"]])
 
 
-# --- which of several faults is told of -------------------------------------------------------------------
+# --- which of several faults is reported ------------------------------------------------------------------
 
 RAW = {"prompt": "x", "raw": True, "system": "s"}
 FORMAT = {"format": "xml"}
@@ -135,7 +135,7 @@ FAULTS: list[tuple[str, dict[str, Any], int, str]] = [
         400,
         "top_logprobs must be between",
     ),
-    # What is of the wrong type comes before the model, what has no sense comes after it.
+    # Values of the wrong type are reported before an unknown model, invalid values after it.
     *(
         (path, {"model": "nosuch", **body, **fault}, status, words)
         for path, body, faults in [
@@ -158,31 +158,31 @@ FAULTS: list[tuple[str, dict[str, Any], int, str]] = [
 
 
 @pytest.mark.parametrize(("path", "body", "status", "words"), FAULTS)
-def test_the_first_fault_in_ollamas_order_is_told_of(
+def test_first_fault_in_ollamas_order_is_reported(
     http: httpx.Client, path: str, body: dict[str, Any], status: int, words: str
 ) -> None:
     answer = http.post(path, json=body)
-    said = answer.json()["error"]
-    said = said if isinstance(said, str) else said["message"]
-    assert (answer.status_code, words in said) == (status, True), answer.text
+    message = answer.json()["error"]
+    message = message if isinstance(message, str) else message["message"]
+    assert (answer.status_code, words in message) == (status, True), answer.text
 
 
-def test_what_asks_for_nothing_is_no_fault(http: httpx.Client) -> None:
+def test_empty_fields_are_accepted(http: httpx.Client) -> None:
     nothing: dict[str, Any] = {"context": [], "template": "", "system": "", "images": [], "think": False}
     nothing |= {"format": "", "suffix": "", "options": {"stop": None, "seed": None, "num_predict": 1}}
     body = {"model": "tiny", "prompt": "x", "raw": True, "stream": False, **nothing}
     assert http.post("/api/generate", json=body).json()["eval_count"] == 1
 
 
-def test_a_model_that_is_not_in_memory_is_unloaded_all_the_same(http: httpx.Client) -> None:
-    for raw in (False, True):  # also a request that could not generate
+def test_unloading_a_model_not_in_memory_succeeds(http: httpx.Client) -> None:
+    for raw in (False, True):  # even with fields that could not generate
         body = {"model": " dressed ", "keep_alive": 0, "raw": raw, "system": "s"}
         answer = http.post("/api/generate", json=body).json()
         del answer["created_at"]
         assert answer == {"model": " dressed ", "response": "", "done": True, "done_reason": "unload"}
 
 
-def test_a_model_without_its_template_says_so_and_can_be_unloaded(server: Server) -> None:
+def test_model_without_its_template_reports_that_and_can_be_unloaded(server: Server) -> None:
     body = {"model": "broken", "from": "tiny", "template": "{{ .Prompt }} broken", "stream": False}
     assert server.http.post("/api/create", json=body).json() == {"status": "success"}
     ask = {"model": "broken", "prompt": "x", "stream": False, "options": FEW}
@@ -204,7 +204,7 @@ def test_a_model_without_its_template_says_so_and_can_be_unloaded(server: Server
         assert "broken:latest: its template is missing; if it came from a registry" in answer.text
         assert str(server.models) not in answer.text
     assert "broken:latest" in [model["name"] for model in server.http.get("/api/tags").json()["models"]]
-    layers["layers"][0]["size"] += 1  # the model file's, too, is not what it was
+    layers["layers"][0]["size"] += 1  # the model file's size is wrong, too
     manifest.write_text(json.dumps(layers))
     unload = server.http.post("/api/generate", json={"model": "broken", "keep_alive": 0})
     assert unload.json()["done_reason"] == "unload"
@@ -221,7 +221,7 @@ def rendered(http: httpx.Client, **body: Any) -> str:
     return found
 
 
-def test_examples_of_the_model_come_only_before_a_first_turn(http: httpx.Client) -> None:
+def test_models_example_messages_come_only_before_a_first_turn(http: httpx.Client) -> None:
     first = "system: be kind\nuser: hi\nassistant: ho\nuser: yo\n"
     assert rendered(http, prompt="yo") == rendered(http, messages=user("yo")) == first
     assert rendered(http, prompt="yo", context=[]) == "system: be kind\nuser: yo\n"
@@ -232,13 +232,13 @@ def test_examples_of_the_model_come_only_before_a_first_turn(http: httpx.Client)
     assert rendered(http, prompt="yo", raw=True) == "yo"
 
 
-def test_a_template_of_the_request_leaves_no_message_out(http: httpx.Client) -> None:
+def test_template_of_a_request_drops_no_message(http: httpx.Client) -> None:
     prompt = "word " * 400  # more than the context
     text = rendered(http, model="tiny", prompt=prompt, system="first", template=TURNS)
     assert text == f"system: first\nuser: {prompt}\n"
 
 
-def test_of_levels_of_thinking_harmony_has_high_at_most(http: httpx.Client, server: Server) -> None:
+def test_harmonys_highest_thinking_level_is_high(http: httpx.Client, server: Server) -> None:
     harmony = (
         "<|start|>{{ .ThinkLevel }}<|message|>{{ range .Messages }}{{ .Content }}{{ end }}<|channel|><|end|>"
     )
@@ -254,7 +254,7 @@ def test_of_levels_of_thinking_harmony_has_high_at_most(http: httpx.Client, serv
 # --- calls ----------------------------------------------------------------------------------------------
 
 
-def test_calls_have_ids_of_their_own_and_come_before_the_last_message(server: Server, tmp_path: Path) -> None:
+def test_tool_calls_have_unique_ids_and_precede_the_last_message(server: Server, tmp_path: Path) -> None:
     body = {"model": "scripted", "messages": user("weather?"), "tools": TOOLS, "options": {"temperature": 0}}
     ids: list[str] = []
     with scripted(server, "scripted", tmp_path, SCRIPTS, TEMPLATE):
@@ -278,7 +278,7 @@ def test_calls_have_ids_of_their_own_and_come_before_the_last_message(server: Se
     assert all(re.fullmatch("call_[a-z0-9]{8}", one) for one in ids)
 
 
-def test_ollamas_client_reads_texts_with_line_ends_of_every_kind(server: Server, tmp_path: Path) -> None:
+def test_ollamas_client_reads_texts_with_all_kinds_of_line_ends(server: Server, tmp_path: Path) -> None:
     text = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\r\nh"
     messages = user(trigger(0))
     with scripted(server, "scripted", tmp_path, [text], TEMPLATE):
@@ -289,7 +289,7 @@ def test_ollamas_client_reads_texts_with_line_ends_of_every_kind(server: Server,
 # --- OpenAI's and Anthropic's ---------------------------------------------------------------------------
 
 
-def test_an_empty_completion_loads_the_model(http: httpx.Client) -> None:
+def test_empty_completion_loads_the_model(http: httpx.Client) -> None:
     answer = http.post("/v1/completions", json={"model": "tiny", "prompt": "", "stream": True})
     assert answer.headers["content-type"].startswith("application/json")
     (choice,) = answer.json()["choices"]
@@ -297,13 +297,13 @@ def test_an_empty_completion_loads_the_model(http: httpx.Client) -> None:
     assert answer.json()["usage"]["total_tokens"] == 0
 
 
-def test_streams_of_events_are_not_cached(http: httpx.Client) -> None:
+def test_event_streams_are_marked_as_not_cacheable(http: httpx.Client) -> None:
     bodies: dict[str, dict[str, Any]] = {
         "/v1/responses": {"input": "x", "max_output_tokens": 1, "store": False},
         "/v1/messages": {"messages": user(), "max_tokens": 1},
         "/v1/chat/completions": {"messages": user(), "max_tokens": 1},
     }
-    headers = {"authorization": "Bearer any", "x-api-key": "any", "anthropic-version": "1"}  # no matter
+    headers = {"authorization": "Bearer any", "x-api-key": "any", "anthropic-version": "1"}  # ignored
     for path, body in bodies.items():
         answer = http.post(path, json=body | {"model": "tiny", "stream": True}, headers=headers)
         assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-cache"), path
@@ -313,10 +313,10 @@ def test_streams_of_events_are_not_cached(http: httpx.Client) -> None:
         assert ("event: " in answer.text) is (path != "/v1/chat/completions")
 
 
-def test_a_server_begins_by_removing_layers_that_no_model_uses(tmp_path: Path) -> None:
+def test_server_start_removes_layers_that_no_model_uses(tmp_path: Path) -> None:
     stray = tmp_path / "blobs" / f"sha256-{'0' * 64}"
     stray.parent.mkdir()
     stray.write_bytes(b"nobody's")
-    os.utime(stray, (0, 0))  # what is young may belong to a model that is being created
+    os.utime(stray, (0, 0))  # a recent file may belong to a model being created
     with running(tmp_path):
         assert not stray.exists()

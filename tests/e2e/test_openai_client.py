@@ -28,7 +28,7 @@ def test_models_are_listed_and_retrieved(client: openai.OpenAI, server: Server) 
         client.models.retrieve("nosuch")
 
 
-def test_a_chat_completion_answers(client: openai.OpenAI) -> None:
+def test_chat_completion_has_all_fields(client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=6, temperature=0)
     assert answer.object == "chat.completion"
     assert answer.id.startswith("chatcmpl-")
@@ -41,14 +41,14 @@ def test_a_chat_completion_answers(client: openai.OpenAI) -> None:
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + 6
 
 
-def test_it_says_the_same_as_the_native_api(client: openai.OpenAI, server: Server) -> None:
-    ours = client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=6, temperature=0)
+def test_chat_completion_has_the_same_text_as_the_native_api(client: openai.OpenAI, server: Server) -> None:
+    answer = client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=6, temperature=0)
     native = server.client.chat("tiny", HELLO, options={"temperature": 0, "num_predict": 6})
-    assert ours.choices[0].message.content == native.message.content
+    assert answer.choices[0].message.content == native.message.content
 
 
-def test_a_stream_carries_the_same_text_and_ends_with_the_usage(client: openai.OpenAI) -> None:
-    fresh = {"cache_prompt": False}  # else the second would take from the first
+def test_stream_has_the_same_text_and_ends_with_the_usage(client: openai.OpenAI) -> None:
+    fresh = {"cache_prompt": False}  # otherwise the second would reuse the first's prompt
     whole = client.chat.completions.create(
         model="tiny", messages=HELLO, max_tokens=6, temperature=0, extra_body=fresh
     )
@@ -75,7 +75,7 @@ def test_a_stream_carries_the_same_text_and_ends_with_the_usage(client: openai.O
     assert all(chunk.usage is None for chunk in chunks[:-1])
 
 
-def test_without_include_usage_there_is_none(client: openai.OpenAI) -> None:
+def test_stream_has_no_usage_unless_requested(client: openai.OpenAI) -> None:
     chunks = list(client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=2, stream=True))
     assert all(chunk.usage is None and chunk.choices for chunk in chunks)
 
@@ -95,7 +95,7 @@ def test_max_completion_tokens_and_stop_are_honoured(client: openai.OpenAI) -> N
         assert stopped.choices[0].finish_reason == "stop"
 
 
-def test_ignore_eos_goes_on_after_the_end(client: openai.OpenAI, server: Server) -> None:
+def test_ignore_eos_continues_past_the_end(client: openai.OpenAI, server: Server) -> None:
     def ask(**extra: bool) -> tuple[str, str, int]:
         answer = client.chat.completions.create(
             model="demo",
@@ -120,7 +120,7 @@ def test_ignore_eos_goes_on_after_the_end(client: openai.OpenAI, server: Server)
     assert (native["done_reason"], native["eval_count"]) == ("length", 40)
 
 
-def test_a_seed_makes_the_answer_repeat(client: openai.OpenAI) -> None:
+def test_seed_makes_the_chat_completion_repeatable(client: openai.OpenAI) -> None:
     answers = [
         client.chat.completions.create(
             model="tiny", messages=HELLO, max_tokens=10, temperature=1.5, seed=seed
@@ -131,7 +131,7 @@ def test_a_seed_makes_the_answer_repeat(client: openai.OpenAI) -> None:
     assert first == again != other
 
 
-def test_log_probabilities_come_with_their_alternatives(client: openai.OpenAI) -> None:
+def test_log_probabilities_include_alternatives(client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(
         model="tiny", messages=HELLO, max_tokens=4, temperature=0, logprobs=True, top_logprobs=2
     )
@@ -161,7 +161,7 @@ def test_content_may_be_a_list_of_parts_and_the_role_developer(client: openai.Op
     assert answer.choices[0].message.content == same.message.content
 
 
-def test_a_completion_answers_and_streams(client: openai.OpenAI) -> None:
+def test_completion_has_the_same_text_whole_and_streamed(client: openai.OpenAI) -> None:
     fresh = {"cache_prompt": False}
     whole = client.completions.create(
         model="tiny", prompt="once", max_tokens=5, temperature=0, logprobs=1, extra_body=fresh
@@ -240,7 +240,7 @@ def test_a_completion_answers_and_streams(client: openai.OpenAI) -> None:
         ),
     ],
 )
-def test_bad_requests_have_their_status_and_openais_error_object(
+def test_bad_request_gets_its_status_and_openais_error_object(
     client: openai.OpenAI, arguments: dict[str, object], status: int, words: str
 ) -> None:
     given = {"model": "tiny", "messages": HELLO} | arguments

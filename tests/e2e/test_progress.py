@@ -1,4 +1,4 @@
-"""How far a request is before it answers, in the streams of those who ask."""
+"""Progress of a request before it answers, in streams that ask for it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def lines(server: Server, path: str, **body: Any) -> list[dict[str, Any]]:
 
 
 def check(steps: list[dict[str, Any]], tokens: int) -> None:
-    """Each step of a prompt goes on from the one before, to its end."""
+    """Check that the steps of a prompt advance from one to the next and reach its end."""
     assert len(steps) >= 2
     assert [step["processed"] for step in steps] == sorted({step["processed"] for step in steps})
     assert [step["time_ms"] for step in steps] == sorted(step["time_ms"] for step in steps)
@@ -36,7 +36,7 @@ def check(steps: list[dict[str, Any]], tokens: int) -> None:
     assert steps[-1]["processed"] == tokens
 
 
-def test_a_stream_tells_of_the_load_and_of_the_prompt(server: Server) -> None:
+def test_stream_reports_progress_of_the_load_and_the_prompt(server: Server) -> None:
     server.unload()
     found = lines(server, "/api/generate", prompt=WORDS, raw=True, return_progress=True)
     loads = [line["load_progress"] for line in found if "load_progress" in line]
@@ -50,7 +50,7 @@ def test_a_stream_tells_of_the_load_and_of_the_prompt(server: Server) -> None:
     assert all("prompt_progress" not in line for line in found[len(before) :])
     chat = {"messages": [{"role": "user", "content": WORDS}], "return_progress": True}
     found = lines(server, "/api/chat", **chat)
-    assert not any("load_progress" in line for line in found), "it is loaded"
+    assert not any("load_progress" in line for line in found), "the model is already loaded"
     check(
         [line["prompt_progress"] for line in found if "prompt_progress" in line],
         found[-1]["prompt_eval_count"],
@@ -58,7 +58,7 @@ def test_a_stream_tells_of_the_load_and_of_the_prompt(server: Server) -> None:
     assert not any("progress" in key for line in lines(server, "/api/generate", prompt=WORDS) for key in line)
 
 
-def test_openais_client_reads_the_progress_of_every_prompt(server: Server) -> None:
+def test_openais_client_receives_the_progress_of_every_prompt(server: Server) -> None:
     client = openai.OpenAI(base_url=server.url + "/v1/", api_key="any", max_retries=0, timeout=120)
     own = {"return_progress": True, "cache_prompt": False}
     chunks = list(
@@ -66,10 +66,12 @@ def test_openais_client_reads_the_progress_of_every_prompt(server: Server) -> No
             model="endless", prompt=[WORDS, WORDS + " more"], max_tokens=2, stream=True, n=2, extra_body=own
         )
     )
-    told = [chunk for chunk in chunks if hasattr(chunk, "prompt_progress")]
-    assert {chunk.choices[0].index for chunk in told} == {0, 2}, "a prompt has the number of its first answer"
+    reports = [chunk for chunk in chunks if hasattr(chunk, "prompt_progress")]
+    assert {chunk.choices[0].index for chunk in reports} == {0, 2}, (
+        "a prompt has the index of its first answer"
+    )
     for choice in (0, 2):
-        steps = [chunk.prompt_progress for chunk in told if chunk.choices[0].index == choice]
+        steps = [chunk.prompt_progress for chunk in reports if chunk.choices[0].index == choice]
         check(steps, steps[0]["total"])
     messages: Any = [{"role": "user", "content": WORDS}]
     stream = client.chat.completions.create(
@@ -78,7 +80,7 @@ def test_openais_client_reads_the_progress_of_every_prompt(server: Server) -> No
     assert any(hasattr(chunk, "prompt_progress") and not chunk.choices[0].delta.content for chunk in stream)
 
 
-def test_without_a_stream_nobody_can_be_told(server: Server) -> None:
+def test_progress_without_a_stream_is_ignored_with_a_warning(server: Server) -> None:
     body = REQUEST | {"prompt": "a", "return_progress": True}
     answer = server.http.post("/api/generate", json=body | {"stream": False}).json()
     assert "return_progress is ignored without stream" in answer["warnings"]
@@ -86,7 +88,7 @@ def test_without_a_stream_nobody_can_be_told(server: Server) -> None:
     assert server.http.post("/api/generate", json=body | {"model": "none"}).status_code == 404
 
 
-def test_who_leaves_or_is_cancelled_while_the_model_loads_ends_the_load(
+def test_disconnecting_or_cancelling_during_a_load_ends_the_load(
     holding_server: Server, held: HeldRunners
 ) -> None:
     server = holding_server
@@ -94,7 +96,7 @@ def test_who_leaves_or_is_cancelled_while_the_model_loads_ends_the_load(
 
     @contextmanager
     def stopped_load() -> Iterator[None]:
-        """Around the first request, whose load goes on when the block has ended."""
+        """Hold the first request's load within the block, and let it continue afterwards."""
         runner = server.runner()
         wait_until_stopped(runner)
         assert [one["state"] for one in server.running_requests()] == ["loading"]
@@ -102,7 +104,7 @@ def test_who_leaves_or_is_cancelled_while_the_model_loads_ends_the_load(
         runner.resume()
 
     server.unload()
-    with held.stopping(), server.asked("/api/generate", body), stopped_load():
+    with held.stopping(), server.open_request("/api/generate", body), stopped_load():
         pass
     wait_until(lambda: not server.running_requests(), "the end of the request")
     server.unload()
@@ -111,10 +113,10 @@ def test_who_leaves_or_is_cancelled_while_the_model_loads_ends_the_load(
         return server.http.post("/api/generate", json=body, headers={"X-Request-Id": "mine-3"}).text
 
     with held.stopping(), ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(ask)
+        pending = pool.submit(ask)
         with stopped_load():
             assert server.http.post("/api/cancel", json={"id": "mine-3"}).status_code == 200
-            assert "the request was cancelled" in asked.result()
+            assert "the request was cancelled" in pending.result()
             wait_until(lambda: not server.running_requests(), "the end of the request")
-    wait_until(lambda: not server.runners(), "the end of the load nobody waits for")
+    wait_until(lambda: not server.runners(), "the unwanted load to end")
     assert lines(server, "/api/generate", prompt="a")[-1]["done"] is True

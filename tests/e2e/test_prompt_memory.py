@@ -1,4 +1,4 @@
-"""What models remember survives unloading, and a server that is killed."""
+"""Saved prompts survive unloading the model, and a killed server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STORY = "once upon a time there was a cat, " * 60
 
 
 def _ask(server: Server, prompt: str) -> tuple[str, int]:
-    """The answer, and how many tokens of the prompt were not evaluated."""
+    """Return the answer and the number of prompt tokens that came from the cache."""
     body: dict[str, Any] = {"model": "tiny", "prompt": prompt, "max_tokens": 8, "temperature": 0}
     reply = server.http.post("/v1/completions", json=body | {"ignore_eos": True}).json()
     return reply["choices"][0]["text"], reply["usage"]["prompt_tokens_details"]["cached_tokens"]
@@ -32,17 +32,17 @@ def test_prompts_outlive_models_and_servers(tmp_path: Path) -> None:
         add_model(server, "tiny", file)
         expected, cached = _ask(server, STORY)
         assert cached == 0
-        server.client.generate("tiny", keep_alive=0)  # which saves what was not saved yet
+        server.client.generate("tiny", keep_alive=0)  # saves any unsaved prompts
         wait_until(lambda: not server.runners(), "the end of the runner")
         assert _ask(server, STORY)[0] == expected
         assert _ask(server, STORY)[1] > 1000
         before = set(folder.glob("*.prompt"))
         longer = STORY + "and a dog, " * 40
-        told, cached = _ask(server, longer)
+        expected_longer, cached = _ask(server, longer)
         assert cached > 1000
         wait_until(lambda: set(folder.glob("*.prompt")) - before != set(), "another file")
         server.stop(signal.SIGKILL)
     with running(models, **settings) as server:
         found, cached = _ask(server, longer)
-        assert found == told
+        assert found == expected_longer
         assert cached > 1300

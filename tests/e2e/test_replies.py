@@ -1,4 +1,4 @@
-"""Replies of OpenAI's and Anthropic's APIs against the server's description and their clients' types."""
+"""Replies of OpenAI's and Anthropic's APIs, checked against the server's description and clients' types."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.e2e.tools.calling import ANSWER, ANTHROPIC, BREAK, FLAT, ONE, SCRIPTS
 
 pytestmark = pytest.mark.e2e
 
-#: For thinking and calls, text, what breaks off, and a call alone; and whether there are tools.
+#: Prompts for thinking and calls, text, a broken call and a single call; and whether tools are offered.
 CASES = pytest.mark.parametrize(
     ("content", "has_tools"),
     [("weather?", True), (ANSWER, True), (BREAK, True), (ONE, True), ("weather?", False)],
     ids=["calls", "text", "broken", "a call", "no tools"],
 )
 
-#: The clients' types of events, by the events' own.
+#: The client's event classes by event type.
 EVENTS: dict[str, type[BaseModel]] = {
     "message_start": anthropic.types.RawMessageStartEvent,
     "content_block_start": anthropic.types.RawContentBlockStartEvent,
@@ -45,7 +45,7 @@ def described(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture(scope="module")
 def check(server: Server) -> Callable[..., None]:
-    """Fails for a reply with a field its route does not tell of, without one, or with one of another type."""
+    """Return a function that fails for a reply with undescribed, missing or wrongly typed fields."""
     document = server.http.get("/openapi.json").json()
     components = {name: _closed(schema) for name, schema in document["components"]["schemas"].items()}
     validators: dict[str, Any] = {}
@@ -64,7 +64,7 @@ def check(server: Server) -> Callable[..., None]:
 
 
 def _closed(schema: Any) -> Any:
-    """A schema that allows no field it does not name."""
+    """Return the schema with undeclared fields forbidden."""
     if isinstance(schema, dict):
         closed = {key: _closed(value) for key, value in schema.items()}
         return {**closed, "additionalProperties": False} if "properties" in schema else closed
@@ -79,20 +79,22 @@ def events(server: Server, path: str, body: dict[str, Any]) -> list[Any]:
 
 
 @CASES
-def test_chats(described: Server, check: Callable[..., None], content: str, has_tools: bool) -> None:
+def test_chat_replies_match_their_description_and_types(
+    described: Server, check: Callable[..., None], content: str, has_tools: bool
+) -> None:
     path = "/v1/chat/completions"
-    asked: dict[str, Any] = {"model": "described", "messages": user(content), "temperature": 0}
-    asked |= {
+    request: dict[str, Any] = {"model": "described", "messages": user(content), "temperature": 0}
+    request |= {
         "tools": TOOLS if has_tools else [],
         "logprobs": True,
         "top_logprobs": 1,
         "return_progress": True,
         "top_k": 5.0,
     }
-    whole = described.http.post(path, json=asked).json()
+    whole = described.http.post(path, json=request).json()
     check(path, whole)
     openai.types.chat.ChatCompletion.model_validate(whole)
-    chunks = events(described, path, asked | {"stream_options": {"include_usage": True}})
+    chunks = events(described, path, request | {"stream_options": {"include_usage": True}})
     assert "usage" in chunks[-1]
     for chunk in chunks:
         check(path, chunk, stream=True)
@@ -100,13 +102,15 @@ def test_chats(described: Server, check: Callable[..., None], content: str, has_
 
 
 @CASES
-def test_responses(described: Server, check: Callable[..., None], content: str, has_tools: bool) -> None:
+def test_responses_match_their_description_and_types(
+    described: Server, check: Callable[..., None], content: str, has_tools: bool
+) -> None:
     path = "/v1/responses"
-    asked: dict[str, Any] = {"model": "described", "input": content, "temperature": 0}
-    asked["tools"] = FLAT if has_tools else []
-    asked |= {"reasoning": {"effort": "high", "summary": "auto"}}
-    asked |= {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
-    for body in (asked, asked | {"max_output_tokens": 3}):
+    request: dict[str, Any] = {"model": "described", "input": content, "temperature": 0}
+    request["tools"] = FLAT if has_tools else []
+    request |= {"reasoning": {"effort": "high", "summary": "auto"}}
+    request |= {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
+    for body in (request, request | {"max_output_tokens": 3}):
         whole = described.http.post(path, json=body).json()
         check(path, whole)
         openai.types.responses.Response.model_validate(whole)
@@ -120,21 +124,23 @@ def test_responses(described: Server, check: Callable[..., None], content: str, 
     check(f"{path}/{{id}}", described.http.get(one).json(), method="get")
     check(f"{path}/{{id}}/input_items", described.http.get(f"{one}/input_items").json(), method="get")
     check(f"{path}/{{id}}", described.http.delete(one).json(), method="delete")
-    check(f"{path}/input_tokens", described.http.post(f"{path}/input_tokens", json=asked).json())
+    check(f"{path}/input_tokens", described.http.post(f"{path}/input_tokens", json=request).json())
 
 
 @CASES
-def test_messages(described: Server, check: Callable[..., None], content: str, has_tools: bool) -> None:
+def test_message_replies_match_their_description_and_types(
+    described: Server, check: Callable[..., None], content: str, has_tools: bool
+) -> None:
     path = "/v1/messages"
-    asked: dict[str, Any] = {
+    request: dict[str, Any] = {
         "model": "described",
         "messages": user(content),
         "tools": ANTHROPIC if has_tools else [],
         "temperature": 0,
     }
-    asked |= {"thinking": {"type": "enabled", "budget_tokens": 1024}}
+    request |= {"thinking": {"type": "enabled", "budget_tokens": 1024}}
     for most in (400, 3):
-        body = asked | {"max_tokens": most}
+        body = request | {"max_tokens": most}
         whole = described.http.post(path, json=body).json()
         check(path, whole)
         anthropic.types.Message.model_validate(whole)
@@ -142,7 +148,7 @@ def test_messages(described: Server, check: Callable[..., None], content: str, h
             check(path, event, stream=True)
             if event["type"] != "ping":
                 EVENTS[event["type"]].model_validate(event)
-    counted = described.http.post(f"{path}/count_tokens", json=asked).json()
+    counted = described.http.post(f"{path}/count_tokens", json=request).json()
     check(f"{path}/count_tokens", counted)
     anthropic.types.MessageTokensCount.model_validate(counted)
     assert counted["input_tokens"] == sum(
@@ -150,15 +156,17 @@ def test_messages(described: Server, check: Callable[..., None], content: str, h
     )
 
 
-def test_the_rest(described: Server, check: Callable[..., None]) -> None:
-    asked: dict[str, Any] = {"model": "tiny", "prompt": "a", "max_tokens": 3, "logprobs": 2, "echo": True}
-    whole = described.http.post("/v1/completions", json=asked).json()
+def test_other_replies_match_their_description_and_types(
+    described: Server, check: Callable[..., None]
+) -> None:
+    request: dict[str, Any] = {"model": "tiny", "prompt": "a", "max_tokens": 3, "logprobs": 2, "echo": True}
+    whole = described.http.post("/v1/completions", json=request).json()
     check("/v1/completions", whole)
     openai.types.Completion.model_validate(whole)
-    chunks = events(described, "/v1/completions", asked)
+    chunks = events(described, "/v1/completions", request)
     for chunk in chunks:
         check("/v1/completions", chunk, stream=True)
-    openai.types.Completion.model_validate(chunks[-1])  # which knows no chunk without a reason
+    openai.types.Completion.model_validate(chunks[-1])  # the type requires a finish reason
     for encoding in ("float", "base64"):
         body = {"model": "tiny", "input": ["a", "b"], "encoding_format": encoding}
         check("/v1/embeddings", described.http.post("/v1/embeddings", json=body).json())

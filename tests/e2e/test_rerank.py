@@ -43,7 +43,7 @@ def server(server: Server, file: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def expected(file: Path) -> list[float]:
-    """Scores of DOCUMENTS, as transformers computes them."""
+    """Return the scores of DOCUMENTS, as computed by transformers."""
     with open_gguf(file) as opened:
         tokenizer = tokenizer_from_gguf(opened)
     query, *documents = (tokenizer.encode(text, add_special=False) for text in (QUERY, *DOCUMENTS))
@@ -60,13 +60,13 @@ def post(server: Server, path: str, **body: Any) -> httpx.Response:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_documents_come_best_first_with_the_references_scores(
+def test_documents_are_sorted_by_the_references_scores(
     server: Server, expected: list[float], path: str
 ) -> None:
     reply = post(server, path).json()
     order = [result["index"] for result in reply["results"]]
     assert order == sorted(range(4), key=lambda index: -expected[index])
-    assert order.index(1) < order.index(3)  # which are equal
+    assert order.index(1) < order.index(3)  # these two are equal
     for result in reply["results"]:
         assert result["relevance_score"] == pytest.approx(expected[result["index"]], abs=1e-3)
         assert "document" not in result
@@ -78,7 +78,7 @@ def test_documents_come_best_first_with_the_references_scores(
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_the_best_few_with_their_texts(server: Server, path: str) -> None:
+def test_top_n_limits_the_results_and_texts_are_returned_on_request(server: Server, path: str) -> None:
     every = post(server, path).json()["results"]
     objects = [{"text": text} for text in DOCUMENTS]
     few = post(server, path, documents=objects, top_n=2, return_documents=True).json()["results"]
@@ -86,7 +86,7 @@ def test_the_best_few_with_their_texts(server: Server, path: str) -> None:
     assert post(server, path, top_n=9).json()["results"] == every
 
 
-def test_what_does_not_fit_is_cut_visibly(server: Server) -> None:
+def test_truncation_of_documents_is_reported(server: Server) -> None:
     reply = post(server, "/v1/rerank", documents=["cat " * 500, "cat"]).json()
     assert reply["truncated"] > 0
     refused = post(server, "/v1/rerank", documents=["cat " * 500], truncate=False)
@@ -98,11 +98,11 @@ def test_what_does_not_fit_is_cut_visibly(server: Server) -> None:
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [
-        ({"query": None}, 400, "query must be a text"),
-        ({"documents": []}, 400, "documents must be a list of texts, at least one"),
-        ({"documents": "once"}, 400, "documents must be a list of texts, at least one"),
-        ({"documents": ["once", 7]}, 400, "documents[1] must be a text, or an object with one as 'text'"),
-        ({"documents": [{"title": "once"}]}, 400, "documents[0] must be a text"),
+        ({"query": None}, 400, "query must be a string"),
+        ({"documents": []}, 400, "documents must be a list of at least one text"),
+        ({"documents": "once"}, 400, "documents must be a list of at least one text"),
+        ({"documents": ["once", 7]}, 400, "documents[1] must be a string, or an object with a string 'text'"),
+        ({"documents": [{"title": "once"}]}, 400, "documents[0] must be a string"),
         ({"top_n": 0}, 400, "top_n should be positive, but is 0"),
         ({"model": ""}, 404, "model '' not found"),
         ({"model": "no"}, 404, 'model "no" not found, try pulling it first'),
@@ -111,14 +111,16 @@ def test_what_does_not_fit_is_cut_visibly(server: Server) -> None:
     ],
     ids=str,
 )
-def test_errors(server: Server, path: str, body: dict[str, Any], status: int, message: str) -> None:
+def test_bad_rerank_request_gives_the_documented_error(
+    server: Server, path: str, body: dict[str, Any], status: int, message: str
+) -> None:
     reply = post(server, path, **body)
     assert reply.status_code == status
     error = reply.json()["error"]
     assert message in (error["message"] if path.startswith("/v1/") else error)
 
 
-def test_a_reranker_ranks_and_does_nothing_else(server: Server) -> None:
+def test_reranker_only_ranks(server: Server) -> None:
     assert server.client.show("bge").capabilities == ["rerank"]
     with pytest.raises(ollama.ResponseError, match='"bge" does not support generate'):
         server.client.generate("bge", "once")

@@ -29,13 +29,13 @@ def thinker(server: Server) -> Iterator[str]:
     server.client.delete("pensive")
 
 
-def rendered(server: Server, *messages: dict[str, str]) -> int:
-    """Tokens of a chat's prompt."""
+def prompt_tokens(server: Server, *messages: dict[str, str]) -> int:
+    """Return the number of tokens in a chat's prompt."""
     reply = server.http.post("/v1/messages/count_tokens", json={"model": "tiny", "messages": messages})
     return int(reply.json()["input_tokens"])
 
 
-def test_it_says_the_same_as_the_native_api(client: openai.OpenAI, server: Server) -> None:
+def test_response_has_the_same_text_as_the_native_api(client: openai.OpenAI, server: Server) -> None:
     answer = client.responses.create(**GREEDY, input="hello", instructions="be brief")
     native = server.client.chat(
         "tiny",
@@ -52,7 +52,7 @@ def test_it_says_the_same_as_the_native_api(client: openai.OpenAI, server: Serve
     assert answer.usage.input_tokens == native.prompt_eval_count
 
 
-def test_a_stream_has_numbered_events_and_ends_with_the_whole(client: openai.OpenAI) -> None:
+def test_stream_has_numbered_events_and_ends_with_the_response(client: openai.OpenAI) -> None:
     with client.responses.stream(**GREEDY, input="hello") as stream:
         events = list(stream)
     final = events[-1].response  # type: ignore[union-attr]
@@ -73,7 +73,7 @@ def test_a_stream_has_numbered_events_and_ends_with_the_whole(client: openai.Ope
     assert client.responses.retrieve(final.id).output_text == text
 
 
-def test_a_conversation_goes_on_from_what_was_kept(client: openai.OpenAI, server: Server) -> None:
+def test_conversation_continues_from_a_stored_response(client: openai.OpenAI, server: Server) -> None:
     first = client.responses.create(**GREEDY, input="hello", instructions="forgotten by the next")
     second = client.responses.create(**GREEDY, input="world", previous_response_id=first.id)
     third = client.responses.create(**GREEDY, input="again", previous_response_id=second.id)
@@ -86,7 +86,7 @@ def test_a_conversation_goes_on_from_what_was_kept(client: openai.OpenAI, server
     same = server.client.chat("tiny", chat, options={"temperature": 0, "num_predict": 6})
     assert third.output_text == same.message.content
     assert third.usage is not None
-    assert third.usage.input_tokens == same.prompt_eval_count == rendered(server, *chat)
+    assert third.usage.input_tokens == same.prompt_eval_count == prompt_tokens(server, *chat)
 
     listed = list(client.responses.input_items.list(third.id, order="asc", limit=2))  # several pages
     texts = [part.text for item in listed for part in item.content]  # type: ignore[union-attr]
@@ -97,39 +97,39 @@ def test_a_conversation_goes_on_from_what_was_kept(client: openai.OpenAI, server
     client.responses.delete(first.id)
     with pytest.raises(openai.NotFoundError, match="not found"):
         client.responses.retrieve(first.id)
-    with pytest.raises(openai.BadRequestError, match="goes back to, not found"):
+    with pytest.raises(openai.BadRequestError, match="continues, not found"):
         client.responses.create(**GREEDY, input="more", previous_response_id=third.id)
     assert client.responses.retrieve(third.id).output_text == third.output_text
 
 
-def test_an_item_can_be_referred_to(client: openai.OpenAI) -> None:
+def test_stored_item_can_be_referenced(client: openai.OpenAI) -> None:
     first = client.responses.create(**GREEDY, input="hello")
-    said: dict[str, Any] = {"role": "user", "content": "hello"}
+    first_message: dict[str, Any] = {"role": "user", "content": "hello"}
     item = {"type": "item_reference", "id": first.output[0].id}
     again: dict[str, Any] = {"role": "user", "content": "world"}
-    by_reference = client.responses.create(**GREEDY, input=[said, item, again])  # type: ignore[list-item]
+    by_reference = client.responses.create(**GREEDY, input=[first_message, item, again])  # type: ignore[list-item]
     by_state = client.responses.create(**GREEDY, input="world", previous_response_id=first.id)
     assert by_reference.output_text == by_state.output_text
     with pytest.raises(openai.BadRequestError, match="item 'msg_x' not found"):
         client.responses.create(**GREEDY, input=[{"type": "item_reference", "id": "msg_x"}])
 
 
-def test_what_is_not_to_be_stored_is_not(client: openai.OpenAI) -> None:
+def test_response_is_not_stored_if_store_is_false(client: openai.OpenAI) -> None:
     answer = client.responses.create(**GREEDY, input="hello", store=False)
     assert answer.model_dump()["store"] is False
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(answer.id)
 
 
-def test_thinking_is_an_item_of_its_own_and_goes_back(client: openai.OpenAI, thinker: str) -> None:
-    asked = GREEDY | {"model": thinker}
-    answer = client.responses.create(**asked, input="hello", reasoning={"effort": "low"})
+def test_thinking_is_a_separate_item_and_is_sent_back(client: openai.OpenAI, thinker: str) -> None:
+    fields = GREEDY | {"model": thinker}
+    answer = client.responses.create(**fields, input="hello", reasoning={"effort": "low"})
     (item,) = answer.output
     assert item.type == "reasoning"
     assert item.summary[0].text
     assert answer.usage is not None
     assert answer.usage.output_tokens_details.reasoning_tokens > 0
-    with client.responses.stream(**asked, input="hello") as stream:
+    with client.responses.stream(**fields, input="hello") as stream:
         kinds = list(dict.fromkeys(event.type for event in stream))
     assert kinds == [
         "response.created", "response.in_progress", "response.output_item.added",
@@ -137,14 +137,14 @@ def test_thinking_is_an_item_of_its_own_and_goes_back(client: openai.OpenAI, thi
         "response.reasoning_summary_text.done", "response.reasoning_summary_part.done",
         "response.output_item.done", "response.incomplete",
     ]  # fmt: skip
-    plain = client.responses.create(**asked, input="hello", reasoning={"effort": "none"})
+    plain = client.responses.create(**fields, input="hello", reasoning={"effort": "none"})
     assert [item.type for item in plain.output] == ["message"]
-    again = client.responses.create(**asked, input="more", previous_response_id=answer.id)
+    again = client.responses.create(**fields, input="more", previous_response_id=answer.id)
     assert again.usage is not None
     assert again.usage.input_tokens > answer.usage.input_tokens + 6
 
 
-def test_a_schema_of_the_text_is_kept_to(client: openai.OpenAI) -> None:
+def test_response_text_follows_its_schema(client: openai.OpenAI) -> None:
     schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"],
               "additionalProperties": False}  # fmt: skip
     answer = client.responses.create(
@@ -155,7 +155,7 @@ def test_a_schema_of_the_text_is_kept_to(client: openai.OpenAI) -> None:
     assert answer.status == "completed"
 
 
-def test_log_probabilities_come_with_the_text(client: openai.OpenAI) -> None:
+def test_log_probabilities_are_included_on_request(client: openai.OpenAI) -> None:
     answer = client.responses.create(
         **GREEDY, input="hello", include=["message.output_text.logprobs"], top_logprobs=2
     )
@@ -164,7 +164,7 @@ def test_log_probabilities_come_with_the_text(client: openai.OpenAI) -> None:
     assert len(part.logprobs[0].top_logprobs) == 2  # type: ignore[union-attr,index]
 
 
-def test_what_is_too_long_is_cut_only_where_that_is_asked_for(client: openai.OpenAI) -> None:
+def test_overlong_input_is_truncated_only_on_request(client: openai.OpenAI) -> None:
     turns: list[Any] = [{"role": "user", "content": f"hello world {i} " * 20} for i in range(40)]
     with pytest.raises(openai.BadRequestError, match="exceeds the context length"):
         client.responses.create(**GREEDY, input=turns)
@@ -182,7 +182,7 @@ def test_what_is_too_long_is_cut_only_where_that_is_asked_for(client: openai.Ope
         ({"tools": [{"type": "function", "name": "f", "parameters": {}, "strict": False}]}, 400, "tools"),
     ],
 )
-def test_errors_have_openais_shape(
+def test_errors_have_openais_status_and_message(
     client: openai.OpenAI, arguments: dict[str, Any], status: int, words: str
 ) -> None:
     with pytest.raises(openai.APIStatusError, match=words) as caught:
@@ -190,15 +190,15 @@ def test_errors_have_openais_shape(
     assert caught.value.status_code == status
 
 
-def test_a_model_without_the_ability_answers_all_the_same(client: openai.OpenAI) -> None:
+def test_unsupported_features_are_ignored_with_warnings(client: openai.OpenAI) -> None:
     answer = client.responses.create(
         **GREEDY, input="hello", reasoning={"effort": "high"}, tools=[{"type": "web_search"}]
     )
     warnings = answer.model_dump()["warnings"]
     assert '"tiny" does not support thinking' in warnings
-    assert "tools[0] is ignored: tools of the type 'web_search' are not here" in warnings
+    assert "tools[0] is ignored: tools of the type 'web_search' are not supported" in warnings
 
 
-def test_tokens_of_an_input_are_counted(client: openai.OpenAI, server: Server) -> None:
+def test_input_tokens_are_counted(client: openai.OpenAI, server: Server) -> None:
     counted = client.responses.input_tokens.count(model="tiny", input="hello")
-    assert counted.input_tokens == rendered(server, {"role": "user", "content": "hello"})
+    assert counted.input_tokens == prompt_tokens(server, {"role": "user", "content": "hello"})

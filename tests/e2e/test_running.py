@@ -1,4 +1,4 @@
-"""Requests while they run: `/api/ps` lists them, and their ids end them."""
+"""Running requests: `/api/ps` lists them, and they can be cancelled by id."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.e2e
 LONG = {"temperature": 0, "num_predict": -1, "num_ctx": 8192}
 
 
-def test_a_running_request_is_listed_with_its_speed_and_ended_by_its_id(server: Server) -> None:
+def test_running_request_is_listed_with_its_speed_and_cancelled_by_id(server: Server) -> None:
     body = {"model": "endless", "prompt": "hello", "options": LONG}
     wait_until(lambda: server.running_requests() == [], "the end of earlier requests")
     with server.http.stream(
@@ -41,7 +41,7 @@ def test_a_running_request_is_listed_with_its_speed_and_ended_by_its_id(server: 
     assert (missing.status_code, "no request 'mine-1'" in missing.json()["error"]) == (404, True)
 
 
-def test_requests_that_are_answered_whole_are_ended_too(server: Server) -> None:
+def test_requests_without_streaming_can_be_cancelled(server: Server) -> None:
     def ask(path: str, body: dict[str, Any]) -> tuple[int, str]:
         answer = server.http.post(path, json=body, headers={"X-Request-Id": "mine-2"})
         return answer.status_code, answer.text
@@ -50,12 +50,12 @@ def test_requests_that_are_answered_whole_are_ended_too(server: Server) -> None:
     several = {"model": "endless", "prompt": ["a", "b"], "n": 2, "max_tokens": 80_000}
     for path, body in (("/api/generate", native), ("/v1/completions", several)):
         with ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(ask, path, body)
+            pending = pool.submit(ask, path, body)
             wait_until(
                 lambda: [one["state"] for one in server.running_requests()] == ["generating"], "its tokens"
             )
             assert server.http.post("/api/cancel", json={"id": "mine-2"}).status_code == 200
-            status, text = asked.result()
+            status, text = pending.result()
         assert status == 400
         assert "the request was cancelled" in text
         wait_until(lambda: server.requests() == (0, 0), "the end of the work")

@@ -1,4 +1,4 @@
-"""Which models are loaded when, and several requests at once."""
+"""Loading and unloading of models, and concurrent requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.e2e
 
 GREEDY = {"temperature": 0, "num_predict": 8}
-#: Goes on until it is ended by its id.
+#: Generates until cancelled by id.
 LONG = {
     "model": "endless", "prompt": "hello", "options": {"temperature": 0, "num_predict": -1, "num_ctx": 8192}
 }  # fmt: skip
@@ -26,7 +26,7 @@ LONG = {
 
 @pytest.fixture(scope="module")
 def small(servers: Callable[..., Server], tiny_file: Path) -> Server:
-    """A server that keeps one model in memory; `twin` shares its file with `tiny`."""
+    """Return a server that keeps one model in memory; `twin` shares its file with `tiny`."""
     server = servers(PUNA_MAX_LOADED_MODELS="1")
     add_model(server, "twin", tiny_file)
     return server
@@ -36,7 +36,7 @@ def loaded(server: Server) -> list[str | None]:
     return [model.model for model in server.client.ps().models]
 
 
-def test_names_of_one_file_share_a_runner(small: Server) -> None:
+def test_models_with_the_same_file_share_a_runner(small: Server) -> None:
     small.client.generate("tiny", "hello", options=GREEDY)
     runner = small.runner()
     small.client.generate("twin", "hello", options=GREEDY)
@@ -44,7 +44,7 @@ def test_names_of_one_file_share_a_runner(small: Server) -> None:
     assert loaded(small) == ["tiny:latest"]
 
 
-def test_another_model_takes_the_place_of_an_idle_one(small: Server) -> None:
+def test_another_model_replaces_an_idle_one(small: Server) -> None:
     small.client.generate("tiny", "hello", options=GREEDY)
     small.client.generate("endless", "hello", options=GREEDY)
     assert loaded(small) == ["endless:latest"]
@@ -52,41 +52,41 @@ def test_another_model_takes_the_place_of_an_idle_one(small: Server) -> None:
 
 
 @contextmanager
-def at_work(server: Server) -> Iterator[Callable[[], None]]:
-    """While a request is generating, which is given to see that it goes on, and ended with the block."""
+def generating(server: Server) -> Iterator[Callable[[], None]]:
+    """Keep a request generating within the block; the function yielded checks that it continues."""
 
     def generated() -> int:
         (request,) = (one for one in server.running_requests() if one["id"] == "long")
         return int(request["generated"])
 
-    def goes_on() -> None:
+    def check_progress() -> None:
         before = generated()
         wait_until(lambda: generated() > before, "more of the answer")
 
     with ThreadPoolExecutor(1) as pool:
         body = LONG | {"stream": False}
-        asked = pool.submit(server.http.post, "/api/generate", json=body, headers={"X-Request-Id": "long"})
+        pending = pool.submit(server.http.post, "/api/generate", json=body, headers={"X-Request-Id": "long"})
         wait_until(
             lambda: any(one["state"] == "generating" for one in server.running_requests()), "its tokens"
         )
-        yield goes_on
+        yield check_progress
         assert server.http.post("/api/cancel", json={"id": "long"}).status_code == 200
-        assert "the request was cancelled" in asked.result().text
+        assert "the request was cancelled" in pending.result().text
 
 
 def test_another_model_waits_for_a_busy_one(small: Server) -> None:
     with ThreadPoolExecutor(1) as pool:
-        with at_work(small) as goes_on:
+        with generating(small) as check_progress:
             second = pool.submit(small.client.generate, "tiny", "hello", options=GREEDY)
             waiting = 'puna_requests_waiting{model="tiny:latest",what="load"} 1.0'
             wait_until(lambda: waiting in small.http.get("/metrics").text, "the second request")
-            goes_on()
+            check_progress()
             assert loaded(small) == ["endless:latest"]
         assert second.result().eval_count == 8
     assert loaded(small) == ["tiny:latest"]
 
 
-def test_another_context_length_loads_nothing_again_and_the_models_limit_counts(small: Server) -> None:
+def test_another_context_length_causes_no_reload_and_is_capped_by_the_model(small: Server) -> None:
     def runner_for(num_ctx: int | None) -> int:
         options = GREEDY if num_ctx is None else GREEDY | {"num_ctx": num_ctx}
         small.client.generate("tiny", "hello", options=options)
@@ -99,8 +99,8 @@ def test_another_context_length_loads_nothing_again_and_the_models_limit_counts(
     assert small.client.ps().models[0].context_length == 128
     assert runner_for(None) == at_64
     assert small.client.ps().models[0].context_length == 256  # the model's own
-    assert runner_for(10_000) == at_64  # cut to the same
-    # What a request asks for is its limit, whatever others have.
+    assert runner_for(10_000) == at_64  # capped to the same
+    # A request's own context length is its limit, whatever others requested.
     body = {"model": "tiny", "prompt": "hello " * 100, "truncate": False, "options": {"num_ctx": 50}}
     refused = small.http.post("/api/generate", json=body)
     assert (refused.status_code, "num_ctx is 50" in refused.text) == (400, True)
@@ -119,15 +119,15 @@ def test_other_load_options_wait_for_running_requests(small: Server) -> None:
     assert small.runner().pid != before.pid
 
 
-def test_stopping_a_busy_model_answers_at_once_and_lets_it_finish(small: Server) -> None:
-    with at_work(small) as goes_on:
+def test_stopping_a_busy_model_replies_at_once_and_lets_it_finish(small: Server) -> None:
+    with generating(small) as check_progress:
         assert small.client.generate("endless", keep_alive=0).done_reason == "unload"
         assert loaded(small) == ["endless:latest"]
-        goes_on()
+        check_progress()
     wait_until(lambda: loaded(small) == [], "the unloading")
 
 
-def test_a_model_leaves_when_its_time_is_over_and_a_request_restarts_it(small: Server) -> None:
+def test_model_is_unloaded_when_keep_alive_ends_and_requests_extend_it(small: Server) -> None:
     def leaves_at() -> datetime:
         (model,) = small.client.ps().models
         assert model.expires_at is not None
@@ -135,13 +135,13 @@ def test_a_model_leaves_when_its_time_is_over_and_a_request_restarts_it(small: S
 
     small.client.generate("tiny", "hello", options=GREEDY, keep_alive="1h")
     first = leaves_at()
-    small.client.generate("tiny", "hello", options=GREEDY)  # the hour sticks, and begins again
+    small.client.generate("tiny", "hello", options=GREEDY)  # the hour still applies, and starts again
     assert timedelta(0) < leaves_at() - first < timedelta(minutes=30)
     small.client.generate("tiny", "hello", options=GREEDY, keep_alive="1s")
     wait_until(lambda: loaded(small) == [] and not small.runners(), "the unloading")
 
 
-def test_a_model_that_is_deleted_is_unloaded(small: Server) -> None:
+def test_deleted_model_is_unloaded(small: Server) -> None:
     small.unload()
     small.client.create("gone", from_="tiny")
     small.client.generate("gone", "hello", options=GREEDY)
@@ -151,7 +151,7 @@ def test_a_model_that_is_deleted_is_unloaded(small: Server) -> None:
     wait_until(lambda: not small.runners(), "the runner's end")
 
 
-def test_a_model_with_keep_alive_zero_serves_all_who_waited_for_it(small: Server) -> None:
+def test_model_with_keep_alive_zero_serves_all_waiting_requests(small: Server) -> None:
     small.client.generate("tiny", keep_alive=0)
 
     def ask(_: int) -> int | None:
@@ -162,7 +162,7 @@ def test_a_model_with_keep_alive_zero_serves_all_who_waited_for_it(small: Server
     wait_until(lambda: loaded(small) == [], "the unloading")
 
 
-def test_eight_at_once_say_what_each_says_alone(server: Server) -> None:
+def test_eight_concurrent_requests_answer_as_each_alone(server: Server) -> None:
     prompts = [f"hello {'world ' * i}" for i in range(8)]
     options = {"temperature": 0, "num_predict": 24}
 
@@ -178,7 +178,7 @@ def test_eight_at_once_say_what_each_says_alone(server: Server) -> None:
     assert together == alone
 
 
-def test_too_many_waiting_for_a_load_are_turned_away_at_once(
+def test_too_many_requests_waiting_for_a_load_are_refused_at_once(
     tmp_path: Path, tiny_file: Path, held: HeldRunners
 ) -> None:
     with running(tmp_path, PUNA_MAX_QUEUE="1", **held.settings) as server:
@@ -190,18 +190,18 @@ def test_too_many_waiting_for_a_load_are_turned_away_at_once(
             return response.status_code, response.json().get("error", "")
 
         with held.stopping(), ThreadPoolExecutor(6) as pool:
-            asked = [pool.submit(ask, number) for number in range(6)]
-            wait_until(lambda: sum(one.done() for one in asked) == 4, "four refusals")
+            pending = [pool.submit(ask, number) for number in range(6)]
+            wait_until(lambda: sum(one.done() for one in pending) == 4, "four refusals")
             runner = server.runner()
             wait_until_stopped(runner)
             runner.resume()
-            answers = sorted(one.result() for one in asked)
+            answers = sorted(one.result() for one in pending)
         busy = (503, "server busy, please try again.  maximum pending requests exceeded")
         assert answers == [(200, "")] * 2 + [busy] * 4
         assert ask(0) == (200, "")
 
 
-def test_a_load_that_fails_says_why_and_leaves_others_alone(small: Server, tiny_file: Path) -> None:
+def test_failed_load_reports_why_and_keeps_other_models(small: Server, tiny_file: Path) -> None:
     damaged = small.models / "damaged.gguf"
     data = bytearray(tiny_file.read_bytes())
     damaged.write_bytes(data.replace(b"blk.1.attn_q.weight", b"blk.1.attn_x.weight"))

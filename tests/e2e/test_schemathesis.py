@@ -1,4 +1,4 @@
-"""Requests that schemathesis makes of `/openapi.json`: whatever they are, no route answers with a defect.
+"""Requests that schemathesis generates from `/openapi.json`: no route may answer any of them with a defect.
 
 `make test-schemathesis` installs it and runs this; `make test` skips it.
 """
@@ -23,11 +23,11 @@ pytestmark = [pytest.mark.e2e, pytest.mark.thorough, pytest.mark.samples]
 
 EXAMPLES = int(os.environ.get("EXAMPLES", "50"))
 
-#: A request that is answered, which what is made up is put into: else all that is tested is refusing it.
-SAID = [{"role": "user", "content": "hello"}]
-SOUND: dict[str, dict[str, Any]] = {
+#: A valid request per route, which generated fields are put into: otherwise only refusals would be tested.
+MESSAGES = [{"role": "user", "content": "hello"}]
+VALID: dict[str, dict[str, Any]] = {
     "/api/generate": {"model": "tiny", "prompt": "hello", "options": {"num_predict": 3}},
-    "/api/chat": {"model": "tiny", "messages": SAID, "options": {"num_predict": 3}},
+    "/api/chat": {"model": "tiny", "messages": MESSAGES, "options": {"num_predict": 3}},
     "/api/embed": {"model": "tiny", "input": "hello"},
     "/api/embeddings": {"model": "tiny", "prompt": "hello"},
     "/api/rerank": {"model": "tiny", "query": "a", "documents": ["b"]},
@@ -37,19 +37,19 @@ SOUND: dict[str, dict[str, Any]] = {
     "/api/delete": {"model": "copy"},
     "/api/cancel": {"id": "none"},
     "/v1/completions": {"model": "tiny", "prompt": "hello", "max_tokens": 3},
-    "/v1/chat/completions": {"model": "tiny", "messages": SAID, "max_tokens": 3},
+    "/v1/chat/completions": {"model": "tiny", "messages": MESSAGES, "max_tokens": 3},
     "/v1/embeddings": {"model": "tiny", "input": "hello"},
     "/v1/rerank": {"model": "tiny", "query": "a", "documents": ["b"]},
     "/v1/responses": {"model": "tiny", "input": "hello", "max_output_tokens": 3},
     "/v1/responses/input_tokens": {"model": "tiny", "input": "hello"},
-    "/v1/messages": {"model": "tiny", "messages": SAID, "max_tokens": 3},
-    "/v1/messages/count_tokens": {"model": "tiny", "messages": SAID},
+    "/v1/messages": {"model": "tiny", "messages": MESSAGES, "max_tokens": 3},
+    "/v1/messages/count_tokens": {"model": "tiny", "messages": MESSAGES},
 }
-#: What bounds an answer stays as it is: no test waits for a thousand tokens.
+#: Fields that bound an answer are not changed, so that no test waits for a thousand tokens.
 BOUNDS = {"max_tokens", "max_completion_tokens", "max_output_tokens", "options", "n"}
-#: What other machines are asked for: as Ollama has it, what they do wrong is a 500.
+#: Routes that contact other machines, whose failures are a 500, as with Ollama.
 ELSEWHERE = {"/api/pull", "/api/push"}
-#: A text that cannot be embedded is one, there alone.
+#: The only route where a text that cannot be embedded is a 500.
 OLD = "/api/embeddings"
 
 
@@ -62,21 +62,23 @@ def tiny_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def test_no_request_is_answered_with_a_defect(tiny_server: Server) -> None:
+def test_no_generated_request_reveals_a_defect(tiny_server: Server) -> None:
     schema = schemathesis.openapi.from_url(tiny_server.url + "/openapi.json")
     operations = [result.ok() for result in schema.get_all_operations()]
     assert len(operations) > 30
-    seen = {path: set[int]() for path in SOUND}
+    seen = {path: set[int]() for path in VALID}
     for operation in operations:
         if operation.path not in ELSEWHERE:
             _attack(tiny_server, operation, seen.setdefault(operation.path, set()))
-    fine = {path for path, statuses in seen.items() if statuses & {200, 201}}
-    assert fine >= SOUND.keys() - {"/api/cancel", "/api/rerank", "/v1/rerank"}, "no request was sound"
+    succeeded = {path for path, statuses in seen.items() if statuses & {200, 201}}
+    assert succeeded >= VALID.keys() - {"/api/cancel", "/api/rerank", "/v1/rerank"}, (
+        "a route accepted no request"
+    )
     assert "Traceback" not in tiny_server.log.read_text()
 
 
 def _attack(server: Server, operation: Any, seen: set[int]) -> None:
-    sound = SOUND.get(operation.path, {})
+    valid = VALID.get(operation.path, {})
 
     @settings(
         max_examples=EXAMPLES,
@@ -87,10 +89,10 @@ def _attack(server: Server, operation: Any, seen: set[int]) -> None:
     )
     @given(case=operation.as_strategy(), data=st.data())
     def attack(case: Any, data: st.DataObject) -> None:
-        if sound and isinstance(case.body, dict):
+        if valid and isinstance(case.body, dict):
             invented = sorted(case.body.keys() - BOUNDS)
             kept = data.draw(st.lists(st.sampled_from(invented), max_size=3)) if invented else []
-            case.body = sound | {name: case.body[name] for name in kept}
+            case.body = valid | {name: case.body[name] for name in kept}
         reply = case.call(timeout=120)
         seen.add(reply.status_code)
         if operation.path == OLD and "input length" in reply.text:

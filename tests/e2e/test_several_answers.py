@@ -22,7 +22,7 @@ HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hello"}]
 BEGIN = vocabulary().index("<|begin|>")
 
 
-def test_prompts_of_every_kind_are_continued_in_their_order(client: openai.OpenAI) -> None:
+def test_prompts_of_every_kind_are_continued_in_order(client: openai.OpenAI) -> None:
     fields: dict[str, Any] = {"model": "tiny", "max_tokens": 5, "temperature": 0}
     texts = ["once", "hello world", "the story"]
     alone = [client.completions.create(**fields, prompt=text).choices[0].text for text in texts]
@@ -32,12 +32,12 @@ def test_prompts_of_every_kind_are_continued_in_their_order(client: openai.OpenA
     one_by_one = [client.completions.create(**fields, prompt=tokens).choices[0].text for tokens in ids]
     both = client.completions.create(**fields, prompt=ids)
     assert [choice.text for choice in both.choices] == one_by_one
-    # Token ids stand as they are, and so does an echoed text: no template is around them.
+    # Token ids and echoed texts are used as they are, without a template.
     raw = client.completions.create(**fields, prompt="AB", echo=True)
     assert raw.choices[0].text == "AB" + one_by_one[0]
 
 
-def test_samples_are_what_single_requests_with_the_next_seeds_give(client: openai.OpenAI) -> None:
+def test_samples_match_single_requests_with_consecutive_seeds(client: openai.OpenAI) -> None:
     fields: dict[str, Any] = {"model": "tiny", "max_tokens": 8, "temperature": 1.3, "logprobs": 1}
     prompts = ["once", "hello world"]
     both = client.completions.create(**fields, prompt=prompts, n=3, seed=40)
@@ -57,7 +57,7 @@ def test_samples_are_what_single_requests_with_the_next_seeds_give(client: opena
     assert both.usage.completion_tokens == sum(usage.completion_tokens for usage in used)
 
 
-def test_chat_answers_are_sampled_likewise(client: openai.OpenAI) -> None:
+def test_chat_samples_match_single_requests_with_consecutive_seeds(client: openai.OpenAI) -> None:
     fields: dict[str, Any] = {"model": "tiny", "messages": HELLO, "max_tokens": 8, "temperature": 1.3}
     three = client.chat.completions.create(**fields, n=3, seed=7)
     singles = [client.chat.completions.create(**fields, seed=seed) for seed in (7, 8, 9)]
@@ -66,7 +66,7 @@ def test_chat_answers_are_sampled_likewise(client: openai.OpenAI) -> None:
     assert len(set(texts)) > 1
 
 
-def test_streams_of_several_choices_carry_their_index(client: openai.OpenAI) -> None:
+def test_stream_of_several_choices_carries_their_indices(client: openai.OpenAI) -> None:
     fields: dict[str, Any] = {"model": "tiny", "max_tokens": 6, "temperature": 1.3, "seed": 3, "n": 2}
     fresh = {"cache_prompt": False}
     for echo in (False, True):
@@ -78,10 +78,10 @@ def test_streams_of_several_choices_carry_their_index(client: openai.OpenAI) -> 
         assert chunks[-1].usage == whole.usage
         assert all(len(chunk.choices) == 1 for chunk in chunks[:-1])
         for choice in whole.choices:
-            mine = [one for chunk in chunks for one in chunk.choices if one.index == choice.index]
-            assert "".join(one.text for one in mine) == choice.text
-            assert [one.finish_reason for one in mine if one.finish_reason] == [choice.finish_reason]
-            streamed = [one.logprobs for one in mine if one.logprobs is not None]
+            own = [one for chunk in chunks for one in chunk.choices if one.index == choice.index]
+            assert "".join(one.text for one in own) == choice.text
+            assert [one.finish_reason for one in own if one.finish_reason] == [choice.finish_reason]
+            streamed = [one.logprobs for one in own if one.logprobs is not None]
             assert choice.logprobs is not None
             for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
                 joined = [value for part in streamed for value in getattr(part, name)]
@@ -95,7 +95,7 @@ def test_streams_of_several_choices_carry_their_index(client: openai.OpenAI) -> 
         assert "".join(deltas) == answer.message.content
 
 
-def test_thinking_is_split_in_every_sample(logging_server: Server, client: openai.OpenAI) -> None:
+def test_thinking_is_separated_in_every_sample(logging_server: Server, client: openai.OpenAI) -> None:
     template = "{{ range .Messages }}{{ .Role }}: {{ .Content }}\n{{ end }}{{ if .Think }}<think>{{ end }}"
     template += "{{ range .Messages }}{{ if .Thinking }}<think>{{ .Thinking }}</think>{{ end }}{{ end }}"
     logging_server.client.create(model="thinker", from_="tiny", template=template)
@@ -108,7 +108,7 @@ def test_thinking_is_split_in_every_sample(logging_server: Server, client: opena
         assert choice.message.content == single.content
 
 
-def test_metrics_and_the_log_count_a_request_of_several_answers(
+def test_metrics_and_log_count_several_answers_as_one_request(
     logging_server: Server, client: openai.OpenAI
 ) -> None:
 
@@ -117,16 +117,16 @@ def test_metrics_and_the_log_count_a_request_of_several_answers(
         found: dict[str, int] = model["tokens"]
         return found
 
-    logging_server.unload()  # others may be there, or this one under another name
+    logging_server.unload()  # other models may be loaded, or this one under another name
     client.completions.create(model="tiny", prompt="one", max_tokens=1)
     ps, before = tokens(), Samples(logging_server)
-    made = client.completions.create(model="tiny", prompt=["one", "two"], n=3, max_tokens=6, logprobs=0)
+    completion = client.completions.create(model="tiny", prompt=["one", "two"], n=3, max_tokens=6, logprobs=0)
     after = Samples(logging_server)
 
     def grown(name: str, **labels: str) -> float:
         return after(name, "tiny:latest", **labels) - before(name, "tiny:latest", **labels)
 
-    used = made.usage
+    used = completion.usage
     assert used is not None
     assert used.prompt_tokens_details is not None
     assert grown("puna_requests_total", outcome="length") + grown("puna_requests_total", outcome="stop") == 1
@@ -135,16 +135,18 @@ def test_metrics_and_the_log_count_a_request_of_several_answers(
     assert grown("puna_generated_tokens_total") == used.completion_tokens
     assert grown("puna_time_to_first_token_seconds_count") == 1
     assert 0 < grown("puna_inter_token_seconds_count") <= used.completion_tokens - 6
-    assert made._request_id
-    line = request_line(logging_server, made._request_id)
-    assert line["outcome"] == ("length" if any(c.finish_reason == "length" for c in made.choices) else "stop")
+    assert completion._request_id
+    line = request_line(logging_server, completion._request_id)
+    assert line["outcome"] == (
+        "length" if any(c.finish_reason == "length" for c in completion.choices) else "stop"
+    )
     assert line["prompt_tokens"] == used.prompt_tokens
     assert line["generated_tokens"] == used.completion_tokens
     sums = {"generated": used.completion_tokens, "prompt": used.prompt_tokens}
     assert {name: tokens()[name] - ps[name] for name in sums} == sums
 
 
-def test_leaving_stops_all_samples_of_all_prompts(servers: Callable[..., Server]) -> None:
+def test_disconnecting_stops_all_samples_of_all_prompts(servers: Callable[..., Server]) -> None:
     server = servers(PUNA_NUM_PARALLEL="6")
     body = {"model": "endless", "prompt": ["once", "hello"], "n": 3, "stream": True, "temperature": 0}
     with server.http.stream("POST", "/v1/completions", json=body) as answer:

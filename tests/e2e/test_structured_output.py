@@ -39,7 +39,7 @@ def ask(server: Server, seed: int, **fields: Any) -> Any:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_ollama_answers_with_a_schema(server: Server, stream: bool) -> None:
+def test_ollama_answer_follows_a_schema(server: Server, stream: bool) -> None:
     schema = Pet.model_json_schema()
     if stream:
         parts = list(ask(server, 1, format=schema, stream=True))
@@ -52,7 +52,7 @@ def test_ollama_answers_with_a_schema(server: Server, stream: bool) -> None:
     Pet.model_validate_json(text)
 
 
-def test_ollama_answers_in_json(server: Server) -> None:
+def test_ollama_answer_is_json(server: Server) -> None:
     found = [
         server.client.generate("tiny", "hello", format="json", options=HOT | {"seed": seed})
         for seed in range(6)
@@ -63,7 +63,7 @@ def test_ollama_answers_in_json(server: Server) -> None:
     assert all(answer.eval_count == 100 for answer in found if answer.done_reason == "length")
 
 
-def test_openai_parses_into_a_model_of_pydantic(gpt: openai.OpenAI) -> None:
+def test_openai_parses_into_a_pydantic_model(gpt: openai.OpenAI) -> None:
     answer = gpt.chat.completions.parse(
         model="tiny",
         messages=[{"role": "user", "content": "hello"}],
@@ -88,7 +88,9 @@ def test_openai_parses_into_a_model_of_pydantic(gpt: openai.OpenAI) -> None:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_other_formats(gpt: openai.OpenAI, fields: dict[str, Any], pattern: str) -> None:
+def test_answers_follow_regexes_choices_and_grammars(
+    gpt: openai.OpenAI, fields: dict[str, Any], pattern: str
+) -> None:
     messages: Any = [{"role": "user", "content": "hello"}]
     chat = gpt.chat.completions.create(
         model="tiny", messages=messages, seed=1, temperature=1.5, max_tokens=50, extra_body=fields
@@ -100,12 +102,12 @@ def test_other_formats(gpt: openai.OpenAI, fields: dict[str, Any], pattern: str)
     assert re.fullmatch(pattern, text.choices[0].text)
 
 
-def test_eight_streams_with_different_schemas_at_once(server: Server) -> None:
+def test_eight_concurrent_streams_follow_their_own_schemas(server: Server) -> None:
     schemas = [random_schema(random.Random(100 + number)) for number in range(8)]
 
     def answer(number: int) -> tuple[str, str]:
         schema = schemas[number]
-        # Ollama's client takes objects only.
+        # Ollama's client accepts only objects.
         wrapped = {"type": "object", "properties": {"it": schema}, "required": ["it"]}
         parts = list(ask(server, number, format=wrapped | {"additionalProperties": False}, stream=True))
         return "".join(part.message.content for part in parts), parts[-1].done_reason
@@ -128,7 +130,7 @@ def test_eight_streams_with_different_schemas_at_once(server: Server) -> None:
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_schema_that_cannot_be_used_is_the_fault_of_its_request(
+def test_unusable_schema_is_an_error_of_the_request(
     server: Server, format: dict[str, Any], message: str, stream: bool
 ) -> None:
     with pytest.raises(ollama.ResponseError) as caught:
@@ -137,7 +139,7 @@ def test_a_schema_that_cannot_be_used_is_the_fault_of_its_request(
     assert message in caught.value.error
 
 
-def test_a_hostile_format_ends_no_other_request(server: Server, gpt: openai.OpenAI) -> None:
+def test_hostile_format_ends_no_other_request(server: Server, gpt: openai.OpenAI) -> None:
     server.unload()
     gpt.completions.create(model="tiny", prompt="hello", max_tokens=1)
     runner = server.runner()
@@ -167,7 +169,7 @@ def test_a_hostile_format_ends_no_other_request(server: Server, gpt: openai.Open
     assert server.runners() == [runner]
 
 
-def test_the_command_line_takes_a_format(server: Server) -> None:
+def test_command_line_accepts_a_format(server: Server) -> None:
     words = ("run", "tiny", "--format", json.dumps(Pet.model_json_schema()), "hello")
     done = commands.run(*words, env=environment(server.models, PUNA_HOST=server.url))
     Pet.model_validate_json(done.stdout)

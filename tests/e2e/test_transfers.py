@@ -1,4 +1,4 @@
-"""Pulling and pushing through the server: Ollama's client, the command line, and clients that leave."""
+"""Pulling and pushing through the server: Ollama's client, the command line, and clients that disconnect."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture(scope="module")
 def puller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that may pull from this machine."""
+    """Run a server that may pull from this machine."""
     with running(tmp_path_factory.mktemp("models"), PUNA_PRIVATE_REGISTRIES="127.0.0.1") as server:
         yield server
 
@@ -44,7 +44,7 @@ def puna(server: Server, *words: str) -> subprocess.CompletedProcess[str]:
     return commands.run(*words, env=env)
 
 
-def test_ollamas_client_pulls_and_answers(puller: Server, registry: Registry) -> None:
+def test_ollamas_client_pulls_a_model_and_uses_it(puller: Server, registry: Registry) -> None:
     steps = list(puller.client.pull(registry.name, insecure=True, stream=True))
     assert [steps[0].status, steps[-1].status] == ["pulling manifest", "success"]
     digest = registry.published.model_digest
@@ -67,7 +67,7 @@ def test_ollamas_client_pulls_and_answers(puller: Server, registry: Registry) ->
     puller.client.delete(name)
 
 
-def test_what_goes_wrong_is_said_in_the_stream_or_by_the_status(puller: Server, registry: Registry) -> None:
+def test_pull_errors_are_reported_in_the_stream_or_by_the_status(puller: Server, registry: Registry) -> None:
     missing = {"model": f"http://{registry.address}/team/other", "insecure": True}
     answer = puller.http.post("/api/pull", json=missing)
     assert answer.status_code == 200
@@ -83,13 +83,13 @@ def test_what_goes_wrong_is_said_in_the_stream_or_by_the_status(puller: Server, 
         puller.client.pull(registry.name)
 
 
-def test_a_strangers_pull_reaches_nothing_private(server: Server, registry: Registry) -> None:
+def test_pull_cannot_reach_private_addresses_by_default(server: Server, registry: Registry) -> None:
     with pytest.raises(ollama.ResponseError, match="not a public address"):
         server.client.pull(registry.name, insecure=True)
-    assert registry.asked == []
+    assert registry.requested == []
 
 
-def test_the_command_line_pulls_and_runs_what_is_missing(puller: Server, registry: Registry) -> None:
+def test_command_line_pulls_and_runs_a_missing_model(puller: Server, registry: Registry) -> None:
     done = puna(puller, "pull", "--insecure", registry.name)
     assert (done.returncode, done.stdout) == (0, "")
     lines = done.stderr.splitlines()
@@ -101,48 +101,46 @@ def test_the_command_line_pulls_and_runs_what_is_missing(puller: Server, registr
     assert ran.returncode == 0, ran.stderr
     other = puna(puller, "run", f"{registry.address}/team/other", "hello")
     assert other.returncode == 1
-    assert "cannot be had from" in other.stderr
+    assert "cannot be pulled from" in other.stderr
     assert "puna run FILE.gguf" in other.stderr
     puller.unload()
     assert puna(puller, "rm", name).returncode == 0
 
 
-def test_a_client_that_leaves_ends_the_pull_and_the_next_one_goes_on(
-    puller: Server, registry: Registry
-) -> None:
+def test_disconnecting_ends_the_pull_and_the_next_one_resumes(puller: Server, registry: Registry) -> None:
     model = registry.published.model_digest
     template = registry.published.layer(1)
     entered, left = threading.Event(), threading.Event()
 
-    def told(handler: BaseHTTPRequestHandler) -> bool:
+    def intercept(handler: BaseHTTPRequestHandler) -> bool:
         if handler.path.endswith(template):
             entered.set()
             left.wait(60)
         return False
 
-    registry.told = told
+    registry.intercept = intercept
     name = registry.name.removeprefix("http://") + ":latest"
-    with puller.asked("/api/pull", {"model": registry.name, "insecure": True}):
+    with puller.open_request("/api/pull", {"model": registry.name, "insecure": True}):
         assert entered.wait(60)
     left.set()
-    registry.told = lambda handler: False
+    registry.intercept = lambda handler: False
     puller.client.pull(registry.name, insecure=True)
     assert name in [entry.model for entry in puller.client.list().models]
-    assert sum(path.endswith(model) for path, _ in registry.asked) == 1
+    assert sum(path.endswith(model) for path, _ in registry.requested) == 1
     puller.client.delete(name)
 
 
-def test_create_pulls_what_it_is_made_from(puller: Server, registry: Registry) -> None:
-    with pytest.raises(ollama.ResponseError, match="pull model manifest: "):  # it has no TLS
+def test_create_pulls_the_model_it_derives_from(puller: Server, registry: Registry) -> None:
+    with pytest.raises(ollama.ResponseError, match="pull model manifest: "):  # the registry has no TLS
         puller.client.create("mine", from_=f"{registry.address}/team/model", system="Be brief.")
     puller.client.pull(registry.name, insecure=True)
-    made = puller.client.create("mine", from_=f"{registry.address}/team/model", system="Be brief.")
-    assert made.status == "success"
-    for name in ("mine", registry.name.removeprefix("http://")):  # else its layers would be there for others
+    created = puller.client.create("mine", from_=f"{registry.address}/team/model", system="Be brief.")
+    assert created.status == "success"
+    for name in ("mine", registry.name.removeprefix("http://")):  # or other tests would find its layers
         puller.client.delete(name)
 
 
-def test_ollamas_client_and_the_command_line_push(puller: Server, registry: Registry) -> None:
+def test_ollamas_client_and_the_command_line_push_a_model(puller: Server, registry: Registry) -> None:
     puller.client.pull(registry.name, insecure=True)
     source = registry.name.removeprefix("http://")
     with serving(Receiving()) as target:
@@ -171,21 +169,21 @@ def test_ollamas_client_and_the_command_line_push(puller: Server, registry: Regi
 
 @contextmanager
 def dripping(registry: Registry) -> Iterator[threading.Event]:
-    """Have `registry` send a byte at a time for the whole block. Yields what is set once it does."""
-    over, asked = threading.Event(), threading.Event()
+    """Make `registry` send a byte at a time within the block. Yields an event that is set once it does."""
+    over, requested = threading.Event(), threading.Event()
 
-    def told(handler: BaseHTTPRequestHandler) -> bool:
+    def intercept(handler: BaseHTTPRequestHandler) -> bool:
         handler.wfile.write(b"HTTP/1.1 200 OK\r\nx-slow: ")
-        asked.set()
-        with contextlib.suppress(OSError):  # nobody reads any more
+        requested.set()
+        with contextlib.suppress(OSError):  # the client has disconnected
             while not over.wait(0.05):
                 handler.wfile.write(b"a")
         handler.close_connection = True
         return True
 
-    registry.told = told
+    registry.intercept = intercept
     try:
-        yield asked
+        yield requested
     finally:
         over.set()
 
@@ -194,49 +192,49 @@ def threads(server: Server) -> int:
     return psutil.Process(server.process.pid).num_threads()
 
 
-def test_slow_registries_take_no_places_from_others_and_leave_no_threads(
+def test_slow_registries_do_not_block_others_and_leave_no_threads(
     puller: Server, registry: Registry, tiny_file: Path
 ) -> None:
     slow = serving(Registry(Published.of(tiny_file.read_bytes())))
-    with slow as other, dripping(other) as asked, ExitStack() as clients:
+    with slow as other, dripping(other) as requested, ExitStack() as clients:
         puller.http.get("/api/tags")
         before = threads(puller)
         for _ in range(5):
-            clients.enter_context(puller.asked("/api/pull", {"model": other.name, "insecure": True}))
-        assert asked.wait(60)
+            clients.enter_context(puller.open_request("/api/pull", {"model": other.name, "insecure": True}))
+        assert requested.wait(60)
         puller.client.pull(registry.name, insecure=True)
         wait_until(lambda: threads(puller) >= before + 4, "the slow transfers")
-        clients.close()  # the clients leave
+        clients.close()  # the clients disconnect
         wait_until(lambda: threads(puller) <= before + 1, "the end of their threads", timeout_s=30)
     puller.client.delete(registry.name.removeprefix("http://"))
     assert "Traceback" not in puller.log.read_text()
 
 
-def test_one_registry_gets_four_places_and_others_hear_that_they_wait(
+def test_registry_has_four_transfers_at_once_and_others_are_told_to_wait(
     puller: Server, registry: Registry
 ) -> None:
     body = {"model": registry.name, "insecure": True}
-    with dripping(registry) as asked, ExitStack() as clients:
+    with dripping(registry) as requested, ExitStack() as clients:
         for _ in range(4):
-            clients.enter_context(puller.asked("/api/pull", body))
-        assert asked.wait(60)
-        wait_until(lambda: len(registry.asked) == 4, "four transfers")
+            clients.enter_context(puller.open_request("/api/pull", body))
+        assert requested.wait(60)
+        wait_until(lambda: len(registry.requested) == 4, "four transfers")
         with puller.http.stream("POST", "/api/pull", json=body) as answer:
             line = json.loads(next(answer.iter_lines()))
     assert line == {"status": "waiting for 4 other transfers"}
-    assert len(registry.asked) == 4
+    assert len(registry.requested) == 4
 
 
-def test_addresses_that_are_not_asked_and_registries_that_do_not_answer_are_told_apart(
+def test_forbidden_addresses_and_unreachable_registries_have_different_errors(
     server: Server, puller: Server, registry: Registry
 ) -> None:
     private = {"model": registry.name, "insecure": True, "stream": False}
     answer = server.http.post("/api/pull", json=private)
     assert answer.status_code == 400
-    assert "PUNA_PRIVATE_REGISTRIES=127.0.0.1 lets the server ask it" in answer.json()["error"]
+    assert "start the server with PUNA_PRIVATE_REGISTRIES=127.0.0.1" in answer.json()["error"]
     answer = puller.http.post("/api/pull", json={**private, "insecure": False})
     assert answer.status_code == 400
-    gone = {**private, "model": f"http://127.0.0.1:{free_port()}/team/model"}
-    answer = puller.http.post("/api/pull", json=gone)
+    unreachable = {**private, "model": f"http://127.0.0.1:{free_port()}/team/model"}
+    answer = puller.http.post("/api/pull", json=unreachable)
     assert answer.status_code == 502
     assert "Connection refused" in answer.json()["error"]

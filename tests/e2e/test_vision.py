@@ -1,4 +1,4 @@
-"""Images through the clients of both APIs and the command line, to a tiny model that sees."""
+"""Images through the clients of both APIs and the command line, with a tiny vision model."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ def chat(server: Server, *images: bytes, model: str = "seeing") -> ollama.ChatRe
     return server.client.chat(model, messages=[message], options=DRAWN)
 
 
-def test_an_image_changes_the_answer_and_another_changes_it_again(server: Server) -> None:
+def test_different_images_give_different_answers(server: Server) -> None:
     answers = [chat(server, *map(file_of, pictures)) for pictures in ([], [picture(1)], [picture(2)])]
     assert len({answer.message.content for answer in answers}) == 3
     counts = [answer.prompt_eval_count or 0 for answer in answers]
-    assert counts[1] == counts[2] == counts[0] + 4 + 2 + 4  # rows, markers, and newlines of a byte each
+    assert counts[1] == counts[2] == counts[0] + 4 + 2 + 4  # rows, markers and newlines of one byte each
     assert chat(server, file_of(picture(1))).message.content == answers[1].message.content
 
 
-def test_every_way_to_send_an_image_is_the_same(server: Server, tmp_path: Path) -> None:
+def test_image_gives_the_same_answer_however_it_is_sent(server: Server, tmp_path: Path) -> None:
     image = file_of(picture(1))
     expected = chat(server, image).message.content
     assert chat(server, image, model="apart").message.content == expected
@@ -84,11 +84,11 @@ def test_every_way_to_send_an_image_is_the_same(server: Server, tmp_path: Path) 
     escaped = str(named).replace(" ", r"\ ")
     environ = environment(server.models) | {"PUNA_HOST": server.url, "PATH": os.environ["PATH"]}
     chosen = ("--temperature", "1", "--num-predict", "12", "--seed", "1")
-    said = commands.run("run", "seeing", f"{ASK} {escaped}", *chosen, env=environ)
-    assert said.stdout.strip() == expected.strip()
+    reply = commands.run("run", "seeing", f"{ASK} {escaped}", *chosen, env=environ)
+    assert reply.stdout.strip() == expected.strip()
 
 
-def test_show_says_vision(server: Server) -> None:
+def test_show_lists_the_vision_capability(server: Server) -> None:
     for model in ("seeing", "apart"):
         assert "vision" in (server.client.show(model).capabilities or [])
     assert "vision" not in (server.client.show("tiny").capabilities or [])
@@ -106,15 +106,13 @@ def test_show_says_vision(server: Server) -> None:
         ("seeing", bytes((20 << 20) + 1), r"at most 20971520 are accepted \(PUNA_MAX_IMAGE_MB\)"),
     ],
 )
-def test_images_that_cannot_be_seen_are_refused(
-    server: Server, model: str, image: bytes, complaint: str
-) -> None:
+def test_unusable_images_are_refused(server: Server, model: str, image: bytes, complaint: str) -> None:
     with pytest.raises(ollama.ResponseError, match=complaint) as caught:
         chat(server, image, model=model)
     assert caught.value.status_code == 400
 
 
-def test_a_hundred_images_are_refused_and_odd_ones_seen(server: Server) -> None:
+def test_too_many_images_are_refused_and_unusual_modes_accepted(server: Server) -> None:
     with pytest.raises(ollama.ResponseError, match="has 100 images, and at most 64 are allowed") as caught:
         chat(server, *[file_of(picture(1, 8, 8))] * 100)
     assert caught.value.status_code == 400
@@ -122,7 +120,7 @@ def test_a_hundred_images_are_refused_and_odd_ones_seen(server: Server) -> None:
         assert chat(server, file_of(picture(1).convert("L").convert(mode), format)).message.content
 
 
-def test_what_is_no_base64_and_addresses_are_refused(server: Server) -> None:
+def test_invalid_base64_and_image_urls_are_refused(server: Server) -> None:
     reply = server.http.post("/api/generate", json={"model": "seeing", "prompt": "x", "images": ["AA=?"]})
     assert (reply.status_code, "illegal base64 data at input byte 3" in reply.text) == (400, True)
     parts = [{"type": "image_url", "image_url": {"url": "http://127.0.0.1/x.png"}}]

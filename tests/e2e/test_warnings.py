@@ -1,4 +1,4 @@
-"""What is ignored or makes answers slow is said in the answers, and by the command line."""
+"""Warnings about ignored fields and slow answers, in the answers and on the command line."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ SENTENCES = [
     ("path", "prompt"),
     [("generate", {"prompt": "hello"}), ("chat", {"messages": [{"role": "user", "content": "hello"}]})],
 )
-def test_the_last_message_names_options_without_effect(
-    server: Server, path: str, prompt: dict[str, Any]
-) -> None:
+def test_last_message_lists_options_without_effect(server: Server, path: str, prompt: dict[str, Any]) -> None:
     body = {"model": "tiny", "options": OPTIONS, **prompt}
     lines = server.http.post(f"/api/{path}", json=body).text.splitlines()
     assert [json.loads(line).get("warnings") for line in lines] == [None] * (len(lines) - 1) + [SENTENCES]
@@ -40,7 +38,7 @@ def test_the_last_message_names_options_without_effect(
     assert "warnings" not in plain.json()
 
 
-def test_loading_and_embedding_name_them_too(server: Server) -> None:
+def test_loading_and_embedding_list_options_without_effect(server: Server) -> None:
     for path, prompt in (("generate", {}), ("embed", {"input": ["hello"]}), ("embed", {})):
         reply = server.http.post(f"/api/{path}", json={"model": "tiny", "options": OPTIONS, **prompt}).json()
         assert reply["warnings"] == SENTENCES
@@ -54,7 +52,7 @@ def test_loading_and_embedding_name_them_too(server: Server) -> None:
         ("/v1/messages", {"messages": "HELLO", "max_tokens": 2, "thinking": {"type": "adaptive"}}),
     ],
 )
-def test_thinking_asked_of_a_model_without_it_is_a_warning_below_v1(
+def test_thinking_requested_of_a_model_without_it_is_a_warning_below_v1(
     server: Server, path: str, fields: dict[str, Any]
 ) -> None:
     fields = {name: MESSAGES if value == "HELLO" else value for name, value in fields.items()}
@@ -62,7 +60,7 @@ def test_thinking_asked_of_a_model_without_it_is_a_warning_below_v1(
     assert reply["warnings"] == ['"tiny" does not support thinking']
 
 
-def test_the_log_names_options_without_effect(logging_server: Server) -> None:
+def test_log_lists_options_without_effect(logging_server: Server) -> None:
     id = "misspelt-option"
     body = {"model": "tiny", "prompt": "hello", "stream": False, "options": OPTIONS}
     logging_server.http.post("/api/generate", json=body, headers={"X-Request-Id": id})
@@ -93,7 +91,7 @@ MESSAGES = [{"role": "user", "content": "hello"}]
         ("/v1/embeddings", {"input": "hello"}),
     ],
 )
-def test_unknown_fields_are_named(server: Server, path: str, body: dict[str, Any]) -> None:
+def test_unknown_fields_are_reported(server: Server, path: str, body: dict[str, Any]) -> None:
     reply = server.http.post(path, json={"model": "tiny", "metadata": {"a": "b"}, "store": False, **body})
     assert reply.status_code == 200, reply.text
     assert reply.json()["warnings"] == ['field "metadata" is unknown and ignored']
@@ -101,7 +99,7 @@ def test_unknown_fields_are_named(server: Server, path: str, body: dict[str, Any
         server.client.delete("again")
 
 
-def test_openais_api_names_options_of_the_model(server: Server) -> None:
+def test_openais_api_lists_the_models_options_without_effect(server: Server) -> None:
     server.client.create(model="onagpu", from_="tiny", parameters={"num_gpu": 99, "num_predict": 2})
     client = OpenAI(base_url=f"{server.url}/v1", api_key="any")
     messages = [{"role": "user", "content": "hello"}]
@@ -114,12 +112,12 @@ def test_openais_api_names_options_of_the_model(server: Server) -> None:
     server.client.delete("onagpu")
 
 
-def test_options_that_a_model_has_from_old_versions_are_named(server: Server) -> None:
+def test_obsolete_options_of_a_model_are_reported(server: Server) -> None:
     old = {"num_gqa": 8, "mirostat": 2, "rope_frequency_base": 1e4, "num_predict": 2}
     server.client.create(model="old", from_="tiny", parameters=old)
     body = {"model": "old", "messages": MESSAGES, "stream": False}
-    told = server.http.post("/api/chat", json=body).json()["warnings"]
-    assert [sentence.split('"')[1] for sentence in told] == ["num_gqa", "rope_frequency_base"]
+    warnings = server.http.post("/api/chat", json=body).json()["warnings"]
+    assert [sentence.split('"')[1] for sentence in warnings] == ["num_gqa", "rope_frequency_base"]
     server.client.create(model="old", from_="tiny", parameters={"top_k": "many"})
     reply = server.http.post("/api/chat", json=body)
     assert (reply.status_code, reply.json()["error"]) == (
@@ -128,18 +126,18 @@ def test_options_that_a_model_has_from_old_versions_are_named(server: Server) ->
     server.client.delete("old")
 
 
-def test_a_parser_that_nobody_knows_is_named(server: Server) -> None:
-    # A model from elsewhere: this server would not have made it.
+def test_unknown_parser_of_a_model_is_reported(server: Server) -> None:
+    # A model from elsewhere, which this server would refuse to create.
     Store(server.models).create("newer", ModelSpec(from_model="tiny", parser="qwen9"))
-    told = "the model's parser 'qwen9' is unknown and ignored: its answers are read as its template says"
+    warning = "the model's parser 'qwen9' is unknown and ignored: its template decides how answers are read"
     body = {"model": "newer", "messages": MESSAGES, "options": {"num_predict": 2}, "stream": False}
-    assert server.http.post("/api/chat", json=body).json()["warnings"] == [told]
+    assert server.http.post("/api/chat", json=body).json()["warnings"] == [warning]
     server.client.delete("newer")
 
 
 @pytest.fixture(scope="module")
 def without_kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder on whose account Python finds no kernels, as after an installation without a compiler."""
+    """Return a folder that hides the kernels from Python, as after an installation without a compiler."""
     folder = tmp_path_factory.mktemp("site")
     (folder / "sitecustomize.py").write_text("import sys; sys.modules['puna._native'] = None\n")
     return folder
@@ -163,24 +161,24 @@ def puna(server: Server, *arguments: str, **settings: str) -> subprocess.Complet
     )  # fmt: skip
 
 
-def test_who_computes_without_kernels_is_told(slow_server: Server, without_kernels: Path) -> None:
-    told = (
+def test_missing_kernels_give_a_warning(slow_server: Server, without_kernels: Path) -> None:
+    warning = (
         "Puna's C++ kernels are missing (import of puna._native halted; None in sys.modules), and plain "
         "numpy is many times slower; 'puna doctor' says how to get them"
     )
     done = puna(slow_server, "run", "tiny", "hello", "--num-predict", "2")
-    assert (done.returncode, done.stderr) == (0, f"Warning: {told}\n")
+    assert (done.returncode, done.stderr) == (0, f"Warning: {warning}\n")
     done = puna(slow_server, "ps")
-    assert (done.returncode, done.stderr) == (0, f"Warning: {told}\n")
+    assert (done.returncode, done.stderr) == (0, f"Warning: {warning}\n")
     (model,) = slow_server.http.get("/api/ps").json()["models"]
-    assert (model["kernels"], model["warnings"]) == ("numpy", [told])
+    assert (model["kernels"], model["warnings"]) == ("numpy", [warning])
     report = json.loads(puna(slow_server, "doctor", "--json", PYTHONPATH=str(without_kernels)).stdout)
     assert "None in sys.modules" in report["kernels"]["problem"]
     assert "-m pip install --force-reinstall --no-deps" in report["advice"][0]
     assert (report["server"]["name"], report["server"]["process"]) == ("puna", slow_server.process.pid)
 
 
-def test_who_chose_that_is_not(servers: Any) -> None:
+def test_chosen_reference_backend_gives_no_warning(servers: Any) -> None:
     chosen = servers(PUNA_OPS="reference")
     done = puna(chosen, "run", "tiny", "hello", "--num-predict", "2")
     assert (done.returncode, done.stderr) == (0, "")

@@ -16,7 +16,7 @@ from puna.engine.engine import Engine
 from puna.engine.room import EngineSizes
 from puna.engine.sequence import Generation
 from puna.engine.text import TextStream
-from puna.kvcache.celled import CellCache
+from puna.kvcache.storage import CellCache
 from puna.kvcache.types import KVTypes
 from puna.model.load import LoadedModel
 from puna.options import Options

@@ -126,7 +126,7 @@ def test_a_reranker_does_not_embed(tmp_path: Path) -> None:
 
 
 def test_a_pooling_that_does_not_exist_is_refused(tiny: LoadedModel) -> None:
-    with pytest.raises(RequestError, match="pooling 'max' is not known; there are mean, cls, last"):
+    with pytest.raises(RequestError, match="pooling 'max' is not supported; use one of mean, cls, last"):
         vectors(tiny, "hello", pooling="max")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from puna.batch import Batch, BatchArrays
-from puna.engine.replay import Replay
+from puna.engine.executor import Replay
 from puna.errors import CacheFullError
 from puna.kvcache.cache import Cache
 from puna.kvcache.types import KVTypes
@@ -334,7 +334,7 @@ def test_programs_of_all_sizes_share_their_memory(tiny: LoadedModel) -> None:
 def test_batches_of_very_many_rows_are_not_recorded(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("puna.engine.replay._MAX_ROWS", 2)
+    monkeypatch.setattr("puna.engine.executor._MAX_ROWS", 2)
     pair = Pair(tiny)
     for streams in (2, 3):
         for _ in range(4):

@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz`: the command that `make fuzz` runs."""
+"""`python -m tests.fuzz`: the command behind `make fuzz`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 from tests.fuzz.case import names
 from tests.fuzz.driver import Driver
 
-#: After so many a target is left alone: they are likely to be one mistake.
+#: Failures after which a target is skipped: they probably have one cause.
 MAX_FAILURES = 5
-#: Cases of a target between looks at the clock.
+#: Cases of a target between checks of the clock.
 BATCH = 20
 
 
@@ -21,11 +21,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tests.fuzz", description="Give every parser random hostile input for a while."
     )
-    parser.add_argument("--minutes", type=float, default=5.0, help="for all targets together")
-    parser.add_argument("--target", choices=names(), action="append", help="only this one; may be repeated")
-    parser.add_argument("--seed", type=int, help="of the first case; random if missing")
-    parser.add_argument("--cases", type=int, help="as many of each target, however long they take")
-    parser.add_argument("--keep", type=Path, default=Path("build/fuzz"), help="where failed cases are kept")
+    parser.add_argument("--minutes", type=float, default=5.0, help="time for all targets together")
+    parser.add_argument(
+        "--target", choices=names(), action="append", help="fuzz only this target; may be repeated"
+    )
+    parser.add_argument("--seed", type=int, help="seed of the first case; random by default")
+    parser.add_argument("--cases", type=int, help="number of cases per target, however long they take")
+    parser.add_argument("--keep", type=Path, default=Path("build/fuzz"), help="folder for failed cases")
     given = parser.parse_args()
     first = time.time_ns() % 10**9 if given.seed is None else given.seed
     targets = given.target or names()
@@ -38,7 +40,7 @@ def main() -> None:
 
 
 def fuzz(target: str, first: int, seconds: float, cases: int | None, folder: Path) -> int:
-    """The number of cases that failed; says which."""
+    """Fuzz `target`, print each failed case, and return how many failed."""
     end = time.monotonic() + seconds
     failures = done = 0
     with Driver(target, folder) as driver:

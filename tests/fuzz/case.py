@@ -1,13 +1,12 @@
-"""One hostile case in a process of its own, under bounds.
+"""One hostile case in a process of its own, within bounds.
 
 A target is a module in `tests/fuzz/targets` with a function
 
     def fuzz(dice: random.Random, folder: Path) -> None
 
-that makes one case of what `dice` says (nothing else may decide: the seed is the case), writes the hostile
-files into `folder`, which is empty and kept if the case fails, and uses them. Returning and a `PunaError` are
-fine, if the error is short; other exceptions, a crash, and more time or memory than the target's `BOUNDS`
-are not.
+that makes one case from `dice` alone (the seed determines the case), writes the hostile files into `folder`,
+which is empty at first and kept if the case fails, and uses them. Returning or raising a short `PunaError` is
+fine; other exceptions, a crash, or taking more time or memory than the target's `BOUNDS` is a failure.
 """
 
 from __future__ import annotations
@@ -30,27 +29,27 @@ from types import ModuleType
 from puna.errors import PunaError
 
 TARGETS = Path(__file__).parent / "targets"
-#: Whether this is a build that watches memory. It takes terabytes of address space, keeps what was freed, and
-#: is many times slower.
+#: Whether this is a build that checks memory accesses. It takes terabytes of address space, keeps freed
+#: memory, and is many times slower.
 SANITIZED = "libasan" in os.environ.get("LD_PRELOAD", "")
-#: Address space of a process beyond what it has when it starts: a blow-up must not take the machine along.
+#: Address space of a process beyond what it starts with: runaway memory use must not take down the machine.
 ADDRESS_SPACE = 16 << 30
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What one case may take, and the exceptions that are answers to it."""
+    """Limits on one case's time and memory, and the exceptions that count as refusals."""
 
-    seconds: float = 2.0  # of processor time, of all threads
+    seconds: float = 2.0  # processor time of all threads
     memory: int = 64 << 20  # bytes the process may grow by
     refusals: tuple[type[Exception], ...] = (PunaError,)
-    message: int = 2100  # characters of a refusal
-    #: How long a case may sleep; only what never ends takes that long.
+    message: int = 2100  # characters in a refusal
+    #: Seconds of wall-clock time a case may take; only one that never ends takes that long.
     patience: float = 60.0
 
 
 def names() -> list[str]:
-    """All targets."""
+    """Return the names of all targets."""
     return sorted(path.stem for path in TARGETS.glob("*.py"))
 
 
@@ -59,11 +58,11 @@ def bounds(target: ModuleType) -> Bounds:
 
 
 def serve(module: str, folder: Path, connection: Connection) -> None:
-    """Run the case of each seed that arrives; answer with what was wrong, or None.
+    """Run the case of each seed received, and reply with what was wrong, or None.
 
-    A case that takes too long ends the process by a signal; where it was is in `folder / "log"`.
+    A case that takes too long ends the process with a signal; its stack is in `folder / "log"`.
     """
-    os.setsid()  # with what a target starts, this process can be killed as a group
+    os.setsid()  # this process and those its target starts can be killed as a group
     log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -75,10 +74,10 @@ def serve(module: str, folder: Path, connection: Connection) -> None:
     with contextlib.suppress(EOFError):
         while True:
             seed = connection.recv()
-            connection.send(_wrong_with(target.fuzz, seed, folder / "files", bounds(target), log))
+            connection.send(_problem_with(target.fuzz, seed, folder / "files", bounds(target), log))
 
 
-def _wrong_with(
+def _problem_with(
     fuzz: Callable[[random.Random, Path], None], seed: int, folder: Path, limits: Bounds, log: int
 ) -> str | None:
     memory = _PeakMemory()
@@ -97,7 +96,7 @@ def _wrong_with(
 
 @contextlib.contextmanager
 def _limited_time(limits: Bounds, log: int) -> Iterator[None]:
-    # An interval timer, because processes that a target starts do not inherit it, unlike a limit.
+    # An interval timer, because child processes do not inherit it, unlike a resource limit.
     signal.setitimer(signal.ITIMER_PROF, limits.seconds * (10 if SANITIZED else 1))
     faulthandler.dump_traceback_later(limits.patience, exit=True, file=log)
     try:
@@ -116,10 +115,10 @@ def _limit_address_space() -> None:
 
 
 class _PeakMemory:
-    """The most memory this process has had since now, in bytes."""
+    """The peak growth of this process's memory since creation, in bytes."""
 
     def __init__(self) -> None:
-        Path("/proc/self/clear_refs").write_text("5")  # the peak becomes what it is now
+        Path("/proc/self/clear_refs").write_text("5")  # reset the peak to the current value
         self._before = self._peak()
 
     def grown(self) -> int:
@@ -131,7 +130,7 @@ class _PeakMemory:
 
 
 def main() -> None:
-    """Run one case here, without bounds, as a debugger needs it: `python -m tests.fuzz.case TARGET SEED`."""
+    """Run one case here, without bounds, for a debugger: `python -m tests.fuzz.case TARGET SEED FOLDER`."""
     name, seed, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
     folder.mkdir(parents=True, exist_ok=True)
     importlib.import_module(f"tests.fuzz.targets.{name}").fuzz(random.Random(seed), folder)

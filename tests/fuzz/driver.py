@@ -1,4 +1,4 @@
-"""Runs cases of a target in processes that may die, and keeps the ones that fail."""
+"""Run a target's cases in processes that may die, and keep the failed ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 @dataclass(frozen=True)
 class Failure:
-    """A case that did not end as it must. `folder` has its files and what was wrong."""
+    """A failed case. `folder` has its files and the report."""
 
     target: str
     seed: int
@@ -26,12 +26,14 @@ class Failure:
     folder: Path
 
     def __str__(self) -> str:
-        again = f"python -m tests.fuzz --target {self.target} --seed {self.seed} --cases 1"
-        return f"{self.target}, seed {self.seed}: {self.report.strip()}\n\n  {again}\n  files: {self.folder}"
+        command = f"python -m tests.fuzz --target {self.target} --seed {self.seed} --cases 1"
+        return (
+            f"{self.target}, seed {self.seed}: {self.report.strip()}\n\n  {command}\n  files: {self.folder}"
+        )
 
 
 class Driver:
-    """Runs cases of one target. A process runs many of them, and the next one starts where one died."""
+    """A runner of one target's cases. One process runs many; after a death, a new one continues."""
 
     def __init__(self, target: str, folder: Path, package: str = "tests.fuzz.targets") -> None:
         self.target = target
@@ -48,11 +50,11 @@ class Driver:
         shutil.rmtree(self._work, ignore_errors=True)
 
     def run(self, seeds: Iterable[int]) -> list[Failure]:
-        """The failures among the cases of `seeds`."""
+        """Return the failures among the cases of `seeds`."""
         return [failure for seed in seeds if (failure := self.case(seed))]
 
     def case(self, seed: int) -> Failure | None:
-        """Run one case; a failed one is kept in a folder of its name."""
+        """Run one case; keep a failed one in a folder named after it."""
         files = self._work / "files"
         shutil.rmtree(files, ignore_errors=True)
         files.mkdir(parents=True)
@@ -63,21 +65,21 @@ class Driver:
             self._connection.send(seed)
             report = self._connection.recv()
         except (EOFError, OSError):
-            report = self._obituary()
+            report = self._describe_death()
         return self._keep(seed, report) if report else None
 
     def _start(self) -> None:
         (self._work / "log").touch()
-        self._connection, theirs = _SPAWN.Pipe()
-        self._process = _SPAWN.Process(target=serve, args=(self._module, self._work, theirs), daemon=True)
+        self._connection, child_end = _SPAWN.Pipe()
+        self._process = _SPAWN.Process(target=serve, args=(self._module, self._work, child_end), daemon=True)
         self._process.start()
-        theirs.close()
+        child_end.close()
         try:
             self._connection.recv()
         except EOFError:
-            raise RuntimeError(f"target {self.target} cannot be started: {self._obituary()}") from None
+            raise RuntimeError(f"target {self.target} cannot be started: {self._describe_death()}") from None
 
-    def _obituary(self) -> str:
+    def _describe_death(self) -> str:
         assert self._process is not None
         self._process.join()
         code = self._process.exitcode or 0

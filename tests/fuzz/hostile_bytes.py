@@ -1,10 +1,10 @@
-"""Ways to damage a file that once was valid."""
+"""Ways to damage a file that was valid."""
 
 from __future__ import annotations
 
 import random
 
-#: Values for which lengths, counts and offsets tend to go wrong.
+#: Values that tend to break lengths, counts and offsets.
 WORDS = (
     0, 1, 2, 3, 7, 8, 9, 31, 32, 33, 127, 128, 255, 256, 2**15, 2**16, 2**20, 2**24, 2**31 - 1, 2**31,
     2**32 - 1, 2**32, 2**33, 2**48, 2**53, 2**60, 2**61 + 1, 2**62, 2**63 - 1, 2**63, 2**64 - 1,
@@ -12,7 +12,7 @@ WORDS = (
 
 
 def damaged(dice: random.Random, content: bytes, *, most: int = 8) -> bytes:
-    """`content` after 1 to `most` random changes of its bytes, numbers, pieces or length."""
+    """Return `content` after 1 to `most` random changes of its bytes, numbers, pieces or length."""
     buffer = bytearray(content)
     for _ in range(dice.randint(1, most)):
         dice.choice(_CHANGES)(dice, buffer)
@@ -64,7 +64,7 @@ def _insert(dice: random.Random, buffer: bytearray) -> None:
 
 
 def _cut(dice: random.Random, buffer: bytearray) -> None:
-    if dice.random() < 0.2:  # otherwise little is left to be changed
+    if dice.random() < 0.2:  # rarely, or little would be left to change
         del buffer[dice.randint(0, len(buffer)) :]
 
 

@@ -1,4 +1,4 @@
-"""A small model of every architecture, made up without any framework, of the tensors its modules declare."""
+"""A small model of every architecture, made without any framework from the tensors its modules declare."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _GRANITE = {"residual_scale": 0.2, "embedding_scale": 12.0, "logit_scale": 8.0, 
 _OCR = {**_EXPERTS, "leading_dense_block_count": 1, "attention.head_count_kv": 4}
 _PLACES = {"rope.dimension_sections": [2, 3, 3]}
 _ALTERNATING = {**_WINDOW, "attention.sliding_window_pattern": [True, False]}
-#: What architectures have beside what all have; the layers of `mllama` are one of each kind.
+#: Metadata of each architecture beyond the common; the two layers of `mllama` are of different kinds.
 OWN: dict[str, dict[str, Any]] = {
     "arwkv7": _TIME_MIX,
     "bert": {},
@@ -140,7 +140,7 @@ OWN: dict[str, dict[str, Any]] = {
     "t5": {**_DISTANCES, "decoder_block_count": 1},
     "t5encoder": _DISTANCES,
 }
-#: The architectures among these that embed.
+#: The embedding architectures.
 ENCODERS = (
     "bert",
     "gemma-embedding",
@@ -155,7 +155,7 @@ ENCODERS = (
 
 @dataclass
 class Tensor:
-    """`shape` is row-major."""
+    """A tensor of a file; `shape` is row-major."""
 
     shape: tuple[int, ...]
     type: GGMLType
@@ -180,14 +180,14 @@ class Model:
 
 @dataclass(frozen=True)
 class Raw:
-    """A value as a file has it: its type, and its bytes."""
+    """A value as stored in a file: its type and bytes."""
 
     kind: int
     data: bytes
 
 
 def encoded(value: Any) -> tuple[int, bytes]:
-    """The type and the bytes of a value of metadata."""
+    """Return the type and the bytes of a metadata value."""
     match value:
         case Raw():
             return value.kind, value.data
@@ -207,7 +207,7 @@ def encoded(value: Any) -> tuple[int, bytes]:
 
 
 def invented(architecture: str, kind: GGMLType = GGMLType.F32, tokenizer: str = "gpt2") -> Model:
-    """A model of `architecture` whose matrices are stored as `kind`, always with the same weights."""
+    """Return a model of `architecture` with matrices stored as `kind` and the same weights every time."""
     keys = {"general.architecture": architecture}
     keys |= {f"{architecture}.{key}": value for key, value in (_COMMON | OWN[architecture]).items()}
     keys |= _TOKENIZERS["t5" if architecture in ("t5", "t5encoder", "jina-bert-v3") else
@@ -215,7 +215,7 @@ def invented(architecture: str, kind: GGMLType = GGMLType.F32, tokenizer: str = 
     model = Model(keys)
     rows = len(keys["tokenizer.ggml.tokens"])
     numbers = _Numbers(kind)
-    # What sizes are read from.
+    # Sizes are read from the shapes of these tensors.
     model.tensors["token_embd.weight"] = numbers.matrix((rows, HIDDEN))
     if architecture == "bert":
         model.tensors["position_embd.weight"] = numbers.matrix((CONTEXT, HIDDEN))
@@ -227,7 +227,7 @@ def invented(architecture: str, kind: GGMLType = GGMLType.F32, tokenizer: str = 
         model.tensors["token_types.weight"] = numbers.matrix((2, HIDDEN))
     if architecture == "mllama":
         model.tensors["output.weight"] = numbers.matrix((rows - 1, HIDDEN))
-    placeholders = [f"blk.{layer}.placeholder" for layer in range(2)]  # while nothing is known of layers
+    placeholders = [f"blk.{layer}.placeholder" for layer in range(2)]  # until the layers' tensors are known
     if architecture in ("t5", "t5encoder"):
         placeholders = [f"enc.{name}" for name in placeholders]
     if architecture == "t5":
@@ -261,7 +261,7 @@ class _Numbers:
 
 
 class _Inventor:
-    """Gives modules every tensor they ask for, but biases and factors, and writes down which."""
+    """A weight source that makes up and records every tensor modules request, except biases and factors."""
 
     def __init__(self, tensors: dict[str, Tensor], numbers: _Numbers) -> None:
         self.ops: Backend = backend_named("reference")

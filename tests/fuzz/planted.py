@@ -1,4 +1,4 @@
-"""A target that fails in every way a target can, for the driver's own tests."""
+"""A target that fails in every possible way, for the driver's own tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def refuse() -> None:
 
 def ramble() -> None:
     error = RequestError("no")
-    error.args = ("no" * 2000,)  # past what shortens messages
+    error.args = ("no" * 2000,)  # bypasses the shortening of messages
     raise error
 
 

@@ -1,4 +1,4 @@
-"""Whatever a case does wrong is reported with its seed and its files, and the cases after it run."""
+"""Every kind of failure is reported with its seed and files, and later cases still run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def seed_of(fault: str) -> int:
     return next(seed for seed in itertools.count() if random.Random(seed).choice(FAULTS).__name__ == fault)
 
 
-def test_every_fault_is_found_and_kept(tmp_path: Path) -> None:
+def test_every_fault_is_reported_and_its_files_kept(tmp_path: Path) -> None:
     seeds = {fault.__name__: seed_of(fault.__name__) for fault in FAULTS}
     with Driver("planted", tmp_path, package="tests.fuzz") as driver:
         failures = {failure.seed: failure for failure in driver.run(seeds.values())}
@@ -44,12 +44,12 @@ def test_every_fault_is_found_and_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"planted-{seeds[n]}" for n in REPORTS)
 
 
-def test_where_a_case_hung_is_reported(tmp_path: Path) -> None:
+def test_stack_of_a_hung_case_is_reported(tmp_path: Path) -> None:
     with Driver("planted", tmp_path, package="tests.fuzz") as driver:
         [failure] = driver.run([seed_of("loop")])
     assert "in loop" in failure.report
 
 
-def test_a_target_that_does_not_start_is_an_error(tmp_path: Path) -> None:
+def test_target_that_does_not_start_is_an_error(tmp_path: Path) -> None:
     with Driver("missing", tmp_path) as driver, pytest.raises(RuntimeError, match="No module named"):
         driver.case(0)

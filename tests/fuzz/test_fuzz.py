@@ -1,4 +1,4 @@
-"""A few hostile cases of every target; `make fuzz` runs as many as one likes."""
+"""A few hostile cases of every target; `make fuzz` runs as many as you like."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.fuzz.case import names
 from tests.fuzz.driver import Driver
 
-#: Cases of each target, always the same ones.
+#: Cases per target, the same on every run.
 CASES = 40
 
 pytestmark = [pytest.mark.slow, pytest.mark.samples]

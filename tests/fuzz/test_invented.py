@@ -1,4 +1,4 @@
-"""The models that are damaged do work before that, so that it is the damage that is refused."""
+"""The models work before they are damaged, so it is the damage that is refused."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.fuzz.invented import ENCODERS, OWN, invented
 from tests.gguf import gguf_bytes
 
 
-def test_every_architecture_is_invented() -> None:
+def test_every_architecture_has_an_invented_model() -> None:
     assert set(OWN) == set(supported())
 
 
 @pytest.mark.parametrize("architecture", OWN)
-def test_an_invented_model_runs(architecture: str, tmp_path: Path) -> None:
+def test_invented_model_runs(architecture: str, tmp_path: Path) -> None:
     path = gguf_bytes.save(tmp_path, invented(architecture).encode())
     with puna.load(path, num_ctx=48, parallel=1) as model:
         if architecture in ENCODERS:
@@ -26,7 +26,7 @@ def test_an_invented_model_runs(architecture: str, tmp_path: Path) -> None:
             assert model.generate("once upon a time", temperature=0, num_predict=4).generated_tokens > 0
 
 
-def test_another_tokenizer_runs(tmp_path: Path) -> None:
+def test_invented_model_with_another_tokenizer_runs(tmp_path: Path) -> None:
     path = gguf_bytes.save(tmp_path, invented("llama", tokenizer="llama").encode())
     with puna.load(path, num_ctx=48, parallel=1) as model:
         assert model.detokenize(model.tokenize("hello the story")) == "<s> hello the story"

@@ -228,7 +228,7 @@ def test_truncating_an_open_file_is_an_error(reference_file: Path, left: int) ->
     with open_gguf(reference_file) as file:
         os.truncate(reference_file, left)
         for key in ("tokenizer.ggml.tokens", "tokenizer.ggml.scores"):
-            with pytest.raises(GGUFError, match=r"reference\.gguf: the file became shorter"):
+            with pytest.raises(GGUFError, match=r"reference\.gguf: the file was truncated"):
                 file.get(key).tolist()
         with pytest.raises(GGUFError, match=r"reference\.gguf: cannot be mapped"):
             file.data("a.weight")

@@ -81,7 +81,7 @@ def test_a_name_with_another_count_is_refused(tmp_path: Path) -> None:
 def test_parts_of_different_splits_are_not_mixed(tmp_path: Path) -> None:
     paths = write_parts(tmp_path, [["a"], ["b"], ["c"]])
     raw.save(tmp_path, part_bytes(1, 4, ["b"], 3, first=False), paths[1].name)
-    with pytest.raises(GGUFError, match=r"00002-of-00003\.gguf: the file says it is part 2 of 4"):
+    with pytest.raises(GGUFError, match=r"00002-of-00003\.gguf: according to its metadata it is part 2 of 4"):
         open_gguf(paths[0])
 
 
@@ -90,7 +90,9 @@ def test_parts_in_the_wrong_order_are_refused(tmp_path: Path) -> None:
     second, third = paths[1].read_bytes(), paths[2].read_bytes()
     paths[1].write_bytes(third)
     paths[2].write_bytes(second)
-    with pytest.raises(GGUFError, match="the file says it is part 3 of 3, but its name says part 2 of 3"):
+    with pytest.raises(
+        GGUFError, match="according to its metadata it is part 3 of 3, but according to its name part 2 of 3"
+    ):
         open_gguf(paths[0])
 
 

@@ -42,7 +42,7 @@ def test_a_wrapper_has_the_abilities_of_its_caches() -> None:
     cache = WrapperCache(causal(), whole_text())
     assert [held.kind for held in cache.contents()] == ["causal"]
     assert not cache.compact()
-    with pytest.raises(NotSupportedError, match="what a wholetext cache remembers cannot be saved"):
+    with pytest.raises(NotSupportedError, match="the contents of a wholetext cache cannot be saved"):
         cache.save(0)
 
 

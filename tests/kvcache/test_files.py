@@ -213,9 +213,9 @@ def test_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
     path = saved(tmp_path)
     tensors = {name: tensor.copy() for name, tensor in load_file(path).items()}
     path.write_bytes(path.read_bytes()[:1000])
-    refused(make(), path, CacheFileError, "this is no saved sequence")
+    refused(make(), path, CacheFileError, "this is not a saved sequence")
     save_file(tensors, path, metadata={"format": "other"})
-    refused(make(), path, CacheFileError, "no sequence saved by this version")
+    refused(make(), path, CacheFileError, "not a sequence saved by this version")
     save_file(tensors, path, metadata={"format": "puna-sequence-3", "model": "m", "facts": "{}"})
     refused(make(), path, CacheFileError, "needs 'first', which was not saved")
 
@@ -223,11 +223,11 @@ def test_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("facts", "message"),
     [
-        ("[" * 100_000, "this is no saved sequence"),
-        ("[]", "this is no saved sequence"),
-        ('{"1.length": [1e9]}', "this is no saved sequence"),
-        ('{"1.length": [-1]}', "this is no saved sequence"),
-        ('{"1.length": [4294967296]}', "this is no saved sequence"),
+        ("[" * 100_000, "this is not a saved sequence"),
+        ("[]", "this is not a saved sequence"),
+        ('{"1.length": [1e9]}', "this is not a saved sequence"),
+        ('{"1.length": [-1]}', "this is not a saved sequence"),
+        ('{"1.length": [4294967296]}', "this is not a saved sequence"),
         ({"1.length": []}, "a sequence has one length, not 0"),
         ({"1.first": [21]}, r"cannot extend over positions \[21\] to 20"),
         ({"1.first": [0, 0]}, r"cannot extend over positions \[0, 0\]"),
@@ -235,9 +235,9 @@ def test_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
         ({"1.length": [19]}, r"'1.keys' is \[19, 2, 32\]"),
         ({"3.length": [2_000_000_000]}, "one sequence cannot have the lengths"),
         ({"3.images": [0, 0, 1]}, r"'3.keys' is \[1, 2, 32\]"),
-        ({"3.images": [0, 5, 3]}, "the images saved make no sense"),
-        ({"3.images": [0, 0]}, "the images saved make no sense"),
-        ({"3.images": [30, 0, 3]}, "the images saved make no sense"),
+        ({"3.images": [0, 5, 3]}, "the saved images are inconsistent"),
+        ({"3.images": [0, 0]}, "the saved images are inconsistent"),
+        ({"3.images": [30, 0, 3]}, "the saved images are inconsistent"),
         ({"4.lengths": []}, r"there cannot be states after \[\] inputs"),
         ({"4.lengths": [20, 19]}, r"there cannot be states after \[20, 19\]"),
         ({"4.lengths": [20] * 1000}, "'4.conv' is"),
@@ -261,4 +261,4 @@ def test_number_types_unknown_to_numpy_are_refused(tmp_path: Path) -> None:
     path = saved(tmp_path)
     content = path.read_bytes()
     path.write_bytes(content.replace(b'"dtype":"F16"', b'"dtype":"F4"  ', 1))
-    refused(make(), path, CacheFileError, "this is no saved sequence")
+    refused(make(), path, CacheFileError, "this is not a saved sequence")

@@ -211,7 +211,7 @@ def test_a_span_longer_than_the_window_is_visible_whole() -> None:
 @pytest.mark.parametrize("span", [(1, 1), (0, 3), (1, 5)])
 def test_a_span_must_be_rows_of_one_sequence(span: tuple[int, int]) -> None:
     probe = Probe(sequences=2)
-    with pytest.raises(ValueError, match="no span of one sequence"):
+    with pytest.raises(ValueError, match="not a span of one sequence"):
         probe.store([0, 0, 1], [0, 1, 0], [1, 2, 3], spans=[span])
     assert probe.cache.length(0) == 0
 

@@ -11,7 +11,7 @@ import pytest
 from puna.batch import Batch
 from puna.kvcache.causal import CausalCache, KVShape
 from puna.kvcache.types import KVTypes
-from puna.ops import Rope, Yarn
+from puna.ops import Rope, Sections, Yarn
 from tests.kvcache.probe import NUMBERS, OPS, column
 
 HEADS, DIM, COUNT = 2, 64, 40
@@ -26,9 +26,9 @@ ROPES: dict[str, Rope | None] = {
     "linear scaling": Rope.build(DIM, linear_factor=4.0),
     "yarn": Rope.build(DIM, 150000.0, neox=True, yarn=Yarn(32.0, 16)),
     "yarn, larger still": Rope.build(48, neox=True, yarn=Yarn(4.0, 16), magnitude=1.5),
-    "three axes": Rope.build(DIM, neox=True, sections=(8, 12, 12)),
-    "three axes in turn": Rope.build(DIM, 1e6, neox=True, sections=(12, 10, 10), interleaved=True),
-    "three axes, some dims": Rope.build(32, neox=True, sections=(4, 6, 6)),
+    "three axes": Rope.build(DIM, neox=True, sections=Sections((8, 12, 12))),
+    "three axes in turn": Rope.build(DIM, 1e6, neox=True, sections=Sections((12, 10, 10), interleaved=True)),
+    "three axes, some dims": Rope.build(32, neox=True, sections=Sections((4, 6, 6))),
     "none": None,
 }
 

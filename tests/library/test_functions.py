@@ -64,9 +64,9 @@ def unspeakable(event: Callable[[], Any]) -> None: ...
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (open_ended, r"the tool open_ended has the parameter \*words"),
-        (math.hypot, "the tool hypot has"),
-        (unspeakable, "the tool unspeakable: parameter event is of a type that JSON has not"),
+        (open_ended, r"tool open_ended has the parameter \*words"),
+        (math.hypot, "tool hypot has"),
+        (unspeakable, "tool unspeakable: parameter event has a type without a JSON schema"),
     ],
 )
 def test_a_function_that_cannot_be_called_with_json_is_refused(

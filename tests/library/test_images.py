@@ -41,6 +41,6 @@ def test_every_form_of_an_image_gives_the_same_answer(tmp_path: Path) -> None:
 def test_image_for_a_model_without_vision_is_refused(tmp_path: Path) -> None:
     with (
         puna.load(tiny_llama_gguf(tmp_path / "blind.gguf"), num_ctx=64) as model,
-        pytest.raises(RequestError, match=r"blind\.gguf cannot see"),
+        pytest.raises(RequestError, match=r"blind\.gguf has no vision tower"),
     ):
         ask(model, picture(1))

@@ -199,7 +199,7 @@ def test_a_saved_prompt_that_does_not_fit_is_refused(model: puna.Model, tmp_path
                 other.load_prompt(path)
             assert other.generate([*tokens[:50], 9], temperature=0, num_predict=1).cached_tokens == 0
     path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(CacheFileError, match="this is no saved sequence"):
+    with pytest.raises(CacheFileError, match="this is not a saved sequence"):
         model.load_prompt(path)
     with pytest.raises(FileNotFoundError):
         model.load_prompt(tmp_path / "nothing")

@@ -59,7 +59,7 @@ def test_leaving_a_stream_early_stops_the_generation(model: puna.Model) -> None:
 def test_stream_keeps_its_text_and_statistics(model: puna.Model) -> None:
     whole = model.chat(CHAT, **GREEDY)
     stream = model.chat(CHAT, stream=True, **GREEDY)
-    with pytest.raises(RequestError, match="come with its end"):
+    with pytest.raises(RequestError, match="no statistics before its end"):
         _ = stream.stats
     first = next(stream)
     assert stream.text == first.text
@@ -94,7 +94,7 @@ def test_abandoned_streams_stop_their_generation(model: puna.Model) -> None:
     with model.generate("hello", temperature=0, num_predict=-2, stream=True) as stream:
         next(stream)
     wait_for_idle_engine(model)
-    with pytest.raises(RequestError, match="come with its end"):
+    with pytest.raises(RequestError, match="no statistics before its end"):
         stream.completion()
 
 

@@ -49,7 +49,7 @@ def refusal(folder: Path, model: Model) -> str:
         (
             "llama",
             {"block_count": 1_000_000},
-            "'llama.block_count' is 1000000, but there are only tensors of 2",
+            "'llama.block_count' is 1000000, but there are tensors of only 2",
         ),
         ("llama", {"block_count": 1}, "'llama.block_count' is 1, but there are tensors of layer 1"),
         (
@@ -119,8 +119,8 @@ def refusal(folder: Path, model: Model) -> str:
         ),
         ("olmo2", {"rope.scaling.attn_factor": float("nan")}, "attn_factor' should be a number, but is nan"),
         ("llama", {"rope.scaling.type": "x" * 1_000_000}, "rope scaling 'xxx"),
-        ("llama", {"block_count": [2] * 100_000}, "'llama.block_count' is not to differ between layers"),
-        ("gemma3", {"attention.sliding_window_pattern": "x" * 1_000_000}, "should say true or false"),
+        ("llama", {"block_count": [2] * 100_000}, "'llama.block_count' should not differ between layers"),
+        ("gemma3", {"attention.sliding_window_pattern": "x" * 1_000_000}, "should have true or false"),
     ],
 )
 def test_a_size_is_compared_with_the_tensors(
@@ -148,7 +148,7 @@ def test_a_tensor_of_a_late_layer_does_not_create_the_layers_before_it(
     ("tokenizer", "keys", "complaint"),
     [
         ("llama", {"scores": Raw(raw.ARRAY, struct.pack("<IQ", 12, 275) + struct.pack("<d", 1e300) * 275)},
-         "'tokenizer.ggml.scores' has 1e+300 for token 0, which is no float32 number"),
+         "'tokenizer.ggml.scores' has 1e+300 for token 0, which is not a float32 number"),
         ("llama", {"scores": [float("nan")] * 275}, "'tokenizer.ggml.scores' has nan for token 0"),
         ("llama", {"scores": [0.0]}, "'tokenizer.ggml.scores' has 1 entries for 275 tokens"),
         ("gpt2", {"merges": ["a b"] * 10_000}, "'tokenizer.ggml.merges' has 10000 entries for 287 tokens"),

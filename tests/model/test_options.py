@@ -91,7 +91,7 @@ def test_layers_may_differ_in_size(tmp_path: Path, ops: Backend) -> None:
     [
         ({"block_count": None}, "metadata key 'some.block_count' is missing"),
         ({"block_count": 0}, "'some.block_count' should be positive, but is 0"),
-        ({"block_count": [2, 3]}, r"'some.block_count' is not to differ between layers, but is [2, 3]"),
+        ({"block_count": [2, 3]}, r"'some.block_count' should not differ between layers, but is [2, 3]"),
         ({"embedding_length": "wide"}, "'some.embedding_length' should be a size, but is 'wide'"),
         ({"attention.head_count": [4, 4]}, "'some.attention.head_count' has 2 values for 4 layers"),
         (

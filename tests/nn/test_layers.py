@@ -342,7 +342,7 @@ def test_the_cache_is_built_from_what_layers_declare() -> None:
         ("recurrent", [2]), ("sliding", [0, 3]), ("causal", [1]), ("chunked", [4]), ("sliding", [7]),
     ]  # fmt: skip
     assert cache.context == 16
-    with pytest.raises(ValueError, match="layer 1 is to use the keys of layer 0, which has none"):
+    with pytest.raises(ValueError, match="layer 1 should use the keys of layer 0, which has none"):
         build_cache(OPS, [Nothing(), KeysOf(0)], shapes[:2], sizes())
     with pytest.raises(ValueError, match="no layer of this model remembers anything"):
         build_cache(OPS, [Nothing()], shapes[:1], sizes())

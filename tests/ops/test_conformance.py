@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from puna.ops import Rope
+from puna.ops import Rope, Sections
 from tests.ops.torch_ops import TorchOps
 
 SHAPES = [(0, 8), (1, 1), (1, 8191), (3, 77), (17, 2048), (2, 3, 64), (40, 1024)]
@@ -284,7 +284,7 @@ def test_rope_matches_its_definition(ops: TorchOps, neox: bool, dims: int, head_
 def test_rope_on_several_axes_matches_its_definition(
     ops: TorchOps, neox: bool, sections: tuple[int, ...], dims: int, head_dim: int
 ) -> None:
-    rope = Rope.build(dims, 500000.0, neox=neox, magnitude=1.25, sections=sections)
+    rope = Rope.build(dims, 500000.0, neox=neox, magnitude=1.25, sections=Sections(sections))
     assert rope.axes is not None
     assert np.bincount(rope.axes).tolist() == list(sections)[: rope.axis_count]
     positions = torch.stack([POSITIONS.roll(axis) for axis in range(len(sections))], dim=1)
@@ -305,7 +305,7 @@ def test_rope_on_several_axes_matches_its_definition(
 
 
 def test_a_position_that_is_the_same_on_all_axes_is_one_position(ops: TorchOps) -> None:
-    rope, plain = Rope.build(64, sections=(8, 12, 12)), Rope.build(64)
+    rope, plain = Rope.build(64, sections=Sections((8, 12, 12))), Rope.build(64)
     x = torch.randn(len(POSITIONS), 3, 64)
     expected, once, thrice = x.clone(), x.clone(), x.clone()
     ops.rope_(expected, POSITIONS, plain)
@@ -318,7 +318,7 @@ def test_a_position_that_is_the_same_on_all_axes_is_one_position(ops: TorchOps) 
 def test_rope_accepts_no_rows(ops: TorchOps) -> None:
     x = torch.empty(0, 4, 64)
     ops.rope_(x, torch.empty(0, dtype=torch.int32), Rope.build(64))
-    ops.rope_(x, torch.empty(0, 3, dtype=torch.int32), Rope.build(64, sections=(8, 12, 12)))
+    ops.rope_(x, torch.empty(0, 3, dtype=torch.int32), Rope.build(64, sections=Sections((8, 12, 12))))
     assert x.shape == (0, 4, 64)
 
 

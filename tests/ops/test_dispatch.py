@@ -63,7 +63,7 @@ def test_the_reference_replaces_a_missing_extension_and_warns_once() -> None:
 def test_an_unknown_backend_is_refused() -> None:
     done = in_new_process(CHOSEN, PUNA_OPS="cudnn")
     assert done.returncode != 0
-    assert "'cudnn' is no backend; use one of reference, cpu" in done.stderr
+    assert "'cudnn' is not a backend; use one of reference, cpu" in done.stderr
 
 
 @pytest.mark.parametrize(("level", "status"), [("avx1024", 1), ("portable", 0), ("", 0)])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from puna.ops import Rope
+from puna.ops import Rope, Sections
 from tests.ops.torch_ops import TorchOps
 
 # Arguments are checked before kernels are chosen.
@@ -145,7 +145,9 @@ def test_store_rows_refuses_cells_that_do_not_exist(kernels: TorchOps, cells: to
         lambda ops: ops.rope_(torch.randn(2, 8), int32(0, 1), Rope.build(8)),
         lambda ops: ops.rope_(torch.randn(2, 4, 8), int32(0, 1, 2, 3).view(2, 2), Rope.build(8)),
         lambda ops: ops.rope_(
-            torch.randn(2, 4, 8), int32(0, 1, 2, 3).view(2, 2), Rope.build(8, sections=(2, 1, 1))
+            torch.randn(2, 4, 8),
+            int32(0, 1, 2, 3).view(2, 2),
+            Rope.build(8, sections=Sections((2, 1, 1))),
         ),
         lambda ops: ops.rope_(torch.randn(2, 4, 8), torch.tensor([0, 1]), Rope.build(8)),
         lambda ops: ops.rope_(torch.randn(4, 2, 8).transpose(0, 1), int32(0, 1), Rope.build(8)),

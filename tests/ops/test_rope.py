@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from puna.ops import Rope, Yarn, default_backend
+from puna.ops import Rope, Sections, Yarn, default_backend
 from tests.ops.torch_ops import TorchOps
 
 
@@ -90,17 +90,17 @@ def test_yarn_scales_magnitudes_as_published() -> None:
 @pytest.mark.parametrize(
     ("model", "sections", "interleaved"),
     [
-        ("qwen2_vl", [16, 24, 24], False),
-        ("qwen2_vl", [32, 16, 16], False),
-        ("qwen3_vl", [24, 20, 20], True),
-        ("qwen3_vl", [30, 17, 17], True),
+        ("qwen2_vl", (16, 24, 24), False),
+        ("qwen2_vl", (32, 16, 16), False),
+        ("qwen3_vl", (24, 20, 20), True),
+        ("qwen3_vl", (30, 17, 17), True),
     ],
 )
-def test_several_axes_match_transformers(model: str, sections: list[int], interleaved: bool) -> None:
+def test_several_axes_match_transformers(model: str, sections: tuple[int, ...], interleaved: bool) -> None:
     pytest.importorskip("transformers", reason="transformers is not installed: pip install '.[test]'")
     module = importlib.import_module(f"transformers.models.{model}.modeling_{model}")
     name = {"qwen2_vl": "Qwen2VL", "qwen3_vl": "Qwen3VLText"}[model]
-    parameters = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": sections}
+    parameters = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": list(sections)}
     config = SimpleNamespace(
         rope_parameters=parameters, hidden_size=256, num_attention_heads=2, head_dim=128,
         max_position_embeddings=512,
@@ -110,16 +110,16 @@ def test_several_axes_match_transformers(model: str, sections: list[int], interl
     positions = torch.randint(0, 60, (9, 3), generator=generator, dtype=torch.int32)
     cosines, sines = getattr(module, f"{name}RotaryEmbedding")(config)(x, positions.T[:, None])
     expected, _ = module.apply_rotary_pos_emb(x[None], x[None], cosines, sines, unsqueeze_dim=2)
-    rope = Rope.build(128, 10000.0, neox=True, sections=sections, interleaved=interleaved)
+    rope = Rope.build(128, 10000.0, neox=True, sections=Sections(sections, interleaved))
     TorchOps(default_backend()).rope_(x, positions, rope)
     torch.testing.assert_close(x, expected[0], rtol=0, atol=3e-5)
 
 
 def test_sections_repeat_when_there_are_more_pairs() -> None:
-    axes = Rope.build(20, sections=(1, 2, 1)).axes
+    axes = Rope.build(20, sections=Sections((1, 2, 1))).axes
     assert axes is not None
     assert axes.tolist() == [0, 1, 1, 2, 0, 1, 1, 2, 0, 1]
-    axes = Rope.build(20, sections=(2, 1, 1), interleaved=True).axes
+    axes = Rope.build(20, sections=Sections((2, 1, 1), interleaved=True)).axes
     assert axes is not None
     assert axes.tolist() == [0, 1, 2, 0] * 2 + [0, 1]
 
@@ -146,7 +146,7 @@ def test_misuse_is_refused() -> None:
         Rope(np.ones(4))
     for sections, interleaved in (((), False), ((0, 0), False), ((4, -1), False), ((4, 4), True)):
         with pytest.raises(ValueError, match="rope sections are the pairs of each axis"):
-            Rope.build(8, sections=sections, interleaved=interleaved)
+            Rope.build(8, sections=Sections(sections, interleaved))
     with pytest.raises(ValueError, match=r"contiguous int32 \[4\]"):
         Rope(np.ones(4, np.float32), axes=np.zeros(3, np.int32))
     with pytest.raises(ValueError, match="numbered from 0, got -1"):

@@ -22,7 +22,7 @@ class Chat:
 
     @property
     def composer(self) -> Locator:
-        """Where the next message is written."""
+        """The composer, in which the next message is written."""
         return self.root.get_by_role("textbox", name="Message", exact=True)
 
     @property

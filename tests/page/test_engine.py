@@ -20,7 +20,7 @@ MODEL = "endless:latest"
 
 @contextmanager
 def answering(server: Server, count: int = 1, **options: int) -> Iterator[list[str]]:
-    """That many endless answers are being written for the length of the block."""
+    """Have `count` endless answers written while the context is open."""
     options = {"num_predict": -1, "num_ctx": 4096, **options}
     with server.http as http:
         request = chat_request("endless", "Go on with this long story, please.", options=options)

@@ -37,7 +37,7 @@ FORBIDDEN_IN_FRAMES = (
 
 
 def expect_harmless(part: Locator) -> None:
-    """What is drawn has neither elements nor attributes by which a text could do anything."""
+    """Assert that no element or attribute of what is drawn could run anything."""
     expect(part).to_contain_text("The end of the hostile text.")
     found = part.evaluate(
         """(element, dangerous) => {

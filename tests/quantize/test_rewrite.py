@@ -136,7 +136,7 @@ def test_a_full_disk_is_noticed_before_anything_is_computed(
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=100))
     with (
         open_gguf(path) as file,
-        pytest.raises(GGUFError, match=r"this disk has room for 0\.0 GB"),
+        pytest.raises(GGUFError, match=r"this disk has only 0\.0 GB"),
     ):
         quantize_file(file, tmp_path / "out.gguf", FileType.Q4_K_M)
     assert not (tmp_path / "out.gguf").exists()

@@ -1,4 +1,4 @@
-"""A hub of models: Hugging Face's tree API, its files, and its registry, for one repository."""
+"""A model hub with one repository: Hugging Face's tree API, file downloads and registry."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tests.registry.registries import Published, Registry, digest_of, reply, ser
 
 @dataclass
 class StandIn:
-    """The hub of `team/model-GGUF`. `large` files are in LFS, so that their digests are listed.
+    """A hub serving `team/model-GGUF`. The `large` files are in LFS, so their digests are listed.
 
-    With a `token`, all but the tree is for who sends it. As a registry it only has what is `offered`, by tag;
-    the others it refuses as it does models in parts.
+    With a `token`, everything but the tree requires it. As a registry, it has only the `offered` models, by
+    tag; it refuses others as the real one refuses split models.
     """
 
     large: dict[str, bytes]
@@ -23,18 +23,18 @@ class StandIn:
     offered: dict[str, Published] = field(default_factory=dict)
     token: str = ""
     pages: int = 1
-    asked: list[str] = field(default_factory=list)
-    tokens: set[str] = field(default_factory=set)  # that came
+    requested: list[str] = field(default_factory=list)
+    tokens: set[str] = field(default_factory=set)  # received from clients
 
-    def serves(self, registry: Registry) -> None:
-        """Answer in the place of `registry`."""
+    def take_over(self, registry: Registry) -> None:
+        """Answer in place of `registry`."""
         self._registry = registry
-        registry.told = self._told
+        registry.intercept = self._intercept
 
-    def _told(self, handler: BaseHTTPRequestHandler) -> bool:
+    def _intercept(self, handler: BaseHTTPRequestHandler) -> bool:
         address = urlsplit(handler.path)
         path = unquote(address.path)
-        self.asked.append(path)
+        self.requested.append(path)
         given = handler.headers.get("authorization", "").removeprefix("Bearer ")
         self.tokens.add(given)
         if path == "/api/models/team/model-GGUF/tree/main":
@@ -75,10 +75,10 @@ class StandIn:
             {"type": "file", "oid": "2" * 40, "size": len(data), "path": path}
             for path, data in self.small.items()
         ]
-        each = -(-len(entries) // self.pages)
+        per_page = -(-len(entries) // self.pages)
         page = int(query.partition("cursor=")[2] or 0)
         tree = f"http://{self._registry.address}/api/models/team/model-GGUF/tree/main"
         more = f'<{tree}?recursive=true&cursor={page + 1}>; rel="next"'
         links = {"link": more} if page + 1 < self.pages else {}
-        data = json.dumps(entries[page * each : (page + 1) * each]).encode()
+        data = json.dumps(entries[page * per_page : (page + 1) * per_page]).encode()
         reply(handler, 200, data, {"content-type": "application/json", **links})

@@ -1,4 +1,4 @@
-"""Work on a store that is killed: each in a process of its own, which begins within milliseconds."""
+"""Operations on a store to be killed, each in a process of its own that starts within milliseconds."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from puna.registry.pull import pull
 from puna.registry.push import push
 from puna.store import ModelSpec, Store
 
-#: Starts processes from one that has all imported, and has no threads.
+#: Forks processes from a server that has imported everything and has no threads.
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.registry.kills"])
 
-#: Bytes of what is fetched or sent at once: many moments lie between.
+#: Bytes fetched or sent at once: small, so that there are many moments to kill at.
 _PIECE = 50_000
 
 
@@ -33,7 +33,7 @@ def pushing(root: Path, name: str) -> None:
 
 
 def creating(root: Path, file: Path, number: int) -> None:
-    """A model of a file that is uploaded first, as clients do; its system text differs each time."""
+    """Upload a file, as clients do, and create a model from it, with a system text naming `number`."""
     store = Store(root)
     digest = store.import_file(file)
     spec = ModelSpec(
@@ -43,7 +43,7 @@ def creating(root: Path, file: Path, number: int) -> None:
 
 
 def nothing() -> None:
-    """What the first process does, before which all is imported."""
+    """Do nothing; the first process runs this, so that importing does not count."""
 
 
 def _silent(_: object) -> None:
@@ -51,7 +51,7 @@ def _silent(_: object) -> None:
 
 
 def killed(chance: random.Random, longest_s: float, work: Callable[..., None], *given: Any) -> bool:
-    """Do the work, and kill it after a random time; whether it was killed before its end."""
+    """Run `work` and kill it after a random time; return whether it was killed before finishing."""
     process = _CONTEXT.Process(target=work, args=given)
     process.start()
     process.join(chance.uniform(0, longest_s))
@@ -64,7 +64,7 @@ def killed(chance: random.Random, longest_s: float, work: Callable[..., None], *
 
 
 def seconds(work: Callable[..., None], *given: Any) -> float:
-    """How long the work takes when nobody kills it."""
+    """Return how long `work` takes when nobody kills it."""
     process = _CONTEXT.Process(target=work, args=given)
     begun = time.monotonic()
     process.start()

@@ -1,4 +1,4 @@
-"""Pulling in tests: in haste, and what the store has then."""
+"""Pulling in tests: without waiting, and checking what the store holds afterwards."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.registry.registries import Published
 HASTY = Patience(tries=3, first_wait_s=0.0, report_s=0.01)
 
 
-def pulled(store: Store, name: str, **more: Any) -> list[TransferProgress]:
-    """The steps of a pull from a registry without TLS."""
+def pulled(store: Store, name: str, **options: Any) -> list[TransferProgress]:
+    """Pull from a registry without TLS and return the steps reported."""
     steps: list[TransferProgress] = []
-    pull(store, name, steps.append, insecure=True, patience=HASTY, **more)
+    pull(store, name, steps.append, insecure=True, patience=HASTY, **options)
     return steps
 
 
@@ -25,6 +25,6 @@ def holds(store: Store, published: Published) -> bool:
 
 
 def is_empty(store: Store) -> bool:
-    """Whether nothing of a model can be seen: no manifest, no blob that is not whole."""
+    """Whether no part of a model is visible: no manifest and no complete blob."""
     blobs = [path for path in store.blobs.folder.glob("*") if "-partial" not in path.name]
     return not any(path.is_file() for path in store.manifests.rglob("*")) and not blobs

@@ -1,4 +1,4 @@
-"""A registry that takes uploads, and can be as difficult as Ollama's: signatures, redirections, breaks."""
+"""A registry to push to, as difficult as Ollama's on demand: signatures, redirects, lost connections."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _UPLOADS = "/v2/team/model/blobs/uploads/"
 
 @dataclass
 class Receiving:
-    """A registry of `team/model`.
+    """A registry of `team/model` that accepts pushes.
 
-    It wants the token `secret`, if it has one, and gives it to who signs, unless it `denies`. With
-    `redirects`, pieces go to another path, as to a cloud's storage. So many connections `breaks` in the
-    middle of a piece, and so many requests for sessions find it `busy`.
+    With a `secret`, it requires that token and gives it to clients that sign, unless it `denies`. With
+    `redirects`, pieces go to another path, as to cloud storage. `breaks` is the number of connections to drop
+    in the middle of a piece, `busy` the number of session requests to answer with 503.
     """
 
     secret: str = ""
@@ -35,9 +35,9 @@ class Receiving:
     manifests: dict[str, bytes] = field(default_factory=dict)
     etags: dict[str, str] = field(default_factory=dict)
     signers: set[str] = field(default_factory=set)
-    leaked: list[str] = field(default_factory=list)  # tokens that came where none should
+    leaked: list[str] = field(default_factory=list)  # tokens sent where none belong
     address: str = ""
-    _sessions: list[dict[int, bytes]] = field(default_factory=list)  # the pieces of each by where they begin
+    _sessions: list[dict[int, bytes]] = field(default_factory=list)  # pieces of each, by offset
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -46,7 +46,7 @@ class Receiving:
 
     @staticmethod
     def expected_etag(data: bytes, piece: int) -> str:
-        """What the snapshot of the specification sends: the MD5 of the pieces' MD5s, and their number."""
+        """Return the etag of the specification's snapshot: the MD5 of the pieces' MD5s, and their number."""
         sums = [hashlib.md5(data[at : at + piece]).digest() for at in range(0, len(data), piece)]
         return f"{hashlib.md5(b''.join(sums)).hexdigest()}-{len(sums)}"
 
@@ -94,7 +94,10 @@ class Receiving:
             reply(handler, 404, b"")
 
     def _upload(self, handler: BaseHTTPRequestHandler, path: str, body: bytes) -> None:
-        """What belongs to a session. Each has its own: what a killed client sent may be read late."""
+        """Handle a request within a session.
+
+        Each push has its own: requests of a killed client may be read late.
+        """
         method, session = handler.command, int(path.rpartition("/")[2])
         pieces = self._sessions[session]
         if method == "PATCH":
@@ -111,25 +114,25 @@ class Receiving:
         elif method == "PUT":
             query = parse_qs(urlsplit(handler.path).query)
             data = b"".join(piece for _, piece in sorted(pieces.items()))
-            right = digest_of(data) == query["digest"][0]
-            if right:
+            matches = digest_of(data) == query["digest"][0]
+            if matches:
                 self.blobs[digest_of(data)] = data
                 self.etags[digest_of(data)] = query.get("etag", [""])[0]
-            reply(handler, 201 if right else 400, b"")
+            reply(handler, 201 if matches else 400, b"")
         else:
             reply(handler, 404, b"")
 
     def _body(self, handler: BaseHTTPRequestHandler) -> bytes | None:
-        """What the request brings; None if the connection breaks before it is all there."""
+        """Return the body of the request, or None if the connection breaks before it is complete."""
         length = int(handler.headers.get("content-length", 0))
-        carries = handler.path.startswith("/storage/") if self.redirects else handler.command == "PATCH"
-        if carries and self.breaks and length > 1000:
+        carries_piece = handler.path.startswith("/storage/") if self.redirects else handler.command == "PATCH"
+        if carries_piece and self.breaks and length > 1000:
             self.breaks -= 1
             handler.rfile.read(length // 2)
             handler.close_connection = True
             return None
         body = handler.rfile.read(length)
-        return body if len(body) == length else None  # else the client was killed in the middle
+        return body if len(body) == length else None  # shorter if the client was killed while sending
 
     def _token(self, handler: BaseHTTPRequestHandler, given: str) -> None:
         public, _, signature = given.partition(":")

@@ -1,4 +1,4 @@
-"""Registries to pull from: Debian's docker-registry, and one that fails as it is told to."""
+"""Registries to pull from: Debian's docker-registry, and one that fails on demand."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def digest_of(data: bytes) -> str:
 
 @dataclass
 class Published:
-    """A model as registries have it: its manifest, and its blobs by digest."""
+    """A model as registries hold it: its manifest, and its blobs by digest."""
 
     blobs: dict[str, bytes]
     manifest: bytes
@@ -54,18 +54,21 @@ class Published:
         return self.layer(0)
 
     def layer(self, index: int) -> str:
-        """The digest of a layer."""
+        """Return the digest of layer `index`."""
         return str(json.loads(self.manifest)["layers"][index]["digest"])
 
 
 @dataclass
 class Registry:
-    """A registry of one model, `team/model:latest`, in this process. `told` may answer instead of it."""
+    """A registry of one model, `team/model:latest`, in this process.
+
+    `intercept` may answer in its place, and returns whether it did.
+    """
 
     published: Published
     ranges: bool = True
-    told: Callable[[BaseHTTPRequestHandler], bool] = lambda handler: False
-    asked: list[tuple[str, str]] = field(default_factory=list)  # paths and ranges
+    intercept: Callable[[BaseHTTPRequestHandler], bool] = lambda handler: False
+    requested: list[tuple[str, str]] = field(default_factory=list)  # paths and ranges
     sent: int = 0  # bytes of blobs
     address: str = ""
 
@@ -74,9 +77,9 @@ class Registry:
         return f"http://{self.address}/team/model"
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
-        asked = handler.headers.get("range", "")
-        self.asked.append((handler.path, asked))
-        if self.told(handler):
+        requested = handler.headers.get("range", "")
+        self.requested.append((handler.path, requested))
+        if self.intercept(handler):
             return
         if handler.command not in ("GET", "HEAD"):
             handler.send_error(501)
@@ -98,14 +101,14 @@ def serve_blob(
     *,
     ranges: bool = True,
 ) -> int:
-    """Send the range that is asked for, or all; how many bytes that were."""
+    """Send the requested range, or everything, and return the number of bytes sent."""
     given = re.fullmatch(r"bytes=(\d+)-(\d*)", handler.headers.get("range", ""))
     if given is None or not ranges:
         reply(handler, 200, data, headers)
         return len(data)
     start, end = int(given[1]), int(given[2] or len(data) - 1) + 1
-    whole = {"content-range": f"bytes {start}-{end - 1}/{len(data)}"}
-    reply(handler, 206, data[start:end], whole | (headers or {}))
+    content_range = {"content-range": f"bytes {start}-{end - 1}/{len(data)}"}
+    reply(handler, 206, data[start:end], content_range | (headers or {}))
     return end - start
 
 
@@ -121,7 +124,7 @@ def reply(
 
 
 class Answering(Protocol):
-    """What stands for a registry, or for another server."""
+    """A stand-in for a registry or another server."""
 
     address: str
 
@@ -133,7 +136,7 @@ _Answering = TypeVar("_Answering", bound=Answering)
 
 @contextmanager
 def serving(registry: _Answering) -> Iterator[_Answering]:
-    """`registry`, at its address."""
+    """Serve `registry` and set its address."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -150,7 +153,7 @@ def serving(registry: _Answering) -> Iterator[_Answering]:
         daemon_threads = True
 
         def handle_error(self, *_: Any) -> None:
-            pass  # clients that leave in the middle
+            pass  # clients that disconnect midway
 
     server = Server(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
@@ -164,7 +167,10 @@ def serving(registry: _Answering) -> Iterator[_Answering]:
 
 @contextmanager
 def docker_registry(folder: Path) -> Iterator[str]:
-    """The address of a `docker-registry` that keeps what it has in `folder`; skips if there is none."""
+    """Run a `docker-registry` with its data in `folder`, and yield its address.
+
+    Skips the test if there is no such program.
+    """
     program = shutil.which("docker-registry")
     if program is None:
         pytest.skip("docker-registry is not installed (apt install docker-registry)")
@@ -192,12 +198,12 @@ def _answers(address: str) -> bool:
 
 
 def publish(address: str, published: Published, name: str = "team/model", tag: str = "latest") -> None:
-    """Put a model into a registry, by its protocol."""
+    """Push a model to a registry with its own protocol."""
     with httpx.Client(base_url=f"http://{address}/v2/{name}/") as http:
         for digest, data in published.blobs.items():
-            place = http.post("blobs/uploads/").raise_for_status().headers["location"]
-            joint = "&" if "?" in place else "?"
-            http.put(f"{place}{joint}digest={digest}", content=data).raise_for_status()
+            location = http.post("blobs/uploads/").raise_for_status().headers["location"]
+            separator = "&" if "?" in location else "?"
+            http.put(f"{location}{separator}digest={digest}", content=data).raise_for_status()
         http.put(
             f"manifests/{tag}", content=published.manifest, headers={"content-type": MANIFEST}
         ).raise_for_status()

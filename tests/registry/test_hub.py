@@ -1,4 +1,4 @@
-"""Pulling from a hub of models: Hugging Face's protocols, spoken by a stand-in that has real files."""
+"""Pulling from a model hub: Hugging Face's protocols, spoken by a stand-in that serves real files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Hubs = Callable[[StandIn], AbstractContextManager[StandIn]]
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, published: Published) -> Hubs:
-    """Serves a hub, as HF_ENDPOINT says; no other private address may be asked."""
+    """Return a function that serves a hub at HF_ENDPOINT; no other private address is allowed."""
     monkeypatch.delenv("PUNA_PRIVATE_REGISTRIES", raising=False)
     monkeypatch.delenv("HF_TOKEN", raising=False)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "huggingface"))
@@ -36,7 +36,7 @@ def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, published: Published)
     @contextmanager
     def serve(hub: StandIn) -> Iterator[StandIn]:
         with serving(Registry(published)) as registry:
-            hub.serves(registry)
+            hub.take_over(registry)
             monkeypatch.setenv("HF_ENDPOINT", f"http://{registry.address}/")
             yield hub
 
@@ -59,17 +59,19 @@ def model_file(path: Path, architecture: str = "llama", **metadata: Any) -> byte
     return path.read_bytes()
 
 
-def test_what_the_hub_offers_as_a_registry_is_taken_so(
+def test_model_offered_by_the_hubs_registry_is_pulled_from_it(
     store: Store, serve: Hubs, published: Published
 ) -> None:
     with serve(StandIn({}, offered={"Q4_K_M": published})) as hub:
         pulled(store, "hf.co/team/model-GGUF:Q4_K_M")
-        assert not any(path.startswith("/api/") for path in hub.asked)
+        assert not any(path.startswith("/api/") for path in hub.requested)
     assert holds(store, published)
     assert store.get("hf.co/team/model-GGUF:Q4_K_M").manifest.layers[0].digest == published.model_digest
 
 
-def test_files_become_a_model_with_what_lies_beside_them(store: Store, serve: Hubs, tmp_path: Path) -> None:
+def test_files_become_a_model_with_projector_and_settings_beside_them(
+    store: Store, serve: Hubs, tmp_path: Path
+) -> None:
     model = model_file(tmp_path / "model.gguf", tokenizer__chat_template="{{ messages }}")
     projector = model_file(tmp_path / "mmproj.gguf", "clip", clip__vision__block_count=2)
     hub = StandIn(
@@ -84,13 +86,13 @@ def test_files_become_a_model_with_what_lies_beside_them(store: Store, serve: Hu
         assert got.runnable_path().read_bytes() == model
         assert [path.read_bytes() for path in got.projector_paths] == [projector]
         assert (got.template, got.system, got.params) == ("{{ .Prompt }}", "Be brief.", {"stop": ["</s>"]})
-        before = len(hub.asked)
+        before = len(hub.requested)
         pulled(store, "huggingface.co/team/model-GGUF")
-        assert not any(path.endswith(".gguf") for path in hub.asked[before:])
+        assert not any(path.endswith(".gguf") for path in hub.requested[before:])
 
 
 def parts_of(folder: Path) -> dict[str, bytes]:
-    """A model in three parts, as llama.cpp's tool and the `gguf` package make them."""
+    """Return a model in three parts, as llama.cpp's tool and the `gguf` package split it."""
     folder.mkdir()
     writer = gguf.GGUFWriter(folder / "big-Q4_K_M.gguf", "llama", split_max_tensors=1)
     for i in range(3):
@@ -102,7 +104,7 @@ def parts_of(folder: Path) -> dict[str, bytes]:
     return {f"Q4_K_M/{path.name}": path.read_bytes() for path in folder.iterdir()}
 
 
-def test_parts_are_joined_once(store: Store, serve: Hubs, tmp_path: Path) -> None:
+def test_parts_are_downloaded_and_joined_only_once(store: Store, serve: Hubs, tmp_path: Path) -> None:
     parts = parts_of(tmp_path / "parts")
     assert len(parts) == 3
     with serve(StandIn(parts)) as hub:
@@ -111,12 +113,12 @@ def test_parts_are_joined_once(store: Store, serve: Hubs, tmp_path: Path) -> Non
         path = store.get("hf.co/team/model-GGUF:Q4_K_M").runnable_path()
         assert [float(tensor.data.max()) for tensor in gguf.GGUFReader(path).tensors] == [0.0, 1.0, 2.0]
         assert not any(store.has_blob(digest_of(data)) for data in parts.values())
-        before = len(hub.asked)
+        before = len(hub.requested)
         pulled(store, "hf.co/team/model-GGUF:Q4_K_M")
-        assert not any(asked.endswith(".gguf") for asked in hub.asked[before:])
+        assert not any(requested.endswith(".gguf") for requested in hub.requested[before:])
 
 
-def test_gated_files_need_a_token_which_goes_to_the_hub_alone(
+def test_gated_files_need_a_token_that_is_sent_to_the_hub_alone(
     store: Store, serve: Hubs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub = StandIn({"m-Q4_K_M.gguf": model_file(tmp_path / "model.gguf")}, token="hf_secret")
@@ -127,7 +129,7 @@ def test_gated_files_need_a_token_which_goes_to_the_hub_alone(
             pulled(store, "hf.co/team/model-GGUF")
         (tmp_path / "huggingface").mkdir()
         (tmp_path / "huggingface" / "token").write_text("hf_wrong\n")
-        with pytest.raises(RegistryError, match="the token in HF_TOKEN must be of an account"):
+        with pytest.raises(RegistryError, match="the token in HF_TOKEN must belong to an account"):
             pulled(store, "hf.co/team/model-GGUF")
         assert hub.tokens == {"", "hf_wrong"}
         monkeypatch.setenv("HF_TOKEN", "hf_secret")
@@ -135,7 +137,7 @@ def test_gated_files_need_a_token_which_goes_to_the_hub_alone(
     assert store.get("hf.co/team/model-GGUF").runnable_path().is_file()
 
 
-def test_what_the_hub_does_not_have(store: Store, serve: Hubs, tmp_path: Path) -> None:
+def test_missing_repository_or_quantisation_is_reported(store: Store, serve: Hubs, tmp_path: Path) -> None:
     with serve(StandIn({"m-Q4_K_M.gguf": model_file(tmp_path / "model.gguf")})):
         with pytest.raises(RegistryError, match=r"there is no .*/team/other, or it is private"):
             pulled(store, "hf.co/team/other")
@@ -143,13 +145,15 @@ def test_what_the_hub_does_not_have(store: Store, serve: Hubs, tmp_path: Path) -
             pulled(store, "hf.co/team/model-GGUF:q2_k")
 
 
-def test_a_wrong_endpoint_is_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_hub_endpoint_is_reported(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "hub.example")
-    with pytest.raises(RegistryError, match=r"HF_ENDPOINT=hub\.example is no web address"):
+    with pytest.raises(RegistryError, match=r"HF_ENDPOINT=hub\.example is not a web address"):
         pulled(store, "hf.co/team/model-GGUF")
 
 
-def test_a_files_page_at_the_hub_means_its_repository(store: Store, serve: Hubs, tmp_path: Path) -> None:
+def test_url_of_a_file_at_the_hub_pulls_from_its_repository(
+    store: Store, serve: Hubs, tmp_path: Path
+) -> None:
     data = model_file(tmp_path / "model.gguf")
     with serve(StandIn({"sub/m-Q4_K_M.gguf": data})):
         pulled(store, "https://huggingface.co/team/model-GGUF/resolve/main/sub/m-Q4_K_M.gguf?download=true")
@@ -157,19 +161,19 @@ def test_a_files_page_at_the_hub_means_its_repository(store: Store, serve: Hubs,
 
 
 class Hostile(StandIn):
-    """A hub that answers the tree with what `tree` writes, and a large file by what `sends` writes."""
+    """A hub where `tree` answers requests for the tree, and `sends` requests for a large file."""
 
     tree: Callable[[BaseHTTPRequestHandler], None] | None = None
     sends: Callable[[BaseHTTPRequestHandler], None] | None = None
 
-    def _told(self, handler: BaseHTTPRequestHandler) -> bool:
-        self.asked.append(handler.path)
+    def _intercept(self, handler: BaseHTTPRequestHandler) -> bool:
+        self.requested.append(handler.path)
         if self.tree is not None and "/tree/main" in handler.path:
             self.tree(handler)
         elif self.sends is not None and handler.path.endswith(".gguf"):
             self.sends(handler)
         else:
-            return super()._told(handler)
+            return super()._intercept(handler)
         return True
 
 
@@ -182,41 +186,41 @@ def endless(handler: BaseHTTPRequestHandler) -> None:
             handler.wfile.write(b"[" * 1_000_000)
 
 
-def says(entries: object, **headers: str) -> Callable[[BaseHTTPRequestHandler], None]:
+def tree_of(entries: object, **headers: str) -> Callable[[BaseHTTPRequestHandler], None]:
     return lambda handler: reply(handler, 200, json.dumps(entries).encode(), headers)
 
 
-def entry(path: str = "m-Q4_K_M.gguf", oid: str = "0" * 64, size: int = 1000) -> dict[str, object]:
+def tree_entry(path: str = "m-Q4_K_M.gguf", oid: str = "0" * 64, size: int = 1000) -> dict[str, object]:
     return {"type": "file", "path": path, "lfs": {"oid": oid, "size": size}}
 
 
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        (endless, "does not answer as a hub of models does"),
-        (says({"error": "x"}), "does not answer as a hub of models does"),
-        (says([[]] * 1000), "does not answer as a hub of models does"),
-        (says([entry(oid="../../../escaped")]), "digest"),
-        (says([entry(oid="")]), "digest"),
-        (says([entry(size=2**62)]), "no GGUF"),
-        (says([entry(size=-1)]), "no GGUF"),
-        (says([entry(size=2**49)]), "room for"),
-        (says([entry(path="../../../m-Q4_K_M.gguf", size=1000)]), "exist"),
-        (says([], link='</api/models/team/model-GGUF/tree/main>; rel="next"'), "no GGUF"),
-        (says([], link='<http://169.254.169.254/latest>; rel="next"'), "no GGUF"),
+        (endless, "does not answer like a model hub"),
+        (tree_of({"error": "x"}), "does not answer like a model hub"),
+        (tree_of([[]] * 1000), "does not answer like a model hub"),
+        (tree_of([tree_entry(oid="../../../escaped")]), "digest"),
+        (tree_of([tree_entry(oid="")]), "digest"),
+        (tree_of([tree_entry(size=2**62)]), "no GGUF"),
+        (tree_of([tree_entry(size=-1)]), "no GGUF"),
+        (tree_of([tree_entry(size=2**49)]), "room for"),
+        (tree_of([tree_entry(path="../../../m-Q4_K_M.gguf", size=1000)]), "exist"),
+        (tree_of([], link='</api/models/team/model-GGUF/tree/main>; rel="next"'), "no GGUF"),
+        (tree_of([], link='<http://169.254.169.254/latest>; rel="next"'), "no GGUF"),
     ],
 )
-def test_hostile_trees(store: Store, serve: Hubs, tmp_path: Path, tree: Any, message: str) -> None:
+def test_hostile_tree_is_refused(store: Store, serve: Hubs, tmp_path: Path, tree: Any, message: str) -> None:
     hub = Hostile({"m-Q4_K_M.gguf": model_file(tmp_path / "m.gguf")})
     hub.tree = tree
     with serve(hub), pytest.raises(PunaError, match=message):
         pulled(store, "hf.co/team/model-GGUF")
-    assert len(hub.asked) < 40
+    assert len(hub.requested) < 40
     assert not list(tmp_path.rglob("*escaped*"))
     assert not store.exists("hf.co/team/model-GGUF")
 
 
-def test_a_file_that_leads_to_a_private_address_or_never_ends(
+def test_file_that_redirects_to_a_private_address_or_never_ends_is_refused(
     store: Store, serve: Hubs, tmp_path: Path
 ) -> None:
     data = model_file(tmp_path / "m.gguf")

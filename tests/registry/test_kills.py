@@ -1,4 +1,4 @@
-"""Pulling, creating and pushing, killed at random moments: the store verifies whenever one looks."""
+"""Pulling, creating and pushing, killed at random moments: the store verifies at any time."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ def large(tmp_path: Path) -> Path:
     [pytest.param(18, id="some"), pytest.param(200, marks=pytest.mark.thorough, id="many")],
 )
 @pytest.mark.slow
-def test_whoever_is_killed_leaves_a_store_that_verifies(
+def test_killed_operation_leaves_a_store_that_verifies(
     store: Store, large: Path, tmp_path: Path, times: int
 ) -> None:
     published = Published.of(large.read_bytes())
     chance = random.Random(times)
     with serving(Registry(published)) as registry, serving(Receiving()) as target:
-        other = Store(tmp_path / "other")  # whose model is pushed
+        other = Store(tmp_path / "other")  # the model to push is here
         for digest, data in published.blobs.items():
             other.put_blob(digest, [data])
         other.put_manifest(f"{target.address}/team/model", published.manifest)
-        works: list[tuple[Store, tuple[Any, ...]]] = [
+        operations: list[tuple[Store, tuple[Any, ...]]] = [
             (store, (kills.pulling, store.root, registry.name)),
             (store, (kills.creating, store.root, large, 0)),
             (other, (kills.pushing, other.root, target.name)),
         ]
         kills.seconds(kills.nothing)
-        longest = [kills.seconds(*work) for _, work in works]
-        cut_off = [0] * len(works)
+        longest = [kills.seconds(*work) for _, work in operations]
+        cut_off = [0] * len(operations)
         number = -1
         while min(cut_off) < times // 6:
             number += 1
-            at = number % len(works)
-            looked_at, work = works[at]
-            if at == 0 and chance.random() < 0.7:  # from the beginning; else it goes on
+            at = number % len(operations)
+            checked, work = operations[at]
+            if at == 0 and chance.random() < 0.7:  # start over; otherwise continue
                 shutil.rmtree(store.root, ignore_errors=True)
             elif at == 1:
                 work = (*work[:-1], number)
@@ -63,15 +63,15 @@ def test_whoever_is_killed_leaves_a_store_that_verifies(
                 target.manifests.clear()
             if kills.killed(chance, longest[at], *work):
                 cut_off[at] += 1
-            else:  # too late, perhaps because the machine was busier when that was measured
+            else:  # killed too late, perhaps because the machine was busier when measured
                 longest[at] *= 0.9
-            found = verify(looked_at)
+            found = verify(checked)
             assert (found.damages, found.manifests) == ([], []), f"kill {number}"
             for manifest in target.manifests.values():
                 value = json.loads(manifest)
                 digests = {layer["digest"] for layer in (value["config"], *value["layers"])}
                 assert digests <= target.blobs.keys()
-        for _, work in works:
+        for _, work in operations:
             kills.seconds(*work)
     assert target.blobs == published.blobs
     assert holds(store, published)

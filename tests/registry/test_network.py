@@ -1,4 +1,4 @@
-"""The way out: which addresses may be connected to, and that the connection goes where was looked."""
+"""Outgoing connections: which addresses are allowed, and that the address checked is the one connected to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from puna.registry.network import GuardedTransport
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "1.1.1.1", "2606:4700::1111", "64:ff9b::808:808"])
-def test_public_addresses(address: str) -> None:
+def test_public_addresses_are_recognised(address: str) -> None:
     assert is_public(address)
 
 
@@ -27,11 +27,11 @@ def test_public_addresses(address: str) -> None:
         "::ffff:127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::",
     ],
 )  # fmt: skip
-def test_addresses_of_this_machine_and_its_networks(address: str) -> None:
+def test_addresses_of_this_machine_and_its_networks_are_not_public(address: str) -> None:
     assert not is_public(address)
 
 
-def test_a_name_with_a_private_address_is_refused() -> None:
+def test_name_that_resolves_to_a_private_address_is_refused() -> None:
     transport = GuardedTransport(insecure=False, resolve=lambda host, port: ["169.254.169.254", "10.0.0.1"])
     with (
         httpx.Client(transport=transport) as http,
@@ -41,9 +41,9 @@ def test_a_name_with_a_private_address_is_refused() -> None:
 
 
 @pytest.mark.parametrize("url", ["http://registry.example/", "ftp://registry.example/"])
-def test_without_tls_nothing_is_asked(url: str) -> None:
+def test_request_without_tls_is_refused_before_resolving_the_name(url: str) -> None:
     def resolve(host: str, port: int) -> list[str]:
-        raise AssertionError("it must not come to this")
+        raise AssertionError("the name must not be resolved")
 
     with (
         httpx.Client(transport=GuardedTransport(insecure=False, resolve=resolve)) as http,
@@ -52,7 +52,7 @@ def test_without_tls_nothing_is_asked(url: str) -> None:
         http.get(url)
 
 
-def test_a_name_that_does_not_exist() -> None:
+def test_unknown_host_name_is_reported() -> None:
     with (
         httpx.Client(transport=GuardedTransport(insecure=False)) as http,
         pytest.raises(httpx.ConnectError, match="cannot find nowhere"),
@@ -62,12 +62,12 @@ def test_a_name_that_does_not_exist() -> None:
 
 @pytest.fixture
 def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """What a proxy that the environment names was asked for; `direct.example` is not for it."""
-    asked: list[str] = []
+    """Return the requests to a proxy set in the environment; `direct.example` bypasses it."""
+    requested: list[str] = []
 
     class Proxy(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
+            requested.append(self.path)
             self.send_response(200)
             self.end_headers()
 
@@ -75,21 +75,21 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setenv("no_proxy", "direct.example")
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield asked
+    yield requested
     server.shutdown()
     server.server_close()
 
 
-def test_a_proxy_of_the_environment_finds_names_and_decides(proxy: list[str]) -> None:
-    looked: list[str] = []
+def test_proxy_from_the_environment_resolves_names_and_decides(proxy: list[str]) -> None:
+    resolved: list[str] = []
 
     def resolve(host: str, port: int) -> list[str]:
-        looked.append(host)
+        resolved.append(host)
         return ["10.0.0.1"]
 
     with httpx.Client(transport=GuardedTransport(insecure=True, resolve=resolve)) as http:
         assert http.get("http://registry.example/v2/").status_code == 200
-        assert (proxy, looked) == (["http://registry.example/v2/"], [])
+        assert (proxy, resolved) == (["http://registry.example/v2/"], [])
         with pytest.raises(RegistryError, match="not a public address"):
             http.get("http://direct.example/")
-    assert (len(proxy), looked) == (1, ["direct.example"])
+    assert (len(proxy), resolved) == (1, ["direct.example"])

@@ -1,4 +1,4 @@
-"""Pulling: whole or not at all, whatever the registry and the network do."""
+"""Pulling gives a complete model or none, whatever the registry and the network do."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.registry.registries import Published, Registry, docker_registry, publ
 from tests.waiting import PATIENCE_S
 
 
-def test_a_pull_from_a_real_registry(store: Store, published: Published, tmp_path: Path) -> None:
+def test_model_is_pulled_from_a_real_registry(store: Store, published: Published, tmp_path: Path) -> None:
     (tmp_path / "registry").mkdir()
     with docker_registry(tmp_path / "registry") as address:
         publish(address, published, tag="small")
@@ -45,20 +45,20 @@ def test_a_pull_from_a_real_registry(store: Store, published: Published, tmp_pat
     assert not list(store.blobs.folder.glob("*partial*"))
 
 
-def test_who_pulls_says_what_it_is(store: Store, published: Published) -> None:
-    heard: set[str | None] = set()
+def test_pull_sends_a_user_agent(store: Store, published: Published) -> None:
+    user_agents: set[str | None] = set()
 
-    def told(handler: BaseHTTPRequestHandler) -> bool:
-        heard.add(handler.headers.get("user-agent"))
+    def intercept(handler: BaseHTTPRequestHandler) -> bool:
+        user_agents.add(handler.headers.get("user-agent"))
         return False
 
-    with serving(Registry(published, told=told)) as registry:
+    with serving(Registry(published, intercept=intercept)) as registry:
         pulled(store, registry.name)
-    assert heard == {USER_AGENT}
+    assert user_agents == {USER_AGENT}
     assert USER_AGENT.startswith(f"puna/{__version__} (")
 
 
-def test_what_the_store_has_is_not_fetched(store: Store, published: Published) -> None:
+def test_blobs_in_the_store_are_not_fetched_again(store: Store, published: Published) -> None:
     with serving(Registry(published)) as registry:
         pulled(store, registry.name)
         before = registry.sent
@@ -69,7 +69,7 @@ def test_what_the_store_has_is_not_fetched(store: Store, published: Published) -
     ]
 
 
-def test_a_new_version_replaces_the_old_one(store: Store, published: Published) -> None:
+def test_new_version_replaces_the_old_one(store: Store, published: Published) -> None:
     with serving(Registry(published)) as registry:
         pulled(store, registry.name)
         registry.published = newer = Published.of(
@@ -81,9 +81,9 @@ def test_a_new_version_replaces_the_old_one(store: Store, published: Published) 
 
 
 def breaking_off(published: Published, after: int) -> Registry:
-    """A registry whose connections break after so many bytes of the model."""
+    """Return a registry whose connections break after sending `after` bytes of the model."""
 
-    def told(handler: BaseHTTPRequestHandler) -> bool:
+    def intercept(handler: BaseHTTPRequestHandler) -> bool:
         if not handler.path.endswith(published.model_digest):
             return False
         data = published.blobs[published.model_digest]
@@ -97,20 +97,22 @@ def breaking_off(published: Published, after: int) -> Registry:
         handler.close_connection = True
         return True
 
-    registry = Registry(published, told=told)
+    registry = Registry(published, intercept=intercept)
     return registry
 
 
-def test_a_broken_pull_is_continued(store: Store, published: Published) -> None:
+def test_interrupted_pull_resumes(store: Store, published: Published) -> None:
     size = len(published.blobs[published.model_digest])
     with serving(breaking_off(published, 20_000)) as registry:
         with pytest.raises(RegistryError, match="max retries exceeded"):
             pulled(store, registry.name)
         assert is_empty(store)
-        registry.told = lambda handler: False
-        registry.asked.clear()
+        registry.intercept = lambda handler: False
+        registry.requested.clear()
         pulled(store, registry.name)
-        starts = [asked for path, asked in registry.asked if path.endswith(published.model_digest)]
+        starts = [
+            requested for path, requested in registry.requested if path.endswith(published.model_digest)
+        ]
         assert starts == [f"bytes={20_000 * HASTY.tries}-{size - 1}"]
     assert holds(store, published)
 
@@ -122,26 +124,28 @@ def test_a_broken_pull_is_continued(store: Store, published: Published) -> None:
         (3_200_000_000, [200_000_000] * 16), (16_500_000_000, [1_000_000_000] * 16 + [500_000_000]),
     ],
 )  # fmt: skip
-def test_a_blob_has_the_parts_that_ollama_gives_it(size: int, parts: list[int]) -> None:
+def test_blob_is_divided_into_the_same_parts_as_ollamas(size: int, parts: list[int]) -> None:
     found = download.divided(size)
     assert [part.size for part in found] == parts
     assert [part.n for part in found] == list(range(len(parts)))
     assert [part.offset for part in found] == [sum(parts[:n]) for n in range(len(parts))]
 
 
-def test_parts_are_fetched_side_by_side(
+def test_parts_are_fetched_in_parallel(
     store: Store, published: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(download, "MIN_PART", 30_000)
     size = len(published.blobs[published.model_digest])
     with serving(Registry(published)) as registry:
         pulled(store, registry.name)
-        ranges = [asked for path, asked in registry.asked if path.endswith(published.model_digest)]
+        ranges = [
+            requested for path, requested in registry.requested if path.endswith(published.model_digest)
+        ]
     assert len(ranges) == -(-size // 30_000) == 4
     assert holds(store, published)
 
 
-def test_parts_that_ollama_left_are_used(store: Store, published: Published) -> None:
+def test_parts_left_by_ollama_are_used(store: Store, published: Published) -> None:
     data = published.blobs[published.model_digest]
     path = store.blob_path(published.model_digest)
     path.parent.mkdir(parents=True)
@@ -152,8 +156,10 @@ def test_parts_that_ollama_left_are_used(store: Store, published: Published) -> 
         path.with_name(f"{path.name}-partial-{n}").write_text(json.dumps(sidecar))
     with serving(Registry(published)) as registry:
         pulled(store, registry.name)
-        asked = [asked for path, asked in registry.asked if path.endswith(published.model_digest)]
-    assert asked == [f"bytes={half}-{len(data) - 1}"]
+        requested = [
+            requested for path, requested in registry.requested if path.endswith(published.model_digest)
+        ]
+    assert requested == [f"bytes={half}-{len(data) - 1}"]
     assert holds(store, published)
 
 
@@ -167,7 +173,7 @@ def test_parts_that_ollama_left_are_used(store: Store, published: Published) -> 
         ['{"N":0,"Offset":0,"Size":-1,"Completed":-5}'],
     ],
 )
-def test_parts_that_make_no_sense_are_fetched_anew(
+def test_invalid_partial_files_are_fetched_anew(
     store: Store, published: Published, sidecars: list[str]
 ) -> None:
     path = store.blob_path(published.model_digest)
@@ -182,7 +188,7 @@ def test_parts_that_make_no_sense_are_fetched_anew(
 
 
 def test_parts_with_a_hole_between_them_are_fetched_anew(store: Store, published: Published) -> None:
-    """Each is complete, and together they are as long as the blob, but two of them overlap."""
+    """Each part is complete and their lengths add up to the blob's, but two of them overlap."""
     data = published.blobs[published.model_digest]
     path = store.blob_path(published.model_digest)
     path.parent.mkdir(parents=True)
@@ -197,8 +203,10 @@ def test_parts_with_a_hole_between_them_are_fetched_anew(store: Store, published
     assert holds(store, published)
 
 
-def test_progress_is_noted_while_a_part_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill leaves no time to note it at the end."""
+def test_progress_is_recorded_while_a_part_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed process has no time to record progress at the end."""
     monkeypatch.setattr(download, "_NOTE_EVERY", 1000)
     noted = []
     with download.Partial(tmp_path / "sha256-0", 10_000) as file:
@@ -206,18 +214,20 @@ def test_progress_is_noted_while_a_part_is_fetched(tmp_path: Path, monkeypatch: 
         file.plan()
         for _ in range(9):
             file.write(file.parts[0], bytes(700))
-            noted.append(download.Partial(tmp_path / "sha256-0", 10_000).noted_bytes)
+            noted.append(download.Partial(tmp_path / "sha256-0", 10_000).saved_bytes)
     assert noted == [0, 1400, 1400, 2800, 2800, 4200, 4200, 5600, 5600]
 
 
-def test_a_server_without_ranges(store: Store, published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_without_ranges_is_pulled_from(
+    store: Store, published: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(download, "MIN_PART", 30_000)
     with serving(Registry(published, ranges=False)) as registry:
         pulled(store, registry.name)
     assert holds(store, published)
 
 
-def test_other_bytes_than_the_manifest_says(store: Store, published: Published) -> None:
+def test_content_that_does_not_match_the_manifest_is_refused(store: Store, published: Published) -> None:
     data = published.blobs[published.model_digest]
     published.blobs[published.model_digest] = data[:-1] + bytes([data[-1] ^ 1])
     with serving(Registry(published)) as registry, pytest.raises(RegistryError, match="digest mismatch"):
@@ -226,7 +236,7 @@ def test_other_bytes_than_the_manifest_says(store: Store, published: Published) 
     assert not list(store.blobs.folder.iterdir())
 
 
-def test_another_size_than_the_manifest_says(store: Store, published: Published) -> None:
+def test_size_that_does_not_match_the_manifest_is_refused(store: Store, published: Published) -> None:
     published.blobs[published.model_digest] += b"more"
     with serving(Registry(published)) as registry, pytest.raises(RegistryError, match="not the bytes from"):
         pulled(store, registry.name)
@@ -237,35 +247,35 @@ def test_another_size_than_the_manifest_says(store: Store, published: Published)
         pulled(store, registry.name)
 
 
-def test_two_pulls_fetch_once(store: Store, published: Published) -> None:
-    entered, go_on = threading.Event(), threading.Event()
+def test_concurrent_pulls_of_one_model_fetch_it_once(store: Store, published: Published) -> None:
+    entered, proceed = threading.Event(), threading.Event()
 
-    def told(handler: BaseHTTPRequestHandler) -> bool:
+    def intercept(handler: BaseHTTPRequestHandler) -> bool:
         if handler.path.endswith(published.model_digest):
             entered.set()
-            go_on.wait(30)
+            proceed.wait(30)
         return False
 
-    with serving(Registry(published, told=told)) as registry:
+    with serving(Registry(published, intercept=intercept)) as registry:
         first = threading.Thread(target=pulled, args=(store, registry.name))
         first.start()
         assert entered.wait(30)
         waits = threading.Event()
         steps: list[TransferProgress] = []
 
-        def hear(step: TransferProgress) -> None:
+        def record(step: TransferProgress) -> None:
             steps.append(step)
             if step.digest == published.model_digest:
                 waits.set()
 
         second = threading.Thread(
             target=pull,
-            args=(Store(store.root), registry.name, hear),
+            args=(Store(store.root), registry.name, record),
             kwargs={"insecure": True, "patience": HASTY},
         )
         second.start()
         assert waits.wait(30)
-        go_on.set()
+        proceed.set()
         first.join(30)
         second.join(30)
         assert registry.sent == sum(map(len, published.blobs.values()))
@@ -273,30 +283,32 @@ def test_two_pulls_fetch_once(store: Store, published: Published) -> None:
     assert steps[-1].status == "success"
 
 
-def test_a_cancelled_pull_leaves_what_came(store: Store, published: Published) -> None:
+def test_cancelled_pull_keeps_what_was_received(store: Store, published: Published) -> None:
     cancelled = threading.Event()
     registry = breaking_off(published, 20_000)
-    broken = registry.told
+    broken = registry.intercept
     broken_off = 0
 
-    def told(handler: BaseHTTPRequestHandler) -> bool:
+    def intercept(handler: BaseHTTPRequestHandler) -> bool:
         nonlocal broken_off
-        answered = broken(handler)
-        broken_off += answered
-        if broken_off > 1:  # the first answer's bytes have been read by the time of the next request
+        was_answered = broken(handler)
+        broken_off += was_answered
+        if broken_off > 1:  # by the second request, the first answer's bytes have been read
             cancelled.set()
-        return answered
+        return was_answered
 
-    registry.told = told
+    registry.intercept = intercept
     with serving(registry):
         with pytest.raises(TransferCancelledError):
             pulled(store, registry.name, cancelled=cancelled)
-        registry.told = lambda handler: False
-        registry.asked.clear()
+        registry.intercept = lambda handler: False
+        registry.requested.clear()
         pulled(store, registry.name)
-        asked = [asked for path, asked in registry.asked if path.endswith(published.model_digest)]
-    assert len(asked) == 1
-    assert not asked[0].startswith("bytes=0-")
+        requested = [
+            requested for path, requested in registry.requested if path.endswith(published.model_digest)
+        ]
+    assert len(requested) == 1
+    assert not requested[0].startswith("bytes=0-")
     assert holds(store, published)
 
 
@@ -312,19 +324,17 @@ pull(Store(Path(sys.argv[1])), sys.argv[2], lambda step: None, insecure=True)
 
 
 @pytest.mark.slow
-def test_a_killed_pull_leaves_a_store_that_is_whole(
-    store: Store, published: Published, tmp_path: Path
-) -> None:
-    """Killed at each of the moments at which the registry is asked for something, and between them."""
+def test_killed_pull_leaves_an_intact_store(store: Store, published: Published, tmp_path: Path) -> None:
+    """Kill the pull at each request to the registry."""
     killed: list[int] = []
 
-    def told(handler: BaseHTTPRequestHandler) -> bool:
-        if len(killed) < len(registry.asked) <= 3:
+    def intercept(handler: BaseHTTPRequestHandler) -> bool:
+        if len(killed) < len(registry.requested) <= 3:
             killed.append(process.pid)
             os.kill(process.pid, signal.SIGKILL)
         return False
 
-    registry = Registry(published, told=told)
+    registry = Registry(published, intercept=intercept)
     with serving(registry):
         while True:
             process = subprocess.Popen([sys.executable, "-c", PULL, str(store.root), registry.name])
@@ -336,7 +346,7 @@ def test_a_killed_pull_leaves_a_store_that_is_whole(
     assert store.get(registry.name).model_path is not None
 
 
-def test_a_pull_fetches_again_what_is_seen_to_be_damaged(store: Store, published: Published) -> None:
+def test_pull_fetches_visibly_damaged_blobs_again(store: Store, published: Published) -> None:
     with serving(Registry(published)) as registry:
         pulled(store, registry.name)
         text, model = (published.blobs[digest] for digest in (published.layer(1), published.model_digest))
@@ -347,17 +357,17 @@ def test_a_pull_fetches_again_what_is_seen_to_be_damaged(store: Store, published
             assert holds(store, published)
 
 
-def test_a_whole_file_that_is_too_new_to_be_opened_is_not_fetched_again(store: Store) -> None:
+def test_intact_file_of_a_future_version_is_not_fetched_again(store: Store) -> None:
     published = Published.of(b"GGUF" + (99).to_bytes(4, "little") + bytes(100))
     with serving(Registry(published)) as registry:
         pulled(store, registry.name)
-        registry.asked.clear()
+        registry.requested.clear()
         pulled(store, registry.name)
-        assert not [path for path, _ in registry.asked if "/blobs/" in path]
+        assert not [path for path, _ in registry.requested if "/blobs/" in path]
         assert holds(store, published)
 
 
-def test_a_damaged_blob_is_fetched_again(store: Store, published: Published) -> None:
+def test_damaged_blob_is_healed_from_its_registry(store: Store, published: Published) -> None:
     with serving(Registry(published)) as registry:
         pulled(store, registry.name)
         path = store.blob_path(published.model_digest)
@@ -370,13 +380,13 @@ def test_a_damaged_blob_is_fetched_again(store: Store, published: Published) -> 
         (damage,) = verify(store).damages
         registry.published = Published.of(b"another")
         reason = heal(store, damage, lambda step: None, HASTY, insecure=True)
-        assert "does not give it again" in reason
+        assert "does not provide it" in reason
 
 
 def dripping(published: Published, over: threading.Event, part: str, at_header: bool) -> Registry:
-    """A registry that sends what `part` names a byte at a time until it is `over`."""
+    """Return a registry that sends paths containing `part` a byte at a time until `over` is set."""
 
-    def told(handler: BaseHTTPRequestHandler) -> bool:
+    def intercept(handler: BaseHTTPRequestHandler) -> bool:
         if part not in handler.path:
             return False
         if at_header:
@@ -385,24 +395,24 @@ def dripping(published: Published, over: threading.Event, part: str, at_header: 
             handler.send_response(200)
             handler.send_header("content-length", str(len(published.blobs[published.model_digest])))
             handler.end_headers()
-        with contextlib.suppress(OSError):  # nobody reads any more
+        with contextlib.suppress(OSError):  # the client has disconnected
             while not over.wait(0.05):
                 handler.wfile.write(b"a")
         handler.close_connection = True
         return True
 
-    return Registry(published, told=told)
+    return Registry(published, intercept=intercept)
 
 
 @pytest.mark.parametrize("at_header", [True, False])
-def test_a_manifest_that_drips_in_is_given_up(
+def test_manifest_that_drips_in_times_out(
     store: Store, published: Published, at_header: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(network, "DOCUMENT_S", 0.5)
     over = threading.Event()
     with serving(dripping(published, over, "/manifests/", at_header)) as registry:
         try:
-            with pytest.raises(UnreachableError, match=r"did not come within 0\.5 s"):
+            with pytest.raises(UnreachableError, match=r"did not arrive within 0\.5 s"):
                 pulled(store, registry.name)
         finally:
             over.set()
@@ -412,15 +422,15 @@ def test_a_manifest_that_drips_in_is_given_up(
     ("part", "at_header"),
     [("/manifests/", True), ("/manifests/", False), ("/blobs/", True), ("/blobs/", False)],
 )
-def test_a_pull_that_drips_in_can_be_cancelled(
+def test_pull_that_drips_in_can_be_cancelled(
     store: Store, published: Published, part: str, at_header: bool
 ) -> None:
     over, cancelled = threading.Event(), threading.Event()
     registry = dripping(published, over, part, at_header)
-    drip = registry.told
-    met: list[BaseException] = []
+    drip = registry.intercept
+    errors: list[BaseException] = []
 
-    def told(handler: BaseHTTPRequestHandler) -> bool:
+    def intercept(handler: BaseHTTPRequestHandler) -> bool:
         if part in handler.path:
             cancelled.set()
         return drip(handler)
@@ -429,9 +439,9 @@ def test_a_pull_that_drips_in_can_be_cancelled(
         try:
             pulled(store, registry.name, cancelled=cancelled)
         except BaseException as error:
-            met.append(error)
+            errors.append(error)
 
-    registry.told = told
+    registry.intercept = intercept
     with serving(registry):
         thread = threading.Thread(target=work)
         thread.start()
@@ -440,4 +450,4 @@ def test_a_pull_that_drips_in_can_be_cancelled(
         over.set()
         thread.join(PATIENCE_S)
     assert ended
-    assert [type(error) for error in met] == [TransferCancelledError]
+    assert [type(error) for error in errors] == [TransferCancelledError]

@@ -1,4 +1,4 @@
-"""Which files of a repository a name means: listings as real repositories have them."""
+"""Selection of a repository's files by name, with listings like those of real repositories."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FOLDERS = listing(
     "Q4_K_M/DeepSeek-R1-Q4_K_M-00002-of-00003.gguf",
     "Q8_0/DeepSeek-R1-Q8_0-00001-of-00002.gguf",
 )
-SEEING = listing(
+VISION = listing(
     "gemma-3-4b-it-Q8_0.gguf",
     "gemma-3-4b-it-f16.gguf",
     "mmproj-model-f32.gguf",
@@ -49,13 +49,13 @@ SEEING = listing(
         ("Llama-3.2-1B-Instruct-Q4_K_S.gguf", "Llama-3.2-1B-Instruct-Q4_K_S"),
     ],
 )
-def test_a_tag_is_a_quantisation_or_a_file(tag: str, stem: str) -> None:
+def test_tag_selects_a_quantisation_or_a_file(tag: str, stem: str) -> None:
     choice = choose(PLAIN, tag, "hf.co/a/b")
     assert [part.stem for part in choice.parts] == [stem]
     assert choice.projector is None
 
 
-def test_parts_come_in_their_order_and_all_or_none() -> None:
+def test_parts_are_ordered_and_must_be_complete() -> None:
     choice = choose(FOLDERS, "latest", "hf.co/a/b")
     assert [part.part for part in choice.parts] == [(1, 3), (2, 3), (3, 3)]
     assert {part.label for part in choice.parts} == {"Q4_K_M"}
@@ -63,15 +63,15 @@ def test_parts_come_in_their_order_and_all_or_none() -> None:
         choose(FOLDERS, "Q8_0", "hf.co/a/b")
 
 
-def test_a_projector_lies_beside_the_model() -> None:
-    choice = choose(SEEING, "latest", "hf.co/a/b")
+def test_projector_is_selected_with_the_model() -> None:
+    choice = choose(VISION, "latest", "hf.co/a/b")
     assert [part.path for part in choice.parts] == ["gemma-3-4b-it-Q8_0.gguf"]
     assert choice.projector is not None
     assert choice.projector.path == "mmproj-model-f16.gguf"
 
 
-def test_what_is_not_there_is_said_with_what_is() -> None:
+def test_missing_quantisation_is_reported_with_those_available() -> None:
     with pytest.raises(RegistryError, match=r"hf.co/a/b has no 'Q9_X'; it has BF16, IQ3_XXS, Q4_K_M, Q4_K_S"):
         choose(PLAIN, "Q9_X", "hf.co/a/b")
-    with pytest.raises(RegistryError, match="has no GGUF file of a model"):
+    with pytest.raises(RegistryError, match="has no GGUF model"):
         choose(listing("model.safetensors", "mmproj-F16.gguf"), "latest", "hf.co/a/b")

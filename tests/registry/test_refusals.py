@@ -1,4 +1,4 @@
-"""What a pull refuses: hostile manifests, registries that refuse, and ways into private networks."""
+"""Refused pulls: hostile manifests, registries that refuse, and attempts to reach private networks."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from tests.registry.registries import Published, Registry, reply, serving
         (lambda value: value | {"config": value["config"] | {"size": 1 << 49}}, "free some space"),
     ],
 )
-def test_hostile_manifests(store: Store, published: Published, change: Any, message: str) -> None:
+def test_hostile_manifest_is_refused(store: Store, published: Published, change: Any, message: str) -> None:
     published.manifest = json.dumps(change(json.loads(published.manifest))).encode()
     with serving(Registry(published)) as registry, pytest.raises((RegistryError, StoreError), match=message):
         pulled(store, registry.name)
     assert not store.blobs.folder.exists() or is_empty(store)
 
 
-def test_a_model_that_is_not_there(store: Store, published: Published) -> None:
+def test_missing_model_is_reported(store: Store, published: Published) -> None:
     with serving(Registry(published)) as registry:
         with pytest.raises(RegistryError, match="pull model manifest: file does not exist"):
             pulled(store, f"http://{registry.address}/team/other")
@@ -45,16 +45,16 @@ def test_a_model_that_is_not_there(store: Store, published: Published) -> None:
             pulled(store, f"http://{registry.address}/team/mo del")
 
 
-def test_errors_that_pass_and_errors_that_stay(store: Store, published: Published) -> None:
+def test_temporary_errors_are_retried_and_permanent_ones_reported(store: Store, published: Published) -> None:
     statuses = [503, 429]
 
-    def told(handler: BaseHTTPRequestHandler) -> bool:
+    def intercept(handler: BaseHTTPRequestHandler) -> bool:
         if not statuses or "/blobs/" not in handler.path:
             return False
         reply(handler, statuses.pop(), b"later")
         return True
 
-    with serving(Registry(published, told=told)) as registry:
+    with serving(Registry(published, intercept=intercept)) as registry:
         pulled(store, registry.name)
         assert holds(store, published)
         shutil.rmtree(store.root)
@@ -66,8 +66,8 @@ def test_errors_that_pass_and_errors_that_stay(store: Store, published: Publishe
             pulled(store, registry.name)
 
 
-def test_a_registry_that_wants_a_token(store: Store, published: Published) -> None:
-    def told(handler: BaseHTTPRequestHandler) -> bool:
+def test_registry_that_requires_a_token_is_given_one(store: Store, published: Published) -> None:
+    def intercept(handler: BaseHTTPRequestHandler) -> bool:
         if handler.path.startswith("/token?"):
             assert handler.path == "/token?service=models&scope=repository%3Ateam%2Fmodel%3Apull"
             reply(handler, 200, b'{"token": "secret"}')
@@ -78,46 +78,49 @@ def test_a_registry_that_wants_a_token(store: Store, published: Published) -> No
         reply(handler, 401, b"", {"www-authenticate": challenge})
         return True
 
-    registry = Registry(published, told=told)
+    registry = Registry(published, intercept=intercept)
     with serving(registry):
         pulled(store, registry.name)
     assert holds(store, published)
 
 
-def test_who_we_are_is_told_to_the_registry_alone(
+def test_identity_is_sent_to_the_registry_alone(
     store: Store, published: Published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert identity(create=True) is not None
-    heard: list[tuple[str, str | None]] = []
+    received: list[tuple[str, str | None]] = []
 
-    def grants(handler: BaseHTTPRequestHandler) -> bool:
-        heard.append((handler.path, handler.headers.get("authorization")))
+    def grant(handler: BaseHTTPRequestHandler) -> bool:
+        received.append((handler.path, handler.headers.get("authorization")))
         reply(handler, 200, b'{"token": "secret"}')
         return True
 
-    def told(handler: BaseHTTPRequestHandler) -> bool:
+    def intercept(handler: BaseHTTPRequestHandler) -> bool:
         if handler.headers.get("authorization") == "Bearer secret":
             return False
         reply(handler, 401, b"", {"www-authenticate": f'Bearer realm="http://{other.address}/token"'})
         return True
 
-    with serving(Registry(published, told=grants)) as other, serving(Registry(published, told=told)) as asked:
-        pulled(store, asked.name)
+    with (
+        serving(Registry(published, intercept=grant)) as other,
+        serving(Registry(published, intercept=intercept)) as requested,
+    ):
+        pulled(store, requested.name)
     assert holds(store, published)
-    assert heard == [("/token", None)]
+    assert received == [("/token", None)]
 
 
-def test_a_token_goes_to_no_other_host(store: Store, published: Published) -> None:
-    heard: list[str | None] = []
+def test_token_is_sent_to_no_other_host(store: Store, published: Published) -> None:
+    received: list[str | None] = []
 
     def elsewhere(handler: BaseHTTPRequestHandler) -> bool:
-        heard.append(handler.headers.get("authorization"))
+        received.append(handler.headers.get("authorization"))
         return False
 
-    with serving(Registry(published, told=elsewhere)) as other:
+    with serving(Registry(published, intercept=elsewhere)) as other:
 
-        def told(handler: BaseHTTPRequestHandler) -> bool:
+        def intercept(handler: BaseHTTPRequestHandler) -> bool:
             if handler.path.startswith("/token"):
                 reply(handler, 200, b'{"access_token": "secret"}')
             elif handler.headers.get("authorization") != "Bearer secret":
@@ -129,19 +132,19 @@ def test_a_token_goes_to_no_other_host(store: Store, published: Published) -> No
                 return False
             return True
 
-        with serving(Registry(published, told=told)) as registry:
+        with serving(Registry(published, intercept=intercept)) as registry:
             pulled(store, registry.name)
     assert holds(store, published)
-    assert heard == [None] * 3
+    assert received == [None] * 3
 
 
-def test_plain_http_must_be_asked_for(store: Store, published: Published) -> None:
+def test_plain_http_must_be_requested_explicitly(store: Store, published: Published) -> None:
     with serving(Registry(published)) as registry:
         with pytest.raises(RegistryError, match="insecure protocol http"):
             pull(store, registry.name, lambda _: None)
         with pytest.raises(RegistryError, match=r"SSL.*--insecure"):
             pull(store, f"{registry.address}/team/model", lambda _: None)
-        # Without a scheme TLS is tried first, as it should be.
+        # Without a scheme, TLS is tried first.
         pulled(store, f"{registry.address}/team/model")
     assert holds(store, published)
 
@@ -153,27 +156,27 @@ def test_private_addresses_must_be_allowed(
         monkeypatch.setenv("PUNA_PRIVATE_REGISTRIES", "registry.example")
         with pytest.raises(
             RegistryError,
-            match=r"PUNA_PRIVATE_REGISTRIES=127\.0\.0\.1 lets .*'puna serve --stop'",
+            match=r"PUNA_PRIVATE_REGISTRIES=127\.0\.0\.1 to allow it .*'puna serve --stop'",
         ):
             pulled(store, registry.name)
-        assert registry.asked == []
+        assert registry.requested == []
         monkeypatch.setenv("PUNA_PRIVATE_REGISTRIES", registry.address)
         pulled(store, registry.name)
 
 
-def test_a_redirect_leads_to_no_private_address(
+def test_redirect_to_a_private_address_is_refused(
     store: Store, published: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving(Registry(published)) as secret:
 
-        def told(handler: BaseHTTPRequestHandler) -> bool:
+        def intercept(handler: BaseHTTPRequestHandler) -> bool:
             if "/blobs/" in handler.path:
                 reply(handler, 307, b"", {"location": f"http://{secret.address}{handler.path}"})
                 return True
             return False
 
-        with serving(Registry(published, told=told)) as registry:
+        with serving(Registry(published, intercept=intercept)) as registry:
             monkeypatch.setenv("PUNA_PRIVATE_REGISTRIES", registry.address)
             with pytest.raises(RegistryError, match="not a public address"):
                 pulled(store, registry.name)
-        assert secret.asked == []
+        assert secret.requested == []

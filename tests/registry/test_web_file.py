@@ -1,4 +1,4 @@
-"""Pulling a file from a web address: what it is called, going on where it broke off, what is no model."""
+"""Pulling a file from a web address: naming it, resuming it, and refusing files that are not models."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ from tests.registry.registries import Published, Registry, digest_of, reply, ser
 
 
 class Site:
-    """One file with an entity tag. Connections break after so many bytes, if that is not 0."""
+    """A site with one file and its entity tag.
+
+    Connections break after `breaks_after` bytes, unless that is 0.
+    """
 
     def __init__(self, published: Published) -> None:
         self.data = published.blobs[published.model_digest]
         self.tag = '"one"'
         self.breaks_after = 0
-        self.asked: list[str] = []
-        self.registry = Registry(published, told=self._told)
+        self.requested: list[str] = []
+        self.registry = Registry(published, intercept=self._intercept)
 
     @property
     def url(self) -> str:
@@ -34,12 +37,12 @@ class Site:
     def name(self) -> str:
         return f"{self.registry.address}/files-v1-5/tiny.Q8_0:latest"
 
-    def _told(self, handler: BaseHTTPRequestHandler) -> bool:
+    def _intercept(self, handler: BaseHTTPRequestHandler) -> bool:
         if not handler.path.startswith("/files/v1.5/tiny.Q8_0.gguf"):
             return False
         headers = {"etag": self.tag}
         if handler.command == "GET":
-            self.asked.append(handler.headers.get("range", ""))
+            self.requested.append(handler.headers.get("range", ""))
             if handler.headers.get("if-range", self.tag) != self.tag:
                 del handler.headers["range"]
         if self.breaks_after and handler.command == "GET":
@@ -61,7 +64,7 @@ def site(published: Published) -> Site:
     return Site(published)
 
 
-def test_a_file_is_pulled_once_and_called_by_its_address(store: Store, site: Site) -> None:
+def test_file_is_pulled_once_and_named_after_its_address(store: Store, site: Site) -> None:
     with serving(site.registry):
         steps = pulled(store, site.url)
         assert steps[-1].status == "success"
@@ -70,26 +73,26 @@ def test_a_file_is_pulled_once_and_called_by_its_address(store: Store, site: Sit
         assert model.runnable_path().read_bytes() == site.data
         assert "secret" not in (store.manifests / model.model_name.path).read_text()
         pulled(store, site.url)
-        assert site.asked == [""]
+        assert site.requested == [""]
         site.tag, site.data = '"two"', site.data + bytes(32)
         pulled(store, site.url)
         assert store.get(site.url).runnable_path().read_bytes() == site.data
 
 
-def test_a_pull_that_broke_off_is_continued(store: Store, site: Site) -> None:
+def test_interrupted_pull_of_a_file_resumes(store: Store, site: Site) -> None:
     with serving(site.registry):
         site.breaks_after = 20_000
         with pytest.raises(RegistryError, match="max retries exceeded"):
             pulled(store, site.url)
         assert not list(store.manifests.rglob("latest"))
         site.breaks_after = 0
-        site.asked.clear()
+        site.requested.clear()
         pulled(store, site.url)
-        assert site.asked == ["bytes=60000-"]
+        assert site.requested == ["bytes=60000-"]
         assert store.blob_path(digest_of(site.data)).read_bytes() == site.data
 
 
-def test_another_version_is_begun_anew(store: Store, site: Site) -> None:
+def test_changed_file_is_fetched_from_the_beginning(store: Store, site: Site) -> None:
     with serving(site.registry):
         site.breaks_after = 20_000
         with pytest.raises(RegistryError):
@@ -100,27 +103,30 @@ def test_another_version_is_begun_anew(store: Store, site: Site) -> None:
         assert store.blob_path(digest_of(site.data)).read_bytes() == site.data
 
 
-def test_what_is_no_model_is_not_fetched_whole(store: Store, published: Published) -> None:
-    def told(handler: BaseHTTPRequestHandler) -> bool:
+def test_file_that_is_not_a_model_is_not_fetched_completely(store: Store, published: Published) -> None:
+    def intercept(handler: BaseHTTPRequestHandler) -> bool:
         reply(handler, 200, b"<!doctype html>" + bytes(100))
         return True
 
-    wanted = r"m\.gguf is no GGUF file: it begins with b'<!do'"
-    with serving(Registry(published, told=told)) as registry, pytest.raises(RegistryError, match=wanted):
+    wanted = r"m\.gguf is not a GGUF file: it starts with b'<!do'"
+    with (
+        serving(Registry(published, intercept=intercept)) as registry,
+        pytest.raises(RegistryError, match=wanted),
+    ):
         pulled(store, f"http://{registry.address}/m.gguf")
     assert not list(store.manifests.rglob("latest"))
 
 
-def test_a_file_without_end_leaves_room_on_the_disk(
+def test_endless_file_leaves_room_on_the_disk(
     store: Store, published: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def told(handler: BaseHTTPRequestHandler) -> bool:
+    def intercept(handler: BaseHTTPRequestHandler) -> bool:
         handler.send_response(200)
         handler.end_headers()
         handler.close_connection = True
         with contextlib.suppress(OSError):
             handler.wfile.write(b"GGUF")
-            for _ in range(500 if handler.command == "GET" else 0):  # which is more than there is room for
+            for _ in range(500 if handler.command == "GET" else 0):  # more than there is room for
                 handler.wfile.write(bytes(100_000))
         return True
 
@@ -130,7 +136,7 @@ def test_a_file_without_end_leaves_room_on_the_disk(
 
     monkeypatch.setattr(shutil, "disk_usage", usage)
     with (
-        serving(Registry(published, told=told)) as registry,
+        serving(Registry(published, intercept=intercept)) as registry,
         pytest.raises(StoreError, match="free some space"),
     ):
         pulled(store, f"http://{registry.address}/m.gguf")
@@ -139,10 +145,10 @@ def test_a_file_without_end_leaves_room_on_the_disk(
 
 
 @pytest.mark.parametrize("number", ["9" * 5000, "\u0669"])
-def test_numbers_that_are_none_are_refused(store: Store, published: Published, number: str) -> None:
-    """Python's own `int` fails at the first, and takes the second."""
+def test_invalid_numbers_in_headers_are_refused(store: Store, published: Published, number: str) -> None:
+    """Python's `int` fails on the first and accepts the second."""
 
-    def told(handler: BaseHTTPRequestHandler) -> bool:
+    def intercept(handler: BaseHTTPRequestHandler) -> bool:
         handler.send_response(206)
         handler.send_header("content-range", f"bytes 0-4/{number}".encode().decode("latin-1"))
         handler.send_header("content-length", "4")
@@ -151,13 +157,13 @@ def test_numbers_that_are_none_are_refused(store: Store, published: Published, n
         return True
 
     with (
-        serving(Registry(published, told=told)) as registry,
-        pytest.raises(RegistryError, match="sends"),
+        serving(Registry(published, intercept=intercept)) as registry,
+        pytest.raises(RegistryError, match="sent"),
     ):
         pulled(store, f"http://{registry.address}/m.gguf")
 
 
-def test_a_file_that_is_not_there(store: Store, site: Site) -> None:
+def test_missing_file_is_reported(store: Store, site: Site) -> None:
     with serving(site.registry), pytest.raises(RegistryError, match="file does not exist"):
         pulled(store, f"http://{site.registry.address}/other/m.gguf")
 
@@ -173,7 +179,7 @@ def test_a_file_that_is_not_there(store: Store, site: Site) -> None:
         ("https://models.example/" + "x" * 200 + ".gguf", "models.example/library/" + "x" * 80 + ":latest"),
     ],
 )
-def test_names_of_files(address: str, name: str | None) -> None:
+def test_model_is_named_after_the_files_address(address: str, name: str | None) -> None:
     if name is None:
         with pytest.raises(InvalidNameError, match="invalid model name"):
             ModelName.parse(address)
@@ -181,7 +187,7 @@ def test_names_of_files(address: str, name: str | None) -> None:
         assert ModelName.parse(address).display == name
 
 
-def test_nothing_is_left_in_sight(store: Store, site: Site, tmp_path: Path) -> None:
+def test_interrupted_pull_leaves_nothing_visible(store: Store, site: Site, tmp_path: Path) -> None:
     with serving(site.registry):
         site.breaks_after = 20_000
         with pytest.raises(RegistryError):

@@ -1,4 +1,4 @@
-"""The model of the tests of runners, and a runner that has it."""
+"""The model of the runner tests, and a runner that has loaded it."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tests.waiting import PATIENCE_S
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Endless, and so slow that nothing ends before it is stopped."""
+    """Write a model whose answers never end, slow enough that nothing finishes before it is stopped."""
     config = TinyLlama(hidden=256, feed_forward=512, layers=4, context=2048)
     return tiny_llama_gguf(tmp_path_factory.mktemp("runner") / "tiny.gguf", config, endless=True)
 
 
 @pytest.fixture(scope="module")
 def with_shared_runner(model: Path) -> Iterator[WithRunner]:
-    """Uses the one runner of tests that leave theirs as they find it."""
+    """Return a function that runs a test with the shared runner, for tests that leave it as they found it."""
     with asyncio.Runner() as loop:
         runner = loop.run(started(Load(path=str(model), num_ctx=2048, parallel=4)))
 
-        def with_it(use: Use) -> None:
+        def run_with_it(use: Use) -> None:
             loop.run(asyncio.wait_for(use(runner), PATIENCE_S))
             loop.run(asyncio.wait_for(idle(runner), PATIENCE_S))
 
-        yield with_it
+        yield run_with_it
         loop.run(runner.close())

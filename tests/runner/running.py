@@ -26,7 +26,7 @@ async def started(
     *,
     stall_timeout_s: float | None = 300.0,
 ) -> LocalRunner:
-    """A runner with a model, as the fleet starts it: its process is ended if that fails or is cancelled."""
+    """Start a runner with a model as the fleet does, ending its process if loading fails or is cancelled."""
     runner = await LocalRunner.spawn()
     try:
         await runner.load(load, on_progress, stall_timeout_s=stall_timeout_s)
@@ -37,7 +37,7 @@ async def started(
 
 
 def with_runner(model: Path, use: Use, **load: int | str) -> None:
-    """Start a runner, use it, close it; afterwards its process must be gone."""
+    """Start a runner, use it and close it, and check that its process is gone."""
 
     async def scenario() -> None:
         runner = await started(Load(path=str(model), **{"num_ctx": 2048, "parallel": 4, **load}))
@@ -65,6 +65,6 @@ async def collect(
 
 
 async def idle(runner: LocalRunner) -> None:
-    """Returns when nothing runs: never, if what was left goes on."""
+    """Wait until the runner runs no request."""
     while (await runner.ping()).active:
         await asyncio.sleep(0.01)

@@ -49,7 +49,7 @@ from tests.waiting import PATIENCE_S
 pytestmark = pytest.mark.e2e
 
 
-def test_a_draft_model_is_loaded_too_and_changes_no_answer(model: Path) -> None:
+def test_draft_model_is_loaded_and_changes_no_answer(model: Path) -> None:
     texts: list[str] = []
 
     def use(speculate: str | None) -> Callable[[LocalRunner], Awaitable[None]]:
@@ -66,7 +66,7 @@ def test_a_draft_model_is_loaded_too_and_changes_no_answer(model: Path) -> None:
         with_runner(model, use("draft"))
 
 
-def test_it_loads_generates_and_leaves(model: Path) -> None:
+def test_runner_loads_generates_and_exits(model: Path) -> None:
     async def use(runner: LocalRunner) -> None:
         assert runner.alive
         assert (runner.info.context_length, runner.info.parallel) == (2048, 4)
@@ -82,20 +82,20 @@ def test_it_loads_generates_and_leaves(model: Path) -> None:
 
 
 def test_progress_is_reported_while_loading(model: Path) -> None:
-    heard: list[tuple[int, int]] = []
+    steps: list[tuple[int, int]] = []
 
     async def scenario() -> None:
         runner = await started(
-            Load(path=str(model), num_ctx=64), on_progress=lambda done, total: heard.append((done, total))
+            Load(path=str(model), num_ctx=64), on_progress=lambda done, total: steps.append((done, total))
         )
         await runner.close()
 
     asyncio.run(scenario())
-    assert heard
-    assert heard[-1][0] == heard[-1][1]
+    assert steps
+    assert steps[-1][0] == steps[-1][1]
 
 
-def test_it_renders(with_shared_runner: WithRunner) -> None:
+def test_runner_renders_prompts(with_shared_runner: WithRunner) -> None:
     async def use(runner: LocalRunner) -> None:
         chat = Chat(messages=[Message(role="user", content="hello")])
         prompted = await runner.render(Generate(prompt=chat))
@@ -104,7 +104,7 @@ def test_it_renders(with_shared_runner: WithRunner) -> None:
         assert isinstance(events[0], Prompted)
         assert (events[0].text, events[0].tokens) == (prompted.text, prompted.tokens)
         given = await runner.render(Generate(prompt=prompted.tokens))
-        assert given.text.endswith(prompted.text)  # after the begin token
+        assert given.text.endswith(prompted.text)  # follows the beginning-of-sequence token
         with pytest.raises(TemplateError, match="line 1"):
             await runner.render(Generate(prompt=chat, template="{{ .Prompt"))
         with pytest.raises(RequestError, match="vocabulary"):
@@ -113,7 +113,7 @@ def test_it_renders(with_shared_runner: WithRunner) -> None:
     with_shared_runner(use)
 
 
-def test_it_embeds(with_shared_runner: WithRunner) -> None:
+def test_runner_embeds_texts_and_tokens(with_shared_runner: WithRunner) -> None:
     async def use(runner: LocalRunner) -> None:
         texts = ["hello world", "once upon a time", "the story"]
         before = runner.tally.prompt_tokens
@@ -129,7 +129,7 @@ def test_it_embeds(with_shared_runner: WithRunner) -> None:
     with_shared_runner(use)
 
 
-def test_an_input_that_cannot_be_embedded_ends_all(with_shared_runner: WithRunner) -> None:
+def test_input_that_cannot_be_embedded_fails_the_whole_request(with_shared_runner: WithRunner) -> None:
     async def use(runner: LocalRunner) -> None:
         with pytest.raises(ContextLengthError, match="num_ctx is 2048"):
             await runner.embed(Embed(inputs=[[1] * 2000, [1] * 2049], truncate=False))
@@ -146,7 +146,7 @@ def test_an_input_that_cannot_be_embedded_ends_all(with_shared_runner: WithRunne
 
 
 @pytest.mark.parametrize("kind", ["missing", "text", "architecture"])
-def test_a_model_that_does_not_load_is_an_error_of_its_own_class(tmp_path: Path, kind: str) -> None:
+def test_each_kind_of_load_failure_has_its_own_error_class(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "model.gguf"
     expected: tuple[type[PunaError], str] = (GGUFError, "model.gguf")
     if kind == "text":
@@ -162,7 +162,7 @@ def test_a_model_that_does_not_load_is_an_error_of_its_own_class(tmp_path: Path,
     assert psutil.Process().children() == before
 
 
-def test_a_bad_request_fails_alone(with_shared_runner: WithRunner) -> None:
+def test_bad_request_does_not_affect_later_requests(with_shared_runner: WithRunner) -> None:
     async def use(runner: LocalRunner) -> None:
         with pytest.raises(RequestError, match="empty"):
             await collect(runner, [])
@@ -174,7 +174,7 @@ def test_a_bad_request_fails_alone(with_shared_runner: WithRunner) -> None:
     with_shared_runner(use)
 
 
-def test_leaving_a_stream_stops_the_generation(with_shared_runner: WithRunner) -> None:
+def test_closing_a_stream_stops_its_generation(with_shared_runner: WithRunner) -> None:
     async def use(runner: LocalRunner) -> None:
         async with aclosing(runner.generate(Generate(prompt="hello", options=LONG))) as stream:
             assert isinstance(await anext(stream), Prompted)
@@ -190,21 +190,23 @@ def test_leaving_a_stream_stops_the_generation(with_shared_runner: WithRunner) -
 def test_stalled_reader_delays_no_other(with_shared_runner: WithRunner) -> None:
     async def use(runner: LocalRunner) -> None:
         async with aclosing(runner.generate(Generate(prompt="hello", options=LONG))) as stalled:
-            await anext(stalled)  # and nothing is read of it any more
+            await anext(stalled)  # then stop reading
             for prompt in ("hello world", "once upon a time"):
                 _, done = await collect(runner, prompt, Options(temperature=0, num_predict=150))
                 assert done.eval_count == 150
-            while (active := (await runner.ping()).active) > 1:  # an end is told before it is gone
+            while (
+                active := (await runner.ping()).active
+            ) > 1:  # the end is reported before the request is removed
                 await asyncio.sleep(0.01)
             assert active == 1
-            for _ in range(300):  # what was said meanwhile is still to be had
+            for _ in range(300):  # the text generated meanwhile is still available
                 await anext(stalled)
 
     with_shared_runner(use)
 
 
-def test_a_start_that_is_given_up_leaves_nothing_behind() -> None:
-    async def given_up_after(ticks: int) -> None:
+def test_cancelled_start_leaves_no_process_or_descriptor() -> None:
+    async def cancelled_after(ticks: int) -> None:
         starting = asyncio.create_task(LocalRunner.spawn())
         for _ in range(ticks):
             await asyncio.sleep(0)
@@ -213,15 +215,15 @@ def test_a_start_that_is_given_up_leaves_nothing_behind() -> None:
             await starting
 
     us = psutil.Process()
-    gc.collect()  # connections that other tests have dropped
+    gc.collect()  # connections dropped by other tests
     before = us.num_fds(), us.children()
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always", ResourceWarning)
         for ticks in (0, 1, 2, 4, 8):
-            asyncio.run(given_up_after(ticks))
+            asyncio.run(cancelled_after(ticks))
             assert us.children() == before[1], ticks
         gc.collect()
-    assert not told
+    assert not raised
     assert (us.num_fds(), us.children()) == before
 
 
@@ -238,7 +240,7 @@ def test_cancelling_a_task_stops_its_generation(with_shared_runner: WithRunner) 
     with_shared_runner(use)
 
 
-def test_a_killed_process_is_an_error_for_its_requests(model: Path) -> None:
+def test_requests_of_a_killed_process_fail_with_its_exit_status(model: Path) -> None:
     async def use(runner: LocalRunner) -> None:
         async def kill_midway() -> None:
             async for _ in runner.generate(Generate(prompt="hello", options=LONG)):
@@ -253,8 +255,8 @@ def test_a_killed_process_is_an_error_for_its_requests(model: Path) -> None:
     with_runner(model, use)
 
 
-def test_a_file_that_is_cut_short_while_it_is_read_is_said_to_be(model: Path, tmp_path: Path) -> None:
-    """Weights that stay in the file's own layout are read from the mapped file as long as they are used."""
+def test_file_truncated_while_in_use_is_reported_as_the_cause(model: Path, tmp_path: Path) -> None:
+    """Weights kept in the file's own layout are read from the mapped file for as long as they are used."""
     path = tmp_path / "cut.gguf"
     path.write_bytes(model.read_bytes())
 
@@ -270,13 +272,13 @@ def test_a_file_that_is_cut_short_while_it_is_read_is_said_to_be(model: Path, tm
     with_runner(path, use)
 
 
-def test_a_process_killed_before_it_read_all_is_said_to_be_killed(model: Path) -> None:
+def test_process_killed_with_unread_input_is_reported_as_killed(model: Path) -> None:
     async def scenario() -> None:
         runner = await LocalRunner.spawn()
         process = psutil.Process(runner.pid)
-        process.suspend()  # what it is sent stays unread, so that the connection is reset and not closed
+        process.suspend()  # leave its input unread, so that the connection is reset rather than closed
         loading = asyncio.create_task(runner.load(Load(path=str(model), num_ctx=64)))
-        await asyncio.sleep(0)  # now it is sent
+        await asyncio.sleep(0)  # lets the request be sent
         process.kill()
         with pytest.raises(RunnerError, match=r"has terminated: killed by signal 9") as caught:
             await loading
@@ -286,7 +288,7 @@ def test_a_process_killed_before_it_read_all_is_said_to_be_killed(model: Path) -
     asyncio.run(scenario())
 
 
-def test_a_process_that_hangs_does_not_answer_a_ping(with_shared_runner: WithRunner) -> None:
+def test_ping_of_a_hung_process_times_out(with_shared_runner: WithRunner) -> None:
     async def use(runner: LocalRunner) -> None:
         os.kill(runner.pid, signal.SIGSTOP)
         with pytest.raises(RunnerError, match=r"did not answer within 0\.2 s"):
@@ -312,10 +314,10 @@ def test_loading_without_progress_times_out(model: Path) -> None:
     assert psutil.Process().children() == before
 
 
-def test_a_file_that_floods_the_log_is_loaded_and_used(
+def test_file_that_floods_the_log_is_loaded_and_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The line holds the unknown name of a pre-tokenizer."""
+    """The log line contains the file's unknown pre-tokenizer name."""
     name = "flood " * 200_000 + "\n\x1b[2J" * 100_000
     path = tiny_llama_gguf(tmp_path / "flood.gguf", TinyLlama(context=64), pre=name)
 
@@ -330,10 +332,10 @@ def test_a_file_that_floods_the_log_is_loaded_and_used(
     assert len(line) < 10_000
 
 
-def test_endless_line_is_cut_and_later_output_is_read(
+def test_endless_log_line_is_cut_and_later_output_is_read(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Any process can write such a line."""
+    """Use another program as the runner: any process can write such a line."""
     talker = tmp_path / "talker"
     talker.write_text(
         f"#!{sys.executable}\n"
@@ -361,8 +363,8 @@ def test_endless_line_is_cut_and_later_output_is_read(
     assert "more bytes" in caplog.records[0].getMessage()
 
 
-def test_the_runner_leaves_when_the_server_is_killed(model: Path, tmp_path: Path) -> None:
-    """Even if it could not say goodbye."""
+def test_runner_exits_when_the_server_is_killed(model: Path, tmp_path: Path) -> None:
+    """A killed server cannot tell the runner to exit."""
     script = (
         "import asyncio, sys, time\n"
         "from puna.runner.client import LocalRunner\n"
@@ -383,14 +385,14 @@ def test_the_runner_leaves_when_the_server_is_killed(model: Path, tmp_path: Path
 
 @pytest.mark.parametrize("during", ["load", "generation"])
 def test_vanished_server_is_not_reported_as_a_defect(model: Path, during: str) -> None:
-    """Any of the runner's threads may notice."""
+    """Any of the runner's threads may notice first."""
     server, runner = socket.socketpair()
     command = [sys.executable, "-m", "puna.runner", str(runner.fileno())]
     pipes = {"pass_fds": [runner.fileno()], "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, **pipes) as process, server:
         runner.close()
         if during == "load":
-            server.shutdown(socket.SHUT_RD)  # it can be heard, but hears nothing
+            server.shutdown(socket.SHUT_RD)  # the runner can still receive, but not send
         server.sendall(pack(Load(path=str(model), num_ctx=64)))
         if during == "generation":
             unpacker: Unpacker[FromRunner] = Unpacker(FromRunner)
@@ -400,7 +402,7 @@ def test_vanished_server_is_not_reported_as_a_defect(model: Path, during: str) -
                 loaded = any(isinstance(frame.message(), Loaded) for frame in frames)
             server.shutdown(socket.SHUT_RD)
             server.sendall(pack(Generate(id=1, prompt="hello", options=LONG)))
-        _, said = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, said
-    assert "the connection broke" in said
-    assert "Traceback" not in said
+        _, log = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, log
+    assert "the connection broke" in log
+    assert "Traceback" not in log

@@ -1,4 +1,4 @@
-"""Descriptions of processes that ended."""
+"""Error messages for processes that ended."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ LINES = ["INFO ready", "Traceback (most recent call last):", "ValueError: 3% of 
 
 
 @pytest.mark.parametrize("loaded", [False, True])
-def test_last_words_are_in_the_error(loaded: bool) -> None:
-    said = str(death(1, LINES, loaded=loaded))
-    assert "ValueError: 3% of it is missing" in said
-    assert "exit status 1" in said
-    assert "INFO" not in said
+def test_error_includes_the_last_output(loaded: bool) -> None:
+    message = str(death(1, LINES, loaded=loaded))
+    assert "ValueError: 3% of it is missing" in message
+    assert "exit status 1" in message
+    assert "INFO" not in message
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Messages survive the wire, however it cuts them; anything else is refused."""
+"""Messages arrive intact however the stream is cut; anything else is refused."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_nested_messages_arrive_whole() -> None:
     assert frame.message() == chunk
 
 
-def test_an_absurd_length_is_refused_before_anything_is_allocated() -> None:
+def test_absurd_length_is_refused_before_allocating() -> None:
     with pytest.raises(RunnerError, match="4294967295 bytes"):
         Unpacker(ToRunner).feed(b"\xff" * 12)
 
@@ -63,7 +63,7 @@ def test_garbage_is_refused_and_later_frames_are_read(body: bytes) -> None:
     assert ping.message() == Ping(id=6)
 
 
-def test_a_message_of_the_other_direction_is_refused() -> None:
+def test_message_of_the_opposite_direction_is_refused() -> None:
     (frame,) = Unpacker(ToRunner).feed(pack(Chunk(id=1, text="")))
     with pytest.raises(RunnerError, match="not a valid message"):
         frame.message()
@@ -76,7 +76,7 @@ def test_values_beyond_msgpack_are_request_errors(prompt: str | list[int]) -> No
 
 
 @pytest.mark.slow
-def test_a_message_that_is_too_long_for_a_frame_is_its_senders_error() -> None:
+def test_message_too_long_for_a_frame_is_an_error_of_its_sender() -> None:
     with pytest.raises(
         RequestError, match=rf"\(Generate\) cannot be passed .*; {MAX_FRAME_BYTES} are allowed"
     ):

@@ -1,4 +1,4 @@
-"""Requests that take long to read, while others are answered."""
+"""Requests that take long to process, while others are answered."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.runner.running import GREEDY, LONG, WithRunner, collect, idle
 pytestmark = pytest.mark.e2e
 
 
-def test_a_request_that_is_too_large_fails_alone(with_shared_runner: WithRunner) -> None:
+def test_too_large_request_does_not_affect_others(with_shared_runner: WithRunner) -> None:
     async def use(runner: LocalRunner) -> None:
         running = runner.generate(Generate(prompt="hello", options=LONG))
         await anext(running)
@@ -50,31 +50,31 @@ def test_a_request_that_is_too_large_fails_alone(with_shared_runner: WithRunner)
     with_shared_runner(use)
 
 
-def test_a_long_text_is_tokenised_while_pings_are_answered(
+def test_pings_are_answered_while_a_long_text_is_tokenised(
     with_shared_runner: WithRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[type] = []  # in this order: here, what comes together may be noticed in another
+    received: list[type] = []  # in order of arrival; the tasks below may notice them in another order
     pass_on = LocalRunner._pass_on
 
-    def heard(runner: LocalRunner, request_id: int, message: FromRunner) -> None:
-        said.append(type(message))
+    def record(runner: LocalRunner, request_id: int, message: FromRunner) -> None:
+        received.append(type(message))
         pass_on(runner, request_id, message)
 
-    monkeypatch.setattr(LocalRunner, "_pass_on", heard)
+    monkeypatch.setattr(LocalRunner, "_pass_on", record)
 
     async def use(runner: LocalRunner) -> None:
         prompts = runner.generate(Generate(prompt="hello, " * 140_000, options=GREEDY))
         first = asyncio.ensure_future(anext(prompts))
-        await asyncio.sleep(0)  # now it is sent
+        await asyncio.sleep(0)  # lets the request be sent
         await runner.ping()
         assert isinstance(await first, Prompted)
-        assert said[0] is Pong
+        assert received[0] is Pong
         await prompts.aclose()
 
     with_shared_runner(use)
 
 
-def test_a_long_word_is_tokenised_while_others_are_generated(with_shared_runner: WithRunner) -> None:
+def test_generation_continues_while_a_long_word_is_tokenised(with_shared_runner: WithRunner) -> None:
     word = "".join(random.Random(1).choices("abcdefghijklmnop", k=1_000_000))
 
     async def use(runner: LocalRunner) -> None:
@@ -93,7 +93,7 @@ def test_a_long_word_is_tokenised_while_others_are_generated(with_shared_runner:
     with_shared_runner(use)
 
 
-def test_of_a_chat_that_is_far_too_long_the_newest_messages_are_read(with_shared_runner: WithRunner) -> None:
+def test_overlong_chat_keeps_its_newest_messages(with_shared_runner: WithRunner) -> None:
     def chat(count: int) -> Chat:
         return Chat(messages=[Message(role="user", content=f"hello {n} " * 1000) for n in range(count)])
 
@@ -113,14 +113,14 @@ def test_of_a_chat_that_is_far_too_long_the_newest_messages_are_read(with_shared
     with_shared_runner(use)
 
 
-def test_a_request_that_is_left_while_it_is_tokenised_is_never_run(with_shared_runner: WithRunner) -> None:
+def test_request_cancelled_while_being_tokenised_is_never_run(with_shared_runner: WithRunner) -> None:
     async def use(runner: LocalRunner) -> None:
         leaving = asyncio.create_task(collect(runner, "hello, " * 140_000, LONG))
         await asyncio.sleep(0)
         leaving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await leaving
-        await collect(runner, "hello, " * 20_000)  # goes the same way, behind it
+        await collect(runner, "hello, " * 20_000)  # queued behind it
         await idle(runner)
 
     with_shared_runner(use)

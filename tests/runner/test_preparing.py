@@ -1,4 +1,4 @@
-"""Long requests hold up no short ones, and a cancelled one is stopped wherever it is."""
+"""Long requests do not delay short ones, and a cancelled request is stopped at any stage."""
 
 from __future__ import annotations
 
@@ -13,24 +13,27 @@ from tests.waiting import PATIENCE_S
 
 
 class Bench:
-    """`heard` gets what is prepared and cancelled, in order; `hold` occupies a thread until `release`."""
+    """A bench for `Preparing`: `events` receives requests prepared and cancelled, in order.
+
+    `hold` occupies a thread until `release` is set.
+    """
 
     def __init__(self) -> None:
-        self.heard: SimpleQueue[object] = SimpleQueue()
+        self.events: SimpleQueue[object] = SimpleQueue()
         self.began = threading.Event()
         self.release = threading.Event()
-        self.preparing = Preparing(lambda id: self.heard.put(("cancelled", id)), self.heard.put)
+        self.preparing = Preparing(lambda id: self.events.put(("cancelled", id)), self.events.put)
 
     def say(self, word: object) -> Callable[[], None]:
-        return lambda: self.heard.put(word)
+        return lambda: self.events.put(word)
 
     def hold(self) -> None:
         self.began.set()
         assert self.release.wait(PATIENCE_S)
-        self.heard.put("long")
+        self.events.put("long")
 
     def next(self) -> object:
-        return self.heard.get(timeout=PATIENCE_S)
+        return self.events.get(timeout=PATIENCE_S)
 
 
 @pytest.fixture
@@ -40,7 +43,7 @@ def bench() -> Iterator[Bench]:
     bench.release.set()
 
 
-def test_a_long_request_holds_up_no_short_one(bench: Bench) -> None:
+def test_long_request_does_not_delay_short_ones(bench: Bench) -> None:
     bench.preparing.add(1, bench.hold, "long")
     for number in (2, 3):
         bench.preparing.add(number, bench.say(number), "short")
@@ -62,7 +65,7 @@ def test_request_cancelled_during_preparation_is_stopped_in_the_engine(bench: Be
     bench.preparing.add(1, bench.hold, "long")
     assert bench.began.wait(PATIENCE_S)
     bench.preparing.cancel(1)
-    assert bench.heard.empty()  # the engine does not have it yet
+    assert bench.events.empty()  # the engine does not have it yet
     bench.release.set()
     assert [bench.next(), bench.next()] == ["long", ("cancelled", 1)]
     bench.preparing.cancel(1)

@@ -15,8 +15,7 @@ from puna.errors import GenerationError, OptionError
 from puna.ops import Backend, sampling
 from puna.options import Options
 from puna.sample import Sampler
-from puna.sample.penalties import Dry
-from puna.sample.sampler import Mirostat
+from puna.sample.sampler import Dry, Mirostat
 
 #: Everything off except the draw.
 PLAIN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}

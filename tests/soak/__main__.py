@@ -1,4 +1,4 @@
-"""`python -m tests.soak`: the command that `make soak` runs."""
+"""`python -m tests.soak`: the command behind `make soak`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def main() -> None:
         prog="python -m tests.soak", description="Put a server under random load and faults for a while."
     )
     parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--seed", type=int, default=None, help="seed of an earlier run, to repeat it")
+    parser.add_argument("--seed", type=int, default=None, help="seed of a previous run to repeat")
     parser.add_argument(
         "--attacks",
         default="all",
-        help=f"what the hostile client does: all, none, or of these, with commas: {', '.join(ALL_ATTACKS)}",
+        help=f"the attacks to run: all, none, or some of these with commas: {', '.join(ALL_ATTACKS)}",
     )
     parser.add_argument(
-        "--canary", type=float, default=1.0, help="seconds within which the canary must be answered"
+        "--canary", type=float, default=1.0, help="seconds within which the server must answer the canary"
     )
     given = parser.parse_args()
     named = {"all": list(ALL_ATTACKS), "none": []}

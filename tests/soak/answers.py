@@ -9,7 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Answer:
-    """A complete answer. `logprobs` if requested; `ids` (of prompt and answer) if the API returns them."""
+    """A complete answer.
+
+    Has `logprobs` if requested, and `ids` (of prompt and answer) if the API returns them.
+    """
 
     text: str
     reason: str
@@ -22,7 +25,7 @@ class Answer:
 
 
 def from_native(replies: Iterable[dict[str, Any]]) -> Answer:
-    """The answer of `/api/generate` or `/api/chat`, from the objects of a stream or the single object."""
+    """Build the answer of `/api/generate` or `/api/chat` from a stream's objects or the single object."""
     text, logprobs, last = "", [], {}
     for reply in replies:
         text += part_text(reply)
@@ -41,7 +44,7 @@ def from_native(replies: Iterable[dict[str, Any]]) -> Answer:
 
 
 def from_openai(replies: Iterable[dict[str, Any]]) -> Answer:
-    """The answer of `/v1/...completions`, from the events of a stream or the single object."""
+    """Build the answer of `/v1/...completions` from a stream's events or the single object."""
     text, reason, logprobs, usage = "", "", [], {}
     for reply in replies:
         text += part_text(reply)
@@ -59,7 +62,7 @@ def from_openai(replies: Iterable[dict[str, Any]]) -> Answer:
 
 
 def part_text(reply: dict[str, Any]) -> str:
-    """The text in a reply, which may be part of a stream."""
+    """Return the text in a reply, which may be part of a stream."""
     if "choices" not in reply:
         return reply["message"]["content"] if "message" in reply else reply["response"]
     text = ""
@@ -78,9 +81,9 @@ def _logprobs(given: dict[str, Any]) -> list[float]:
 def differences(expected: Answer, got: Answer, context: int) -> list[str]:
     """Return how `got` differs from `expected` where it must not; empty if `got` is right.
 
-    Only compares values that both have. After a context shift, tokens may depend on the cache's other
-    requests, because the last bits of shifted keys differ from those of recomputed ones; only the tokens
-    before the shift must be equal.
+    Compares only values that both have. After a context shift, tokens may depend on other requests in the
+    cache, because the last bits of shifted keys differ from those of recomputed ones; only tokens before the
+    shift must be equal.
     """
     if expected.shifted or got.shifted:
         fixed = context + 1  # one more token is generated from the full context before it is shifted

@@ -14,12 +14,12 @@ import openai
 from tests.soak.answers import Answer, from_native, from_openai
 from tests.soak.questions import Question
 
-#: No request takes this long, however busy the machine is; one that does is hanging.
+#: A request that takes this long is hanging, however busy the machine.
 LIMIT_S = 240.0
 
 
 class RefusedError(Exception):
-    """The server answered with an error. `status` is 200 if the error was part of a stream."""
+    """An error reply of the server. `status` is 200 if the error was part of a stream."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}")
@@ -33,9 +33,9 @@ class Clients:
     def __init__(self, url: str) -> None:
         self.url = url
         self.http = httpx.Client(base_url=url, timeout=LIMIT_S)
-        # A small buffer, so that the server has to wait for a slow reader.
-        narrow = httpx.HTTPTransport(socket_options=[(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)])
-        self.slow = httpx.Client(base_url=url, timeout=LIMIT_S, transport=narrow)
+        # A small buffer makes the server wait for a slow reader.
+        small_buffer = httpx.HTTPTransport(socket_options=[(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)])
+        self.slow = httpx.Client(base_url=url, timeout=LIMIT_S, transport=small_buffer)
         self.ollama = ollama.Client(host=url, timeout=LIMIT_S)
         self.openai = openai.OpenAI(base_url=url + "/v1/", api_key="unused", max_retries=0, timeout=LIMIT_S)
 
@@ -44,9 +44,9 @@ class Clients:
             client.close()
 
 
-def ask(http: httpx.Client, question: Question, *, stream: bool = False, **more: Any) -> Answer:
+def ask(http: httpx.Client, question: Question, *, stream: bool = False, **extra: Any) -> Answer:
     """Ask over plain HTTP. Raises RefusedError."""
-    body = question.body(stream=stream, **more)
+    body = question.body(stream=stream, **extra)
     if stream:
         with http.stream("POST", question.path, json=body) as response:
             return read(question, replies(response))
@@ -55,9 +55,9 @@ def ask(http: httpx.Client, question: Question, *, stream: bool = False, **more:
     return read(question, [response.json()])
 
 
-def ask_usual(clients: Clients, question: Question, *, stream: bool, **more: Any) -> Answer:
+def ask_usual(clients: Clients, question: Question, *, stream: bool, **extra: Any) -> Answer:
     """Ask with the API's own client library. Raises RefusedError."""
-    body = question.body(stream=stream, **more)
+    body = question.body(stream=stream, **extra)
     call: Any
     if question.native:
         call = clients.ollama.chat if question.path == "/api/chat" else clients.ollama.generate
@@ -104,7 +104,7 @@ def check(response: httpx.Response) -> None:
 
 
 def message_of(response: httpx.Response) -> str:
-    """The message of an error reply. Raises AssertionError if it is not a documented kind of error."""
+    """Return the message of an error reply. Raises AssertionError if it is not a documented kind of error."""
     try:
         return _error_message(response.json())
     except (ValueError, KeyError, TypeError) as error:

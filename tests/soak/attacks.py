@@ -1,4 +1,4 @@
-"""Attacks of a hostile client: each would stop a careless server, or make other clients wait."""
+"""A hostile client's attacks: each would stop a careless server, or make other clients wait."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Body = dict[str, Any]
 
 @dataclass(frozen=True)
 class Target:
-    """The server, a model of it, a folder for files, and the draws of this run."""
+    """The server under attack, one of its models, a folder for files, and this run's random generator."""
 
     server: Server
     http: httpx.Client
@@ -34,26 +34,26 @@ class Target:
     rng: random.Random
 
     def ask(self, path: str, body: Body | bytes, *statuses: int, **headers: str) -> httpx.Response:
-        """Send a request that must be answered with one of `statuses`, and with an error in words."""
+        """Send a request that must be answered with one of `statuses`; an error must come with a message."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         return self.check(self.http.post(path, content=content, headers=headers), *statuses)
 
     def generate(self, *statuses: int, path: str = "/api/generate", **fields: Any) -> httpx.Response:
-        asked = {"model": self.model, "prompt": "hello", "stream": False, "options": {"num_predict": 2}}
-        return self.ask(path, {**asked, **fields}, *statuses)
+        body = {"model": self.model, "prompt": "hello", "stream": False, "options": {"num_predict": 2}}
+        return self.ask(path, {**body, **fields}, *statuses)
 
     def check(self, response: httpx.Response, *statuses: int) -> httpx.Response:
         what = f"{response.request.method} {response.request.url.path}"
-        shown = f"{what}: status {response.status_code}, expected {statuses}: {response.text[:300]!r}"
-        assert response.status_code in statuses, shown
+        problem = f"{what}: status {response.status_code}, expected {statuses}: {response.text[:300]!r}"
+        assert response.status_code in statuses, problem
         if response.status_code >= 400:
-            assert response.json()["error"], f"{what}: an error without words"
+            assert response.json()["error"], f"{what}: an error without a message"
             assert len(response.content) < 10_000, f"{what}: an error of {len(response.content)} bytes"
         return response
 
     @contextlib.contextmanager
     def connections(self, count: int, *sent: bytes) -> Iterator[list[socket.socket]]:
-        """So many connections, of which each has sent one of `sent`."""
+        """Open up to `count` connections and send one of `sent` on each."""
         address = urlsplit(self.server.url)
         with contextlib.ExitStack() as stack:
             found = []
@@ -66,7 +66,7 @@ class Target:
 
 
 def request(path: str, body: Body, length: int | None = None) -> bytes:
-    """The bytes of a request, which may promise another length than it has."""
+    """Return the bytes of a request, whose Content-Length may be wrong."""
     content = json.dumps(body).encode()
     size = len(content) if length is None else length
     return f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n".encode() + content
@@ -76,7 +76,7 @@ def request(path: str, body: Body, length: int | None = None) -> bytes:
 
 
 def half_sent(target: Target) -> None:
-    """Three hundred requests that are not sent to their end."""
+    """Send three hundred incomplete requests."""
     whole = request("/api/chat", {"model": target.model}, length=5000)
     sent = [whole[: target.rng.randrange(1, len(whole))] for _ in range(20)]
     with target.connections(300, *sent):
@@ -84,13 +84,13 @@ def half_sent(target: Target) -> None:
 
 
 def crowd(target: Target) -> None:
-    """More connections than the server keeps."""
+    """Open more connections than the server keeps."""
     with target.connections(800, b"", b"G", b"GET /api/version HTTP/1.1\r\nHost: localhost\r\n\r\n"):
         time.sleep(1)
 
 
 def slow_bodies(target: Target) -> None:
-    """Bodies that come byte by byte."""
+    """Send request bodies byte by byte."""
     whole = request("/api/chat", {"model": target.model, "messages": []})
     with target.connections(20, whole[:-30]) as connections:
         for byte in whole[-30:-5]:
@@ -101,7 +101,7 @@ def slow_bodies(target: Target) -> None:
 
 
 def slow_readers(target: Target) -> None:
-    """Long answers that nobody reads."""
+    """Request long answers and do not read them."""
     body = {"model": target.model, "prompt": "hello", "logprobs": True, "top_logprobs": 20}
     whole = request("/api/generate", body | {"options": {"num_predict": -1, "temperature": 2}})
     with target.connections(4, whole):
@@ -109,7 +109,7 @@ def slow_readers(target: Target) -> None:
 
 
 def no_descriptors(target: Target) -> None:
-    """The server has no descriptors left for a while."""
+    """Leave the server without free descriptors for a while."""
     process = target.server.process.pid
     soft, hard = resource.prlimit(process, resource.RLIMIT_NOFILE)
     before = target.server.log.stat().st_size
@@ -120,11 +120,11 @@ def no_descriptors(target: Target) -> None:
     finally:
         resource.prlimit(process, resource.RLIMIT_NOFILE, (soft, hard))
     grown = target.server.log.stat().st_size - before
-    assert grown < 100_000, f"the log has grown by {grown} bytes in three seconds"
+    assert grown < 100_000, f"the log grew by {grown} bytes in three seconds"
 
 
 def strange_http(target: Target) -> None:
-    """Send data that is hardly HTTP."""
+    """Send data that is barely HTTP."""
     chunked = b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
     sent = (
         b"\x16\x03\x01\x02\x00" + bytes(500),
@@ -144,15 +144,15 @@ def strange_http(target: Target) -> None:
 
 
 def huge_bodies(target: Target) -> None:
-    """A prompt of 40 MB, a body of more than 64 MB, and a name of 20 MB."""
+    """Send a prompt of 40 MB, a body of more than 64 MB, and a name of 20 MB."""
     target.generate(400, 413, prompt="x " * 20_000_000, truncate=False)
     target.generate(400, 413, model="x" * 20_000_000)
-    with contextlib.suppress(httpx.TransportError):  # it may have been cut off before it was sent
+    with contextlib.suppress(httpx.TransportError):  # the server may close the connection before all is sent
         target.generate(413, prompt="x" * 70_000_000)
 
 
 def odd_json(target: Target) -> None:
-    """Nesting, numbers and text that parsers of JSON stumble over."""
+    """Send nesting, numbers and text that JSON parsers trip over."""
     deep = b'{"model": "%s", "prompt": "x", "options": %s}'
     name = target.model.encode()
     for opening, closing in ((b"[", b"]"), (b'{"a":', b"}")):
@@ -161,26 +161,26 @@ def odd_json(target: Target) -> None:
     for digits in ("9" * 40_000, "1e400", "1" + "0" * 30, "-" + "9" * 30, "0." + "3" * 40_000):
         for field in ("num_predict", "seed", "temperature", "num_ctx", "num_thread", "num_keep"):
             body = b'{"model":"%s","prompt":"x","stream":false,"options":{"%s":%s,"num_predict":1}}'
-            asked = body % (name, field.encode(), digits.encode())
-            target.ask("/api/generate", asked, 200, 400)
+            body = body % (name, field.encode(), digits.encode())
+            target.ask("/api/generate", body, 200, 400)
     target.ask("/api/generate", b'{"model": "%s\\ud800", "prompt": "\\udfff"}' % name, 400, 404)
     target.ask("/v1/completions", b'{"model": "%s", "prompt": "\\ud800", "max_tokens": 1}' % name, 200, 400)
 
 
 def digits(target: Target) -> None:
-    """Durations of forty thousand digits."""
+    """Send durations of forty thousand digits."""
     for keep_alive in ("9" * 40_000, "1" * 40_000 + "x", "1h" * 20_000, "." * 40_000):
         target.generate(400, keep_alive=keep_alive)
 
 
 def stop_strings(target: Target) -> None:
-    """A hundred thousand stop strings, and one of a megabyte."""
+    """Send a hundred thousand stop strings, and one of a megabyte."""
     target.generate(400, options={"stop": [f"stop {number}" for number in range(100_000)]})
     target.generate(400, options={"stop": ["x" * 1_000_000]})
 
 
 def many_messages(target: Target) -> None:
-    """Forty thousand messages, and as many texts to embed."""
+    """Send forty thousand messages, and as many texts to embed."""
     messages = [{"role": "user", "content": "x"} for _ in range(40_000)]
     target.generate(200, 400, 413, path="/api/chat", messages=messages)
     target.generate(200, 400, 413, path="/v1/chat/completions", messages=messages, max_tokens=1)
@@ -188,19 +188,19 @@ def many_messages(target: Target) -> None:
 
 
 def blanks(target: Target) -> None:
-    """Prompts for which splitting into words takes quadratic time."""
+    """Send prompts for which careless splitting into words takes quadratic time."""
     for text in (" " * 80_000, "\n" * 80_000, "a" * 80_000, "' " * 40_000, "\u0301" * 40_000):
         target.generate(200, 400, 413, prompt=text, raw=True)
 
 
 def threads(target: Target) -> None:
-    """Four thousand threads for three tokens, then the usual number again."""
+    """Request four thousand threads for three tokens, then the usual number again."""
     target.generate(200, 400, options={"num_thread": 4096, "num_predict": 3})
     target.generate(200)
 
 
 def many_at_once(target: Target) -> None:
-    """More requests than may wait."""
+    """Send more requests than the queue holds."""
     body = {"model": target.model, "prompt": "hello", "options": {"num_predict": 50}}
     with target.connections(200, request("/api/generate", body)) as connections:
         for connection in connections[::10]:
@@ -233,24 +233,24 @@ _GO = (
 
 
 def templates(target: Target) -> None:
-    """Templates that never end, or want all memory: of a request and of a model."""
+    """Use templates that never end or need all memory, in a request and in a model."""
     for template in target.rng.sample(_JINJA + _GO, 2):
         target.generate(200, 400, 500, template=template)
-        made = {"model": "hostile-template", "from": target.model, "template": template, "stream": False}
-        if target.ask("/api/create", made, 200, 400).status_code == 200:
+        create = {"model": "hostile-template", "from": target.model, "template": template, "stream": False}
+        if target.ask("/api/create", create, 200, 400).status_code == 200:
             chat = {"messages": [{"role": "user", "content": "x" * 1000}]}
             target.generate(200, 400, 500, path="/api/chat", model="hostile-template", **chat)
             target.ask("/api/show", {"model": "hostile-template"}, 200)
             target.check(target.http.get("/api/tags"), 200)
-            gone = target.http.request("DELETE", "/api/delete", json={"model": "hostile-template"})
-            target.check(gone, 200)
+            deleted = target.http.request("DELETE", "/api/delete", json={"model": "hostile-template"})
+            target.check(deleted, 200)
 
 
 # --- headers ---------------------------------------------------------------------------------------
 
 
 def foreign_pages(target: Target) -> None:
-    """Names and origins that only look local, and lines for the log."""
+    """Send host names and origins that only look local, and a path that forges log lines."""
     for header in ({"Host": "[::1].evil.com"}, {"Origin": "http://127.0.0.1:1.evil.com"}):
         answer = target.http.get("/api/version", headers=header)
         assert answer.status_code in (400, 403), f"{header}: status {answer.status_code}"

@@ -1,4 +1,4 @@
-"""Requests that must be refused, and the status they must get."""
+"""Requests that must be refused, and the status each must get."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.soak.questions import MODELS
 
 @dataclass(frozen=True)
 class BadRequest:
-    """An invalid request. `text`: the reply is plain text, as for unknown paths."""
+    """An invalid request. With `text`, the reply is plain text, as for unknown paths."""
 
     name: str
     method: str
@@ -26,13 +26,13 @@ _GENERATING = ("/api/generate", "/api/chat", "/v1/chat/completions", "/v1/comple
 
 
 def bad_request(rng: random.Random) -> BadRequest:
-    """A random one of all kinds of bad requests."""
+    """Return a random request of any kind that must be refused."""
     path, model = rng.choice(_GENERATING), rng.choice(MODELS)
-    return rng.choice([*_broken(path), *_wrong(path, model), *_elsewhere(), *_too_long(rng, model)])
+    return rng.choice([*_broken(path), *_wrong(path, model), *_nonexistent(), *_too_long(rng, model)])
 
 
 def _broken(path: str) -> list[BadRequest]:
-    """Bodies that are not JSON objects."""
+    """Return requests whose bodies are not JSON objects."""
     bodies = {
         "nothing": b"",
         "half an object": b'{"model": "demo", "prompt": "hel',
@@ -47,15 +47,15 @@ def _broken(path: str) -> list[BadRequest]:
 
 
 def _wrong(path: str, model: str) -> list[BadRequest]:
-    """JSON objects with invalid fields."""
-    asked: dict[str, Any] = {
+    """Return requests with invalid fields."""
+    valid: dict[str, Any] = {
         "model": model,
         "prompt": "hello",
         "messages": [{"role": "user", "content": "hello"}],
     }
 
     def request(name: str, status: int = 400, **fields: Any) -> BadRequest:
-        return BadRequest(name, "POST", path, json.dumps({**asked, **fields}).encode(), status)
+        return BadRequest(name, "POST", path, json.dumps({**valid, **fields}).encode(), status)
 
     found = [
         request("a number for a model", model=5),
@@ -86,8 +86,8 @@ def _wrong(path: str, model: str) -> list[BadRequest]:
     return found
 
 
-def _elsewhere() -> list[BadRequest]:
-    """Requests to paths, methods and models that do not exist."""
+def _nonexistent() -> list[BadRequest]:
+    """Return requests for paths, methods and models that do not exist."""
     return [
         BadRequest("an unknown path", "GET", "/api/nothing", b"", 404, text=True),
         BadRequest("a path outside", "GET", "/../../etc/passwd", b"", 404, text=True),
@@ -102,7 +102,7 @@ def _elsewhere() -> list[BadRequest]:
 
 
 def _too_long(rng: random.Random, model: str) -> list[BadRequest]:
-    """Prompts that do not fit the context and must not be truncated, of many words or one."""
+    """Return requests with prompts of many words or one that neither fit the context nor may be truncated."""
     word, count = rng.choice([("hello ", 300), ("hello ", 200_000), ("x", 300_000), ("\N{SNOWMAN}", 100_000)])
     body = {"model": model, "prompt": word * count, "truncate": False, "raw": True}
     return [

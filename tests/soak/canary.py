@@ -15,12 +15,12 @@ from tests.soak.questions import Question
 from tests.soak.report import Report
 
 _INTERVAL_S = 0.25
-#: The canary is another client than the one that attacks, as a proxy on this machine says.
+#: Makes the canary another client than the attacker, as if a proxy on this machine forwarded it.
 _ADDRESS = {"X-Forwarded-For": "192.0.2.1"}
 
 
 class Canary:
-    """Asks for the version, to be answered within `within_s`, and for the right answer to `question`."""
+    """A client that asks for the version, due within `within_s`, and for the right answer to `question`."""
 
     def __init__(self, url: str, question: Question, exam: Exam, report: Report, within_s: float) -> None:
         self._url = url
@@ -33,7 +33,7 @@ class Canary:
 
     @contextmanager
     def watching(self, attack: str) -> Iterator[None]:
-        """Asks for as long as the block runs; what is not answered as it should counts against `attack`."""
+        """Ask while the block runs; wrong, late or missing answers count against `attack`."""
         self._attack = attack
         over, connected = threading.Event(), threading.Event()
         threads = [
@@ -53,7 +53,7 @@ class Canary:
                     self._report.fail(f"during {attack}: the canary was not answered for {LIMIT_S:.0f} s")
 
     def _ask_version(self, over: threading.Event, connected: threading.Event) -> None:
-        # The connection is kept: while there are no descriptors, no other can be made.
+        # Keep one connection: while the server has no descriptors, it accepts no others.
         with httpx.Client(base_url=self._url, timeout=LIMIT_S, headers=_ADDRESS) as http:
             while not over.is_set():
                 with self._report.request(f"the canary's version during {self._attack}"):

@@ -1,4 +1,4 @@
-"""The right answers, recorded while the server is otherwise idle, and the comparison with them."""
+"""The right answers, recorded while the server is otherwise idle, and comparison with them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.soak.questions import CONTEXT, Question, all_questions, follow_ups
 
 
 class Exam:
-    """All questions with their right answers, which `learn` records."""
+    """All questions with their right answers, as recorded by `learn`."""
 
     def __init__(self) -> None:
         self.questions = all_questions()
@@ -30,7 +30,7 @@ class Exam:
     def _learn(self, http: httpx.Client, question: Question) -> None:
         more = {"logprobs": True} if question.native else {}
         answer = self._answers[question] = ask(http, question, **more)
-        # Check that the question exercises what its name says.
+        # Check that the question tests what its name says.
         if not question.name.endswith("-long"):
             assert (answer.shifted > 0) == question.name.endswith("-shift"), question.name
         assert (answer.truncated > 0) == question.name.endswith("-truncated"), question.name
@@ -41,7 +41,7 @@ class Exam:
         assert not wrong, f"wrong answer to {question.name}: " + "; ".join(wrong)
 
     def mark_text(self, question: Question, text: str) -> None:
-        """The same for the beginning of an answer, unless the right answer shifts."""
+        """Raise AssertionError unless the right answer starts with `text` or shifts the context."""
         right = self._answers[question]
         assert right.shifted or right.text.startswith(text), (
             f"wrong beginning of the answer to {question.name}: expected {right.text!r}, got {text!r}"
@@ -49,13 +49,13 @@ class Exam:
 
     def repeat(self, http: httpx.Client, rng: random.Random, count: int | None = None) -> None:
         """Ask all questions (or `count` random ones) again, one at a time, and mark the answers."""
-        asked = self.questions if count is None else rng.sample(self.questions, count)
-        for question in sorted(asked, key=lambda question: question.model):
+        chosen = self.questions if count is None else rng.sample(self.questions, count)
+        for question in sorted(chosen, key=lambda question: question.model):
             self.mark(question, _ask_patiently(http, question))
 
 
 def _ask_patiently(http: httpx.Client, question: Question) -> Answer:
-    """Ask, retrying while the model is not reloaded because its runner was killed too often."""
+    """Ask, and retry while the model is not reloaded because its runner was killed too often."""
     while True:
         try:
             return ask(http, question)

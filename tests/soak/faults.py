@@ -1,4 +1,4 @@
-"""Faults injected on purpose, and the errors they excuse."""
+"""Deliberately injected faults, and the errors they excuse."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from tests.soak.exam import Exam
 from tests.soak.questions import CONTEXT, MODELS
 from tests.soak.report import Report
 
-#: Errors of requests whose runner was killed, and of requests that arrive before the model is reloaded.
+#: Errors of requests whose runner was killed, and of requests arriving before the model is reloaded.
 _KILLED = re.compile(
     r"model runner has unexpectedly stopped|model runner process has terminated"
     r"|the model crashed \d+ times in a row and is not loaded again for another \d+ s"
 )
-#: How long it may take the server to notice that a runner is gone.
+#: How long the server may take to notice that a runner is gone.
 _UNNOTICED_S = 10.0
-#: The longest time a model whose runner was killed repeatedly is not reloaded.
+#: The longest pause before a model whose runner was killed repeatedly is reloaded.
 _MAX_PAUSE_S = 300.0
 
-#: Non-default load options. None changes an answer that fits the context.
+#: Non-default load options. None of them changes an answer that fits the context.
 _OTHER_OPTIONS = ({"num_ctx": CONTEXT - 16}, {"num_batch": 24}, {"num_thread": 1}, {"num_ctx": 2**31 - 1})
 
 
 def excuse(error: RefusedError, began_s: float, kills_s: Collection[float]) -> str | None:
-    """The outcome that excuses `error`, given when the request began and runners were killed; None if none.
+    """Return the outcome that excuses `error`, or None, given when its request began and runners were killed.
 
     Requests of a killed runner may also get the error within their stream.
     """
@@ -49,7 +49,7 @@ def excuse(error: RefusedError, began_s: float, kills_s: Collection[float]) -> s
 
 
 class Faults:
-    """Injects faults at random times: kills and suspends runners, unloads and reloads models."""
+    """A source of random faults: kills and suspends runners, unloads and reloads models."""
 
     def __init__(self, server: Server, report: Report, exam: Exam) -> None:
         self._server = server
@@ -59,7 +59,7 @@ class Faults:
         self._kills: list[float] = []
 
     def excuse(self, error: RefusedError, began_s: float) -> str | None:
-        """The outcome that excuses `error` of a request begun at `began_s` (`time.monotonic`), or None."""
+        """Return the outcome that excuses `error`, or None; the request began at `began_s` (monotonic)."""
         return excuse(error, began_s, self._kills)
 
     def make(self, rng: random.Random, mean_s: float, stop: threading.Event) -> None:
@@ -89,13 +89,15 @@ class Faults:
     def _kill(self, rng: random.Random, clients: Clients) -> None:
         runners = self._server.runners()
         if runners:
-            self._kills.append(time.monotonic())  # before the kill, because its requests may fail at once
+            self._kills.append(
+                time.monotonic()
+            )  # before the kill, because the runner's requests may fail at once
             with contextlib.suppress(psutil.NoSuchProcess):
                 rng.choice(runners).kill()
             self._report.event("runners killed")
 
     def _pause(self, rng: random.Random, clients: Clients) -> None:
-        """Suspend a runner, but not long enough for the server to consider it hung."""
+        """Suspend a runner, but not for long enough that the server considers it hung."""
         runners = self._server.runners()
         if runners:
             runner = rng.choice(runners)
@@ -114,10 +116,10 @@ class Faults:
         self._report.event("reloads with other options")
 
     def _displace(self, rng: random.Random, clients: Clients) -> None:
-        """Ask any model, which may evict one that is in use."""
+        """Ask any model, which may evict a model in use."""
         self._ask(rng, clients)
         self._report.event("any model asked")
 
-    def _ask(self, rng: random.Random, clients: Clients, **more: Any) -> None:
+    def _ask(self, rng: random.Random, clients: Clients, **extra: Any) -> None:
         question = rng.choice(self._questions)
-        self._exam.mark(question, ask(clients.http, question, **more))
+        self._exam.mark(question, ask(clients.http, question, **extra))

@@ -1,4 +1,4 @@
-"""Model files that are wrong or become wrong: they are refused in words, and other models go on."""
+"""Model files that are or become invalid: they get an error with a message, and other models keep working."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.model.test_load import rewritten
 from tests.soak.attacks import Target
 from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 
-#: Metadata that a model cannot have.
+#: Metadata that no valid model has.
 _WRONG: tuple[dict[str, Any], ...] = (
     {"tokenizer.ggml.pre": "x" * 1_000_000},
     {"llama.context_length": -1},
@@ -26,7 +26,7 @@ _WRONG: tuple[dict[str, Any], ...] = (
 
 
 def wrong_models(target: Target) -> None:
-    """Files whose metadata cannot be."""
+    """Upload files with impossible metadata."""
     base = _base(target)
     for wrong in target.rng.sample(_WRONG, 3):
         path = rewritten(base, target.folder / "wrong.gguf", **wrong)
@@ -34,7 +34,7 @@ def wrong_models(target: Target) -> None:
 
 
 def damaged_models(target: Target) -> None:
-    """Files that end early, or of which a byte is another."""
+    """Upload truncated and corrupted files."""
     data = bytearray(_base(target).read_bytes())
     _try(target, bytes(data[: target.rng.randrange(len(data))]))
     for _ in range(5):
@@ -43,11 +43,11 @@ def damaged_models(target: Target) -> None:
 
 
 def shrinking_models(target: Target) -> None:
-    """A stored file that becomes shorter while it is looked at, and while it is in memory."""
+    """Truncate a stored file, half of the time while it is loaded, then inspect and use it."""
     data = _base(target).read_bytes() + bytes(target.rng.randrange(1, 1000))
     blob = _upload(target, data)
-    made = {"model": "shrinking", "files": {"a.gguf": blob}, "stream": False}
-    target.ask("/api/create", made, 200)
+    create = {"model": "shrinking", "files": {"a.gguf": blob}, "stream": False}
+    target.ask("/api/create", create, 200)
     loaded = target.generate(200, model="shrinking") if target.rng.random() < 0.5 else None
     (target.server.models / "blobs" / blob.replace(":", "-")).open("r+b").truncate(len(data) // 2)
     for verbose in (False, True):
@@ -69,9 +69,9 @@ def _upload(target: Target, data: bytes) -> str:
 
 
 def _try(target: Target, data: bytes) -> None:
-    """Create a model of `data` and use it: what is wrong with it is said by one or the other."""
-    made = {"model": "wrong", "files": {"a.gguf": _upload(target, data)}, "stream": False}
-    if target.ask("/api/create", made, 200, 400, 500).status_code != 200:
+    """Create a model from `data` and use it; either step may report an error."""
+    create = {"model": "wrong", "files": {"a.gguf": _upload(target, data)}, "stream": False}
+    if target.ask("/api/create", create, 200, 400, 500).status_code != 200:
         return
     target.ask("/api/show", {"model": "wrong"}, 200, 400, 500)
     target.generate(200, 400, 500, 503, model="wrong")

@@ -17,7 +17,7 @@ from tests.waiting import wait_until
 
 #: How long a server may take to become idle.
 REST_S = 120.0
-#: How much memory may grow when the same work is repeated: heaps are never packed in quite the same way.
+#: How much memory may grow when the same work is repeated: heap layout is never quite the same.
 SERVER_GROWTH_BYTES = 12 << 20
 RUNNER_GROWTH_BYTES = 24 << 20
 #: Log messages that indicate a defect or an unclosed resource.
@@ -33,7 +33,7 @@ _BAD_SIGNS = (
 
 @dataclass(frozen=True)
 class Holdings:
-    """The resources of a server without loaded models."""
+    """Resources held by a server without loaded models."""
 
     runners: int
     descriptors: int  # files and sockets
@@ -59,7 +59,7 @@ def wait_for_rest(http: httpx.Client) -> None:
 
 
 def metrics(http: httpx.Client) -> list[tuple[str, dict[str, str], float]]:
-    """All samples of /metrics: name, labels, value."""
+    """Return all samples of /metrics as name, labels and value."""
     page = http.get("/metrics")
     check(page)
     families = text_string_to_metric_families(page.text)
@@ -73,8 +73,8 @@ def check_cells(http: httpx.Client) -> None:
     for model in models:
         used: dict[str, list[float]] = {}
         for name, labels, value in samples:
-            mine = name == "puna_cache_cells" and labels["model"] == model["name"]
-            if mine and labels["state"] == "used":
+            matches = name == "puna_cache_cells" and labels["model"] == model["name"]
+            if matches and labels["state"] == "used":
                 used.setdefault(labels["cache"], []).append(value)
         held: dict[str, list[float]] = {}
         for cache in model["caches"]:
@@ -89,10 +89,10 @@ def _held(cache: dict[str, Any]) -> float:
 
 
 def check_capacity(url: str, model: str) -> None:
-    """Check that the maximum number of parallel requests, each as long as the context, find room.
+    """Check that the maximum number of parallel requests fit, each as long as the context.
 
-    Cached sequences are evicted for them; leaked cells would not be. The model's answers must not end before
-    the context is full.
+    Cached sequences are evicted to make room; leaked cells would not be. The model's answers must not end
+    before the context is full.
     """
     with httpx.Client(base_url=url, timeout=LIMIT_S) as http, ThreadPoolExecutor() as pool:
 
@@ -113,15 +113,15 @@ def check_capacity(url: str, model: str) -> None:
 
 
 def runner_memory(server: Server) -> dict[int, int]:
-    """Resident bytes of each runner, by process id."""
+    """Return the resident bytes of each runner, by process id."""
     return {runner.pid: runner.memory_info().rss for runner in server.runners()}
 
 
 def grown_runners(before: dict[int, int], after: dict[int, int]) -> str | None:
-    """A message naming the runners that still exist and have grown too much, or None."""
+    """Return a message listing surviving runners that have grown too much, or None."""
     grown = {pid: after[pid] - size for pid, size in before.items() if pid in after}
     too_much = {pid: f"{size / 2**20:.1f} MiB" for pid, size in grown.items() if size > RUNNER_GROWTH_BYTES}
-    return f"runners have grown: {too_much}" if too_much else None
+    return f"runners grew: {too_much}" if too_much else None
 
 
 def empty(server: Server, http: httpx.Client, before: Holdings | None = None) -> Holdings:
@@ -151,7 +151,7 @@ def empty(server: Server, http: httpx.Client, before: Holdings | None = None) ->
 
 
 def bad_signs(server: Server) -> list[str]:
-    """Lines of the server's log that indicate a defect, with their context."""
+    """Return lines of the server's log that indicate a defect, with their context."""
     lines = server.log.read_text(errors="replace").splitlines()
     found = [i for i, line in enumerate(lines) if any(sign in line for sign in _BAD_SIGNS)]
     return ["\n".join(lines[max(i - 2, 0) : i + 40]) for i in found[:3]]

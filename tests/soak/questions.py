@@ -1,4 +1,4 @@
-"""The questions, which are deterministic: asked again, each must get the same answer."""
+"""Deterministic questions: asked again, each must get the same answer."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tests.soak.answers import Answer
 from tests.tiny.gemma3 import TinyGemma3, tiny_gemma3_gguf
 from tests.tiny.lfm2 import TinyLfm2, tiny_lfm2_gguf
 
-#: Default context length in tokens; short, so that some answers exceed it.
+#: Default context length in tokens, short enough that some answers exceed it.
 CONTEXT = 256
 
 #: Maximum number of requests a model processes in one batch.
 PARALLEL = 4
 
-#: Besides the bundled model: one with sliding-window layers, and one with recurrent states.
+#: Models besides the bundled one: one with sliding-window layers, one with recurrent states.
 WINDOWED, RECURRENT = "windowed", "recurrent"
 MODELS = ("demo", WINDOWED, RECURRENT)
 
-#: A prefix that many prompts share, so that they can reuse it from the cache.
+#: A prefix shared by many prompts, which can reuse it from the cache.
 _LONG_BEGINNING = (
     "Once upon a time there was a small fox who lived at the edge of a deep forest. Every morning the fox "
     "walked to the river to look at the fish, and every evening it walked home again. One day the fox met "
@@ -31,7 +31,7 @@ _LONG_BEGINNING = (
 
 
 def model_files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Names and files of the models that are not bundled. Their answers only end at a limit."""
+    """Yield the names and files of the models that are not bundled; their answers end only at a limit."""
     gemma3 = TinyGemma3(layers=4, window=24, pattern=2, context=CONTEXT, tied=False, seed=1)
     yield WINDOWED, tiny_gemma3_gguf(folder / "windowed.gguf", gemma3, model=endless(gemma3))
     lfm2 = TinyLfm2(context=CONTEXT, tied=False, seed=2)
@@ -59,11 +59,11 @@ class Question:
         """Whether prompt and answer fit the context, so that load options do not change the answer."""
         return not self.name.endswith(("-shift", "-truncated", "-full", "-long"))
 
-    def body(self, *, stream: bool, **more: Any) -> dict[str, Any]:
-        """The body of the request; `options` in `more` are merged into the question's own."""
-        body = {**self.fields, "stream": stream, **more}
-        if "options" in more:
-            body["options"] = {**self.fields["options"], **more["options"]}
+    def body(self, *, stream: bool, **extra: Any) -> dict[str, Any]:
+        """Return the request body; `options` in `extra` are merged into the question's own."""
+        body = {**self.fields, "stream": stream, **extra}
+        if "options" in extra:
+            body["options"] = {**self.fields["options"], **extra["options"]}
         if stream and not self.native:
             body["stream_options"] = {"include_usage": True}
         return body
@@ -74,7 +74,7 @@ def all_questions() -> list[Question]:
 
 
 def follow_ups(answers: Mapping[Question, Answer]) -> list[Question]:
-    """Questions that continue some of the answered ones, token for token."""
+    """Return questions that continue some of the answered ones, token for token."""
     found = []
     for question, answer in answers.items():
         if question.name.endswith(("-short", "-sampled-1")):
@@ -89,8 +89,8 @@ def _of(model: str) -> Iterator[Question]:
     sampled = {"temperature": 0.9, "top_k": 30, "repeat_penalty": 1.1, "num_predict": 24}
     long = {"temperature": 0, "num_predict": 120}
 
-    def generate(name: str, prompt: str, options: Mapping[str, Any], **more: Any) -> Question:
-        fields = {"model": model, "prompt": prompt, "options": options, **more}
+    def generate(name: str, prompt: str, options: Mapping[str, Any], **extra: Any) -> Question:
+        fields = {"model": model, "prompt": prompt, "options": options, **extra}
         return Question(f"{model}-{name}", "/api/generate", fields)
 
     def chat(name: str, messages: list[dict[str, str]], options: Mapping[str, Any]) -> Question:

@@ -16,7 +16,7 @@ MAX_FAILURES = 10
 
 
 class Report:
-    """Shared by all threads of a soak."""
+    """Counts and failures collected by all threads of a soak."""
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()  # by (kind, outcome)
@@ -46,21 +46,21 @@ class Report:
 
     @contextmanager
     def request(self, what: str) -> Iterator[None]:
-        """Wraps each request: measures its time and records any exception as a failure."""
-        me, began = threading.get_ident(), time.monotonic()
-        self._under_way[me] = (began, what)
+        """Wrap a request: measure its time and record any exception as a failure."""
+        thread_id, began = threading.get_ident(), time.monotonic()
+        self._under_way[thread_id] = (began, what)
         try:
             yield
         except Exception as error:
             trace = "".join(traceback.format_exception(error)[-8:])
             self.fail(f"{what}: {type(error).__name__}: {error}\n{trace}")
         finally:
-            del self._under_way[me]
+            del self._under_way[thread_id]
             with self._lock:
                 self.longest = max(self.longest, (time.monotonic() - began, what))
 
     def hanging(self) -> str | None:
-        """A message about a request that exceeds the time limit, or None."""
+        """Return a message about a request that exceeds the time limit, or None."""
         now = time.monotonic()
         for began, what in list(self._under_way.values()):
             if now - began > LIMIT_S:
@@ -68,7 +68,7 @@ class Report:
         return None
 
     def summary(self) -> str:
-        """A table of all counts."""
+        """Return a table of all counts."""
         lines = [f"{sum(self.counts.values())} requests, {self.tokens} tokens in right answers"]
         for (kind, outcome), count in sorted(self.counts.items()):
             lines.append(f"  {kind:<12} {outcome:<12} {count:>7}")

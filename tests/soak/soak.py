@@ -1,8 +1,8 @@
 """The soak: under random load and faults, a server must answer correctly and must not leak.
 
-Rounds with faults and without alternate, and after each pair a hostile client attacks the server while a
+Rounds with and without faults alternate, and after each pair a hostile client attacks the server while a
 canary must be answered. After each round the users leave and the server must become idle; after each round
-without faults it must not hold more memory or resources than before.
+without faults it must not hold more memory or other resources than before.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.soak.questions import CONTEXT, MODELS, PARALLEL, RECURRENT, WINDOWED,
 from tests.soak.report import Report
 from tests.soak.users import User
 
-#: More users than parallel requests, so that some wait, and than the queue holds, so that some are refused.
+#: More users than parallel requests, so that some wait, and than the queue holds, so some are refused.
 USERS = 14
 SETTINGS = {
     "PUNA_NUM_PARALLEL": str(PARALLEL),
@@ -35,24 +35,25 @@ SETTINGS = {
     "PUNA_MAX_LOADED_MODELS": "2",
     "PUNA_MAX_QUEUE": "11",
     "PUNA_NUM_THREADS": "2",
-    # So that malloc gives large pieces back: it would keep 40 MB after the largest, and hide or feign a leak.
+    # Make malloc return large blocks to the system: it would keep 40 MB after the largest, hiding or faking a
+    # leak.
     "MALLOC_MMAP_THRESHOLD_": "131072",
     "MALLOC_TRIM_THRESHOLD_": "131072",
-    "PYTHONWARNINGS": "always::ResourceWarning",  # so that what is not closed is in the log
+    "PYTHONWARNINGS": "always::ResourceWarning",  # logs unclosed resources
 }
-#: All that the hostile client can do, by name.
+#: All attacks of the hostile client, by name.
 ALL_ATTACKS = ATTACKS | MODEL_ATTACKS
-#: Number of questions asked again after each round; after the last one all are.
+#: Number of questions asked again after each round; after the last round, all are.
 _ASKED_AGAIN = 12
-#: Number of latest memory measurements that decide together.
+#: Number of latest memory measurements that are judged together.
 _MEASURES = 3
-#: Approximate number of faults in a round, unless it is too short to let anything happen between them.
+#: Approximate number of faults in a round, unless a round is too short for anything to happen between them.
 _FAULTS = 12
 _BETWEEN_FAULTS_S = 0.8
 
 
 class SoakError(AssertionError):
-    """The soak found failures, which the message lists."""
+    """The failures that the soak found."""
 
 
 def soak(
@@ -66,7 +67,7 @@ def soak(
 ) -> None:
     """Run a soak for about `seconds`, with the server's files in `folder`, reporting progress to `say`.
 
-    After every second round comes one of `attacks` after the other, and meanwhile the server must say its
+    After every second round, the `attacks` follow one after another, during which the server must return its
     version within `canary_s`. Raises SoakError.
     """
     report = Report()
@@ -111,7 +112,7 @@ class _Soak:
         self._canary_s = canary_s
 
     def run(self, folder: Path) -> None:
-        """Record the answers, run two or more pairs of rounds until the time is over, and ask all again."""
+        """Record the answers, run at least two pairs of rounds until time is up, and ask everything again."""
         for name, path in model_files(folder):
             add_model(self._server, name, path)
         with self._server.http as http:
@@ -127,7 +128,7 @@ class _Soak:
             grown = leaks.grown_runners(before, after)
             assert grown is None, grown
             self._attack(folder)
-            # The first pair is a warm-up: later holdings are compared with those after it.
+            # The first pair is a warm-up: later holdings are compared with those at its end.
             holdings.append(self._empty(holdings[0] if holdings else None))
             if len(holdings) > _MEASURES:
                 self._check_growth(holdings)
@@ -139,7 +140,7 @@ class _Soak:
         self._check_growth([*holdings, self._empty(holdings[0])])
 
     def _round(self, models: Sequence[str], *, faults: bool) -> None:
-        """Run random users of `models` for a while."""
+        """Run random users of `models` for one round."""
         self._rounds += 1
         stop = threading.Event()
         threads = []
@@ -162,13 +163,13 @@ class _Soak:
             time.sleep(0.2)
 
     def _attack(self, folder: Path) -> None:
-        """Let the hostile client do all it can, one thing after the other, in a random order."""
+        """Run all attacks one after another, in random order."""
         if not self._attacks:
             return
         rng = random.Random(f"{self._seed} {self._rounds} attacks")
-        fitting = [question for question in self._exam.questions if question.native and question.fits]
-        asked = rng.choice([question for question in fitting if question.model == MODELS[0]])
-        canary = Canary(self._server.url, asked, self._exam, self._report, self._canary_s)
+        candidates = [question for question in self._exam.questions if question.native and question.fits]
+        question = rng.choice([question for question in candidates if question.model == MODELS[0]])
+        canary = Canary(self._server.url, question, self._exam, self._report, self._canary_s)
         with client(self._server.url) as http:
             target = Target(self._server, http, rng.choice(MODELS[1:]), folder, rng)
             for name in rng.sample(sorted(self._attacks), len(self._attacks)):
@@ -180,7 +181,7 @@ class _Soak:
         self._say(f"attacked in {len(self._attacks)} ways: {canary}")
 
     def _rest(self) -> tuple[list[str], dict[int, int]]:
-        """Check the idle server. Returns the loaded models and the memory of each runner."""
+        """Check the idle server, and return the loaded models and each runner's memory."""
         with self._server.http as http:
             leaks.wait_for_rest(http)
             self._exam.repeat(http, self._random, _ASKED_AGAIN)
@@ -198,7 +199,10 @@ class _Soak:
         return now
 
     def _check_growth(self, holdings: list[leaks.Holdings]) -> None:
-        """Leaked memory stays, while malloc's own varies: so the minimum of the last measurements counts."""
+        """Check that the server's memory has not grown.
+
+        Leaked memory stays while malloc's own varies, so the minimum of the last measurements counts.
+        """
         least = min(one.memory_bytes for one in holdings[1:][-_MEASURES:])
         grown = least - holdings[0].memory_bytes
         assert grown <= leaks.SERVER_GROWTH_BYTES, f"the server has grown: {'; '.join(map(str, holdings))}"
@@ -206,7 +210,7 @@ class _Soak:
     def _draw(self) -> None:
         """Check that `puna debug cache` works."""
         command = [sys.executable, "-m", "puna", "debug", "cache"]
-        shown = environment(self._server.models, PUNA_HOST=self._server.url)
-        drawn = subprocess.run(command, env=shown, capture_output=True, text=True, timeout=LIMIT_S)
-        assert drawn.returncode == 0, drawn.stderr
-        assert "causal" in drawn.stdout
+        env = environment(self._server.models, PUNA_HOST=self._server.url)
+        drawing = subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT_S)
+        assert drawing.returncode == 0, drawing.stderr
+        assert "causal" in drawing.stdout

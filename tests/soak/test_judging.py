@@ -1,4 +1,4 @@
-"""The soak must detect failures: different answers, errors without an excuse, grown runners."""
+"""The soak detects failures: different answers, errors without an excuse, grown runners."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def test_any_difference_makes_an_answer_wrong(wrong: dict[str, object]) -> None:
     assert len(differences(RIGHT, replace(RIGHT, **wrong), CONTEXT)) == 1
 
 
-def test_values_that_were_not_requested_are_not_compared() -> None:
+def test_values_not_requested_are_not_compared() -> None:
     assert differences(RIGHT, replace(RIGHT, logprobs=(), ids=()), CONTEXT) == []
 
 
-def test_an_answer_is_compared_up_to_its_shift() -> None:
+def test_answer_is_compared_up_to_its_context_shift() -> None:
     shifted = Answer("x", "stop", 5, 20, ids=tuple(range(25)), shifted=7)
     after = replace(shifted, text="y", tokens=18, ids=(*range(11), 99))
     assert differences(shifted, after, context=10) == []
@@ -46,7 +46,7 @@ def test_an_answer_is_compared_up_to_its_shift() -> None:
     assert len(differences(shifted, before, context=10)) == 1
 
 
-def test_streams_and_single_objects_are_the_same_answer() -> None:
+def test_stream_and_single_object_give_the_same_answer() -> None:
     end = {"done_reason": "stop", "prompt_eval_count": 4, "eval_count": 2, "context": [1, 2]}
     whole = from_native([{"response": "ab", **end}])
     assert whole == from_native([{"response": "a"}, {"response": "b"}, {"response": "", **end}])
@@ -62,7 +62,7 @@ def test_streams_and_single_objects_are_the_same_answer() -> None:
     assert replace(whole, ids=()) == from_openai(deltas)
 
 
-def test_errors_are_only_excused_shortly_after_a_kill() -> None:
+def test_errors_are_excused_only_shortly_after_a_kill() -> None:
     stopped = "model runner has unexpectedly stopped, this may be due to"
     killed = RefusedError(500, stopped)
     assert excuse(killed, began_s=100.0, kills_s=[99.0]) == "killed"
@@ -76,7 +76,7 @@ def test_errors_are_only_excused_shortly_after_a_kill() -> None:
     assert excuse(RefusedError(503, again), began_s=400.0, kills_s=[10.0]) is None
 
 
-def test_runners_must_not_grow_but_new_ones_are_not_compared() -> None:
+def test_grown_runners_are_found_but_new_ones_are_not_compared() -> None:
     before = {1: 100, 2: 100}
     assert grown_runners(before, {1: 100 + RUNNER_GROWTH_BYTES, 3: 10**12}) is None
     assert grown_runners(before, {1: 101 + RUNNER_GROWTH_BYTES, 2: 100}) is not None

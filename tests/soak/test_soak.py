@@ -1,4 +1,4 @@
-"""A short soak, the same each time; `make soak` runs a long one with a seed of its own."""
+"""A short soak, the same each time; `make soak` runs a long one with a new seed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.soak.soak import soak
 @pytest.mark.thorough
 @pytest.mark.samples
 @pytest.mark.timeout(900)
-@pytest.mark.skipif(not DEMO_FILE.exists(), reason="the bundled model has not been made in this checkout")
+@pytest.mark.skipif(not DEMO_FILE.exists(), reason="the bundled model has not been built in this checkout")
 @pytest.mark.skipif(default_backend().name != "cpu", reason=NOT_BUILT)
-def test_a_server_survives_random_load_and_faults(tmp_path: Path) -> None:
-    # The machine is shared with other tests here: only a canary that is never answered fails.
+def test_server_survives_random_load_and_faults(tmp_path: Path) -> None:
+    # The machine is shared with other tests, so only a canary that is never answered fails.
     soak(tmp_path, seconds=20, seed=20, say=print, canary_s=LIMIT_S)

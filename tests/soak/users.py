@@ -18,7 +18,7 @@ from tests.soak.exam import Exam
 from tests.soak.faults import Faults
 from tests.soak.report import Report
 
-#: How often a user does each action.
+#: Relative frequency of each of a user's actions.
 _HABITS = {
     "ask": 40, "stream": 25, "leave": 15, "hang up": 10, "read slowly": 4, "bad input": 12, "look": 4,
 }  # fmt: skip
@@ -27,7 +27,7 @@ _PAGES = ("/api/ps", "/api/tags", "/v1/models", "/api/version", "/api/debug/cach
 
 
 class User:
-    """Makes random requests, one after another."""
+    """A user who makes random requests, one after another."""
 
     def __init__(
         self,
@@ -79,15 +79,15 @@ class User:
         return self._whole(stream=True)
 
     def _whole(self, *, stream: bool) -> str:
-        question, more = self._question, {}
+        question, extra = self._question, {}
         if question.native and self._rng.random() < 0.3:
-            more["logprobs"] = True
+            extra["logprobs"] = True
         if question.native and self._rng.random() < 0.02:
-            more["keep_alive"] = 0
+            extra["keep_alive"] = 0
         if question.fits and self._rng.random() < 0.5:
-            answer = ask_usual(self._clients, question, stream=stream, **more)
+            answer = ask_usual(self._clients, question, stream=stream, **extra)
         else:
-            answer = ask(self._clients.http, question, stream=stream, **more)
+            answer = ask(self._clients.http, question, stream=stream, **extra)
         self._exam.mark(question, answer)
         self._tokens = answer.tokens
         return "right"
@@ -123,10 +123,10 @@ class User:
 
     def _read_slowly(self) -> str:
         question, naps = self._question, 20
-        more = {"logprobs": True, "top_logprobs": 20} if question.native else {}
+        extra = {"logprobs": True, "top_logprobs": 20} if question.native else {}
         parts = []
         with self._clients.slow.stream(
-            "POST", question.path, json=question.body(stream=True, **more)
+            "POST", question.path, json=question.body(stream=True, **extra)
         ) as response:
             for reply in replies(response):
                 parts.append(reply)

@@ -20,11 +20,11 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 @pytest.fixture
 def make_gguf(tmp_path: Path) -> Callable[..., Path]:
-    made: list[Path] = []
+    paths: list[Path] = []
 
     def make(architecture: str = "llama", **options: Any) -> Path:
-        path = tmp_path / f"made-{len(made)}.gguf"
-        made.append(path)
+        path = tmp_path / f"made-{len(paths)}.gguf"
+        paths.append(path)
         write_gguf(path, architecture, **options)
         return path
 

@@ -1,4 +1,4 @@
-"""Files for the tests of store and prompt: GGUF files, written by the gguf package or by hand, and blobs."""
+"""Files for store and prompt tests: GGUF files, written by the gguf package or by hand, and blobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from puna.store import Store
 
 
 def write_gguf(path: Path, architecture: str, *, parameters: int = 0, **metadata: Any) -> None:
-    """A GGUF with one tensor of `parameters` values.
+    """Write a GGUF file, with one tensor of `parameters` values unless that is 0.
 
     In the keys of `metadata`, `__` stands for a dot and `ARCH` for the architecture.
     """
@@ -41,7 +41,7 @@ def sha256(data: bytes) -> str:
 
 
 def minimal_gguf() -> bytes:
-    """Version 3, no tensors, one key `general.architecture` = `test`."""
+    """Return a GGUF file of version 3 without tensors and with one key, `general.architecture` = `test`."""
 
     def text(value: str) -> bytes:
         return len(value).to_bytes(8, "little") + value.encode()
@@ -51,7 +51,7 @@ def minimal_gguf() -> bytes:
 
 
 def add(store: Store, data: bytes) -> str:
-    """Stores `data` as a blob; returns its digest."""
+    """Store `data` as a blob and return its digest."""
     digest = sha256(data)
     store.put_blob(digest, [data])
     return digest

@@ -1,4 +1,4 @@
-"""Models some file of which is gone or damaged: what is said names the model and the kind of file."""
+"""Models with a missing or damaged file: the error names the model and the kind of file."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ KINDS: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_layer_that_is_gone_or_damaged_is_named_without_its_path(store: Store, kind: str) -> None:
+def test_missing_or_damaged_layer_is_reported_without_its_path(store: Store, kind: str) -> None:
     what, value = KINDS[kind]
     field = {"params": "parameters"}.get(kind, kind)
     spec = ModelSpec(files={"a.gguf": add(store, minimal_gguf())}, **{field: value})
     store.create("m", spec)
     (layer,) = store.get("m").manifest.of_type(f"application/vnd.ollama.image.{kind}")
     path = store.blob_path(layer.digest)
-    advice = "'puna doctor --store --heal' fetches it again, else pull or create the model again"
+    advice = "'puna doctor --store --heal' downloads it again; otherwise pull or create the model again"
 
     def problem() -> str:
         with pytest.raises(StoreError) as caught:
@@ -47,7 +47,7 @@ def test_a_layer_that_is_gone_or_damaged_is_named_without_its_path(store: Store,
 
 
 @pytest.mark.parametrize("kind", ["projector", "adapter"])
-def test_what_goes_with_a_model_file_must_be_there_to_run_it(
+def test_model_does_not_run_without_its_projector_or_adapter(
     store: Store, make_gguf: Callable[..., Path], kind: str
 ) -> None:
     main = store.import_file(make_gguf("llama", ARCH__block_count=1))

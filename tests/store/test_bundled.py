@@ -1,4 +1,4 @@
-"""The bundled model: available without a store, and protected from deletion."""
+"""The bundled model is available without a store and cannot be deleted."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_demo_is_found_and_listed_without_a_store(with_demo: Store) -> None:
     assert not with_demo.root.exists()
 
 
-def test_demo_can_be_copied_and_built_upon_but_not_deleted(with_demo: Store) -> None:
+def test_demo_can_be_copied_and_derived_from_but_not_deleted(with_demo: Store) -> None:
     with pytest.raises(RequestError, match="is bundled with Puna"):
         with_demo.delete("demo")
     child = with_demo.create("child", ModelSpec(from_model="demo", system="s"))
@@ -53,7 +53,7 @@ def test_demo_can_be_copied_and_built_upon_but_not_deleted(with_demo: Store) -> 
     assert {model.name for model in with_demo.list()} == {"demo:latest", "child:latest", "copied:latest"}
 
 
-def test_a_demo_in_the_store_takes_precedence(with_demo: Store) -> None:
+def test_demo_in_the_store_takes_precedence(with_demo: Store) -> None:
     with_demo.create("Demo", ModelSpec(from_model="demo", system="mine"))
     assert with_demo.get("demo").system == "mine"
     assert len(with_demo.list()) == 1
@@ -62,7 +62,7 @@ def test_a_demo_in_the_store_takes_precedence(with_demo: Store) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"GGUF", b"not a model at all"])
-def test_an_installation_without_a_usable_demo_has_none(
+def test_installation_without_a_usable_demo_lists_no_demo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
 ) -> None:
     path = tmp_path / "demo.gguf"

@@ -20,7 +20,7 @@ from tests.store.store_files import add, blob_names, minimal_gguf, sha256
 TEMPLATE = "{{ .System }} {{ .Prompt }}"
 
 
-def test_a_minimal_model_is_written_byte_for_byte(store: Store) -> None:
+def test_minimal_model_is_written_byte_for_byte(store: Store) -> None:
     digest = add(store, minimal_gguf())
     assert digest == "sha256:89a2116c3a82d6a97f59f748d86ed4417214353fd178ee54df418fde32495fad"
     model = store.create("test", ModelSpec(files={"test.gguf": digest}))
@@ -41,7 +41,7 @@ def test_a_minimal_model_is_written_byte_for_byte(store: Store) -> None:
     assert oct(written.stat().st_mode & 0o777) == "0o644"
 
 
-def test_texts_and_parameters_become_the_known_layers(store: Store) -> None:
+def test_texts_and_parameters_become_layers_with_known_digests(store: Store) -> None:
     spec = ModelSpec(
         files={"test.gguf": add(store, minimal_gguf())},
         template=TEMPLATE,
@@ -68,7 +68,7 @@ def test_texts_and_parameters_become_the_known_layers(store: Store) -> None:
     assert again.messages[1] == {"role": "user", "content": "You run tests."}
 
 
-def test_a_derived_model_inherits_replaces_merges_and_appends(store: Store) -> None:
+def test_derived_model_inherits_replaces_merges_and_appends(store: Store) -> None:
     digest = add(store, minimal_gguf())
     store.create(
         "parent",
@@ -105,7 +105,7 @@ def test_a_derived_model_inherits_replaces_merges_and_appends(store: Store) -> N
     assert store.get("parent").system == "Say hi!"
 
 
-def test_a_derived_model_takes_no_files_and_replaces_an_old_stores_template(store: Store) -> None:
+def test_derived_model_ignores_files_and_replaces_an_old_stores_template(store: Store) -> None:
     digest = add(store, minimal_gguf())
     parent = store.create("parent", ModelSpec(files={"a.gguf": digest}, template=TEMPLATE))
     old = parent.manifest.encode().replace(b".template", b".prompt")
@@ -125,11 +125,11 @@ def test_a_derived_model_takes_no_files_and_replaces_an_old_stores_template(stor
         (362_821_120, "362.82M"), (1_000_000, "1M"), (99_999, "99K"), (1000, "1K"), (999, "999"), (0, "0"),
     ],
 )  # fmt: skip
-def test_parameters_are_counted_as_ollama_does(count: int, label: str) -> None:
+def test_parameter_counts_are_formatted_as_ollama_does(count: int, label: str) -> None:
     assert parameter_label(count) == label
 
 
-def test_a_model_edited_in_place_drops_its_old_layers(store: Store) -> None:
+def test_model_edited_in_place_drops_its_old_layers(store: Store) -> None:
     digest = add(store, minimal_gguf())
     store.create("m", ModelSpec(files={"a.gguf": digest}, system="Say hi!"))
     old = sha256(b"Say hi!").replace(":", "-")
@@ -140,7 +140,7 @@ def test_a_model_edited_in_place_drops_its_old_layers(store: Store) -> None:
     assert len(blob_names(store)) == 3  # the model, the new system text, the config
 
 
-def test_the_config_describes_the_file(store: Store, make_gguf: Callable[..., Path]) -> None:
+def test_config_describes_the_model_file(store: Store, make_gguf: Callable[..., Path]) -> None:
     path = make_gguf(
         "qwen2",
         parameters=3000,
@@ -182,14 +182,14 @@ def test_projectors_and_adapters_are_recognised(store: Store, make_gguf: Callabl
     assert projector_info(model)["clip.vision.block_count"] == 1
     with_adapter = store.create("a", ModelSpec(files={"main.gguf": main}, adapters={"a.gguf": adapter}))
     assert with_adapter.runnable_path() == store.blob_path(main)
-    assert with_adapter.config.model_families == ("llama", "llama"), "one for each file"
+    assert with_adapter.config.model_families == ("llama", "llama"), "one per file"
     assert with_adapter.adapters == (AdapterFile(str(store.blob_path(adapter)), "a"),)
     with pytest.raises(RequestError, match=r"m\.gguf is a model, not an adapter"):
         store.create("a", ModelSpec(files={"main.gguf": main}, adapters={"m.gguf": main}))
     adapters, scales = {"s/b.gguf": adapter, "c.gguf": adapter}, {"c.gguf": -0.5}
     more = store.create("b", ModelSpec(from_model="a", adapters=adapters, adapter_scales=scales))
     assert [(each.name, each.scale) for each in more.adapters] == [("a", 1.0), ("b", 1.0), ("c", -0.5)]
-    with pytest.raises(RequestError, match="there are two adapters of the name 'c'"):
+    with pytest.raises(RequestError, match="two adapters are called 'c'"):
         store.create("b", ModelSpec(from_model="b", adapters={"c.gguf": adapter}))
     with pytest.raises(RequestError, match=r"adapter_scales: there is no adapter 'd\.gguf'"):
         store.create("b", ModelSpec(from_model="v", adapter_scales={"d.gguf": 2.0}))
@@ -200,7 +200,7 @@ def test_projectors_and_adapters_are_recognised(store: Store, make_gguf: Callabl
         store.create("b", ModelSpec(from_model="v", adapters={"s/adapter_config.json": adapter}))
 
 
-def test_adapters_are_numbered_in_the_order_they_are_given(
+def test_adapters_keep_the_order_in_which_they_are_given(
     store: Store, make_gguf: Callable[..., Path]
 ) -> None:
     main = store.import_file(make_gguf("llama", ARCH__block_count=1))
@@ -222,11 +222,11 @@ def test_adapters_that_no_request_could_use_are_refused(store: Store, make_gguf:
     file = make_gguf("llama", ARCH__block_count=1)
     main = store.import_file(file)
     other = store.import_file(make_gguf("qwen2", general__type="adapter"))
-    with pytest.raises(RequestError, match=r"'a\.gguf' is an adapter for 'qwen2', and the model is 'llama'"):
+    with pytest.raises(RequestError, match=r"'a\.gguf' is an adapter for 'qwen2', but the model is 'llama'"):
         store.create("m", ModelSpec(files={"main.gguf": main}, adapters={"a.gguf": other}))
     fitting = store.import_file(make_gguf("llama", general__type="adapter"))
     adapters = {f"{number}.gguf": fitting for number in range(65)}
-    assert store.import_file(file) == main  # what is uploaded for a model that is refused is forgotten
+    assert store.import_file(file) == main  # uploads for a refused model were deleted
     with pytest.raises(RequestError, match="a model can have at most 64 adapters"):
         store.create("m", ModelSpec(files={"main.gguf": main}, adapters=adapters))
     adapters.popitem()
@@ -234,7 +234,7 @@ def test_adapters_that_no_request_could_use_are_refused(store: Store, make_gguf:
     assert len(store.create("m", ModelSpec(files={"main.gguf": main}, adapters=adapters)).adapters) == 64
 
 
-def test_each_step_of_creation_is_reported(store: Store) -> None:
+def test_every_step_of_creation_is_reported(store: Store) -> None:
     seen: list[str] = []
     digest = add(store, minimal_gguf())
     store.create("m", ModelSpec(files={"a.gguf": digest}, system="Say hi!"), seen.append)
@@ -260,14 +260,14 @@ def test_each_step_of_creation_is_reported(store: Store) -> None:
         (ModelSpec(files={"a.txt": sha256(b"text")}), "unknown type"),
     ],
 )
-def test_an_invalid_spec_is_refused_with_the_reason(store: Store, spec: ModelSpec, message: str) -> None:
+def test_invalid_spec_is_refused_with_the_reason(store: Store, spec: ModelSpec, message: str) -> None:
     add(store, b"text")
     with pytest.raises(RequestError, match=message):
         store.create("m", spec)
     assert store.list() == []
 
 
-def test_a_damaged_file_and_a_part_of_a_split_model_are_refused(
+def test_damaged_file_and_single_part_of_a_split_model_are_refused(
     store: Store, make_gguf: Callable[..., Path]
 ) -> None:
     damaged = add(store, b"GGUF" + b"\xff" * 50)
@@ -279,7 +279,7 @@ def test_a_damaged_file_and_a_part_of_a_split_model_are_refused(
     assert store.list() == []
 
 
-def test_errors_name_a_blob_by_its_digest_and_not_where_it_lies(store: Store) -> None:
+def test_errors_name_a_blob_by_its_digest_and_not_by_its_path(store: Store) -> None:
     def refuse(path: Path) -> None:
         raise ModelError(f"{path}: no tensors")
 
@@ -300,7 +300,7 @@ def test_errors_name_a_blob_by_its_digest_and_not_where_it_lies(store: Store) ->
     assert str(store.root) not in str(caught.value)
 
 
-def test_a_malformed_digest_is_refused(store: Store) -> None:
+def test_malformed_digest_is_refused(store: Store) -> None:
     for digest in ("", "sha256:", "sha256:" + "g" * 64, "md5:" + "0" * 64, "sha256:../../" + "0" * 58):
         with pytest.raises(InvalidNameError, match="invalid digest format"):
             store.has_blob(digest)
@@ -308,7 +308,7 @@ def test_a_malformed_digest_is_refused(store: Store) -> None:
             store.create("m", ModelSpec(files={"a.gguf": digest}))
 
 
-def test_a_full_disk_during_the_manifest_leaves_the_old_model(
+def test_disk_full_while_writing_the_manifest_keeps_the_old_model(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digest = add(store, minimal_gguf())

@@ -1,4 +1,4 @@
-"""Models whose file stays where it is: the store has a link to it."""
+"""Models whose file stays outside the store, which holds a link to it."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def linked(store: Store, file: Path) -> Store:
-    """A store with the model `m`, whose file is outside."""
+    """Return a store with the model `m`, whose file is outside."""
     digest = sha256(minimal_gguf())
     store.blobs.link(file, digest)
     store.create("m", ModelSpec(files={"model.gguf": digest}))
     return store
 
 
-def test_a_linked_file_is_used_where_it_is(linked: Store, file: Path) -> None:
+def test_linked_file_is_used_in_place(linked: Store, file: Path) -> None:
     assert linked.get("m").runnable_path().resolve() == file
     assert linked.get("m").model_layer is not None
     assert linked.get("m").size > file.stat().st_size
 
 
-def test_using_it_does_not_change_it(linked: Store, file: Path) -> None:
+def test_using_a_linked_file_does_not_change_it(linked: Store, file: Path) -> None:
     os.utime(file, (1000, 1000))
     assert linked.blobs.touch(sha256(minimal_gguf()))
     assert file.stat().st_mtime == 1000
 
 
-def test_deleting_the_model_leaves_the_file(linked: Store, file: Path) -> None:
+def test_deleting_the_model_keeps_the_linked_file(linked: Store, file: Path) -> None:
     linked.delete("m")
     assert not list(linked.blobs.folder.iterdir())
     assert file.read_bytes() == minimal_gguf()
 
 
-def test_a_file_that_is_gone_or_has_changed_is_named(linked: Store, file: Path) -> None:
+def test_missing_or_resized_linked_file_is_reported(linked: Store, file: Path) -> None:
     file.write_bytes(minimal_gguf() + b"more")
     with pytest.raises(StoreError, match=rf"{file} has 72 bytes, not the 68 it had when the model was made"):
         linked.get("m").runnable_path()
@@ -58,9 +58,7 @@ def test_a_file_that_is_gone_or_has_changed_is_named(linked: Store, file: Path) 
         linked.get("m").runnable_path()
 
 
-def test_a_file_that_was_written_to_is_named_though_it_is_as_long_as_before(
-    linked: Store, file: Path
-) -> None:
+def test_rewritten_linked_file_of_the_same_size_is_reported(linked: Store, file: Path) -> None:
     link = linked.blob_path(sha256(minimal_gguf()))
     before = file.stat()
 
@@ -75,7 +73,7 @@ def test_a_file_that_was_written_to_is_named_though_it_is_as_long_as_before(
     assert not linked.blob_seems_whole(sha256(minimal_gguf()))
 
 
-def test_a_file_in_the_place_of_another_is_named_however_old_it_is(store: Store, file: Path) -> None:
+def test_file_replaced_by_an_older_one_is_reported(store: Store, file: Path) -> None:
     other = file.with_name("other")
     other.write_bytes(minimal_gguf()[::-1])
     os.utime(other, (1000, 1000))
@@ -94,7 +92,7 @@ def test_a_file_in_the_place_of_another_is_named_however_old_it_is(store: Store,
         store.get("m").runnable_path()
 
 
-def test_using_a_link_again_forgets_no_change(linked: Store) -> None:
+def test_reusing_a_link_keeps_the_time_it_was_made(linked: Store) -> None:
     digest = sha256(minimal_gguf())
     link = linked.blob_path(digest)
     os.utime(link, (1000, 1000), follow_symlinks=False)
@@ -102,14 +100,14 @@ def test_using_a_link_again_forgets_no_change(linked: Store) -> None:
     assert (link.lstat().st_mtime, link.lstat().st_atime > 1000) == (1000, True)
 
 
-def test_a_link_to_nothing_is_replaced_by_what_is_uploaded(linked: Store, file: Path) -> None:
+def test_dangling_link_is_replaced_by_an_upload(linked: Store, file: Path) -> None:
     file.unlink()
     add(linked, minimal_gguf())
     assert linked.get("m").runnable_path().resolve() != file
     assert not file.exists()
 
 
-def test_unlinking_deletes_no_copy(store: Store, file: Path) -> None:
+def test_unlinking_removes_links_but_not_copies(store: Store, file: Path) -> None:
     digest = add(store, minimal_gguf())
     store.blobs.unlink(digest)
     assert store.has_blob(digest)
@@ -118,7 +116,7 @@ def test_unlinking_deletes_no_copy(store: Store, file: Path) -> None:
     assert not store.has_blob(digest)
 
 
-def test_an_unused_link_is_pruned_by_its_own_age(store: Store, file: Path) -> None:
+def test_unused_link_is_pruned_by_its_own_age(store: Store, file: Path) -> None:
     old = time.time() - 7200
     os.utime(file, (old, old))
     digest = sha256(minimal_gguf())
@@ -132,7 +130,7 @@ def test_an_unused_link_is_pruned_by_its_own_age(store: Store, file: Path) -> No
     assert file.exists()
 
 
-def test_a_file_that_is_refused_leaves_no_blob(store: Store) -> None:
+def test_refused_file_leaves_no_blob(store: Store) -> None:
     def refuse(path: Path) -> None:
         raise ModelError(f"no {path.name}")
 

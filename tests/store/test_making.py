@@ -1,4 +1,4 @@
-"""Models whose files have to be made first: converted, joined, quantised."""
+"""Models whose files are made during creation: converted, joined, quantised."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.tiny.vision.idefics3 import TinyIdefics3
 from tests.tiny.words import save_words
 
 
-def test_an_uploaded_model_is_quantised(store: Store, tmp_path: Path) -> None:
+def test_uploaded_model_is_quantised(store: Store, tmp_path: Path) -> None:
     seen: list[tuple[str, int, int]] = []
     path = tiny_llama_gguf(tmp_path / "tiny.gguf")
     digest = store.import_file(path)
@@ -35,11 +35,11 @@ def test_an_uploaded_model_is_quantised(store: Store, tmp_path: Path) -> None:
         assert file.tensor("blk.0.attn_q.weight").type is GGMLType.Q8_0
     assert {step[0] for step in seen} == {"quantizing F32 model to Q8_0", "checking model"}
     assert seen[-1][1] == seen[-1][2] > 0
-    assert digest.replace(":", "-") not in blob_names(store)  # what it was made of is of no use any more
+    assert digest.replace(":", "-") not in blob_names(store)  # the source is no longer needed
     assert not [name for name in blob_names(store) if name.startswith("tmp-")]
 
 
-def test_a_model_made_of_another_is_quantised_and_keeps_the_rest(store: Store, tmp_path: Path) -> None:
+def test_derived_model_is_quantised_and_keeps_everything_else(store: Store, tmp_path: Path) -> None:
     digest = store.import_file(tiny_llama_gguf(tmp_path / "tiny.gguf"))
     store.create("big", ModelSpec(files={"tiny.gguf": digest}, system="Hi", parameters={"top_k": 3}))
     small = store.create("small", ModelSpec(from_model="big", quantize=FileType.Q8_0))
@@ -74,7 +74,7 @@ def test_parts_of_a_split_model_are_joined(store: Store, tmp_path: Path) -> None
         store.create("half", ModelSpec(files={parts[0].name: store.import_file(parts[0])}))
 
 
-def test_a_published_model_that_cannot_be_converted_is_refused_and_forgotten(store: Store) -> None:
+def test_unconvertible_model_is_refused_and_its_uploads_deleted(store: Store) -> None:
     files = {
         "config.json": add(store, b'{"architectures": ["NoSuchModel"]}'),
         "model.safetensors": add(store, b"\x02\0\0\0\0\0\0\0{}"),
@@ -84,7 +84,7 @@ def test_a_published_model_that_cannot_be_converted_is_refused_and_forgotten(sto
     assert blob_names(store) == set()
 
 
-def test_a_published_model_that_sees_becomes_a_model_and_a_projector(store: Store, tmp_path: Path) -> None:
+def test_vision_model_is_converted_to_a_model_and_a_projector(store: Store, tmp_path: Path) -> None:
     tiny = TinyIdefics3(TinyLlama())
     folder = saved(tmp_path / "checkpoint", original(tiny), tokenizer=False)
     save_tokenizer(folder, markers=[*tiny.markers, "<|part|>"])
@@ -92,16 +92,16 @@ def test_a_published_model_that_sees_becomes_a_model_and_a_projector(store: Stor
     with pytest.raises(RequestError, match=r"preprocessor_config\.json lacks 'image_mean'"):
         store.create("blind", ModelSpec(files=files))
     (folder / "preprocessor_config.json").write_text(json.dumps(tiny.pictures))
-    files = {path.name: store.import_file(path) for path in folder.iterdir()}  # what failed was forgotten
+    files = {
+        path.name: store.import_file(path) for path in folder.iterdir()
+    }  # the uploads of the failed attempt were deleted
     model = store.create("seeing", ModelSpec(files=files))
     assert len(model.manifest.of_type("application/vnd.ollama.image.projector")) == 1
     with open_gguf(model.model_path) as file:
         assert file.architecture == "llama"
 
 
-def test_adapters_that_a_model_is_published_with_are_its_own_and_wait_to_be_named(
-    store: Store, tmp_path: Path
-) -> None:
+def test_adapters_published_with_a_model_are_kept_and_off_by_default(store: Store, tmp_path: Path) -> None:
     folder = save_jina3(tmp_path / "checkpoint", original(TinyJinaBertV3()))
     save_words(folder)
     files = {path.name: store.import_file(path) for path in folder.iterdir()}
@@ -115,12 +115,12 @@ def test_adapters_that_a_model_is_published_with_are_its_own_and_wait_to_be_name
 
 @pytest.fixture
 def uploads(store: Store, tmp_path: Path) -> dict[str, str]:
-    """The files of a published model, uploaded."""
+    """Return the digests of a published model's uploaded files, by name."""
     folder = saved(tmp_path / "published", original(TinyLlama()))
     return {path.name: store.import_file(path) for path in folder.iterdir()}
 
 
-def test_models_made_of_the_same_uploads_at_once_do_not_delete_them_from_each_other(
+def test_concurrent_creations_from_the_same_uploads_do_not_delete_each_others_files(
     store: Store, uploads: dict[str, str]
 ) -> None:
     spec = ModelSpec(files=uploads, quantize=FileType.Q8_0)
@@ -134,15 +134,15 @@ def test_models_made_of_the_same_uploads_at_once_do_not_delete_them_from_each_ot
     store.create("first", spec, on_progress=make_another)
     assert others == ["converting model"]
     kept = {digest.replace(":", "-") for name in ("first", "another") for digest in store.get(name).files}
-    assert blob_names(store) == kept  # neither the uploads nor what was made before it was quantised
+    assert blob_names(store) == kept  # neither the uploads nor the conversion before quantising
 
 
-def test_uploads_that_another_client_asks_for_meanwhile_are_kept(
+def test_uploads_another_client_checks_in_the_meantime_are_kept(
     store: Store, uploads: dict[str, str]
 ) -> None:
-    asked = uploads["model.safetensors"]
-    store.create("m", ModelSpec(files=uploads), on_progress=lambda *_: store.blobs.touch(asked))
-    assert store.has_blob(asked)
+    checked = uploads["model.safetensors"]
+    store.create("m", ModelSpec(files=uploads), on_progress=lambda *_: store.blobs.touch(checked))
+    assert store.has_blob(checked)
     assert not store.has_blob(uploads["config.json"])
 
 
@@ -154,7 +154,7 @@ def test_uploads_in_use_are_not_pruned(store: Store, uploads: dict[str, str]) ->
     )
 
 
-def test_an_upload_that_cannot_be_read_is_named_by_its_digest(store: Store, tmp_path: Path) -> None:
+def test_unreadable_upload_is_reported_by_its_digest(store: Store, tmp_path: Path) -> None:
     digest = store.import_file(tiny_llama_gguf(tmp_path / "tiny.gguf"))
     store.blob_path(digest).unlink()
     with pytest.raises(StoreError) as failed:

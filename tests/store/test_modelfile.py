@@ -82,9 +82,7 @@ REQUIRES v0.14.0
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_a_value_is_read_up_to_the_line_end_where_its_quotes_close(
-    text: str, value: str | None, end: str
-) -> None:
+def test_value_extends_to_the_line_end_where_its_quotes_close(text: str, value: str | None, end: str) -> None:
     text = f"FROM m{end}{text.replace(chr(10), end)}"
     if value is None:
         with pytest.raises(ModelfileError, match="unexpected EOF: the quote opened on line 2"):
@@ -125,7 +123,7 @@ def test_encodings_are_recognised(encode) -> None:  # type: ignore[no-untyped-de
         ('FROM m\nTEMPLATE "', "unexpected EOF"),
     ],
 )
-def test_an_error_names_the_line(text: str, message: str) -> None:
+def test_error_names_the_line(text: str, message: str) -> None:
     with pytest.raises(ModelfileError, match=message):
         parse(text)
 
@@ -139,7 +137,7 @@ def test_an_error_names_the_line(text: str, message: str) -> None:
         ("two\nlines", '"two\nlines"'),
         ('two\n"lines"', '"""two\n"lines""""'),
         ('in "the" middle', 'in "the" middle'),
-        ('"begins', '""""begins"""'),  # unquoted, it would look like an open quote
+        ('"begins', '""""begins"""'),  # unquoted, it would look like an unclosed quote
     ],
 )
 def test_values_are_quoted_only_if_necessary(value: str, text: str) -> None:
@@ -157,12 +155,12 @@ _MESSAGE = st.builds(lambda role, value: Instruction("message", value, role), st
 
 
 @given(st.lists(_NAMED | _PARAMETER | _MESSAGE, max_size=6))
-def test_a_written_modelfile_parses_to_the_same_commands(items: list[Instruction]) -> None:
+def test_written_modelfile_parses_to_the_same_commands(items: list[Instruction]) -> None:
     modelfile = Modelfile((Instruction("from", "base:7b"), *items))
     try:
         text = str(modelfile)
     except ModelfileError:
-        # Only refused where the grammar lacks a form: quotes around FROM, escaped quotes at a line's end.
+        # Refused only where the grammar has no form: quotes around FROM, escaped quotes at a line's end.
         assert any('"' in item.value or item.name == "from" for item in items)
         return
     assert parse(text) == modelfile
@@ -170,7 +168,7 @@ def test_a_written_modelfile_parses_to_the_same_commands(items: list[Instruction
 
 
 @given(st.text(st.sampled_from(list('FROMSYTE am#"\n\r\t ')), max_size=40) | st.binary(max_size=40))
-def test_any_text_is_a_modelfile_or_an_error(text: str | bytes) -> None:
+def test_any_text_parses_or_raises_a_modelfile_error(text: str | bytes) -> None:
     try:
         modelfile = parse(text)
     except ModelfileError:
@@ -178,7 +176,7 @@ def test_any_text_is_a_modelfile_or_an_error(text: str | bytes) -> None:
     assert modelfile.values("from")
 
 
-def test_a_long_key_is_cut_in_the_error() -> None:
+def test_error_shortens_a_long_key() -> None:
     with pytest.raises(ModelfileError) as refused:
         parse("FROM m\nPARAMETER " + "9" * 10_000)
     assert len(str(refused.value)) < 200

@@ -31,7 +31,7 @@ from puna.store import ModelName
         ("m" * 80, f"registry.ollama.ai/library/{'m' * 80}:latest", f"{'m' * 80}:latest"),
     ],
 )
-def test_missing_parts_are_filled_in_and_not_displayed(text: str, full: str, display: str) -> None:
+def test_missing_parts_of_a_name_are_filled_in_and_not_displayed(text: str, full: str, display: str) -> None:
     name = ModelName.parse(text)
     assert name.full == full
     assert name.display == display
@@ -52,13 +52,13 @@ def test_invalid_names_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["x:cloud:local", "x:7b-cloud:local"])
-def test_a_name_cannot_be_local_and_in_the_cloud(text: str) -> None:
+def test_name_cannot_be_both_local_and_cloud(text: str) -> None:
     with pytest.raises(InvalidNameError, match="use either :local or :cloud, not both"):
         ModelName.parse(text)
 
 
 @given(st.text(max_size=40))
-def test_any_text_is_a_safe_path_or_an_error(text: str) -> None:
+def test_any_text_gives_a_safe_path_or_an_error(text: str) -> None:
     try:
         name = ModelName.parse(text)
     except InvalidNameError:

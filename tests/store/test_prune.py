@@ -1,4 +1,4 @@
-"""Pruning: only deletes blobs that are old and certainly unused."""
+"""Pruning deletes only blobs that are old and certainly unused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from puna.store import ModelSpec, Store
 from tests.store.store_files import add, minimal_gguf
 
 
-def test_an_unreadable_manifest_keeps_all_blobs(store: Store) -> None:
+def test_unreadable_manifest_keeps_all_blobs(store: Store) -> None:
     digest = add(store, minimal_gguf())
     store.create("a", ModelSpec(files={"a.gguf": digest}))
     store.create("b", ModelSpec(files={"a.gguf": digest}))
@@ -30,7 +30,7 @@ def test_noprune_keeps_unused_layers(store: Store, monkeypatch: pytest.MonkeyPat
     assert store.prune() == 0
 
 
-def test_a_hidden_file_is_no_manifest(store: Store) -> None:
+def test_hidden_file_does_not_count_as_a_manifest(store: Store) -> None:
     digest = add(store, minimal_gguf())
     store.create("a", ModelSpec(files={"a.gguf": digest}))
     store.create("b", ModelSpec(from_model="a", system="mine"))
@@ -62,7 +62,7 @@ def test_pruning_deletes_old_unused_blobs(store: Store) -> None:
 
 
 @pytest.mark.parametrize("stray", [".DS_Store", "bad name"])
-def test_nothing_is_pruned_if_a_manifest_is_not_understood(store: Store, stray: str) -> None:
+def test_nothing_is_pruned_if_a_manifest_cannot_be_read(store: Store, stray: str) -> None:
     store.create("a", ModelSpec(files={"a.gguf": add(store, minimal_gguf())}))
     (store.manifests / "registry.ollama.ai/library/a" / stray).write_text("x")
     old = add(store, b"old")
@@ -71,7 +71,7 @@ def test_nothing_is_pruned_if_a_manifest_is_not_understood(store: Store, stray: 
     assert store.has_blob(old)
 
 
-def test_what_a_killed_conversion_has_left_is_deleted_once_nothing_writes_to_it(store: Store) -> None:
+def test_remains_of_a_killed_conversion_are_pruned_once_nothing_writes_to_them(store: Store) -> None:
     store.create("m", ModelSpec(files={"a.gguf": add(store, minimal_gguf())}))
     for name, age_s in (("tmp-old", 4000), ("tmp-busy", 0), ("mine", 4000)):
         folder = store.blobs.folder / name

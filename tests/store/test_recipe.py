@@ -1,4 +1,4 @@
-"""Interpreting a Modelfile: typed parameters, files, models."""
+"""Interpreting a Modelfile: typed parameters, files and models."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ PARAMETER mirostat 2
         ("use_mmap maybe", r"invalid bool value \[maybe\]"),
     ],
 )
-def test_a_wrong_parameter_is_named(line: str, message: str) -> None:
+def test_invalid_parameter_is_reported(line: str, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         parameter_values(parse(f"FROM m\nPARAMETER {line}\n"))
 
 
-def test_a_create_request_contains_only_what_the_modelfile_sets() -> None:
+def test_create_request_contains_only_fields_the_modelfile_sets() -> None:
     assert create_request(parse("FROM m")) == {}
     text = (
         "FROM m\nSYSTEM first\nSYSTEM last\nTEMPLATE {{ .Prompt }}\nLICENSE a\nLICENSE b\n"
@@ -83,7 +83,7 @@ def test_a_create_request_contains_only_what_the_modelfile_sets() -> None:
         create_request(parse("FROM m\nDRAFT x"))
 
 
-def test_from_is_a_file_a_directory_or_a_model(tmp_path: Path) -> None:
+def test_from_names_a_file_a_directory_or_a_model(tmp_path: Path) -> None:
     for name in ("a.gguf", "dir/b.gguf", "dir/c.gguf", "dir/d.bin", "dir/x.json", "empty/readme"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(minimal_gguf())
@@ -97,7 +97,7 @@ def test_from_is_a_file_a_directory_or_a_model(tmp_path: Path) -> None:
     for missing in ("./nothing", "missing.gguf", "/no/such/file", "~/no-such-file-here"):
         with pytest.raises(ModelNotFoundError, match="does not exist"):
             resolve(missing, tmp_path)
-    assert resolve("empty", tmp_path) == ModelSource(model="empty")  # as `demo` where Puna's sources are
+    assert resolve("empty", tmp_path) == ModelSource(model="empty")  # such as `demo` within Puna's sources
     for path, folder in (
         ("./empty", tmp_path),
         (str(tmp_path / "empty"), tmp_path),
@@ -107,7 +107,7 @@ def test_from_is_a_file_a_directory_or_a_model(tmp_path: Path) -> None:
             resolve(path, folder)
 
 
-def test_of_a_directorys_weights_the_first_kind_there_is_counts(tmp_path: Path) -> None:
+def test_first_kind_of_weights_in_a_directory_is_used(tmp_path: Path) -> None:
     names = [
         "model.safetensors", "consolidated.00.safetensors", "pytorch_model-1.bin", "consolidated.00.pth",
         "a.gguf", "other.bin",
@@ -123,13 +123,13 @@ def test_of_a_directorys_weights_the_first_kind_there_is_counts(tmp_path: Path) 
         (tmp_path / name).unlink()
 
 
-def test_paths_may_begin_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_may_start_with_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "a.gguf").write_bytes(minimal_gguf())
     assert resolve("~/a.gguf", Path("/")).files == {"a.gguf": tmp_path / "a.gguf"}
 
 
-def test_a_directory_of_safetensors_includes_its_configuration(tmp_path: Path) -> None:
+def test_safetensors_directory_includes_its_configuration(tmp_path: Path) -> None:
     names = [
         "model-1.safetensors", "config.json", "tokenizer.model", "spiece.model", "chat_template.jinja", WORLD,
         "README.md", "1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors",
@@ -140,7 +140,7 @@ def test_a_directory_of_safetensors_includes_its_configuration(tmp_path: Path) -
     assert sorted(resolve(".", tmp_path).files) == sorted(names)
 
 
-def test_of_several_models_in_a_directory_one_must_be_chosen(tmp_path: Path) -> None:
+def test_directory_with_several_models_requires_a_choice(tmp_path: Path) -> None:
     for name in ("b.gguf", "a.gguf"):
         (tmp_path / name).write_bytes(minimal_gguf())
     with pytest.raises(RequestError, match=r"has 2 models \(a\.gguf, b\.gguf\); choose one.*FROM \./a\.gguf"):
@@ -150,7 +150,7 @@ def test_of_several_models_in_a_directory_one_must_be_chosen(tmp_path: Path) -> 
         resolve(".", tmp_path)
 
 
-def test_links_out_of_the_directory_are_refused(tmp_path: Path) -> None:
+def test_links_leading_out_of_the_directory_are_refused(tmp_path: Path) -> None:
     (tmp_path / "secret.gguf").write_bytes(b"x")
     (tmp_path / "dir").mkdir()
     (tmp_path / "dir/a.gguf").symlink_to(tmp_path / "secret.gguf")
@@ -158,7 +158,7 @@ def test_links_out_of_the_directory_are_refused(tmp_path: Path) -> None:
         resolve("dir", tmp_path)
 
 
-def test_later_from_lines_add_files_and_adapters_may_be_several(tmp_path: Path) -> None:
+def test_later_from_lines_add_files_and_adapter_lines_may_repeat(tmp_path: Path) -> None:
     for name in ("a.gguf", "p.gguf", "l1.gguf", "l2.gguf"):
         (tmp_path / name).write_bytes(b"x")
     modelfile = parse("FROM ./a.gguf\nFROM ./p.gguf\nADAPTER ./l1.gguf\nADAPTER ./l2.gguf 0.5")
@@ -169,13 +169,13 @@ def test_later_from_lines_add_files_and_adapters_may_be_several(tmp_path: Path) 
     assert not adapter_source(parse("FROM m"), tmp_path).files
     with pytest.raises(ModelNotFoundError):
         adapter_source(parse("FROM m\nADAPTER nothing"), tmp_path)
-    with pytest.raises(RequestError, match=r"there is another adapter called l1\.gguf"):
+    with pytest.raises(RequestError, match=r"another adapter is called l1\.gguf"):
         adapter_source(parse("FROM m\nADAPTER l1.gguf\nADAPTER l1.gguf 2"), tmp_path)
     with pytest.raises(RequestError, match="a FROM after the first must name a file"):
         model_source(parse("FROM m\nFROM n"), tmp_path)
 
 
-def test_an_adapter_may_be_a_folder_that_peft_has_saved(tmp_path: Path) -> None:
+def test_adapter_may_be_a_folder_saved_by_peft(tmp_path: Path) -> None:
     folder = tmp_path / "my style 2"
     folder.mkdir()
     with pytest.raises(RequestError, match=r"has no adapter_config\.json; PEFT saves both"):
@@ -190,6 +190,6 @@ def test_an_adapter_may_be_a_folder_that_peft_has_saved(tmp_path: Path) -> None:
         assert adapters.scales == scales
 
 
-def test_a_name_too_long_for_a_file_is_an_error_that_quotes_its_beginning(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"^'xxx.* cannot be looked at: File name too long$"):
+def test_overlong_file_name_is_an_error_quoting_its_beginning(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"^'xxx.* cannot be read: File name too long$"):
         adapter_source(parse(f"FROM m\nADAPTER {'x' * 5000}"), tmp_path)

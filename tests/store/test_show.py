@@ -13,7 +13,7 @@ from puna.store.show import model_info, modelfile_text, parameters_text, tensor_
 MakeGGUF = Callable[..., Path]
 
 
-def test_metadata_is_shown_with_arrays_only_on_request(store: Store, make_gguf: MakeGGUF) -> None:
+def test_metadata_shows_arrays_only_on_request(store: Store, make_gguf: MakeGGUF) -> None:
     path = make_gguf(
         "llama",
         parameters=64,
@@ -51,7 +51,7 @@ def test_parameters_are_shown_with_one_value_per_line() -> None:
     ]
 
 
-def test_the_modelfile_shown_recreates_the_model(store: Store, make_gguf: MakeGGUF) -> None:
+def test_shown_modelfile_recreates_the_model(store: Store, make_gguf: MakeGGUF) -> None:
     spec = ModelSpec(
         files={"m.gguf": store.import_file(make_gguf())},
         template="{{ .Prompt }}\n",
@@ -86,7 +86,7 @@ def test_the_modelfile_shown_recreates_the_model(store: Store, make_gguf: MakeGG
     assert parameter_values(changed)["top_k"] == 9
 
 
-def test_the_modelfile_shown_names_adapters_and_projectors(store: Store, make_gguf: MakeGGUF) -> None:
+def test_shown_modelfile_lists_adapters_and_projectors(store: Store, make_gguf: MakeGGUF) -> None:
     files = {
         "m.gguf": store.import_file(make_gguf(ARCH__block_count=1)),
         "mm.gguf": store.import_file(make_gguf("clip", ARCH__vision__block_count=1)),

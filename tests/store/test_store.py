@@ -1,4 +1,4 @@
-"""Finding, copying and deleting models, including in damaged stores and those other programs write to."""
+"""Finding, copying and deleting models, including in damaged stores and stores other programs write to."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_models_are_listed_newest_first(store: Store) -> None:
     assert [model.name for model in store.list()] == ["b:latest", "a:latest", "c:latest"]
 
 
-def test_an_empty_or_absent_store_lists_nothing(store: Store) -> None:
+def test_empty_or_absent_store_lists_nothing(store: Store) -> None:
     assert store.list() == []
     assert not store.root.exists()
 
@@ -103,7 +103,7 @@ def test_damaged_models_are_not_listed_but_can_be_deleted(
     assert store.has_blob(digest)
 
 
-def test_a_model_without_its_gguf_is_listed_but_does_not_run(store: Store) -> None:
+def test_model_without_its_gguf_is_listed_but_does_not_run(store: Store) -> None:
     digest = add(store, minimal_gguf())
     store.create("m", ModelSpec(files={"a.gguf": digest}))
     store.blob_path(digest).unlink()
@@ -117,7 +117,7 @@ def test_a_model_without_its_gguf_is_listed_but_does_not_run(store: Store) -> No
     assert store.list() == []
 
 
-def test_a_cloud_stub_is_listed_and_refuses_to_run(store: Store) -> None:
+def test_cloud_stub_is_listed_but_does_not_run(store: Store) -> None:
     config = add(store, b'{"remote_host":"https://h","remote_model":"x","capabilities":["completion"]}')
     path = store.manifests / "registry.ollama.ai/library/stub/cloud"
     path.parent.mkdir(parents=True)
@@ -128,7 +128,7 @@ def test_a_cloud_stub_is_listed_and_refuses_to_run(store: Store) -> None:
         model.runnable_path()
 
 
-def test_a_model_of_tensors_is_listed_and_refuses_to_run(store: Store) -> None:
+def test_model_of_mlx_tensors_is_listed_but_does_not_run(store: Store) -> None:
     store.create("mlx", ModelSpec(files={"a.gguf": add(store, minimal_gguf())}))
     manifest = store.get("mlx").manifest.encode().replace(b"image.model", b"image.tensor")
     store.put_manifest("mlx", manifest)

@@ -1,4 +1,4 @@
-"""Verifying a store: what is damaged is named, with who uses it, and fetched again."""
+"""Verifying a store: damage is reported with the models it affects, and repaired from the registry."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 @pytest.fixture
 def registry(store: Store, published: Published) -> Iterator[Registry]:
-    """The registry that a model of the store came from."""
+    """Serve the registry that the store's model was pulled from."""
     with serving(Registry(published)) as registry:
         pulled(store, registry.name)
         store.copy(registry.name, "copied")
         yield registry
 
 
-def test_what_is_whole_is_not_complained_about(store: Store, registry: Registry) -> None:
+def test_intact_store_has_no_findings(store: Store, registry: Registry) -> None:
     steps: list[tuple[int, int]] = []
     found = verify(store, lambda done, total: steps.append((done, total)))
     assert (found.models, found.blobs, found.damages, found.manifests, found.unused) == (2, 3, [], [], [])
     assert steps[-1][0] == steps[-1][1] == found.size > 0
 
 
-def test_each_kind_of_damage_is_named(store: Store, registry: Registry, tmp_path: Path) -> None:
+def test_each_kind_of_damage_is_reported(store: Store, registry: Registry, tmp_path: Path) -> None:
     model, template = registry.published.model_digest, registry.published.layer(1)
     path = store.blob_path(model)
     data = bytearray(path.read_bytes())
@@ -72,40 +72,40 @@ def test_each_kind_of_damage_is_named(store: Store, registry: Registry, tmp_path
     )
 
 
-def test_a_linked_file_that_changed(store: Store, tmp_path: Path) -> None:
+def test_changed_linked_file_is_reported(store: Store, tmp_path: Path) -> None:
     write_gguf(tmp_path / "linked.gguf", "llama", parameters=2000)
     linked = (tmp_path / "linked.gguf").read_bytes()
     store.blobs.link(tmp_path / "linked.gguf", digest_of(linked))
     (tmp_path / "linked.gguf").write_bytes(linked[:-1] + b"\1")
     (damage,) = verify(store).damages
-    assert damage.problem == "the file it was made of has changed"
+    assert damage.problem == "the file it was made from has changed"
 
 
-def test_the_doctor_names_and_heals(
+def test_doctor_reports_and_repairs_damage(
     store: Store, registry: Registry, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["doctor", "--store"]) == 0
-    assert "Everything is what it should be." in capsys.readouterr().out
+    assert "Nothing is damaged." in capsys.readouterr().out
     path = store.blob_path(registry.published.model_digest)
     whole = path.read_bytes()
     path.write_bytes(bytes(len(whole)))
     assert main(["doctor", "--store"]) == 1
-    said = capsys.readouterr().out
-    assert f"{registry.published.model_digest} of " in said
-    assert "copied:latest" in said
-    assert "--heal" in said
-    # The registry has no TLS, which is not taken for granted: what is damaged stays where it is.
+    output = capsys.readouterr().out
+    assert f"{registry.published.model_digest} of " in output
+    assert "copied:latest" in output
+    assert "--heal" in output
+    # The registry has no TLS, which needs --insecure: without it, the damaged file stays.
     assert main(["doctor", "--store", "--heal"]) == 1
-    assert re.search(r"does not give it again: .*SSL.*--insecure", capsys.readouterr().out)
+    assert re.search(r"does not provide it: .*SSL.*--insecure", capsys.readouterr().out)
     assert path.read_bytes() == bytes(len(whole))
     assert main(["doctor", "--store", "--heal", "--insecure"]) == 0
     assert path.read_bytes() == whole
     for option in ("--heal", "--insecure"):
         assert main(["doctor", option]) == 1
-        assert f"{option} belongs to --store" in capsys.readouterr().err
+        assert f"{option} requires --store" in capsys.readouterr().err
 
 
-def test_what_no_model_uses_goes(
+def test_blob_no_model_uses_is_deleted(
     store: Store, registry: Registry, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (store.blobs.folder / f"sha256-{'0' * 64}").write_bytes(b"y")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puna.tokenizer.tokenizer import AddedTokens
+from puna.tokenizer.tokenizer import AddedTokens, Stripping
 
 
 def leftmost_longest(text: str, ids: dict[str, int]) -> list[str | int]:
@@ -34,6 +34,6 @@ def test_the_leftmost_longest_token_is_found(words: list[str], text: str) -> Non
 
 
 def test_whitespace_is_removed_around_tokens_that_strip_it() -> None:
-    added = AddedTokens({"<m>": 1, "<u>": 2}, strip_left=frozenset({1}), strip_right=frozenset({2}))
+    added = AddedTokens({"<m>": 1, "<u>": 2}, Stripping(left=frozenset({1}), right=frozenset({2})))
     assert list(added.split("a \n<m> b <u> \n c")) == ["a", 1, " b ", 2, "c"]
     assert list(added.split(" <m><u> ")) == [1, 2]

@@ -51,7 +51,7 @@ def test_types_that_are_not_numbers_are_refused(tmp_path: Path) -> None:
     [
         (None, "is missing"),
         ([0.0], "has 1 entries for 4 tokens"),
-        ([float("nan")] * 4, "nan for token 0, which is no float32 number"),
+        ([float("nan")] * 4, "nan for token 0, which is not a float32 number"),
     ],
 )
 def test_missing_or_bad_scores_are_refused(tmp_path: Path, scores: object, problem: str) -> None:

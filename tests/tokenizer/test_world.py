@@ -70,8 +70,8 @@ def test_a_padding_token_is_not_found_in_text(world: Tokenizer) -> None:
 @pytest.mark.parametrize(
     ("tokens", "message"),
     [
-        (TEXTS[:66] + TEXTS[67:], r"no token is the byte 0x41 alone.*unknown_token_id"),
-        ([*TEXTS, "a" * 257], r"a token has 257 bytes; at most 256"),
+        (TEXTS[:66] + TEXTS[67:], r"no token stands for the byte 0x41.*unknown_token_id"),
+        ([*TEXTS, "a" * 257], r"a token has 257 bytes; the maximum is 256"),
     ],
 )
 def test_a_missing_byte_or_too_long_token_is_refused(tokens: list[str], message: str, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_a_tower_of_another_model_is_not_used(apart: Layout, tmp_path: Path) -> 
 
 DAMAGE = {
     "no divisor": ({"vision.attention.head_count": 7}, "is 7, which does not divide the 48 values"),
-    "many layers": ({"vision.block_count": 2**30}, "only tensors of 2 layers"),
+    "many layers": ({"vision.block_count": 2**30}, "tensors of only 2 layers"),
     "few layers": ({"vision.block_count": 1}, "there are tensors of layer 1"),
     "large images": ({"vision.image_size": 2**30}, "'gemma3.vision.image_size' is"),
     "other patches": ({"vision.patch_size": 7}, "'v.patch_embedding.weight' has 48x3x14x14 values"),

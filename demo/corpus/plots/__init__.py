@@ -1,4 +1,4 @@
-"""The plots stories follow."""
+"""The plots of stories."""
 
 from demo.corpus.plots import courage, friends, journeys, making, riddles, wonders
 from demo.corpus.plots.plot import Plot

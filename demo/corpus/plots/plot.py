@@ -1,14 +1,14 @@
-"""The definition of a plot: slots to fill and beats to tell in order."""
+"""The definition of a plot: slots to fill, and beats to tell in order."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-Beat = str  # a template; one starting with "?" is told only half of the time
+Beat = str  # a template; those starting with "?" are told only half of the time
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot. `want`, `problem` and `solved` answer questions about the story after it was told."""
+    """A plot. `want`, `problem` and `solved` answer questions about the story afterwards."""
 
     name: str
     themes: Sequence[str]

@@ -1,4 +1,4 @@
-"""An answer on the terminal: spinner, word wrap, warnings and timings."""
+"""Answers on the terminal: spinner, word wrap, warnings and timings."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ from puna.hosts import Host
 
 
 class WordWrap:
-    """Wraps text for a terminal so that no word is split at the right edge.
+    """Word wrap for a terminal: no word is split at the right edge.
 
-    Text is shown as soon as it arrives, so the current word may turn out too long for its line: it is
-    then erased and written again on the next one. Lines of fenced code blocks are not wrapped, so that
-    code can be copied.
+    Text is shown as soon as it arrives, so the current word may turn out too long for its line; it is then
+    erased and written again on the next one. Fenced code blocks are not wrapped, so that code can be copied.
     """
 
     def __init__(self, columns: Callable[[], int]) -> None:
-        """`columns` returns the current maximum line width (terminals are resized)."""
+        """`columns` returns the current maximum line width; terminals may be resized."""
         self._columns = columns
         self._column = 0  # cells written on this line
         self._word = ""  # the unfinished word at the end of it
         self._word_cells = 0
-        self._line = ""  # the logical line so far, to recognise fences
+        self._line = ""  # the logical line so far, for recognising fences
         self._fenced = False
 
     def feed(self, text: str) -> str:
-        """The output for the next piece of text, including cursor movements."""
+        """Return the output for the next piece of text, including cursor movements."""
         return "".join(map(self._put, text))
 
     def _put(self, character: str) -> str:
@@ -59,7 +58,7 @@ class WordWrap:
         return character
 
     def _put_wide(self, character: str) -> str:
-        """Scripts written without spaces may break before any character."""
+        """Put a character of a script without spaces, which may break before any character."""
         fits = self._column == 0 or self._column + 2 <= self._columns()
         line_break = "" if fits else self._next_line()
         self._word, self._word_cells = "", 0
@@ -90,7 +89,7 @@ class WordWrap:
 
 @cache
 def _cells(character: str) -> int:
-    """Columns a character takes up on a terminal: 0, 1 or 2; a tab counts as 8."""
+    """Return the columns a character takes up on a terminal: 0, 1 or 2; a tab counts as 8."""
     if character == "\t":
         return 8
     if character.isascii():
@@ -100,16 +99,16 @@ def _cells(character: str) -> int:
     return max(wcwidth(character), 0)
 
 
-_DELAY_S = 0.15  # so that quick answers cause no flicker
+_DELAY_S = 0.15  # keeps quick answers from flickering
 _POLL_S = 0.2
 
 
 class Waiting:
     """A spinner on standard error, with a progress bar while the model loads and while it reads the prompt.
 
-    A thread polls the server for the progress of the load; that of the prompt comes with the answer. Does
-    nothing unless standard error is a terminal. `stop` must be called before anything else is written;
-    calling it again does nothing.
+    A thread polls the server for the progress of loading; the prompt's progress is part of the stream.
+    Nothing is shown unless standard error is a terminal. Call `stop` before writing anything else; further
+    calls do nothing.
     """
 
     def __init__(self, host: Host, model: str) -> None:
@@ -118,7 +117,7 @@ class Waiting:
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._status: Any = None
-        self._reading = False  # the model is there, and the prompt is being read
+        self._reading = False  # the model is loaded and reads the prompt
 
     def __enter__(self) -> Waiting:
         if terminal.stderr_is_terminal():
@@ -135,8 +134,8 @@ class Waiting:
                 self._status.stop()
                 self._status = None
 
-    def shows(self, item: Mapping[str, Any]) -> None:
-        """Show how much of the prompt is read, if a message of the stream is about that."""
+    def show_progress(self, item: Mapping[str, Any]) -> None:
+        """Show how much of the prompt has been read, if `item` of the stream says so."""
         if (progress := item.get("prompt_progress")) is None:
             return
         with self._lock:
@@ -176,7 +175,7 @@ class Waiting:
 
 
 def load_progress(client: Client, model: str) -> float | None:
-    """Fraction of `model` that is loaded, from 0 to 1; None when it is not being loaded."""
+    """Return the loaded fraction of `model`, from 0 to 1; None when it is not being loaded."""
     try:
         running = client.get("/api/ps").get("models") or ()
     except PunaError:
@@ -188,11 +187,11 @@ def load_progress(client: Client, model: str) -> float | None:
 
 
 def _same(name: str, model: str) -> bool:
-    """Whether the server's `name` (always with a tag) is the model the user calls `model`."""
+    """Whether the server's `name` (always with a tag) is the user's `model`."""
     return name.lower().removesuffix(":latest") == model.lower().removesuffix(":latest")
 
 
-#: A model's text must not control the terminal: control characters become visible symbols.
+#: Visible symbols for control characters: a model's text must not control the terminal.
 _VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
 _VISIBLE |= dict.fromkeys(range(127, 160), 65533)
 
@@ -203,7 +202,7 @@ _PLAIN = "\x1b[0m"
 
 
 class AnswerPrinter:
-    """Writes the text of `/api/generate` or `/api/chat` messages to `out` as it arrives."""
+    """Printer of the messages of `/api/generate` or `/api/chat`, written to `out` as they arrive."""
 
     def __init__(
         self, *, word_wrap: bool = True, hide_thinking: bool = False, out: TextIO | None = None
@@ -213,7 +212,7 @@ class AnswerPrinter:
         self._styles = terminal.shows_styles(self._out)
         self._thinking = False
         self._is_terminal = self._out.isatty()
-        # Files and pipes get the text unchanged: line breaks the model did not write would corrupt it.
+        # Files and pipes get the text unchanged: added line breaks would corrupt it.
         wraps = word_wrap and self._is_terminal
         self._wrap = WordWrap(lambda: max(terminal.width() - _MARGIN, 1)) if wraps else None
         self.content = ""  # the answer so far, without the thinking
@@ -237,7 +236,7 @@ class AnswerPrinter:
         self._out.flush()
 
     def close(self, ending: str = "\n\n") -> None:
-        """End the answer. Call it exactly once, even after an interruption."""
+        """End the answer. Must be called exactly once, even after an interruption."""
         self._end_thinking()
         self._out.write(ending)
         self._out.flush()
@@ -276,7 +275,7 @@ def _tool_call_text(call: Mapping[str, Any]) -> str:
 
 
 def timings(final: Mapping[str, Any]) -> str:
-    """The output of `--verbose`, from the last message; zero or missing measurements are left out."""
+    """Return the output of `--verbose`, from the last message, without zero or missing measurements."""
 
     def rate(count: str, duration: str) -> str:
         nanoseconds = final.get(duration) or 0
@@ -302,7 +301,7 @@ def timings(final: Mapping[str, Any]) -> str:
 
 
 def losses(final: Mapping[str, Any]) -> list[str]:
-    """Warnings about tokens that did not fit the context: nothing is dropped silently."""
+    """Return warnings about tokens that did not fit the context, so that none is dropped silently."""
     warnings = []
     if truncated := final.get("truncated"):
         warnings.append(

@@ -39,11 +39,15 @@ def _main(
     version: Annotated[
         bool,
         typer.Option(
-            "-v", "--version", help="Print the versions of all parts.", callback=_print_version, is_eager=True
+            "-v",
+            "--version",
+            help="Print the versions of Puna and its parts.",
+            callback=_print_version,
+            is_eager=True,
         ),
     ] = False,
 ) -> None:
-    if ctx.invoked_subcommand != "doctor":  # which reports them
+    if ctx.invoked_subcommand != "doctor":  # reports them itself
         for sentence in unknown_variables(VARIABLES):
             terminal.warn(sentence)
     if ctx.invoked_subcommand is None:
@@ -55,23 +59,23 @@ def run(
     model: take.ModelOrFile,
     prompt: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PROMPT...]", help="What to ask. Without it, start a chat (on a terminal)."),
+        typer.Argument(metavar="[PROMPT...]", help="The prompt; without one, start a chat (on a terminal)."),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print timings after the answer.")] = False,
     system: Annotated[
         str | None, typer.Option(metavar="TEXT", help="System message to use instead of the model's own.")
     ] = None,
     format: Annotated[
-        str | None, typer.Option(metavar="json|SCHEMA", help="Answer in JSON, or following a JSON schema.")
+        str | None, typer.Option(metavar="json|SCHEMA", help="Answer in JSON, or by a JSON schema.")
     ] = None,
     think: take.Think = None,
-    hidethinking: Annotated[bool, typer.Option("--hidethinking", help="Do not show the thinking.")] = False,
+    hidethinking: Annotated[bool, typer.Option("--hidethinking", help="Hide the model's thinking.")] = False,
     keepalive: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="How long the model stays in memory: 5m, 1h, -1m (forever)."),
+        typer.Option(metavar="DURATION", help="How long to keep the model in memory: 5m, 1h, -1m (forever)."),
     ] = None,
     nowordwrap: Annotated[
-        bool, typer.Option("--nowordwrap", help="Do not wrap words at the right edge.")
+        bool, typer.Option("--nowordwrap", help="Do not wrap long lines at words.")
     ] = False,
     temperature: Annotated[
         float | None, typer.Option(metavar="N", help="Randomness; 0 always picks the most likely token.")
@@ -89,15 +93,17 @@ def run(
     ] = None,
     num_ctx: Annotated[int | None, typer.Option(metavar="N", help="Context length in tokens.")] = None,
     stop: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="Stop at this text; may be repeated.")
+        list[str] | None, typer.Option(metavar="TEXT", help="Stop at this text (repeatable).")
     ] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option("-o", "--option", metavar="NAME=VALUE", help="Any other option; may be repeated."),
+        typer.Option("-o", "--option", metavar="NAME=VALUE", help="Set any other option (repeatable)."),
     ] = None,
     truncate: Annotated[
         bool,
-        typer.Option("--truncate/--no-truncate", help="Embedding models: truncate text that is too long."),
+        typer.Option(
+            "--truncate/--no-truncate", help="Embedding models: truncate text that exceeds the context."
+        ),
     ] = True,
     dimensions: Annotated[
         int | None, typer.Option(metavar="N", help="Embedding models: return only the first N values.")
@@ -105,12 +111,11 @@ def run(
     insecure: take.Insecure = False,
 ) -> None:
     """Ask a model a question, or chat with it."""
+    # Typer reads the command line from the signature, so each option is a parameter, and `run` is long.
     from puna.cli.run import run_command
-    from puna.cli.settings import RunSettings, parse_format, parse_keep_alive, parse_option, parse_think
-    from puna.options import Options
+    from puna.cli.settings import RunSettings, merge_options, parse_format, parse_keep_alive, parse_think
 
-    options = dict(parse_option(text) for text in option or ())
-    given = {
+    named = {
         "temperature": temperature,
         "top_k": top_k,
         "top_p": top_p,
@@ -119,11 +124,9 @@ def run(
         "num_ctx": num_ctx,
         "stop": stop or None,
     }
-    options |= {name: value for name, value in given.items() if value is not None}
-    Options.merge(options)  # reports values out of range before anything is started
     settings = RunSettings(
         model=model,
-        options=options,
+        options=merge_options(option or (), named),
         system=system,
         format=None if format is None else parse_format(format),
         think=None if think is None else parse_think(think),
@@ -141,26 +144,26 @@ def run(
 @app.command(cls=PunaCommand)
 def serve(
     host: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Address to listen on, instead of PUNA_HOST's.")
+        str | None, typer.Option(metavar="ADDRESS", help="Address to listen on (default: that of PUNA_HOST).")
     ] = None,
     port: Annotated[
         int | None, typer.Option(metavar="N", help="Port to listen on (default 11434).", min=0, max=65535)
     ] = None,
     tls_cert: Annotated[
-        str, typer.Option(metavar="FILE", help="Certificate chain (PEM), to serve HTTPS.")
+        str, typer.Option(metavar="FILE", help="Serve HTTPS with this certificate chain (PEM).")
     ] = "",
-    tls_key: Annotated[str, typer.Option(metavar="FILE", help="The certificate's key (PEM).")] = "",
+    tls_key: Annotated[str, typer.Option(metavar="FILE", help="Private key of the certificate (PEM).")] = "",
     root_path: Annotated[
-        str, typer.Option(metavar="PATH", help="Path below which a proxy shows the server, such as /puna.")
+        str, typer.Option(metavar="PATH", help="Serve below this path, as a reverse proxy shows it (/puna).")
     ] = "",
-    stop: Annotated[bool, typer.Option("--stop", help="End the server that runs, and its models.")] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop the running server and its models.")] = False,
 ) -> None:
-    """Start the server, or end it."""
+    """Start the server, or stop it."""
     address = chosen_host(host, port)
     if stop:
-        from puna.cli.server_process import end_server
+        from puna.cli.server_process import stop_server
 
-        end_server(address)
+        stop_server(address)
         return
     from puna.server import serve as run_server
 
@@ -185,10 +188,11 @@ def create(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of the new model.")],
     file: Annotated[
         str | None,
-        typer.Option("-f", "--file", metavar="PATH", help="The Modelfile; '-' for standard input."),
+        typer.Option("-f", "--file", metavar="PATH", help="Path of the Modelfile; '-' for standard input."),
     ] = None,
     quantize: Annotated[
-        str | None, typer.Option("-q", "--quantize", metavar="TYPE", help="Quantize to this type.")
+        str | None,
+        typer.Option("-q", "--quantize", metavar="TYPE", help="Quantize to this type, such as Q4_K_M."),
     ] = None,
 ) -> None:
     """Create a model from a Modelfile."""
@@ -200,11 +204,11 @@ def create(
 @app.command(cls=PunaCommand)
 def pull(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Name of the model, such as llama3.2 or llama3.2:1b.")
+        str, typer.Argument(metavar="MODEL", help="Model name, such as llama3.2 or llama3.2:1b.")
     ],
     insecure: take.Insecure = False,
 ) -> None:
-    """Get a model from a registry."""
+    """Download a model from a registry."""
     from puna.cli.transfers import pull as pull_from_registry
 
     pull_from_registry(model, insecure=insecure)
@@ -212,7 +216,7 @@ def pull(
 
 @app.command(cls=PunaCommand)
 def push(model: take.Model, insecure: take.Insecure = False) -> None:
-    """Put a model into the registry that its name says."""
+    """Upload a model to the registry in its name."""
     from puna.cli.transfers import push as push_to_registry
 
     push_to_registry(model, insecure=insecure)
@@ -248,7 +252,7 @@ def show(
             "can be specified"
         )
     if json and fields:
-        raise RequestError(f"--json prints everything: leave out --{fields[0]}")
+        raise RequestError(f"--json prints everything; omit --{fields[0]}")
     show_model(model, fields[0] if fields else None, verbose, as_json=json)
 
 
@@ -276,11 +280,11 @@ def stop(
     model: take.OptionalModel = None,
     everything: Annotated[bool, typer.Option("--all", help="Unload all models.")] = False,
 ) -> None:
-    """Unload a model, or all, from memory."""
+    """Unload one model, or all models, from memory."""
     from puna.cli.manage import stop_all, stop_model
 
     if everything == (model is not None):
-        raise RequestError("stop what? Usage: puna stop MODEL, or puna stop --all")
+        raise RequestError("which model? Usage: puna stop MODEL, or puna stop --all")
     if model is None:
         stop_all()
     else:
@@ -313,7 +317,7 @@ app.add_typer(engine_app.app)
 
 @app.command(cls=PunaCommand)
 def version(json: take.Json = False) -> None:
-    """Print the versions of all parts."""
+    """Print the versions of Puna and its parts."""
     from puna.cli.version import print_version
 
     print_version(as_json=json)
@@ -323,7 +327,7 @@ def version(json: take.Json = False) -> None:
 def completion(
     shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
 ) -> None:
-    """Print a script that makes a shell complete commands and names of models."""
+    """Print a shell script that completes commands and model names."""
     from puna.cli.completion import print_script
 
     print_script(shell)

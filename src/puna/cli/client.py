@@ -1,4 +1,4 @@
-"""The command line's side of the HTTP API: JSON in, JSON or a stream of JSON lines out."""
+"""The command line's client of the HTTP API: JSON in, JSON or a stream of JSON lines out."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from puna.errors import ConnectionFailedError, PunaError, ServerError
 from puna.hosts import Host, host_from_env
 from puna.unknown import did_you_mean
 
-#: A connection is made quickly or not at all; an answer may take as long as loading a model.
+#: Connecting is quick or fails; an answer may take as long as loading a model.
 _TIMEOUT = httpx.Timeout(None, connect=5.0)
 _PROBE_TIMEOUT = httpx.Timeout(2.0)
-#: For hosts without TLS: to read whom to trust takes longer than most requests.
-_TRUSTING_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+#: For hosts without TLS: reading the trusted certificates takes longer than most requests.
+_NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 _MAX_SHOWN = 200
-#: What the server says of a model that it does not have.
+#: The server's error for a model it does not have.
 _NO_MODEL = re.compile(r"""model (['"])(.+)\1 not found(, try pulling it first)?""")
-#: Of a server that wants a key, or another name for itself; requests are told which.
+#: Replies of a server that requires a key or another host name, which the request's error explains.
 _REFUSALS = (401, 403)
 _CONNECTED = ("connection.connect_tcp.complete", "connection.start_tls.complete")
 
@@ -39,13 +39,13 @@ class Client:
 
     def __init__(self, host: Host | None = None) -> None:
         self.host = host or host_from_env()
-        # A proxy configured for the web must not be used between two programs on one machine.
+        # Programs on one machine must not talk through a proxy configured for the web.
         self._http = httpx.Client(
             base_url=self.host.client_url,
             timeout=_TIMEOUT,
             trust_env=not self.host.is_loopback,
             headers={"Authorization": f"Bearer {key}"} if (key := env("API_KEY")) else None,
-            verify=httpx.create_ssl_context() if self.host.scheme == "https" else _TRUSTING_NOBODY,
+            verify=httpx.create_ssl_context() if self.host.scheme == "https" else _NO_CERTIFICATES,
             event_hooks={"request": [self._watch]},
         )
         self._socket: socket.socket | None = None  # of the newest connection
@@ -62,23 +62,23 @@ class Client:
         self._http.close()
 
     def interrupt(self) -> None:
-        """Make the current request raise KeyboardInterrupt; does nothing when there is none.
+        """Make the current request, if any, raise KeyboardInterrupt.
 
-        A signal handler may call this at any moment: it only shuts down the socket, and the request fails
-        at once, however long it would have waited.
+        A signal handler may call this at any moment: it only shuts down the socket, so the request fails at
+        once, however long it would have waited.
         """
         if self._busy:
             self._interrupted = True
             self._cut()
 
     def is_up(self) -> bool:
-        """Whether a server answers. Raises ConnectionFailedError if it cannot be Puna's or Ollama's."""
+        """Whether a server answers. Raises ConnectionFailedError if it is neither Puna nor Ollama."""
         try:
             response = self._http.head("/", timeout=_PROBE_TIMEOUT)
         except (httpx.HTTPError, OSError):
             return False
         if not response.is_success and response.status_code not in _REFUSALS:
-            raise stranger(self.host, response)
+            raise not_ours(self.host, response)
         return True
 
     def has_page(self) -> bool:
@@ -97,7 +97,7 @@ class Client:
         return self._json("DELETE", path, body)
 
     def stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """The objects of a stream as they arrive. Closing the iterator stops the server's work."""
+        """Yield the objects of a stream as they arrive. Closing the iterator stops the server's work."""
         with (
             self._request("in the middle of the answer"),
             self._http.stream("POST", path, json=body) as response,
@@ -105,7 +105,7 @@ class Client:
             self._check(response)
             for line in response.iter_lines():
                 if self._interrupted:
-                    return  # lines that arrived before the interruption are not shown
+                    return  # do not show lines that arrived before the interruption
                 if not line.strip():
                     continue
                 item = self._parse(line, response)
@@ -140,7 +140,7 @@ class Client:
     def _check(self, response: httpx.Response) -> None:
         """Raise ServerError unless `response` is a success: with the text of `error`, else the whole body.
 
-        Raises ConnectionFailedError for a page, which neither Puna nor Ollama would send.
+        Raises ConnectionFailedError for a web page, which neither Puna nor Ollama would send.
         """
         if response.is_success:
             return
@@ -150,7 +150,7 @@ class Client:
             message = error if isinstance(error, str) else str(error["message"])
         except (ValueError, KeyError, TypeError):
             if _is_page(response, text):
-                raise stranger(self.host, response) from None
+                raise not_ours(self.host, response) from None
             message = _status(response) + (f": {text[:_MAX_SHOWN]}" if text else "")
         if response.status_code == 404 and (missing := _NO_MODEL.fullmatch(message)):
             message += did_you_mean(missing[2], self.model_names())
@@ -161,7 +161,7 @@ class Client:
             item = json.loads(text)
         except ValueError:
             if _is_page(response, text):
-                raise stranger(self.host, response) from None
+                raise not_ours(self.host, response) from None
             item = None
         if not isinstance(item, dict):
             raise ServerError(f"{response.url} did not answer with a JSON object: {text[:80]!r}")
@@ -169,7 +169,7 @@ class Client:
 
     @contextmanager
     def _request(self, moment: str = "before answering") -> Iterator[None]:
-        """Wraps every request: makes it interruptible and translates its errors."""
+        """Make a request interruptible and translate its errors."""
         self._interrupted = False
         self._busy = True
         try:
@@ -189,12 +189,12 @@ class Client:
     def _keep_socket(self, event: str, info: dict[str, Any]) -> None:
         if event in _CONNECTED:
             self._socket = info["return_value"].get_extra_info("socket")
-            if self._interrupted:  # while it was connecting
+            if self._interrupted:  # while connecting
                 self._cut()
 
     def _cut(self) -> None:
         if self._socket is not None:
-            with suppress(OSError):  # it may be closed already
+            with suppress(OSError):  # may be closed already
                 # Not SSLSocket.shutdown, which also drops the TLS state.
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
@@ -212,17 +212,17 @@ class Client:
 
 
 def unreachable(host: Host, reason: str = "") -> ConnectionFailedError:
-    """The error for a server that does not answer, with a hint on what to do about it."""
+    """Return the error for a server that does not answer, with a hint on what to do."""
     hint = "run 'puna serve' to start it" if host.is_local else "check PUNA_HOST"
     detail = f" ({reason})" if reason and not host.is_local else ""
     return ConnectionFailedError(f"could not connect to the server at {host.client_url}{detail}, {hint}")
 
 
-def stranger(host: Host, response: httpx.Response) -> ConnectionFailedError:
-    """The error for something that answers in the place of a server."""
+def not_ours(host: Host, response: httpx.Response) -> ConnectionFailedError:
+    """Return the error for a server of another kind."""
     return ConnectionFailedError(
-        f"what answers at {host.client_url} is neither Puna nor Ollama ({_status(response)}); "
-        "set PUNA_HOST to the address of a server, or to a free one to start a server there"
+        f"the server at {host.client_url} is neither Puna nor Ollama ({_status(response)}); "
+        "set PUNA_HOST to the address of a Puna server, or to a free address to start one there"
     )
 
 

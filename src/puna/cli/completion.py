@@ -1,6 +1,6 @@
-"""`puna completion SHELL`: what a shell needs to complete commands, options and the names of models.
+"""`puna completion SHELL`: scripts that make a shell complete commands, options and model names.
 
-The scripts ask `puna` itself, by the variables that typer reads.
+The scripts call `puna` with the environment variables that typer reads.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from enum import StrEnum
 
 
 class Shell(StrEnum):
-    """Shells that there are scripts for."""
+    """A shell with a completion script."""
 
     BASH = "bash"
     ZSH = "zsh"
     FISH = "fish"
 
 
-#: Bash takes a colon, as in a model's name, for the end of a word: what is before it must not be said again.
+#: Bash ends words at colons, as in a model's name, so completions must not repeat the part before one.
 _BASH = r"""
 _puna_completion() {
     local IFS=$' \t\n' line="${COMP_LINE:0:COMP_POINT}" word

@@ -1,4 +1,4 @@
-"""`puna create`: a model from a Modelfile and local files, which are uploaded."""
+"""`puna create`: models from a Modelfile and local files, which are uploaded."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def create(name: str, file: str | None, quantize: str | None) -> None:
     _check(source.files)
     _check({name: path for name, path in adapters.files.items() if path.suffix == ".gguf"})
     if file is None and not Path(DEFAULT_FILE).is_file():
-        terminal.note(f"There is no {DEFAULT_FILE} here: making '{name}' of {', '.join(source.files)}.")
+        terminal.note(f"There is no {DEFAULT_FILE} here: creating '{name}' from {', '.join(source.files)}.")
     with connect() as client, StatusLines() as lines:
         lines.show("gathering model components")
         if source.model is not None:
@@ -57,7 +57,7 @@ def create(name: str, file: str | None, quantize: str | None) -> None:
 
 
 def _check(files: Mapping[str, Path]) -> None:
-    """Refuse what cannot become a model, before gigabytes of it are copied."""
+    """Refuse files that cannot become a model, before copying gigabytes."""
     if any(name.endswith(".safetensors") for name in files):
         settings = files.get("config.json")
         if settings is None:
@@ -69,9 +69,9 @@ def _check(files: Mapping[str, Path]) -> None:
 
 
 def read_modelfile(file: str | None) -> tuple[Modelfile, Path]:
-    """The Modelfile and the folder its paths are relative to.
+    """Return the Modelfile and the folder its paths are relative to.
 
-    `file` defaults to `Modelfile` in the current folder, or to the model in it if there is no Modelfile.
+    `file` defaults to `Modelfile` in the current folder; without one, the folder itself is the model.
     """
     if file == "-":
         return parse(sys.stdin.buffer.read()), Path()
@@ -82,7 +82,7 @@ def read_modelfile(file: str | None) -> tuple[Modelfile, Path]:
 
 
 def _uploaded(client: Client, files: Mapping[str, Path]) -> dict[str, str]:
-    """Upload files; returns their digests by name."""
+    """Upload files and return their digests by name."""
     digests: dict[str, str] = {}
     for name, path in files.items():
         digests[name] = file_digest(path.resolve())
@@ -95,7 +95,7 @@ _MAX_CACHED = 200
 
 
 def converted_folder(folder: Path) -> Converted:
-    """Return what a published model's folder becomes, showing progress where it has to be made."""
+    """Return the files a published model's folder is converted to, showing progress if it takes work."""
     from puna.convert import converted
 
     with StatusLines() as lines:
@@ -105,61 +105,61 @@ def converted_folder(folder: Path) -> Converted:
 
 
 def model_of_folder(client: Client, parts: Converted) -> str:
-    """The name of a model made of a converted folder, as `model_from_file`."""
+    """Return the name of a model made from a converted folder; see `model_from_file`."""
     files = [parts.model, *([parts.projector] if parts.projector else ())]
     return _model_from_files(client, files, parts.adapters)
 
 
 def model_from_file(client: Client, text: str) -> str:
-    """The name of a model made from the GGUF file at `text`, which is created if it does not exist.
+    """Return the name of a model made from the GGUF file at `text`, creating the model if necessary.
 
-    The file is used where it is, if the server can: see `share`. `check_model` is the caller's business.
-    The name is derived from the file's. If another model already has it, the digest becomes the tag.
+    The file stays where it is if the server can read it there; see `share`. The caller calls `check_model`.
+    The name is derived from the file's; if another model already has that name, the digest becomes the tag.
     """
     return _model_from_files(client, [existing_file(text).resolve()], {})
 
 
 def _model_from_files(client: Client, paths: Sequence[Path], adapters: Mapping[str, Path]) -> str:
-    """The name of a model made of `paths`, its own file first; see `model_from_file`."""
+    """Return the name of a model made from `paths`, its own file first; see `model_from_file`."""
     digests = {path: file_digest(path) for path in (*paths, *adapters.values())}
     path, digest = paths[0], digests[paths[0]]
     hexadecimal = digest.removeprefix("sha256:")
     for name in (derived_name(path.name), f"{derived_name(path.name)}:{hexadecimal[:12]}"):
-        made_of = _modelfile(client, name)
-        if made_of is None:
+        modelfile = _modelfile(client, name)
+        if modelfile is None:
             break
-        if hexadecimal in made_of:
-            for each, its_digest in digests.items():
-                _renew_link(client, each, its_digest)
+        if hexadecimal in modelfile:
+            for file, its_digest in digests.items():
+                _renew_link(client, file, its_digest)
             return name
     linked = True
-    for each, its_digest in digests.items():
-        if not share(client, each, its_digest):
-            upload(client, each, its_digest)
+    for file, its_digest in digests.items():
+        if not share(client, file, its_digest):
+            upload(client, file, its_digest)
             linked = False
-    body: dict[str, Any] = {"model": name, "files": {each.name: digests[each] for each in paths}}
+    body: dict[str, Any] = {"model": name, "files": {file.name: digests[file] for file in paths}}
     if adapters:
-        body["adapters"] = {each: digests[its_path] for each, its_path in adapters.items()}
+        body["adapters"] = {adapter: digests[file] for adapter, file in adapters.items()}
         body["adapter_scales"] = dict.fromkeys(adapters, 0.0)
     with StatusLines(quiet=True) as lines:
         lines.follow(client.stream("/api/create", body))
-    kept = "uses the file where it is" if linked else "is a copy of it"
+    kept = "uses the file where it is" if linked else "is a copy of the file"
     terminal.note(f"Added {path.name} as model '{name}', which {kept} ('puna rm {name}' removes it).")
     return name
 
 
 def derived_name(file_name: str) -> str:
-    """A valid model name from a file's: `Llama 3.2 1B.Q4_K_M.gguf` becomes `llama-3.2-1b.q4_k_m`."""
+    """Derive a valid model name from a file's: `Llama 3.2 1B.Q4_K_M.gguf` becomes `llama-3.2-1b.q4_k_m`."""
     stem = re.sub(r"\.gguf$", "", file_name, flags=re.IGNORECASE).lower()
     name = re.sub(r"[^a-z0-9_.-]+", "-", stem).strip("-.")
     return name[:80].rstrip("-.") or "model"
 
 
 def share(client: Client, path: Path, digest: str) -> bool:
-    """Let the server use a file where it is; False if it can only have a copy.
+    """Link a file into the store, so that the server uses it where it is; return False if it needs a copy.
 
-    For that, this process puts a link into the store. A server of another machine or another user has its own
-    store, or may not read the file; none is told of a path, so nobody can make it read files by that.
+    A server of another machine or user has its own store, or may not read the file. Servers never receive
+    paths, so clients cannot make them read arbitrary files.
     """
     blobs = Store().blobs
     if not client.host.is_local or client.has_blob(digest) or blobs.has(digest):
@@ -170,12 +170,12 @@ def share(client: Client, path: Path, digest: str) -> bool:
             return True
         blobs.unlink(digest)
     except StoreError:
-        pass  # it is told about by the server, if it is its store
+        pass  # the server reports it, if the store is the server's
     return False
 
 
 def _renew_link(client: Client, path: Path, digest: str) -> None:
-    """If the store has a link to a file with this digest, but not to it as it is now, have it so."""
+    """Link the digest to the file at `path` if the store's link is broken or its file has changed."""
     blobs = Store().blobs
     link = blobs.path(digest)
     if client.host.is_local and link.is_symlink() and (not link.is_file() or has_changed(link)):
@@ -183,7 +183,7 @@ def _renew_link(client: Client, path: Path, digest: str) -> None:
 
 
 def upload(client: Client, path: Path, digest: str) -> None:
-    """Upload a file unless the server has it, showing a progress bar."""
+    """Upload a file unless the server already has it, showing a progress bar."""
     if client.has_blob(digest):
         return
     size_bytes = path.stat().st_size
@@ -192,7 +192,7 @@ def upload(client: Client, path: Path, digest: str) -> None:
 
 
 def file_digest(path: Path) -> str:
-    """`sha256:…` of a file. Digests of unchanged files are cached: hashing gigabytes takes seconds."""
+    """Return `sha256:…` of a file. Digests of unchanged files are cached: hashing gigabytes takes seconds."""
     status = path.stat()
     stamp = [status.st_ino, status.st_ctime_ns, status.st_size]
     known = _read_cache()
@@ -216,7 +216,7 @@ def _chunks(path: Path, bar: Bar) -> Iterator[bytes]:
 
 
 def check_model(path: Path) -> None:
-    """Refuse a file that is no model, is damaged or cannot be run, before gigabytes of it are read.
+    """Refuse a file that is no model, is damaged or cannot be run, before reading gigabytes.
 
     Raises GGUFError and ModelError.
     """
@@ -259,4 +259,4 @@ def _write_cache(known: dict[str, Any]) -> None:
         temporary.write_text(json.dumps(newest), "utf-8")
         temporary.replace(path)
     except OSError:
-        return  # without the cache, the next run only hashes the file again
+        return  # without the cache, the next run just hashes the file again

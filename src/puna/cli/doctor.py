@@ -1,4 +1,4 @@
-"""`puna doctor`: what Puna runs on, what is wrong with it or its store, and what would make it faster."""
+"""`puna doctor`: the installation and the store, their problems, and ways to make Puna faster."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from puna.store.verify import Damage, Findings, verify
 
 
 def doctor_store(*, as_json: bool, heals: bool, insecure: bool) -> bool:
-    """Print what is wrong in the store, and make it right if it `heals` and can; whether all is well then."""
+    """Print what is wrong with the store, repair it if `heals`, and return whether it is sound now."""
     store = Store()
     found = _verified(store, quiet=as_json)
     healed: list[str] = []
@@ -101,23 +101,23 @@ def _text(
     lines += [f"- healed: {digest}" for digest in healed]
     for damage, reason in left:
         models = ", ".join(name.display for name in damage.models) or "no model"
-        advice = reason or "'puna doctor --store --heal' fetches it again, if its registry still has it"
+        advice = reason or "'puna doctor --store --heal' downloads it again if its registry still has it"
         lines.append(f"- {damage.layer.digest} of {models}: {damage.problem}; {advice}")
     lines += [f"- {problem}" for problem in found.manifests]
     if removed:
-        lines.append(f"{removed} unused file(s) removed.")
+        lines.append(f"Removed {removed} unused file(s).")
     elif found.unused:
-        lines.append(f"{len(found.unused)} unused or unfinished file(s); old ones go when a server starts.")
+        lines.append(f"{len(found.unused)} unused or unfinished file(s); starting a server removes old ones.")
     if not left and not found.manifests:
-        lines.append("Everything is what it should be.")
+        lines.append("Nothing is damaged.")
     return "\n".join(lines)
 
 
-#: Where little is left, models cannot be loaded or stored.
+#: With less memory or disk space than this, models cannot be loaded or stored.
 _LITTLE_BYTES = 10**9
 
 _PROBE_TIMEOUT_S = 60.0
-#: In a process of its own: an extension that was built for another machine may end the one that imports it.
+#: Runs in a process of its own: importing an extension built for another machine may crash.
 _PROBE = """
 import json
 from puna import _native
@@ -136,11 +136,11 @@ def doctor(*, as_json: bool) -> None:
 
 
 def examine() -> Report:
-    """Everything about this installation, without starting anything: sizes in bytes, what is absent as None.
+    """Report on this installation without starting a server. Sizes are in bytes; None means absent.
 
-    `problems` are sentences about what does not work or is ignored, `advice` about what would be faster.
+    `problems` are sentences about things that do not work or are ignored, `advice` about ways to be faster.
     """
-    probe = _probe()  # the slowest, and while it runs the rest is looked at
+    probe = _probe()  # takes longest, so it runs beside the rest
     ignored, found = _settings_problems(), devices()
     report: Report = {
         "puna": __version__,
@@ -168,33 +168,33 @@ def _is_setting(name: str) -> bool:
 
 
 def _shown(name: str) -> str:
-    return "(set)" if "_KEY" in name or "TOKEN" in name else os.environ[name]  # a report is shown to others
+    return "(set)" if "_KEY" in name or "TOKEN" in name else os.environ[name]  # reports get shared
 
 
 def _settings_problems() -> list[str]:
-    """What is wrong with the settings: errors, and what they would be warned of."""
+    """Return the errors and warnings that the settings cause."""
     from puna.server.settings import Settings
 
-    heard = _Listener()
+    collector = _LogCollector()
     log = logging.getLogger("puna")
-    log.addHandler(heard)
+    log.addHandler(collector)
     try:
         host_from_env()
         Settings.from_env()
     except PunaError as error:
-        heard.said.append(str(error))
+        collector.messages.append(str(error))
     finally:
-        log.removeHandler(heard)
-    return [*config.unknown_variables(VARIABLES), *heard.said]
+        log.removeHandler(collector)
+    return [*config.unknown_variables(VARIABLES), *collector.messages]
 
 
-class _Listener(logging.Handler):
+class _LogCollector(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.said.append(record.getMessage())
+        self.messages.append(record.getMessage())
 
 
 def _probe() -> subprocess.Popen[str]:
@@ -219,7 +219,7 @@ def _kernels(probe: subprocess.Popen[str]) -> Report:
 
 
 def _compiler() -> str | None:
-    """The first line a C++ compiler says of itself."""
+    """Return the first line of a C++ compiler's `--version`, or None if there is no compiler."""
     for command in (os.environ.get("CXX", ""), "c++", "g++", "clang++"):
         if path := shutil.which(command):
             done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
@@ -236,14 +236,14 @@ def _store(path: Path) -> Report:
         models = len(Store(path).list())
     except (PunaError, OSError) as error:
         problem = str(error)
-    there = next(folder for folder in (path, *path.parents) if folder.exists())
-    if problem is None and not os.access(there, os.W_OK):
-        problem = f"{there} cannot be written to"
+    existing = next(folder for folder in (path, *path.parents) if folder.exists())
+    if problem is None and not os.access(existing, os.W_OK):
+        problem = f"{existing} is not writable"
     return {
         "path": str(path),
         "models": models,
         "size": sum(_sizes(path / "blobs")),
-        "free": shutil.disk_usage(there).free,
+        "free": shutil.disk_usage(existing).free,
         "problem": problem,
     }
 
@@ -257,7 +257,7 @@ def _sizes(folder: Path) -> Iterator[int]:
 
 
 def _server(host: Host) -> Report:
-    """Who answers at the address: `puna`, `ollama` (or what speaks its API), nobody, or a `problem`."""
+    """Report which server answers: `puna`, `ollama` (or one with its API), none, or a `problem`."""
     report: Report = {"url": host.client_url, "name": None, "version": None, "process": None}
     if host.is_local and (process := listener(host)) is not None:
         report["process"] = process.pid
@@ -265,7 +265,9 @@ def _server(host: Host) -> Report:
         with Client(host) as client:
             if not client.is_up():
                 if report["process"]:
-                    report["problem"] = f"process {report['process']} listens at {host.client_url}, silently"
+                    report["problem"] = (
+                        f"process {report['process']} listens at {host.client_url} but does not answer"
+                    )
             else:
                 reply = client.get("/api/version")
                 report["name"] = "puna" if "puna" in reply else "ollama"
@@ -278,21 +280,21 @@ def _server(host: Host) -> Report:
 def problems(report: Report) -> Iterator[str]:
     memory, store, server = report["memory"], report["store"], report["server"]
     if memory["available"] < _LITTLE_BYTES:
-        yield f"only {progress.size(memory['available'])} of memory are available"
+        yield f"only {progress.size(memory['available'])} of memory is available"
     if store["problem"]:
-        yield f"the model store: {store['problem']}"
+        yield f"the model store cannot be used: {store['problem']}"
     if store["free"] < _LITTLE_BYTES:
-        yield f"only {progress.size(store['free'])} are free on the disk of the model store"
+        yield f"only {progress.size(store['free'])} is free on the disk of the model store"
     if problem := server.get("problem"):
         yield problem
     if server["name"] == "puna" and server["version"] != __version__:
         yield (
             f"the server at {server['url']} runs version {server['version']}; "
-            "'puna serve --stop' ends it, and the next command starts this one"
+            "'puna serve --stop' stops it, and the next command starts this version"
         )
     for name, version in report["packages"].items():
         if version is None:
-            yield f"{name}, which Puna needs, is not installed"
+            yield f"{name}, which Puna requires, is not installed"
 
 
 def advice(report: Report, environ: Mapping[str, str]) -> Iterator[str]:
@@ -310,18 +312,18 @@ def advice(report: Report, environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _remedy(report: Report) -> str:
-    """How to get the kernels, which depends on whether there is a compiler."""
+    """Return instructions for getting the kernels, which depend on whether there is a compiler."""
     install = f"{sys.executable} -m pip install --force-reinstall --no-deps --no-cache-dir {_origin()}"
     if report["compiler"] is None:
         return (
             "install a C++ compiler (Debian and Ubuntu: apt install g++; Fedora: dnf install gcc-c++), "
             f"then run: {install}"
         )
-    return f"a C++ compiler is there, so this shows what it stumbles over: PUNA_BUILD_KERNELS=1 {install}"
+    return f"there is a C++ compiler, so this shows why it fails: PUNA_BUILD_KERNELS=1 {install}"
 
 
 def _origin() -> str:
-    """What to give to pip to install Puna again as it was: its name, or the folder of its sources."""
+    """Return pip's argument for reinstalling Puna as it was: its name, or the folder of its sources."""
     try:
         origin = json.loads(metadata.distribution("puna").read_text("direct_url.json") or "{}")
     except (metadata.PackageNotFoundError, ValueError):
@@ -335,19 +337,19 @@ def _origin() -> str:
 def _tuning(kernels: Report, processor: Report, environ: Mapping[str, str]) -> Iterator[str]:
     best = kernels["all"][-1]
     if kernels["used"] != best:
-        yield f"PUNA_CPU={environ.get('PUNA_CPU')} keeps from using the {best} kernels, which are faster"
+        yield f"PUNA_CPU={environ.get('PUNA_CPU')} rules out the {best} kernels, which are faster"
     elif best == "portable":
-        yield "this processor has none of the vector instructions there are kernels for (AVX2, NEON)"
+        yield "this processor lacks the vector instructions that the fast kernels need (AVX2 or NEON)"
     cores = min(processor["cores"] or processor["usable"], processor["usable"])
     if kernels["threads"] < cores:
         used = kernels["threads"]
-        yield f"{used} of {cores} cores are used: see PUNA_NUM_THREADS and the container's limits"
+        yield f"only {used} of {cores} cores are used: see PUNA_NUM_THREADS and the container's limits"
     if not config.env_bool("REPLAY", True):
-        yield "PUNA_REPLAY=0 makes small models slower"
+        yield "PUNA_REPLAY=0 slows down small models"
 
 
 def as_text(report: Report) -> str:
-    """The report for people: facts, then problems, then advice."""
+    """Format the report as text: facts, then problems, then advice."""
     kernels, processor, store = report["kernels"], report["processor"], report["store"]
     found = kernels.get("problem")
     used = (
@@ -371,11 +373,11 @@ def as_text(report: Report) -> str:
         ("packages", packages),
     ]
     lines = [f"{name:<10} {value}" for name, value in facts]
-    for title, sentences in (("Problems", report["problems"]), ("To be faster", report["advice"])):
+    for title, sentences in (("Problems", report["problems"]), ("Could be faster", report["advice"])):
         if sentences:
             lines += ["", f"{title}:", *(f"- {sentence}" for sentence in sentences)]
     if not report["problems"] and not report["advice"]:
-        lines += ["", "Nothing is wrong, and nothing would make it faster on this machine."]
+        lines += ["", "No problems found, and nothing would make Puna faster on this machine."]
     return "\n".join(lines)
 
 
@@ -383,7 +385,7 @@ def _gpus_text(gpus: list[Report]) -> str:
     if not gpus:
         return "none"
     names = ", ".join(f"{gpu['name']} ({gpu['driver'] or 'no driver'})" for gpu in gpus)
-    return f"{names}; Puna's own engine computes on the processor, llama.cpp may use them"
+    return f"{names}; llama.cpp can use them, Puna's own engine computes on the processor"
 
 
 def _server_text(server: Report) -> str:
@@ -391,7 +393,7 @@ def _server_text(server: Report) -> str:
     if server["name"]:
         return f"{server['name']} {server['version']} at {server['url']}{process}"
     if "problem" in server:
-        return f"none at {server['url']}, but something else{process}"
+        return f"not Puna or Ollama at {server['url']}{process}"
     return f"none at {server['url']}"
 
 

@@ -23,20 +23,20 @@ def tokenize(
     ] = None,
     jsonl: Annotated[
         bool,
-        typer.Option("--jsonl", help='Read lines {"text": ...} and answer each with {"ids": [...]}.'),
+        typer.Option("--jsonl", help='Read lines of {"text": ...} and print {"ids": [...]} for each.'),
     ] = False,
     add_special: Annotated[
         bool,
         typer.Option(
             "--add-special/--no-add-special",
-            help="Add the tokens the model puts around text (BOS, EOS, CLS).",
+            help="Add the special tokens the model expects around text (BOS, EOS, CLS).",
         ),
     ] = True,
     parse_special: Annotated[
         bool,
         typer.Option(
             "--parse-special/--no-parse-special",
-            help="Read text like <|im_end|> as the control token it names.",
+            help="Treat text such as <|im_end|> as the control token it spells.",
         ),
     ] = True,
     json: take.Json = False,
@@ -45,7 +45,7 @@ def tokenize(
     from puna.cli.local import tokenize as print_tokens
 
     if json and jsonl:
-        raise RequestError("--jsonl prints JSON lines already: leave out --json")
+        raise RequestError("--jsonl already prints JSON lines; omit --json")
     print_tokens(model, text, jsonl=jsonl, add_special=add_special, parse_special=parse_special, as_json=json)
 
 
@@ -59,7 +59,7 @@ def bench(
         int, typer.Option(metavar="N", help="Tokens to generate; 0 skips the decode test.", min=0)
     ] = 64,
     parallel: Annotated[
-        str, typer.Option(metavar="N[,N...]", help="Number of parallel streams; speeds are their total.")
+        str, typer.Option(metavar="N[,N...]", help="Number of parallel streams; speeds are totals.")
     ] = "1",
     threads: Annotated[
         int, typer.Option(metavar="N", help="Number of threads; 0 uses all cores.", min=0)
@@ -76,14 +76,21 @@ def bench(
 
 @app.command(cls=PunaCommand)
 def quantize(
-    source: Annotated[Path, typer.Argument(metavar="IN", help="A GGUF file (any part of a split one).")],
-    target: Annotated[Path, typer.Argument(metavar="OUT", help="The GGUF file to write.")],
-    kind: Annotated[str, typer.Option("--type", metavar="TYPE", help="Such as Q4_K_M or Q8_0.")] = "Q4_K_M",
+    source: Annotated[
+        Path, typer.Argument(metavar="IN", help="GGUF file to read (any part of a split file).")
+    ],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="GGUF file to write.")],
+    kind: Annotated[
+        str, typer.Option("--type", metavar="TYPE", help="Type to quantize to, such as Q4_K_M or Q8_0.")
+    ] = "Q4_K_M",
     imatrix: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Importance matrix, as GGUF or in the older format.")
+        Path | None, typer.Option(metavar="FILE", help="Importance matrix, in GGUF or the older format.")
     ] = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Also quantize what is quantized already, which adds up errors.")
+        bool,
+        typer.Option(
+            "--again", help="Requantize tensors that are already quantized, which adds to their error."
+        ),
     ] = False,
     force: take.Force = False,
 ) -> None:
@@ -95,18 +102,20 @@ def quantize(
 
 @app.command(cls=PunaCommand)
 def convert(
-    source: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder with safetensors files.")],
-    target: Annotated[Path, typer.Argument(metavar="OUT", help="The GGUF file to write.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder of a published model (safetensors files).")
+    ],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="GGUF file to write.")],
     kind: Annotated[
         str | None, typer.Option("--type", metavar="TYPE", help="F32, F16 or BF16 (default: as published).")
     ] = None,
     ignore: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY", help="A setting of config.json that does not matter; repeatable."),
+        typer.Option(metavar="KEY", help="Ignore this unsupported setting of config.json (repeatable)."),
     ] = None,
     force: take.Force = False,
 ) -> None:
-    """Make a model file of a published model's folder, without a server."""
+    """Convert the folder of a published model to a model file, without a server."""
     from puna.cli.local import convert as convert_folder
 
     convert_folder(source, target, kind, ignore or (), force=force)
@@ -116,11 +125,11 @@ def convert(
 def doctor(
     json: take.Json = False,
     store: Annotated[
-        bool, typer.Option("--store", help="Read the whole model store, and name what is damaged.")
+        bool, typer.Option("--store", help="Read the whole model store and report damaged files.")
     ] = False,
     heal: Annotated[
         bool,
-        typer.Option("--heal", help="With --store: fetch what is damaged again, and remove what is unused."),
+        typer.Option("--heal", help="With --store: download damaged files again, and remove unused ones."),
     ] = False,
     insecure: take.Insecure = False,
 ) -> None:
@@ -130,9 +139,7 @@ def doctor(
 
         raise typer.Exit(0 if doctor_store(as_json=json, heals=heal, insecure=insecure) else 1)
     if heal or insecure:
-        raise RequestError(
-            f"--{'heal' if heal else 'insecure'} belongs to --store: puna doctor --store --heal"
-        )
+        raise RequestError(f"--{'heal' if heal else 'insecure'} requires --store: puna doctor --store --heal")
     from puna.cli.doctor import doctor as examine
 
     examine(as_json=json)
@@ -144,14 +151,14 @@ def debug(
         take.Topic,
         typer.Argument(
             metavar="WHAT",
-            help="`cache`: which sequences use which cells. `memory`: how much memory a model needs.",
+            help="`cache`: which sequence uses each cell. `memory`: how much memory a model needs.",
         ),
     ],
     model: Annotated[
         str | None,
         typer.Argument(
             metavar="[MODEL]",
-            help="Name of a model; `cache` without it shows all loaded models.",
+            help="Model name; without it, `cache` shows all loaded models.",
             autocompletion=take.complete_model,
         ),
     ] = None,
@@ -165,9 +172,9 @@ def debug(
 ) -> None:
     """Show the caches of a running server, or how much memory a model needs.
 
-    A cache is drawn as its cells: the first line shows the sequence that uses each cell (A, B, ...; '*'
-    several; '.' none), the line below it the position stored there. Rows that only continue the row above
-    are left out.
+    A cache is drawn cell by cell: the first line shows the sequence that uses each cell (A, B, ...; '*' for
+    several, '.' for none), and the line below it the position stored there. Rows that only continue the row
+    above are omitted.
     """
     if what is take.Topic.MEMORY:
         from puna.cli.local import print_memory

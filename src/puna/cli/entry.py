@@ -1,4 +1,4 @@
-"""Runs a command line and turns errors into a message on standard error and an exit status."""
+"""Entry point of the command line, which turns errors into a message and an exit status."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from puna.cli.help import SECTIONS, usage
 from puna.errors import PunaError
 from puna.unknown import known_as
 
-# httpx imports its own command line wherever it can: a third of what most commands wait for.
+# httpx imports its own command line if it can, which is a third of the startup time of most commands.
 sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
 
-#: The parser's errors. Their module depends on typer's version, their inheritance does not.
+#: The parser's errors, found by inheritance because their module depends on typer's version.
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 _PARSER_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the command in `arguments`. Returns 0, or 1 after an error, 130 after Ctrl-C, 141 after SIGPIPE."""
+    """Run the command in `arguments`. Return 0, 1 after an error, 130 after Ctrl-C, or 141 after SIGPIPE."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     terminal.set_up()
     try:
@@ -36,7 +36,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except _PARSER_ERROR as error:
         return _fail(_usage_text(error))
     except BrokenPipeError:
-        # The reader of our output has gone. Without this, Python's flush at exit would fail again.
+        # The reader of our output is gone; without this, Python's flush at exit would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (KeyboardInterrupt, typer.Abort):
@@ -53,7 +53,7 @@ def _fail(message: str) -> int:
 
 
 def _usage_text(error: Exception) -> str:
-    """What was wrong with the arguments, the usage, and where to find help."""
+    """Return what is wrong with the arguments, the usage, and where to find help."""
     format_message = getattr(error, "format_message", None)
     message = str(format_message() if format_message else error).removesuffix(".")
     context = getattr(error, "ctx", None)
@@ -76,7 +76,7 @@ def _unknown_flag(error: Exception) -> str:
 
 
 def _flags(error: Exception) -> list[str]:
-    """The long options of the command that did not know one."""
+    """Return the long options of the command that rejected one."""
     context = getattr(error, "ctx", None)
     parameters = context.command.get_params(context) if context is not None else ()
     return [flag for parameter in parameters for flag in parameter.opts if flag.startswith("--")]
@@ -88,7 +88,7 @@ def _unknown_command(name: str) -> str:
 
 
 def _did_you_mean(name: str, known: Sequence[str]) -> str:
-    """The names that begin like `name`, else those that resemble it, as a question."""
+    """Return a question naming the names that start with `name`, else those that resemble it."""
     from difflib import get_close_matches
 
     other_name = known_as(name.lstrip("-").replace("-", "_")).replace("_", "-")

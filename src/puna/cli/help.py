@@ -10,59 +10,59 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-#: What each environment variable does. `PUNA_X` may also be written `OLLAMA_X`, except PUNA_HOME.
+#: Effects of the environment variables. `PUNA_X` may also be written `OLLAMA_X`, except PUNA_HOME.
 VARIABLES = {
     "PUNA_HOST": "Address of the server (default 127.0.0.1:11434)",
-    "PUNA_MODELS": "Where models are stored (default ~/.ollama/models)",
-    "PUNA_HOME": "Where history and logs are stored (default ~/.puna)",
+    "PUNA_MODELS": "Folder of the models (default ~/.ollama/models)",
+    "PUNA_HOME": "Folder of the history and logs (default ~/.puna)",
     "PUNA_NUM_THREADS": "Number of threads (default: the number of physical cores)",
-    "PUNA_CONTEXT_LENGTH": "Context length in tokens, unless a request or model sets it (default 4096)",
+    "PUNA_CONTEXT_LENGTH": "Context length in tokens, unless the request or model sets it (default 4096)",
     "PUNA_KEEP_ALIVE": "How long models stay in memory after their last use (default 5m)",
     "PUNA_NUM_PARALLEL": "Maximum number of requests a model processes in one batch",
     "PUNA_MAX_LOADED_MODELS": "Maximum number of models in memory (default 3)",
-    "PUNA_MAX_QUEUE": "Maximum number of requests waiting for a model, or for their turn (default 512)",
-    "PUNA_MAX_BODY_MB": "Maximum size of a request in megabytes, except for model files (default 64)",
+    "PUNA_MAX_QUEUE": "Maximum number of waiting requests (default 512)",
+    "PUNA_MAX_BODY_MB": "Maximum size of a request in megabytes, model files excepted (default 64)",
     "PUNA_MAX_IMAGES": "Maximum number of images in a request (default 64)",
     "PUNA_MAX_IMAGE_MB": "Maximum size of an image file in megabytes (default 20)",
-    "PUNA_MAX_IMAGE_MEGAPIXELS": "Maximum size of an image in millions of pixels (default 40)",
-    "PUNA_RESPONSES_MB": "Megabytes of conversations kept for the Responses API (default 256; 0: none)",
+    "PUNA_MAX_IMAGE_MEGAPIXELS": "Maximum size of an image in megapixels (default 40)",
+    "PUNA_RESPONSES_MB": "Megabytes of conversations kept for the Responses API (default 256; 0 keeps none)",
     "PUNA_HISTORY": "File of the chats that the page keeps (default history.db in PUNA_HOME; off: none)",
     "PUNA_HISTORY_MB": "Maximum size of that file in megabytes (default 4096)",
     "PUNA_PAGE": "Folder of the built page, or `off` to serve none (default: the one that Puna has)",
     "PUNA_ROOT_PATH": "Path below which a reverse proxy shows the server, such as /puna (default none)",
-    "PUNA_REMOTE_IMAGES": "1: fetch images that a request names by a public web address (default 0)",
-    "PUNA_LOAD_TIMEOUT": "How long loading may go without progress (default 5m)",
-    "PUNA_CREATE_TIMEOUT": "How long converting a model may go without progress (default 5m)",
-    "PUNA_STEP_TIMEOUT": "How long a step may take before the model counts as hung (default 10m)",
-    "PUNA_LOG_FILE": "Log to this file, which is renamed at 10 MiB (default: standard error)",
-    "PUNA_LOG_FORMAT": "`json` logs one JSON object per line (default text)",
+    "PUNA_REMOTE_IMAGES": "`1` lets requests name images by public web addresses (default 0)",
+    "PUNA_LOAD_TIMEOUT": "How long loading a model may make no progress (default 5m)",
+    "PUNA_CREATE_TIMEOUT": "How long converting a model may make no progress (default 5m)",
+    "PUNA_STEP_TIMEOUT": "How long a step may take before its model is considered hung (default 10m)",
+    "PUNA_LOG_FILE": "Log to this file, rotated at 10 MiB (default: standard error)",
+    "PUNA_LOG_FORMAT": "Format of the log: text, or json for one object per line (default text)",
     "PUNA_KV_CACHE_TYPE": "Type of cached keys and values: f16, q8_0, q4_0, bf16 or f32 (default f16)",
-    "PUNA_PROMPT_CACHE": "Folder where prompts are remembered, or `1` for ~/.puna/prompts (default none)",
-    "PUNA_PROMPT_CACHE_GB": "Most gigabytes in that folder (default 10)",
-    "PUNA_ADAPTERS_TEXT_ONLY": "1: apply adapters without what they change in the vision tower (default 0)",
-    "PUNA_API_KEY": "Key to send to the server",
+    "PUNA_PROMPT_CACHE": "Folder to save evaluated prompts in; `1` for ~/.puna/prompts (default: none)",
+    "PUNA_PROMPT_CACHE_GB": "Maximum size of that folder in gigabytes (default 10)",
+    "PUNA_ADAPTERS_TEXT_ONLY": "`1` ignores the vision tower's part of adapters (default 0)",
+    "PUNA_API_KEY": "Key that commands send to the server",
     "PUNA_API_KEYS": "Keys that the server accepts, separated by commas",
-    "PUNA_API_KEYS_FILE": "File of accepted keys, made by `puna key new` (default ~/.puna/keys.json)",
-    "PUNA_TLS_CERT": "Certificate chain (PEM), to serve HTTPS",
-    "PUNA_TLS_KEY": "The certificate's key (PEM)",
-    "PUNA_ALLOWED_HOSTS": "Names that web pages may know the server by, separated by commas",
+    "PUNA_API_KEYS_FILE": "File of accepted keys, written by `puna key new` (default ~/.puna/keys.json)",
+    "PUNA_TLS_CERT": "Certificate chain (PEM) for serving HTTPS",
+    "PUNA_TLS_KEY": "Private key of the certificate (PEM)",
+    "PUNA_ALLOWED_HOSTS": "Host names that web pages may use for the server, separated by commas",
     "PUNA_MAX_CONNECTIONS": "Maximum number of connections (default 4096)",
-    "PUNA_MAX_CONNECTIONS_PER_ADDRESS": "The same for one address of another machine (default 256)",
-    "PUNA_HEADER_TIMEOUT": "How long the header of a request may take (default 30s)",
-    "PUNA_BODY_TIMEOUT": "How long the body of a request may take, uploads excepted (default 5m)",
-    "PUNA_CLIENT_TIMEOUT": "How long a client may pause sending a body or reading an answer (default 60s)",
-    "PUNA_ORIGINS": "Allowed origins of web pages, separated by commas",
-    "PUNA_PRIVATE_REGISTRIES": "Registries in private networks that models may come from or go to (`*`: any)",
-    "HF_TOKEN": "Token for gated and private models of Hugging Face",
-    "HF_ENDPOINT": "Another hub to use in the place of https://huggingface.co",
+    "PUNA_MAX_CONNECTIONS_PER_ADDRESS": "Maximum number of connections from one remote address (default 256)",
+    "PUNA_HEADER_TIMEOUT": "How long the header of a request may take to arrive (default 30s)",
+    "PUNA_BODY_TIMEOUT": "How long the body of a request may take to arrive, uploads excepted (default 5m)",
+    "PUNA_CLIENT_TIMEOUT": "How long a client may pause sending a body or reading a reply (default 60s)",
+    "PUNA_ORIGINS": "Origins of web pages that may use the server, separated by commas",
+    "PUNA_PRIVATE_REGISTRIES": "Registries in private networks to pull from and push to (`*`: any)",
+    "HF_TOKEN": "Token for gated and private models on Hugging Face",
+    "HF_ENDPOINT": "Address of the hub (default https://huggingface.co)",
     "PUNA_NOPRUNE": "Keep files that no model uses",
-    "PUNA_DEBUG": "Log more",
+    "PUNA_DEBUG": "Log debugging details",
     "PUNA_SPECULATE": "Default for speculative decoding: off, prompt, draft or mtp",
-    "PUNA_ENGINE": "What runs models: puna, llamacpp, or auto: llamacpp if puna cannot (default auto)",
+    "PUNA_ENGINE": "Engine that runs models: puna, llamacpp, or auto: puna if it can (default auto)",
     "PUNA_CPU": "Instruction set of the kernels: avx2, portable, ... (default: the best available)",
-    "PUNA_OPS": "`reference` computes without the native kernels",
-    "PUNA_REPLAY": "`0` makes decode steps call each kernel from Python, for comparison",
-    "PUNA_NOHISTORY": "Do not save what is typed",
+    "PUNA_OPS": "`reference` computes without the C++ kernels",
+    "PUNA_REPLAY": "`0` calls each kernel from Python in decode steps, for comparison",
+    "PUNA_NOHISTORY": "Do not save the prompts typed in a chat",
     "PUNA_EDITOR": "Editor that Ctrl-G opens in a chat",
     "NO_COLOR": "Disable colours",
 }
@@ -70,7 +70,7 @@ VARIABLES = {
 
 @dataclass(frozen=True)
 class Page:
-    """What the help of a command shows after its options."""
+    """Part of a command's help after the options."""
 
     examples: Sequence[tuple[str, str]] = ()  # (description, command)
     variables: Sequence[str] = ()
@@ -83,20 +83,23 @@ PAGES = {
             ("Ask the bundled model", 'puna run demo "Tell me a story"'),
             ("Chat with it", "puna run demo"),
             ("Run a model file", "puna run ./model.gguf"),
-            ("Serve a web page, and clients of Ollama and OpenAI", "puna serve"),
+            ("Serve a web page, and clients of the Ollama, OpenAI and Anthropic APIs", "puna serve"),
         ),
         variables=("PUNA_HOST", "PUNA_MODELS", "PUNA_HOME"),
     ),
     "run": Page(
         examples=(
             (
-                "Ask one question; the answer streams to standard output",
+                "Ask one question; the answer is streamed to standard output",
                 'puna run demo "Tell me a story about a fox"',
             ),
-            ("Ask about a file", 'puna run llama3.2 "Summarise this text." < notes.txt'),
+            ("Ask about a text file", 'puna run llama3.2 "Summarise this text." < notes.txt'),
             ("Ask about a picture", 'puna run demo-vision "What is in this picture? ./photo.png"'),
             ("Chat; /? lists the commands", "puna run demo"),
-            ("Run a published model's folder, converted the first time", "puna run ./SmolLM2-135M-Instruct"),
+            (
+                "Run the folder of a published model, which is converted the first time",
+                "puna run ./SmolLM2-135M-Instruct",
+            ),
             ("Run a model file and print timings", 'puna run ./model.gguf --verbose "Hello"'),
             ("Get the same answer every time", 'puna run demo --temperature 0 "What is 2 + 2?"'),
             ("Answer in JSON", 'puna run llama3.2 --format json "Three colours, as JSON"'),
@@ -105,10 +108,10 @@ PAGES = {
     ),
     "serve": Page(
         examples=(
-            ("Serve this machine only, on port 11434", "puna serve"),
+            ("Serve only this machine, on port 11434", "puna serve"),
             ("Serve on all interfaces, port 8080", "puna serve --host 0.0.0.0 --port 8080"),
             ("Serve HTTPS", "puna serve --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem"),
-            ("End the server that runs in the background", "puna serve --stop"),
+            ("Stop the server that runs in the background", "puna serve --stop"),
         ),
         variables=(
             "PUNA_HOST",
@@ -171,7 +174,7 @@ PAGES = {
     "create": Page(
         examples=(
             ("From ./Modelfile", "puna create mario"),
-            ("From just a GGUF file", "echo FROM ./model.gguf | puna create mine -f -"),
+            ("From a GGUF file alone", "echo FROM ./model.gguf | puna create mine -f -"),
             (
                 "From another model, with a system message",
                 "printf 'FROM demo\\nSYSTEM You are a pirate.\\n' | puna create pirate -f -",
@@ -182,12 +185,12 @@ PAGES = {
     "pull": Page(
         examples=(
             ("From Ollama's registry", "puna pull llama3.2"),
-            ("A certain size", "puna pull llama3.2:1b"),
+            ("In a certain size", "puna pull llama3.2:1b"),
             ("From another registry", "puna pull registry.example.com/team/model"),
             ("From Hugging Face", "puna pull hf.co/bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M"),
-            ("A file from the web", "puna pull https://example.com/files/model.gguf"),
+            ("From any web server", "puna pull https://example.com/files/model.gguf"),
             (
-                "From one on this machine, without TLS; the server must have been started with that variable",
+                "From a registry on this machine, without TLS (start the server with the variable)",
                 "PUNA_PRIVATE_REGISTRIES=localhost puna pull --insecure http://localhost:5000/team/model",
             ),
         ),
@@ -195,10 +198,10 @@ PAGES = {
     ),
     "push": Page(
         examples=(
-            ("Into your account at Ollama's registry", "puna cp mine NAME/mine && puna push NAME/mine"),
-            ("Into another registry", "puna push registry.example.com/team/model"),
+            ("To your account at Ollama's registry", "puna cp mine NAME/mine && puna push NAME/mine"),
+            ("To another registry", "puna push registry.example.com/team/model"),
             (
-                "Into one on this machine; the server must have been started with that variable",
+                "To a registry on this machine (start the server with the variable)",
                 "PUNA_PRIVATE_REGISTRIES=localhost puna push --insecure localhost:5000/team/mine",
             ),
         ),
@@ -207,7 +210,7 @@ PAGES = {
     "show": Page(
         examples=(
             ("Architecture, size, context, parameters", "puna show demo"),
-            ("Every metadata value and tensor", "puna show demo --verbose"),
+            ("All metadata and tensors", "puna show demo --verbose"),
             ("A Modelfile to start from", "puna show demo --modelfile > Modelfile"),
         ),
         variables=_CLIENT,
@@ -216,26 +219,26 @@ PAGES = {
         examples=(
             ("All models", "puna list"),
             ("Models whose name starts with llama", "puna list llama"),
-            ("For programs", "puna list --json"),
+            ("As JSON", "puna list --json"),
         ),
         variables=_CLIENT,
     ),
     "ps": Page(
-        examples=(("Loaded models, and when they unload", "puna ps"), ("For programs", "puna ps --json")),
+        examples=(("Loaded models, and when they unload", "puna ps"), ("As JSON", "puna ps --json")),
         variables=_CLIENT,
     ),
     "stop": Page(
         examples=(
-            ("Free the model's memory now", "puna stop demo"),
-            ("All models' memory", "puna stop --all"),
+            ("Unload a model now", "puna stop demo"),
+            ("Unload all models", "puna stop --all"),
         ),
         variables=_CLIENT,
     ),
     "key": Page(
         examples=(
-            ("From now on the server asks for keys", "puna key new --name me"),
+            ("Make a key; from now on, the server requires one", "puna key new --name me"),
             (
-                "For a chat program: only generating, at most 60 times a minute",
+                "For a chat client: read and generate only, at most 60 requests a minute",
                 "puna key new --name chat --scope read,generate --rate 60/min --concurrency 4",
             ),
             ("Use a key", "PUNA_API_KEY=puna-... puna list"),
@@ -249,9 +252,9 @@ PAGES = {
     "rm": Page(examples=(("Remove two models", "puna rm mine calm:latest"),), variables=_CLIENT),
     "tokenize": Page(
         examples=(
-            ("Token ids of a text", 'puna tokenize demo "Hello, world"'),
+            ("The token ids of a text", 'puna tokenize demo "Hello, world"'),
             ("A file, without BOS and EOS", "puna tokenize ./model.gguf --no-add-special < text.txt"),
-            ("Many texts at once", "puna tokenize demo --jsonl < texts.jsonl > ids.jsonl"),
+            ("Many texts, one per line", "puna tokenize demo --jsonl < texts.jsonl > ids.jsonl"),
         ),
         variables=("PUNA_MODELS",),
     ),
@@ -274,13 +277,15 @@ PAGES = {
             ),
         ),
     ),
-    "convert": Page(examples=(("A model as it is published", "puna convert ./SmolLM2-135M smol.gguf"),)),
+    "convert": Page(
+        examples=(("A model as published on Hugging Face", "puna convert ./SmolLM2-135M smol.gguf"),)
+    ),
     "doctor": Page(
         examples=(
-            ("Everything about this installation", "puna doctor"),
-            ("For programs", "puna doctor --json"),
-            ("Whether the models' files are whole", "puna doctor --store"),
-            ("Fetch what is damaged again", "puna doctor --store --heal"),
+            ("Check this installation", "puna doctor"),
+            ("As JSON", "puna doctor --json"),
+            ("Check the files of all models", "puna doctor --store"),
+            ("Download damaged files again", "puna doctor --store --heal"),
         ),
         variables=("PUNA_HOST", "PUNA_MODELS", "PUNA_NUM_THREADS", "PUNA_CPU", "PUNA_OPS"),
     ),
@@ -294,8 +299,8 @@ PAGES = {
     ),
     "completion": Page(
         examples=(
-            ("bash: in ~/.bashrc", 'eval "$(puna completion bash)"'),
-            ("zsh: in ~/.zshrc, after compinit", 'eval "$(puna completion zsh)"'),
+            ("bash: add to ~/.bashrc", 'eval "$(puna completion bash)"'),
+            ("zsh: add to ~/.zshrc, after compinit", 'eval "$(puna completion zsh)"'),
             ("fish", "puna completion fish > ~/.config/fish/completions/puna.fish"),
         ),
         variables=_CLIENT,
@@ -321,7 +326,7 @@ class PunaCommand(TyperCommand):
 
 
 class RunCommand(PunaCommand):
-    """`run`, whose `--think` needs no value and never takes the next word as one."""
+    """The `run` command, whose `--think` needs no value and never takes the next word as one."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
@@ -330,10 +335,10 @@ class RunCommand(PunaCommand):
 
 
 class PunaGroup(TyperGroup):
-    """The main command, whose help lists the commands in sections, or a command that has commands."""
+    """The main command, whose help lists commands in sections, or a command with subcommands."""
 
     def get_params(self, ctx: Any) -> Any:
-        """All but typer's own options for completion: `puna completion` is the one way to it."""
+        """Return the parameters without typer's options for completion, which `puna completion` replaces."""
         theirs = ("install_completion", "show_completion")
         return [parameter for parameter in super().get_params(ctx) if parameter.name not in theirs]
 
@@ -360,7 +365,7 @@ def _write_usage(command: Any, ctx: Any, formatter: Any) -> None:
 
 
 def usage(ctx: Any) -> str:
-    """`puna show [OPTIONS] MODEL`."""
+    """Return the usage, such as `puna show [OPTIONS] MODEL`."""
     arguments = [_metavar(parameter) for parameter in _arguments(ctx)]
     if isinstance(ctx.command, PunaGroup):
         arguments = ["COMMAND", "[ARGUMENTS]"]
@@ -388,7 +393,7 @@ def _metavar(parameter: Any) -> str:
 
 
 def _page(ctx: Any) -> Page:
-    """The page of a command, by its path without `puna`."""
+    """Return the page of a command."""
     return PAGES.get(ctx.command_path.partition(" ")[2] or "puna", Page())
 
 

@@ -1,4 +1,4 @@
-"""Images named in what a user types: paths, also as terminals write the names of files dropped on them."""
+"""Images named in a prompt by their paths, including those a terminal writes for dropped files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from puna.cli import terminal
 from puna.config import path_of
 from puna.errors import ImageError
 
-#: A path that ends like an image's name: quoted, or with escaped spaces, or without any.
+#: A path with an image's extension: quoted, or with its spaces escaped.
 _PATH: Final = re.compile(
     r"""(?P<quote>["'])(?P<quoted>[^"'\n]{1,1000}\.(?:jpe?g|png|webp|gif|bmp))(?P=quote)"""
     r"""|(?<!\S)(?P<plain>(?:\\.|[^\s\\"']){1,1000}\.(?:jpe?g|png|webp|gif|bmp))(?![\w/])""",
@@ -20,17 +20,16 @@ _PATH: Final = re.compile(
 )
 
 
-#: What is asked about an image that is sent without a word.
-LOOK: Final = "What is in this picture?"
+#: The prompt for an image sent without text.
+DEFAULT_PROMPT: Final = "What is in this picture?"
 
 
 def take_images(text: str, model: str, shown: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """Return `text` without the paths of images that exist, and those images as base64, in order.
+    """Return `text` without the paths of existing images, and those images as base64, in order.
 
-    They are named on standard error. A path of no file stays in the text, with a warning, and so does every
-    path if `shown`, the reply of `/api/show` about `model`, says that it takes no images. To such a model,
-    a mere name of no file is a word like any other.
-    Raises `ImageError` for a file that is there and cannot be read.
+    The images are listed on standard error. A path without a file stays in the text, with a warning; so does
+    every path if `model` takes no images according to `shown`, its reply of `/api/show`. For such a model, a
+    bare name without a file is just a word. Raises `ImageError` for a file that cannot be read.
     """
     images: list[str] = []
     sees = "vision" in (shown.get("capabilities") or ())
@@ -56,9 +55,9 @@ def take_images(text: str, model: str, shown: Mapping[str, Any]) -> tuple[str, l
 
     rest = _PATH.sub(taken, text)
     if missing:
-        terminal.warn(f"there is no file {_named(missing)}: the model gets the name, not a picture")
+        terminal.warn(f"there is no file {_named(missing)}: the model gets the name, not an image")
     if unseen:
-        terminal.warn(f"model '{model}' takes no images: it gets the name {_named(unseen)}, not the picture")
+        terminal.warn(f"model '{model}' takes no images: it gets the name {_named(unseen)}, not the image")
     return (rest.strip() if images else text), images
 
 
@@ -70,5 +69,5 @@ def _named(names: Sequence[str]) -> str:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # too long a name, say
+    except OSError:  # such as for a name that is too long
         return False

@@ -1,4 +1,4 @@
-"""Ctrl-C during a request ends it cleanly, with nothing left half done."""
+"""Ctrl-C during a request, which ends cleanly, with nothing left half done."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from puna.cli.client import Client
 
 @contextmanager
 def ctrl_c_ends_requests(client: Client) -> Iterator[None]:
-    """While active, Ctrl-C only makes the current request of `client` raise KeyboardInterrupt.
+    """Make Ctrl-C only raise KeyboardInterrupt from the current request of `client`.
 
     Python's default handler raises wherever the program happens to be, possibly inside a library that holds
     a lock or is closing a connection. Must be used in the main thread.

@@ -1,4 +1,4 @@
-"""`puna key`: keys for the clients of the server on this machine, in the file that it reads."""
+"""`puna key`: API keys for clients of the server on this machine, kept in the file it reads."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from puna.server.keys import Key, change_keys, key_file, new_key, read_keys
 
 
 def make_key(name: str, scopes: str, rate: str, concurrency: int) -> None:
-    """Print a new key: on standard output the key alone, so that it can be put into a file or a variable."""
+    """Make a key and print it alone on standard output, ready for a file or a variable."""
     text, made = new_key(name, _scopes(scopes), _rate(rate), concurrency)
 
     def add(keys: list[Key]) -> list[Key]:
         if any(key.name == made.name for key in keys):
-            raise KeyFileError(f"there is a key '{made.name}' already; give another --name or revoke it")
+            raise KeyFileError(f"key '{made.name}' already exists; choose another --name or revoke it")
         return [*keys, made]
 
     change_keys(key_file(), add)
     print(text)
     print(
-        f"This is the key '{made.name}'. It is not shown again: {key_file()} has only its hash.\n"
-        "A server that reads this file refuses requests without a key from now on. Clients send it as\n"
-        "'Authorization: Bearer KEY'; for this command line set PUNA_API_KEY.",
+        f"This is key '{made.name}'. It will not be shown again: {key_file()} holds only its hash.\n"
+        "From now on, a server that reads this file refuses requests without a key. Clients send theirs as\n"
+        "'Authorization: Bearer KEY'; set PUNA_API_KEY for this command line.",
         file=sys.stderr,
     )
 
 
 def print_keys(*, as_json: bool) -> None:
-    """Print what is known of the keys, as a table or as a JSON array; 0 means any number."""
+    """Print the keys' names and limits, as a table or a JSON array; a limit of 0 means none."""
     try:
         keys = read_keys(key_file())
     except FileNotFoundError:
@@ -56,12 +56,12 @@ def print_keys(*, as_json: bool) -> None:
 
 
 def revoke_keys(names: Sequence[str]) -> None:
-    """Remove the keys of these names. Raises KeyFileError, and removes none, if one does not exist."""
+    """Remove keys by name. Raises KeyFileError, and removes none, if one does not exist."""
 
     def without(keys: list[Key]) -> list[Key]:
         missing = set(names) - {key.name for key in keys}
         if missing:
-            raise KeyFileError(f"there is no key '{min(missing)}'; 'puna key list' shows those there are")
+            raise KeyFileError(f"there is no key '{min(missing)}'; 'puna key list' shows all keys")
         return [key for key in keys if key.name not in names]
 
     change_keys(key_file(), without)
@@ -80,5 +80,5 @@ def _scopes(text: str) -> tuple[KeyScope, ...]:
 def _rate(text: str) -> int:
     found = re.fullmatch(r"([0-9]{1,9})(/min)?", text)
     if text and found is None:
-        raise RequestError(f"--rate must be a number of requests a minute, as in 60/min, not {text!r}")
+        raise RequestError(f"--rate must be a number of requests a minute, such as 60/min, not {text!r}")
     return int(found[1]) if found else 0

@@ -1,4 +1,4 @@
-"""Commands on model files that need no server: tokenize, bench, quantize, convert and debug."""
+"""Commands on model files: tokenize, bench, quantize, convert and debug, most without a server."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def bench(
     *,
     as_json: bool,
 ) -> None:
-    """Measure, and print a table or (with `as_json`) one JSON object. Raises RequestError."""
+    """Measure speeds and print a table, or with `as_json` one JSON object. Raises RequestError."""
     path = model_path(model)
     if not (prompt or generate):
         raise RequestError("nothing to measure: --prompt and --generate are both 0")
@@ -71,7 +71,7 @@ def bench(
 
 
 def parse_counts(text: str) -> tuple[int, ...]:
-    """The numbers in a text like `1,8`, without duplicates. Raises RequestError unless all are at least 1."""
+    """Parse a list like `1,8`, dropping duplicates. Raises RequestError unless all numbers are at least 1."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and int(part) >= 1 for part in parts):
         raise RequestError(f"--parallel must be a list of positive integers such as 1,8, not {text!r}")
@@ -94,12 +94,12 @@ def _print_table(model: str, threads: int, results: Sequence[Mapping[str, Any]])
 
 
 def speed_texts(rates: Sequence[float]) -> tuple[str, str]:
-    """The median of the repetitions, and half the difference between the fastest and the slowest."""
+    """Return the median of the repetitions, and half the difference between fastest and slowest."""
     return f"{statistics.median(rates):.2f}", f"± {(max(rates) - min(rates)) / 2:.2f}"
 
 
 def print_memory(model: str | None, num_ctx: int | None, parallel: int | None, *, as_json: bool) -> None:
-    """Print the memory `model` needs if loaded by a server with this environment, as text or JSON."""
+    """Print the memory that `model` would need in a server with this environment, as text or JSON."""
     if model is None:
         raise RequestError("which model? Usage: puna debug memory MODEL")
     from puna.gguf import open_gguf
@@ -132,7 +132,7 @@ def print_memory(model: str | None, num_ctx: int | None, parallel: int | None, *
 
 
 def describe_memory(table: MemoryTable, available: int) -> str:
-    """The table as text, followed by the total of each device and the available memory."""
+    """Format the table as text, followed by each device's total and the available memory."""
     rows = [
         (part.name, part.device, progress.size(part.weights), progress.size(part.cache))
         for part in table.parts
@@ -185,7 +185,7 @@ def tokenize(
 def quantize(
     source: Path, target: Path, kind: str, imatrix: Path | None, *, again: bool, force: bool = False
 ) -> None:
-    """Write the model file `source` to `target` as a `kind`, showing progress; see `convert` for `force`."""
+    """Quantize the model file `source` to `target` as `kind`, showing progress; see `convert` for `force`."""
     file_type = file_type_of(kind)
     _check_target(target, source)
     _check_existing([target], force)
@@ -195,17 +195,17 @@ def quantize(
         report = _reporting(lines, f"quantizing {source.name} to {file_type.label}")
         quantize_file(file, target, file_type, importance, again=again, report=report)
     after = target.stat().st_size
-    terminal.note(f"{target}: {after / 1e6:,.1f} MB, of {before / 1e6:,.1f} MB ({after / before:.0%})")
+    terminal.note(f"{target}: {after / 1e6:,.1f} MB of {before / 1e6:,.1f} MB ({after / before:.0%})")
 
 
 def convert(
     source: Path, target: Path, kind: str | None, ignore: Collection[str] = (), *, force: bool = False
 ) -> None:
-    """Write the model in the folder `source` to `target`, showing progress.
+    """Convert the model in the folder `source` to `target`, showing progress.
 
-    Its vision tower and the adapters it is published with become files beside that. Settings of config.json
-    that `ignore` names may be what a file cannot carry. Files that exist are written over with `force`, or if
-    the user agrees on a terminal.
+    Its vision tower and its adapters become files beside `target`. Settings of config.json listed in `ignore`
+    may have values that a file cannot express. Existing files are overwritten with `force`, or if the user
+    agrees on a terminal.
     """
     _check_target(target, source)
     folder = target.parent
@@ -220,7 +220,7 @@ def convert(
         report = _reporting(lines, f"converting {source.name}")
         convert_folder(source, target, file_type, ignore=ignore, report=report)
         tower = target.with_name(f"mmproj-{target.name}")
-        sees = convert_tower(
+        has_tower = convert_tower(
             source, tower, file_type, report=_reporting(lines, f"converting {source.name}'s vision tower")
         )
         adapters = convert_adapters(
@@ -228,7 +228,7 @@ def convert(
             lambda name: target.with_name(f"lora-{name}-{target.name}"),
             report=_reporting(lines, f"converting {source.name}'s adapters"),
         )
-    for path in (target, *((tower,) if sees else ()), *adapters.values()):
+    for path in (target, *((tower,) if has_tower else ()), *adapters.values()):
         terminal.note(f"{path}: {path.stat().st_size / 1e6:,.1f} MB")
 
 
@@ -237,21 +237,21 @@ def _reporting(lines: StatusLines, text: str) -> Callable[[int, int], None]:
 
 
 def _check_existing(targets: Sequence[Path], force: bool) -> None:
-    """Raise RequestError if one of `targets` exists and is not to be written over."""
+    """Raise RequestError if one of `targets` exists and must not be overwritten."""
     existing = [str(path) for path in targets if path.exists()]
     if force or not existing:
         return
     names = ", ".join(existing[:3])
     if not (sys.stdin.isatty() and terminal.stderr_is_terminal()):
-        raise RequestError(f"{names} exists; --force writes over it")
-    if not typer.confirm(f"{names} exists. Write over it?", err=True):
-        raise RequestError(f"{names}: left as it is")
+        raise RequestError(f"{names} exists; use --force to overwrite it")
+    if not typer.confirm(f"{names} exists. Overwrite it?", err=True):
+        raise RequestError(f"{names} was not overwritten")
 
 
 def _check_target(target: Path, source: Path) -> None:
-    """Refuse to write over what is read, or where there is no folder."""
+    """Refuse to overwrite the source, or to write into a folder that does not exist."""
     if target.exists() and source.exists() and target.samefile(source):
-        raise RequestError(f"{target} is what is read; choose another name for the file to write")
+        raise RequestError(f"{target} is the file to read; choose another name for the output")
     if not target.resolve().parent.is_dir():
         raise GGUFError(f"there is no folder {target.resolve().parent} to write {target.name} into")
 
@@ -260,9 +260,9 @@ _INDENT = "    "
 
 
 def print_caches(model: str | None, *, as_json: bool) -> None:
-    """Print the caches of `model`, or of all loaded models, or the server's reply about them as JSON.
+    """Print the caches of `model`, or of all loaded models; with `as_json`, the server's reply.
 
-    Raises RequestError when none is loaded.
+    Raises RequestError when no model is loaded.
     """
     import msgspec
 
@@ -285,10 +285,10 @@ def print_caches(model: str | None, *, as_json: bool) -> None:
 
 
 def describe_contents(contents: Contents) -> str:
-    """`causal, layers 0-3, 5: 12 of 4096 cells in use, 1.5 MB of memory`."""
-    what = "states" if contents.kind == "recurrent" else "cells"
+    """Return, for example, `causal, layers 0-3, 5: 12 of 4096 cells in use, 1.5 MB of memory`."""
+    unit = "states" if contents.kind == "recurrent" else "cells"
     return (
-        f"{contents.kind}, {_layers(contents.layers)}: {contents.held} of {contents.capacity} {what} in use, "
+        f"{contents.kind}, {_layers(contents.layers)}: {contents.held} of {contents.capacity} {unit} in use, "
         f"{progress.size(contents.provided_bytes)} of memory"
     )
 

@@ -1,4 +1,4 @@
-"""Commands that manage models: list, ps, show, cp, rm, stop."""
+"""Commands that manage models: list, ps, show, cp, rm and stop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def is_path(text: str) -> bool:
-    """Whether `text` can only be a path: no model name starts like one."""
+    """Whether `text` can only be a path, since no model name starts like one."""
     return text.startswith(("./", "../", "/", "~"))
 
 
@@ -30,7 +30,7 @@ def is_model_file(text: str) -> bool:
 
 
 def existing_file(text: str) -> Path:
-    """The path of the file `text` names. Raises RequestError if it is not a file."""
+    """Return the path of the file `text`. Raises RequestError if it is not a file."""
     path = path_of(text)
     if not path.is_file():
         problem = "is a folder, not a file" if path.is_dir() else "does not exist"
@@ -39,7 +39,7 @@ def existing_file(text: str) -> Path:
 
 
 def projector_path(text: str, model: Path) -> Path | None:
-    """The file of what the model named `text`, whose own is `model`, sees with, where it has such a file."""
+    """Return the file of the vision tower that belongs to the model named `text`, whose file is `model`."""
     if is_model_file(text):
         return None
     from puna.chat.templates.model_facts import projector_for
@@ -52,7 +52,7 @@ def projector_path(text: str, model: Path) -> Path | None:
 
 
 def model_path(text: str) -> Path:
-    """The GGUF file of `text`, a path or the name of a stored model.
+    """Return the GGUF file of `text`, a path or the name of a stored model.
 
     Raises RequestError for a path that is not a file, ModelNotFoundError for an unknown name.
     """
@@ -66,9 +66,7 @@ def model_path(text: str) -> Path:
         if Path(text).is_file():
             return Path(text)
         near = did_you_mean(text, Store().names())
-        raise ModelNotFoundError(
-            f"model '{text}' not found, nor is there a file of that name{near}"
-        ) from None
+        raise ModelNotFoundError(f"model '{text}' not found, nor a file of that name{near}") from None
     if found is None or not found.is_file():
         raise ModelNotFoundError(f"the file of model '{text}' is missing ({found})")
     return found
@@ -78,7 +76,7 @@ _GAP = "    "
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Left-aligned columns, four spaces apart, without borders."""
+    """Format left-aligned columns, four spaces apart, without borders."""
     lines = [header, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     padded = (_GAP.join(map(str.ljust, line, widths)) for line in lines)
@@ -86,7 +84,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def model_table(models: Sequence[Mapping[str, Any]], now: datetime) -> str:
-    """The table of `list`, from the models of `/api/tags`."""
+    """Format the table of `list`, from the models of `/api/tags`."""
     rows = [
         (
             model["name"],
@@ -100,7 +98,7 @@ def model_table(models: Sequence[Mapping[str, Any]], now: datetime) -> str:
 
 
 def running_table(models: Sequence[Mapping[str, Any]], now: datetime) -> str:
-    """The table of `ps`, from the models of `/api/ps`."""
+    """Format the table of `ps`, from the models of `/api/ps`."""
     rows = [
         (
             model["name"],
@@ -126,7 +124,7 @@ def short_id(model: Mapping[str, Any]) -> str:
 
 
 def processor(size_bytes: int, vram_bytes: int) -> str:
-    """Where a model is loaded, by fraction of its bytes."""
+    """Return the fractions of a model's bytes on the CPU and the GPU."""
     if size_bytes <= 0:
         return "Unknown"
     if vram_bytes <= 0:
@@ -138,19 +136,19 @@ def processor(size_bytes: int, vram_bytes: int) -> str:
 
 
 def memory(model: Mapping[str, Any]) -> str:
-    """Current memory of the model's process; `-` if unknown (Ollama's server does not report it)."""
+    """Return the current memory of the model's process; `-` if unknown, as with Ollama's server."""
     size_bytes = model.get("memory", {}).get("process", 0)
     return progress.size(size_bytes) if size_bytes else "-"
 
 
 def speed(model: Mapping[str, Any]) -> str:
-    """Tokens per second over all of the model's requests when it last generated; `-` if unknown."""
+    """Return the model's last tokens per second, over all its requests; `-` if unknown."""
     tokens_per_second: float = model.get("tokens_per_second", 0.0)
     return f"{tokens_per_second:.1f}" if tokens_per_second else "-"
 
 
 def until(expires_at: datetime, now: datetime) -> str:
-    """When a model will be unloaded; once expired it is only waiting for its last requests."""
+    """Return when a model will be unloaded; an expired one only waits for its last requests."""
     return "Stopping..." if expires_at < now else progress.ago(expires_at, now)
 
 
@@ -159,13 +157,13 @@ Rows = list[tuple[str, ...]]
 
 
 def overview(shown: Mapping[str, Any], verbose: bool = False) -> str:
-    """`shown`, a reply of `/api/show`, as sections of indented columns; empty sections are left out."""
+    """Format `shown`, a reply of `/api/show`, as sections of indented columns, without empty sections."""
     info: Mapping[str, Any] = shown.get("model_info") or {}
     sections: list[tuple[str, Rows]] = [
         ("Model", _model_rows(shown, info)),
         ("Capabilities", [(name,) for name in shown.get("capabilities") or ()]),
         ("Projector", _projector_rows(shown.get("projector_info") or {})),
-        ("Adapters", [(each["name"], f"{each['scale']:g}") for each in shown.get("adapters") or ()]),
+        ("Adapters", [(adapter["name"], f"{adapter['scale']:g}") for adapter in shown.get("adapters") or ()]),
         ("Parameters", parameter_rows(shown.get("parameters") or "")),
     ]
     if verbose:
@@ -177,7 +175,7 @@ def overview(shown: Mapping[str, Any], verbose: bool = False) -> str:
 
 
 def parameter_rows(parameters: str) -> Rows:
-    """The rows of `parameters`, a text with one `name value` per line."""
+    """Return the rows of `parameters`, a text with one `name value` per line."""
     rows: Rows = []
     for line in parameters.splitlines():
         name, _, value = line.strip().partition(" ")
@@ -187,7 +185,7 @@ def parameter_rows(parameters: str) -> Rows:
 
 
 def value_text(value: Any) -> str:
-    """A metadata value in short; arrays are truncated: `[1, 2, 3, 4, ...+96 more]`."""
+    """Shorten a metadata value; arrays are truncated: `[1, 2, 3, 4, ...+96 more]`."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
@@ -238,7 +236,7 @@ def _number_text(value: Any) -> str:
 
 
 def _count(parameters: int | float | None) -> str:
-    """Number of parameters: `7.2B`, `134.52M`, `900K`."""
+    """Format a number of parameters: `7.2B`, `134.52M`, `900K`."""
     if not parameters:
         return ""
     for factor, unit, digits in ((10**9, "B", 1), (10**6, "M", 2), (10**3, "K", 0)):
@@ -253,7 +251,7 @@ def _tensor_row(tensor: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _first_lines(text: str) -> Rows:
-    """The first two non-blank lines, and `...` if there are more."""
+    """Return the first two non-blank lines, and `...` if there are more."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return [(line,) for line in (lines if len(lines) <= 2 else [*lines[:2], "..."])]
 
@@ -267,7 +265,7 @@ def _section(title: str, rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def list_models(prefix: str, *, as_json: bool = False) -> None:
-    """Print the models whose name starts with `prefix`, ignoring case, as a table or as a JSON array."""
+    """Print the models whose name starts with `prefix`, ignoring case, as a table or a JSON array."""
     from puna.cli.server_process import connect
 
     with connect() as client:
@@ -275,7 +273,7 @@ def list_models(prefix: str, *, as_json: bool = False) -> None:
 
 
 def print_models(client: Client, prefix: str, *, as_json: bool = False) -> None:
-    """What `list_models` prints, of the server that `client` talks to."""
+    """Print what `list_models` does, from the server of `client`."""
     from puna.cli import manage
 
     models = client.get("/api/tags").get("models") or []
@@ -284,9 +282,9 @@ def print_models(client: Client, prefix: str, *, as_json: bool = False) -> None:
 
 
 def list_running(prefix: str, *, as_json: bool = False) -> None:
-    """Print the loaded models, as a table or as a JSON array.
+    """Print the loaded models, as a table or a JSON array.
 
-    Without a local server there are none, which is not an error.
+    If no local server is running, no model is loaded; that is not an error.
     """
     from puna.cli import manage
     from puna.cli.server_process import connect
@@ -345,14 +343,14 @@ def remove_models(names: Sequence[str]) -> None:
             try:
                 _unload(client, name)
             except ServerError as error:
-                if error.status_code != 404:  # deleting it will report that
+                if error.status_code != 404:  # which the deletion will report
                     terminal.warn(f"unable to stop model '{name}'")
             client.delete("/api/delete", {"model": name})
             print(f"deleted '{name}'")
 
 
 def stop_all() -> None:
-    """Unload every loaded model, and print which those were."""
+    """Unload every loaded model and print its name."""
     from puna.cli.server_process import connect
 
     with connect(start=False) as client:
@@ -379,9 +377,9 @@ def _unload(client: Client, name: str) -> None:
 
 
 def check_name(text: str) -> None:
-    """Raise RequestError for the path of a file, which these commands have no use for."""
+    """Raise RequestError for the path of a file, which these commands do not take."""
     if is_model_file(text):
         raise RequestError(
-            f"{text} is a file, and this command takes the name of a model: 'puna list' shows the names, "
+            f"{text} is a file, but this command takes the name of a model: 'puna list' shows the names, "
             f"and 'puna run {text}' runs the file"
         )

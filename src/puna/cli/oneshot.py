@@ -1,4 +1,4 @@
-"""One prompt answered, or one text embedded, without a chat."""
+"""Answers to one prompt, and embeddings of one text, without a chat."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from puna.cli import terminal
 from puna.cli.answer import AnswerPrinter, Waiting, losses, timings
 from puna.cli.client import Client
-from puna.cli.image_paths import LOOK, take_images
+from puna.cli.image_paths import DEFAULT_PROMPT, take_images
 from puna.cli.interrupt import ctrl_c_ends_requests
 from puna.cli.settings import RunSettings
 from puna.errors import RequestError
@@ -22,12 +22,12 @@ def embeds(shown: Mapping[str, Any]) -> bool:
 
 
 def no_text(model: str) -> RequestError:
-    """The error when there is no text to embed."""
+    """Return the error for a missing text to embed."""
     return RequestError(f'embedding models require input text. Usage: puna run {model} "your text here"')
 
 
 def print_embedding(client: Client, settings: RunSettings, text: str) -> None:
-    """Print the embedding of `text` as a JSON array; nothing after Ctrl-C, which is not an error."""
+    """Print the embedding of `text` as a JSON array. Ctrl-C prints nothing and is not an error."""
     if not text:
         raise no_text(settings.model)
     body = settings.request() | {"input": text, "truncate": settings.truncate}
@@ -47,18 +47,18 @@ def print_embedding(client: Client, settings: RunSettings, text: str) -> None:
 
 
 def read_prompt(words: Sequence[str]) -> str:
-    """The prompt: standard input unless it is a terminal, then the arguments, joined by spaces."""
+    """Return the prompt: standard input unless it is a terminal, then the arguments, joined by spaces."""
     piped = "" if sys.stdin is None or sys.stdin.isatty() else terminal.read_stdin()
     return " ".join(part for part in (piped, *map(terminal.typed, words)) if part)
 
 
 def show_model(client: Client, model: str) -> dict[str, Any]:
-    """The reply of `/api/show`. Raises ServerError."""
+    """Return the reply of `/api/show`. Raises ServerError."""
     return client.post("/api/show", {"model": model})
 
 
 def apply_model(settings: RunSettings, shown: Mapping[str, Any]) -> None:
-    """Settings that depend on the model: a model that can think does so unless told otherwise."""
+    """Apply settings that depend on the model: models that can think do so unless told otherwise."""
     if settings.think is None and "thinking" in (shown.get("capabilities") or ()):
         settings.think = True
 
@@ -73,19 +73,19 @@ def run_once(client: Client, settings: RunSettings, prompt: str) -> None:
     body = settings.request() | {"prompt": prompt}
     text, images = take_images(prompt, settings.model, shown)
     if images:
-        body |= {"prompt": text or LOOK, "images": images}
+        body |= {"prompt": text or DEFAULT_PROMPT, "images": images}
     if settings.system is not None:
         body["system"] = settings.system
     printer = AnswerPrinter(word_wrap=settings.word_wrap, hide_thinking=settings.hide_thinking)
-    items = client.stream("/api/generate", body | shown_progress())
+    items = client.stream("/api/generate", body | progress_fields())
     with ctrl_c_ends_requests(client):
         final = print_stream(client, settings, items, printer, ending="\n\n" if prompt else "")
     if final is not None and prompt:
         report(final, settings.verbose)
 
 
-def shown_progress() -> dict[str, Any]:
-    """Fields of a request whose progress somebody can see."""
+def progress_fields() -> dict[str, Any]:
+    """Return the request fields that ask for progress, if there is a terminal to show it on."""
     return {"return_progress": True} if terminal.stderr_is_terminal() else {}
 
 
@@ -96,13 +96,13 @@ def print_stream(
     printer: AnswerPrinter,
     ending: str = "\n\n",
 ) -> dict[str, Any] | None:
-    """Print a stream to its end. Returns the last message, or None after Ctrl-C."""
+    """Print a stream to its end. Return the last message, or None after Ctrl-C."""
     final: dict[str, Any] = {}
     with Waiting(client.host, settings.model) as waiting, terminal.silent_keys():
         try:
             for item in items:
                 if "load_progress" in item or "prompt_progress" in item:
-                    waiting.shows(item)
+                    waiting.show_progress(item)
                     continue
                 waiting.stop()
                 printer.feed(item)
@@ -125,7 +125,7 @@ def print_stream(
 
 
 def report(final: Mapping[str, Any], verbose: bool) -> None:
-    """Print what follows an answer on standard error: dropped tokens, the server's warnings, timings."""
+    """Print the notes after an answer on standard error: dropped tokens, the server's warnings, timings."""
     for warning in [*losses(final), *(final.get("warnings") or ())]:
         terminal.warn(warning)
     if verbose:

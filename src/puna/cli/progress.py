@@ -1,4 +1,4 @@
-"""Progress on standard error, and sizes, durations and times as people read them."""
+"""Progress on standard error, and human-readable sizes, durations and times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SIZE_UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "KB"))
 
 
 def size(size_bytes: int) -> str:
-    """A size in decimal units: `512 B`, `4.7 GB`, `2 GB`; truncated to an integer from 10 up: `274 MB`."""
+    """Format a size in decimal units, truncated from 10 up: `512 B`, `4.7 GB`, `2 GB`, `274 MB`."""
     for factor, unit in _SIZE_UNITS:
         if size_bytes >= factor:
             value = size_bytes / factor
@@ -25,7 +25,7 @@ def size(size_bytes: int) -> str:
 
 
 def span(duration: timedelta) -> str:
-    """A length of time in one rough unit: `42 seconds`, `About an hour`, `3 weeks`."""
+    """Format a length of time in one rough unit: `42 seconds`, `About an hour`, `3 weeks`."""
     seconds = int(duration.total_seconds())
     if seconds < 1:
         return "Less than a second"
@@ -53,7 +53,7 @@ def span(duration: timedelta) -> str:
 
 
 def ago(moment: datetime, now: datetime) -> str:
-    """`2 minutes ago`, `4 minutes from now`, or `Forever` from 20 years ahead."""
+    """Format as `2 minutes ago`, `4 minutes from now`, or `Forever` from 20 years ahead."""
     delta = now - moment
     if delta >= timedelta(0):
         return f"{span(delta)} ago"
@@ -68,7 +68,7 @@ def parse_time(text: str) -> datetime:
 
 
 def duration(nanoseconds: int) -> str:
-    """A duration exactly as Go prints it: `1.5s`, `12.3ms`, `1m30s`, `2h0m0.5s`."""
+    """Format a duration exactly as Go does: `1.5s`, `12.3ms`, `1m30s`, `2h0m0.5s`."""
     if nanoseconds < 0:
         return "-" + duration(-nanoseconds)
     if nanoseconds < 10**9:
@@ -85,14 +85,14 @@ def duration(nanoseconds: int) -> str:
 
 
 def _decimal(value: int, factor: int) -> str:
-    """All digits of `value / factor`, without trailing zeros; `factor` is a power of ten."""
+    """Return all digits of `value / factor` without trailing zeros; `factor` is a power of ten."""
     whole, fraction = divmod(value, factor)
     digits = str(factor + fraction)[1:].rstrip("0")
     return f"{whole}.{digits}" if digits else str(whole)
 
 
 class Bar:
-    """A progress bar over bytes with speed and time left. Only shown on a terminal; removed when full."""
+    """A progress bar over bytes, with speed and time left; shown on terminals, and removed when full."""
 
     def __init__(self, text: str, total_bytes: int) -> None:
         self._text = text
@@ -123,7 +123,7 @@ class Bar:
 
 
 class StatusLines:
-    """Shows the `status` messages of a stream: one line each, or a bar where bytes are counted."""
+    """Display of a stream's `status` messages: one line each, or a bar where bytes are counted."""
 
     def __init__(self, quiet: bool = False) -> None:
         """`quiet` omits the lines but keeps the bars."""

@@ -1,4 +1,4 @@
-"""`puna run`: chooses the model, and whether to chat or to answer one prompt."""
+"""`puna run`: the choice of the model, and of a chat or one prompt."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def run_command(settings: RunSettings, words: Sequence[str]) -> None:
     if is_model_file(settings.model) and path_of(settings.model).is_dir():
         parts = converted_folder(path_of(settings.model))
     elif is_model_file(settings.model):
-        # What cannot be run is refused before standard input is read and a server is started.
+        # Refuse a file that cannot be run before reading standard input and starting a server.
         check_model(existing_file(settings.model))
     chat = not words and terminal.is_interactive()
     prompt = "" if chat else read_prompt(words)

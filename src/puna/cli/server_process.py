@@ -1,4 +1,4 @@
-"""Finds the server, and starts one in the background if none is running."""
+"""The server's process: found, started in the background if none is running, and stopped."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     import psutil
 
 _START_TIMEOUT_S = 60.0
-_END_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 60.0
 _POLL_S = 0.05
 _TAIL_LINES = 15
 
 
 def connect(start: bool = True) -> Client:
-    """A client whose server answers; see `ensure_server`."""
+    """Return a client whose server answers; see `ensure_server`."""
     client = Client(host_from_env())
     try:
         ensure_server(client, start)
@@ -39,10 +39,10 @@ def connect(start: bool = True) -> Client:
 
 
 def ensure_server(client: Client, start: bool = True) -> None:
-    """Return once the server of `client` answers; a local one is started if `start` is true.
+    """Return once the server of `client` answers; with `start`, start a local one if necessary.
 
-    Raises ConnectionFailedError if no server answers and it must not be started, is remote, or fails to
-    start, and for something else that answers in its place.
+    Raises ConnectionFailedError if no server answers and it must not be started, is remote or fails to
+    start, and if the server is neither Puna nor Ollama.
     """
     if client.is_up():
         return
@@ -51,11 +51,11 @@ def ensure_server(client: Client, start: bool = True) -> None:
     _start(client, client.host)
 
 
-def end_server(host: Host) -> None:
-    """End the local server at `host`, and with it all its models; returns when it has gone.
+def stop_server(host: Host) -> None:
+    """Stop the local server at `host` and all its models; return once it has exited.
 
-    Raises ConnectionFailedError if no server of this user and machine listens at the address, and if it does
-    not end in time.
+    Raises ConnectionFailedError if no server of this user and machine listens at the address, or if it does
+    not exit in time.
     """
     with Client(host) as client:
         if not client.is_up():
@@ -64,37 +64,37 @@ def end_server(host: Host) -> None:
     process = listener(host)
     if process is None:
         raise ConnectionFailedError(
-            f"the server at {host.client_url} is not a process of yours on this machine; end it where it runs"
+            f"the server at {host.client_url} is not your process on this machine; stop it where it runs"
         )
     if "puna" not in reply:
         raise ConnectionFailedError(
             f"the server at {host.client_url} is not Puna but {process.name()} (process {process.pid}); "
-            "end it as it was started"
+            "stop it the way it was started"
         )
     process.terminate()
-    deadline = time.monotonic() + _END_TIMEOUT_S
+    deadline = time.monotonic() + _STOP_TIMEOUT_S
     while not _has_ended(process):
         if time.monotonic() > deadline:
             raise ConnectionFailedError(
-                f"the server (process {process.pid}) did not end within {_END_TIMEOUT_S:.0f} seconds; "
-                f"'kill -9 {process.pid}' ends it by force"
+                f"the server (process {process.pid}) did not stop within {_STOP_TIMEOUT_S:.0f} seconds; "
+                f"'kill -9 {process.pid}' kills it"
             )
         time.sleep(_POLL_S)
-    terminal.note(f"Ended the server at {host.client_url} (process {process.pid}).")
+    terminal.note(f"Stopped the server at {host.client_url} (process {process.pid}).")
 
 
 def _has_ended(process: psutil.Process) -> bool:
     import psutil
 
     try:
-        # A chat that started the server stays its parent, and may not have asked how it ended.
+        # A chat that started the server stays its parent and may not have reaped it.
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
 
 
 def listener(host: Host) -> psutil.Process | None:
-    """The process of this user that listens at `host`; None if there is none, or it is another user's."""
+    """Return this user's process that listens at `host`; None if there is none or it is another user's."""
     import socket
 
     import psutil
@@ -111,14 +111,14 @@ def listener(host: Host) -> psutil.Process | None:
 
 
 def log_path() -> Path:
-    """Where a server started in the background writes its log."""
+    """Return the path of the log of a server started in the background."""
     return config.path_of(config.env("LOG_FILE") or str(config.home() / "logs" / "server.log"))
 
 
 def _start(client: Client, host: Host) -> None:
     from puna.server.settings import Settings
 
-    Settings.from_env()  # warns and raises here, where it is seen, rather than in the log
+    Settings.from_env()  # warns and raises here, where the user sees it, not in the log
     log = log_path()
     with _start_lock(log.with_suffix(".lock")):
         if client.is_up():  # another command was faster
@@ -129,7 +129,7 @@ def _start(client: Client, host: Host) -> None:
             _wait_until_up(client, process, log, begin)
     terminal.note(
         f"Started a server at {host.client_url} in the background (process {process.pid}, log in {log}); "
-        "it keeps running until 'puna serve --stop' ends it."
+        "it keeps running until you stop it with 'puna serve --stop'."
     )
 
 
@@ -139,7 +139,7 @@ def _spawn(log_descriptor: int) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         stdout=log_descriptor,
         stderr=log_descriptor,
-        start_new_session=True,  # it outlives this terminal and does not get its Ctrl-C
+        start_new_session=True,  # outlives this terminal and does not get its Ctrl-C
         env=os.environ | {"PYTHONUNBUFFERED": "1", "PUNA_LOG_FILE": str(log_path())},
     )
 
@@ -159,9 +159,9 @@ def _wait_until_up(client: Client, process: subprocess.Popen[bytes], log: Path, 
 
 
 def _tail(log: Path, begin: int) -> str:
-    """The last lines that this attempt wrote to the log."""
+    """Return the last lines that this attempt wrote to the log."""
     with log.open("rb") as file:
-        file.seek(begin if begin <= log.stat().st_size else 0)  # or the server has begun a new one
+        file.seek(begin if begin <= log.stat().st_size else 0)  # the log was rotated
         lines = file.read().decode("utf-8", "replace").splitlines()
     text = "".join(f"  {line}\n" for line in lines[-_TAIL_LINES:])
     return f"{text}(from {log})" if text else f"(nothing in {log})"
@@ -169,7 +169,7 @@ def _tail(log: Path, begin: int) -> str:
 
 @contextmanager
 def _start_lock(lock: Path) -> Iterator[None]:
-    """Ensures that commands which find no server at the same moment start only one."""
+    """Make commands that find no server at the same moment start only one."""
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
         file = lock.open("w")

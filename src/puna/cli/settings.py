@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from puna.options import THINK_LEVELS, Options
 
 @dataclass
 class RunSettings:
-    """The model, its options and how to show the answer. None leaves a choice to the server."""
+    """The model, its options and the display of the answer. None leaves a choice to the server."""
 
     model: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -27,10 +27,10 @@ class RunSettings:
     verbose: bool = False
     truncate: bool = True  # embedding models only
     dimensions: int | None = None  # embedding models only
-    insecure: bool = False  # whether a missing model may come from a registry without TLS
+    insecure: bool = False  # allow pulling a missing model without TLS
 
     def request(self) -> dict[str, Any]:
-        """The fields common to `/api/generate` and `/api/chat`."""
+        """Return the fields common to `/api/generate` and `/api/chat`."""
         fields: dict[str, Any] = {"model": self.model}
         chosen = {"format": self.format, "think": self.think, "keep_alive": self.keep_alive}
         fields |= {name: value for name, value in chosen.items() if value is not None}
@@ -40,7 +40,7 @@ class RunSettings:
 
 
 def parse_think(text: str) -> bool | str:
-    """The value of `--think`. Raises RequestError."""
+    """Parse the value of `--think`. Raises RequestError."""
     if text in THINK_LEVELS:
         return text
     if text in ("true", "false"):
@@ -52,7 +52,7 @@ def parse_think(text: str) -> bool | str:
 
 
 def parse_format(text: str) -> str | dict[str, Any]:
-    """The value of `--format`: `json`, or a JSON schema. Raises RequestError."""
+    """Parse the value of `--format`: `json`, or a JSON schema. Raises RequestError."""
     if text in ("", "json"):
         return text
     try:
@@ -65,12 +65,23 @@ def parse_format(text: str) -> str | dict[str, Any]:
 
 
 def parse_keep_alive(text: str) -> str | int:
-    """The value of `--keepalive`: a duration for the server to read, or whole seconds."""
+    """Parse the value of `--keepalive`: a duration for the server to parse, or whole seconds."""
     return int(text) if re.fullmatch(r"[+-]?\d+", text) else text
 
 
+def merge_options(texts: Iterable[str], named: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge options written `NAME=VALUE` with those of `named` that are not None, which take precedence.
+
+    Raises RequestError.
+    """
+    options = dict(map(parse_option, texts))
+    options |= {name: value for name, value in named.items() if value is not None}
+    Options.merge(options)  # reports values out of range before anything is started
+    return options
+
+
 def parse_option(text: str) -> tuple[str, Any]:
-    """Name and typed value of an option written `NAME=VALUE`. Raises RequestError."""
+    """Parse an option written `NAME=VALUE` into its name and typed value. Raises RequestError."""
     name, separator, value = text.partition("=")
     if not separator:
         raise RequestError(f"--option must have the form NAME=VALUE, not {text!r}")
@@ -78,7 +89,7 @@ def parse_option(text: str) -> tuple[str, Any]:
 
 
 def parse_values(name: str, values: Iterable[str]) -> Any:
-    """The typed value of option `name`: any number of `values` for `stop`, else exactly one.
+    """Return the typed value of option `name`: any number of `values` for `stop`, else exactly one.
 
     Raises RequestError for a wrong type or a value out of range.
     """

@@ -1,4 +1,4 @@
-"""Terminal input and output other than answers: notes, warnings, spinners."""
+"""Terminal input and output besides answers: notes, warnings and spinners."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _PLAIN = "\x1b[0m"
 def set_up() -> None:
     """Prepare the standard streams and the log for a command line.
 
-    What the output's encoding cannot express is escaped instead of ending the program, and what is logged is
-    shown as a warning, unless the command sets up a log of its own.
+    Characters that the output's encoding lacks are escaped instead of ending the program, and log messages
+    are shown as warnings unless the command sets up a log of its own.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -40,7 +40,7 @@ class _Warnings(logging.Handler):
 
 
 def typed(text: str) -> str:
-    """`text` from an argument or a terminal as UTF-8, whatever the locale; what is not becomes `\ufffd`."""
+    """Decode an argument or typed text as UTF-8, whatever the locale; invalid bytes become `\ufffd`."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -50,7 +50,7 @@ def is_interactive() -> bool:
 
 
 def read_stdin() -> str:
-    """All of standard input. Raises RequestError if it is not UTF-8."""
+    """Read all of standard input. Raises RequestError if it is not UTF-8."""
     try:
         return sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
@@ -62,7 +62,7 @@ def stderr_is_terminal() -> bool:
 
 
 def width() -> int:
-    """Columns of the terminal, 80 when unknown."""
+    """Return the columns of the terminal, 80 when unknown."""
     return shutil.get_terminal_size((80, 24)).columns
 
 
@@ -81,7 +81,7 @@ def warn(text: str) -> None:
 
 
 def shows_styles(stream: object) -> bool:
-    """Whether to use colours on `stream`: it is a terminal, not a dumb one, and `NO_COLOR` is not set."""
+    """Whether to use colours on `stream`: a terminal that is not dumb, without `NO_COLOR` set."""
     isatty = getattr(stream, "isatty", None)
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
@@ -90,7 +90,7 @@ def shows_styles(stream: object) -> bool:
 
 @cache
 def stderr_console() -> Console:
-    """The console for progress; created on first use because rich is slow to import."""
+    """Return the console for progress, created on first use because rich is slow to import."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False)
@@ -107,14 +107,14 @@ def spinner(text: str) -> Iterator[None]:
 
 
 def spinner_name() -> str:
-    """The spinner of rich's that standard error can show."""
+    """Return the name of a rich spinner that standard error can show."""
     return "dots" if stderr_console().encoding.startswith("utf") else "line"
 
 
 class StatusLine:
     """A line on standard error that is overwritten, and removed at the end.
 
-    Unlike a spinner it uses no thread, which would disturb measurements.
+    Unlike a spinner, it uses no thread, which would disturb measurements.
     """
 
     def __enter__(self) -> StatusLine:
@@ -130,7 +130,7 @@ class StatusLine:
 
 @contextmanager
 def silent_keys() -> Iterator[None]:
-    """Do not echo keys typed while something else is shown; they are read by the next prompt."""
+    """Do not echo keys typed while something else is shown; the next prompt reads them."""
     if not is_interactive():
         yield
         return

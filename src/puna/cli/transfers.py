@@ -13,7 +13,7 @@ from puna.unknown import did_you_mean
 
 
 def pull(name: str, *, insecure: bool) -> None:
-    """Bring the model `name` into the store of the server, which is started if none runs."""
+    """Pull the model `name` into the server's store, starting the server if none is running."""
     ModelName.parse(name)
     with connect() as client:
         pull_model(client, name, insecure=insecure)
@@ -30,28 +30,29 @@ def pull_missing(client: Client, name: str, *, insecure: bool = False) -> None:
 
 
 def pull_model(client: Client, name: str, *, insecure: bool = False) -> None:
-    """Let the server pull, showing how far it is. Raises ServerError that says where models come from."""
+    """Make the server pull a model, showing progress. Raises ServerError that says where models come from."""
     try:
         with StatusLines() as lines:
             lines.follow(client.stream("/api/pull", {"model": name, "insecure": insecure}))
     except ServerError as error:
         host = ModelName.parse(name).host
         raise ServerError(
-            f"model '{name}' cannot be had from {host}: {error}{did_you_mean(name, client.model_names())}; "
+            f"model '{name}' cannot be pulled from {host}: "
+            f"{error}{did_you_mean(name, client.model_names())}; "
             "'puna list' shows the models on this machine, 'puna run FILE.gguf' runs a file",
             error.status_code,
         ) from error
 
 
-#: Where Ollama's registry shows its models to people.
-_OLLAMAS = "https://ollama.com/"
+#: Web pages of the models in Ollama's registry.
+_OLLAMA_SITE = "https://ollama.com/"
 
 
 def push(name: str, *, insecure: bool) -> None:
-    """Let the server, which is started if none runs, send the model `name` to the registry of its name."""
+    """Make the server push the model `name` to the registry in its name, starting it if none is running."""
     check_name(name)
     model = ModelName.parse(name)
     with connect() as client, StatusLines() as lines:
         lines.follow(client.stream("/api/push", {"model": name, "insecure": insecure}))
     shown = model.display.removesuffix(f":{DEFAULT_TAG}")
-    terminal.note(f"You can find your model at {_OLLAMAS if model.host == DEFAULT_HOST else ''}{shown}")
+    terminal.note(f"You can find your model at {_OLLAMA_SITE if model.host == DEFAULT_HOST else ''}{shown}")

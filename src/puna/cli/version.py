@@ -1,4 +1,4 @@
-"""`puna version`: the versions of all parts."""
+"""`puna version`: the versions of Puna and its parts."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from puna.hosts import host_from_env
 
 
 def print_version(*, as_json: bool) -> None:
-    """Print our version and those of all parts; warn if the running server has another or is not Puna.
+    """Print the versions of Puna and its parts; warn if the running server has another or is not Puna.
 
-    Programs read the first line, or JSON.
+    Programs read the first line, or the JSON.
     """
     if as_json:
         print(json.dumps({"puna": __version__, "parts": dict(parts())}))
@@ -30,7 +30,7 @@ def print_version(*, as_json: bool) -> None:
     sys.stdout.flush()
     host = host_from_env()
     try:
-        # Try a bare connection first: without a server, the HTTP library need not be imported.
+        # Try a bare connection first, to spare importing the HTTP library if there is no server.
         socket.create_connection((host.client_address, host.port), timeout=1.0).close()
     except OSError:
         return
@@ -49,7 +49,7 @@ def print_version(*, as_json: bool) -> None:
 
 
 def parts() -> Iterator[tuple[str, str]]:
-    """Names and versions of what Puna consists of: Python, the kernels, the libraries it needs."""
+    """Yield the names and versions of Python, the kernels and the required libraries."""
     yield "python", platform.python_version()
     yield "C++ kernels", "compiled" if has_kernels() else "missing"
     for name in requirements():
@@ -57,21 +57,21 @@ def parts() -> Iterator[tuple[str, str]]:
 
 
 def has_kernels() -> bool:
-    """Whether the extension is installed; it is not imported."""
+    """Whether the extension is installed, without importing it."""
     return util.find_spec("puna._native") is not None
 
 
 def requirements() -> list[str]:
-    """The distributions that Puna needs, without those of its extras."""
+    """Return the names of the distributions that Puna requires, without its extras."""
     try:
         lines = metadata.requires("puna") or []
-    except metadata.PackageNotFoundError:  # run from a folder of sources
+    except metadata.PackageNotFoundError:  # running from a source folder
         return []
     return [re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in lines if "extra ==" not in line]
 
 
 def installed_version(name: str) -> str:
-    """The version of an installed distribution, else nothing."""
+    """Return the version of an installed distribution, or an empty string."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -21,7 +21,6 @@ from puna.chat.templates.model_facts import ModelFacts
 from puna.chat.templates.renderer.client import Renderer
 from puna.conversation.fit import fit_chat, newest, size
 from puna.conversation.pictures import Pictures
-from puna.conversation.turns import RenderQueue
 from puna.engine.engine import Engine
 from puna.engine.requests import FittedPrompt, check_size, checked, max_text, read_text, text_size, tokenised
 from puna.engine.sequence import Sink
@@ -29,10 +28,11 @@ from puna.errors import OutOfMemoryError, PunaError, RequestError, RunnerError, 
 from puna.grammar.compiler.protocol import FormatTask
 from puna.machine import is_out_of_memory
 from puna.protocol import Embed, Failed, Generate, Prompted
+from puna.turns import RenderQueue
 
 log = logging.getLogger("puna.conversation")
 
-#: Request id of the model's own look at its template.
+#: Request id for reading the traits of the model's own template.
 _NOBODY = -1
 
 #: Formats compiled at the same time, each in its own process.
@@ -45,8 +45,7 @@ _KEPT_TEMPLATES = 8
 def reading_of(request: Generate, traits: Traits, architecture: str, prompt: str) -> Reading | None:
     """Return how answers to `prompt` are read; None if they are plain text.
 
-    `traits` are those of the request's template. The request's own `parser` takes precedence over them if it
-    is a known one.
+    `traits` describe the request's template. The request's own `parser` takes precedence if it is known.
     """
     named = PARSERS.get(request.parser)
     family = family_by(request.parser, traits.family, architecture, traits.call_tags)
@@ -97,7 +96,7 @@ class ChatModel:
     """
 
     def __init__(self, engine: Engine, facts: ModelFacts, renderer: Renderer) -> None:
-        """Take over `renderer`, which is closed with the model; `facts` are those of the model's file."""
+        """Take over `renderer`, which is closed with the model; `facts` describe the model's file."""
         self.engine = engine
         self._tokenizer = engine.loaded.tokenizer
         self._facts = facts
@@ -188,8 +187,8 @@ class ChatModel:
         if files:
             if self._pictures is None:
                 raise RequestError(
-                    f"{self.engine.loaded.path.name} cannot see: it has no vision tower; send it no images, "
-                    "or use a model that has vision"
+                    f"{self.engine.loaded.path.name} has no vision tower: send it no images, or use "
+                    "a model with vision"
                 )
             self._pictures.add(
                 request,

@@ -1,4 +1,4 @@
-"""Makes GGUF files of models as they are published: a folder of safetensors, settings and a tokenizer."""
+"""Conversion of published models (a folder of safetensors, settings and a tokenizer) to GGUF files."""
 
 from puna.convert.cache import Converted, converted
 from puna.convert.convert import check_convertible, convert, convert_adapters, convert_tower

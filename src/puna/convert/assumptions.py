@@ -1,8 +1,8 @@
-"""Settings that no key of a file carries: each has the value that readers assume, or changes nothing.
+"""Settings that no GGUF key carries: each must have the value that readers assume, or have no effect.
 
-Every value of config.json is accounted for in one of three ways. The tables read it, so that a key or a
-tensor carries it; it has the value that every reader of the architecture assumes (`ASSUMED`,
-`Family.assumed`); or it changes nothing (`_HARMLESS`, `Family.harmless`). Anything else is refused.
+Every value of config.json is accounted for in one of three ways: the tables read it, so a key or a tensor
+carries it; it equals what every reader of the architecture assumes (`ASSUMED`, `Family.assumed`); or it
+changes nothing (`_HARMLESS`, `Family.harmless`). Anything else is refused.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from puna.errors import ConversionError, shown
 
 _SILU: Final = ("silu", "swish")
 
-#: Of all architectures whose tables do not read it.
+#: Required values for every architecture whose tables do not read the setting.
 ASSUMED: Final[Mapping[str, Assumption]] = {
     "hidden_act": _SILU,
     "hidden_activation": _SILU,
-    "is_decoder": (True, False),  # a decoder is one either way
+    "is_decoder": (True, False),  # a decoder works the same either way
     "layer_types": lambda config: ["full_attention"] * config.layers,
     "decoder_sparse_step": 1,
     "mlp_only_layers": [],
@@ -41,11 +41,11 @@ ASSUMED: Final[Mapping[str, Assumption]] = {
     "position_embedding_type": ("absolute", "rope"),
 }
 
-#: Settings that change nothing in what a model computes, as patterns that match whole names.
+#: Settings with no effect on what a model computes, as patterns that match whole names.
 _HARMLESS: Final = re.compile(
     "|".join(
         (
-            # How it was saved, and what runs it.
+            # How the model was saved, and the software that runs it.
             "_.*", "architectures", "auto_map", "model_type", ".*dtype", "transformers_version", "use_cache",
             "return_dict(_in_generate)?", "output_(attentions|hidden_states|scores|router_logits)",
             "torchscript", "tokenizer_class", "prefix", "task_specific_params", "problem_type",
@@ -57,13 +57,13 @@ _HARMLESS: Final = re.compile(
             "model_name", "ep_size", "pretraining_tp", "num_logits_to_keep", "unpad_inputs", "pad_logits",
             "use_memory_efficient_attention", ".*_kernels?_options", "quantization_config\\..*",
             "cache_implementation", "is_llama_config", "transformers\\.js_config", "output_past",
-            # Tensors are there or not.
+            # Presence of tensors, which the checkpoint itself shows.
             "num_nextn_predict_layers", "(.*_)?bias", ".*_expert_bias", "use_qk_norm",
             # Training.
             ".*dropout.*", ".*pdrop", ".*drop_rate", ".*drop_prob", ".*loss.*", "initializer_.*", "init_.*",
             ".*_init", ".*_init_.*", ".*jitter.*", "seq_aux", "router_z_.*", "rescale_prenorm_residual",
             "moe_capacity.*", "moe_token_dispatcher_type", "sparse_pred.*", "time_step_(min|max|floor)",
-            # Tokens, and what an answer is chosen by.
+            # Tokens and sampling.
             ".*token_ids?", ".*token_index", ".*_start_id", "(id2label|label2id|num_labels)(\\..*)?",
             "(max|min)_(new_)?(length|tokens)", "max_new_tokens", "do_sample", "early_stopping",
             "num_.*beam.*",
@@ -71,17 +71,17 @@ _HARMLESS: Final = re.compile(
             "(encoder_)?no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "diversity_penalty",
             "remove_invalid_values", "exponential_decay_length_penalty", "(begin_)?suppress_tokens",
             "forced_.*", "tokenizer_.*", "tie_encoder_decoder", "vocab_size.*", "type_vocab_size",
-            # Pictures and sounds.
+            # Images and audio.
             "(vision|audio|image|video|visual|mm|sam|clip|projector|talker|thinker|speech|tts|vit)_.*",
             "multimodal_.*",
         )
     )
 )  # fmt: skip
-#: Names of settings that attention, rotation, norms, experts and factors have.
+#: Names that belong to attention, rotation, norms, experts or scaling factors, and so may matter.
 _NEAR: Final = re.compile(
     r"att(n|ention)|rope|rotary|norm|expert|moe|rout|scal(e|ing)|factor|softcap|clip|window|multiplier|theta|topk"
 )
-#: How names of settings of the rotation in layers that see everything may begin.
+#: Prefixes of the rotation settings of full-attention layers.
 _FULL_ROTATION: Final = re.compile(r"^(rope_scaling|rope_parameters)\.(full_attention\.)?")
 _DEEPEST: Final = 8
 
@@ -89,11 +89,12 @@ _DEEPEST: Final = 8
 def check_settings(
     config: Config, family: Family, ignore: Collection[str] = (), within: str = ""
 ) -> list[str]:
-    """Return the names of settings that nobody knows, after the family's tables were read.
+    """Return the names of unknown settings, once the family's tables have been read.
 
-    Raises ConversionError for a setting with another value than files of the architecture can have, and for
-    an unknown one that seems to change what the model computes. Settings that `ignore` names may be anything.
-    `within` is what config.json has the settings in, as "vision_config.": names begin with it.
+    Raises ConversionError for a setting whose value differs from the only one a file of the architecture can
+    have, and for an unknown setting that looks as if it changes what the model computes. Settings named in
+    `ignore` may have any value. `within` is the prefix of the settings' names in config.json, such as
+    "vision_config.".
     """
     ignore = {name.removeprefix(within) for name in ignore if name.startswith(within)}
     if strange := next((name for name in ignore if config.peek(name) is None), None):
@@ -112,8 +113,8 @@ def check_settings(
         elif not _is_accounted_for(name, config, family):
             if _NEAR.search(name.lower()) and _is_numerical(value):
                 raise ConversionError(
-                    f"config.json: '{within}{name}' is {shown(value)}, which a file of architecture "
-                    f"{family.architecture} is not known to carry; if it does not matter, "
+                    f"config.json: '{within}{name}' is {shown(value)}, which no file of architecture "
+                    f"{family.architecture} is known to carry; if it does not matter, "
                     f"{how_to_ignore(within + name, ignore)}"
                 )
             unknown.append(within + name)
@@ -121,19 +122,19 @@ def check_settings(
 
 
 def how_to_ignore(name: str, ignored: Collection[str]) -> str:
-    """Say for an error how to convert a folder whatever a setting says, beside those `ignored` already."""
+    """Return the hint that tells how to convert despite a setting, beside those `ignored` already."""
     options = " ".join(f"--ignore {each}" for each in (*ignored, name))
     return f"`puna convert {options} FOLDER OUT.gguf` writes a file to use instead of the folder"
 
 
 def one_of(values: Collection[Any]) -> str:
-    """Values for a message: "'a', 'b' or 'c'"."""
+    """Return values joined for a message: "'a', 'b' or 'c'"."""
     *others, last = (shown(value) for value in values)
     return f"{', '.join(others)} or {last}" if others else last
 
 
 def _assumption(name: str, config: Config, family: Family) -> Assumption | None:
-    """The value that a setting must have; of those that all architectures have in common, only if unread."""
+    """Return the value a setting must have; those common to all architectures apply only if it is unread."""
     usual = _FULL_ROTATION.sub("rope_parameters.", name)
     for spelling in (name, usual):
         if spelling in family.assumed:
@@ -168,7 +169,7 @@ def _is_accounted_for(name: str, config: Config, family: Family) -> bool:
 
 
 def _outer(name: str) -> Iterator[str]:
-    """The setting's name, and those of the settings it is within."""
+    """Yield the setting's name and the names of the settings that contain it."""
     yield name
     while "." in name:
         name = name.rpartition(".")[0]
@@ -176,7 +177,7 @@ def _outer(name: str) -> Iterator[str]:
 
 
 def _leaves(settings: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """All settings that are not null, those within others with dotted names."""
+    """Yield every setting that is not null, nested ones with dotted names."""
     for key, value in settings.items():
         if isinstance(value, dict) and depth < _DEEPEST:
             yield from _leaves(value, f"{prefix}{key}.", depth + 1)

@@ -1,4 +1,4 @@
-"""Published models' folders as GGUF files that are kept, so that a folder is converted once."""
+"""A cache of published models' folders converted to GGUF, so that each is converted only once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from puna import __version__, config
 from puna.convert.convert import Report, convert, convert_adapters, convert_tower
 from puna.errors import ConversionError
 
-#: Is told which part is being converted, and how many bytes of it are, of how many.
+#: Called with the part being converted, the bytes done and the total.
 Progress = Callable[[str, int, int], None]
 
 _ADAPTER = "lora-"
@@ -26,27 +26,27 @@ class Converted:
 
     model: Path
     projector: Path | None = None
-    adapters: dict[str, Path] = field(default_factory=dict)  # by name; requests name those they want
+    adapters: dict[str, Path] = field(default_factory=dict)  # by name, as requests select them
 
 
 def converted(folder: Path, progress: Progress = lambda part, done, total: None) -> Converted:
-    """Return the files that `folder` becomes, which are made if they were not, or if the folder has changed.
+    """Return the GGUF files for `folder`, converting it if it is new or has changed.
 
-    They lie in `~/.puna/converted` (`PUNA_HOME`), those of one state of each folder. Whether a folder has
-    changed is told by the names, sizes and times of its files. Raises ConversionError and GGUFError as
+    They are kept in `~/.puna/converted` (`PUNA_HOME`), for one state of each folder. The names, sizes and
+    times of a folder's files show whether it has changed. Raises ConversionError and GGUFError like
     `convert`, and ConversionError if the files cannot be kept.
     """
     folder = folder.resolve()
     if not any(folder.glob("*.safetensors")):
         raise ConversionError(_nothing_to_convert(folder))
     kept = config.home() / "converted" / f"{folder.name}-{_digest(str(folder))}"
-    place = kept / _state(folder)
+    place = kept / _state_digest(folder)
     if not place.is_dir():
         draft = kept / f"tmp-{os.getpid()}-{secrets.token_hex(4)}"
         try:
             draft.mkdir(parents=True)
             _convert(folder, draft, progress)
-            _settle(draft, place)
+            _move_into_place(draft, place)
         except OSError as error:
             raise ConversionError(
                 f"{folder.name} cannot be converted into {kept}: {error.strerror or error}; "
@@ -54,7 +54,7 @@ def converted(folder: Path, progress: Progress = lambda part, done, total: None)
             ) from error
         finally:
             shutil.rmtree(draft, ignore_errors=True)
-    return _found(place, folder.name)
+    return _files_in(place, folder.name)
 
 
 def _convert(folder: Path, draft: Path, progress: Progress) -> None:
@@ -66,8 +66,8 @@ def _convert(folder: Path, draft: Path, progress: Progress) -> None:
     convert_adapters(folder, lambda name: draft / f"{_ADAPTER}{name}.gguf", report=reporting("adapters"))
 
 
-def _settle(draft: Path, place: Path) -> None:
-    """Move what is made to its `place`, unless another process was faster; earlier states are removed."""
+def _move_into_place(draft: Path, place: Path) -> None:
+    """Move the finished files to `place`, unless another process was faster, and remove earlier states."""
     try:
         draft.rename(place)
     except OSError:
@@ -78,7 +78,7 @@ def _settle(draft: Path, place: Path) -> None:
             shutil.rmtree(other, ignore_errors=True)
 
 
-def _found(place: Path, name: str) -> Converted:
+def _files_in(place: Path, name: str) -> Converted:
     projector = place / f"mmproj-{name}.gguf"
     return Converted(
         place / f"{name}.gguf",
@@ -87,8 +87,8 @@ def _found(place: Path, name: str) -> Converted:
     )
 
 
-def _state(folder: Path) -> str:
-    """A digest of the names, sizes and times of the files in `folder`, and of the version that converts."""
+def _state_digest(folder: Path) -> str:
+    """Return a digest of the names, sizes and times of `folder`'s files, and of the converter's version."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and ".git" not in path.parts)
     stamps = [(path, path.stat()) for path in files]
     listed = [f"{path.relative_to(folder)}\0{at.st_size}\0{at.st_mtime_ns}" for path, at in stamps]

@@ -1,4 +1,4 @@
-"""A model's folder as published: its settings, its tensors wherever they lie, the scales of small types."""
+"""A published model's folder: settings, tensors in any number of files, and the scales of small types."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from puna.errors import ConversionError, GGUFError, shown
 from puna.gguf import GGMLType
 from puna.gguf.values import FileSource
 
-Values = NDArray[Any]  # of numbers; a checkpoint's become float32
+Values = NDArray[Any]  # numbers; a checkpoint's are converted to float32
 
 _PLAIN: Final = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1",
@@ -27,7 +27,10 @@ _PLAIN: Final = {
 
 
 def _small_floats(exponent_bits: int, mantissa_bits: int, bias: int, *, infinities: bool) -> Values:
-    """The values of all 256 codes: a sign, an exponent, a mantissa (IEEE 754, or without infinities)."""
+    """Return the values of all 256 codes, with sign, exponent and mantissa as in IEEE 754.
+
+    Without `infinities`, only the largest code of either sign is NaN.
+    """
     codes = np.arange(128)
     exponent, mantissa = codes >> mantissa_bits, codes & ((1 << mantissa_bits) - 1)
     fraction = mantissa / (1 << mantissa_bits) + (exponent > 0)
@@ -50,7 +53,7 @@ EIGHT_BITS: Final = ("F8_E4M3", "F8_E5M2")
 
 
 def decoded(data: bytes, dtype: str) -> Values:
-    """The numbers in `data`, [n], float32."""
+    """Return the numbers in `data` as float32 [n]."""
     if dtype in _TABLES:
         found: Values = _TABLES[dtype][np.frombuffer(data, np.uint8)]
         return found
@@ -60,7 +63,7 @@ def decoded(data: bytes, dtype: str) -> Values:
 
 
 def scaled_in_blocks(values: Values, scales: Values, block: tuple[int, int]) -> Values:
-    """`values` [rows, columns] times the scale of each block of them, or of each row, or the only one."""
+    """Multiply `values` [rows, columns] by the scale of each block, of each row, or of the whole tensor."""
     if scales.size == 1:
         return values * scales.reshape(())
     if scales.ndim < 2 or (scales.ndim == 2 and scales.shape[1] == 1):
@@ -72,9 +75,9 @@ def scaled_in_blocks(values: Values, scales: Values, block: tuple[int, int]) -> 
 
 
 def mxfp4_blocks(codes: NDArray[np.uint8], scales: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """GGUF's blocks [..., groups * 17] of `codes` [..., groups, 16] and `scales` [..., groups].
+    """Return GGUF blocks [..., groups * 17] for `codes` [..., groups, 16] and `scales` [..., groups].
 
-    Both have two codes of four bits in a byte: neighbours there, 16 apart in GGUF.
+    Both layouts hold two 4-bit codes in a byte: adjacent elements in `codes`, elements 16 apart in GGUF.
     """
     low, high = codes & np.uint8(15), codes >> np.uint8(4)
     each = np.stack([low, high], axis=-1).reshape(*codes.shape[:-1], 32)
@@ -83,12 +86,12 @@ def mxfp4_blocks(codes: NDArray[np.uint8], scales: NDArray[np.uint8]) -> NDArray
     return blocks.reshape(*scales.shape[:-1], scales.shape[-1] * GGMLType.MXFP4.type_size)
 
 
-#: Bits of each type of number.
+#: Bits per element of each dtype.
 BITS: Final = {
     "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
     "I64": 64, "I32": 32, "I16": 16, "I8": 8, "U64": 64, "U32": 32, "U16": 16, "U8": 8, "BOOL": 8,
 }  # fmt: skip
-#: Bytes, enough for 100,000 tensors: more than the largest models have in all of their files.
+#: Bytes; enough for 100,000 tensors, more than the largest models have across all their files.
 LONGEST_HEADER: Final = 16_000_000
 _MAX_DIMENSIONS: Final = 8
 _LONGEST_NAME: Final = 512
@@ -96,7 +99,7 @@ _LONGEST_NAME: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor of a file: `dtype` is one of `BITS`, its bytes are `[begin, end)` of the file."""
+    """A tensor of a file: `dtype` is a key of `BITS`, and the bytes are `[begin, end)` of the file."""
 
     name: str
     dtype: str
@@ -106,7 +109,7 @@ class StoredTensor:
     end: int
 
     def read(self, begin: int = 0, end: int | None = None) -> bytes:
-        """Some of its bytes. Raises ConversionError if they cannot be read."""
+        """Return a range of the tensor's bytes. Raises ConversionError if they cannot be read."""
         try:
             return self.file.source.read(self.begin + begin, self.end if end is None else self.begin + end)
         except GGUFError as error:
@@ -114,10 +117,10 @@ class StoredTensor:
 
 
 class SafetensorsFile:
-    """An open file: its tensors by name."""
+    """An open safetensors file, with its tensors by name."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ConversionError unless the file is whole and consistent."""
+        """Open the file. Raises ConversionError unless it is complete and consistent."""
         try:
             self.source = FileSource(path)
         except GGUFError as error:
@@ -133,12 +136,12 @@ class SafetensorsFile:
 
     def _directory(self, name: str) -> Mapping[str, StoredTensor]:
         if self.source.size < 8:
-            raise ConversionError(f"{name}: {self.source.size} bytes are no safetensors file")
+            raise ConversionError(f"{name}: {self.source.size} bytes are not a safetensors file")
         length = int.from_bytes(self.source.read(0, 8), "little")
         if length > self.source.size - 8:
             raise ConversionError(
                 f"{name}: the header would have {length} bytes, but the file has {self.source.size}: it is "
-                "damaged, or no safetensors file"
+                "damaged, or not a safetensors file"
             )
         if length > LONGEST_HEADER:
             raise ConversionError(
@@ -150,7 +153,7 @@ class SafetensorsFile:
         except (ValueError, RecursionError) as error:
             raise ConversionError(f"{name}: the header cannot be read: {shown(str(error))}") from None
         if not isinstance(header, dict):
-            raise ConversionError(f"{name}: the header is no JSON object")
+            raise ConversionError(f"{name}: the header is not a JSON object")
         start = 8 + length
         tensors = {
             key: self._entry(f"{name}: tensor {shown(key)}", key, entry, start)
@@ -171,7 +174,7 @@ class SafetensorsFile:
         if not _are_counts(shape) or len(shape) > _MAX_DIMENSIONS:
             raise ConversionError(f"{where}: {shown(shape)} is not a shape")
         if not _are_counts(offsets) or len(offsets) != 2:
-            raise ConversionError(f"{where}: {shown(offsets)} are not the bytes it begins and ends at")
+            raise ConversionError(f"{where}: {shown(offsets)} is not where its bytes begin and end")
         begin, end = offsets
         needed = math.prod(shape) * BITS[dtype] // 8
         if end - begin != needed:
@@ -209,7 +212,7 @@ def _check_overlaps(name: str, tensors: Mapping[str, StoredTensor]) -> None:
 
 
 def added_tokens(checkpoint: Checkpoint) -> dict[int, tuple[str, bool]]:
-    """Of each token that was added, its text and whether it is special."""
+    """Return the text of each added token by id, and whether it is special."""
     found: dict[int, tuple[str, bool]] = {}
     for text, id in checkpoint.json("added_tokens.json").items():
         if type(id) is int:
@@ -230,28 +233,28 @@ def added_tokens(checkpoint: Checkpoint) -> dict[int, tuple[str, bool]]:
 _INDEX: Final = "model.safetensors.index.json"
 _WEIGHTS: Final = ("model*.safetensors", "consolidated*.safetensors", "*.safetensors")
 _LARGEST_TEXT: Final = 1 << 26  # bytes; a tokenizer.json has 10 to 30 million
-_MAX_MARKS: Final = 8_000_000  # also in strings; a tokenizer.json has up to two million
-_LONGEST_ABOUT: Final = 1 << 20  # bytes
+_MAX_MARKS: Final = 8_000_000  # commas and opening brackets; a tokenizer.json has up to two million
+_MAX_README_BYTES: Final = 1 << 20  # bytes
 _MAX_FILES: Final = 2000
 _SCALES: Final = ("_scale_inv", "_scale")
-_CODES, _EXPONENTS = "_blocks", "_scales"  # of MXFP4
+_CODES, _EXPONENTS = "_blocks", "_scales"  # suffixes of an MXFP4 tensor's parts
 _UNUSED: Final = (".input_scale", ".activation_scale", "_activation_scale", ".k_scale", ".v_scale")
 _BLOCK: Final = (128, 128)
 
 
 class Checkpoint:
-    """An open folder. Tensors are read when they are asked for."""
+    """An open folder. Tensors are read when their values are requested."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises ConversionError if something is missing or damaged."""
+        """Open the folder. Raises ConversionError if something is missing or damaged."""
         self.folder = folder
         self.config = self.json("config.json")
         if not self.config:
-            raise ConversionError(f"{folder.name} has no config.json, so it is not known what model it is")
+            raise ConversionError(f"{folder.name} has no config.json, which says what kind of model it is")
         self._files: list[SafetensorsFile] = []
         self.tensors: dict[str, StoredTensor] = {}
         self._scales: dict[str, StoredTensor] = {}
-        self.modules = self._modules()  # of sentence-transformers: the kind of each, and its folder
+        self.modules = self._modules()  # of sentence-transformers: the kind and folder of each module
         try:
             for name in self._weight_files():
                 self._open(folder / name)
@@ -268,7 +271,7 @@ class Checkpoint:
         )
 
     def json(self, name: str) -> dict[str, Any]:
-        """A JSON object of the folder; an empty one if there is no such file. Raises ConversionError."""
+        """Return a JSON object of the folder, empty if there is no such file. Raises ConversionError."""
         path = self.folder / name
         if not path.is_file():
             return {}
@@ -283,11 +286,11 @@ class Checkpoint:
         except (OSError, ValueError) as error:
             raise ConversionError(f"{name} cannot be read: {shown(str(error))}") from None
         if not isinstance(found, dict):
-            raise ConversionError(f"{name} is no JSON object")
+            raise ConversionError(f"{name} is not a JSON object")
         return found
 
     def text(self, name: str) -> str | None:
-        """A text file of the folder, or None. Raises ConversionError."""
+        """Return a text file of the folder, or None if there is none. Raises ConversionError."""
         path = self.folder / name
         try:
             if not path.is_file():
@@ -302,23 +305,23 @@ class Checkpoint:
             raise ConversionError(f"{path.name} has more than {_LARGEST_TEXT >> 20} MiB")
 
     def is_called(self, name: str) -> bool:
-        """Whether the folder is called so, or a heading of its README.md begins so; case does not matter."""
+        """Whether the folder's name or a heading of its README.md begins with `name`, in any case."""
         path = self.folder / "README.md"
-        about = path.read_bytes()[:_LONGEST_ABOUT].decode(errors="replace") if path.is_file() else ""
+        about = path.read_bytes()[:_MAX_README_BYTES].decode(errors="replace") if path.is_file() else ""
         heading = re.search(rf"^#+ {re.escape(name)}", about, re.IGNORECASE | re.MULTILINE)
         return heading is not None or name.lower() in self.folder.resolve().name.lower()
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of what `values` gives."""
+        """Return the shape of the array that `values` returns."""
         shape = self.tensors[name].shape
         if not self.is_mxfp4(name):
             return shape
         return *shape[:-2], shape[-2] * GGMLType.MXFP4.type_size
 
     def values(self, name: str) -> Values:
-        """The numbers of a tensor in its shape, float32, scaled if scales belong to them.
+        """Return a tensor's numbers as float32 in its shape, with its scales applied.
 
-        Of MXFP4 they are GGUF's blocks, uint8 [..., bytes of a row].
+        An MXFP4 tensor is returned as GGUF blocks, uint8 [..., bytes of a row].
         """
         stored = self.tensors[name]
         if self.is_mxfp4(name):
@@ -332,7 +335,7 @@ class Checkpoint:
         return scaled_in_blocks(found, scales, self._block)
 
     def is_mxfp4(self, name: str) -> bool:
-        """Whether the tensor is codes of 4 bits, 32 of which share a power of two."""
+        """Whether the tensor consists of 4-bit codes, 32 of which share a power of two."""
         return name.endswith(_CODES) and name in self._scales
 
     def is_eight_bits(self, name: str) -> bool:
@@ -358,7 +361,7 @@ class Checkpoint:
         return found
 
     def _open(self, path: Path, prefix: str = "") -> None:
-        """Add the tensors of a file, with `prefix` before their names."""
+        """Add the tensors of a file, prefixing their names with `prefix`."""
         file = SafetensorsFile(path)
         self._files.append(file)
         for name, tensor in file.tensors.items():
@@ -371,7 +374,7 @@ class Checkpoint:
             self.tensors[name] = tensor
 
     def _weight_files(self) -> Iterator[str]:
-        """The names of the files with tensors: those of the index, or those that are there."""
+        """Yield the names of the tensor files: those in the index, or else those found in the folder."""
         index = self.json(_INDEX).get("weight_map")
         if index is not None:
             if not isinstance(index, dict) or not index:
@@ -389,7 +392,7 @@ class Checkpoint:
             raise ConversionError(f"{self.folder.name} has no safetensors files")
         if len(names) > _MAX_FILES:
             raise ConversionError(
-                f"{self.folder.name} has {len(names)} files of tensors, at most {_MAX_FILES}"
+                f"{self.folder.name} has {len(names)} tensor files; the maximum is {_MAX_FILES}"
             )
         yield from names
 
@@ -419,6 +422,6 @@ class Checkpoint:
 def _check_mxfp4(codes: StoredTensor, scales: StoredTensor) -> None:
     if {codes.dtype, scales.dtype} != {"U8"} or codes.shape != (*scales.shape, 16):
         raise ConversionError(
-            f"tensor {shown(codes.name)}: codes of shape {list(codes.shape)} do not belong to scales of "
+            f"tensor {shown(codes.name)}: codes of shape {list(codes.shape)} do not fit scales of "
             f"shape {list(scales.shape)}"
         )

@@ -1,4 +1,4 @@
-"""The settings of a model (`config.json`), where they are, and of the type they must have."""
+"""A model's settings (`config.json`), read by name with their types checked."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, Final, Self
 from puna.convert.checkpoint import Checkpoint, added_tokens
 from puna.errors import ConversionError, shown
 
-#: Layers, and numbers of a head, beyond which config.json is damaged: many times those of any model.
-_MOST: Final = 1 << 12
+#: Largest plausible number of layers, or of values per head: many times that of any model. More means damage.
+_MAX_COUNT: Final = 1 << 12
 _LARGEST_HEAD: Final = 1 << 14
 
 
-def _pictures_of(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return what the checkpoint says of how pictures are prepared."""
+def _image_settings_of(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the checkpoint's image preprocessing settings."""
     found: dict[str, Any] = {}
     for name in ("preprocessor_config.json", "processor_config.json"):
         given = checkpoint.json(name)
@@ -25,7 +25,7 @@ def _pictures_of(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 class _Rotation(Mapping[str, Any]):
-    """Settings of a rotation, each with the names in config.json that give it; reads are reported."""
+    """The settings of a rotation, each with the names in config.json that give it; reads are recorded."""
 
     def __init__(self, found: Mapping[str, tuple[Any, list[str]]], note: Callable[..., None]) -> None:
         self._found, self._note = found, note
@@ -46,68 +46,67 @@ class _Rotation(Mapping[str, Any]):
 
 
 class Config:
-    """Settings of the text model, with those of the whole model where the text model's own lack one.
+    """Settings of the text model, completed by those of the whole model.
 
-    Or settings of a vision tower (`of_tower`), with those of the whole model and of image preprocessing.
-
-    It keeps track of which settings were read: the rest must be accounted for (`assumptions.py`).
+    With `of_tower`, settings of a vision tower, with those of the whole model and of image preprocessing
+    beside them. Tracks which settings were read, because the rest must be accounted for (`assumptions.py`).
     """
 
     def __init__(self, raw: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> None:
-        self._checkpoint = checkpoint  # what is said beside config.json
+        self._checkpoint = checkpoint  # for settings outside config.json
         parts = ("text_config", "llm_config", "language_config")
         nested = [raw[key] for key in parts if isinstance(raw.get(key), dict)]
-        self.heads_ahead = 0  # layers more, of heads that predict tokens after the next: as the tensors say
+        self.heads_ahead = 0  # extra layers that predict tokens after the next one, counted from the tensors
         self.own: Mapping[str, Any] = nested[0] if nested else raw
         self.raw: dict[str, Any] = {**raw, **self.own}
-        self.read: set[str] = set()  # names of settings; those within others have dots
-        self.outside: set[str] = set()  # those read that the text model's own settings lack
-        self.defaults: dict[str, Any] = {}  # settings that config.json does not mention
+        self.read: set[str] = set()  # names of the settings read, dotted if nested
+        self.outside: set[str] = set()  # settings read that are outside the text model's own
+        self.defaults: dict[str, Any] = {}  # values for settings that config.json lacks
         self.whole: Mapping[str, Any] = raw
         self._added: dict[str, int] = {}
 
     @classmethod
     def of_tower(cls, checkpoint: Checkpoint) -> Self:
-        """Raises ConversionError if the folder says nothing of what sees."""
+        """Return the settings of the vision tower. Raises ConversionError if the folder has none."""
         own = checkpoint.config.get("vision_config")
         if not isinstance(own, dict):
             raise ConversionError("config.json lacks 'vision_config'")
         config = cls(checkpoint.config)
         config.raw = own
-        config._pictures = _pictures_of(checkpoint)
+        config._image_settings = _image_settings_of(checkpoint)
         config._added = {text: id for id, (text, _) in added_tokens(checkpoint).items()}
         return config
 
     @cached_property
-    def _pictures(self) -> dict[str, Any]:
-        return {} if self._checkpoint is None else _pictures_of(self._checkpoint)
+    def _image_settings(self) -> dict[str, Any]:
+        return {} if self._checkpoint is None else _image_settings_of(self._checkpoint)
 
     @property
     def text(self) -> Config:
-        """Of the text model that what sees belongs to."""
+        """The settings of the text model that the vision tower belongs to."""
         return Config(self.whole)
 
-    def picture(self, name: str, otherwise: Any = None) -> Any:
-        """A setting of how pictures are prepared. Raises ConversionError if it is missing."""
-        value = self._pictures.get(name, otherwise)
+    def image_setting(self, name: str, otherwise: Any = None) -> Any:
+        """Return a setting of image preprocessing. Raises ConversionError if it is missing."""
+        value = self._image_settings.get(name, otherwise)
         if value is None:
             raise ConversionError(
-                f"preprocessor_config.json lacks '{name}', which says how pictures are read"
+                f"preprocessor_config.json lacks '{name}', which says how images are prepared"
             )
         return value
 
-    def token(self, text: str) -> int:
-        """The id of a token that was added to the vocabulary. Raises ConversionError."""
+    def added_token_id(self, text: str) -> int:
+        """Return the id of an added token. Raises ConversionError if there is no such token."""
         if text not in self._added:
-            raise ConversionError(f"tokenizer.json has no token {text}, which stands between rows of images")
+            raise ConversionError(f"tokenizer.json has no token {text}, which separates rows of an image")
         return self._added[text]
 
     def is_called(self, name: str) -> bool:
         """See `Checkpoint.is_called`."""
         return self._checkpoint is not None and self._checkpoint.is_called(name)
 
-    def word(self, text: str) -> int:
-        """The id of a token of the vocabulary. Raises ConversionError."""
+    def token_id(self, text: str) -> int:
+        """Return the id of a token of the vocabulary. Raises ConversionError if there is no such token."""
         assert self._checkpoint is not None
         model = self._checkpoint.json("tokenizer.json").get("model")
         vocabulary = model.get("vocab") if isinstance(model, dict) else None
@@ -116,10 +115,10 @@ class Config:
             raise ConversionError(f"tokenizer.json has no token {shown(text)}")
         return id
 
-    def complete(self, defaults: Mapping[str, Any]) -> None:
-        """Use `defaults` for settings that config.json does not mention, as transformers does.
+    def add_defaults(self, defaults: Mapping[str, Any]) -> None:
+        """Use `defaults` for settings that config.json lacks, as transformers does.
 
-        A default rotation counts only where nothing is said of rotation, under either name.
+        A default rotation applies only if config.json has no rotation under either name.
         """
         rotates = any(self.raw.get(name) for name in ("rope_parameters", "rope_scaling"))
         for name, value in defaults.items():
@@ -130,23 +129,23 @@ class Config:
         self.raw = {**self.raw, **self.defaults}
 
     def get(self, *names: str) -> Any:
-        """The first of the settings that is there and not null, or None.
+        """Return the first of the settings that is present and not null, or None.
 
-        All of the names count as read. A dot leads to a setting within another.
+        All of the names count as read. A dot leads to a nested setting.
         """
         found = [name for name in names if self.peek(name) is not None]
         self._note(*found[:1], *names)
         return self.peek(found[0]) if found else None
 
     def _note(self, *names: str) -> None:
-        """Mark settings as read, of which the first one counts."""
+        """Mark settings as read; the first is the one in effect."""
         self.read.update(names)
         first = names[0].partition(".")[0]
         if self.own is self.whole.get("text_config") and first in self.whole and first not in self.own:
             self.outside.add(names[0])
 
     def peek(self, name: str) -> Any:
-        """A setting or None, without marking it as read. A dot leads to a setting within another."""
+        """Return a setting or None without marking it as read. A dot leads to a nested setting."""
         found: Any = self.raw
         for part in name.split("."):
             found = found.get(part) if isinstance(found, dict) else None
@@ -159,17 +158,17 @@ class Config:
         return value
 
     def count(self, *names: str) -> int:
-        """A number that must be there, at least 1."""
+        """Return a required number of at least 1."""
         value = self.get(*names)
         if type(value) is not int or value < 1:
             raise ConversionError(f"config.json: '{names[0]}' is {shown(value)}, not a number of at least 1")
         return value
 
-    def few(self, *names: str, most: int = _MOST) -> int:
-        """A number of what lists are made of: at least 1, and not so large that only a mistake can be."""
+    def bounded_count(self, *names: str, most: int = _MAX_COUNT) -> int:
+        """Return a required number of at least 1 and at most `most`, since lists of that length are built."""
         value = self.count(*names)
         if value > most:
-            raise ConversionError(f"config.json: '{names[0]}' is {value}, at most {most}")
+            raise ConversionError(f"config.json: '{names[0]}' is {value}; the maximum is {most}")
         return value
 
     @property
@@ -177,7 +176,7 @@ class Config:
         kinds = self.get("layers_block_type")
         if isinstance(kinds, list) and kinds:
             return len(kinds)
-        return self.few("num_hidden_layers", "n_layers", "n_layer", "num_layers")
+        return self.bounded_count("num_hidden_layers", "n_layers", "n_layer", "num_layers")
 
     @property
     def heads(self) -> int:
@@ -190,17 +189,20 @@ class Config:
     @property
     def head_size(self) -> int:
         if self.get("head_dim"):
-            return self.few("head_dim", most=_LARGEST_HEAD)
-        return self.few("hidden_size", "n_embd", "d_model", most=_MOST * _LARGEST_HEAD) // self.heads
+            return self.bounded_count("head_dim", most=_LARGEST_HEAD)
+        return (
+            self.bounded_count("hidden_size", "n_embd", "d_model", most=_MAX_COUNT * _LARGEST_HEAD)
+            // self.heads
+        )
 
     @property
     def rope(self) -> Mapping[str, Any]:
-        """The rotation in layers that see everything: `rope_type`, `rope_theta`, factors."""
+        """The rotation of full-attention layers: `rope_type`, `rope_theta`, factors."""
         return _Rotation(self._rotations(), self._note)
 
     @property
     def local_rope_theta(self) -> float | None:
-        """The base of the rotation in layers with a window, if it has one of its own."""
+        """The rotation base of sliding-window layers, if they have their own."""
         own: float | None = self.get(
             "rope_parameters.sliding_attention.rope_theta", "rope_scaling.sliding_attention.rope_theta"
         )
@@ -210,7 +212,7 @@ class Config:
         return own or outside
 
     def _rotations(self) -> dict[str, tuple[Any, list[str]]]:
-        """Each setting of the rotation with the names that give it, the one that counts first."""
+        """Return each setting of the rotation with the names that give it, the effective one first."""
         place = next((key for key in ("rope_parameters", "rope_scaling") if self.raw.get(key)), "")
         given = self.raw.get(place) or {}
         if not isinstance(given, dict):
@@ -233,6 +235,6 @@ class Config:
         return found
 
     def windows(self) -> list[bool] | None:
-        """Of each layer, whether it sees a window only, if the file says so."""
+        """Return, for each layer, whether it is windowed; None if config.json does not say."""
         kinds = self.get("layer_types")
         return [kind == "sliding_attention" for kind in kinds] if isinstance(kinds, list) else None

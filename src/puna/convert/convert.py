@@ -1,4 +1,4 @@
-"""Makes a GGUF file of a published model's folder."""
+"""Conversion of a published model's folder to a GGUF file."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from puna.machine import usable_threads
 
 logger = logging.getLogger(__name__)
 
-#: Is told how many bytes of the checkpoint have been converted, and of how many.
+#: Called with the bytes of the checkpoint converted so far and the total.
 Report = Callable[[int, int], None]
 
 _TYPES: Final = {FileType.F32: GGMLType.F32, FileType.F16: GGMLType.F16, FileType.BF16: GGMLType.BF16}
 _KINDS: Final = {"tokenizer.ggml.scores": ValueType.FLOAT32, "tokenizer.ggml.token_type": ValueType.INT32}
 _PIECE: Final = 1 << 20  # values
-_AHEAD: Final = 3  # pieces in work for each thread
+_AHEAD: Final = 3  # pieces queued per thread
 _FORMAT_VERSION: Final = 2
 
 
@@ -58,18 +58,18 @@ def convert(
     ignore: Collection[str] = (),
     report: Report = lambda done, total: None,
 ) -> None:
-    """Write the model of `folder` to `target`, as F32, F16 or BF16, by default as exact as it is published.
+    """Write the model of `folder` to `target` as F32, F16 or BF16; by default, as published.
 
-    8-bit floats become Q8_0. Memory is taken for the largest tensor. The vision tower is left out: see
+    8-bit floats become Q8_0. Peak memory is that of the largest tensor. The vision tower is left out: see
     `convert_tower`. Raises ConversionError for a folder that is incomplete, damaged or of an unknown
-    architecture, and for settings that a file cannot carry, unless `ignore` names them; GGUFError if the
+    architecture, and for settings that a GGUF file cannot carry unless `ignore` names them; GGUFError if the
     file cannot be written.
     """
     with Checkpoint(folder) as checkpoint:
         draft = _model(checkpoint, target, file_type, name, ignore)
         if draft.unknown:
             logger.warning(
-                "config.json: unknown settings, which the file does not have: %s", ", ".join(draft.unknown)
+                "config.json: unknown settings, left out of the file: %s", ", ".join(draft.unknown)
             )
         _write(draft, checkpoint, report)
 
@@ -82,9 +82,9 @@ def convert_tower(
     name: str = "",
     report: Report = lambda done, total: None,
 ) -> bool:
-    """Write what sees in the model of `folder` to `target`, as llama.cpp's `mmproj` files have it.
+    """Write the vision tower of the model in `folder` to `target`, laid out like llama.cpp's `mmproj` files.
 
-    Whether there is such a part that can be converted. As `convert` otherwise.
+    Returns whether the model has a tower that can be converted. Raises like `convert`.
     """
     with Checkpoint(folder) as checkpoint:
         draft = _tower(checkpoint, target, file_type, name)
@@ -97,9 +97,9 @@ def convert_tower(
 def convert_adapters(
     folder: Path, target: Callable[[str], Path], *, report: Report = lambda done, total: None
 ) -> dict[str, Path]:
-    """Write the adapters that the model of `folder` is published with, to what `target` says for a name.
+    """Write the adapters published within the model of `folder`; `target` returns the path for a name.
 
-    Where they are, by name; there are none of most models. As `convert` otherwise.
+    Returns the paths by name; most models have no adapters. Raises like `convert`.
     """
     made: dict[str, Path] = {}
     with Checkpoint(folder) as checkpoint:
@@ -110,8 +110,8 @@ def convert_adapters(
 
 
 def check_convertible(folder: Path) -> None:
-    """Raise what `convert`, `convert_tower` and `convert_adapters` would, before numbers are read."""
-    nowhere = folder / "nowhere.gguf"  # which is not written
+    """Raise the errors of `convert`, `convert_tower` and `convert_adapters` without reading tensor data."""
+    nowhere = folder / "nowhere.gguf"  # never written
     with Checkpoint(folder) as checkpoint:
         _model(checkpoint, nowhere, None, "", ())
         _tower(checkpoint, nowhere, None, "")
@@ -120,7 +120,7 @@ def check_convertible(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class _Draft:
-    """A file that is about to be written: its keys are in the writer; settings nobody knows are `unknown`."""
+    """A file ready to be written, its keys in the writer; `unknown` are the settings no table knows."""
 
     writer: GGUFWriter
     planned: list[Target]
@@ -133,7 +133,7 @@ def _model(
 ) -> _Draft:
     config, family = Config(checkpoint.config, checkpoint), family_of(checkpoint)
     kind = _checked_type(checkpoint, file_type)
-    config.complete(family.defaults)
+    config.add_defaults(family.defaults)
     with _named(checkpoint.folder):
         planned = targets(checkpoint, config, family, _TYPES[kind])
         keys = {**metadata(config, family), **module_metadata(checkpoint)}
@@ -188,7 +188,9 @@ def _named(folder: Path) -> Iterator[None]:
 def _checked_type(checkpoint: Checkpoint, wanted: FileType | None) -> FileType:
     kind = _as_published(checkpoint) if wanted is None else wanted
     if kind not in _TYPES:
-        raise ConversionError(f"a model is converted to F32, F16 or BF16, not {kind.label}: quantize it then")
+        raise ConversionError(
+            f"a model is converted to F32, F16 or BF16, not {kind.label}; quantize it later"
+        )
     return kind
 
 
@@ -203,7 +205,7 @@ def _writer(target: Path, family: Family, type: str, name: str, kind: FileType |
 
 
 def _as_published(checkpoint: Checkpoint) -> FileType:
-    """BF16 if most numbers are published so, as some may not fit F16; else F16."""
+    """Return BF16 if most numbers were published as BF16, because some may not fit F16; otherwise F16."""
     sizes: dict[str, int] = {}
     for tensor in checkpoint.tensors.values():
         sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.end - tensor.begin
@@ -241,12 +243,12 @@ def _encoded(
             waiting.append(pool.submit(_bytes, target, rows[begin : begin + step]))
             if len(waiting) >= _AHEAD * threads:
                 yield waiting.popleft().result()
-        while waiting:  # before the next tensor is read, so that one is in memory at a time
+        while waiting:  # before reading the next tensor, so that only one is in memory
             yield waiting.popleft().result()
 
 
 def _bytes(target: Target, rows: NDArray[Any]) -> NDArray[np.uint8]:
-    if target.type is GGMLType.MXFP4:  # only if it is published so
+    if target.type is GGMLType.MXFP4:  # only if published as MXFP4
         return rows.reshape(-1)
     try:
         return quantize(rows.astype(np.float32, copy=False), target.type).reshape(-1)

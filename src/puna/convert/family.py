@@ -1,7 +1,7 @@
-"""What is known of one kind of model: what its settings and tensors are called in GGUF, and what changes.
+"""Model families: the GGUF names of a model's settings and tensors, and the changes to its values.
 
-A family is a table. Names of tensors are those of a checkpoint with `{}` for numbers, without `.weight` or
-`.bias`; the first number is the layer's, a second one the expert's.
+A family is a table. Tensor names are the checkpoint's, with `{}` for numbers and without `.weight` or
+`.bias`; the first number is the layer, the second the expert.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from puna.convert.checkpoint import Values
 from puna.convert.config import Config
 from puna.model.published import neighbours
 
-#: Makes another tensor of one, of the same number of dimensions or not.
+#: Computes a tensor from another, with the same number of dimensions or not.
 Change = Callable[[Values, Config], Values]
-#: Takes one tensor apart.
+#: Splits one tensor into several.
 Parting = Callable[[Values, Config], Sequence[Values]]
-#: A setting's names in config.json, or what computes a value; None leaves the key out.
+#: A setting's name or names in config.json, or a function that computes the value; None leaves the key out.
 Key = str | tuple[str, ...] | Callable[[Config], Any]
-#: The only value of a setting that a file can stand for, several of them (a tuple), or what computes it.
+#: The only value a setting may have, a tuple of such values, or a function that computes it.
 Assumption = Any | Callable[[Config], Any]
-#: Kinds of rotation. A dynamic one is plain up to the context of training, which is all that files promise.
+#: Rotation types. A dynamic one is plain up to the training context, which is all that GGUF files claim.
 PLAIN: Final = ("default", "none", "dynamic")
 SCALED: Final = (*PLAIN, "linear", "yarn")
-#: How names of what is in a layer begin.
+#: The start of a tensor's name within a layer.
 _LAYER: Final = re.compile(r"(?:v\.|v\.global\.|enc\.|dec\.)?blk\.\d+\.(?:\d+\.)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One tensor of a checkpoint that is several of a file."""
+    """One tensor of a checkpoint that becomes several in a file."""
 
     targets: tuple[str, ...]
     parts: Parting
@@ -41,50 +41,50 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One of several tensors of a checkpoint that are a stack in a file."""
+    """One of several tensors of a checkpoint that are stacked in a file."""
 
     target: str
-    number: int | None = None  # None: the last one in its name
+    number: int | None = None  # None: the last number in its name
 
 
-#: Where a tensor goes; None: it is left out.
+#: A tensor's target; None leaves the tensor out.
 Place = str | Split | Member | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Models that config.json's `architectures` calls `hf`, and a file `architecture`."""
+    """Models named `hf` in config.json's `architectures`, and `architecture` in GGUF."""
 
     hf: tuple[str, ...]
     architecture: str
-    keys: Mapping[str, Key] = field(default_factory=dict)  # beside the usual; see `keys.py`
-    names: Mapping[str, Place] = field(default_factory=dict)  # beside the usual; see `names.py`
-    #: By the target's name within its layer; beside what is reordered, see `change`.
+    keys: Mapping[str, Key] = field(default_factory=dict)  # beside the usual ones in `keys.py`
+    names: Mapping[str, Place] = field(default_factory=dict)  # beside the usual ones in `plan.py`
+    #: By the target's name within its layer; for reordering see `change`.
     changes: Mapping[str, Change] = field(default_factory=dict)
-    extra: Callable[[Config], Mapping[str, Values]] = lambda config: {}  # tensors of the file alone
-    tied: bool = False  # whether the output is the input's table where config.json does not say it
-    norm_offset: float = 0.0  # what a file's norms have and the checkpoint's lack
-    plain_norms: tuple[str, ...] = ()  # those that lack nothing
-    vocabulary: str = "auto"  # see `vocabulary/`
-    pre: str = ""  # the pre-tokenizer's name, where several split text alike
-    prefix: str = ""  # before names that lack it
-    dropped: tuple[str, ...] = ()  # beginnings of names of what is not of the file
-    kept: tuple[str, ...] = ()  # of what is alone of it, if not all is; as `names` have them
-    only_with: Mapping[str, str] = field(default_factory=dict)  # tensors left out of files without another
-    rename: Callable[[str, Config], str] = lambda name, config: name  # before it is looked up
-    when: Callable[[Config], bool] = lambda config: True  # of several with the same names
-    adapters: Callable[[Config], Mapping[str, Family]] = lambda config: {}  # within the checkpoint, by name
-    #: What transformers takes where config.json lacks a setting, and the tables would take something else.
+    extra: Callable[[Config], Mapping[str, Values]] = lambda config: {}  # tensors that only the file has
+    tied: bool = False  # whether the output is the input embedding, if config.json does not say
+    norm_offset: float = 0.0  # added to norms, whose checkpoint values are relative to it
+    plain_norms: tuple[str, ...] = ()  # norms stored without an offset
+    vocabulary: str = "auto"  # see `vocabulary.py`
+    pre: str = ""  # the pre-tokenizer's name, if several split text alike
+    prefix: str = ""  # prepended to names that lack it
+    dropped: tuple[str, ...] = ()  # prefixes of tensors left out of the file
+    kept: tuple[str, ...] = ()  # prefixes of the only tensors kept, spelled as in `names`; empty: all
+    only_with: Mapping[str, str] = field(default_factory=dict)  # tensors left out of files that lack another
+    rename: Callable[[str, Config], str] = lambda name, config: name  # applied before a name is looked up
+    when: Callable[[Config], bool] = lambda config: True  # selects among families with the same names
+    adapters: Callable[[Config], Mapping[str, Family]] = lambda config: {}  # in the checkpoint, by name
+    #: Defaults of transformers that differ from what the tables would use.
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    #: Values of settings that no key carries; see `assumptions.py`.
+    #: Required values of settings that no key carries; see `assumptions.py`.
     assumed: Mapping[str, Assumption] = field(default_factory=dict)
-    #: Checks settings that are not the text model's own, as `check_settings` does those.
+    #: Checks settings outside the text model's own, as `check_settings` does those.
     check_others: Callable[[Config, Collection[str]], list[str]] = lambda config, ignore: []
-    harmless: tuple[str, ...] = ()  # settings that change nothing, beside the usual; `*` is anything
-    ropes: tuple[str, ...] = SCALED  # kinds of rotation that readers compute
+    harmless: tuple[str, ...] = ()  # settings without effect, beside the usual ones; `*` matches anything
+    ropes: tuple[str, ...] = SCALED  # rotation types that readers support
 
     def change(self, target: str) -> Change | None:
-        """What is done to what becomes the tensor `target` of the file."""
+        """Return the change to apply to the file's tensor `target`."""
         layer = _LAYER.match(target)
         short = target[layer.end() :] if layer else target
         paired = ARCHITECTURES.get(self.architecture, UNKNOWN).rows == "paired"
@@ -94,13 +94,13 @@ class Family:
 
 
 def halves(values: Values, config: Config) -> Sequence[Values]:
-    """Gate and up of experts, one above the other: [..., 2 * wide, hidden]."""
+    """Split gate and up of experts, which are stacked: [..., 2 * wide, hidden]."""
     middle = values.shape[-2] // 2
     return values[..., :middle, :], values[..., middle:, :]
 
 
 def permuted(heads: Callable[[Config], int]) -> Change:
-    """`neighbours` of as many heads as the settings say."""
+    """Return `neighbours` for the number of heads in the settings."""
 
     def change(values: Values, config: Config) -> Values:
         return neighbours(values, heads(config))
@@ -108,7 +108,7 @@ def permuted(heads: Callable[[Config], int]) -> Change:
     return change
 
 
-#: Changes of queries and keys for architectures whose kernels rotate neighbouring rows.
+#: Changes of queries and keys for architectures whose kernels rotate adjacent rows.
 PERMUTED: Mapping[str, Change] = {
     f"attn_{name}.{kind}": permuted(heads)
     for name, heads in (("q", lambda config: config.heads), ("k", lambda config: config.kv_heads))

@@ -1,6 +1,4 @@
-"""A checkpoint's settings as metadata: what most architectures share, rotation, and sentence-transformers'
-modules.
-"""
+"""Conversion of settings to metadata: most architectures' keys, rotation, and sentence-transformers."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from puna.errors import ConversionError, shown
 
 
 def llama3_factors(config: Config) -> Mapping[str, Values]:
-    """What Llama 3.1 divides each frequency by: slow ones all, fast ones not, those between in part."""
+    """Return Llama 3.1's frequency divisors: the factor for slow ones, 1 for fast ones, blended between."""
     rope = config.rope
     if str(rope.get("rope_type", "")).lower() != "llama3":
         return {}
@@ -29,7 +27,7 @@ def llama3_factors(config: Config) -> Mapping[str, Values]:
         float(rope.get("original_max_position_embeddings", 8192)),
     )
     low, high = float(rope.get("low_freq_factor", 1.0)), float(rope.get("high_freq_factor", 4.0))
-    with np.errstate(divide="ignore", invalid="ignore"):  # nothing is between where the two are the same
+    with np.errstate(divide="ignore", invalid="ignore"):  # nothing lies between if the two are equal
         share = (context / wavelengths - low) / (high - low)
         between = 1 / ((1 - share) / factor + share)
     factors = np.select(
@@ -39,7 +37,7 @@ def llama3_factors(config: Config) -> Mapping[str, Values]:
 
 
 def long_rope_factors(config: Config) -> Mapping[str, Values]:
-    """LongRoPE's two tables of factors, for texts up to the original context and beyond."""
+    """Return LongRoPE's two tables of factors: up to the original context, and beyond it."""
     rope = config.rope
     return {
         f"rope_factors_{name}.weight": np.array(rope[f"{name}_factor"], np.float32)
@@ -49,7 +47,7 @@ def long_rope_factors(config: Config) -> Mapping[str, Values]:
 
 
 def long_rope_attention(config: Config) -> float | None:
-    """What cosines and sines are multiplied by, where there are two tables of factors."""
+    """Return the factor of cosines and sines; None without two tables of frequency factors."""
     if not config.rope.get("long_factor"):
         return None
     if (own := config.rope.get("attention_factor")) is not None:
@@ -59,7 +57,7 @@ def long_rope_attention(config: Config) -> float | None:
     return math.sqrt(1 + math.log(scale) / math.log(original)) if scale > 1 else 1.0
 
 
-#: The factor of LongRoPE, which follows from the two contexts.
+#: LongRoPE's factor, which follows from the two context lengths.
 LONG_ROPE: Final[Mapping[str, Assumption]] = {
     "rope_parameters.factor": lambda config: (
         config.count("max_position_embeddings") / original_context(config)
@@ -70,12 +68,12 @@ LONG_ROPE: Final[Mapping[str, Assumption]] = {
 
 
 def original_context(config: Config) -> int:
-    """How many positions a model was trained with before it was extended."""
+    """Return the context length before it was extended."""
     given: Any = config.rope.get("original_max_position_embeddings")
     return int(given or config.count("max_position_embeddings"))
 
 
-#: As GGUF numbers them.
+#: Pooling types by GGUF number.
 _POOLINGS: Final = {
     "pooling_mode_mean_tokens": 1, "pooling_mode_cls_token": 2, "pooling_mode_lasttoken": 3,
 }  # fmt: skip
@@ -83,9 +81,9 @@ _NAMES: Final = {"mean": 1, "cls": 2, "lasttoken": 3}
 
 
 def module_metadata(checkpoint: Checkpoint) -> dict[str, int]:
-    """`pooling_type` and the sizes of linears, of the modules that the folder lists.
+    """Return `pooling_type` and the sizes of linear layers for the modules that the folder lists.
 
-    Raises ConversionError for another pooling, and for a linear with an activation.
+    Raises ConversionError for another pooling, and for a linear layer with an activation.
     """
     found: dict[str, int] = {}
     for kind, path in checkpoint.modules:
@@ -96,7 +94,7 @@ def module_metadata(checkpoint: Checkpoint) -> dict[str, int]:
             activation = str(settings.get("activation_function") or "Identity")
             if not activation.endswith("Identity"):
                 raise ConversionError(
-                    f"{path}/config.json: a linear with the activation {shown(activation)} is not supported"
+                    f"{path}/config.json: a linear layer with activation {shown(activation)} is not supported"
                 )
             rows, columns = checkpoint.shape(f"{path}.linear.weight")
             number = path.partition("_")[0]
@@ -108,7 +106,7 @@ def _pooling(path: str, settings: dict[str, Any]) -> int:
     found = next((number for key, number in _POOLINGS.items() if settings.get(key)), None)
     found = found or _NAMES.get(str(settings.get("pooling_mode")))
     if found is None:
-        raise ConversionError(f"{path}/config.json: vectors can be pooled by mean, cls or lasttoken only")
+        raise ConversionError(f"{path}/config.json: only mean, cls and lasttoken pooling are supported")
     return found
 
 
@@ -152,13 +150,13 @@ _OF_TOWERS: Final[dict[str, Key]] = {
     "vision.image_std": lambda config: _normalised(config, "image_std", 1.0),
 }
 
-#: How keys begin that no reader does without.
+#: Prefixes of keys that every reader needs.
 _NEEDED: Final = (
     "embedding_length", "attention.relative_buckets_count", "attention.cross_attention_layers", "ssm.",
     "shortconv.",
 )  # fmt: skip
 
-#: In GGUF numbers with a fraction, even where config.json says 10000.
+#: Keys that GGUF stores as floats even where config.json has an integer such as 10000.
 _FLOATS: Final = (
     "epsilon",
     "freq_base",
@@ -170,7 +168,7 @@ _FLOATS: Final = (
     "beta_slow",
 )
 
-#: One for each layer, or for each axis.
+#: Keys with a value per layer or per axis.
 _LISTS: Final = (
     "sections", "pattern", "head_count_kv", "feed_forward_length", "head_count", "multiplier",
     "sparsity_scale", "image_mean", "image_std", "deepstack_layers", "pinpoints", "layer_indexes",
@@ -179,7 +177,7 @@ _LISTS: Final = (
 
 
 def metadata(config: Config, family: Family) -> dict[str, Any]:
-    """The architecture's keys, without its name before them; a value None leaves a key out."""
+    """Return the architecture's keys without its name; keys whose value is None are left out."""
     keys = {**_USUAL, **family.keys}
     found = {key: _value(config, given) for key, given in keys.items()}
     for key, given in keys.items():
@@ -194,11 +192,11 @@ def metadata(config: Config, family: Family) -> dict[str, Any]:
 
 
 def _check_rotated(found: Mapping[str, Any], config: Config) -> None:
-    """Raise ConversionError unless pairs of a head rotate, and the axes of a rotation share all of them."""
+    """Raise ConversionError unless an even number of a head's values rotate and the axes share all pairs."""
     if (rotated := found.get("rope.dimension_count")) is not None and rotated % 2:
         raise ConversionError(
-            f"config.json: {rotated} numbers of a head rotate, which are no pairs: 'partial_rotary_factor' "
-            "or 'head_dim' is missing or wrong"
+            f"config.json: {rotated} values of a head rotate, which is not an even number: "
+            "'partial_rotary_factor' or 'head_dim' is missing or wrong"
         )
     if (sections := found.get("rope.dimension_sections")) is None:
         return
@@ -210,18 +208,18 @@ def _check_rotated(found: Mapping[str, Any], config: Config) -> None:
 
 
 def tower_metadata(config: Config, family: Family) -> dict[str, Any]:
-    """The keys of what sees, without `clip` before them."""
+    """Return the keys of a vision tower, without the prefix `clip`."""
     return checked({key: _value(config, given) for key, given in {**_OF_TOWERS, **family.keys}.items()})
 
 
 def plain_metadata(config: Config, family: Family) -> dict[str, Any]:
-    """The family's own keys and nothing else, with their whole names."""
+    """Return only the family's own keys, with their full names."""
     found = {key: _value(config, given) for key, given in family.keys.items()}
     return {key: value for key, value in found.items() if value is not None}
 
 
 def checked(found: Mapping[str, Any]) -> dict[str, Any]:
-    """What is there, fractions as such. Raises ConversionError for values of the wrong type."""
+    """Return the keys with values, as floats where required. Raises ConversionError for wrong types."""
     for key, value in found.items():
         _check(key, value)
     return {
@@ -232,21 +230,21 @@ def checked(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check(key: str, value: Any) -> None:
-    """Raise ConversionError for a text or a list where none can be."""
+    """Raise ConversionError for a string or list where a number is required."""
     texts = isinstance(value, str) and key.endswith((".type", "_type", "activation", "chat_template.rerank"))
     if key.endswith("output_labels") and isinstance(value, list) and all(isinstance(x, str) for x in value):
         return
     lists = isinstance(value, list) and key.endswith(_LISTS)
     numbers = value if lists else [value]
     if not texts and not all(number is None or isinstance(number, (int, float)) for number in numbers):
-        raise ConversionError(f"config.json: '{key}' would be {shown(value)}, which is no number")
+        raise ConversionError(f"config.json: '{key}' would be {shown(value)}, which is not a number")
 
 
 def rope_scaling(config: Config, family: Family) -> dict[str, Any]:
-    """How rotation is scaled for contexts longer than those of training. Raises ConversionError."""
+    """Return the scaling of rotation for contexts beyond the training length. Raises ConversionError."""
     rope = config.rope
     kind = str(rope.get("rope_type") or "default").lower()
-    # Readers that know this key derive the magnitude from it, and llama.cpp multiplies by the factor as well.
+    # Readers that know this key derive the magnitude from it; llama.cpp multiplies by the factor as well.
     by_multiplier = "rope.scaling.yarn_log_multiplier" in family.keys
     sections = rope.get("mrope_section")
     found: dict[str, Any] = {}
@@ -273,7 +271,7 @@ def rope_scaling(config: Config, family: Family) -> dict[str, Any]:
         case "su" | "longrope":
             found["rope.scaling.type"] = "longrope"
         case "dynamic":
-            rope.get("factor")  # changes nothing within the context of training
+            rope.get("factor")  # has no effect within the training context
     return found
 
 
@@ -285,12 +283,12 @@ def _scaling_factor(config: Config) -> float:
 
 
 def yarn_magnitude(factor: float, scale: float = 1.0) -> float:
-    """What YaRN multiplies cosines and sines by (transformers' `get_mscale`)."""
+    """Return YaRN's factor of cosines and sines (transformers' `get_mscale`)."""
     return 1.0 + 0.1 * scale * math.log(factor) if factor > 1 else 1.0
 
 
 def _attention_factor(config: Config) -> float | None:
-    """What readers multiply by beside the magnitude that follows from the factor, unless it is 1."""
+    """Return the factor readers apply on top of the magnitude derived from YaRN's factor; None if it is 1."""
     rope = config.rope
     factor = _float(rope.get("factor")) or 1.0
     own = _float(rope.get("attention_factor", rope.get("attn_factor")))
@@ -319,12 +317,12 @@ def _value(config: Config, given: Key) -> Any:
 
 
 def _normalised(config: Config, name: str, otherwise: float) -> Any:
-    """Return the mean or the deviation by which pixels are normalised, if they are."""
-    return config.picture(name) if config.picture("do_normalize", True) else [otherwise] * 3
+    """Return the mean or deviation that pixels are normalised by, or `otherwise` if they are not."""
+    return config.image_setting(name) if config.image_setting("do_normalize", True) else [otherwise] * 3
 
 
 def _first(value: Any) -> Any:
-    """Of height and width, which are the same."""
+    """Return the first of height and width, which are equal."""
     return value[0] if isinstance(value, list) and value else value
 
 

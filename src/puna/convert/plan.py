@@ -1,4 +1,4 @@
-"""Which tensors a file gets, of what, as which type: known before a number is read."""
+"""The plan of a GGUF file: each tensor's sources, shape and type, known before any tensor data is read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OF_LAYER: Final = {
     "mlp.experts.down_proj": "ffn_down_exps.weight",
 }  # fmt: skip
 
-#: What predicts the token after the next, as a layer more.
+#: Modules that predict the token after the next, stored as an extra layer.
 _HEAD: Final = {
     "eh_proj": "nextn.eh_proj", "enorm": "nextn.enorm", "hnorm": "nextn.hnorm",
     "embed_tokens": "nextn.embed_tokens", "shared_head.head": "nextn.shared_head_head",
@@ -38,33 +38,33 @@ _HEAD: Final = {
 
 _GATE_AND_UP: Final = ("blk.{}.ffn_gate_exps.weight", "blk.{}.ffn_up_exps.weight")
 
-#: The usual ones.
+#: Names that most architectures use.
 NAMES: Final[dict[str, Place]] = {
     "model.embed_tokens": "token_embd",
     "model.norm": "output_norm",
     "lm_head": "output",
     **{f"model.layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in (_OF_LAYER | _HEAD).items()},
     "model.layers.{}.mlp.experts.gate_up_proj": Split(_GATE_AND_UP, halves),
-    # Computed from settings, or of no use.
+    # Computed from settings, or unused.
     "model.layers.{}.self_attn.rotary_emb.inv_freq": None,
     "model.rotary_emb.inv_freq": None,
 }
-#: Where norms follow the halves of a layer too.
+#: Names in architectures that also have norms after each half of a layer.
 POST_NORMS: Final[dict[str, Place]] = {
     "model.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm",
     "model.layers.{}.pre_feedforward_layernorm": "blk.{}.ffn_norm",
     "model.layers.{}.post_feedforward_layernorm": "blk.{}.post_ffw_norm",
 }
 
-#: Of models whose heads have layers of their own; what is outside them is the first head's.
+#: The prefix of prediction heads with layers of their own; modules outside them belong to the first head.
 _AHEAD: Final = re.compile(r"(?:model\.)?mtp\.(?:layers\.(\d{1,6})\.)?")
 _NUMBER: Final = re.compile(r"(?<=\.)(\d{1,6})(?=\.|$)")
-#: How names of what sees begin.
+#: Prefixes of vision towers.
 _TOWER: Final = re.compile(r"^(?:vision_tower\.vision_model|vision_tower|vision_model|visual|vpm)\.")
 
 
 def is_of_another_part(name: str, family: Family) -> bool:
-    """Whether a tensor is not of the file: of what sees or hears if it is of the text model, or of that."""
+    """Whether a tensor is of another part of the model: vision or audio for the text model, or vice versa."""
     if family.kept:
         plain = _plain(name, family)
         return not plain.startswith(family.kept) or plain.startswith(family.dropped)
@@ -72,7 +72,7 @@ def is_of_another_part(name: str, family: Family) -> bool:
 
 
 def _plain(name: str, family: Family) -> str:
-    """The name as tables have it, wherever the module lies in the checkpoint."""
+    """Return the name as the tables spell it, wherever the module is in the checkpoint."""
     if family.kept:
         return _TOWER.sub("tower.", name.removeprefix("model."))
     plain = name.replace("language_model.", "").replace("text_model.", "").removeprefix("model.model.")
@@ -80,12 +80,12 @@ def _plain(name: str, family: Family) -> str:
 
 
 def place_of(name: str, family: Family, config: Config) -> tuple[str | Split | None, int | None]:
-    """Where the tensor `name` goes: targets with their layer and their ending, and its number in a stack.
+    """Return the target of tensor `name`, with its layer number and suffix, and its index in a stack.
 
-    A number that the target has no room for is that in a stack; experts are such stacks. Heads that predict
-    later tokens follow the model's layers.
+    A number for which the target has no placeholder is the index in a stack, as for experts. Heads that
+    predict later tokens follow the model's layers.
 
-    Raises KeyError if the family has no place for it.
+    Raises KeyError if the family has no place for the tensor.
     """
     plain = family.rename(_plain(name, family), config)
     if not family.kept and (head := _AHEAD.match(plain)):
@@ -115,26 +115,26 @@ def _numbered(place: str | Split | None, numbers: list[int], tail: str) -> str |
     return place.format(*numbers) + tail
 
 
-#: Tensors whose numbers are always exact.
+#: Tensors always stored as F32.
 _EXACT: Final = (
     "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "position_embd.weight", "token_types.weight",
     "ssm_conv1d.weight", "shortconv.conv.weight", "time_mix_lerp_fused.weight", "_norm.weight",
     "conv_stem.conv.weight", "pos_embd.weight", "pos_h.weight", "pos_w.weight", "neck.0.weight",
     "neck.2.weight", "net_2.weight", "net_3.weight",
 )  # fmt: skip
-#: Kernels of convolutions over pixels, whatever their shape.
+#: Convolution kernels over pixels, whatever their shape.
 _KERNELS: Final = ("v.patch_embd.weight", "mm.patch_merger.weight")
 
 
 _LAYER: Final = re.compile(r"blk\.(\d+)\.")
 _ROUTER: Final = re.compile(r"blk\.(\d+)\.ffn_gate_inp\.weight")
-#: Tensors whose sizes depend on heads.
+#: Tensors whose sizes depend on the heads.
 _OF_HEADS: Final = re.compile(r"blk\.(\d+)\.(attn_k|attn_output)\.weight")
 
 
-#: How names of architectures that predict tokens end.
+#: Suffixes of architectures that predict tokens.
 _PREDICTING: Final = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
-#: Biases in a layer, by the settings that say whether they are there.
+#: Biases of a layer, by the setting that says whether they exist.
 _BIASES: Final = {
     name: re.compile(rf"(?:{modules})\.bias")
     for name, modules in {
@@ -149,7 +149,7 @@ _BIASES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class TensorPart:
-    """A tensor of a checkpoint, or which of those it is taken apart to, changed to be one of a file."""
+    """A tensor of a checkpoint, or one of the parts it is split into, as a source of a tensor of the file."""
 
     source: str
     family: Family
@@ -158,7 +158,7 @@ class TensorPart:
     index: int = 0
 
     def values(self, given: Values, config: Config) -> Values:
-        """What becomes of the source's numbers."""
+        """Compute the part's values from its source's `given` values."""
         values = self.split.parts(given, config)[self.index] if self.split else given
         if change := self.family.change(self.target):
             values = change(values, config)
@@ -170,17 +170,17 @@ class TensorPart:
 
 @dataclass
 class Target:
-    """A tensor of the file: its parts are experts, of which it is a stack, or the only one is the tensor."""
+    """A tensor of the file: either a stack of experts, which are its parts, or its only part."""
 
     name: str
     parts: dict[int, TensorPart] = field(default_factory=dict)
     stacked: bool = False
     shape: tuple[int, ...] = ()
     type: GGMLType = GGMLType.F32
-    constant: Values | None = None  # not of the checkpoint
+    constant: Values | None = None  # values that are not from the checkpoint
 
     def pieces(self, checkpoint: Checkpoint, config: Config) -> Iterator[Values]:
-        """The numbers, in order; at most one tensor of the checkpoint at a time."""
+        """Yield the values in order, with at most one tensor of the checkpoint in memory."""
         if self.constant is not None:
             yield self.constant
         for _, part in sorted(self.parts.items()):
@@ -188,7 +188,7 @@ class Target:
 
 
 def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGMLType) -> list[Target]:
-    """All tensors of the file; `config` learns how many heads there are that predict later tokens.
+    """Return all tensors of the file, and set the number of extra prediction heads in `config`.
 
     Raises ConversionError for a tensor of the checkpoint without a place.
     """
@@ -197,9 +197,9 @@ def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGML
         for name, values in family.extra(config).items()
     }
     tied = _is_tied(config, family)
-    # transformers looks at the setting outside, whose default may differ, or of some models at that inside.
-    said = [bool(each.get("tie_word_embeddings")) for each in (config.whole, config.own)]
-    doubtful = tied and config.own is not config.whole and not all(said)
+    # transformers reads the outer setting, whose default may differ, or in some models the inner one.
+    stated = [bool(each.get("tie_word_embeddings")) for each in (config.whole, config.own)]
+    ambiguous = tied and config.own is not config.whole and not all(stated)
     for name in checkpoint.tensors:
         if is_of_another_part(name, family):
             continue
@@ -209,9 +209,9 @@ def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGML
             raise ConversionError(
                 f"tensor {shown(name)} has no place in a file of architecture {family.architecture}"
             ) from None
-        if doubtful and place == "output.weight" and not family.tied:
+        if ambiguous and place == "output.weight" and not family.tied:
             raise ConversionError(
-                f"config.json: 'tie_word_embeddings' is true only {'outside' if said[0] else 'in'} "
+                f"config.json: 'tie_word_embeddings' is true only {'outside' if stated[0] else 'in'} "
                 "'text_config', and the checkpoint has an output: say in both places whether it counts"
             )
         if place is None or (tied and place == "output.weight"):
@@ -230,25 +230,25 @@ def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGML
             found.pop(name, None)
     config.heads_ahead = sum(name.endswith(".nextn.eh_proj.weight") for name in found)
     for each in found.values():
-        _measure(each, checkpoint, config, mostly)
-    return sorted(found.values(), key=_place)
+        _set_shape_and_type(each, checkpoint, config, mostly)
+    return sorted(found.values(), key=_order)
 
 
 def _is_tied(config: Config, family: Family) -> bool:
     """Return whether the output is the input's table."""
-    said = config.whole.get("tie_word_embeddings", config.get("tie_word_embeddings"))
-    return family.tied if said is None else bool(said)
+    stated = config.whole.get("tie_word_embeddings", config.get("tie_word_embeddings"))
+    return family.tied if stated is None else bool(stated)
 
 
 def check_output(planned: Sequence[Target], checkpoint: Checkpoint, config: Config, family: Family) -> None:
-    """Raise ConversionError if a model that predicts tokens lacks its output.
+    """Raise ConversionError if a model that predicts tokens lacks its output matrix.
 
-    Readers of the file would take the input's table instead. A folder that sentence-transformers wrote makes
-    vectors, which need no output.
+    Readers would use the input embedding instead. A folder written by sentence-transformers computes
+    embeddings, which need no output matrix.
     """
     (name, *_) = config.whole.get("architectures") or ("",)
     predicts = str(name).endswith(_PREDICTING) and not checkpoint.modules
-    # transformers ties a text model within another unless the whole says otherwise.
+    # transformers ties the weights of a nested text model unless the outer settings say otherwise.
     by_whole = config.own is not config.whole and "tie_word_embeddings" not in config.whole
     tied = _is_tied(config, family) or by_whole or config.get("tie_word_embeddings")
     if predicts and not tied and not {"output.weight", "cls.output.weight"} & {each.name for each in planned}:
@@ -263,19 +263,19 @@ def check_biases(planned: Sequence[Target], config: Config, ignore: Collection[s
 
     transformers leaves such biases out; readers of the file would add them.
     """
-    said = {name: config.peek(name) for name in _BIASES if isinstance(config.peek(name), bool)}
+    stated = {name: config.peek(name) for name in _BIASES if isinstance(config.peek(name), bool)}
     for target in planned:
         module = target.name.rpartition("blk.")[2].partition(".")[2]
-        about = [name for name in said if _BIASES[name].fullmatch(module)]
-        if about and not any(said[name] for name in about) and not {*about} & {*ignore}:
+        about = [name for name in stated if _BIASES[name].fullmatch(module)]
+        if about and not any(stated[name] for name in about) and not {*about} & {*ignore}:
             raise ConversionError(
-                f"config.json: '{about[0]}' is False, but there is '{target.name}'; to use it all the same, "
+                f"config.json: '{about[0]}' is False, but there is '{target.name}'; to use it anyway, "
                 f"{how_to_ignore(about[0], ignore)}"
             )
 
 
 def check_layers(planned: Sequence[Target], keys: Mapping[str, Any]) -> None:
-    """Raise ConversionError if the checkpoint has other layers than `keys` say."""
+    """Raise ConversionError if the checkpoint's layers differ from those in `keys`."""
     found = {int(layer[1]) for target in planned if (layer := _LAYER.match(target.name))}
     if found and len(found) != keys["block_count"]:
         raise ConversionError(
@@ -298,8 +298,8 @@ def check_experts(planned: Sequence[Target], keys: Mapping[str, Any]) -> None:
         most = keys["expert_count"] // groups * groups_used
         if keys["expert_used_count"] > most:
             raise ConversionError(
-                f"config.json: {keys['expert_used_count']} experts cannot be used, as the groups that are "
-                f"used have {most}: 'n_group' or 'topk_group' is wrong"
+                f"config.json: {keys['expert_used_count']} experts cannot be used, because the used "
+                f"groups have {most}: 'n_group' or 'topk_group' is wrong"
             )
     dense, layers = keys.get("leading_dense_block_count"), keys["block_count"]
     if dense is None:
@@ -313,9 +313,9 @@ def check_experts(planned: Sequence[Target], keys: Mapping[str, Any]) -> None:
 
 
 def check_heads(planned: Sequence[Target], keys: Mapping[str, Any]) -> None:
-    """Raise ConversionError if tensors have other heads than `keys` say.
+    """Raise ConversionError if the sizes of tensors contradict the heads in `keys`.
 
-    A setting that config.json lacks may have another default in transformers than in readers of the file.
+    A setting that config.json lacks may have different defaults in transformers and in readers of the file.
     """
     heads = keys.get("attention.head_count")
     if not isinstance(heads, int) or heads < 1:
@@ -330,14 +330,14 @@ def check_heads(planned: Sequence[Target], keys: Mapping[str, Any]) -> None:
         if (found := _OF_HEADS.fullmatch(target.name)) is None:
             continue
         kv_heads = counts[int(found[1])] if isinstance(counts, list) else counts
-        if not kv_heads:  # another kind of layer
+        if not kv_heads:  # a layer of another type
             continue
         size, count, allowed = target.shape[-1], heads, value_sizes
         if found[2] == "attn_k":
             size, count, allowed = target.shape[0], kv_heads, key_sizes
         if size not in {count * each for each in allowed}:
             raise ConversionError(
-                f"tensor '{target.name}' is for {size} numbers of keys or values, but config.json says "
+                f"tensor '{target.name}' has {size} key or value dimensions, but config.json says "
                 f"{count} heads of {' or '.join(map(str, sorted(allowed)))}: a setting such as 'head_dim' or "
                 "'num_key_value_heads' is missing or wrong"
             )
@@ -347,8 +347,8 @@ def _sizes(keys: Mapping[str, Any], *names: str) -> set[int]:
     return {keys[f"attention.{name}"] for name in names if f"attention.{name}" in keys}
 
 
-def _measure(target: Target, checkpoint: Checkpoint, config: Config, mostly: GGMLType) -> None:
-    """Find out the shape, and the type."""
+def _set_shape_and_type(target: Target, checkpoint: Checkpoint, config: Config, mostly: GGMLType) -> None:
+    """Set the target's shape and type."""
     if target.constant is not None:
         target.shape = target.constant.shape
         return
@@ -356,7 +356,7 @@ def _measure(target: Target, checkpoint: Checkpoint, config: Config, mostly: GGM
         raise ConversionError(f"'{target.name}' lacks some of its {max(target.parts) + 1} experts")
     shapes = set()
     for part in target.parts.values():
-        given = np.zeros(checkpoint.shape(part.source), np.float16)  # takes no memory until written
+        given = np.zeros(checkpoint.shape(part.source), np.float16)  # uses no memory until written
         try:
             shapes.add(part.values(given, config).shape)
         except (ValueError, IndexError, ZeroDivisionError) as error:
@@ -381,13 +381,13 @@ def _measure(target: Target, checkpoint: Checkpoint, config: Config, mostly: GGM
 def _type(name: str, shape: Sequence[int], mostly: GGMLType) -> GGMLType:
     if len(shape) < 2 or name.endswith(_EXACT) or not name.endswith(".weight"):
         return GGMLType.F32
-    if name.startswith(_KERNELS) or (len(shape) == 4 and shape[-1] > 1):  # readers know no other types
+    if name.startswith(_KERNELS) or (len(shape) == 4 and shape[-1] > 1):  # readers support no other types
         return GGMLType.F16 if mostly is GGMLType.F16 else GGMLType.F32
     if mostly is GGMLType.Q8_0 and shape[-1] % mostly.block_size:
         return GGMLType.F16
     return mostly
 
 
-def _place(target: Target) -> tuple[int, str]:
+def _order(target: Target) -> tuple[int, str]:
     parts = target.name.split(".")
     return (int(parts[1]) if parts[0] == "blk" and parts[1].isdecimal() else -1, target.name)

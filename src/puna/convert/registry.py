@@ -1,4 +1,4 @@
-"""Which family a model belongs to."""
+"""Lookup of the family that a model belongs to."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ _TOWERS: Final = (
     "towers.qwen",
 )
 
-#: Rerankers that files have no layout for, and what is missing.
+#: Rerankers that GGUF has no layout for, and what is missing.
 _REFUSED: Final = {
-    "DistilBertForSequenceClassification": "files have no classifier with a ReLU",
-    "DebertaV2ForSequenceClassification": "files have no attention by content and position apart",
-    "ElectraForSequenceClassification": "files have no classifier with a GELU of this kind of model",
-    "NewForSequenceClassification": "files have no rotation with gates in a model of this kind",
-    "JinaForRanking": "files have no projector for the vectors of documents",
-    "Qwen3ForSequenceClassification": "nothing in it says how a query and a document are put to it",
+    "DistilBertForSequenceClassification": "GGUF has no classifier with a ReLU",
+    "DebertaV2ForSequenceClassification": "GGUF has no attention that separates content and position",
+    "ElectraForSequenceClassification": "GGUF has no classifier with a GELU of this kind of model",
+    "NewForSequenceClassification": "GGUF has no rotation with gates in a model of this kind",
+    "JinaForRanking": "GGUF has no projector for document embeddings",
+    "Qwen3ForSequenceClassification": "its folder does not say how to combine a query and a document",
 }
 
 
 def family_of(checkpoint: Checkpoint) -> Family:
-    """The family that `architectures` of config.json names. Raises ConversionError.
+    """Return the family that `architectures` of config.json names. Raises ConversionError.
 
-    Of models that see or hear there is a family of the whole, or one of the text model within.
+    A multimodal model has a family for the whole, or one for the text model within it.
     """
     config = checkpoint.config
     name, families = _architecture(config), _families(_TEXTS)
     if name in _REFUSED:
-        raise ConversionError(f"{name}: it cannot be converted, as {_REFUSED[name]}")
-    found = _fitting(families_called(name), Config(config, checkpoint)) or _within(families, config)
+        raise ConversionError(f"{name}: it cannot be converted: {_REFUSED[name]}")
+    found = _matching(families_called(name), Config(config, checkpoint)) or _nested_family(families, config)
     if found is not None:
         return found
     if name in families:
-        raise ConversionError(f"{name}: no kind of it that can be converted has such settings")
+        raise ConversionError(f"{name}: no supported variant has these settings")
     near = get_close_matches(name[:100], families, n=1)
     nearest = f"; the nearest is {near[0]}" if near else ""
     raise ConversionError(
@@ -60,24 +60,24 @@ def family_of(checkpoint: Checkpoint) -> Family:
 
 
 def tower_of(config: Mapping[str, Any]) -> Family | None:
-    """The family of what sees in this model, or None. Raises ConversionError."""
-    return _fitting(_families(_TOWERS).get(_architecture(config), ()), Config(config))
+    """Return the family of this model's vision tower, or None. Raises ConversionError."""
+    return _matching(_families(_TOWERS).get(_architecture(config), ()), Config(config))
 
 
 def _architecture(config: Mapping[str, Any]) -> str:
     names = config.get("architectures")
     name = names[0] if isinstance(names, list) and names else None
     if not isinstance(name, str):
-        raise ConversionError("unknown architecture: config.json does not say under 'architectures'")
+        raise ConversionError("unknown architecture: config.json lacks 'architectures'")
     return name
 
 
-def _fitting(families: Iterable[Family], config: Config) -> Family | None:
+def _matching(families: Iterable[Family], config: Config) -> Family | None:
     return next((family for family in families if family.when(config)), None)
 
 
-def _within(families: Mapping[str, list[Family]], config: Mapping[str, Any]) -> Family | None:
-    """The family of the text model that is a part, as its own settings name it."""
+def _nested_family(families: Mapping[str, list[Family]], config: Mapping[str, Any]) -> Family | None:
+    """Return the family of the nested text model, as its own settings name it."""
     for part in ("text_config", "llm_config"):
         inner = config.get(part)
         if not isinstance(inner, dict):
@@ -86,27 +86,27 @@ def _within(families: Mapping[str, list[Family]], config: Mapping[str, Any]) -> 
         kind = str(inner.get("model_type")).removesuffix("_text").replace("_", "")
         for name, found in families.items():
             if name in names or name.lower().replace("_", "") == f"{kind}forcausallm":
-                return _fitting(found, Config(config))
+                return _matching(found, Config(config))
     return None
 
 
 def text_families() -> list[Family]:
-    """All of text models."""
+    """Return the families of all text models."""
     return [family for families in _families(_TEXTS).values() for family in families]
 
 
 def families_called(name: str) -> list[Family]:
-    """Text models that config.json's `architectures` calls `name`."""
+    """Return the text families that config.json's `architectures` calls `name`."""
     return _families(_TEXTS).get(name, [])
 
 
 def convertible() -> list[str]:
-    """All architectures, as config.json names them, sorted."""
+    """Return all convertible architectures, as config.json names them, sorted."""
     return sorted(_families(_TEXTS))
 
 
 def convertible_towers() -> list[str]:
-    """Of what sees, sorted."""
+    """Return the convertible architectures with vision towers, sorted."""
     return sorted(_families(_TOWERS))
 
 

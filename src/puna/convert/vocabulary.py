@@ -1,4 +1,4 @@
-"""A checkpoint's vocabulary as metadata: its kind, its special tokens, and its chat templates."""
+"""Conversion of a checkpoint's vocabulary to metadata: tokens, special tokens and chat templates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from puna.tokenizer.vocabulary import TokenType
 
 #: The largest vocabularies have 260,000 tokens.
 _MAX_TOKENS: Final = 1 << 21
-_SPACE: Final = "\u2581"  # in pieces of SentencePiece
+_SPACE: Final = "\u2581"  # as spelled in SentencePiece's pieces
 _CONTROL: Final = ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
 _BYTE: Final = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 _ADDED_SCORE: Final = -1000.0
@@ -31,7 +31,7 @@ _UNUSED_SCORE: Final = -10000.0
 
 @dataclass
 class TokenTable:
-    """`tokenizer.ggml.*`: `model`, and by id each token's text, type, and score if the model has scores."""
+    """`tokenizer.ggml.*`: `model`, and each token's text, type and (for models with scores) score, by id."""
 
     model: str
     texts: list[str]
@@ -43,21 +43,21 @@ class TokenTable:
 
     @classmethod
     def empty(cls, model: str, size: int, *, scored: bool = False) -> TokenTable:
-        """`size` tokens that stand for nothing."""
+        """Return a table of `size` unused tokens."""
         if not 0 < size <= _MAX_TOKENS:
-            raise ConversionError(f"a vocabulary of {size} tokens cannot be written (at most {_MAX_TOKENS})")
+            raise ConversionError(f"a vocabulary of {size} tokens is too large (at most {_MAX_TOKENS})")
         texts = [f"[PAD{i}]" for i in range(size)]
         return cls(model, texts, [TokenType.UNUSED] * size, [_UNUSED_SCORE] * size if scored else None)
 
     def put(self, id: int, text: str, kind: TokenType, score: float = _ADDED_SCORE) -> None:
-        """Let token `id` be this one. One that no row belongs to is left out."""
+        """Set token `id`; ignore an id outside the table."""
         if 0 <= id < len(self.texts):
             self.texts[id], self.types[id] = text, int(kind)
             if self.scores is not None:
                 self.scores[id] = score
 
     def add(self, id: int, text: str, *, special: bool) -> None:
-        """A token that was added to the tokenizer's own."""
+        """Set a token that was added to the tokenizer's own."""
         if special or looks_special(text):
             self.put(id, text, TokenType.CONTROL)
         else:
@@ -65,7 +65,7 @@ class TokenTable:
 
 
 def looks_special(text: str) -> bool:
-    """Whether a token is a control token by its spelling, even if its tokenizer does not say so."""
+    """Whether a token's spelling makes it a control token, even if its tokenizer does not say so."""
     return (
         text in _CONTROL
         or (text.startswith("<|") and text.endswith("|>"))
@@ -75,7 +75,7 @@ def looks_special(text: str) -> bool:
 
 
 def size_of(checkpoint: Checkpoint, config: Config, least: int) -> int:
-    """How many tokens the file has: as many as the embedding has rows."""
+    """Return the file's number of tokens, which is the embedding's number of rows."""
     embedding = next(
         (
             tensor.shape[0]
@@ -89,7 +89,7 @@ def size_of(checkpoint: Checkpoint, config: Config, least: int) -> int:
         ),
         None,
     )
-    # Llama 3.2 Vision has rows beyond its vocabulary, of tokens that are only read.
+    # Llama 3.2 Vision has extra rows for tokens that are only read.
     read = [
         tensor.shape[0]
         for name, tensor in checkpoint.tensors.items()
@@ -99,7 +99,7 @@ def size_of(checkpoint: Checkpoint, config: Config, least: int) -> int:
 
 
 def byte_pairs(checkpoint: Checkpoint, config: Config) -> TokenTable:
-    """Byte-level BPE of `tokenizer.json`."""
+    """Return the table of a byte-level BPE `tokenizer.json`."""
     model = model_of(checkpoint, "BPE")
     vocabulary = _vocabulary(model)
     added = added_tokens(checkpoint)
@@ -115,7 +115,7 @@ def byte_pairs(checkpoint: Checkpoint, config: Config) -> TokenTable:
 
 
 def ranked_pieces(checkpoint: Checkpoint, config: Config) -> TokenTable:
-    """SentencePiece's BPE as `tokenizer.json` has it: pieces whose scores are the ranks of their merges."""
+    """Return SentencePiece's BPE from a `tokenizer.json`: pieces scored by the rank of their merge."""
     model = model_of(checkpoint, "BPE")
     vocabulary = _vocabulary(model)
     added = added_tokens(checkpoint)
@@ -136,7 +136,7 @@ def ranked_pieces(checkpoint: Checkpoint, config: Config) -> TokenTable:
 
 
 def word_pieces(checkpoint: Checkpoint, config: Config) -> TokenTable:
-    """BERT's WordPiece: what begins a word is marked in files, not what goes on."""
+    """Return BERT's WordPiece: GGUF marks pieces that begin a word, not those that continue one."""
     model = model_of(checkpoint, "WordPiece")
     vocabulary = _vocabulary(model)
     added = added_tokens(checkpoint)
@@ -156,7 +156,7 @@ def word_pieces(checkpoint: Checkpoint, config: Config) -> TokenTable:
 
 
 def model_of(checkpoint: Checkpoint, kind: str) -> dict[str, Any]:
-    """The model of `tokenizer.json`, which must be of this kind."""
+    """Return the model of `tokenizer.json`, which must be of this `kind`."""
     model = checkpoint.json("tokenizer.json").get("model")
     if not isinstance(model, dict) or model.get("type", kind) != kind:
         raise ConversionError(f"tokenizer.json has no vocabulary of type {kind}")
@@ -168,15 +168,15 @@ def _vocabulary(model: Mapping[str, Any]) -> dict[str, int]:
     if not isinstance(found, dict) or not all(
         type(id) is int and 0 <= id < _MAX_TOKENS for id in found.values()
     ):
-        raise ConversionError("tokenizer.json: 'model.vocab' does not give each token its number")
+        raise ConversionError("tokenizer.json: 'model.vocab' does not give each token an id")
     return found
 
 
 def merges_of(model: Mapping[str, Any]) -> list[str]:
-    """Merges as files have them: two texts with a blank between."""
+    """Return merges in GGUF's form: two texts separated by a space."""
     found = model.get("merges")
     if not isinstance(found, list):
-        raise ConversionError("tokenizer.json: 'model.merges' is no list")
+        raise ConversionError("tokenizer.json: 'model.merges' is not a list")
     merges = []
     for merge in found:
         if isinstance(merge, str):
@@ -184,7 +184,7 @@ def merges_of(model: Mapping[str, Any]) -> list[str]:
         elif isinstance(merge, list) and len(merge) == 2 and all(isinstance(part, str) for part in merge):
             merges.append(" ".join(part.replace(" ", chr(256 + ord(" "))) for part in merge))
         else:
-            raise ConversionError(f"tokenizer.json: {shown(merge)} is no merge")
+            raise ConversionError(f"tokenizer.json: {shown(merge)} is not a merge")
     return merges
 
 
@@ -193,7 +193,7 @@ _LARGEST: Final = 1 << 26  # bytes
 
 
 def pieces(checkpoint: Checkpoint, config: Config, path: Path) -> TokenTable:
-    """BPE of a `tokenizer.model`."""
+    """Return the table of a BPE `tokenizer.model`."""
     processor = _processor(path)
     count = processor.GetPieceSize()
     tokens = TokenTable.empty("llama", size_of(checkpoint, config, count), scored=True)
@@ -229,11 +229,11 @@ def _kind(processor: Any, id: int) -> TokenType:
 
 
 def unigrams(checkpoint: Checkpoint, config: Config) -> TokenTable:
-    """The Unigram vocabulary of a `tokenizer.json` (T5, XLM-RoBERTa)."""
+    """Return the Unigram vocabulary of a `tokenizer.json` (T5, XLM-RoBERTa)."""
     model = model_of(checkpoint, "Unigram")
     given = model.get("vocab")
     if not isinstance(given, list) or not all(isinstance(entry, list) and len(entry) == 2 for entry in given):
-        raise ConversionError("tokenizer.json: 'model.vocab' is no list of texts and scores")
+        raise ConversionError("tokenizer.json: 'model.vocab' is not a list of texts and scores")
     tokens = TokenTable.empty("t5", size_of(checkpoint, config, len(given)), scored=True)
     unknown = model.get("unk_id")
     for id, (text, score) in enumerate(given):
@@ -255,20 +255,20 @@ def unigrams(checkpoint: Checkpoint, config: Config) -> TokenTable:
     return tokens
 
 
-#: The file, which all of them share.
+#: RWKV's vocabulary file, which all its models share.
 WORLD: Final = "rwkv_vocab_v20230424.txt"
-_MAX_LINE: Final = 1 << 12  # of a token of 128 bytes, all of them escaped
+_MAX_LINE: Final = 1 << 12  # a token of 128 bytes, all of them escaped
 
 
 def world_tokens(text: str, config: Config) -> TokenTable:
-    """The vocabulary of the file `text`. Raises ConversionError that names a line which is none of it."""
+    """Return the vocabulary in the file's `text`. Raises ConversionError naming an invalid line."""
     lines = text.removesuffix("\n").split("\n")
     tokens = TokenTable.empty("rwkv", int(config.get("vocab_size") or len(lines) + 1))
     tokens.put(0, "<s>", TokenType.CONTROL)
     for number, line in enumerate(lines, 1):
         id, token = _token(line, number)
         tokens.put(id, repr(token)[2:-1], TokenType.NORMAL)
-        if token == b"\n\n":  # between what one says and the other
+        if token == b"\n\n":  # separates the turns of a conversation
             tokens.more["eot_token_id"] = id
     tokens.more |= {"bos_token_id": 0, "eos_token_id": 0}
     return tokens
@@ -283,13 +283,11 @@ def _token(line: str, number: int) -> tuple[int, bytes]:
         found = None
     token = found.encode(errors="replace") if isinstance(found, str) else found
     if not isinstance(token, bytes) or not id.isdecimal() or length != str(len(token)) or len(id) > 9:
-        raise ConversionError(
-            f"{WORLD}: line {number} is {shown(line)}, not a token's number, text and length"
-        )
+        raise ConversionError(f"{WORLD}: line {number} is {shown(line)}, not a token's id, text and length")
     return int(id), token
 
 
-#: What files call them.
+#: Names of special tokens in GGUF.
 _KEYS: Final = {
     "bos": "bos_token_id", "eos": "eos_token_id", "unk": "unknown_token_id", "sep": "seperator_token_id",
     "pad": "padding_token_id", "cls": "cls_token_id", "mask": "mask_token_id",
@@ -297,7 +295,7 @@ _KEYS: Final = {
 
 
 def special_tokens(checkpoint: Checkpoint, config: Config, tokens: TokenTable) -> dict[str, Any]:
-    """Keys of `tokenizer.ggml`: ids of special tokens, and which are put around texts."""
+    """Return keys of `tokenizer.ggml`: ids of special tokens, and which of them are added around texts."""
     settings = dict(checkpoint.json("tokenizer_config.json"))
     around = _added_around(checkpoint, settings)
     ids = {text: id for id, (text, _) in added_tokens(checkpoint).items()}
@@ -320,7 +318,7 @@ def special_tokens(checkpoint: Checkpoint, config: Config, tokens: TokenTable) -
 
 
 def _ends(checkpoint: Checkpoint, config: Config, size: int) -> list[int]:
-    """All tokens that end an answer."""
+    """Return all tokens that end an answer."""
     value = checkpoint.json("generation_config.json").get("eos_token_id")
     value = config.get("eos_token_id") if value is None else value
     ids = value if isinstance(value, list) else [value]
@@ -328,7 +326,7 @@ def _ends(checkpoint: Checkpoint, config: Config, size: int) -> list[int]:
 
 
 def _added_around(checkpoint: Checkpoint, settings: dict[str, Any]) -> dict[str, bool]:
-    """Which tokens `tokenizer.json` puts before and after a text; tokens it names are added to `settings`."""
+    """Return which tokens `tokenizer.json` adds around a text; those it names are added to `settings`."""
     found: dict[str, bool] = {}
     tokenizer = checkpoint.json("tokenizer.json")
     for name, other in (("bos", "cls"), ("eos", "sep")) if tokenizer else ():
@@ -371,7 +369,7 @@ def _read_template(
         between = between[1:]
     if last and between[-1:] == [last]:
         between = between[:-1]
-    if len(between) > 2:  # what stands between two texts
+    if len(between) > 2:  # separators between two texts
         found["sep"] = any(text in (texts["sep"], texts["eos"]) and text for text in between[1:-1])
 
 
@@ -389,7 +387,7 @@ def _text(token: Any) -> str | None:
 
 
 def chat_templates(checkpoint: Checkpoint) -> dict[str, str]:
-    """Keys of `tokenizer`: the template of chats, and named others."""
+    """Return keys of `tokenizer`: the chat template and other named templates."""
     given = checkpoint.json("tokenizer_config.json").get("chat_template")
     if given is None:
         given = checkpoint.text("chat_template.jinja") or checkpoint.json("chat_template.json").get(
@@ -415,7 +413,7 @@ _VISIBLE: Final = (
 
 
 def vocabulary(checkpoint: Checkpoint, config: Config, family: Family) -> dict[str, Any]:
-    """All keys of `tokenizer`. Raises ConversionError if there is no vocabulary that can be read."""
+    """Return all keys of `tokenizer`. Raises ConversionError if no readable vocabulary exists."""
     tokens = _tokens(checkpoint, config)
     if tokens.model == "gpt2":
         tokens.pre = _pre_tokenizer(checkpoint, family)
@@ -453,7 +451,7 @@ def _tokens(checkpoint: Checkpoint, config: Config) -> TokenTable:
         case "BPE" if model.get("byte_fallback") and not any(_steps(given, "ByteLevel")):
             return ranked_pieces(checkpoint, config)
         case "BPE" if any(_steps(given, "Whitespace")):
-            raise ConversionError("tokenizer.json: BPE of words between white space is not supported")
+            raise ConversionError("tokenizer.json: BPE of whitespace-separated words is not supported")
         case "BPE":
             return byte_pairs(checkpoint, config)
         case "WordPiece":
@@ -464,7 +462,7 @@ def _tokens(checkpoint: Checkpoint, config: Config) -> TokenTable:
 
 
 def _merge_as_gemma4(checkpoint: Checkpoint, tokens: TokenTable) -> None:
-    """Say merges instead of scores; what marks channels and tools is text that answers are read by."""
+    """Store merges instead of scores, and make text of the marks by which answers are parsed."""
     tokens.model, tokens.merges = "gemma4", merges_of(model_of(checkpoint, "BPE"))
     tokens.scores = [_NO_SCORE] * len(tokens.texts)
     tokens.more |= {"add_space_prefix": False, "add_bos_token": True}
@@ -474,16 +472,16 @@ def _merge_as_gemma4(checkpoint: Checkpoint, tokens: TokenTable) -> None:
 
 
 def _steps(given: dict[str, Any], kind: str) -> Iterator[dict[str, Any]]:
-    """The steps of this kind that cut texts before merges."""
+    """Yield the pre-tokenizer's steps of this `kind`."""
     step = given.get("pre_tokenizer")
     steps = step.get("pretokenizers") or [step] if isinstance(step, dict) else []
     return (each for each in steps if isinstance(each, dict) and each.get("type") == kind)
 
 
 def _pre_tokenizer(checkpoint: Checkpoint, family: Family) -> str:
-    """The name of what cuts texts as `tokenizer.json` does: the family's, if it does, or the first.
+    """Return the name of the pre-tokenizer that splits like `tokenizer.json`, the family's if possible.
 
-    It is recognised by its expressions. One that is not known is the family's, or the default.
+    It is recognised by its expressions; an unknown one gets the family's name, or the default.
     """
     given = checkpoint.json("tokenizer.json")
     cuts = [each.get("pattern", {}).get("Regex") for each in _steps(given, "Split")]

@@ -1,8 +1,8 @@
-"""The bundled models, `demo` and `demo-vision` to all commands. `demo/` in the repository makes them."""
+"""The bundled models, `demo` and `demo-vision` in all commands, made by `demo/` in the repository."""
 
 from pathlib import Path
 
 
 def path(name: str = "demo") -> Path:
-    """Where the file of that model lies."""
+    """Return the path of a bundled model's file."""
     return Path(__file__).with_name(f"{name}.gguf")

@@ -43,7 +43,7 @@ class Answers:
     def evaluated(self, sequence: Generation, begin: int, logits: Rows) -> None:
         """Send progress and scores of a prompt after a pass that began at input `begin`.
 
-        `logits` [rows, vocab] are those of the pass if the prompt is scored. Raises `GenerationError`.
+        `logits` [rows, vocab] are the pass's logits if the prompt is scored. Raises `GenerationError`.
         """
         _tell_progress(sequence)
         if sequence.scoring:
@@ -98,7 +98,7 @@ class Answers:
         return None
 
     def finish_empty(self, sequence: Generation) -> None:
-        """End an answer of no tokens."""
+        """End an answer without tokens."""
         self._finish(sequence, "length")
 
     def _finish(

@@ -377,7 +377,7 @@ class Engine:
         return True
 
     def _drawn(self, slices: list[BatchSlice], results: Items[Rows]) -> dict[Sequence, Drawn]:
-        """Draw the next token of each fully evaluated sequence, from the row before those of its draft."""
+        """Draw the next token of each fully evaluated sequence, from the row before its draft."""
         wanted = [
             (batch_slice.sequence, logits[len(logits) - 1 - len(batch_slice.draft.tokens)])
             for batch_slice, logits in zip(slices, results, strict=True)

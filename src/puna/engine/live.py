@@ -1,4 +1,4 @@
-"""What the engine is doing, as the page shows it: times of steps, sequences, cells and the prefix tree."""
+"""The state of the engine, as the page shows it: times of steps, sequences, cells and the prefix tree."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class PrefixCache:
             self._tree.extend(entry, [key])
 
     def checkpoint(self, entry: PrefixEntry, keys: list[Key]) -> None:
-        """Let other requests resume after `keys`, the inputs of a running entry that is about to continue.
+        """Make `keys`, the inputs of a running entry that is about to continue, a place to resume at.
 
         A cache that forgets needs a separate entry for that, which is evicted like any other.
         """

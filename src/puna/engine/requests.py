@@ -45,7 +45,7 @@ class FittedPrompt:
     tokens: list[int]  # placeholders where the parts of images stand
     text: str = ""
     stop: tuple[str, ...] = ()
-    reading: Reading | None = None  # how thinking and calls are told from text
+    reading: Reading | None = None  # how thinking and calls are separated from text
     dropped: int = 0  # tokens of messages left out to make the rest fit
     inputs: list[Input] | None = None  # set if there are images
 
@@ -275,7 +275,7 @@ def _texts(request: Embed, sink: Sink, loaded: LoadedModel, context: int) -> lis
             pooling = Pooling(request.pooling)
         except ValueError:
             known = ", ".join(Pooling)
-            raise RequestError(f"pooling '{request.pooling}' is not known; there are {known}") from None
+            raise RequestError(f"pooling '{request.pooling}' is not supported; use one of {known}") from None
     if pooling is None:
         raise UnavailableError("this model does not support embeddings")
     sequences = []

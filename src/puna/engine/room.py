@@ -80,10 +80,10 @@ class Room:
         return self._cache, self._rows
 
     def grow(self, context: int, provided: int, reserved: int = 0) -> int:
-        """Let sequences be as long as `context`, and return how many more bytes the cache can take then.
+        """Raise the maximum length of sequences, and return how many more bytes the cache can take then.
 
         `provided` is the number of bytes it takes already, `reserved` the number to leave to others. Raises
-        `NotSupportedError` for a context beyond `max_context`, and `InsufficientMemoryError`, changing
+        `NotSupportedError` for a `context` beyond `max_context`, and `InsufficientMemoryError`, changing
         nothing.
         """
         context = min(context, self._loaded.trained_context or context)
@@ -114,7 +114,7 @@ def _can_grow(loaded: LoadedModel) -> bool:
 
 
 class _CacheSizes(NamedTuple):
-    """Sizes by which a cache says what it takes."""
+    """Arguments for a cache's estimates of its size."""
 
     sequences: int
     longest: int
@@ -131,9 +131,9 @@ class _CacheSizes(NamedTuple):
 
 
 def choose_sizes(loaded: LoadedModel, sizes: EngineSizes) -> EngineSizes:
-    """Return `sizes` with a context and a capacity that fit the model, and memory where they were not given.
+    """Return `sizes` with a context and capacity that fit the model, and memory if they were not given.
 
-    Raises `InsufficientMemoryError` when there is memory for next to no context.
+    Raises `InsufficientMemoryError` when there is memory for hardly any context.
     """
     parallel, context, capacity = sizes.parallel, sizes.context, sizes.capacity
     trained = loaded.trained_context
@@ -230,5 +230,5 @@ def _check_addressable(cache: Cache, sized: _CacheSizes, mappable: int) -> None:
 
 
 def cache_bytes(cache: Cache, sequences: int, capacity: int, batch: int) -> int:
-    """Return the most that `cache`, or another of its kind with these sizes, can take."""
+    """Return the maximum bytes of `cache`, or of another of its kind with these sizes."""
     return sum(cache.layer_bytes(sequences=sequences, capacity=capacity, batch=batch).values())

@@ -1,4 +1,4 @@
-"""Sequences: samples of an answer and texts to embed, and how far each of them has come."""
+"""Sequences: samples of an answer and texts to embed, with their progress."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Text of generated tokens, held back until it is final.
 
-Stop strings may span tokens, characters must be whole, and thinking and tool calls are told from text.
+Stop strings may span tokens, characters must be whole, and thinking and tool calls are separated from text.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Released:
 class TextStream:
     """Text of an answer, held back while it may begin a stop string or markup, or ends inside a character.
 
-    `reading` tells thinking and calls from text; without it, everything is text.
+    `reading` separates thinking and calls from text; without it, everything is text.
     """
 
     def __init__(self, stop: Sequence[str] = (), reading: Reading | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The GGUF file format: reader, writer, and the block types tensors are stored in."""
+"""The GGUF file format: a reader, a writer, and the block types of tensors."""
 
 from puna.gguf.blocks import dequantize, quantize
 from puna.gguf.part import TensorInfo

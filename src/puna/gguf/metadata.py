@@ -1,4 +1,4 @@
-"""Reading numbers from a file's metadata, with errors that name the key."""
+"""Typed access to a file's metadata, with errors that name the key."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ from puna.errors import ModelError, shown
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
 
-#: No model has more of anything than this; a larger number is a damaged file.
+#: No model has a size larger than this; a larger number means a damaged file.
 _ABSURD = 2**31
-#: Where floats lie that make sense: what is computed of some of them is still a float32.
+#: The range of sensible floats: products of several of them still fit float32.
 _TINY, _HUGE = 1e-30, 1e30
-#: No file has values for more layers.
+#: More than the layers of any model.
 _MAX_LAYERS = 1 << 16
-#: How the name of a layer's tensor begins.
+#: The start of the name of a layer's tensor.
 LAYER = re.compile(r"blk\.(\d{1,9})\.")
 
 
 def required(file: GGUFFile, key: str, default: int = 0) -> int:
-    """The positive integer `key`. Raises `ModelError` when it is not, or is absent without a default."""
+    """Return the positive integer `key`.
+
+    Raises `ModelError` if it is not positive, or missing without a default.
+    """
     value = scalar(file, key, default)
     if value <= 0:
         if file.get(key) is None:
@@ -33,22 +36,25 @@ def required(file: GGUFFile, key: str, default: int = 0) -> int:
 
 
 def missing(file: GGUFFile, key: str) -> ModelError:
-    """The error about a `key` that must be there."""
+    """Return the error for a required `key` that is missing."""
     return ModelError(f"{file.path}: metadata key '{file.architecture}.{key}' is missing")
 
 
 def invalid(file: GGUFFile, key: str, complaint: str) -> ModelError:
-    """The error about a `key` whose value is not possible; `complaint` follows the key, and has the value."""
+    """Return the error for an invalid `key`; `complaint` continues the sentence and shows the value."""
     return ModelError(f"{file.path}: '{file.architecture}.{key}' {complaint}")
 
 
 def first_of(file: GGUFFile, *keys: str) -> str:
-    """The first of `keys` that the file has; if it has none, the first. Writers use different names."""
+    """Return the first of `keys` that the file has, or the first if it has none.
+
+    Writers use different names.
+    """
     return next((key for key in keys if file.get(key) is not None), keys[0])
 
 
 def scalar(file: GGUFFile, key: str, default: int) -> int:
-    """The integer `key`; an array of equal values counts as that value.
+    """Return the integer `key`; an array of equal values counts as that value.
 
     Raises `ModelError` for other types, different values per layer, and absurd sizes.
     """
@@ -58,7 +64,7 @@ def scalar(file: GGUFFile, key: str, default: int) -> int:
     if not isinstance(value, int | float | str):
         values = set(value[:_MAX_LAYERS])
         if len(values) != 1 or len(value) > _MAX_LAYERS:
-            raise invalid(file, key, f"is not to differ between layers, but is {shown(value[:_MAX_LAYERS])}")
+            raise invalid(file, key, f"should not differ between layers, but is {shown(value[:_MAX_LAYERS])}")
         value = values.pop()
     if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value < _ABSURD:
         raise invalid(file, key, f"should be a size, but is {shown(value)}")
@@ -68,10 +74,10 @@ def scalar(file: GGUFFile, key: str, default: int) -> int:
 def per_layer(
     file: GGUFFile, key: str, layers: int, default: int | Sequence[int] | None = None
 ) -> tuple[int, ...]:
-    """The integers `key`, one to each of `layers` layers; a single one is that of all.
+    """Return the integers `key`, one per layer; a single one applies to all `layers`.
 
-    Raises `ModelError` when there are none, and no `default`, or another number of them, and for other types
-    and absurd sizes.
+    Raises `ModelError` if the key is missing without a `default`, has another number of values or another
+    type, or holds absurd sizes.
     """
     value: Any = file.get(key)
     if value is None:
@@ -88,7 +94,10 @@ def per_layer(
 
 
 def number(file: GGUFFile, key: str, default: float) -> float:
-    """The float `key`. Raises `ModelError` for other types, and for numbers no model can compute with."""
+    """Return the float `key`.
+
+    Raises `ModelError` for other types, and for numbers no model can compute with.
+    """
     value: Any = file.get(key)
     if value is None:
         return default
@@ -98,7 +107,7 @@ def number(file: GGUFFile, key: str, default: float) -> float:
 
 
 def positive(file: GGUFFile, key: str, default: float) -> float:
-    """The float `key`, which must be above 0. Raises `ModelError` otherwise."""
+    """Return the float `key`. Raises `ModelError` unless it is above 0."""
     value = number(file, key, default)
     if not value >= _TINY:
         raise invalid(file, key, f"should be above 0, but is {value}")
@@ -106,7 +115,7 @@ def positive(file: GGUFFile, key: str, default: float) -> float:
 
 
 def limit(file: GGUFFile, key: str, default: float) -> float:
-    """The float `key`, 0 meaning no limit. Raises `ModelError` unless it is at least 0."""
+    """Return the float `key`, where 0 means no limit. Raises `ModelError` unless it is at least 0."""
     value = number(file, key, default)
     if value and not value >= _TINY:
         raise invalid(file, key, f"should be 0, which means none, or above, but is {value}")
@@ -114,7 +123,7 @@ def limit(file: GGUFFile, key: str, default: float) -> float:
 
 
 def flag(file: GGUFFile, key: str, default: bool) -> bool:
-    """The bool `key`. Raises `ModelError` for other types."""
+    """Return the bool `key`. Raises `ModelError` for other types."""
     value: Any = file.get(key)
     if value is None:
         return default
@@ -124,32 +133,35 @@ def flag(file: GGUFFile, key: str, default: bool) -> bool:
 
 
 def flags(file: GGUFFile, key: str, layers: int) -> tuple[bool, ...]:
-    """The bools `key`, one for each of `layers` layers. Raises `ModelError` when they are anything else."""
+    """Return the bools `key`, one per layer.
+
+    Raises `ModelError` for other types or another number of them.
+    """
     values: Any = file.get(key)
     if isinstance(values, str | int | float) or len(values) != layers:
         raise invalid(
-            file, key, f"should say true or false of each of the {layers} layers, not {shown(values)}"
+            file, key, f"should have true or false for each of the {layers} layers, not {shown(values)}"
         )
     for each in values:
         if each not in (False, True):
-            raise invalid(file, key, f"should say true or false of each layer, but has {shown(each)}")
+            raise invalid(file, key, f"should have true or false for each layer, but has {shown(each)}")
     return tuple(map(bool, values))
 
 
 def table_rows(file: GGUFFile, tensor: str) -> int:
-    """How many rows `tensor` has; 0 when there is none, about which loading will complain."""
+    """Return the number of rows of `tensor`, or 0 if it is missing, which loading will report."""
     found = file.tensors.get(tensor)
     return found.shape[0] if found else 0
 
 
 def block_count(file: GGUFFile, prefix: str = "blk", *, key: str = "block_count", default: int = 0) -> int:
-    """Return the number of layers, each of which has tensors named `prefix`. Raises `ModelError`."""
+    """Return the number of layers, whose tensors are named `prefix`. Raises `ModelError`."""
     count = required(file, key, default)
     layer = LAYER if prefix == "blk" else re.compile(rf"{re.escape(prefix)}\.(\d{{1,9}})\.")
     layers = {int(found[1]) for found in map(layer.match, file.tensors) if found}
     last = max(layers, default=-1)
     if count > last + 1:
-        raise invalid(file, key, f"is {count}, but there are only tensors of {last + 1} layers")
+        raise invalid(file, key, f"is {count}, but there are tensors of only {last + 1} layers")
     if count <= last:
         raise invalid(file, key, f"is {count}, but there are tensors of layer {last}")
     if count > _MAX_LAYERS:
@@ -161,9 +173,9 @@ def block_count(file: GGUFFile, prefix: str = "blk", *, key: str = "block_count"
 
 
 def check_extent(file: GGUFFile, tensor: str, axis: int, sizes: Mapping[str, int]) -> None:
-    """Raise `ModelError` unless `tensor`, if there is one, extends over the product of `sizes` along `axis`.
+    """Raise `ModelError` unless the size of `tensor` along `axis` is the product of `sizes`.
 
-    `sizes` are by the keys they were read from, which the error names.
+    `sizes` are by the keys they were read from, which the error names. A missing tensor is accepted.
     """
     found = file.tensors.get(tensor)
     if found is None or len(found.shape) <= axis or found.shape[axis] == math.prod(sizes.values()):

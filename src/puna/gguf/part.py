@@ -1,4 +1,4 @@
-"""Parses and validates one GGUF file: header, metadata, tensor directory.
+"""Parser and validator of one GGUF file: header, metadata, tensor directory.
 
 Layout (little-endian): magic, version, tensor count, key count, keys and values, tensor infos, padding,
 tensor data. Versions 2 and 3 only differ in that version 3 allows big-endian files, which are refused here.
@@ -38,8 +38,8 @@ _OTHER_FORMATS = {
 class TensorInfo:
     """The directory entry of a tensor.
 
-    `shape` is row-major (a weight is `[out, in]`), `offset` is in bytes from the start of the file, `file` is
-    the index of the part of a split model.
+    `shape` is row-major (a weight is `[out, in]`), `offset` is in bytes from the start of the file, and
+    `file` is the index of the part of a split model.
     """
 
     name: str
@@ -59,7 +59,7 @@ class TensorInfo:
 class GGUFPart:
     """One parsed file. Arrays in `metadata` are read from `source` on access.
 
-    `spans` are the bytes in which it says what type each value of `metadata` has, and the value.
+    `spans` are the byte ranges of each `metadata` value with its type.
     """
 
     path: Path

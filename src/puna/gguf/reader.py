@@ -1,4 +1,4 @@
-"""Reads a GGUF model from one file or from the parts of a split model."""
+"""Reader of a GGUF model in one file or several parts."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from puna.gguf.part import GGUFPart, TensorInfo, read_part
 from puna.gguf.types import FileType
 from puna.gguf.values import NumberArray, StringArray, Value
 
-#: Bytes sampled from the middle of each tensor. Training changes every tensor.
+#: Bytes sampled from the middle of each tensor. Training changes every tensor, so a few bytes suffice.
 _SAMPLE_BYTES = 64
 
 
 def fingerprint(path: str | os.PathLike[str]) -> str:
-    """Architecture and digest (`llama 3f0c...`), equal for files that compute the same results.
+    """Return the architecture and a digest (`llama 3f0c...`), equal for files that compute the same results.
 
     The digest covers the architecture's settings and a sample of every tensor, but not the file's name, its
     descriptions or its tokenizer. Raises `GGUFError`.
@@ -53,7 +53,7 @@ def is_common(key: str) -> bool:
 
 
 def full_key(key: str, architecture: str) -> str:
-    """The key as written in a file: `block_count` becomes `llama.block_count`.
+    """Return the key as written in a file: `block_count` becomes `llama.block_count`.
 
     Common keys (`general.`, `tokenizer.`, ...) and keys that start with the architecture are unchanged.
     """
@@ -63,16 +63,16 @@ def full_key(key: str, architecture: str) -> str:
 _PART_NAME = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<suffix>\.gguf)?", re.DOTALL)
 
 
-#: Characters; it begins the names of keys.
+#: Characters. The architecture is the prefix of key names.
 _LONGEST_ARCHITECTURE = 64
 
 
 class GGUFFile:
     """A model file, open for reading.
 
-    Metadata are read on access, and arrays in `metadata` must not be used after `close`. Files whose tensors'
-    data are asked for are memory-mapped: reading what was then cut off ends the process (SIGBUS). Arrays from
-    `data` keep the map alive.
+    Metadata are read on access, and arrays in `metadata` must not be used after `close`. Files are
+    memory-mapped when tensor data is first read: if such a file is truncated, reading it kills the process
+    (SIGBUS). Arrays from `data` keep the map alive.
     """
 
     def __init__(self, parts: list[GGUFPart]) -> None:
@@ -100,7 +100,7 @@ class GGUFFile:
         name = self.metadata.get("general.architecture")
         if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_ARCHITECTURE:
             raise GGUFError(
-                f"{self.path.name}: key 'general.architecture' is {shown(name)}, not the name of one"
+                f"{self.path.name}: key 'general.architecture' is {shown(name)}, not an architecture"
                 if name
                 else f"{self.path.name}: key 'general.architecture' is missing or empty"
             )
@@ -120,7 +120,7 @@ class GGUFFile:
         return sum(tensor.count for tensor in self.tensors.values())
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of `key`, or `default` if it is missing.
+        """Return the value of `key`, or `default` if it is missing.
 
         `key` is relative to the architecture: `block_count` means `llama.block_count`. Common keys
         (`general.`, `tokenizer.`, ...) are used unchanged.
@@ -128,31 +128,31 @@ class GGUFFile:
         return self.metadata.get(key if is_common(key) else full_key(key, self.architecture), default)
 
     def tensor(self, name: str) -> TensorInfo:
-        """The directory entry of tensor `name`. Raises GGUFError if there is none."""
+        """Return the directory entry of tensor `name`. Raises GGUFError if there is none."""
         try:
             return self.tensors[name]
         except KeyError:
             raise GGUFError(f"{self.path.name}: there is no tensor '{name}'") from None
 
     def data(self, name: str) -> NDArray[np.uint8]:
-        """The stored bytes of a tensor: a read-only 1-D view of the mapped file, without a copy."""
+        """Return the stored bytes of a tensor: a read-only 1-D view of the mapped file, without a copy."""
         tensor = self.tensor(name)
         return np.frombuffer(self._map(tensor.file), np.uint8, tensor.nbytes, tensor.offset)
 
     def array(self, name: str) -> NDArray[np.float32]:
-        """The values of a tensor as float32, in its shape."""
+        """Return the values of a tensor as float32, in its shape."""
         tensor = self.tensor(name)
         return dequantize(self.data(name), tensor.type).reshape(tensor.shape)
 
     def encoded(self, key: str) -> bytes:
-        """The type and value of a key of `metadata`, as they are written in the file."""
+        """Return the type and value of a `metadata` key as written in the file."""
         return self._parts[0].source.read(*self._parts[0].spans[key])
 
     def close(self) -> None:
         for part in self._parts:
             part.source.close()
         for mapped in self._maps.values():
-            # While arrays refer to a map, it stays; then it is unmapped along with the last one.
+            # A map stays as long as arrays refer to it, and is unmapped with the last one.
             with contextlib.suppress(BufferError):
                 mapped.close()
 
@@ -161,7 +161,7 @@ class GGUFFile:
             source = self._parts[part].source
             try:
                 self._maps[part] = mmap.mmap(source.fileno(), source.size, access=mmap.ACCESS_READ)
-            except (OSError, ValueError) as error:  # ValueError: it is closed, or shorter than it was
+            except (OSError, ValueError) as error:  # ValueError: the file is closed or was truncated
                 raise GGUFError(f"{source.path.name}: cannot be mapped ({error})") from error
         return self._maps[part]
 
@@ -178,7 +178,7 @@ class GGUFFile:
 
 
 def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
-    """Open a GGUF model for reading. Given any part of a split model, all parts are opened.
+    """Open a GGUF model for reading; any part of a split model opens all parts.
 
     Raises GGUFError if a file is missing, damaged or not supported.
     """
@@ -205,7 +205,7 @@ def _split_number(part: GGUFPart, key: str, default: int | None = None) -> int:
 
 
 def _other_parts(opened: GGUFPart, count: int) -> list[GGUFPart]:
-    """All parts in order, given any of them. Closes `opened`."""
+    """Open all parts in order, given any of them. Closes `opened`."""
     name = _PART_NAME.fullmatch(opened.path.name)
     if name is None or int(name["count"]) != count:
         raise GGUFError(
@@ -229,8 +229,8 @@ def _other_parts(opened: GGUFPart, count: int) -> list[GGUFPart]:
             said = (_split_number(parts[i], "split.no"), _split_number(parts[i], "split.count"))
             if said != (i, count):
                 raise GGUFError(
-                    f"{path.name}: the file says it is part {said[0] + 1} of {said[1]}, "
-                    f"but its name says part {i + 1} of {count}"
+                    f"{path.name}: according to its metadata it is part {said[0] + 1} of {said[1]}, "
+                    f"but according to its name part {i + 1} of {count}"
                 )
     except BaseException:
         for part in parts:

@@ -61,7 +61,7 @@ class GGMLType(enum.IntEnum):
         return self.block_size > 1
 
     def nbytes(self, count: int) -> int:
-        """Bytes of `count` elements. Raises ValueError unless `count` is a multiple of the block size."""
+        """Return the size in bytes of `count` elements. Raises ValueError unless they are whole blocks."""
         blocks, rest = divmod(count, self.block_size)
         if rest:
             raise ValueError(f"{count} elements do not fill {self.name} blocks of {self.block_size}")
@@ -106,7 +106,10 @@ _SIZES: dict[GGMLType, tuple[int, int]] = {
 
 
 class FileType(enum.IntEnum):
-    """`general.file_type`: how a file was quantised. Only a label: single tensors may have other types."""
+    """`general.file_type`: how a file was quantised.
+
+    It is only a label, as single tensors may have other types.
+    """
 
     F32 = 0
     F16 = 1

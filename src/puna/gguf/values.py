@@ -1,7 +1,7 @@
 """Metadata values: a reader that does not trust its input, and arrays that stay in the file.
 
-Every length and count is checked against the remaining size of the file before anything is allocated
-for it, so a hostile file costs no more than its own size.
+Every length and count is checked against the remaining size of the file before anything is allocated for it,
+so a hostile file costs no more than its own size.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 from puna.errors import GGUFError
 from puna.gguf.types import ValueType
 
-#: Bytes read at a time while going through a file.
+#: Bytes read at a time when scanning a file.
 _BLOCK_BYTES = 1 << 18
 
 
 class FileSource:
-    """Bytes `[0, size)` of a file, of the size it had when it was opened. Safe to share between threads."""
+    """Bytes `[0, size)` of a file, at its size when opened. Safe to share between threads."""
 
     def __init__(self, path: Path) -> None:
-        """Raises GGUFError if the file cannot be opened, or is empty."""
+        """Open the file. Raises GGUFError if it cannot be opened or is empty."""
         self.path = path
         try:
             if not path.is_file():
@@ -42,21 +42,21 @@ class FileSource:
             raise GGUFError(f"{path.name}: the file is empty")
 
     def read(self, begin: int, end: int) -> bytes:
-        """The bytes `[begin, end)`. Raises GGUFError if the file has become shorter, or cannot be read."""
+        """Return the bytes `[begin, end)`. Raises GGUFError if the file was truncated or cannot be read."""
         pieces = []
         try:
             while begin < end:
                 piece = os.pread(self._file.fileno(), end - begin, begin)
                 if not piece:
-                    raise GGUFError(f"{self.path.name}: the file became shorter while it was read")
+                    raise GGUFError(f"{self.path.name}: the file was truncated while being read")
                 pieces.append(piece)
                 begin += len(piece)
-        except (OSError, ValueError) as error:  # ValueError: it is closed
+        except (OSError, ValueError) as error:  # ValueError: the file is closed
             raise GGUFError(f"{self.path.name}: cannot be read ({error})") from error
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def block(self, begin: int, least: int) -> bytes:
-        """What follows `begin`: `least` bytes, and as many more as are worth reading at once."""
+        """Return `least` bytes from `begin` on, and as many more as are worth reading at once."""
         return self.read(begin, max(begin + least, min(begin + _BLOCK_BYTES, self.size)))
 
     def fileno(self) -> int:
@@ -98,7 +98,7 @@ class NumberArray(Sequence[Any]):
         self.kind = kind
 
     def numpy(self) -> NDArray[Any]:
-        """A copy as a numpy array of the stored type (bool for booleans)."""
+        """Return a copy as a numpy array of the stored type (bool for booleans)."""
         dtype = NUMBER_DTYPES[self.kind]
         raw = bytearray(self._source.read(self._position, self._position + self._count * dtype.itemsize))
         values: NDArray[Any] = np.frombuffer(raw, dtype)
@@ -145,7 +145,7 @@ class StringArray(Sequence[str]):
         self._where = where
 
     def raw(self, index: int) -> bytes:
-        """The stored bytes of string `index`."""
+        """Return the stored bytes of string `index`."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"string {index} of {len(self)}")
         index %= len(self)
@@ -195,7 +195,7 @@ class Cursor:
         self.file_name = source.path.name
         self.size = source.size
         self.position = 0
-        self._block = b""  # of the file, from `_begin` on
+        self._block = b""  # bytes of the file from `_begin` on
         self._begin = 0
 
     @property
@@ -214,7 +214,7 @@ class Cursor:
             )
 
     def bytes(self, count: int, what: str) -> bytes:
-        """The next `count` bytes."""
+        """Return the next `count` bytes."""
         self.need(count, what)
         start = self.position - self._begin
         if start + count > len(self._block):

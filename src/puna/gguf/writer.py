@@ -1,8 +1,8 @@
-"""Writes a GGUF file (version 3).
+"""Writer of GGUF files (version 3).
 
-Tensors are kept as references until `write`, which streams them in pieces, so that quantising a large
-model only needs memory for one piece; those of a stream are not even computed before. The file appears
-under its name once it is complete.
+Tensors are kept as references until `write`, which streams them in pieces, so that quantising a large model
+only needs memory for one piece; streamed tensors are not even computed before. The file appears under its
+name once it is complete.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _KINDS_BY_DTYPE: dict[np.dtype[Any], ValueType] = {
 }
 
 
-#: Computes the bytes of a tensor, in order.
+#: A function that computes the bytes of a tensor, in order.
 Pieces = Callable[[], Iterator[NDArray[np.uint8]]]
 
 
@@ -74,7 +74,7 @@ class _Tensor:
 
 
 class GGUFWriter:
-    """Collects metadata and tensors, then writes them to `path`.
+    """A GGUF file in the making: collects metadata and tensors, then writes them to `path`.
 
     Arrays passed to `add_tensor` and `add_raw_tensor` are not copied and must not change before `write`. All
     methods raise GGUFError for invalid arguments.
@@ -136,19 +136,19 @@ class GGUFWriter:
         self._add(_Tensor(name, tuple(shape), GGMLType(type), source, raw=True))
 
     def add_stream(self, name: str, shape: Sequence[int], type: GGMLType, pieces: Pieces) -> None:
-        """Add a tensor whose bytes, of `type` already, `pieces` computes when the file is written."""
+        """Add a tensor whose bytes, already of `type`, are computed by `pieces` during `write`."""
         self._add(_Tensor(name, tuple(shape), GGMLType(type), pieces, raw=True))
 
     def copy_metadata(self, file: GGUFFile, without: Collection[str] = ()) -> None:
-        """Add the metadata of `file` as they are there, `without` some and those that are here already."""
+        """Add the metadata of `file`, except the keys in `without` and those added already."""
         for key in file.metadata:
             if key not in self._values and key not in without and key != "general.alignment":
                 self._values[key] = file.encoded(key)
 
     def write(self) -> None:
-        """Write the file, overwriting an existing one. After an error, no partial file is left.
+        """Write the file, replacing an existing one. After an error, no partial file is left.
 
-        Raises GGUFError, also if the disk has no room for it, which is found out before anything is computed.
+        Raises GGUFError, including for a full disk, which is checked before anything is computed.
         """
         try:
             self._check_space()
@@ -191,8 +191,8 @@ class GGUFWriter:
         free = shutil.disk_usage(self.path.parent).free
         if needed > free:
             raise GGUFError(
-                f"{self.path}: {needed / 1e9:.1f} GB are to be written, but this disk has room for "
-                f"{free / 1e9:.1f} GB; free some space, or choose another folder"
+                f"{self.path}: {needed / 1e9:.1f} GB are needed, but this disk has only "
+                f"{free / 1e9:.1f} GB free; free some space, or choose another folder"
             )
 
     def _padded(self, size_bytes: int) -> int:
@@ -234,7 +234,7 @@ def _encode_string(text: str) -> bytes:
 
 
 def _encode_value(value: Any, kind: ValueType | None) -> bytes:
-    """The type and value as written in the file."""
+    """Return the type and value as written in the file."""
     if isinstance(value, str):
         if kind not in (None, ValueType.STRING):
             raise TypeError("the value is a string")
@@ -269,7 +269,7 @@ def _encode_array(values: Sequence[Any] | NDArray[Any], kind: ValueType | None) 
 
 
 def _encode_numbers(values: list[Any], kind: ValueType) -> bytes:
-    """Packed numbers. Raises TypeError, ValueError or OverflowError if they cannot be of type `kind`."""
+    """Return packed numbers. Raises TypeError, ValueError or OverflowError if they do not fit type `kind`."""
     if kind in (ValueType.STRING, ValueType.ARRAY):
         raise TypeError(f"numbers cannot be written as {kind.name}")
     dtype = NUMBER_DTYPES[kind]
@@ -292,7 +292,7 @@ def _encode_numbers(values: list[Any], kind: ValueType) -> bytes:
 
 
 def _kind_of(values: list[Any], *, alone: bool) -> ValueType:
-    """The default type for `values`; `alone` if they are a single value instead of an array."""
+    """Return the default type for `values`; `alone` if they are a single value instead of an array."""
     if not values:
         raise ValueError("an empty array needs an explicit element type")
     if all(isinstance(value, str) for value in values):
@@ -320,10 +320,10 @@ _CHUNK_BYTES = 8 << 20
 
 
 def join(paths: Sequence[Path], write: Callable[[bytes], object]) -> None:
-    """Pass the file that `paths`, the parts in their order, were split from to `write`, piece by piece.
+    """Pass the file that `paths`, its parts in order, were split from to `write`, piece by piece.
 
-    The metadata are the first part's, bit for bit, without those about splitting; tensors come in the order
-    of the parts. What the files are called does not matter. Raises GGUFError and OSError.
+    The metadata are the first part's, bit for bit, without the keys about splitting; tensors come in the
+    order of the parts. File names do not matter. Raises GGUFError and OSError.
     """
     with ExitStack() as opened:
         parts = []
@@ -350,17 +350,19 @@ def join(paths: Sequence[Path], write: Callable[[bytes], object]) -> None:
 
 
 def _check(parts: Sequence[GGUFPart]) -> None:
-    """Raise GGUFError unless these are all the parts of one model, in their order."""
+    """Raise GGUFError unless these are all the parts of one model, in order."""
     names: set[str] = set()
     for index, part in enumerate(parts):
         said = part.metadata.get("split.no"), part.metadata.get("split.count")
         if said != (index, len(parts)):
             raise GGUFError(
-                f"part {index + 1} of {len(parts)}: the file says that it is number {said[0]} of {said[1]}, "
+                f"part {index + 1} of {len(parts)}: its metadata says number {said[0]} of {said[1]}, "
                 "counted from 0; the parts do not belong together"
             )
         if twice := names & part.tensors.keys():
-            raise GGUFError(f"part {index + 1} of {len(parts)}: tensor '{min(twice)}' is in another part too")
+            raise GGUFError(
+                f"part {index + 1} of {len(parts)}: tensor '{min(twice)}' is also in another part"
+            )
         names |= part.tensors.keys()
     total = parts[0].metadata.get("split.tensors.count", len(names))
     if total != len(names):
@@ -368,7 +370,7 @@ def _check(parts: Sequence[GGUFPart]) -> None:
 
 
 def _keys(part: GGUFPart) -> Iterator[bytes]:
-    """Each key with its value as they lie in the file, without those about splitting."""
+    """Yield each key with its value as stored in the file, without the keys about splitting."""
     cursor = Cursor(part.source)
     cursor.bytes(4 + 4 + 8 + 8, "the header")
     for _ in part.metadata:
@@ -380,7 +382,7 @@ def _keys(part: GGUFPart) -> Iterator[bytes]:
 
 
 def _entry(tensor: TensorInfo, offset: int) -> bytes:
-    """The directory entry of a tensor at `offset` in the data."""
+    """Return the directory entry of a tensor at `offset` in the data."""
     name = tensor.name.encode()
     shape = tensor.shape[::-1]  # stored fastest-varying first
     return struct.pack(

@@ -13,7 +13,7 @@ from puna.chat.answers.parts import Form, ParameterForm
 from puna.chat.answers.tools import Tool, dumps, has_type
 from puna.errors import RequestError, shown
 from puna.grammar.diagnosis import GUIDANCE, check_parts, check_patterns, check_terminal
-from puna.grammar.keywords import SAYING
+from puna.grammar.keywords import CONSTRAINING
 from puna.grammar.schema import checked_schema
 from puna.grammar.text_values import Unwritable, looks_other, text_terminal
 from puna.tokenizer import Tokenizer
@@ -143,7 +143,7 @@ class _Writer:
     def _parameters(self, number: int, tool: Tool, form: ParameterForm) -> str:
         """Return the rule of all parameters in the schema's order, where optional ones may be missing."""
         schema = tool.parameters
-        for keyword in schema.keys() & SAYING - _OF_PARAMETERS:
+        for keyword in schema.keys() & CONSTRAINING - _OF_PARAMETERS:
             raise RequestError(f'the keyword "{keyword}" at # is not supported in calls of this model')
         listed = schema.get("required")
         required = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
@@ -206,7 +206,7 @@ class _Writer:
             excluded += [f"~{look}" for look in looks_other(dict.fromkeys(("null", *others)))]
             if not opening.endswith("\n"):
                 excluded += [r"~/\n(?s:.*)/", r"~/(?s:.*)\n/"]
-        if isinstance(schema, Mapping) and schema.keys() & SAYING - {"type"}:
+        if isinstance(schema, Mapping) and schema.keys() & CONSTRAINING - {"type"}:
             check_terminal(" & ".join([value, *excluded]), place)
         key = self._spelled(form.key + name + form.after_key + opening)
         if self.spell(closing).startswith("<["):
@@ -254,7 +254,7 @@ def _union(schema: Mapping[str, Any], place: str) -> list[Any] | None:
         listed = schema.get(keyword)
         if not isinstance(listed, list):
             continue
-        for other in schema.keys() & SAYING - {keyword, "type"}:
+        for other in schema.keys() & CONSTRAINING - {keyword, "type"}:
             raise RequestError(
                 f'the keyword "{other}" beside "{keyword}" at {place} is not supported in calls of this model'
             )

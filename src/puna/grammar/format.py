@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from puna.errors import RequestError, shown
-from puna.json_gauge import JsonGauge
+from puna.gojson import JsonGauge
 
 #: Bytes of a format by kind, chosen to compile within about a second.
 LONGEST: Final = {
@@ -119,7 +119,7 @@ def checked(format: Format) -> Format:
     try:
         size = len(format.text.encode())
     except UnicodeEncodeError:
-        raise RequestError("the format has lone surrogates, which are no characters") from None
+        raise RequestError("the format has lone surrogates, which are not characters") from None
     if size > (most := LONGEST[format.kind]):
         what = "the grammar of the tools' calls" if format.kind == "calls" else "the format"
         raise RequestError(f"{what} has {size:,} bytes, and at most {most:,} of its kind are read")

@@ -18,7 +18,7 @@ UNSUPPORTED: Final = frozenset(
 )
 
 #: All keywords that constrain values. Others are annotations.
-SAYING: Final = UNSUPPORTED | frozenset(
+CONSTRAINING: Final = UNSUPPORTED | frozenset(
     (
         *("type", "enum", "const", "$ref", "anyOf", "oneOf", "allOf"),
         *("properties", "patternProperties", "additionalProperties", "required"),

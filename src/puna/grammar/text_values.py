@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from puna.grammar.keywords import SAYING, kept
+from puna.grammar.keywords import CONSTRAINING, kept
 
 _DATE: Final = "[12][0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])"
 _TIME: Final = "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z"
@@ -48,7 +48,7 @@ class Unwritable(Exception):  # noqa: N818 (it becomes an error of the request)
 
 def text_terminal(schema: Mapping[str, Any]) -> str:
     """Return the right-hand side of a Lark terminal for the strings of `schema`. Raises `Unwritable`."""
-    for keyword in schema.keys() & SAYING - _KNOWN:
+    for keyword in schema.keys() & CONSTRAINING - _KNOWN:
         raise Unwritable(f'the keyword "{keyword}"')
     parts = ["ANY"]
     values = schema.get("enum", [schema["const"]] if "const" in schema else None)

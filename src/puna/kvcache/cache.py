@@ -266,7 +266,7 @@ class Saving(Protocol):
         """Return a copy of everything cached of `sequence`."""
 
     def plan_restore(self, sequence: int, saved: Saved) -> Callable[[], None]:
-        """Return an action that replaces `sequence` by what was saved.
+        """Return an action that replaces `sequence` by the `saved` one.
 
         Raises `CacheFileError` when that does not fit this cache, and `CacheFullError` when there is no room;
         changes nothing.

@@ -11,9 +11,8 @@ import numpy as np
 from puna.batch import Batch
 from puna.errors import CacheFileError, CacheFullError, NotSupportedError, shown
 from puna.kvcache.cache import KVView, Shift, check_removal
-from puna.kvcache.celled import CellCache
 from puna.kvcache.saved import Saved
-from puna.kvcache.storage import KVShape, LayerStorage
+from puna.kvcache.storage import CellCache, KVShape, LayerStorage
 from puna.kvcache.types import F16_TYPES, KVTypes
 from puna.ops import Array, Backend
 
@@ -81,7 +80,7 @@ class CausalCache(CellCache):
         begins, ends = self._first_visible(positions), positions + 1
         for begin, end in batch.spans if self._spans else ():
             if not (0 <= begin < end <= len(batch)) or (sequences[begin:end] != sequences[begin]).any():
-                raise ValueError(f"rows {begin} to {end} of the batch are no span of one sequence")
+                raise ValueError(f"rows {begin} to {end} of the batch are not a span of one sequence")
             begins[begin:end] = np.minimum(begins[begin:end], positions[begin])
             ends[begin:end] = positions[end - 1] + 1
         self._check_complete(sequences, positions, begins)

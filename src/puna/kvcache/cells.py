@@ -292,7 +292,7 @@ class Cells:
                 raise AssertionError(f"sequence {sequence} holds a cell twice")
             counted[cells] += 1
         if not np.array_equal(counted, self.references):
-            raise AssertionError("reference counts differ from what the sequences hold")
+            raise AssertionError("reference counts differ from the cells that sequences hold")
         if not np.array_equal(counted == 0, self.free_cells.is_free()):
             raise AssertionError("the free list differs from the cells that no sequence holds")
         if self.free != int((counted == 0).sum()):

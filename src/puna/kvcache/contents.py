@@ -53,7 +53,7 @@ class Contents:
 
 @dataclass(frozen=True)
 class Extents:
-    """Where the cells of one cache lie: (sequence, first cell, count, position of the first) for each run."""
+    """Layout of the cells of one cache: (sequence, first cell, count, position of the first) for each run."""
 
     kind: str
     layers: list[int]

@@ -12,9 +12,8 @@ import numpy as np
 from puna.batch import Batch
 from puna.errors import CacheFileError, CacheFullError
 from puna.kvcache.cache import KVView, check_removal
-from puna.kvcache.celled import CellCache
 from puna.kvcache.saved import Saved
-from puna.kvcache.storage import KVShape, LayerStorage
+from puna.kvcache.storage import CellCache, KVShape, LayerStorage
 from puna.kvcache.types import F16_TYPES, KVTypes
 from puna.ops import Array, Backend
 
@@ -210,7 +209,7 @@ class EncoderCache(CellCache):
 
     def plan_restore(self, sequence: int, saved: Saved) -> Callable[[], None]:
         numbers, cells = saved.fact("images"), self.cells
-        damaged = CacheFileError("the images saved make no sense; the file is damaged")
+        damaged = CacheFileError("the saved images are inconsistent; the file is damaged")
         if len(numbers) % 3:
             raise damaged
         images = [_Image(*numbers[i : i + 3]) for i in range(0, len(numbers), 3)]

@@ -466,6 +466,6 @@ class RecurrentCache(Cache):
         for kept in self._checkpoints:
             held += [slot for position in kept.positions if (slot := kept.slot(position)) is not None]
         if not np.array_equal(np.bincount(held, minlength=self._capacity), self._references):
-            raise AssertionError("reference counts differ from what is held")
+            raise AssertionError("reference counts differ from the slots held")
         if not np.array_equal(self._references == 0, self._free.is_free()):
             raise AssertionError("the free list differs from the slots that no sequence holds")

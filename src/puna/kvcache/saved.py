@@ -93,7 +93,7 @@ def read_tokens(path: str | Path) -> NDArray[np.int32]:
         with safe_open(path, framework="np") as file:
             tokens = file.get_tensor("tokens")
     except (SafetensorError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise CacheFileError(f"{path}: this is no saved sequence: {shown(str(error))}") from None
+        raise CacheFileError(f"{path}: this is not a saved sequence: {shown(str(error))}") from None
     if tokens.dtype != np.int32 or tokens.ndim != 1:
         raise CacheFileError(f"{path}: its tokens are missing; the file is damaged")
     return np.asarray(tokens, np.int32)
@@ -112,7 +112,7 @@ def read_sequence(path: str | Path, *, model: str, checksum: bool = False) -> tu
             about = file.metadata() or {}
             if about.get("format") != _FORMAT:
                 raise CacheFileError(
-                    f"{path}: this is no sequence saved by this version of Puna; evaluate again"
+                    f"{path}: this is not a sequence saved by this version of Puna; evaluate again"
                 )
             if about.get("model") != model:
                 raise CacheFileError(
@@ -122,7 +122,7 @@ def read_sequence(path: str | Path, *, model: str, checksum: bool = False) -> tu
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
     # A number type unknown to numpy raises TypeError or AttributeError.
     except (SafetensorError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise CacheFileError(f"{path}: this is no saved sequence: {shown(str(error))}") from None
+        raise CacheFileError(f"{path}: this is not a saved sequence: {shown(str(error))}") from None
     if checksum and about.get("checksum") != _checksum(arrays, about.get("facts", "")):
         raise CacheFileError(f"{path}: its checksum is wrong; the file is damaged")
     tokens = arrays.pop("tokens", None)

@@ -28,7 +28,7 @@ class KVTypes:
         names = [name.strip().lower() for name in text.split(",")]
         if len(names) > 2 or any(name not in _NAMES for name in names):
             raise OptionError(
-                f"'{text}' is no type of key/value cache; use one of {', '.join(_NAMES)}, or two for keys "
+                f"'{text}' is not a type of key/value cache; use one of {', '.join(_NAMES)}, or two for keys "
                 "and values, as in q8_0,q4_0"
             )
         return cls(_NAMES[names[0]], _NAMES[names[-1]])

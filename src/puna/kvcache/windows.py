@@ -64,11 +64,11 @@ class LimitedCache(CausalCache):
 class SlidingCache(LimitedCache):
     """A cache in which every position sees `window` keys: itself and the `window - 1` before it.
 
-    Transformers and the papers define a window so; Ollama's engine includes one more key. When a pass begins,
-    the last `keep` positions of each sequence are kept (default: `window`). Even the default is one more than
-    the next input sees, so that a sequence can be resumed before the token that ended it. With a larger
-    `keep`, more can be removed from the end, as when a client sends an answer back without its reasoning.
-    The other options are those of `CausalCache`.
+    Transformers and the papers define windows this way; Ollama's engine includes one more key. When a pass
+    begins, the last `keep` positions of each sequence are kept (default: `window`). Even the default is one
+    more than the next input sees, so that a sequence can be resumed before the token that ended it. With a
+    larger `keep`, more can be removed from the end, as when a client sends an answer back without its
+    reasoning. The other options are those of `CausalCache`.
     """
 
     def __init__(
@@ -109,9 +109,7 @@ class ChunkedCache(LimitedCache):
     ) -> None:
         keep = chunk if keep is None else keep
         if chunk < 1 or keep < 0:
-            raise ValueError(
-                f"chunks of {chunk} positions of which the last {keep} positions are kept make no sense"
-            )
+            raise ValueError(f"chunks of {chunk} positions cannot keep only the last {keep} positions")
         super().__init__(ops, shapes, span=chunk, reach=keep, **options)
         self._chunk = chunk
 

@@ -126,7 +126,7 @@ class WrapperCache(Cache):
     def _saving(self) -> Iterable[Saving]:
         for cache in self.caches:
             if not isinstance(cache, Saving):
-                raise NotSupportedError(f"what a {cache.kind} cache remembers cannot be saved")
+                raise NotSupportedError(f"the contents of a {cache.kind} cache cannot be saved")
             yield cache
 
     @property

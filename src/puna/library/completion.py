@@ -1,4 +1,4 @@
-"""What a request comes to: texts with their statistics, and vectors."""
+"""Results of requests: texts with their statistics, and vectors."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from puna.protocol import Chunk, Done, Embedded, Event, TokenLogprob
 
 @dataclass(kw_only=True)
 class Stats:
-    """How a generation ended, and what it took. Counts are in tokens."""
+    """The end of a generation and its cost. Counts are in tokens."""
 
     reason: str  # "stop" or "length"
     prompt_tokens: int
-    cached_tokens: int  # of the prompt, taken from the prefix cache instead of evaluated
-    generated_tokens: int  # includes the end token and what a stop string cut off
+    cached_tokens: int  # of the prompt; taken from the prefix cache instead of evaluated
+    generated_tokens: int  # including the end token and tokens that a stop string cut off
     truncated: int  # prompt tokens dropped because the prompt did not fit
     shifted: int  # tokens dropped from the full context while generating
     prompt_seconds: float  # from the start of the prompt to the first token
     seconds: float  # from the first token to the last
     drafted_tokens: int  # see `speculate`
-    accepted_tokens: int  # of the drafted ones
+    accepted_tokens: int  # of the drafted tokens
 
     @classmethod
     def of(cls, done: Done) -> Stats:
@@ -46,7 +46,7 @@ class Stats:
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a tool. A message of role `tool` answers it, with its `id` as `tool_call_id`."""
+    """A tool call, which a message of role `tool` answers with its `id` as `tool_call_id`."""
 
     id: str
     name: str
@@ -58,8 +58,8 @@ class Completion(Stats):
     """A finished generation; `str()` of it is its text."""
 
     text: str
-    thinking: str = ""  # what a model that thinks wrote before the text
-    calls: list[Call] = field(default_factory=list)  # of tools
+    thinking: str = ""  # written before the text by models that think
+    calls: list[Call] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
 
@@ -83,7 +83,7 @@ class Gathered:
             case Chunk():
                 self.text.append(event.text)
                 self.thinking.append(event.thinking)
-                # They come whole: nothing here asks for parts of them.
+                # Calls come whole, since the library never asks for parts of them.
                 self.calls += [Call(call.id, call.name, json.loads(call.arguments)) for call in event.calls]
                 self.tokens += event.tokens
                 self.logprobs += event.logprobs
@@ -91,7 +91,7 @@ class Gathered:
                 self.stats = Stats.of(event)
 
     def completion(self) -> Completion:
-        """Everything about an answer that has ended."""
+        """Return the completion of an answer that has ended."""
         assert self.stats is not None, "every generation that does not fail ends with Done"
         return Completion(
             text="".join(self.text),
@@ -104,16 +104,16 @@ class Gathered:
 
 
 def by_sample(events: Iterable[Event], samples: int) -> list[Completion]:
-    """The completion of each of the `samples` answers that `events` tell of."""
+    """Return the completions of the `samples` answers in `events`."""
     gathered = [Gathered() for _ in range(samples)]
     for event in events:
         if isinstance(event, Chunk | Done):
             gathered[event.sample].add(event)
-    return [one.completion() for one in gathered]
+    return [answer.completion() for answer in gathered]
 
 
 def stacked(events: Sequence[Event], single: bool) -> NDArray[np.float32]:
-    """Vectors [inputs, size] in the order of the inputs, or just the one [size] of a `single` input."""
+    """Stack vectors in the order of their inputs: [inputs, size], or just [size] for a `single` input."""
     found = sorted((event for event in events if isinstance(event, Embedded)), key=lambda event: event.sample)
     size = len(found[0].vector) // 4 if found else 0
     vectors = np.frombuffer(b"".join(event.vector for event in found), "<f4").reshape(len(found), size)

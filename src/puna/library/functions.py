@@ -1,4 +1,4 @@
-"""Python functions as tools: their names, parameters and descriptions, for a model to call."""
+"""Python functions as tools for a model: their names, parameters and descriptions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from puna.errors import RequestError
 
-#: Where a docstring describes parameters, and where that ends.
+#: The start and end of the part of a docstring that describes parameters.
 _ARGUMENTS: Final = re.compile(r"^\s*(?:Args|Arguments|Parameters):\s*$", re.MULTILINE)
 _SECTION: Final = re.compile(r"^[A-Z][A-Za-z ]*:\s*$", re.MULTILINE)
 _ARGUMENT: Final = re.compile(r"^(\s+)\*{0,2}(\w+)(?:\s*\([^\n]*?\))?\s*:\s*(\S.*)$")
@@ -22,7 +22,7 @@ def checked_tools(tools: Any) -> list[dict[str, Any]]:
         return []
     if isinstance(tools, str | bytes | Mapping) or callable(tools) or not isinstance(tools, Iterable):
         raise RequestError(
-            f"tools are a list of functions or mappings, not {type(tools).__name__}; use [...]"
+            f"tools must be a list of functions or mappings, not {type(tools).__name__}; use [...]"
         )
     found = []
     for number, tool in enumerate(tools, 1):
@@ -36,32 +36,32 @@ def checked_tools(tools: Any) -> list[dict[str, Any]]:
 
 
 def tool_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Describe a function as a tool: by its name, its signature's types, and its docstring.
+    """Describe a function as a tool: its name, the types in its signature, and its docstring.
 
-    Parameters without a default are required. Their descriptions are those of an "Args:" section, written
-    `name: description` or `name (type): description`. Raises `RequestError` for what a call by name with JSON
-    values cannot give: parameters by position only, `*args`, `**kwargs`, and types that JSON has not.
+    Parameters without a default are required. Descriptions come from an "Args:" section with lines
+    `name: description` or `name (type): description`. Raises `RequestError` for parameters that a call by
+    name with JSON values cannot pass: positional-only ones, `*args`, `**kwargs`, and types without JSON.
     """
     name = getattr(function, "__name__", type(function).__name__)
     try:
         parameters = inspect.signature(function).parameters
         hints = typing.get_type_hints(function, include_extras=True)
     except (TypeError, ValueError, NameError) as error:
-        raise RequestError(f"the tool {name} has no signature that can be read ({error})") from None
+        raise RequestError(f"tool {name} has no readable signature ({error})") from None
     text = inspect.getdoc(function) or ""
     about, descriptions = _docstring(text)
     properties: dict[str, Any] = {}
     for parameter in parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise RequestError(
-                f"the tool {name} has the parameter {parameter}, which a call by name cannot give; "
+                f"tool {name} has the parameter {parameter}, which a call by name cannot pass; "
                 "name each parameter"
             )
         schema = _schema(name, parameter.name, hints.get(parameter.name, str))
         if parameter.name in descriptions:
             schema["description"] = descriptions[parameter.name]
         properties[parameter.name] = schema
-    required = [one.name for one in parameters.values() if one.default is one.empty]
+    required = [each.name for each in parameters.values() if each.default is each.empty]
     return {
         "type": "function",
         "function": {
@@ -80,12 +80,12 @@ def _schema(tool: str, parameter: str, hint: Any) -> dict[str, Any]:
         return TypeAdapter(hint).json_schema()
     except PydanticUserError:
         raise RequestError(
-            f"the tool {tool}: parameter {parameter} is of a type that JSON has not: {hint!r}"
+            f"tool {tool}: parameter {parameter} has a type without a JSON schema: {hint!r}"
         ) from None
 
 
 def _docstring(text: str) -> tuple[str, dict[str, str]]:
-    """Return what a docstring says of a function, and of each of its parameters."""
+    """Return a docstring's descriptions of a function and of each of its parameters."""
     found = _ARGUMENTS.search(text)
     about = _SECTION.split(text, maxsplit=1)[0].strip()
     if found is None:

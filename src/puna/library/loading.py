@@ -1,14 +1,15 @@
-"""Loading a model, by its name in the store or from a file."""
+"""Loading of models, by name from the store or from a file."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from puna.chat.templates.author import Author
 from puna.chat.templates.choose import abilities
-from puna.chat.templates.model_facts import projector_for, read_facts
+from puna.chat.templates.model_facts import ModelFacts, projector_for, read_facts
 from puna.chat.templates.renderer.client import Renderer
 from puna.config import path_of
 from puna.conversation.chat_model import ChatModel
@@ -20,7 +21,7 @@ from puna.gguf.metadata import scalar
 from puna.kvcache.types import KVTypes
 from puna.library.model import Model
 from puna.library.requests import checked_number
-from puna.model.load import LoadSettings, load_model
+from puna.model.load import LoadedModel, LoadSettings, load_model
 from puna.ops import default_backend
 from puna.options import AdapterFile, Options, drafts_itself, engine_from_env, int_range, speculate_from_env
 from puna.store import Store, StoredModel
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from puna.convert import Converted
 
 _MAX_PARALLEL: Final = 1024
-#: No model's name begins like a path.
+#: How paths start, unlike the names of models.
 _PATHS: Final = ("./", "../", "/", "~")
 
 
@@ -53,39 +54,41 @@ def load(
 ) -> Model:
     """Load a model by name (`demo`, or any in the store), or by the path of a GGUF file or a folder.
 
-    A folder of safetensors files ("./SmolLM2-135M-Instruct") is converted first, and what it becomes is kept
-    in `~/.puna/converted` (`PUNA_HOME`) until the folder changes.
+    A folder of safetensors files ("./SmolLM2-135M-Instruct") is converted first; the result is kept in
+    `~/.puna/converted` (`PUNA_HOME`) until the folder changes.
 
     Args:
-        num_ctx: tokens of context for each request. Default: as the stored model says, else what the model
-            was trained for, as far as memory goes.
-        parallel: requests that run at once; more wait.
-        num_thread: threads for computing, of which no more are used than there are processors; 0: the
-            physical cores this process may use.
-        kv_cache_type: how keys and values are kept: f16, q8_0, q4_0, bf16 or f32, or two of them for keys and
-            values as in "q8_0,q4_0". Default: `PUNA_KV_CACHE_TYPE`, else f16.
-        draft: a small model of the same family that drafts tokens for this one, which is faster and changes
-            no answer.
-        engine: what runs the model: Puna's own ("puna"), llama.cpp ("llamacpp", of `puna[llamacpp]`), or
-            llama.cpp where Puna's own cannot ("auto"). Default: as the stored model says, else `PUNA_ENGINE`.
-        num_gpu: with llama.cpp, how many layers are on the GPU; -1, the default: all, if there is one.
-        main_gpu: the GPU that has them.
-        tensor_split: shares of the layers of several GPUs, instead of `main_gpu`.
+        num_ctx: context length of each request, in tokens. Default: the stored model's, else the length the
+            model was trained for, reduced to fit memory.
+        parallel: requests that run at once; others wait.
+        num_thread: compute threads, at most one per processor; 0 uses the physical cores available to this
+            process.
+        kv_cache_type: type of cached keys and values: f16, q8_0, q4_0, bf16 or f32, or one for each, such as
+            "q8_0,q4_0". Default: `PUNA_KV_CACHE_TYPE`, else f16.
+        draft: a small model of the same family that drafts tokens for this one: faster, with the same
+            answers.
+        engine: the engine that runs the model: Puna's own ("puna"), llama.cpp ("llamacpp", from
+            `puna[llamacpp]`), or llama.cpp only for models that Puna's own cannot run ("auto"). Default: the
+            stored model's, else `PUNA_ENGINE`.
+        num_gpu: with llama.cpp, the number of layers on the GPU; -1, the default, puts all there if there is
+            a GPU.
+        main_gpu: the GPU that holds them.
+        tensor_split: shares of the layers for several GPUs, instead of `main_gpu`.
         use_mmap: with llama.cpp, leave weights in the mapped file.
-        projector: the GGUF file of what the model sees with, where that is a file of its own.
-        adapters: LoRA adapters, files of GGUF or folders of PEFT's, by the names that requests call them (by
-            default the files'); those of the stored model come first. Requests that say nothing (`lora`) are
-            computed with all of them.
+        projector: the GGUF file of the vision tower, if it is separate from the model.
+        adapters: LoRA adapters (GGUF files or PEFT folders) by the names that requests use, by default the
+            file names; they follow those of the stored model. Requests without `lora` use all of them.
         progress: called with (bytes done, bytes in total) while a folder is converted and weights are read.
 
     Raises `ModelNotFoundError`, `GGUFError`, `UnsupportedModelError`, `OptionError`,
     `InsufficientMemoryError`, `UnavailableError`, ...
     """
+    # Users write these as keyword arguments, so each setting is a parameter; inside, they are `LoadSettings`.
     if num_ctx is not None:
         checked_number("num_ctx", num_ctx, *int_range("num_ctx"))
     checked_number("parallel", parallel, 1, _MAX_PARALLEL)
     checked_number("num_thread", num_thread, *int_range("num_thread"))
-    path, stored, parts = _find(model, progress)
+    source = _find(model, progress)
     given = {
         "engine": engine,
         "num_gpu": num_gpu,
@@ -93,83 +96,98 @@ def load(
         "tensor_split": tensor_split,
         "use_mmap": use_mmap,
     }
-    chosen = Options.merge(stored.params if stored is not None else None, given)
-    context = num_ctx or chosen.num_ctx
-    draft = draft or chosen.draft
-    ops = default_backend()
-    ops.set_threads(num_thread)
-    with open_gguf(path) as file:
-        if context is not None:
-            context = min(context, scalar(file, "context_length", 0) or context)
-        facts = read_facts(file)
-    if projector is None and stored is not None:
-        projector = projector_for(stored.projector_paths, path)
-    if projector is None and parts is not None:
-        projector = parts.projector
-    sees = projector is not None
-    author = (
-        Author.of(stored) if stored is not None else Author(path.name, lambda: abilities(facts, sees=sees))
+    chosen = Options.merge(source.stored.params if source.stored is not None else None, given)
+    default_backend().set_threads(num_thread)
+    facts, context = source.read(num_ctx or chosen.num_ctx)
+    if projector is None:
+        projector = source.projector()
+    author = source.author(facts, sees=projector is not None)
+    settings = LoadSettings(
+        context=context,
+        parallel=parallel,
+        cache_types=KVTypes.from_env() if kv_cache_type is None else KVTypes.parse(kv_cache_type),
+        prediction_heads=drafts_itself(speculate_from_env()),
+        engine=chosen.engine or engine_from_env(),
+        placement=chosen.placement,
     )
-    types = KVTypes.from_env() if kv_cache_type is None else KVTypes.parse(kv_cache_type)
     renderer = Renderer()
     if not facts.embeds:
         renderer.start()  # while the model is read
-    speculate = speculate_from_env()
+    draft = draft or chosen.draft
     loaded = load_model(
-        path,
-        LoadSettings(
-            context=context or 0,
-            parallel=parallel,
-            cache_types=types,
-            prediction_heads=drafts_itself(speculate),
-            engine=chosen.engine or engine_from_env(),
-            placement=chosen.placement,
-        ),
-        draft=_find(draft, progress)[0] if draft else None,
+        source.path,
+        settings,
+        draft=_find(draft, progress).path if draft else None,
         projector=projector,
-        adapters=_adapters(stored, parts, adapters),
-        ops=ops,
+        adapters=source.adapters(adapters),
         progress=progress,
     )
-    sizes = EngineSizes(context=context or 0, parallel=parallel, cache_types=types)
-    made = Engine(loaded, sizes, speculate=speculate)
-    made.start()
-    return Model(ChatModel(made, facts, renderer), author)
+    return Model(ChatModel(_started(loaded, settings), facts, renderer), author)
 
 
-def _adapters(
-    stored: StoredModel | None,
-    parts: Converted | None,
-    given: Mapping[str, str | Path] | Sequence[str | Path] | None,
-) -> list[AdapterFile]:
-    """What the model is made with, and what is `given` besides."""
-    if isinstance(given, str | Path):
-        raise OptionError("adapters must be a list of paths, or paths by names")
-    named = given.items() if isinstance(given, Mapping) else (("", path) for path in given or ())
-    return [
-        *(stored.adapters if stored is not None else ()),
-        # Adapters that a model is published with count in requests that name them.
-        *(AdapterFile(str(p), name, 0.0) for name, p in (parts.adapters if parts else {}).items()),
-        *(AdapterFile(str(p), name) for name, p in named),
-    ]
+def _started(loaded: LoadedModel, settings: LoadSettings) -> Engine:
+    sizes = EngineSizes(
+        context=settings.context, parallel=settings.parallel, cache_types=settings.cache_types
+    )
+    engine = Engine(loaded, sizes, speculate=speculate_from_env())
+    engine.start()
+    return engine
 
 
-def _find(
-    model: str | Path, progress: Callable[[int, int], None] | None = None
-) -> tuple[Path, StoredModel | None, Converted | None]:
-    """Find the file of a model, with its entry in the store if it was named, or all that a folder became."""
+@dataclass(frozen=True)
+class _Source:
+    """A model's file, with its entry in the store if it was named, or all that a folder was converted to."""
+
+    path: Path
+    stored: StoredModel | None = None
+    parts: Converted | None = None
+
+    def read(self, context: int | None) -> tuple[ModelFacts, int]:
+        """Return the file's facts, and `context` limited to the model's own (0 if None)."""
+        with open_gguf(self.path) as file:
+            if context is not None:
+                context = min(context, scalar(file, "context_length", 0) or context)
+            return read_facts(file), context or 0
+
+    def projector(self) -> Path | None:
+        """Return the file of the model's vision tower, or None."""
+        if self.stored is not None:
+            return projector_for(self.stored.projector_paths, self.path)
+        return self.parts.projector if self.parts is not None else None
+
+    def author(self, facts: ModelFacts, *, sees: bool) -> Author:
+        if self.stored is not None:
+            return Author.of(self.stored)
+        return Author(self.path.name, lambda: abilities(facts, sees=sees))
+
+    def adapters(self, given: Mapping[str, str | Path] | Sequence[str | Path] | None) -> list[AdapterFile]:
+        """Return the model's own adapters, followed by those `given`."""
+        if isinstance(given, str | Path):
+            raise OptionError("adapters must be a list of paths, or a mapping from names to paths")
+        named = given.items() if isinstance(given, Mapping) else (("", path) for path in given or ())
+        published = self.parts.adapters if self.parts is not None else {}
+        return [
+            *(self.stored.adapters if self.stored is not None else ()),
+            # Adapters published with a model apply only to requests that name them.
+            *(AdapterFile(str(path), name, 0.0) for name, path in published.items()),
+            *(AdapterFile(str(path), name) for name, path in named),
+        ]
+
+
+def _find(model: str | Path, progress: Callable[[int, int], None] | None = None) -> _Source:
+    """Find a model by its path or its name; convert it if it is a folder."""
     if isinstance(model, Path) or model.endswith(".gguf") or model.startswith(_PATHS):
         path = path_of(str(model))
         if not path.is_dir():
-            return path, None, None
+            return _Source(path)
         from puna.convert import converted
 
         parts = converted(path, lambda _, done, total: progress(done, total) if progress else None)
-        return parts.model, None, parts
+        return _Source(parts.model, parts=parts)
     store = Store()
     try:
         stored = store.get(model)
     except ModelNotFoundError as error:
         folder = f"; for the folder of that name, puna.load('./{model}')" if Path(model).is_dir() else ""
         raise ModelNotFoundError(f"{error}{did_you_mean(model, store.names())}{folder}") from None
-    return stored.runnable_path(), stored, None
+    return _Source(stored.runnable_path(), stored)

@@ -31,10 +31,10 @@ from puna.protocol import Scored, TokenLogprob
 
 
 class Model:
-    """A loaded model. Use it as a context manager, or `close` it, to give its memory back early.
+    """A loaded model. Use it as a context manager, or `close` it, to free its memory early.
 
-    Everything that generates takes `RequestOptions` as keyword arguments, and `logprobs=n` for the
-    log-probability of each token with n alternatives. It raises `OptionError` and `RequestError` for wrong
+    Methods that generate take `RequestOptions` as keyword arguments, and `logprobs=n` for the
+    log-probability of each token and n alternatives. They raise `OptionError` and `RequestError` for wrong
     arguments, `ContextLengthError` for a prompt that is too long, and `GenerationError`.
     """
 
@@ -44,7 +44,7 @@ class Model:
         self._chat = chat
         self._author = author
         self._requests = Requests(author)
-        # Also when the interpreter exits: a thread must not wake up inside a kernel after that.
+        # Runs at interpreter exit too: no thread may wake up inside a kernel after that.
         self._closing = weakref.finalize(self, chat.close)
 
     def __repr__(self) -> str:
@@ -67,8 +67,6 @@ class Model:
     def close(self) -> None:
         """Stop all generations and free the model."""
         self._closing()
-
-    # --- text --------------------------------------------------------------------------------------
 
     @overload
     def generate(
@@ -96,7 +94,7 @@ class Model:
         logprobs: int | None = None,
         **options: Unpack[RequestOptions],
     ) -> Completion | Stream:
-        """Continue `prompt` (a text, or token ids taken as they are), without a template.
+        """Continue `prompt` (a text, or token ids used unchanged), without a template.
 
         `stream=True` returns a `Stream` of `Chunk`s; closing or dropping it stops the generation.
         """
@@ -113,8 +111,8 @@ class Model:
     ) -> list[Completion]:
         """Continue several prompts at once, each `samples` times.
 
-        The completions come in the order of the prompts, all samples of the first one first. Samples share
-        the evaluation of their prompt; with a `seed`, sample i is what `generate` gives with seed + i.
+        Completions come in the order of the prompts, beginning with all samples of the first. Samples share
+        the evaluation of their prompt; with a `seed`, sample i equals that of `generate` with seed + i.
         """
         requests = [
             self._requests.prompt(prompt, logprobs, options, samples)
@@ -160,16 +158,16 @@ class Model:
     ) -> Completion | Stream:
         """Answer a conversation: [{"role": "user", "content": "Hi"}, ...], in the model's own chat format.
 
-        The conversation begins with the model's own system text and messages, and the answer ends at the
-        template's stop strings. If it does not fit the context, the oldest messages are left out. A model
-        that thinks does so unless `think` is False (or as hard as `think` says: "low", "high", ...), and
-        what it thinks is kept apart from its text. Also raises `TemplateError`.
+        The conversation starts with the model's own system message and messages, and the answer ends at the
+        template's stop strings. If the conversation exceeds the context, its oldest messages are dropped.
+        Models that think do so unless `think` is False; "low", "high" and so on set the effort. Thinking is
+        kept apart from the text. Also raises `TemplateError`.
 
-        `tools` are what the model may call: Python functions, described by their signatures and docstrings,
-        or mappings ([{"type": "function", "function": {"name": "f",
-        "description": "...", "parameters": {...}}}, ...], parameters as a JSON schema); calls are in `calls`
-        of the answer. With `tool_choice` "required" or "function:NAME" it must call one, and the calls are
-        valid; with "none" it does not know of them.
+        The model may call `tools`: Python functions, described by their signatures and docstrings, or
+        mappings ([{"type": "function", "function": {"name": "f", "description": "...",
+        "parameters": {...}}}, ...], with parameters as a JSON schema). The answer holds them in `calls`. With
+        `tool_choice` "required" or "function:NAME", the model must call one, and its calls are valid; with
+        "none", it does not see the tools.
         """
         found = Stream(
             Events(self._chat, self._requests.chat(messages, tools, tool_choice, think, logprobs, options))
@@ -202,7 +200,7 @@ class Model:
         logprobs: int | None = None,
         **options: Unpack[RequestOptions],
     ) -> Coroutine[Any, Any, Completion] | AsyncStream:
-        """`generate`, for asyncio. Cancelling the task stops the generation."""
+        """Call `generate` from asyncio. Cancelling the task stops the generation."""
         found = AsyncStream(AsyncEvents(self._chat, self._requests.prompt(prompt, logprobs, options)))
         return found if stream else found.completion()
 
@@ -241,39 +239,35 @@ class Model:
         logprobs: int | None = None,
         **options: Unpack[RequestOptions],
     ) -> Coroutine[Any, Any, Completion] | AsyncStream:
-        """`chat`, for asyncio. Cancelling the task stops the generation."""
+        """Call `chat` from asyncio. Cancelling the task stops the generation."""
         request = self._requests.chat(messages, tools, tool_choice, think, logprobs, options)
         found = AsyncStream(AsyncEvents(self._chat, request))
         return found if stream else found.completion()
 
     def render(self, messages: Messages, *, tools: Tools = (), think: Think = None) -> str:
-        """The prompt text of a conversation, as `chat` makes it."""
+        """Return the prompt text that `chat` makes of a conversation."""
         return rendered(self._chat, self._requests.chat(messages, tools, "auto", think, None, {})).text
 
     def score(self, prompt: Prompt, *, top_logprobs: int = 0) -> list[TokenLogprob | None]:
-        """The log-probability of each token of `prompt`, given those before it.
+        """Return the log-probability of each token of `prompt`, given the tokens before it.
 
-        The first token follows nothing and is None, unless the model puts a begin token before every text.
-        Raises `ContextLengthError` when the prompt is longer than the context.
+        The first token has none (None), unless the model starts every text with a BOS token. Raises
+        `ContextLengthError` when the prompt is longer than the context.
         """
         request = self._requests.score(prompt, top_logprobs)
         scored = (event for event in Events(self._chat, request) if isinstance(event, Scored))
         return [logprob for event in scored for logprob in event.logprobs]
 
-    # --- tokens ------------------------------------------------------------------------------------
-
     def tokenize(self, text: str, *, add_special: bool = True) -> list[int]:
-        """Token ids of `text`; control tokens in it are recognised.
+        """Return the token ids of `text`, in which control tokens are recognised.
 
-        `add_special` adds the begin (and end) token that the model wants around a text.
+        `add_special` adds the BOS and EOS tokens the model expects around a text.
         """
         return self.tokenizer.encode(text, add_special=add_special)
 
     def detokenize(self, tokens: Sequence[int]) -> str:
-        """The text of token ids. Raises `RequestError` for ids outside the vocabulary."""
+        """Return the text of token ids. Raises `RequestError` for ids outside the vocabulary."""
         return self.tokenizer.decode(checked_tokens(tokens))
-
-    # --- vectors -----------------------------------------------------------------------------------
 
     def embed(
         self,
@@ -285,14 +279,13 @@ class Model:
         pooling: Literal["mean", "cls", "last"] | None = None,
         lora: Mapping[str, float] | None = None,
     ) -> NDArray[np.float32]:
-        """The vector [size] of a text (or of its token ids), or vectors [inputs, size] of a list of them.
+        """Return the vector [size] of a text (or its token ids), or vectors [inputs, size] of a list.
 
-        Vectors have length 1, unless `normalize` is False, and only their first `dimensions` values, if that
-        is given. A text longer than the context is cut at its end, or with `truncate=False` raises
-        `ContextLengthError`. `pooling` says which of the model's hidden states a vector is made of: all
-        ("mean"), the first ("cls") or the last one; by default those the model was trained for, or the last.
-        `lora` are scales of adapters by their names, as in `RequestOptions`.
-        Raises `UnavailableError` for a model that cannot embed.
+        Vectors have length 1 unless `normalize` is False, and are cut to their first `dimensions` values if
+        given. A text longer than the context is cut at its end, or raises `ContextLengthError` with
+        `truncate=False`. `pooling` chooses the hidden states that make up a vector: all ("mean"), the first
+        ("cls") or the last ("last"); by default those the model was trained for, else the last. `lora` maps
+        adapters to scales, as in `RequestOptions`. Raises `UnavailableError` for a model that cannot embed.
         """
         request = self._requests.embed(inputs, normalize, dimensions, truncate, pooling, lora)
         return stacked(list(Events(self._chat, request)), is_one(inputs))
@@ -307,17 +300,15 @@ class Model:
         pooling: Literal["mean", "cls", "last"] | None = None,
         lora: Mapping[str, float] | None = None,
     ) -> NDArray[np.float32]:
-        """`embed`, for asyncio. Cancelling the task stops the work."""
+        """Call `embed` from asyncio. Cancelling the task stops the work."""
         request = self._requests.embed(inputs, normalize, dimensions, truncate, pooling, lora)
         return stacked([event async for event in AsyncEvents(self._chat, request)], is_one(inputs))
 
-    # --- prompts in files --------------------------------------------------------------------------
-
     def save_prompt(self, prompt: Prompt, path: str | Path) -> None:
-        """Evaluate `prompt`, unless that is cached already, and write its part of the cache to `path`.
+        """Evaluate `prompt`, unless it is cached, and write its part of the cache to `path`.
 
-        With `load_prompt` another process continues from there at once. Raises `ContextLengthError` when the
-        prompt is longer than the context, `CacheFullError` when running requests leave no room to keep it,
+        Another process can continue from there with `load_prompt`. Raises `ContextLengthError` when the
+        prompt is longer than the context, `CacheFullError` when running requests leave no room for it, and
         `OSError`.
         """
         given = checked_prompt(prompt)
@@ -326,11 +317,11 @@ class Model:
         self.engine.save_prompt(tokens, path)
 
     def load_prompt(self, path: str | Path) -> list[int]:
-        """Add what `save_prompt` wrote to `path` to the prefix cache, and return its tokens.
+        """Add the prompt that `save_prompt` wrote to `path` to the prefix cache, and return its tokens.
 
-        A request that begins with them evaluates only what follows. Raises `CacheFileError` when the file is
-        damaged, or of another model or `kv_cache_type`, `ContextLengthError` when it is longer than the
-        context, `CacheFullError` when running requests leave no room, `FileNotFoundError`.
+        Requests that start with them evaluate only the rest. Raises `CacheFileError` when the file is damaged
+        or belongs to another model or `kv_cache_type`, `ContextLengthError` when it is longer than the
+        context, `CacheFullError` when running requests leave no room, and `FileNotFoundError`.
         """
         self._chat.refuse_after_fork()
         return self.engine.load_prompt(path)

@@ -1,4 +1,4 @@
-"""The keyword arguments of everything that generates."""
+"""Keyword arguments of the methods that generate."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from puna.unknown import did_you_mean
 
 
 class RequestOptions(TypedDict, total=False):
-    """Options of a request, with Ollama's names and meanings, and how the request is treated.
+    """Sampling options with Ollama's names and meanings, and other settings of a request.
 
-    What is not given is as the stored model says, else Ollama's default.
+    They default to those of the stored model, else to Ollama's.
     """
 
-    num_predict: int  # tokens to generate at most; -1 or 0: ten contexts
-    num_keep: int  # tokens at the start that stay when the context is full; -1: the whole prompt
+    num_predict: int  # maximum number of tokens to generate; -1 or 0: ten contexts
+    num_keep: int  # tokens kept at the start when the context is full; -1: the whole prompt
     stop: Sequence[str]  # texts that end the answer
-    seed: int  # -1: a random one
-    temperature: float  # 0: always the likeliest token
+    seed: int  # -1: random
+    temperature: float  # 0: always the most likely token
     top_k: int
     top_p: float
     min_p: float
@@ -33,7 +33,7 @@ class RequestOptions(TypedDict, total=False):
     frequency_penalty: float
     logit_bias: Mapping[int, float]  # by token id, -100 to 100
     banned_tokens: Sequence[int]
-    min_tokens: int  # before the model may end
+    min_tokens: int  # before the answer may end
     top_n_sigma: float
     xtc_probability: float
     xtc_threshold: float
@@ -47,19 +47,19 @@ class RequestOptions(TypedDict, total=False):
     mirostat: Literal[0, 1, 2]
     mirostat_tau: float
     mirostat_eta: float
-    speculate: Literal["off", "prompt", "draft", "mtp"]  # draft tokens: the same answer, sooner
-    truncate: bool  # False: an error instead of cutting a prompt that is too long
-    shift: bool  # False: end when the context is full, instead of dropping old tokens
-    ignore_eos: bool  # go on after the model's end
-    sampled_logprobs: bool  # log-probabilities of what tokens were drawn from, not of the model's own logits
-    cache_prompt: bool  # False: take nothing from the prefix cache and leave nothing in it
-    lora: Mapping[str, float]  # adapters of the model by name, each with its scale; {}: none
-    format: Any  # what the answer must be: "json", a JSON schema, a class of pydantic's, or a `Format`
-    priority: Priority  # "batch" takes what interactive requests leave
+    speculate: Literal["off", "prompt", "draft", "mtp"]  # source of drafts: same answer, faster
+    truncate: bool  # False: raise instead of cutting a prompt that is too long
+    shift: bool  # False: end when the context is full instead of dropping old tokens
+    ignore_eos: bool  # continue after an end token
+    sampled_logprobs: bool  # of the distribution sampled from, not of the model's own logits
+    cache_prompt: bool  # False: neither read nor write the prefix cache
+    lora: Mapping[str, float]  # scales of the model's adapters by name; {}: none
+    format: Any  # of the answer: "json", a JSON schema, a pydantic class or a `Format`
+    priority: Priority  # "batch" uses the capacity that interactive requests leave
 
 
-#: Those that are no sampling options but fields of the request.
-_TREATMENT: Final = (
+#: Options that are fields of the request rather than sampling options.
+_REQUEST_FIELDS: Final = (
     "truncate",
     "shift",
     "ignore_eos",
@@ -69,7 +69,7 @@ _TREATMENT: Final = (
     "format",
     "priority",
 )
-#: Options that are decided when a model is loaded.
+#: Options that are set when a model is loaded.
 _AT_LOAD: Final = (
     *("num_ctx", "num_thread", "draft", "adapters"),
     *("engine", "num_gpu", "main_gpu", "tensor_split", "use_mmap"),
@@ -77,16 +77,16 @@ _AT_LOAD: Final = (
 
 
 def split_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Sampling options, and fields of the request. Raises `OptionError` for anything else."""
+    """Split into sampling options and fields of the request. Raises `OptionError` for anything else."""
     for name in given:
         if name in _AT_LOAD:
-            raise OptionError(f"{name} is decided when the model is loaded: puna.load(..., {name}=...)")
+            raise OptionError(f"{name} is set when the model is loaded: puna.load(..., {name}=...)")
         if name not in RequestOptions.__annotations__:
             raise OptionError(
                 f"unknown option: {name}{did_you_mean(name, RequestOptions.__annotations__)}; "
-                f"there are {', '.join(RequestOptions.__annotations__)}"
+                f"the options are {', '.join(RequestOptions.__annotations__)}"
             )
-    treatment = {name: given[name] for name in _TREATMENT if name in given}
+    treatment = {name: given[name] for name in _REQUEST_FIELDS if name in given}
     for name, value in treatment.items():
         if name == "priority":
             if value not in get_args(Priority):
@@ -102,18 +102,18 @@ def split_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
 
 
 def checked_adapters(value: Any) -> list[AdapterScale] | None:
-    """What a keyword `lora` asks for. Raises `OptionError`."""
+    """Return the value of the keyword `lora`. Raises `OptionError`."""
     if value is None:
         return None
     if not isinstance(value, Mapping) or not all(
         isinstance(name, str) and isinstance(scale, int | float) for name, scale in value.items()
     ):
-        raise OptionError(f"lora must be scales by names of adapters, not {shown(value)}")
+        raise OptionError(f"lora must map names of adapters to scales, not {shown(value)}")
     return [AdapterScale(name=name, scale=float(scale)) for name, scale in value.items()]
 
 
 def checked_format(value: Any) -> Format | None:
-    """What a keyword `format` asks for; None for nothing. Raises `RequestError`."""
+    """Return the value of the keyword `format`; None for none. Raises `RequestError`."""
     if isinstance(value, type) and hasattr(value, "model_json_schema"):
         return Format.json_schema(value.model_json_schema())
     return format_of(value)

@@ -1,4 +1,4 @@
-"""From what the library is given to what the engine is asked: checked, with the model's defaults."""
+"""Checked requests to the engine, made from the library's arguments and the model's defaults."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from puna.protocol import Embed, Generate
 
 
 def image_file(image: Any) -> bytes:
-    """The bytes of an image file: of a path, of bytes themselves, of a picture of Pillow, of pixels.
+    """Return the bytes of an image file, given as a path, as bytes, as a Pillow image or as pixels.
 
-    Arrays are uint8 [height, width], [height, width, 3] or, with transparency, [height, width, 4]. Raises
+    Pixels are uint8 [height, width], [height, width, 3] or, with transparency, [height, width, 4]. Raises
     `ImageError` for anything else, and for a file that cannot be read.
     """
     if isinstance(image, bytes | bytearray | memoryview):
@@ -40,18 +40,18 @@ def image_file(image: Any) -> bytes:
     if isinstance(image, np.ndarray):
         if image.dtype != np.uint8 or not (image.ndim == 2 or (image.ndim == 3 and image.shape[2] in (3, 4))):
             raise ImageError(
-                "an array of pixels is uint8 [height, width], [height, width, 3] or [height, width, 4], "
+                "an array of pixels must be uint8 [height, width], [height, width, 3] or [height, width, 4], "
                 f"not {image.dtype} {list(image.shape)}"
             )
         image = PIL.Image.fromarray(np.ascontiguousarray(image))
     if not isinstance(image, PIL.Image.Image):
         raise ImageError(
-            "an image is a path, bytes of a file, a PIL.Image or an array of pixels, "
+            "an image must be a path, the bytes of a file, a PIL.Image or an array of pixels, "
             f"not {type(image).__name__}"
         )
     written = io.BytesIO()
-    with_modes = image if image.mode in ("L", "LA", "RGB", "RGBA", "P", "1", "I;16") else image.convert("RGB")
-    with_modes.save(written, "PNG", compress_level=1, exif=image.getexif())
+    encodable = image if image.mode in ("L", "LA", "RGB", "RGBA", "P", "1", "I;16") else image.convert("RGB")
+    encodable.save(written, "PNG", compress_level=1, exif=image.getexif())
     return written.getvalue()
 
 
@@ -61,50 +61,52 @@ ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 
 
 def checked_prompt(prompt: Any) -> str | list[int]:
-    """A text, or token ids as a list. Raises `RequestError` for anything else."""
+    """Return a text, or token ids as a list. Raises `RequestError` for anything else."""
     if isinstance(prompt, str):
         return prompt
     if isinstance(prompt, bytes | bytearray):
-        raise RequestError("a prompt is a text or token ids, not bytes; decode it first")
+        raise RequestError("a prompt must be a text or token ids, not bytes; decode it first")
     if isinstance(prompt, Mapping):
-        raise RequestError("a prompt is a text or token ids, not a mapping; messages are for chat()")
+        raise RequestError("a prompt must be a text or token ids, not a mapping; pass messages to chat()")
     try:
         items = list(prompt)
     except TypeError:
         raise RequestError(
-            f"a prompt is a text or token ids, not {type(prompt).__name__}: {prompt!r}"
+            f"a prompt must be a text or token ids, not {type(prompt).__name__}: {prompt!r}"
         ) from None
     if items and isinstance(items[0], str):
-        raise RequestError("a prompt is one text or its token ids; for a list of texts use generate_many()")
+        raise RequestError(
+            "a prompt must be one text or its token ids; for a list of texts use generate_many()"
+        )
     if items and isinstance(items[0], Mapping):
-        raise RequestError("a prompt is a text or token ids; messages are for chat()")
+        raise RequestError("a prompt must be a text or token ids; pass messages to chat()")
     return _token_ids(items)
 
 
 def checked_prompts(prompts: Any, method: str, single: str) -> list[str | list[int]]:
-    """A list of prompts, for `method`; `single` is what takes just one. Raises `RequestError`."""
+    """Return a list of prompts for `method`; `single` takes just one. Raises `RequestError`."""
     if isinstance(prompts, str | bytes | bytearray):
         raise RequestError(f"{method}() takes a list of prompts, not one text; use {single}")
     return [checked_prompt(prompt) for prompt in _items(prompts, f"{method}() takes a list of prompts")]
 
 
 def checked_tokens(tokens: Any) -> list[int]:
-    """Integers, whether or not they are tokens of a vocabulary. Raises `RequestError`."""
+    """Return integers, whether or not they are in a vocabulary. Raises `RequestError`."""
     if isinstance(tokens, str | bytes | bytearray | Mapping):
-        raise RequestError(f"token ids are a list of integers, not {type(tokens).__name__}")
-    return _token_ids(_items(tokens, "token ids are a list of integers"))
+        raise RequestError(f"token ids must be a list of integers, not {type(tokens).__name__}")
+    return _token_ids(_items(tokens, "token ids must be a list of integers"))
 
 
 def checked_messages(messages: Any) -> list[Message]:
-    """Messages of a chat. Raises `RequestError` that says which one is wrong."""
+    """Return the messages of a chat. Raises `RequestError` that names the wrong message."""
     if isinstance(messages, str | bytes | Mapping):
         raise RequestError(
-            'a chat is a list of messages like {"role": "user", "content": "Hi!"}, '
+            'a chat must be a list of messages like {"role": "user", "content": "Hi!"}, '
             f"not {type(messages).__name__}; for a text use generate()"
         )
-    items = _items(messages, 'a chat is a list of messages like {"role": "user", "content": "Hi!"}')
+    items = _items(messages, 'a chat must be a list of messages like {"role": "user", "content": "Hi!"}')
     if not items:
-        raise RequestError("the chat has no messages: there must be at least one to answer")
+        raise RequestError("the chat has no messages; it needs at least one to answer")
     for number, item in enumerate(items, 1):
         if isinstance(item, Message):
             continue
@@ -113,10 +115,10 @@ def checked_messages(messages: Any) -> list[Message]:
         if unknown := [key for key in item if key not in Message.__struct_fields__]:
             allowed = ", ".join(Message.__struct_fields__)
             raise RequestError(
-                f"message {number} of the chat has an unknown key {unknown[0]!r}; there are {allowed}"
+                f"message {number} of the chat has an unknown key {unknown[0]!r}; use one of {allowed}"
             )
         if not item.get("role"):
-            raise RequestError(f"message {number} of the chat has no role; it is one of {', '.join(ROLES)}")
+            raise RequestError(f"message {number} of the chat has no role; use one of {', '.join(ROLES)}")
         if item["role"] not in ROLES:
             raise RequestError(
                 f"message {number} of the chat has the unknown role {item['role']!r}; "
@@ -126,23 +128,25 @@ def checked_messages(messages: Any) -> list[Message]:
 
 
 def _with_files(message: Message) -> Message:
-    """With the bytes of its images."""
+    """Return `message` with its images as bytes."""
     if not message.images:
         return message
     return msgspec.structs.replace(message, images=[image_file(image) for image in message.images])
 
 
 def checked_choice(choice: Any, tools: bool) -> str:
-    """Whether tools may or must be called, or which. Raises `RequestError`."""
+    """Return the choice of tools: whether the model may or must call one, or which. Raises `RequestError`."""
     if choice not in ("auto", "none", "required") and not str(choice).startswith("function:"):
-        raise RequestError(f'tool_choice is "auto", "none", "required" or "function:NAME", not {choice!r}')
+        raise RequestError(
+            f'tool_choice must be "auto", "none", "required" or "function:NAME", not {choice!r}'
+        )
     if choice not in ("auto", "none") and not tools:
-        raise RequestError(f"tool_choice is {choice!r}, and there are no tools: give some")
+        raise RequestError(f"tool_choice is {choice!r}, but there are no tools; pass tools")
     return str(choice)
 
 
 def checked_number(name: str, value: Any, least: int, most: int) -> int:
-    """`value` as an integer from `least` to `most`. Raises `OptionError`."""
+    """Return `value` as an integer from `least` to `most`. Raises `OptionError`."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -160,9 +164,9 @@ def _items(given: Any, expected: str) -> list[Any]:
 
 
 def _token_ids(items: list[Any]) -> list[int]:
-    for place, item in enumerate(items):
+    for index, item in enumerate(items):
         if isinstance(item, bool) or not hasattr(item, "__index__"):
-            raise RequestError(f"token ids are integers; there is {item!r} at place {place}")
+            raise RequestError(f"token ids must be integers, not {item!r} (at index {index})")
     return [operator.index(item) for item in items]
 
 
@@ -173,7 +177,7 @@ _MAX_LOGPROBS = 20
 
 
 class Requests:
-    """Makes the requests to a model. All methods raise `RequestError` for wrong arguments."""
+    """Maker of the requests to a model. All methods raise `RequestError` for wrong arguments."""
 
     def __init__(self, author: Author) -> None:
         self._author = author
@@ -182,7 +186,7 @@ class Requests:
     def prompt(
         self, prompt: Prompt, logprobs: int | None, options: RequestOptions, samples: int = 1
     ) -> Generate:
-        """A request to continue `prompt` as it stands: without a template, and without its stop strings."""
+        """Return a request to continue `prompt` as it is, without a template and its stop strings."""
         defaults = {"stop": []} | dict(self._author.options)
         return self._generate(checked_prompt(prompt), defaults, logprobs, options, samples=samples)
 
@@ -214,7 +218,7 @@ class Requests:
         )
 
     def score(self, prompt: Prompt, top_logprobs: int) -> Generate:
-        """A request for nothing but the log-probabilities of `prompt`."""
+        """Return a request for just the log-probabilities of `prompt`."""
         return Generate(
             id=next(self._ids),
             prompt=checked_prompt(prompt),
@@ -225,7 +229,7 @@ class Requests:
         )
 
     def evaluate(self, tokens: list[int]) -> Generate:
-        """A request that leaves `tokens` in the prefix cache."""
+        """Return a request that leaves `tokens` in the prefix cache."""
         return Generate(
             id=next(self._ids),
             prompt=tokens,
@@ -275,9 +279,9 @@ class Requests:
 
 
 def is_one(inputs: Any) -> bool:
-    """Whether that is one text, or the tokens of one."""
+    """Whether `inputs` is one text, or the tokens of one."""
     if isinstance(inputs, str | bytes | Mapping):
         return True
     if not hasattr(inputs, "__len__"):
-        raise RequestError(f"what is embedded is a text, token ids or a list of them, not {shown(inputs)}")
+        raise RequestError(f"the input must be a text, token ids or a list of them, not {shown(inputs)}")
     return len(inputs) > 0 and not isinstance(inputs[0], str | Sequence | np.ndarray)

@@ -1,6 +1,6 @@
-"""Answers as they are generated, for ordinary code and for asyncio.
+"""Answers as they are generated, for synchronous code and for asyncio.
 
-Whoever drops or closes a stream stops its generation, whether it was ever iterated or not.
+Closing or dropping a stream stops its generation, even if it was never iterated.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from puna.protocol import Chunk, Done, Embed, Embedded, Event, Failed, Generate,
 
 
 class Events(Iterator[Event]):
-    """The events of a submitted request, which is cancelled when nothing refers to them any more."""
+    """The events of a submitted request, which is cancelled once nothing refers to them."""
 
     def __init__(self, chat: ChatModel, request: Generate | Embed) -> None:
         self._arrived: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -63,17 +63,17 @@ class AsyncEvents(AsyncIterator[Event]):
         return _raised(event)
 
     async def _start(self) -> None:
-        """Submit the request, in the event loop that will be told of its events."""
+        """Submit the request, with its events delivered to the running event loop."""
         loop = asyncio.get_running_loop()
         arrived = self._arrived = asyncio.Queue[Event]()
 
         def sink(event: Event) -> None:
-            # The loop may be closed before the engine has seen the cancellation.
+            # The loop may close before the engine sees the cancellation.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(arrived.put_nowait, event)
 
         if isinstance(self._request, Generate) and self._request.format is not None:
-            # Compiling a format takes time. Who stops waiting does not stop it, so it is told afterwards.
+            # Compiling a format takes time and cannot be stopped, so a cancellation takes effect afterwards.
             submitting = loop.run_in_executor(None, self._chat.submit, self._request, sink)
             cancel, request_id = self._chat.cancel, self._request.id
             try:
@@ -92,7 +92,7 @@ class AsyncEvents(AsyncIterator[Event]):
 
 
 class _Answer:
-    """What both kinds of streams know of their answer."""
+    """The answer so far, common to both kinds of streams."""
 
     def __init__(self) -> None:
         self._gathered = Gathered()
@@ -104,19 +104,19 @@ class _Answer:
 
     @property
     def thinking(self) -> str:
-        """What the model thought so far, if it thinks."""
+        """The thinking so far, if the model thinks."""
         return "".join(self._gathered.thinking)
 
     @property
     def calls(self) -> list[Call]:
-        """The tools that were called so far."""
+        """The tool calls so far."""
         return list(self._gathered.calls)
 
     @property
     def stats(self) -> Stats:
-        """How the generation ended. Raises `RequestError` until it has."""
+        """The statistics of the generation. Raises `RequestError` until it has ended."""
         if self._gathered.stats is None:
-            raise RequestError("the stream has no statistics yet: they come with its end")
+            raise RequestError("the stream has no statistics before its end")
         return self._gathered.stats
 
     def __repr__(self) -> str:
@@ -147,21 +147,21 @@ class Stream(_Answer, Iterator[Chunk]):
         self.close()
 
     def close(self) -> None:
-        """Stop the generation. Nothing more comes."""
+        """Stop the generation and the iteration."""
         self._events.close()
 
     def completion(self) -> Completion:
-        """Wait for the end, and return all of it."""
+        """Wait for the end and return the whole answer."""
         for _ in self:
             pass
-        _ = self.stats  # a stream that was closed has no end
+        _ = self.stats  # raises for a stream that was closed early
         return self._gathered.completion()
 
 
 class AsyncStream(_Answer, AsyncIterator[Chunk]):
-    """`Stream` for asyncio: `async for chunk in model.achat(..., stream=True)`.
+    """A `Stream` for asyncio: `async for chunk in model.achat(..., stream=True)`.
 
-    `await` on it does nothing but return it, for those used to clients where that is needed.
+    Awaiting it just returns it, as users of other clients may expect.
     """
 
     def __init__(self, events: AsyncEvents) -> None:
@@ -190,11 +190,11 @@ class AsyncStream(_Answer, AsyncIterator[Chunk]):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Stop the generation. Nothing more comes."""
+        """Stop the generation and the iteration."""
         self._events.close()
 
     async def completion(self) -> Completion:
-        """Wait for the end, and return all of it. Cancelling that stops the generation."""
+        """Wait for the end and return the whole answer. Cancelling this stops the generation."""
         async with self:
             async for _ in self:
                 pass
@@ -203,7 +203,7 @@ class AsyncStream(_Answer, AsyncIterator[Chunk]):
 
 
 def rendered(chat: ChatModel, request: Generate) -> Prompted:
-    """What the prompt of `request` comes to."""
+    """Return the rendered prompt of `request`."""
     arrived: queue.SimpleQueue[Event] = queue.SimpleQueue()
     chat.render(request, arrived.put)
     event = _raised(arrived.get())
@@ -215,15 +215,15 @@ _ENDS = Done | Embedded | Failed
 
 
 def _parts(request: Generate | Embed) -> int:
-    """How many events end the parts of `request`."""
+    """Return the number of events that end the parts of `request`."""
     return len(request.inputs) if isinstance(request, Embed) else request.samples
 
 
 def _cancellation(events: Any, chat: ChatModel, request: Generate | Embed) -> weakref.finalize[[int], Any]:
-    """What cancels the request, when it is called or `events` are garbage."""
+    """Return a finalizer that cancels the request when called or when `events` is collected."""
     cancel: Callable[[int], None] = chat.cancel
     cancellation = weakref.finalize(events, cancel, request.id)
-    cancellation.atexit = False  # the engine is closed then anyway
+    cancellation.atexit = False  # the engine is closed at exit anyway
     return cancellation
 
 

@@ -29,7 +29,7 @@ _SMALL: Final = 512
 class RunnableModel(Protocol):
     """Interface between the engine and a model, whatever computes it.
 
-    A model and the caches it makes belong together: what a pass reads and leaves there is private to them.
+    A model and its caches belong together: the contents of a cache are private to them.
     """
 
     @property
@@ -116,7 +116,7 @@ class TextModel(Module):
         """Read the architecture's options from the metadata. Raises `ModelError` for invalid ones."""
 
     def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:
-        """Make a cache of what the layers remember; see `RunnableModel`."""
+        """Make a cache for the layers' memory; see `RunnableModel`."""
         sizes = CacheSizes(sequences, context, capacity, types, self.shift_within(context))
         layers = self.options.layers
         return build_cache(

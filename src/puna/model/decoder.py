@@ -1,7 +1,7 @@
 """Base of decoders: an embedding, layers, a norm, and logits.
 
-Architectures differ in their options, layer by layer, and in the layers they declare. Llama is this and
-nothing else.
+Architectures differ in their options, layer by layer, and in the layers they declare. Llama adds nothing to
+it.
 """
 
 from __future__ import annotations

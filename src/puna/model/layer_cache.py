@@ -160,7 +160,7 @@ def build_cache(
             states[index] = dict(kept.arrays)
         elif isinstance(kept, KeysOf):
             if isinstance(remembered[kept.layer], State | KeysOf | Nothing):
-                raise ValueError(f"layer {index} is to use the keys of layer {kept.layer}, which has none")
+                raise ValueError(f"layer {index} should use the keys of layer {kept.layer}, which has none")
         elif not isinstance(kept, Nothing):
             kinds.setdefault(kept, {})[index] = shape
     if states:

@@ -31,7 +31,7 @@ from puna.kvcache.storage import KVShape
 from puna.model.layer_cache import Everything, KeysOf, Remembered, Window
 from puna.model.pooling import read_labels
 from puna.model.rope import RopeOptions, read_sections
-from puna.ops import Routing
+from puna.ops import Routing, Sections
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
@@ -230,7 +230,7 @@ class TextOptions:
     vocab_size: int
     hidden_size: int
     norm_eps: float
-    layers: tuple[LayerOptions, ...]  # including those of prediction heads, at the end
+    layers: tuple[LayerOptions, ...]  # including prediction heads, at the end
     prediction_heads: int = 0
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
@@ -239,7 +239,7 @@ class TextOptions:
 
     @property
     def block_count(self) -> int:
-        """Number of layers without those of prediction heads."""
+        """Number of layers, not counting prediction heads."""
         return len(self.layers) - self.prediction_heads
 
     @property
@@ -254,7 +254,7 @@ class TextOptions:
 
     @property
     def last_to_remember(self) -> int:
-        """Last layer with its own memory; later ones use that of others."""
+        """Last layer with its own memory; later ones use the memory of others."""
         own = (i for i, layer in enumerate(self.layers) if not isinstance(layer.remembers, KeysOf))
         return max(own, default=self.block_count - 1)
 
@@ -401,9 +401,10 @@ def read_windows(file: GGUFFile, layers: int, *, period: int) -> tuple[Window | 
 def share_keys(
     file: GGUFFile, remembers: Sequence[Window | Everything]
 ) -> tuple[Window | Everything | KeysOf, ...]:
-    """Let the number of last layers that the file states share keys and values of earlier layers.
+    """Make the last layers, as many as the file states, share keys and values of earlier layers.
 
-    Each uses the last of the other layers with the same window. Raises `ModelError` that names the key.
+    Each uses those of the last of the other layers with the same window. Raises `ModelError` that names the
+    key.
     """
     key, count = "attention.shared_kv_layers", len(remembers)
     shared = scalar(file, key, 0)
@@ -443,8 +444,8 @@ def with_axes(
 
     def own(_: int, layer: LayerOptions) -> LayerOptions:
         assert layer.rope is not None
-        sections = read_sections(file, layer.rope.pairs, shares)
-        rope = dataclasses.replace(layer.rope, sections=sections, interleaved=interleaved)
+        sections = Sections(read_sections(file, layer.rope.pairs, shares), interleaved)
+        rope = dataclasses.replace(layer.rope, sections=sections)
         return dataclasses.replace(layer, rope=rope)
 
     return options.each(own)

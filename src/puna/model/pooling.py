@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Pooling(StrEnum):
-    """Hidden states that count."""
+    """Hidden states of a text that its embedding or score is made from."""
 
     MEAN = "mean"  # all, equally
     CLS = "cls"  # the first
@@ -24,7 +24,7 @@ class Pooling(StrEnum):
 _TYPES = {0: Pooling.LAST, 1: Pooling.MEAN, 2: Pooling.CLS, 3: Pooling.LAST}
 _RANK = 4
 
-#: The first one's rows are the classes; if both exist, the second is a layer before it.
+#: The rows of the first are the classes; if both exist, the second is a layer before it.
 _CLASSES = ("cls.output.weight", "cls.weight")
 
 
@@ -61,7 +61,7 @@ def read_labels(file: GGUFFile) -> int:
 
 
 def read_ranking(file: GGUFFile, default: Pooling) -> Pooling | None:
-    """Return what a reranker's classifier reads, by default `default`; None for other models."""
+    """Return the pooling that a reranker's classifier reads (default `default`); None for other models."""
     if not read_labels(file):
         return None
     return _TYPES.get(scalar(file, "classifier.pooling_type", 0) or -1, default)

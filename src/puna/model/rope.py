@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from puna.errors import ModelError, UnsupportedModelError, shown
 from puna.gguf.metadata import first_of, invalid, missing, number, positive, required, scalar
-from puna.ops import Rope, Yarn
+from puna.ops import Rope, Sections, Yarn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,8 +37,7 @@ class RopeOptions:
     magnitude: float = 1.0  # of cosines and sines, besides YaRN's
     original_context: int = 0  # context of the training before an extension
     factored: bool = True  # whether the file's factors apply
-    sections: tuple[int, ...] = ()  # pairs per axis of a position, if there are several axes
-    interleaved: bool = False  # axes alternate; otherwise their pairs are consecutive
+    sections: Sections | None = None  # for positions with several axes
 
     @property
     def pairs(self) -> int:
@@ -95,8 +94,7 @@ class RopeOptions:
             linear_factor=self.linear_factor,
             yarn=self.yarn,
             magnitude=self.magnitude,
-            sections=self.sections or None,
-            interleaved=self.interleaved,
+            sections=self.sections,
         )
 
 

@@ -255,7 +255,7 @@ class GatedSharedExpert(SharedExpert):
 
 
 class SharedAndRouted(Module):
-    """Sum of the shared expert's output and that of the routed experts."""
+    """Sum of the outputs of the shared expert and the routed experts."""
 
     routed: MixtureOfExperts = part()
     shared: SharedExpert = part()
@@ -267,7 +267,7 @@ class SharedAndRouted(Module):
 
 
 class GatedSharedAndRouted(SharedAndRouted):
-    """Sum of a gated shared expert's output and that of the routed experts."""
+    """Sum of the outputs of a gated shared expert and the routed experts."""
 
     shared: GatedSharedExpert = part()
 

@@ -10,7 +10,7 @@ from puna.nn.layers import Linear, StackedLinear, linear_many
 from puna.nn.module import Module, weight
 from puna.ops import Array, Backend
 
-#: A sigmoid this many times as steep is a step function, except for values too small to matter.
+#: A sigmoid scaled by this factor is a step function, except for values too small to matter.
 STEEP: Final = 2.0**20
 
 

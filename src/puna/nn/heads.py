@@ -44,15 +44,16 @@ class Classifier(Module):
         return self.ops.softcap(hidden, 1.0)
 
     def forward(self, hidden: Array) -> Array:
-        """Logits [rows, labels] of pooled hidden states [rows, hidden]."""
+        """Return the logits [rows, labels] of pooled hidden states [rows, hidden]."""
         if self.dense is not None:
             hidden = self.activated(self.dense(hidden))
         return self.output(hidden if self.norm is None else self.norm(hidden))
 
     def score(self, hidden: NDArray[np.floating]) -> float:
-        """Return the probability, 0 to 1, that a document answers the query; `hidden` [hidden] is of both.
+        """Return the probability, 0 to 1, that a document answers the query.
 
-        It is the sigmoid of a single logit, or the first logit's share in a softmax of two.
+        It is the sigmoid of a single logit, or the first logit's share in a softmax of two. `hidden` [hidden]
+        is the state of the pair.
         """
         logits = self.ops.numpy(self.forward(self.ops.array(hidden.astype(np.float32)[None])))[0].tolist()
         margin = logits[0] - (logits[1] if len(logits) > 1 else 0.0)
@@ -85,7 +86,7 @@ class PredictionHead(Module):
     """Module of multi-token prediction (DeepSeek-AI, arXiv:2412.19437, section 2.2).
 
     It joins the hidden state of a position (from the model or the previous head) with the embedding of the
-    next token, and runs a layer like the model's own. It shares with the model the tensors that it lacks.
+    next token, and runs a layer like the model's own. For tensors that the file lacks it uses the model's.
     """
 
     layer: TransformerLayer  # numbered like this head; the model's cache holds its keys and values

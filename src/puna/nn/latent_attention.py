@@ -14,7 +14,7 @@ from puna.nn.layers import InterleavedLinear, Linear, RMSNorm, StackedLinear
 from puna.nn.module import Module, WeightSource, part, weight
 from puna.ops import Array, Backend, Rope, Weight
 
-#: Of the norms inside the attention, independent of the layer's.
+#: Epsilon of the norms inside the attention, independent of the layer's.
 _NORM_EPS = 1e-6
 
 

@@ -44,7 +44,7 @@ class RowScales:
 
     @contextmanager
     def standing_for(self, rows: Rows) -> Iterator[None]:
-        """Let each row that linears receive stand for the pass's row whose number is given in `rows`."""
+        """Make linears treat each row they receive as the pass's row whose number is given in `rows`."""
         before, self._others, self._columns = (self._others, self._columns), rows, {}
         try:
             yield
@@ -106,7 +106,7 @@ class LowRank:
         self._parts: list[tuple[int, Weight, Weight]] = []
 
     def add(self, adapter: int, name: str, a: NDArray[np.float32], b: NDArray[np.float32]) -> None:
-        """Let adapter number `adapter` add b a x: `a` [rank, in], `b` [out, rank]."""
+        """Add adapter number `adapter`, which computes b a x: `a` [rank, in], `b` [out, rank]."""
         down, up = Weight.from_values(f"{name}.lora_a", a), Weight.from_values(f"{name}.lora_b", b)
         for each in (down, up):
             self._ops.pack(each)
@@ -124,7 +124,7 @@ class LowRankRows(LowRank):
     """Adapters of a table [rows, hidden]."""
 
     def add(self, adapter: int, name: str, a: NDArray[np.float32], b: NDArray[np.float32]) -> None:
-        """Let adapter number `adapter` add (b a)^T: `a` [rank, rows], `b` [hidden, rank]."""
+        """Add adapter number `adapter`, which computes (b a)^T: `a` [rank, rows], `b` [hidden, rank]."""
         table = Weight.from_values(f"{name}.lora_a", a.T)  # a lookup table, so not packed
         up = Weight.from_values(f"{name}.lora_b", b)
         self._ops.pack(up)
@@ -147,7 +147,10 @@ class ExpertLowRank:
         self._parts: list[tuple[int, ExpertWeights, ExpertWeights]] = []
 
     def add(self, adapter: int, name: str, a: NDArray[np.float32], b: NDArray[np.float32]) -> None:
-        """Let adapter number `adapter` add b a x: `a` [experts, rank, in], `b` [experts, out, rank]."""
+        """Add adapter number `adapter`, which computes b a x for each expert.
+
+        `a` is [experts, rank, in], `b` [experts, out, rank].
+        """
         down, up = (
             ExpertWeights(
                 Weight.from_values(f"{name}.lora_{half}", each.reshape(-1, each.shape[2])), len(each)

@@ -14,7 +14,7 @@ from puna.nn.layers import Linear, StackedLinear, Values
 from puna.nn.module import Module, WeightSource, weight
 from puna.ops import Array, Backend, Rope
 
-#: Of the norms of Mamba 1's selected inputs, independent of the layer's.
+#: Epsilon of the norms of Mamba 1's selected inputs, independent of the layer's.
 _INPUT_EPS: Final = 1e-6
 
 

@@ -1,4 +1,4 @@
-"""Modules that declare where their weights are.
+"""Modules that declare the tensors their weights come from.
 
     class Attention(Module):
         query: Linear = weight("attn_q", "query_size", "hidden_size")

@@ -16,9 +16,9 @@ from puna.ops import Array, Backend, Weight
 
 #: Logarithm of the smallest factor by which one step may decay the memory.
 _FASTEST_DECAY: Final = -math.exp(-0.5)
-#: Of the norm of each head's output, independent of the layer's.
+#: Epsilon of the norm of each head's output, independent of the layer's.
 _HEAD_NORM_EPS: Final = 64e-5
-#: For the squared length of a removal key.
+#: Epsilon of the squared length of a removal key.
 _LENGTH_EPS: Final = 1e-24
 
 

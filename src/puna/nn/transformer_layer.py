@@ -1,4 +1,4 @@
-"""Transformer layers: where norms, the mixer and the feed-forward network stand."""
+"""Transformer layers: the arrangement of norms, the mixer and the feed-forward network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operations models are made of: declared in `Backend`, done by several backends."""
+"""The operations that models are built from: declared in `Backend`, implemented by several backends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from puna.errors import OptionError
 from puna.ops.array import Array, IndexBuffer
 from puna.ops.backend import Backend
 from puna.ops.experts import ExpertNetworks, ExpertWeights, Routing
-from puna.ops.rope import Rope, Yarn
+from puna.ops.rope import Rope, Sections, Yarn
 from puna.ops.storage import KV_TYPES, Storage
 from puna.ops.weight import Weight
 
@@ -23,6 +23,7 @@ __all__ = [
     "IndexBuffer",
     "Rope",
     "Routing",
+    "Sections",
     "Storage",
     "Weight",
     "Yarn",
@@ -36,7 +37,10 @@ _NAMES = ("reference", "cpu")
 
 @cache
 def backend_named(name: str) -> Backend:
-    """The backend `reference` or `cpu`. Raises `OptionError`, and `ImportError` when it was not built."""
+    """Return the backend `reference` or `cpu`.
+
+    Raises `OptionError`, and `ImportError` if it was not built.
+    """
     if name == "reference":
         from puna.ops.reference import Reference
 
@@ -45,7 +49,7 @@ def backend_named(name: str) -> Backend:
         from puna.ops.cpu import CPU
 
         return CPU()
-    raise OptionError(f"PUNA_OPS: '{name}' is no backend; use one of {', '.join(_NAMES)}")
+    raise OptionError(f"PUNA_OPS: '{name}' is not a backend; use one of {', '.join(_NAMES)}")
 
 
 @cache
@@ -58,7 +62,7 @@ def _best_backend() -> Backend:
 
 @cache
 def missing_kernels() -> str:
-    """What to tell who computes without kernels and did not choose to; empty where that is not so."""
+    """Return the warning for users who compute without kernels and did not choose to; empty otherwise."""
     if env("OPS"):
         return ""
     try:
@@ -72,6 +76,6 @@ def missing_kernels() -> str:
 
 
 def default_backend() -> Backend:
-    """What `PUNA_OPS` names, else `cpu`, or `reference`, with a warning, where the kernels were not built."""
+    """Return the backend `PUNA_OPS` names, or else `cpu`; without kernels, `reference` with a warning."""
     wanted = env("OPS")
     return backend_named(wanted) if wanted else _best_backend()

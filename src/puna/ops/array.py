@@ -1,4 +1,4 @@
-"""What models, caches and the engine may do with an array, whatever backend it is of."""
+"""The operations on arrays that models, caches and the engine may use, whatever the backend."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ if TYPE_CHECKING:
 
 
 class Array(Protocol):
-    """Numbers where a backend computes: float32, or int32 and int64 for indices.
+    """Numbers in a backend's memory: float32, or int32 and int64 for indices.
 
-    An array is only given to the backend that made it. Everything that is not listed here is an operation of
-    the backend, reading the values included (`Backend.numpy`).
+    An array may only be passed to the backend that made it. Anything not listed here is an operation of the
+    backend, including reading the values (`Backend.numpy`).
     """
 
     @property
     def shape(self) -> tuple[int, ...]: ...
 
     def __len__(self) -> int:
-        """The first of `shape`."""
+        """Return the first entry of `shape`."""
 
     def __getitem__(self, index: Any, /) -> Any:
-        """A view, by integers and slices, or a copy of the rows that an array of indices names."""
+        """Return a view for integers and slices, or a copy of the rows that an array of indices selects."""
 
     def __add__(self, other: Any, /) -> Any:
-        """The sum with a number, or with an array that broadcasts as in numpy."""
+        """Return the sum with a number, or with an array that broadcasts as in numpy."""
 
     def __radd__(self, other: Any, /) -> Any: ...
 
     def __mul__(self, other: Any, /) -> Any:
-        """The product with a number, or with an array that broadcasts as in numpy."""
+        """Return the product with a number, or with an array that broadcasts as in numpy."""
 
     def __rmul__(self, other: Any, /) -> Any: ...
 
@@ -42,14 +42,14 @@ class Array(Protocol):
 
 
 class IndexBuffer(Protocol):
-    """Indices that the host writes and operations read, at an address that stays.
+    """Indices that the host writes and operations read, at a fixed address.
 
     A recorded pass reads them anew each time (see `puna.ops.recording`).
     """
 
     host: NDArray[np.int32]
     array: Array
-    mirrored: bool  # whether operations read a copy, which is as old as the last `upload`
+    mirrored: bool  # whether operations read a copy, as of the last `upload`
 
     def upload(self, begin: int = 0, end: int | None = None) -> None:
-        """Let operations see what `host` holds at [begin, end), counted in the flattened buffer."""
+        """Make what `host` holds at [begin, end), counted in the flattened buffer, visible to operations."""

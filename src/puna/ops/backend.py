@@ -1,4 +1,4 @@
-"""What a backend is: where models are computed, and with what.
+"""The interface of a backend, on which models are computed.
 
 Every operation is declared here, once; `puna.ops.reference` is the specification in numpy, `puna.ops.cpu` has
 C++ kernels. Nothing outside a backend asks which one it is, takes an address, or assumes memory that this
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Backend(ABC):
-    """The operations models are made of, on one device.
+    """The operations that models are built from, on one device.
 
     Arrays are contiguous float32, indices int32, unless stated. `T` is the number of tokens in the batch. A
     token's row does not depend on the rest of the batch, nor on the number of threads. Operations raise
@@ -36,108 +36,109 @@ class Backend(ABC):
     """
 
     name: ClassVar[str]
-    device: ClassVar[str] = "CPU"  # what holds weights and caches, for the table of a model's memory
+    device: ClassVar[str] = "CPU"  # where weights and caches are stored, for the table of a model's memory
 
     @property
     def kernels(self) -> str:
-        """What computes, in a word for people: the instruction set of the kernels, say."""
+        """A short name of what computes, for people: the kernels' instruction set, for instance."""
         return self.name
 
     # --- arrays ----------------------------------------------------------------------------------------
 
     @abstractmethod
     def array(self, values: NDArray[Any]) -> Array:
-        """Values of the host as an array. The host must not change them afterwards."""
+        """Return the host's values as an array. The host must not change them afterwards."""
 
     @abstractmethod
     def numpy(self, array: Array) -> NDArray[Any]:
-        """The values of an array on the host, for reading only; good until the array is written."""
+        """Return an array's values on the host, read-only, valid until the array is written."""
 
     @abstractmethod
     def index_buffer(self, *shape: int) -> IndexBuffer:
-        """Indices int32 of `shape`, zero at first, that the host writes and operations read."""
+        """Return int32 indices of `shape`, initially zero, that the host writes and operations read."""
 
     @abstractmethod
     def concatenate(self, arrays: Sequence[Array]) -> Array:
-        """Arrays [n, ...] one after another: the sum of their rows."""
+        """Concatenate arrays [n, ...] along the first axis."""
 
     @abstractmethod
     def join(self, arrays: Sequence[Array]) -> Array:
-        """Arrays [..., n] of the same other sizes side by side: [..., the sum of their n]."""
+        """Concatenate arrays [..., n], equal in the other sizes, along the last axis."""
 
     @abstractmethod
     def pad(self, x: Array, width: int, value: float) -> Array:
-        """The rows of `x` [T, n] followed by `value` up to a length of `width`."""
+        """Extend the rows of `x` [T, n] to length `width` by `value`."""
 
     @abstractmethod
     def split(self, x: Array, parts: int) -> list[Array]:
-        """The columns of `x` [T, parts * n], one part after another: arrays [T, n]."""
+        """Split the columns of `x` [T, parts * n] into consecutive parts: arrays [T, n]."""
 
     # --- weights and storage ---------------------------------------------------------------------------
 
     @abstractmethod
     def pack(self, weight: Weight) -> None:
-        """Bring a matrix into the layout the operations read, and let go of the file's bytes.
+        """Convert a matrix to the layout that operations read, and release the file's bytes.
 
         Does nothing the second time. Embeddings read single rows and are better left unpacked.
         """
 
     @abstractmethod
     def packed_bytes(self, type: GGMLType, shape: tuple[int, ...]) -> int:
-        """What `pack` will hold for a matrix of `shape` [out, in] of `type`."""
+        """Return the bytes `pack` will use for a matrix of `shape` [out, in] of `type`."""
 
     @abstractmethod
     def storage(self, kind: GGMLType, rows: int, row_shape: tuple[int, ...]) -> Storage:
-        """Rows of numbers [rows, *row_shape] that stay between passes, all zero.
+        """Return storage for rows of numbers [rows, *row_shape] that persist between passes, initially zero.
 
-        Raises `NotSupportedError` when the last size does not fill the blocks of `kind`.
+        Raises `NotSupportedError` if the last size does not fill the blocks of `kind`.
         """
 
     # --- operations ------------------------------------------------------------------------------------
 
     @abstractmethod
     def embedding(self, tokens: Array, weight: Weight) -> Array:
-        """Rows `tokens` [T] of `weight` [vocabulary, width], dequantised: [T, width]."""
+        """Return the rows `tokens` [T] of `weight` [vocabulary, width], dequantised: [T, width]."""
 
     @abstractmethod
     def linear(self, x: Array, weight: Weight, bias: Array | None = None) -> Array:
-        """`x @ weight.T + bias`: x [T, in], weight [out, in], bias [out], result [T, out]."""
+        """Return `x @ weight.T + bias`: x [T, in], weight [out, in], bias [out], result [T, out]."""
 
     @abstractmethod
     def linear_many(
         self, x: Array, weights: Sequence[Weight], biases: Sequence[Array | None] | None = None
     ) -> list[Array]:
-        """`linear` of the same `x` with several weights, preparing `x` once."""
+        """Apply `linear` with several weights to the same `x`, preparing `x` once."""
 
     @abstractmethod
     def linear_heads(self, x: Array, weights: Sequence[Weight]) -> Array:
-        """`linear` with a matrix of its own for each head: x [T, heads, in], result [T, heads, out].
+        """Apply `linear` with a separate matrix for each head: x [T, heads, in], result [T, heads, out].
 
-        `weights` are as many as there are heads, all [out, in].
+        `weights` has one matrix [out, in] per head.
         """
 
     @abstractmethod
     def route(self, logits: Array, routing: Routing, bias: Array | None = None) -> tuple[Array, Array]:
-        """Which experts each token goes through, and the weight of each.
+        """Choose the experts of each token, and their weights.
 
-        Of `logits` [T, experts] the scores are the softmax or the sigmoids. The `routing.used` best are those
-        with the largest logits or, where there is a `bias` [experts], the largest score + bias; of equal ones
-        the lower number wins. Returns `chosen` int32 and `weights` float32, both [T, used] and best first: a
-        weight is the score, divided by the sum of the chosen ones where `routing.normalize`, times
-        `routing.scale`. (So the softmax over the chosen ones alone is the softmax over all, normalised.)
+        The scores are the softmax or the sigmoids of `logits` [T, experts]. The `routing.used` best experts
+        are those with the largest logits or, given a `bias` [experts], the largest score + bias; the lower
+        number wins a tie. Returns `chosen` int32 and `weights` float32, both [T, used] and best first: a
+        weight is the score, divided by the sum of the chosen ones if `routing.normalize`, times
+        `routing.scale`. (So the softmax over the chosen ones alone is the normalised softmax over all.)
 
-        Of several `routing.groups` only the `routing.used_groups` best are chosen from: those whose
-        `routing.best_of_group` best scores, `bias` included, have the largest sum. These are two since
-        DeepSeek V3 (DeepSeek-AI, arXiv:2412.19437, section 2.1.2), and one before (arXiv:2405.04434).
+        With several `routing.groups`, experts are chosen from the `routing.used_groups` best ones only: those
+        whose `routing.best_of_group` best scores, including `bias`, have the largest sum. That number is two
+        since DeepSeek V3 (DeepSeek-AI, arXiv:2412.19437, section 2.1.2), and was one before
+        (arXiv:2405.04434).
         """
 
     @abstractmethod
     def experts(self, x: Array, chosen: Array, weights: Array, layer: ExpertNetworks) -> Array:
-        """Every token through its chosen experts: x [T, in], chosen and weights [T, used], result [T, out].
+        """Apply each token's chosen experts: x [T, in], chosen and weights [T, used], result [T, out].
 
-        The sum over a token's experts of `weight * down(activation(gate(x), up(x)))`, or of
-        `down(activation(gate(weight * x), up(weight * x)))` where `layer.scale_inputs`. The activation is the
-        operation of its name: `swiglu`, `clamped_swiglu` or `geglu`, or without gates `gelu` or
+        The result is the sum over a token's experts of `weight * down(activation(gate(x), up(x)))`, or of
+        `down(activation(gate(weight * x), up(weight * x)))` if `layer.scale_inputs`. The activation is the
+        operation of that name: `swiglu`, `clamped_swiglu` or `geglu`, or without gates `gelu` or
         `squared_relu` of `up(x)`.
         """
 
@@ -145,102 +146,105 @@ class Backend(ABC):
     def expert_linear(
         self, x: Array, chosen: Array, weights: ExpertWeights, bias: Array | None = None
     ) -> Array:
-        """`linear` with the matrix of one expert for each row: x [T, in], chosen [T], result [T, out].
+        """Apply `linear` with one expert's matrix to each row: x [T, in], chosen [T], result [T, out].
 
         The weights are [experts, out, in], and the bias is [experts, out].
         """
 
     @abstractmethod
     def rms_norm(self, x: Array, weight: Array, eps: float) -> Array:
-        """`x / sqrt(mean(x²) + eps) * weight` over the last axis: x [..., d], weight [d].
+        """Return `x / sqrt(mean(x²) + eps) * weight` over the last axis: x [..., d], weight [d].
 
-        Where x is [..., groups, d], weight may be [groups, d].
+        If x is [..., groups, d], weight may be [groups, d].
         """
 
     @abstractmethod
     def add_rms_norm(self, x: Array, residual: Array, weight: Array, eps: float) -> tuple[Array, Array]:
-        """`total = x + residual` and `rms_norm(total)`: x and residual [..., d]; returns (total, normed)."""
+        """Return `total = x + residual` and `rms_norm(total)`; all are [..., d]."""
 
     @abstractmethod
     def layer_norm(self, x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
-        """`(x - mean(x)) / sqrt(var(x) + eps) * weight + bias` over the last axis.
+        """Return `(x - mean(x)) / sqrt(var(x) + eps) * weight + bias` over the last axis.
 
-        x [..., d], weight and bias [d], or both [groups, d] as in `rms_norm`. The variance is that of the d
-        values themselves: divided by d, not by d - 1.
+        x [..., d], weight and bias [d], or both [groups, d] as in `rms_norm`. The variance is the mean
+        squared deviation: divided by d, not by d - 1.
         """
 
     @abstractmethod
     def rope_(self, x: Array, positions: Array, rope: Rope) -> None:
         """Rotate the heads of `x` [T, heads, head_dim] by their `positions` (may be negative), in place.
 
-        `positions` are [T], or [T, rope.axis_count] where pairs rotate by positions on several axes.
+        `positions` are [T], or [T, rope.axis_count] if pairs rotate by positions on several axes.
         """
 
     @abstractmethod
     def swiglu(self, gate: Array, up: Array) -> Array:
-        """`silu(gate) * up`, both [T, n]."""
+        """Return `silu(gate) * up`, both [T, n]."""
 
     @abstractmethod
     def clamped_swiglu(self, gate: Array, up: Array) -> Array:
-        """`g * sigmoid(1.702 g) * (u + 1)`, g being gate but at most 7, and u up within -7 and 7: gpt-oss's.
+        """Return `g * sigmoid(1.702 g) * (u + 1)` as in gpt-oss.
 
-        Both are [T, n].
+        g is min(gate, 7), and u is up clamped to [-7, 7]; both inputs are [T, n].
         """
 
     @abstractmethod
     def geglu(self, gate: Array, up: Array) -> Array:
-        """`gelu(gate) * up`, both [T, n]; GELU is `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x³)))`."""
+        """Return `gelu(gate) * up`, both [T, n].
+
+        GELU is `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x³)))`.
+        """
 
     @abstractmethod
     def gelu(self, x: Array) -> Array:
-        """`x / 2 * (1 + erf(x / sqrt(2)))` of x [T, n]: GELU itself, not its approximation with tanh."""
+        """Return `x / 2 * (1 + erf(x / sqrt(2)))` of x [T, n]: exact GELU, not its tanh approximation."""
 
     @abstractmethod
     def squared_relu(self, x: Array) -> Array:
-        """`max(x, 0)²` (So et al., arXiv:2109.08668). Float32, any shape."""
+        """Return `max(x, 0)²` (So et al., arXiv:2109.08668). Float32, any shape."""
 
     @abstractmethod
     def above(self, x: Array, deviations: float) -> Array:
-        """What values of x [T, n] have above their row's mean + `deviations` * standard deviation, or 0.
+        """Return `max(x - threshold, 0)` of x [T, n], by a threshold for each row.
 
-        Of normally distributed ones so many are left: Gemma 3n's sparse activations.
+        It is the row's mean + `deviations` * standard deviation. For normally distributed values, this keeps
+        a fixed share: the sparse activations of Gemma 3n.
         """
 
     @abstractmethod
     def mix(self, x: Sequence[Array], mixture: Array) -> list[Array]:
-        """Sums of `x`, n arrays [T, d], by weights that each row has of its own: m arrays [T, d].
+        """Return weighted sums of `x`, n arrays [T, d], with separate weights for each row: m arrays [T, d].
 
         `mixture` is [T, m * n]; its entry `i * n + j` is the weight of `x[j]` in the i-th result.
         """
 
     @abstractmethod
     def match_rms(self, x: Array, like: Array, floor: float) -> Array:
-        """`x * rms(like) / rms(x)` of rows of x and like [T, n]; mean(x²) counts as at least `floor`."""
+        """Return `x * rms(like) / rms(x)` by rows of x and like [T, n]; mean(x²) is at least `floor`."""
 
     @abstractmethod
     def sigmoid_gate(self, x: Array, gate: Array) -> Array:
-        """`x * sigmoid(gate)`: x [T, n], gate [T, n], or [T, 1] where a row has one gate."""
+        """Return `x * sigmoid(gate)`: x [T, n], gate [T, n], or [T, 1] for one gate per row."""
 
     @abstractmethod
     def softcap(self, x: Array, cap: float) -> Array:
-        """`cap * tanh(x / cap)` of x [T, n]: nearly x where that is small, never beyond `cap` (not 0)."""
+        """Return `cap * tanh(x / cap)` of x [T, n]: nearly x for small values, never beyond `cap` (not 0)."""
 
     @abstractmethod
     def temper_(self, x: Array, positions: Array, scale: float, floor_scale: float, first: int) -> None:
-        """Multiply rows of `x` [T, ...] by `1 + scale * ln(1 + floor((position + first) / floor_scale))`.
+        """Multiply rows of `x` [T, ...] in place, to sharpen attention at late `positions` [T].
 
-        In place. This sharpens the attention of queries at late `positions` [T], which have more keys to
-        choose from: the temperature tuning of Llama 4, after Nakanishi, arXiv:2501.19399. `first` is what the
-        position of a first token counts as.
+        The factor is `1 + scale * ln(1 + floor((position + first) / floor_scale))`. Queries at late positions
+        have more keys to choose from: the temperature tuning of Llama 4, after Nakanishi, arXiv:2501.19399.
         """
 
     @abstractmethod
     def softplus(self, x: Array, scale: Array) -> Array:
-        """`scale * ln(1 + e^x)`: x [T, n], scale [n]. The steps and decays of recurrent layers are such."""
+        """Return `scale * ln(1 + e^x)` of x [T, n], scale [n]: the steps and decays of recurrent layers."""
 
     @abstractmethod
     def sigmoid(self, x: Array) -> Array:
-        """`1 / (1 + e^-x)`. Float32, any shape."""
+        """Return `1 / (1 + e^-x)`. Float32, any shape."""
 
     @abstractmethod
     def short_conv(
@@ -256,19 +260,18 @@ class Backend(ABC):
         gated: bool = True,
         activated: bool = True,
     ) -> Array:
-        """A short convolution of each channel over the rows of each sequence: [T, channels].
+        """Convolve each channel over the rows of each sequence, with few taps: [T, channels].
 
-        If `gated`, `projected` [T, 3 * channels] holds b, c and x of each row, and row t is
-        `c * (bias + sum of weight * recent)`, `recent` being the products `b * x` of that row and the
-        `taps - 1` before it, the latest last: weight [taps, channels], bias [channels]. If not, `projected`
-        [T, channels] is x, which takes the place of the products, and row t is `silu(bias + sum)`, or the sum
-        itself unless it is `activated`.
+        If `gated`, `projected` [T, 3 * channels] holds b, c and x of each row, and row t is `c * (bias + sum
+        of weight * recent)`, `recent` being the products `b * x` of that row and the `taps - 1` before it,
+        the latest last: weight [taps, channels], bias [channels]. Otherwise `projected` [T, channels] is x,
+        used instead of the products, and row t is `silu(bias + sum)`, or the sum itself unless `activated`.
 
-        The sequence of row t has the rows from `starts[t]` on. What precedes them, zeros at first, is the
-        state `sources[t]` of `states` [slots, taps - 1, channels], stored as F32. State `targets[t]` becomes
-        what precedes the row after t; with -1 none does. States that are written are distinct, and none of
+        The sequence of row t begins at row `starts[t]`. The values before it are the state `sources[t]` of
+        `states` [slots, taps - 1, channels], stored as F32 and initially zero. State `targets[t]` receives
+        the values before the row after t; -1 stores none. States that are written are distinct, and none of
         them is read. starts, sources and targets are [T]. A row's result is the same bits however its
-        sequence is cut into batches.
+        sequence is split into batches.
         """
 
     @abstractmethod
@@ -289,22 +292,22 @@ class Backend(ABC):
         removal: tuple[Array, Array] | None = None,
         tiled: bool = False,
     ) -> Array:
-        """Attention whose memory is one matrix for each head: [T, heads, value_dim].
+        """Compute attention with one matrix per head as its memory: [T, heads, value_dim].
 
         queries and keys [T, key_heads, key_dim]; values [T, heads, value_dim]; decays [T, heads], or one for
-        each entry of a key [T, heads, key_dim]; betas [T, heads], 1 if there are none; skips [heads]. With a
-        head's memory M [key_dim, value_dim] and q, k, v, d, beta those of row t: `M = exp(d) * M`, then
-        `M = M + outer(k, beta * v)`, or `outer(k, beta * (v - k @ M))` by the `delta` rule, and row t is
-        `q @ M`, plus `skip * v`. Gated delta networks (Yang et al., arXiv:2412.06464) are this, and Mamba 2
-        (Dao and Gu, arXiv:2405.21060), whose steps are the betas. Head h has the key and query of key head
-        `h * key_heads // heads`, or of `h % key_heads` if `tiled`.
+        each entry of a key [T, heads, key_dim]; betas [T, heads], 1 if None; skips [heads]. With a head's
+        memory M [key_dim, value_dim] and q, k, v, d, beta of row t: `M = exp(d) * M`, then `M = M + outer(k,
+        beta * v)`, or `outer(k, beta * (v - k @ M))` by the `delta` rule, and row t is `q @ M`, plus `skip *
+        v`. Gated delta networks (Yang et al., arXiv:2412.06464) are this, and Mamba 2 (Dao and Gu,
+        arXiv:2405.21060), whose steps are the betas. Head h has the key and query of key head `h * key_heads
+        // heads`, or of `h % key_heads` if `tiled`.
 
-        The `removal`, not by the delta rule, is p and r, shaped as keys: M begins as
-        `exp(d) * M - outer(r, p @ M)`, so that what p finds before the decay is taken from where r says. This
-        is the generalised delta rule of RWKV 7 (Peng et al., arXiv:2503.14456).
+        The `removal`, which excludes the delta rule, is p and r, shaped like keys: M begins as `exp(d) * M -
+        outer(r, p @ M)`, so that what p finds before the decay is removed at r. This is the generalised delta
+        rule of RWKV 7 (Peng et al., arXiv:2503.14456).
 
         `states` [slots, heads, key_dim, value_dim], stored as F32, are the memories; starts, sources and
-        targets are as for `short_conv`. A row's result is the same bits however its sequence is cut into
+        targets are as for `short_conv`. A row's result is the same bits however its sequence is split into
         batches.
         """
 
@@ -322,19 +325,18 @@ class Backend(ABC):
         sources: Array,
         targets: Array,
     ) -> Array:
-        """The recurrence of Mamba 1 (Gu and Dao, arXiv:2312.00752): [T, channels].
+        """Compute the recurrence of Mamba 1 (Gu and Dao, arXiv:2312.00752): [T, channels].
 
         x and steps [T, channels]; rates [entries, channels], below 0; keys and queries [T, entries]; skips
-        [channels]. With the state S [entries, channels] and x, k, q and the steps s of row t:
-        `S = exp(s * rates) * S + outer(k, s * x)`, and row t is `q @ S + skips * x`.
-
-        `states` [slots, entries, channels], stored as F32; starts, sources and targets are as for
-        `short_conv`. A row's result is the same bits however its sequence is cut into batches.
+        [channels]. With the state S [entries, channels] and x, k, q and the steps s of row t: `S = exp(s *
+        rates) * S + outer(k, s * x)`, and row t is `q @ S + skips * x`. `states` [slots, entries, channels],
+        stored as F32; starts, sources and targets are as for `short_conv`. A row's result is the same bits
+        however its sequence is split into batches.
         """
 
     @abstractmethod
     def store_rows(self, target: Storage, cells: Array, rows: Array) -> None:
-        """`target[cells] = rows`, rounded or quantised: rows [T, heads, dim], cells [T] distinct."""
+        """Set `target[cells] = rows`, rounded or quantised: rows [T, heads, dim], cells [T] distinct."""
 
     @abstractmethod
     def attention(
@@ -351,61 +353,66 @@ class Backend(ABC):
         bias: Array | None = None,
         places: Array | None = None,
     ) -> Array:
-        """Attention where every row has its own list of cells.
+        """Compute attention in which every row has its own list of cells.
 
-        Row t of `q` [T, heads, head_dim] sees `cells[starts[t] : starts[t] + counts[t]]` of
-        `keys` [capacity, kv_heads, head_dim] and `values` [capacity, kv_heads, value_dim], each stored as any
-        of `KV_TYPES`; a number as `values` says how many at the end of a key are its value. Query head h
-        reads key/value head `h * kv_heads // heads`. The result [T, heads, value_dim] is
-        `softmax(scale * q k) v`; where `softcap` is not 0 the scores go through
-        `softcap * tanh(score / softcap)` first, and `sinks` [heads] join the softmax's denominator as one
-        more score per head. A row with a count of 0 gives zeros.
+        Row t of `q` [T, heads, head_dim] attends to `cells[starts[t] : starts[t] + counts[t]]` of `keys`
+        [capacity, kv_heads, head_dim] and `values` [capacity, kv_heads, value_dim], each stored as any of
+        `KV_TYPES`; if `values` is a number, that many numbers at the end of a key are its value. Query head h
+        reads key/value head `h * kv_heads // heads`. The result [T, heads, value_dim] is `softmax(scale * q
+        k) v`; if `softcap` is not 0 the scores go through `softcap * tanh(score / softcap)` first, and
+        `sinks` [heads] join the softmax's denominator as one more score per head. A row with a count of 0
+        gives zeros.
 
-        `bias` [heads, 2 * reach + 1] is what is then added to a score by distance: `bias[h, reach + d]` to
-        that of a cell d entries after the row's own in `cells`, before it if d is negative; beyond `reach` it
-        is that of the end. `places` int32 [T] are the rows' own entries; None: the last each of them sees.
+        `bias` [heads, 2 * reach + 1] is then added to the scores by distance: `bias[h, reach + d]` to the
+        score of a cell d entries after the row's own in `cells`, before it if d is negative; beyond `reach`
+        the outermost entry is used. `places` int32 [T] are the rows' own entries; None: the last entry of
+        each row's list.
 
-        Neighbouring rows that see parts of the same stretch of `cells` share the work on it: a prompt
-        (one start, growing counts), a sliding window (both growing), an image (equal ranges). A row's
-        result is the same bits whatever else is in the batch, wherever the cells lie, and wherever the
-        list begins as long as that is the same modulo 512.
+        Neighbouring rows whose lists overlap share the work: a prompt (one start, growing counts), a sliding
+        window (both growing), an image (equal ranges). A row's result is the same bits whatever else is in
+        the batch, wherever the cells are, and wherever the list begins, provided that start is the same
+        modulo 512.
         """
 
-    # --- sampling: of rows of logits [vocabulary] on the host -----------------------------------------
+    # --- sampling: from rows of logits [vocabulary] on the host --------------------------------------
 
     def choose(self, rows: Sequence[sampling.Draw]) -> list[int | None]:
-        """For each row the token at `uniform` of its distribution, or the likeliest at temperature 0.
+        """Return for each row the token at `uniform` of its distribution, or the likeliest at temperature 0.
 
-        None where there is nothing to choose: no logits, a NaN or +inf among those allowed, or all -inf.
+        The result is None if no token can be chosen: no logits, a NaN or +inf among those allowed, or all
+        -inf.
         """
         return [sampling.choose(row) for row in rows]
 
     def top_k(self, logits: NDArray[np.float32], k: int) -> NDArray[np.int64]:
-        """Ids of the `k` largest logits, descending; the lower id wins a tie. `k` is at least 1."""
+        """Return the ids of the `k` largest logits, descending; the lower id wins a tie.
+
+        `k` is at least 1.
+        """
         return sampling.top_k(logits, k)
 
     def sum_of_exponentials(self, logits: NDArray[np.float32], largest: float) -> float:
-        """The sum of `e ** (logit - largest)`."""
+        """Return the sum of `e ** (logit - largest)`."""
         return sampling.sum_of_exponentials(logits, largest)
 
     # --- the process -----------------------------------------------------------------------------------
 
     def recorder(self) -> Recorder | None:
-        """Something that records computations so that they can be replayed, or None where that is no use."""
+        """Return a recorder of computations, or None if replaying would not help."""
         return None
 
     def threads(self) -> int:
-        """Threads of this process the operations use."""
+        """The number of this process's threads that operations use."""
         return 1
 
     def set_threads(self, count: int) -> None:
-        """Use `count` threads from now on, or one for each processor if that is less.
+        """Use `count` threads from now on, but at most one per processor.
 
-        0 leaves their number as it is. Raises `ValueError` below that.
+        0 leaves the number unchanged. Raises `ValueError` for a negative number.
         """
         if count < 0:
             raise ValueError(f"the number of threads must be positive, or 0 for automatic, not {count}")
 
     def keep_freed_memory(self) -> None:
-        """Have this process keep freed memory for the next time, if that makes computing faster."""
+        """Make this process keep freed memory for reuse, if that makes computing faster."""
         return

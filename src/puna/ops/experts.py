@@ -1,4 +1,4 @@
-"""Mixtures of experts: the weights of a layer, and how a router's scores become weights."""
+"""Mixtures of experts: a layer's weights, and how a router's scores become weights."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from puna.ops.weight import Weight
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: What an expert makes of its gate and up products, in the order of the kernels' numbers...
+#: Activations of the gate and up products, in the order of the kernels' numbers...
 GATED_ACTIVATIONS = ("swiglu", "clamped_swiglu", "geglu")
-#: ... and after those, of its up product alone.
+#: ... followed by those of the up product alone.
 ACTIVATIONS = (*GATED_ACTIVATIONS, "gelu", "squared_relu")
 
 
 @dataclass(frozen=True)
 class Routing:
-    """How a token's experts are chosen (see `Backend.route`)."""
+    """Settings for choosing a token's experts (see `Backend.route`)."""
 
     used: int  # experts per token
     sigmoid: bool = False  # scores are sigmoids of the logits, else their softmax over all experts
     normalize: bool = True  # weights are divided by their sum
     scale: float = 1.0  # ... and multiplied by this
-    groups: int = 1  # of equal size, which experts are in by number
-    used_groups: int = 1  # groups a token's experts come from
-    best_of_group: int = 2  # scores whose sum is that of their group
+    groups: int = 1  # of equal size; consecutive experts form a group
+    used_groups: int = 1  # groups that a token's experts come from
+    best_of_group: int = 2  # a group is ranked by the sum of this many best scores
 
 
 class ExpertWeights:
-    """One matrix [out, in] per expert, kept as one matrix with the experts' rows below each other."""
+    """One matrix [out, in] per expert, stored as one matrix with the experts' rows below each other."""
 
     def __init__(self, weight: Weight, count: int) -> None:
         rows, columns = weight.shape
@@ -45,7 +45,7 @@ class ExpertWeights:
 
     @classmethod
     def stack(cls, name: str, parts: Sequence[Weight]) -> ExpertWeights:
-        """Of single matrices, one per expert, whose bytes are copied and let go of."""
+        """Stack one matrix per expert; their bytes are copied and released."""
         first = parts[0]
         for part in parts:
             if (part.type, part.shape) != (first.type, first.shape):
@@ -62,7 +62,7 @@ class ExpertWeights:
         return cls(weight, len(parts))
 
     def rows(self, name: str, rows: slice) -> ExpertWeights:
-        """Some rows of every expert, a copy: for files that hold two matrices as one."""
+        """Return some rows of every expert as a copy: for files that store two matrices as one."""
         count, every, columns = self.shape
         assert self.weight.data is not None
         chosen = self.weight.data.reshape(count, every, -1)[:, rows]
@@ -70,19 +70,22 @@ class ExpertWeights:
         return ExpertWeights(weight, count)
 
     def matrices(self) -> list[Weight]:
-        """The matrix of each expert, as a weight of its own on the same bytes."""
+        """Return each expert's matrix, as a weight that shares the bytes."""
         count, rows, _ = self.shape
         return [self.weight.row_range(i * rows, (i + 1) * rows) for i in range(count)]
 
     def values(self, expert: int) -> NDArray[np.float32]:
-        """The values of one expert's matrix [out, in]."""
+        """Return the values of one expert's matrix [out, in]."""
         rows = self.shape[1]
         return self.weight.rows(np.arange(expert * rows, (expert + 1) * rows))
 
 
 @dataclass(frozen=True)
 class ExpertNetworks:
-    """The feed-forward networks of a layer (see `Backend.experts`). Raises `ValueError` unless they fit."""
+    """The feed-forward networks of a layer (see `Backend.experts`).
+
+    Raises `ValueError` for shapes that do not fit.
+    """
 
     gate: ExpertWeights | None  # [experts, width, in]; None: experts have no gates
     up: ExpertWeights  # [experts, width, in]
@@ -91,7 +94,7 @@ class ExpertNetworks:
     up_bias: Array | None = None  # [experts, width]
     down_bias: Array | None = None  # [experts, out]
     activation: str = "swiglu"
-    scale_inputs: bool = False  # weights multiply what goes into an expert, not what comes out (Llama 4)
+    scale_inputs: bool = False  # weights multiply an expert's input, not its output (Llama 4)
 
     def __post_init__(self) -> None:
         count, width, _ = self.up.shape

@@ -1,4 +1,4 @@
-"""Arrays, indices and storage of backends that compute in this process's own memory, with numpy's arrays."""
+"""Arrays, indices and storage of backends that compute with numpy arrays in this process's memory."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from puna.gguf import GGMLType
 from puna.ops import quantized
 from puna.ops.storage import Storage, stored_form
 
-#: Bytes of a region from which on large pages are asked for: faster to look up, but provided 2 MiB at a time.
+#: Bytes from which a region uses large pages: faster to look up, but provided 2 MiB at a time.
 _LARGE = 4 << 20
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if hasattr(mmap, "MAP_ANONYMOUS") else 0)
 
 
 class HostIndexBuffer:
-    """What the host writes is what operations read."""
+    """An index buffer that operations read directly, without a copy."""
 
     mirrored = False
 
     def __init__(self, shape: Sequence[int], array_type: type[NDArray[Any]] = np.ndarray) -> None:
-        # np.zeros is backed lazily: what is never used costs address space, not memory.
+        # np.zeros is backed lazily: unused parts cost address space, not memory.
         self.host: NDArray[np.int32] = np.zeros(shape, np.int32)
         self.array = self.host.view(array_type)
 
@@ -33,10 +33,10 @@ class HostIndexBuffer:
 
 
 class HostStorage(Storage):
-    """Address space for all rows; memory for those that were written.
+    """Address space for all rows, and memory for those that were written.
 
-    The system provides memory when a page is first written, and takes it back when told that nothing in it is
-    needed.
+    The system provides memory when a page is first written, and takes it back when told that a page is no
+    longer needed.
     """
 
     def __init__(self, kind: GGMLType, rows: int, row_shape: tuple[int, ...]) -> None:

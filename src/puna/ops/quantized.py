@@ -1,4 +1,7 @@
-"""Numbers as a cache stores them, in numpy: the definition of each type (see `stored_form`)."""
+"""Conversion of numbers to and from a cache's storage types, in numpy: the definition of each type.
+
+See `stored_form` for the layout.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ _MAX_SCALE = 65504.0
 
 
 def unpack(stored: NDArray[Any], kind: GGMLType) -> NDArray[np.float32]:
-    """The numbers [..., dim] stored as `kind`."""
+    """Return the numbers [..., dim] stored as `kind`."""
     match kind:
         case GGMLType.F32 | GGMLType.F16:
             return stored.astype(np.float32)
@@ -24,17 +27,17 @@ def unpack(stored: NDArray[Any], kind: GGMLType) -> NDArray[np.float32]:
     codes = stored[..., 2:]
     if kind is GGMLType.Q8_0:
         numbers = np.ascontiguousarray(codes).view(np.int8).astype(np.float32)
-    else:  # two codes to a byte, the first 16 in the low halves
+    else:  # two codes per byte, the first 16 in the low halves
         numbers = np.concatenate([codes & 15, codes >> 4], axis=-1).astype(np.float32) - 8
     result: NDArray[np.float32] = scales * numbers
     return result.reshape(*stored.shape[:-2], stored.shape[-2] * _BLOCK)
 
 
 def pack(numbers: NDArray[Any], kind: GGMLType) -> NDArray[Any]:
-    """`numbers` [..., dim] stored as `kind`: the inverse of `unpack`, but for rounding.
+    """Return `numbers` [..., dim] stored as `kind`: the inverse of `unpack`, except for rounding.
 
-    Codes are the nearest for the scale as stored. The largest magnitude of a block is at most 127
-    (Q8_0) or -8 (Q4_0) scales. A block with a number that is not finite becomes NaN.
+    Codes are the nearest for the scale as stored. The largest magnitude of a block is at most 127 (Q8_0) or
+    -8 (Q4_0) scales. A block with a number that is not finite becomes NaN.
     """
     match kind:
         case GGMLType.F32:
@@ -46,7 +49,7 @@ def pack(numbers: NDArray[Any], kind: GGMLType) -> NDArray[Any]:
             return _bfloat16(numbers.astype(np.float32))
     blocks = numbers.astype(np.float32).reshape(*numbers.shape[:-1], -1, _BLOCK)
     high, low = blocks.max(-1, keepdims=True), blocks.min(-1, keepdims=True)
-    with np.errstate(all="ignore"):  # blocks of zeros, and those that are not finite
+    with np.errstate(all="ignore"):  # blocks of zeros, and non-finite blocks
         if kind is GGMLType.Q8_0:
             min_code, max_code, scale = -127, 127, np.maximum(high, -low) / np.float32(127)
         else:
@@ -64,7 +67,7 @@ def pack(numbers: NDArray[Any], kind: GGMLType) -> NDArray[Any]:
 
 
 def _bfloat16(numbers: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """The upper halves, rounded to the nearest, of two equally near ones to the even one; NaN stays NaN."""
+    """Return the upper halves, rounded to nearest, ties to even; NaN stays NaN."""
     bits = np.ascontiguousarray(numbers).view(np.uint32)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return np.where(np.isnan(numbers), bits >> 16 | 0x40, rounded).astype(np.uint16)

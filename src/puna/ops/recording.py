@@ -1,4 +1,4 @@
-"""Recording what a computation does once, to do it again with one call: what CUDA graphs are on a GPU."""
+"""Recording of a computation, to repeat it with one call, like a CUDA graph on a GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Program(Protocol):
-    """A recorded computation. `result`, always the same array, has what comes out.
+    """A recorded computation. `result`, always the same array, holds the outcome.
 
     The result is lost when another program of the same recorder is recorded or runs.
     """
@@ -20,22 +20,22 @@ class Program(Protocol):
     def result(self) -> Array: ...
 
     def run(self) -> None:
-        """Compute again, from what its inputs hold now. Raises what the operations raise."""
+        """Compute again with the current contents of the inputs. Raises the errors of the operations."""
 
     def run_timed(self) -> dict[str, float]:
-        """As `run`; returns the seconds spent in each kind of kernel."""
+        """Do the same as `run`, and return the seconds spent in each kind of kernel."""
 
     def spoil(self) -> None:
-        """Make nonsense (NaN, indices of -1) of every value the program is to compute."""
+        """Overwrite every value the program computes with nonsense (NaN, indices of -1)."""
 
     @property
     def kernels(self) -> Sequence[str]:
-        """Names of the kernels, in the order in which they run."""
+        """The names of the kernels, in the order in which they run."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """What came of recording: the result, and a program or the reason why there is none."""
+    """The outcome of recording: the result, and a program or the reason why there is none."""
 
     result: Array
     program: Program | None
@@ -43,12 +43,12 @@ class Recorded:
 
 
 class Recorder(Protocol):
-    """Records computations of which only one is done at a time, so that they can share memory."""
+    """A recorder of computations that never run at the same time, so that they can share memory."""
 
     def record(self, compute: Callable[..., Array], inputs: Sequence[IndexBuffer]) -> Recorded:
-        """`compute(*arrays of the inputs)`, noting what it does.
+        """Run `compute(*arrays of the inputs)` and record it.
 
-        When the program runs, what it reads anew is what lies in index buffers, in storage and in `inputs`.
-        Whatever else it read is kept alive and taken as it was, a model's weights excepted: the model must
-        outlive the program. Errors of `compute` are passed on.
+        A running program reads anew the contents of index buffers, of storage and of `inputs`. Everything
+        else it read is kept alive and unchanged, except a model's weights: the model must outlive the
+        program. Errors of `compute` propagate.
         """

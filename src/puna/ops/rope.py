@@ -1,10 +1,9 @@
-"""Rotary position embedding: by which angles a model rotates its queries and keys."""
+"""Rotary position embedding: the angles by which a model rotates its queries and keys."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +17,9 @@ if TYPE_CHECKING:
 class Yarn:
     """Settings of YaRN context extension (Peng et al., arXiv:2309.00071).
 
-    Pairs that rotate more than `beta_fast` times over the original context keep their
-    frequency, those that rotate less than `beta_slow` times are slowed down by `factor`,
-    and the ones between are blended. `extrapolation` 0 switches the blend off. The blend begins and ends at
-    whole pairs if `truncate`.
+    Pairs that rotate more than `beta_fast` times over the original context keep their frequency, those that
+    rotate less than `beta_slow` times are slowed down by `factor`, and the ones between are blended.
+    `extrapolation` 0 switches the blend off. The blend begins and ends at whole pairs if `truncate`.
     """
 
     factor: float
@@ -33,7 +31,7 @@ class Yarn:
     truncate: bool = True
 
     def bounds(self, dims: int, base: float) -> tuple[float, float]:
-        """The first and last pair of the blend."""
+        """Return the first and last pair of the blend."""
 
         def pair(turns: float) -> float:
             return dims * math.log(self.original_context / (2 * math.pi * turns)) / (2 * math.log(base))
@@ -44,7 +42,7 @@ class Yarn:
         return max(0, low), min(dims - 1, high)
 
     def slowdown(self, dims: int, base: float) -> NDArray[np.float64]:
-        """What each pair's frequency is multiplied by: float64 [dims/2], between 1/factor and 1."""
+        """Return the factor of each pair's frequency: float64 [dims/2], between 1/factor and 1."""
         low, high = self.bounds(dims, base)
         pairs = np.arange(dims // 2, dtype=np.float64)
         kept = (1 - ((pairs - low) / max(0.001, high - low)).clip(0, 1)) * self.extrapolation
@@ -52,21 +50,51 @@ class Yarn:
 
     @property
     def magnitude(self) -> float:
-        """What cosines and sines are multiplied by, to make up for flatter attention."""
+        """Return the factor of cosines and sines that compensates for flatter attention."""
         if not self.extrapolation:
             return self.attention_factor
         return self.attention_factor * (1 + 0.1 * math.log(self.factor))
 
 
+@dataclass(frozen=True)
+class Sections:
+    """The number of pairs that each axis of a position rotates (M-RoPE: Wang et al., arXiv:2409.12191).
+
+    The axes follow one another or, when `interleaved` (Qwen3-VL), the first three take turns for as long as
+    the second and third have pairs left.
+    """
+
+    pairs: tuple[int, ...]
+    interleaved: bool = False
+
+    def axes(self, pairs: int) -> NDArray[np.int32]:
+        """Return the axis that rotates each of a head's `pairs`: int32 [pairs]. Beyond the sections, repeat.
+
+        Raises ValueError for sections that are empty, negative or too few to interleave.
+        """
+        counts, total = self.pairs, sum(self.pairs)
+        if min(counts, default=0) < 0 or not total or (self.interleaved and len(counts) < 3):
+            wanted = "at least three" if self.interleaved else "one or more"
+            raise ValueError(
+                f"rope sections are the pairs of each axis, {wanted} of them, not {list(counts)}"
+            )
+        place = np.arange(pairs) % total
+        if self.interleaved:
+            axis = place % 3
+            ends = np.array([0, 3 * counts[1] + 1, 3 * counts[2] + 2])
+            return np.where(place < ends[axis], axis, 0).astype(np.int32)
+        return np.arange(len(counts)).repeat(counts)[place].astype(np.int32)
+
+
 @dataclass(frozen=True, eq=False)
 class Rope:
-    """Pair j of a head's first `2 * pairs` values is rotated by `position * frequencies[j]`.
+    """A rotation of pair j of a head's first `2 * pairs` values by `position * frequencies[j]`.
 
-    A pair is (2j, 2j+1), or (j, j + pairs) when `neox`. The rest of the head passes unchanged.
-    The rotated values are multiplied by `magnitude`.
+    A pair is (2j, 2j+1), or (j, j + pairs) if `neox`. The rest of the head passes unchanged. The rotated
+    values are multiplied by `magnitude`.
 
-    With `axes`, a token has a position on each of `axis_count` axes (time, height and width, say), and
-    `axes[j]` is the one that rotates pair j. A token with one position has it on all of them.
+    With `axes`, a token has a position on each of `axis_count` axes (time, height and width, say), and pair j
+    rotates by the position on `axes[j]`. A token with one position has it on all axes.
     """
 
     frequencies: NDArray[np.float32]  # [pairs], radians per position
@@ -103,17 +131,14 @@ class Rope:
         linear_factor: float = 1.0,
         yarn: Yarn | None = None,
         magnitude: float = 1.0,
-        sections: Sequence[int] | None = None,
-        interleaved: bool = False,
+        sections: Sections | None = None,
     ) -> Rope:
-        """Frequencies `base ** (-2j / dims) / factors[j]` for `dims` rotated values, scaled.
+        """Return a rotation with frequencies `base ** (-2j / dims) / factors[j]` for `dims` values, scaled.
 
         factors: [dims/2], a model's own table (`rope_freqs.weight`).
         linear_factor: positions are divided by it (linear context extension).
-        yarn: extends the context its way instead; its magnitude multiplies `magnitude`.
-        sections: how many pairs each axis rotates (M-RoPE: Wang et al., arXiv:2409.12191), axis after
-        axis or, when `interleaved` (Qwen3-VL), the first three in turn for as long as the second and third
-        have some.
+        yarn: extends the context instead; its magnitude multiplies `magnitude`.
+        sections: the pairs of each axis, if positions have several.
         """
         if dims <= 0 or dims % 2:
             raise ValueError(
@@ -128,7 +153,7 @@ class Rope:
         if yarn is not None:
             frequencies = frequencies * yarn.slowdown(dims, base)
             magnitude *= yarn.magnitude
-        axes = None if sections is None else _axes(dims // 2, sections, interleaved)
+        axes = None if sections is None else sections.axes(dims // 2)
         return cls(frequencies.astype(np.float32), magnitude, neox, axes)
 
     @property
@@ -136,18 +161,5 @@ class Rope:
         return self.frequencies.size
 
     def without_magnitude(self) -> Rope:
-        """For keys that were rotated before (context shift), which have the magnitude already."""
+        """Return the rotation for rotated keys, which have the magnitude already (context shift)."""
         return dataclasses.replace(self, magnitude=1.0)
-
-
-def _axes(pairs: int, sections: Sequence[int], interleaved: bool) -> NDArray[np.int32]:
-    """Which axis rotates each pair: int32 [pairs]. More pairs than the sections have begin them anew."""
-    if min(sections, default=0) < 0 or not sum(sections) or (interleaved and len(sections) < 3):
-        wanted = "at least three" if interleaved else "one or more"
-        raise ValueError(f"rope sections are the pairs of each axis, {wanted} of them, not {list(sections)}")
-    place = np.arange(pairs) % sum(sections)
-    if interleaved:
-        axis = place % 3
-        ends = np.array([0, 3 * sections[1] + 1, 3 * sections[2] + 2])
-        return np.where(place < ends[axis], axis, 0).astype(np.int32)
-    return np.arange(len(sections)).repeat(sections)[place].astype(np.int32)

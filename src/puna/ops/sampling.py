@@ -1,7 +1,7 @@
-"""From one row of logits to a token, in numpy: each step a function.
+"""Sampling of a token from one row of logits, in numpy: each step a function.
 
-These are the definitions; `csrc/sample` does the same in one go. Candidates are kept in
-descending order of value, equal values in ascending order of id. Probabilities are float64.
+These are the definitions; `csrc/sample` does the same in one go. Candidates are kept in descending order of
+value, equal values in ascending order of id. Probabilities are float64.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ Ids = NDArray[np.int64]
 
 
 class Draw(NamedTuple):
-    """How a token is drawn from one row of logits; what is switched off has the value given here."""
+    """Settings for drawing a token from one row of logits; the defaults switch a setting off."""
 
     logits: Floats  # [vocabulary], contiguous
-    uniform: float = 0.0  # in [0, 1): which token of the distribution
+    uniform: float = 0.0  # in [0, 1): the position in the cumulative distribution
     temperature: float = 1.0  # 0: the largest logit
     top_n_sigma: float = 0.0
     top_k: int = 0
@@ -31,7 +31,7 @@ class Draw(NamedTuple):
 
 
 def choose(row: Draw) -> int | None:
-    """See `Backend.choose`."""
+    """Return the token chosen from a row, or None (see `Backend.choose`)."""
     logits = row.logits
     if row.allowed is not None:
         logits = only_allowed(logits, row.allowed)
@@ -54,19 +54,19 @@ def choose(row: Draw) -> int | None:
 
 
 def only_allowed(logits: Floats, allowed: NDArray[np.int32]) -> Floats:
-    """`logits` with -infinity for those whose bit in `allowed` is not set."""
+    """Return `logits` with -infinity for tokens whose bit in `allowed` is not set."""
     octets = allowed.astype("<i4", copy=False).view(np.uint8)
     possible = np.unpackbits(octets, count=logits.size, bitorder="little").view(np.bool_)
     return np.where(possible, logits, np.float32(-np.inf))
 
 
 def sum_of_exponentials(logits: Floats, largest: float) -> float:
-    """The sum of `e ** (logit - largest)`."""
+    """Return the sum of `e ** (logit - largest)`."""
     return float(np.exp((logits - np.float32(largest)).astype(np.float64)).sum())
 
 
 def top_k(logits: Floats, k: int) -> Ids:
-    """Ids of the `k` largest logits; of all if k is not positive. The lower id wins a tie at the cut."""
+    """Return the ids of the `k` largest logits, or all if k is not positive; the lower id wins a tie."""
     count = logits.size
     if 0 < k < count:
         least = np.partition(logits, count - k)[count - k]
@@ -78,22 +78,22 @@ def top_k(logits: Floats, k: int) -> Ids:
 
 
 def temper(logits: Floats, temperature: float) -> Floats:
-    """Logits divided by the temperature, of which nothing below 1e-7 is taken seriously."""
+    """Return the logits divided by the temperature, which counts as at least 1e-7."""
     return logits / np.float32(max(temperature, 1e-7))
 
 
 def softmax(logits: Floats) -> Probabilities:
-    """Probabilities of the given logits."""
+    """Return the probabilities of the given logits."""
     weights = np.exp((logits - logits.max()).astype(np.float64))
     probabilities: Probabilities = weights / weights.sum()
     return probabilities
 
 
 def typical_p(probabilities: Probabilities, p: float) -> NDArray[np.bool_]:
-    """Which candidates are locally typical (Meister et al., arXiv:2202.00666).
+    """Return which candidates are locally typical (Meister et al., arXiv:2202.00666).
 
-    Sorted by how far their surprise `-ln(probability)` is from the expected one, the first ones
-    up to a total probability above `p`. 1 keeps all; never empty.
+    In the order of how far their surprise `-ln(probability)` is from the expected one, these are the first
+    ones up to a total probability above `p`. 1 keeps all; never empty.
     """
     if p >= 1:
         return np.ones(probabilities.size, bool)
@@ -108,9 +108,10 @@ def typical_p(probabilities: Probabilities, p: float) -> NDArray[np.bool_]:
 
 
 def typical_tokens(logits: Floats, p: float) -> Ids:
-    """Ids of what `typical_p` keeps of all `logits` (of a finite maximum), descending; few are ever sorted.
+    """Return the ids that `typical_p` keeps of `logits` (with a finite maximum), descending.
 
-    A token's surprise is as far from the expected one as its logit is from the expected logit.
+    A token's surprise is as far from the expected one as its logit is from the expected logit, so few logits
+    are ever sorted.
     """
     ids = np.flatnonzero(logits > -np.inf)
     shifted = (logits[ids] - logits.max()).astype(np.float64)
@@ -128,19 +129,19 @@ def typical_tokens(logits: Floats, p: float) -> Ids:
 
 
 def top_p(probabilities: Probabilities, p: float) -> int:
-    """How many leading candidates have a total probability above `p`. 1 keeps all; never 0."""
+    """Return how many leading candidates have a total probability above `p`. 1 keeps all; never 0."""
     return probabilities.size if p >= 1 else _prefix_above(probabilities, p)
 
 
 def min_p(probabilities: Probabilities, p: float) -> int:
-    """How many leading candidates have at least `p` times the first one's probability."""
+    """Return how many leading candidates have at least `p` times the first one's probability."""
     return int(np.count_nonzero(probabilities >= p * probabilities[0]))
 
 
 def top_n_sigma(logits: Floats, n: float) -> Floats:
-    """`logits` with -infinity for those more than `n` standard deviations below the largest.
+    """Return `logits` with -infinity for those more than `n` standard deviations below the largest.
 
-    Of the logits that are not -infinity already (Tang et al., arXiv:2411.07641).
+    Logits of -infinity do not count for the deviation (Tang et al., arXiv:2411.07641).
     """
     possible = logits if logits.min() > -np.inf else logits[logits > -np.inf]
     if not possible.size:
@@ -151,9 +152,9 @@ def top_n_sigma(logits: Floats, n: float) -> Floats:
 
 
 def dynamic_temperature(logits: Floats, temperature: float, spread: float, exponent: float) -> float:
-    """From `temperature - spread` where candidates have no entropy to `temperature + spread` where all of it.
+    """Return a temperature from `temperature - spread` (no entropy) to `temperature + spread` (all of it).
 
-    The entropy is that of the softmax, as a share of what as many equal candidates have, to the power of
+    The entropy is the softmax's, relative to the entropy of as many equal candidates, to the power of
     `exponent` (as in llama.cpp).
     """
     if logits.size < 2:
@@ -166,7 +167,7 @@ def dynamic_temperature(logits: Floats, temperature: float, spread: float, expon
 
 
 def exclude_top_choices(probabilities: Probabilities, threshold: float) -> int:
-    """XTC: how many leading candidates to leave out, so that of those with `threshold` only the last remains.
+    """Return how many leading candidates XTC drops: of those with `threshold` or more, all but the last.
 
     (p-e-w, oobabooga/text-generation-webui#6335.)
     """
@@ -174,7 +175,7 @@ def exclude_top_choices(probabilities: Probabilities, threshold: float) -> int:
 
 
 def draw(probabilities: Probabilities, uniform: float) -> int:
-    """The first candidate at which the running sum reaches `uniform` of the total."""
+    """Return the first candidate at which the running sum reaches `uniform` of the total."""
     sums = np.cumsum(probabilities)
     return min(int(np.searchsorted(sums, uniform * sums[-1])), probabilities.size - 1)
 

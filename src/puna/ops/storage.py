@@ -1,4 +1,4 @@
-"""What stays between passes: the keys and values of a cache's cells, and the states of recurrent layers."""
+"""Storage that persists between passes: a cache's keys and values, and states of recurrent layers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
     from puna.ops.array import Array
 
-#: What keys and values can be stored as.
+#: Types that keys and values can be stored as.
 KV_TYPES = (GGMLType.F32, GGMLType.F16, GGMLType.BF16, GGMLType.Q8_0, GGMLType.Q4_0)
 
 _DTYPES = {GGMLType.F32: np.float32, GGMLType.F16: np.float16, GGMLType.BF16: np.uint16}
 
 
 def row_bytes(kind: GGMLType, shape: tuple[int, ...]) -> int:
-    """Bytes of one row of `shape` numbers; `NotSupportedError` when the last size does not fill blocks."""
+    """Return the bytes of one row of `shape` numbers. Raises `NotSupportedError` for incomplete blocks."""
     if shape[-1] % kind.block_size:
         raise NotSupportedError(
             f"heads of {shape[-1]} numbers do not fill {kind.name} blocks of {kind.block_size}; "
@@ -34,11 +34,10 @@ def row_bytes(kind: GGMLType, shape: tuple[int, ...]) -> int:
 
 
 def stored_form(kind: GGMLType, shape: tuple[int, ...]) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """How rows of `shape` numbers look as they are stored: the dtype and shape of one row.
+    """Return the dtype and shape of one stored row of `shape` numbers.
 
-    bfloat16 numbers are the upper halves of float32 ones, as uint16. Quantised numbers are uint8
-    [..., last / 32, block bytes], a block being a float16 scale and the codes of 32 numbers: 34 bytes in
-    Q8_0, 18 in Q4_0.
+    bfloat16 numbers are the upper halves of float32 ones, as uint16. Quantised numbers are uint8 [..., last /
+    32, block bytes], a block being a float16 scale and the codes of 32 numbers: 34 bytes in Q8_0, 18 in Q4_0.
     """
     if kind in _DTYPES:
         return np.dtype(_DTYPES[kind]), shape
@@ -46,9 +45,10 @@ def stored_form(kind: GGMLType, shape: tuple[int, ...]) -> tuple[np.dtype[Any], 
 
 
 class Storage(ABC):
-    """Rows of numbers [rows, *row_shape] stored as `kind`, zero until written, at an address that stays.
+    """Rows of numbers [rows, *row_shape] stored as `kind`, zero until written, at a fixed address.
 
-    Memory is taken as rows come into use. Indices of rows are on the host: they are the cache's bookkeeping.
+    Memory is taken as rows come into use. Row indices are on the host, because they are the cache's
+    bookkeeping.
     """
 
     def __init__(self, kind: GGMLType, rows: int, row_shape: tuple[int, ...]) -> None:
@@ -58,32 +58,32 @@ class Storage(ABC):
 
     @abstractmethod
     def provide(self, rows: int) -> None:
-        """The first `rows` rows will be used."""
+        """Prepare the first `rows` rows for use."""
 
     @abstractmethod
     def give_back(self, begin: int, end: int) -> None:
-        """Rows [begin, end) are zero from now on, and their memory may go to others."""
+        """Set rows [begin, end) to zero and release their memory."""
 
     @abstractmethod
     def copy(self, sources: NDArray[np.integer], targets: NDArray[np.integer]) -> None:
-        """Rows `targets` become what rows `sources` were before any of them is written."""
+        """Set rows `targets` to what rows `sources` were before any of them was written."""
 
     @abstractmethod
     def read(self, rows: NDArray[np.integer]) -> NDArray[Any]:
-        """A copy of `rows` as they are stored (see `stored_form`)."""
+        """Return a copy of `rows` as they are stored (see `stored_form`)."""
 
     @abstractmethod
     def write(self, rows: NDArray[np.integer], stored: NDArray[Any]) -> None:
-        """`rows` become what `read` gave, maybe of another storage of this kind, maybe of another backend."""
+        """Set `rows` to what `read` returned, possibly from another storage of this kind or backend."""
 
     @abstractmethod
     def numbers(self, rows: NDArray[np.integer]) -> Array:
-        """A copy of `rows` as float32 [len(rows), *row_shape]."""
+        """Return a copy of `rows` as float32 [len(rows), *row_shape]."""
 
     @abstractmethod
     def put(self, rows: NDArray[np.integer], numbers: Array) -> None:
-        """`rows` become `numbers` float32 [len(rows), *row_shape], rounded or quantised."""
+        """Set `rows` to `numbers` float32 [len(rows), *row_shape], rounded or quantised."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give all memory back, as soon as no computation uses it."""
+        """Release all memory as soon as no computation uses it."""

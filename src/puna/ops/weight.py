@@ -1,4 +1,4 @@
-"""A weight matrix: what the file says of it, and what a backend has made of it."""
+"""A weight matrix: the file's bytes, and the backend's packed form."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Weight:
     """A matrix [out, in] in one of GGUF's block types.
 
-    `data` are the file's bytes, usually a view on its memory map, until a backend has packed the matrix
+    `data` are the file's bytes, usually a view of its memory map, until a backend has packed the matrix
     (`Backend.pack`). A table of embeddings that is also the output head is simply two weights over the same
     bytes.
     """
@@ -40,47 +40,50 @@ class Weight:
         self.shape = shape
         self.nbytes = data.nbytes
         self.data: NDArray[np.uint8] | None = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
-        self.packed: Any = None  # the backend's affair
+        self.packed: Any = None  # owned by the backend
 
     @classmethod
     def from_values(cls, name: str, values: NDArray[Any]) -> Weight:
-        """A float32 weight with `values` [out, in]."""
+        """Return a float32 weight with `values` [out, in]."""
         numbers = np.ascontiguousarray(values, np.float32)
         return cls(name, numbers.reshape(-1).view(np.uint8), GGMLType.F32, numbers.shape)
 
     def values(self) -> NDArray[np.float32]:
-        """All values [out, in]. Raises `ValueError` when the file's bytes are gone."""
+        """Return all values [out, in]. Raises `ValueError` if the file's bytes are gone."""
         return dequantize(self.bytes().reshape(-1), self.type).reshape(self.shape)
 
     def rows(self, indices: NDArray[np.integer]) -> NDArray[np.float32]:
-        """Some rows, [len(indices), in]. Raises `IndexError` for rows that do not exist."""
+        """Return some rows, [len(indices), in]. Raises `IndexError` for rows that do not exist."""
         self.check_rows(indices)
         return dequantize(self.bytes()[indices].reshape(-1), self.type).reshape(-1, self.shape[1])
 
     def bytes(self) -> NDArray[np.uint8]:
-        """The bytes of each row [out, bytes]. Raises `ValueError` when they are gone."""
+        """Return the bytes of each row [out, bytes]. Raises `ValueError` if they are gone."""
         if self.data is None:
             raise ValueError(f"weight '{self.name}' was packed, and its bytes are gone")
         return self.data.reshape(self.shape[0], self.nbytes // max(self.shape[0], 1))
 
     def row_range(self, begin: int, end: int) -> Weight:
-        """The rows from `begin` to before `end`, over the same bytes of the file."""
+        """Return the rows [begin, end), over the same bytes of the file."""
         return Weight(self.name, self.bytes()[begin:end].reshape(-1), self.type, (end - begin, self.shape[1]))
 
     def chosen_rows(self, indices: NDArray[np.integer]) -> Weight:
-        """The rows `indices`, a copy of the file's bytes. Raises `IndexError` for rows that do not exist."""
+        """Return the rows `indices`, copying the file's bytes.
+
+        Raises `IndexError` for rows that do not exist.
+        """
         self.check_rows(indices)
         return Weight(self.name, self.bytes()[indices], self.type, (len(indices), self.shape[1]))
 
     def check_rows(self, indices: NDArray[np.integer]) -> None:
-        """Raises `IndexError` unless all `indices` are rows of the matrix."""
+        """Raise `IndexError` unless all `indices` are rows of the matrix."""
         if indices.size and not 0 <= indices.min() <= indices.max() < self.shape[0]:
             raise IndexError(
                 f"weight '{self.name}' has {self.shape[0]} rows, asked for {indices.min()} to {indices.max()}"
             )
 
     def drop_data(self) -> None:
-        """Forget the file's bytes, and give their pages back to the system if they are a mapped file's."""
+        """Forget the file's bytes, and give the pages of a mapped file back to the system."""
         data, self.data = self.data, None
         owner: Any = data
         while isinstance(owner, np.ndarray):
@@ -90,7 +93,7 @@ class Weight:
         if data is None or not isinstance(owner, mmap.mmap):
             return
         start = data.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
-        begin = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE  # whole pages only: the others have neighbours
+        begin = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE  # whole pages only: others have neighbours
         end = (start + data.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
         if end > begin:
             with contextlib.suppress(

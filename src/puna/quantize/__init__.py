@@ -1,4 +1,4 @@
-"""Quantises model files: which tensor gets which type, and what matters in it; a piece at a time."""
+"""Quantisation of model files: the type of each tensor, the importance of its columns, and the rewriting."""
 
 from puna.quantize.importance import Importance, read_importance
 from puna.quantize.mixture import file_type_of

@@ -1,6 +1,6 @@
-"""Importance matrices: how much each column of a matrix matters, measured by llama.cpp's `imatrix`.
+"""Importance matrices, which llama.cpp's `imatrix` measures: how much each column of a matrix matters.
 
-A file has the sums of the squares of what each matrix was multiplied by, and how often it was. There are two
+A file contains, for each matrix, the sums of squares of its inputs and the number of its uses. There are two
 formats: GGUF (tensors `NAME.in_sum2` and `NAME.counts`), and an older one of lengths, names and numbers.
 """
 
@@ -22,7 +22,7 @@ from puna.gguf.values import FileSource
 _LONGEST_NAME: Final = 512  # bytes
 _MAX_ENTRIES: Final = 1 << 16
 _SUMS, _COUNTS = ".in_sum2", ".counts"
-#: A column that was never used still counts this much of the mean one, or it would be lost altogether.
+#: An unused column counts as this fraction of the mean one; with no weight at all it would be lost.
 _MIN_SHARE: Final = np.float32(1e-4)
 
 
@@ -35,9 +35,9 @@ class Importance:
     by_tensor: dict[str, NDArray[np.float32]]
 
     def of(self, tensor: TensorInfo) -> NDArray[np.float32] | None:
-        """What was measured for `tensor`: [matrices, columns]; None if nothing was.
+        """Return the measurements for `tensor` as [matrices, columns], or None if there are none.
 
-        Raises GGUFError if it is of another size.
+        Raises GGUFError if their number does not fit the tensor.
         """
         found = self.by_tensor.get(tensor.name)
         if found is None:
@@ -46,7 +46,7 @@ class Importance:
         if found.size != matrices * tensor.shape[-1]:
             raise GGUFError(
                 f"{self.path.name}: there are {found.size} values for tensor '{tensor.name}', which has "
-                f"{matrices} x {tensor.shape[-1]} columns; the importance matrix is of another model"
+                f"{matrices} x {tensor.shape[-1]} columns; the importance matrix belongs to another model"
             )
         rows = found.reshape(matrices, -1)
         least: NDArray[np.float32] = _MIN_SHARE * rows.mean(axis=1, keepdims=True)
@@ -66,7 +66,7 @@ def read_importance(path: Path) -> Importance:
             found = _read_gguf(file)
     for name, values in found.by_tensor.items():
         if not (np.isfinite(values).all() and (values >= 0).all()):
-            raise GGUFError(f"{path.name}: the values of '{name}' are not all finite and at least 0")
+            raise GGUFError(f"{path.name}: the values of '{name}' are not all finite and non-negative")
     return found
 
 
@@ -82,22 +82,22 @@ def _read_gguf(file: GGUFFile) -> Importance:
         sums = file.array(name)
         if sums.size % counts.size:
             raise GGUFError(
-                f"{file.path.name}: '{stem}' has {sums.size} sums, which are not as many for each of "
+                f"{file.path.name}: '{stem}' has {sums.size} sums, which is not a multiple of its "
                 f"{counts.size} counts"
             )
         rows = sums.reshape(counts.size, -1)
-        # Of an expert that was never asked all columns matter the same.
+        # All columns of an unused expert matter the same.
         with np.errstate(invalid="ignore"):
             means = np.where(counts > 0, rows / np.maximum(counts, 1), 1)
         found[stem] = means.astype(np.float32)
     if not found:
-        raise GGUFError(f"{file.path.name}: this is no importance matrix: no tensor's name ends in '{_SUMS}'")
+        raise GGUFError(f"{file.path.name}: not an importance matrix: no tensor's name ends in '{_SUMS}'")
     chunks = file.metadata.get("imatrix.chunk_count")
     return Importance(file.path, chunks if isinstance(chunks, int) else 0, found)
 
 
 def _read_old(source: FileSource) -> Importance:
-    """Number of entries; of each the length of its name, the name, calls, number of values, values."""
+    """Read the number of entries, and of each the name with its length, calls, value count and values."""
     name = source.path.name
     at = 0
 
@@ -106,7 +106,7 @@ def _read_old(source: FileSource) -> Importance:
         if not 0 <= size <= source.size - at:
             raise GGUFError(
                 f"{name}: {what} would take {size} bytes, but {source.size - at} are left: it is damaged, or "
-                "no importance matrix"
+                "not an importance matrix"
             )
         at += size
         return source.read(at - size, at)
@@ -116,7 +116,7 @@ def _read_old(source: FileSource) -> Importance:
 
     entries = number("the number of entries")
     if not 0 < entries <= _MAX_ENTRIES:
-        raise GGUFError(f"{name}: this is no importance matrix: it would have {entries} entries")
+        raise GGUFError(f"{name}: not an importance matrix: it would have {entries} entries")
     found: dict[str, NDArray[np.float32]] = {}
     for index in range(entries):
         length = number(f"the length of name {index}")

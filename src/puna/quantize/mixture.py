@@ -1,9 +1,8 @@
-"""Which type each tensor of a file gets: llama.cpp's rules, so that a Q4_K_M is what people know as that.
+"""The type of each tensor in a quantised file, by llama.cpp's rules, so that a Q4_K_M is what users expect.
 
-Some tensors stay as they are (norms, routers, tables of positions, whatever belongs to images and
-sound). Those that errors hurt most, such as values of attention and the way out of feed-forward
-networks, get more bits in some layers. A tensor whose rows are not whole blocks of its type gets one
-with smaller blocks.
+Some tensors are kept as they are (norms, routers, position embeddings, everything for images and audio).
+Those most sensitive to errors, such as attention values and feed-forward down projections, get more bits in
+some layers. A tensor whose rows are not whole blocks of its type gets a type with smaller blocks.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from puna.architectures import ARCHITECTURES, UNKNOWN
 from puna.errors import RequestError, shown
 from puna.gguf import FileType, GGMLType, GGUFFile, TensorInfo
 
-#: What most of a file's matrices become.
+#: The type of most matrices in a file.
 MOSTLY: Final = {
     FileType.F32: GGMLType.F32,
     FileType.F16: GGMLType.F16,
@@ -52,7 +51,10 @@ _SHORT: Final = {
 
 
 def file_type_of(text: str) -> FileType:
-    """The way that `text` names, in any case: `q4_K_M`. Raises RequestError that lists what there is."""
+    """Return the file type that `text` names in any case: `q4_K_M`.
+
+    Raises RequestError listing the valid ones.
+    """
     name = text.strip().upper()
     kind = _SHORT.get(name) or FileType.__members__.get(name)
     if kind is None or kind not in MOSTLY:
@@ -71,7 +73,7 @@ _KEPT: Final = (
 _KEPT_NAMES: Final = ("position_embd.weight", "token_types.weight")
 _KEPT_BEGINNINGS: Final = ("v.", "a.", "mm.")
 
-#: By a part of the name, the first that is found.
+#: Roles by a part of a tensor's name; the first match counts.
 _ROLES: Final = {
     "attn_qkv.weight": "qkv", "attn_kv_b.weight": "kv_b", "attn_v.weight": "value", "attn_k.weight": "key",
     "attn_output.weight": "attention_output", "ffn_down": "down",
@@ -86,7 +88,7 @@ _LAYER: Final = re.compile(r"blk\.(\d{1,6})\.")
 
 
 def mixture(file: GGUFFile, file_type: FileType, *, has_importance: bool = False) -> dict[str, GGMLType]:
-    """The type of each tensor of `file` as a `file_type`, by name."""
+    """Return the type of each tensor of `file`, by name, for a `file_type`."""
     rules = _Rules(file, file_type, has_importance)
     ordered = sorted(file.tensors.values(), key=lambda tensor: (_layer(tensor.name), tensor.name))
     return {tensor.name: rules.type_of(tensor) for tensor in ordered}
@@ -107,7 +109,7 @@ def is_kept(tensor: TensorInfo) -> bool:
 
 
 class _Rules:
-    """Decides about one tensor after another, in the order of layers; counts those of some roles."""
+    """The rules for one file, applied to tensors in the order of layers, with counts for some roles."""
 
     def __init__(self, file: GGUFFile, kind: FileType, has_importance: bool) -> None:
         self._kind = kind
@@ -115,7 +117,7 @@ class _Rules:
         self._layers = _first(file.get("block_count"))
         self._experts = max(1, _first(file.get("expert_count")))
         heads, kept = (_first(file.get(f"attention.{key}")) for key in ("head_count", "head_count_kv"))
-        self._shared_by = heads // kept if kept else 0  # heads by which a key and value are shared
+        self._shared_by = heads // kept if kept else 0  # query heads per key/value head
         self._is_70b = (
             self._layers == 80
             and ARCHITECTURES.get(file.architecture, UNKNOWN).has_70b
@@ -221,7 +223,7 @@ class _Rules:
 
 
 def fitting(wanted: GGMLType, columns: int) -> GGMLType:
-    """`wanted`, or the nearest type whose blocks fill rows of `columns` values."""
+    """Return `wanted`, or the nearest type whose blocks fill rows of `columns` values."""
     if columns % wanted.block_size:
         wanted = _SMALLER_BLOCKS.get(wanted, wanted)
     return GGMLType.F16 if columns % wanted.block_size else wanted
@@ -241,7 +243,7 @@ def _layer(name: str) -> int:
 
 
 def _first(value: object) -> int:
-    """A number of the metadata, the first of several, or 0."""
+    """Return a number of the metadata, the first of an array, or 0."""
     if isinstance(value, int):
         return int(value)
     try:

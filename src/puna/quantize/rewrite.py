@@ -1,4 +1,4 @@
-"""Writes a model file again with tensors of other types, a piece at a time on all processors."""
+"""Rewriting of a model file with other tensor types, a piece at a time on all processors."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from puna.machine import usable_threads
 from puna.quantize.importance import Importance
 from puna.quantize.mixture import mixture
 
-#: Is told how many bytes of the source have been done, and of how many.
+#: Called with the bytes of the source processed so far and the total.
 Report = Callable[[int, int], None]
 
-_PIECE: Final = 1 << 20  # values, at least a row
-_AHEAD: Final = 3  # pieces in work for each thread
-_COPIED_BYTES: Final = 1 << 24  # at a time
+_PIECE: Final = 1 << 20  # values; at least a row
+_AHEAD: Final = 3  # pieces queued per thread
+_COPIED_BYTES: Final = 1 << 24  # per write
 _NUMBERS: Final = (GGMLType.F32, GGMLType.F16, GGMLType.BF16, GGMLType.F64)
 _SPLIT: Final = ("split.no", "split.count", "split.tensors.count")
-_FORMAT_VERSION: Final = 2  # of quantised blocks
+_FORMAT_VERSION: Final = 2  # of GGML's quantised blocks
 
 
 def check_source(file: GGUFFile, types: Mapping[str, GGMLType]) -> None:
-    """Raise RequestError if a tensor is quantised and is to get another type: both errors would add up."""
+    """Raise RequestError if a quantised tensor would get another type, since both errors would add up."""
     for name, wanted in types.items():
         stored = file.tensor(name).type
         if stored not in (*_NUMBERS, wanted):
             raise RequestError(
                 "quantization is only supported for F16, BF16 and F32 models: "
                 f"{file.path.name} has tensor '{name}' as {stored.name} already; "
-                "start from its F16 file, or 'puna quantize --again' adds the errors of both"
+                "use its F16 file, or 'puna quantize --again' to accept the errors of both"
             )
 
 
@@ -51,11 +51,10 @@ def quantize_file(
     again: bool = False,
     report: Report = lambda done, total: None,
 ) -> None:
-    """Write `file` to `target` as a `file_type`; all parts of a split one become one.
+    """Write `file` to `target` as a `file_type`, with all parts of a split model merged.
 
-    Tensors stored as MXFP4 stay that, as no model is trained in it to be stored as anything else; others that
-    are quantised are refused unless `again`. Memory is taken for a few pieces. Raises RequestError and
-    GGUFError.
+    MXFP4 tensors are kept, because models with MXFP4 were trained for that type; other quantised tensors are
+    refused unless `again`. Memory is used for a few pieces. Raises RequestError and GGUFError.
     """
     types = mixture(file, file_type, has_importance=importance is not None)
     types |= {name: stored.type for name, stored in file.tensors.items() if stored.type is GGMLType.MXFP4}
@@ -112,7 +111,7 @@ def _pieces(
     pool: ThreadPoolExecutor,
     threads: int,
 ) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-    """The bytes of a tensor as `wanted`, each piece with how many bytes of the source it was."""
+    """Yield the bytes of a tensor as `wanted`, each piece with the size of its source in bytes."""
     stored = file.data(tensor.name)
     if tensor.type is wanted:
         for begin in range(0, tensor.nbytes, _COPIED_BYTES):
@@ -143,7 +142,7 @@ def _pieces(
 
 
 def _rows(tensor: TensorInfo, stored: NDArray[np.uint8]) -> Iterator[tuple[NDArray[np.uint8], int]]:
-    """Pieces of whole rows of a tensor, [rows, bytes], none across two matrices; and of which matrix."""
+    """Yield pieces of whole rows, [rows, bytes], none across two matrices, with the matrix's index."""
     rows = tensor.shape[-2] if len(tensor.shape) > 1 else 1
     row_bytes = tensor.type.nbytes(tensor.shape[-1])
     step = max(1, _PIECE // tensor.shape[-1])

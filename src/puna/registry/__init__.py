@@ -1,1 +1,1 @@
-"""Models from elsewhere: what registries have is pulled into the store."""
+"""Transfers of models between registries and the store."""

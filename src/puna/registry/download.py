@@ -1,6 +1,6 @@
-"""Downloading blobs: in parts, in parallel, again where it broke off, and checked.
+"""Downloads of blobs: in parallel parts, resumed after interruptions, and checked.
 
-A partial blob has Ollama's files beside it, so that either program can go on with it.
+A partial blob has Ollama's files beside it, so that either program can resume it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from puna.store.manifest import ManifestLayer
 MAX_PARTS = 16
 MIN_PART = 100_000_000  # bytes
 MAX_PART = 1_000_000_000
-#: Bytes of a part after which it is noted how far it is.
+#: Bytes of a part after which its progress is saved.
 _NOTE_EVERY = 8 << 20
 
 
@@ -51,10 +51,10 @@ class BlobRange(msgspec.Struct, rename="pascal"):
 
 
 class Partial:
-    """The files of one blob's download, locked against other downloads, also of other processes."""
+    """The files of one blob's download, locked against other downloads in any process."""
 
     def __init__(self, blob: Path, size: int) -> None:
-        """`blob` is the file that it becomes. Call `lock` before anything else."""
+        """`blob` is the path of the finished file. Call `lock` before anything else."""
         self.blob = blob
         self.size = size
         self.path = blob.with_name(f"{blob.name}-partial")
@@ -63,13 +63,13 @@ class Partial:
         self._noted: dict[int, int] = {}
 
     def lock(self) -> bool:
-        """Try to be the one who downloads; False if another one is at it. Raises StoreError."""
+        """Try to take the lock; return False if another download has it. Raises StoreError."""
         with storage_errors("write into", self.path.parent):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever had the lock may have finished, and moved the file away, before we got it.
+            # The previous holder may have finished and moved the file before we got the lock.
             held = os.fstat(descriptor).st_ino == os.stat(self.path).st_ino
         except (BlockingIOError, FileNotFoundError):
             held = False
@@ -80,8 +80,8 @@ class Partial:
         return True
 
     def plan(self) -> None:
-        """Find out what is there, or divide the blob anew. Raises StoreError."""
-        parts = self.noted()
+        """Resume the saved parts, or divide the blob anew. Raises StoreError."""
+        parts = self.saved_parts()
         if not _covers(parts, self.size) or os.fstat(self._descriptor).st_size != self.size:
             self._forget()
             parts = divided(self.size)
@@ -91,8 +91,8 @@ class Partial:
         for part in parts:
             self._note(part)
 
-    def noted(self) -> list[BlobRange]:
-        """The parts as their files tell; without those that cannot be read."""
+    def saved_parts(self) -> list[BlobRange]:
+        """Read the saved parts, ignoring unreadable ones."""
         parts = []
         for path in self._sidecars():
             with contextlib.suppress(OSError, msgspec.DecodeError):
@@ -100,9 +100,9 @@ class Partial:
         return sorted(parts, key=lambda part: part.offset)
 
     @property
-    def noted_bytes(self) -> int:
-        """How many bytes there are, as far as it was noted."""
-        return sum(part.completed for part in self.noted())
+    def saved_bytes(self) -> int:
+        """The number of bytes downloaded, according to the saved parts."""
+        return sum(part.completed for part in self.saved_parts())
 
     def write(self, part: BlobRange, data: bytes) -> None:
         """Add `data` to a part. Raises StoreError."""
@@ -116,7 +116,7 @@ class Partial:
             self._note(part)
 
     def finish(self) -> None:
-        """The file becomes the blob; it was checked. Raises StoreError."""
+        """Make the checked file the blob. Raises StoreError."""
         with storage_errors("write", self.path):
             os.fsync(self._descriptor)
             move_into_place(self.path, self.blob)
@@ -124,7 +124,7 @@ class Partial:
             path.unlink(missing_ok=True)
 
     def discard(self) -> None:
-        """What came was wrong: remove it all."""
+        """Remove the file and its parts, because the content was wrong."""
         self._forget()
         self.path.unlink(missing_ok=True)
 
@@ -137,7 +137,7 @@ class Partial:
         if self._descriptor < 0:
             return
         if self.path.exists():
-            with contextlib.suppress(Exception):  # what is noted only saves work
+            with contextlib.suppress(Exception):  # saved progress is not essential
                 for part in self.parts:
                     self._note(part)
         os.close(self._descriptor)
@@ -163,14 +163,14 @@ class Partial:
 
 
 def divided(size: int) -> list[BlobRange]:
-    """The parts of a blob of `size` bytes."""
-    each = min(max(-(-size // MAX_PARTS), MIN_PART), MAX_PART)
-    starts = range(0, size, each)
-    return [BlobRange(n, start, min(each, size - start)) for n, start in enumerate(starts)]
+    """Divide a blob of `size` bytes into parts."""
+    part_size = min(max(-(-size // MAX_PARTS), MIN_PART), MAX_PART)
+    starts = range(0, size, part_size)
+    return [BlobRange(n, start, min(part_size, size - start)) for n, start in enumerate(starts)]
 
 
 def _covers(parts: list[BlobRange], size: int) -> bool:
-    """Whether the parts are one behind the other, from the first byte to the last."""
+    """Whether the parts follow one another, from the first byte to the last."""
     end = 0
     for n, part in enumerate(sorted(parts, key=lambda part: part.offset)):
         if part.offset != end or part.size <= 0 or not 0 <= part.completed <= part.size or part.n != n:
@@ -179,31 +179,28 @@ def _covers(parts: list[BlobRange], size: int) -> bool:
     return end == size
 
 
-#: Bytes from one to before another of a blob, as a server sends them.
+#: Called with (start, end) to request these bytes of a blob, `end` excluded.
 Fetch = Callable[[int, int], AbstractContextManager[httpx.Response]]
 
-#: Parts that are fetched at the same time.
+#: Parts fetched in parallel.
 _AT_ONCE = 8
 _CHUNK = 1 << 20
-#: Answers that another try may change.
-PASSING = {408, 425, 429, 500, 502, 503, 504}
+#: Status codes worth another try.
+TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
 _RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How often a part is tried without anything coming, and how long after the first failure to wait.
-
-    Each further wait is twice as long.
-    """
+    """The limits of retries without progress: their number, and the first wait, which then doubles."""
 
     tries: int = 6
     first_wait_s: float = 1.0
-    report_s: float = 0.1  # between two reports of how far a download is
+    report_s: float = 0.1  # between two progress reports
 
 
 class Download:
-    """Fetches what is missing of a blob into its partial file."""
+    """Download of a blob's missing parts into its partial file."""
 
     def __init__(
         self, partial: Partial, fetch: Fetch, cancelled: threading.Event, patience: Patience
@@ -215,17 +212,17 @@ class Download:
 
     @property
     def completed(self) -> int:
-        """Bytes that are there."""
+        """The number of bytes downloaded."""
         return sum(part.completed for part in self._partial.parts)
 
     def run(self) -> Iterator[int]:
-        """Fetch all parts, yielding every now and then how many bytes are there.
+        """Fetch all parts, regularly yielding the number of bytes downloaded.
 
-        Raises RegistryError, StoreError, RefusedError and TransferCancelledError. What has come stays for the
-        next time.
+        Raises RegistryError, StoreError, RefusedError and TransferCancelledError. Downloaded bytes are kept
+        for the next time.
         """
         missing = [part for part in self._partial.parts if not part.done]
-        failed = threading.Event()  # ends the other parts
+        failed = threading.Event()  # stops the other parts
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="download") as pool:
             waiting: set[Future[None]] = {pool.submit(self._part, part, failed) for part in missing}
             try:
@@ -244,15 +241,15 @@ class Download:
         while not part.done:
             before = part.completed
             try:
-                self._some(part, failed)
+                self._request(part, failed)
                 continue
             except (httpx.TransportError, httpx.StreamError) as error:
                 problem = what_failed(error)
             except RefusedError as refusal:
-                if refusal.status not in PASSING:
+                if refusal.status not in TRANSIENT:
                     raise
                 problem = str(refusal)
-            # A connection that brings something now and then is slow, but works.
+            # A connection that makes some progress is slow, but works.
             tries = 0 if part.completed >= before + _CHUNK else tries + 1
             if tries >= self._patience.tries:
                 raise RegistryError(f"max retries exceeded: {problem}")
@@ -260,8 +257,8 @@ class Download:
             if self._cancelled.wait(wait_s) or failed.is_set():
                 raise TransferCancelledError
 
-    def _some(self, part: BlobRange, failed: threading.Event) -> None:
-        """What one request brings of a part."""
+    def _request(self, part: BlobRange, failed: threading.Event) -> None:
+        """Make one request for the rest of a part."""
         start, end = part.offset + part.completed, part.offset + part.size
         with self._fetch(start, end) as answer:
             skip = self._skipped(answer, start)
@@ -277,24 +274,26 @@ class Download:
             raise httpx.RemoteProtocolError("the connection ended early")
 
     def _skipped(self, answer: httpx.Response, start: int) -> int:
-        """How many of the answer's bytes come before the wanted ones. Raises RegistryError."""
+        """Return the number of bytes that precede the requested ones. Raises RegistryError."""
         size = self._partial.size
         if answer.status_code == 206:
             given = _RANGE.fullmatch(answer.headers.get("content-range", ""))
             if given is None or int(given[1]) != start or given[3] not in ("*", str(size)):
                 raise RegistryError(
-                    f"{answer.url.host} sends {answer.headers.get('content-range')!r}, not the bytes from "
+                    f"{answer.url.host} sent {answer.headers.get('content-range')!r}, not the bytes from "
                     f"{start} of {size}"
                 )
             return 0
-        length = answer.headers.get("content-length")  # of the whole: this server knows no ranges
+        length = answer.headers.get(
+            "content-length"
+        )  # of the whole file, since the server does not support ranges
         if length is not None and length != str(size):
-            raise RegistryError(f"{answer.url.host} has {length} bytes of a file that should have {size}")
+            raise RegistryError(f"{answer.url.host} has a file of {length} bytes that should have {size}")
         return start
 
 
 def check(partial: Partial, digest: str, cancelled: threading.Event) -> None:
-    """Compare the finished file with its digest; one that differs is removed.
+    """Compare the finished file with its digest, and remove it if it differs.
 
     Raises RegistryError and TransferCancelledError.
     """
@@ -311,7 +310,7 @@ def check(partial: Partial, digest: str, cancelled: threading.Event) -> None:
 
 
 class BlobPuller:
-    """Fetches blobs into a store."""
+    """Downloader of blobs into a store."""
 
     def __init__(self, store: Store, report: Report, cancelled: threading.Event, patience: Patience) -> None:
         self.store = store
@@ -322,10 +321,10 @@ class BlobPuller:
     def fetch(
         self, layers: Sequence[ManifestLayer], source: Callable[[ManifestLayer], Fetch], extra_bytes: int = 0
     ) -> None:
-        """All of `layers`, each checked before it appears in the store.
+        """Fetch all `layers`, checking each before it appears in the store.
 
-        One at a time: two pulls that share some never wait for each other in a circle. `extra_bytes` are
-        needed beside them.
+        They are fetched one at a time, so that pulls that share layers cannot deadlock. `extra_bytes` of disk
+        space are needed in addition.
         """
         self._check_layers(layers, extra_bytes)
         for layer in {layer.digest: layer for layer in layers}.values():
@@ -347,42 +346,44 @@ class BlobPuller:
         self.report(TransferProgress.of_blob("pulling", layer.digest, layer.size, completed))
 
     def _claimed(self, layer: ManifestLayer, held: ExitStack) -> Partial | None:
-        """The layer's file to download into; None once the store has the layer, if another pull brings it."""
+        """Return the locked file to download into; None once the store has the layer."""
         while not (self.store.blobs.touch(layer.digest) and self._has(layer)):
             file = Partial(self.store.blob_path(layer.digest), layer.size)
             if file.lock():
                 held.enter_context(file)
-                # It may have come between looking and locking.
+                # The layer may have arrived before the lock was taken.
                 if not self._has(layer):
                     return file
                 file.discard()
                 continue
-            self._tell(layer, min(file.noted_bytes, layer.size))
+            self._tell(layer, min(file.saved_bytes, layer.size))
             if self.cancelled.wait(2 * self.patience.report_s):
                 raise TransferCancelledError
         return None
 
     def _has(self, layer: ManifestLayer) -> bool:
-        """Whether the store has the layer, undamaged as far as can be seen at once."""
+        """Whether the store has the layer, and it shows no damage."""
         path = self.store.blob_path(layer.digest)
-        with storage_errors("look at", path):
+        with storage_errors("read", path):
             if not path.is_file() or path.stat().st_size != layer.size:
                 return False
         return self.store.blob_seems_whole(layer.digest)
 
     def _check_layers(self, layers: Sequence[ManifestLayer], extra_bytes: int) -> None:
-        """Raise StoreError if what is missing cannot fit."""
+        """Raise StoreError if the missing layers do not fit on the disk."""
         missing = {layer.digest: layer for layer in layers if not self._has(layer)}.values()
-        there = sum(Partial(self.store.blob_path(layer.digest), layer.size).noted_bytes for layer in missing)
-        self.check_space(sum(layer.size for layer in missing) - there + extra_bytes)
+        present = sum(
+            Partial(self.store.blob_path(layer.digest), layer.size).saved_bytes for layer in missing
+        )
+        self.check_space(sum(layer.size for layer in missing) - present + extra_bytes)
 
     def check_space(self, needed: int) -> None:
         """Raise StoreError unless `needed` more bytes fit."""
-        with storage_errors("look at", self.store.root):
+        with storage_errors("read", self.store.root):
             self.store.blobs.folder.mkdir(parents=True, exist_ok=True)
             free = shutil.disk_usage(self.store.blobs.folder).free
         if needed > free:
             raise StoreError(
-                f"{needed / 1e9:.1f} GB are to be downloaded, but {self.store.root} has room for "
+                f"the download needs {needed / 1e9:.1f} GB, but {self.store.root} has room for "
                 f"{free / 1e9:.1f} GB: free some space, or point PUNA_MODELS at another disk"
             )

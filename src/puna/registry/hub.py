@@ -1,6 +1,4 @@
-"""Hugging Face's hub, or another of its kind (`HF_ENDPOINT`): which of a repository's files a name means,
-and pulling them.
-"""
+"""The Hugging Face hub, or another with its API (`HF_ENDPOINT`): choice and pull of a repository's files."""
 
 from __future__ import annotations
 
@@ -30,10 +28,10 @@ from puna.store.blobs import BlobWriter
 from puna.store.manifest import MODEL, ManifestLayer
 from puna.store.names import HUB_HOSTS, ModelName
 
-#: What a name without a tag means, best first.
+#: Quantisations for a name without a tag, best first.
 _PREFERRED = ("Q4_K_M", "Q4_K_S", "Q4_K_XL", "Q4_0", "MXFP4", "MXFP4_MOE", "Q5_K_M", "Q6_K", "Q8_0", "Q3_K_M")
 _PREFERRED_PROJECTORS = ("F16", "FP16", "BF16", "Q8_0", "F32")
-#: Files beside models that are none: projectors, what quantising used, drafters.
+#: GGUF files that are no models: projectors, importance matrices and drafters.
 _NO_MODEL = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})")
 _LABEL = re.compile(
@@ -44,7 +42,7 @@ _MAX_NAMED = 12
 
 @dataclass(frozen=True)
 class RepositoryFile:
-    """A file of a repository, by its path there, with its size in bytes and its digest."""
+    """A file of a repository: its path there, its size in bytes and its digest."""
 
     path: str
     size: int
@@ -52,20 +50,20 @@ class RepositoryFile:
 
     @property
     def stem(self) -> str:
-        """The name without folders, ending and the number of the part."""
+        """The name without folders, extension and part number."""
         name = PurePosixPath(self.path).name.removesuffix(".gguf")
         part = _PART.fullmatch(name)
         return part["stem"] if part else name
 
     @property
     def part(self) -> tuple[int, int]:
-        """Which part it is, from 1, and of how many."""
+        """The part number, from 1, and the number of parts."""
         part = _PART.fullmatch(PurePosixPath(self.path).name.removesuffix(".gguf"))
         return (int(part["number"]), int(part["count"])) if part else (1, 1)
 
     @property
     def label(self) -> str:
-        """How it is quantised, as its name says: `Q4_K_M`; else empty."""
+        """The quantisation in the file's name, such as `Q4_K_M`; empty if there is none."""
         found = _LABEL.search(self.stem)
         return found[1].upper() if found else ""
 
@@ -76,23 +74,21 @@ class RepositoryFile:
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """The files of one model: its parts in their order, and the projector, if there is one."""
+    """The files of one model: its parts in order, and its projector, if any."""
 
     parts: tuple[RepositoryFile, ...]
     projector: RepositoryFile | None
 
 
 def choose(files: Iterable[RepositoryFile], tag: str, where: str) -> ModelFiles:
-    """What `tag` means among a repository's files: a quantisation, a file's name, or the best (`latest`).
+    """Choose the files that `tag` names: a quantisation, a file name, or the best (`latest`).
 
-    Raises RegistryError, naming `where`, if there is no such file, or a part of it is missing.
+    Raises RegistryError, naming `where`, if there is no such file or a part of it is missing.
     """
     found = [file for file in files if file.path.endswith(".gguf")]
     models = [file for file in found if not any(word in file.stem.lower() for word in _NO_MODEL)]
     if not models:
-        raise RegistryError(
-            f"{where} has no GGUF file of a model; look for a repository that has (often -GGUF)"
-        )
+        raise RegistryError(f"{where} has no GGUF model; look for a repository that does (often -GGUF)")
     first = _chosen(models, tag)
     if first is None:
         labels = sorted({file.label or file.stem for file in models})
@@ -102,7 +98,7 @@ def choose(files: Iterable[RepositoryFile], tag: str, where: str) -> ModelFiles:
 
 
 def _chosen(models: Sequence[RepositoryFile], tag: str) -> RepositoryFile | None:
-    """The first part of what `tag` means."""
+    """Return the first part of the model that `tag` names, or None."""
     order = sorted(models, key=lambda file: (len(PurePosixPath(file.path).parts), file.path))
     if tag.lower() == "latest":
         for label in _PREFERRED:
@@ -132,7 +128,7 @@ def _parts(models: Sequence[RepositoryFile], first: RepositoryFile, where: str) 
 
 
 def _projector(files: Sequence[RepositoryFile], model: RepositoryFile) -> RepositoryFile | None:
-    """The best projector in the model's folder, or else in one above it."""
+    """Return the best projector in the model's folder, else in a folder above it, else None."""
 
     def rank(file: RepositoryFile) -> tuple[int, int, str]:
         known = file.label in _PREFERRED_PROJECTORS
@@ -166,10 +162,10 @@ class _Entry(msgspec.Struct):
 
 
 class Hub:
-    """One repository. Entered before it is asked; safe to use from several threads."""
+    """A repository on the hub. Enter it before use; it is safe to use from several threads."""
 
     def __init__(self, repository: str, endpoint: str, token: str) -> None:
-        self.cancelled: threading.Event | None = None  # ends what is read once it is set
+        self.cancelled: threading.Event | None = None  # stops reading once set
         self.repository = repository
         self.endpoint = endpoint
         self.token = token
@@ -182,7 +178,7 @@ class Hub:
         self._client.close()
 
     def files(self) -> tuple[list[RepositoryFile], set[str]]:
-        """The large files, with their digests, and the paths of all others. Raises RegistryError."""
+        """List the large files, with digests, and the paths of all others. Raises RegistryError."""
         large: list[RepositoryFile] = []
         others: set[str] = set()
         url = f"{self.endpoint}/api/models/{self.repository}/tree/main?recursive=true"
@@ -198,7 +194,7 @@ class Hub:
         return large, others
 
     def text(self, path: str) -> str:
-        """A small file. Raises RegistryError."""
+        """Read a small file. Raises RegistryError."""
         with self._told(), in_time(path), self._get(self._file_url(path), {}) as answer:
             data = beginning(answer, _MAX_TEXT + 1)
         if len(data) > _MAX_TEXT:
@@ -206,7 +202,7 @@ class Hub:
         return data.decode("utf-8", "replace")
 
     def fetch(self, path: str) -> Fetch:
-        """What fetches parts of a large file."""
+        """Return the function that fetches parts of a large file."""
         return partial(self._part, path)
 
     @contextmanager
@@ -218,18 +214,16 @@ class Hub:
         return f"{self.endpoint}/{self.repository}/resolve/main/{quote(path)}"
 
     def _page(self, url: str) -> tuple[list[_Entry], str]:
-        """A page of the tree, and the address of the next one; empty after the last."""
+        """Return a page of the file list, and the address of the next page; empty after the last."""
         with self._told(), in_time("the list of files"), self._get(url, {}) as answer:
             data = beginning(answer, _MAX_LISTED)
             following = answer.links.get("next", {}).get("url", "")
         try:
             entries = msgspec.json.decode(data, type=list[_Entry])
         except msgspec.DecodeError as error:
-            raise RegistryError(
-                f"{self.endpoint} does not answer as a hub of models does: {error}"
-            ) from error
+            raise RegistryError(f"{self.endpoint} does not answer like a model hub: {error}") from error
         following = following and urljoin(url, following)
-        # Who lists files elsewhere is not asked with our token.
+        # Our token must not go to another host.
         return entries, following if urlsplit(following).netloc == urlsplit(self.endpoint).netloc else ""
 
     @contextmanager
@@ -253,34 +247,34 @@ class Hub:
             raise UnreachableError(f"{self.endpoint}: {what_failed(error)}") from error
 
     def error(self, refusal: RefusedError) -> RegistryError:
-        """What the hub refuses, and what to do about it."""
+        """Return the error for a refusal by the hub, with what to do about it."""
         page = f"{self.endpoint}/{self.repository}"
-        have = "the token in HF_TOKEN" if self.token else "HF_TOKEN, which is not set for the server,"
+        token = "the token in HF_TOKEN" if self.token else "HF_TOKEN, which is not set for the server,"
         if refusal.code == "GatedRepo" or refusal.status == 403:
             return RegistryError(
-                f"{self.repository} is gated: agree to its terms at {page}; {have} must be of an account "
-                "that did"
+                f"{self.repository} is gated: agree to its terms at {page}; {token} must belong to an "
+                "account that has agreed"
             )
         if refusal.status in (401, 404):
             return RegistryError(
-                f"file does not exist: there is no {page}, or it is private; {have} must be of an account "
-                "that may read it"
+                f"file does not exist: there is no {page}, or it is private; {token} must belong to an "
+                "account that may read it"
             )
         return RegistryError(f"{self.endpoint}: {refusal}")
 
 
 def hub_of(name: ModelName) -> Hub | None:
-    """The repository that a name means; None for names of other registries. Raises RegistryError."""
+    """Return the repository of a name on the hub; None for other registries. Raises RegistryError."""
     if name.host.lower() not in HUB_HOSTS:
         return None
     endpoint = (os.environ.get("HF_ENDPOINT") or _ENDPOINT).rstrip("/")
     if urlsplit(endpoint).scheme not in ("http", "https") or not urlsplit(endpoint).netloc:
-        raise RegistryError(f"HF_ENDPOINT={endpoint} is no web address")
+        raise RegistryError(f"HF_ENDPOINT={endpoint} is not a web address")
     return Hub(f"{name.namespace}/{name.model}", endpoint, _token())
 
 
 def _token() -> str:
-    """`HF_TOKEN`, or what Hugging Face's own programs have saved."""
+    """Return `HF_TOKEN`, or the token saved by Hugging Face's own tools."""
     if given := os.environ.get("HF_TOKEN", "").strip():
         return given
     home = os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
@@ -291,10 +285,10 @@ def _token() -> str:
 
 
 def pull_files(puller: BlobPuller, hub: Hub, model: ModelName) -> StoredModel:
-    """Make `model` of the files that its tag means, with the template and options beside them.
+    """Make `model` from the files that its tag names, with the template and options beside them.
 
-    A split file becomes one: in the store, parts would not find each other. Raises RegistryError, StoreError
-    and TransferCancelledError.
+    A split file is joined, because parts in the store would not find each other. Raises RegistryError,
+    StoreError and TransferCancelledError.
     """
     hub.cancelled = puller.cancelled
     with hub:
@@ -340,7 +334,7 @@ def _fingerprint(choice: ModelFiles) -> str:
 
 
 def _known(puller: BlobPuller, model: ModelName, origin: str) -> str:
-    """The digest of what these parts were joined to by an earlier pull; else empty."""
+    """Return the digest of the file that an earlier pull joined from these parts; empty if there is none."""
     if not puller.store.exists(model):
         return ""
     layer = puller.store.get(model).model_layer
@@ -348,7 +342,7 @@ def _known(puller: BlobPuller, model: ModelName, origin: str) -> str:
 
 
 def _join(puller: BlobPuller, choice: ModelFiles) -> str:
-    """Join the parts, which the store has; the digest of the whole."""
+    """Join the parts, which the store has, and return the digest of the whole."""
     total, done = sum(part.size for part in choice.parts), 0
     status = f"joining {len(choice.parts)} parts"
     with BlobWriter(puller.store.blobs.folder) as writer:
@@ -372,4 +366,4 @@ def _parameters(text: str, repository: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError) as error:
-        raise RegistryError(f"the file 'params' of {repository} holds no options: {error}") from error
+        raise RegistryError(f"the file 'params' of {repository} does not hold options: {error}") from error

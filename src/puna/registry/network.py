@@ -1,4 +1,4 @@
-"""The way out: connections to other machines, never to those that only this machine can reach."""
+"""Outgoing connections, restricted to public addresses and configured exceptions."""
 
 from __future__ import annotations
 
@@ -21,33 +21,31 @@ from puna.config import env
 from puna.errors import RefusedAddressError, UnreachableError
 from puna.hosts import SCHEME_PORTS, is_public
 
-#: Answers as `socket.getaddrinfo` gives them, for a name and a port.
+#: Returns the addresses of a name and a port, as `socket.getaddrinfo` does.
 Resolve = Callable[[str, int], list[str]]
 
 _MAX_REDIRECTS = 10
-_MAX_ADDRESSES = 8  # of a host, to be tried one after the other
+_MAX_ADDRESSES = 8  # tried per host, one after another
 _CONNECT_S = 10.0
-#: Seconds between two looks at whether the transfer is still wanted.
-_LOOK_S = 0.25
-#: How long a manifest, a list of files or the header of an answer may take, however slowly it comes.
+#: Seconds between two checks whether the transfer was cancelled.
+_CHECK_S = 0.25
+#: Maximum time for a manifest, a list of files or the header of a response, however slow.
 DOCUMENT_S = 60.0
 USER_AGENT = f"puna/{__version__} ({platform.machine()} {platform.system().lower()})"
 
 
-#: When what this thread asks for must be there, by `time.monotonic`; and what to say else.
+#: The time by which this thread's request must finish, by `time.monotonic`, and the error if it does not.
 _deadline: ContextVar[tuple[float, str]] = ContextVar("deadline", default=(float("inf"), ""))
 
 
 class TransferCancelledError(Exception):
-    """Nobody wants what is pulled or pushed any more."""
+    """The transfer was cancelled."""
 
 
 @contextmanager
 def in_time(what: str) -> Iterator[None]:
-    """Have what this thread reads in the block there within DOCUMENT_S. Raises UnreachableError that names
-    `what` if it is not.
-    """
-    until = (time.monotonic() + DOCUMENT_S, f"{what} did not come within {DOCUMENT_S:g} s")
+    """Limit this thread's reading in the block to DOCUMENT_S. Raises UnreachableError that names `what`."""
+    until = (time.monotonic() + DOCUMENT_S, f"{what} did not arrive within {DOCUMENT_S:g} s")
     token = _deadline.set(min(until, _deadline.get()))
     try:
         yield
@@ -56,9 +54,9 @@ def in_time(what: str) -> Iterator[None]:
 
 
 def private_hosts() -> frozenset[str]:
-    """The hosts that may be reached although their addresses are not public: `PUNA_PRIVATE_REGISTRIES`.
+    """Return the hosts of `PUNA_PRIVATE_REGISTRIES`, whose addresses need not be public.
 
-    Separated by commas, with a port or without; `*` means any.
+    They are separated by commas, with or without a port; `*` means any.
     """
     return frozenset(host.strip().lower() for host in env("PRIVATE_REGISTRIES").split(",") if host.strip())
 
@@ -70,11 +68,11 @@ def open_client(
     endpoint: str = "",
     cancelled: threading.Event | None = None,
 ) -> httpx.Client:
-    """A client for registries. `insecure` allows plain HTTP and certificates nobody vouches for.
+    """Open a client for registries. `insecure` allows plain HTTP and untrusted certificates.
 
-    `stall_s` is how long a connection may be silent. Whoever set up this machine chose the `endpoint`, if
-    there is one: it may be in a private network, and without TLS if its URL says so. Once `cancelled` is set,
-    reading raises TransferCancelledError.
+    `stall_s` limits the silence of a connection. An `endpoint` is the choice of this machine's administrator,
+    so it may be in a private network, and without TLS if its URL says so. Once `cancelled` is set, reading
+    raises TransferCancelledError.
     """
     private, plain = private_hosts(), ""
     if endpoint:
@@ -86,25 +84,25 @@ def open_client(
         timeout=httpx.Timeout(stall_s, connect=min(_CONNECT_S, stall_s), pool=None),
         follow_redirects=True,
         max_redirects=_MAX_REDIRECTS,
-        # What is compressed could become more than anything allows for.
+        # Compressed replies could grow beyond all limits.
         headers={"user-agent": USER_AGENT, "accept-encoding": "identity"},
     )
 
 
 def what_failed(error: Exception) -> str:
-    """An error of a connection in words; where TLS is what failed, with what to do."""
+    """Describe a connection's error; if TLS failed, say what to do."""
     text = str(error) or type(error).__name__
     if "[SSL" not in text:
         return text
-    return f'{text}; --insecure (in the API, "insecure": true) does without TLS, or without knowing who it is'
+    return f'{text}; --insecure (in the API, "insecure": true) allows plain HTTP and unknown certificates'
 
 
 class GuardedTransport(httpx.BaseTransport):
-    """Sends each request, redirected ones too, to an address that was looked at first.
+    """Transport that sends each request, even a redirected one, to an address checked first.
 
-    A server that pulls what its clients name could otherwise be made to ask its own network. The name is
-    resolved once, here, and the connection goes to the address found: a second answer of the name server
-    changes nothing. Where the environment names a proxy, that resolves names and decides.
+    Otherwise clients could make the server send requests to its own network by pulling from there. The name
+    is resolved once, here, and the connection goes to that address, so a second DNS reply changes nothing. If
+    the environment names a proxy, the proxy resolves names and decides.
     """
 
     def __init__(
@@ -116,22 +114,22 @@ class GuardedTransport(httpx.BaseTransport):
         resolve: Resolve | None = None,
         cancelled: threading.Event | None = None,
     ) -> None:
-        """`private` hosts need not be public, and the one that is `plain` needs no TLS."""
+        """`private` hosts need not be public, and the host `plain` needs no TLS."""
         self._insecure = insecure
         self._plain = plain
         self._private = private
         self._resolve = resolve or _resolve
         self._cancelled = cancelled or threading.Event()
-        # One for each host: a connection's certificate was only checked for the name it was made for.
+        # One per host, because a connection's certificate was checked only for that host's name.
         self._direct: dict[tuple[str, str, int], httpx.HTTPTransport] = {}
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         url = request.url
         if url.scheme not in SCHEME_PORTS:
-            raise RefusedAddressError(f"{url.scheme}: cannot be fetched; only https and http can")
+            raise RefusedAddressError(f"{url.scheme}: is not supported; use https or http")
         if url.scheme == "http" and not self._insecure and url.netloc.decode().lower() != self._plain:
             raise RefusedAddressError(
-                f"insecure protocol http: {url.host} is asked without TLS only with --insecure"
+                f"insecure protocol http: add --insecure to connect to {url.host} without TLS"
             )
         port = url.port or SCHEME_PORTS[url.scheme]
         if proxy := _proxy(url.scheme, url.host):
@@ -139,7 +137,7 @@ class GuardedTransport(httpx.BaseTransport):
         transport = self._transport((url.scheme, url.host, port))
         failure: Exception | None = None
         for address in self._addresses(url.host, port)[:_MAX_ADDRESSES]:
-            # Another request: redirects are relative to this one's name.
+            # A new request, because redirects are relative to the original's name.
             try:
                 return transport.handle_request(
                     httpx.Request(
@@ -166,7 +164,7 @@ class GuardedTransport(httpx.BaseTransport):
         return self._direct[key]
 
     def _addresses(self, host: str, port: int) -> list[str]:
-        """The addresses of `host` that may be connected to, in the resolver's order."""
+        """Return the addresses of `host` that may be connected to, in the resolver's order."""
         try:
             found = self._resolve(host, port)
         except OSError as error:
@@ -176,15 +174,15 @@ class GuardedTransport(httpx.BaseTransport):
             if not allowed:
                 place = host if host in found else f"{host} is at {', '.join(found[:3])}, which"
                 raise RefusedAddressError(
-                    f"{place} is not a public address; PUNA_PRIVATE_REGISTRIES={host} lets the server ask "
-                    "it, set when it is started ('puna serve --stop' ends one that runs)"
+                    f"{place} is not a public address; start the server with PUNA_PRIVATE_REGISTRIES={host} "
+                    "to allow it ('puna serve --stop' stops a running server)"
                 )
             return allowed
         return found
 
 
 class _WatchedBackend(httpcore.NetworkBackend):
-    """Makes connections that notice while they read that nobody waits any more, or that time is up."""
+    """Maker of connections that stop reading once the transfer is cancelled or time is up."""
 
     def __init__(self, cancelled: threading.Event) -> None:
         self._cancelled = cancelled
@@ -212,7 +210,7 @@ class _WatchedStream(httpcore.NetworkStream):
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         until_s = time.monotonic() + (float("inf") if timeout is None else timeout)
         while True:
-            left_s = min(_LOOK_S, _time_left(self._cancelled), max(until_s - time.monotonic(), 0.001))
+            left_s = min(_CHECK_S, _time_left(self._cancelled), max(until_s - time.monotonic(), 0.001))
             try:
                 return self._inner.read(max_bytes, left_s)
             except httpcore.ReadTimeout:
@@ -234,7 +232,7 @@ class _WatchedStream(httpcore.NetworkStream):
 
 
 def _time_left(cancelled: threading.Event) -> float:
-    """Seconds that this thread may still wait. Raises TransferCancelledError and UnreachableError."""
+    """Return how many seconds this thread may wait. Raises TransferCancelledError and UnreachableError."""
     if cancelled.is_set():
         raise TransferCancelledError
     until_s, late = _deadline.get()

@@ -1,4 +1,4 @@
-"""Pulling a model from a registry into the store, whole or not at all, and healing a damaged one."""
+"""Pulls of models from a registry into the store, all or nothing, and repairs of damaged ones."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from puna.errors import PunaError, RegistryError
 from puna.registry.download import BlobPuller, Patience
 from puna.registry.hub import hub_of, pull_files
 from puna.registry.remote import RefusedError, Registry
-from puna.registry.report import Report, TransferProgress, told, without_tls
+from puna.registry.report import Report, TransferProgress, translated_errors, without_tls
 from puna.registry.web_file import pull_file
 from puna.store import ModelName, Store, StoredModel
 from puna.store.manifest import Manifest
 from puna.store.names import is_file_address
 from puna.store.verify import Damage
 
-#: Somebody waits for it, and can ask again.
+#: For repairs, for which a user waits and can ask again.
 _HASTE: Final = Patience(tries=2)
 
 
@@ -29,10 +29,10 @@ def heal(
     *,
     insecure: bool = False,
 ) -> str:
-    """Fetch a damaged blob from the registry of a model that uses it. Returns why that failed, or nothing.
+    """Download a damaged blob again from the registry of a model. Return why that failed, or nothing.
 
-    The damaged file goes only once another one is there. One that is a link to a file stays: that file is
-    somebody's. `insecure` allows registries without TLS, and unknown certificates.
+    The damaged file is deleted only once its replacement exists. A link stays, since its file belongs to a
+    user. `insecure` allows registries without TLS, and unknown certificates.
     """
     path = store.blob_path(damage.layer.digest)
     if path.is_symlink():
@@ -44,16 +44,16 @@ def heal(
     for name in damage.models:
         puller = BlobPuller(store, report, threading.Event(), patience or _HASTE)
         try:
-            with Registry(name, insecure=insecure) as registry, told():
+            with Registry(name, insecure=insecure) as registry, translated_errors():
                 registry.reach()
                 puller.fetch([damage.layer], lambda layer: partial(registry.blob, layer.digest))
         except PunaError as error:
-            reasons.append(f"{name.host} does not give it again: {error}")
+            reasons.append(f"{name.host} does not provide it: {error}")
             continue
         aside.unlink(missing_ok=True)
         return ""
     if not damage.models:
-        aside.unlink(missing_ok=True)  # pruning would do the same
+        aside.unlink(missing_ok=True)  # as pruning would do
         return ""
     if aside.exists():
         aside.replace(path)
@@ -72,12 +72,12 @@ def pull(
     cancelled: threading.Event | None = None,
     patience: Patience | None = None,
 ) -> StoredModel:
-    """Bring the model `name` into the store, telling `report` what happens.
+    """Pull the model `name` into the store, reporting progress to `report`.
 
-    It is a registry's, the hub's (`hf.co/user/repo:quantisation`), or a file's at a web address. A spelling
-    with `http://` means one without TLS, which needs `insecure`. Only what the store does not have is
-    fetched, and what an interrupted pull has left is used. Several threads and processes may pull at once.
-    Raises InvalidNameError, RegistryError, StoreError, and TransferCancelledError after `cancelled` is set.
+    The model is in a registry, on the hub (`hf.co/user/repo:quantisation`) or a file at a web address. The
+    prefix `http://` means a registry without TLS, which needs `insecure`. Only layers missing from the store
+    are fetched, and interrupted pulls are resumed. Several threads and processes may pull at once. Raises
+    InvalidNameError, RegistryError, StoreError, and TransferCancelledError after `cancelled` is set.
     """
     puller = BlobPuller(store, report, cancelled or threading.Event(), patience or Patience())
     model = ModelName.parse(name.strip())
@@ -96,14 +96,14 @@ def pull(
         cancelled=puller.cancelled,
     ) as registry:
         try:
-            with told("pull model manifest: ", passing=hub is not None):
+            with translated_errors("pull model manifest: ", keep_refusals=hub is not None):
                 data = registry.manifest()
         except RefusedError:
-            # Not all it has does it offer as a registry, and not all who offer its files are one.
+            # The hub does not serve every repository as a registry, and not every hub is a registry.
             assert hub is not None
             return pull_files(puller, hub, model)
         manifest = _checked(Manifest.decode(data, f"the manifest of {name}"))
-        with told():
+        with translated_errors():
             puller.fetch(
                 (*manifest.layers, manifest.config), lambda layer: partial(registry.blob, layer.digest)
             )
@@ -115,7 +115,7 @@ def pull(
 
 
 def _checked(manifest: Manifest) -> Manifest:
-    """The manifest, if its sizes can be. Raises RegistryError."""
+    """Return the manifest if its sizes are plausible. Raises RegistryError."""
     layers = (manifest.config, *manifest.layers)
     if len(layers) > _MAX_LAYERS:
         raise RegistryError(f"the manifest names {len(layers)} blobs; at most {_MAX_LAYERS} can be pulled")

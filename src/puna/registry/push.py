@@ -1,4 +1,4 @@
-"""Pushing: a model of the store to a registry, of which the manifest arrives last."""
+"""Pushes of models from the store to a registry, with the manifest last."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from contextlib import closing, contextmanager, suppress
 from puna.errors import InvalidNameError, ModelNotFoundError, RegistryError, StoreError
 from puna.registry.download import Patience
 from puna.registry.remote import Registry
-from puna.registry.report import Report, TransferProgress, told, without_tls
+from puna.registry.report import Report, TransferProgress, translated_errors, without_tls
 from puna.registry.upload import Upload
 from puna.store import ModelName, Store, StoredModel
 from puna.store.blobs import has_changed
 from puna.store.manifest import ManifestLayer
 from puna.store.names import DEFAULT_HOST, DEFAULT_NAMESPACE
 
-#: How long a registry may be silent: it takes a while to look at a large blob.
+#: Maximum silence of a registry, which takes a while to check a large blob.
 _STALL_S = 300.0
 
 
@@ -29,10 +29,10 @@ def push(
     cancelled: threading.Event | None = None,
     patience: Patience | None = None,
 ) -> None:
-    """Put the model `name` into the registry that its name says, telling `report` what happens.
+    """Push the model `name` to the registry in its name, reporting progress to `report`.
 
-    What the registry has, in this or another of its repositories, is not sent, and an interrupted push goes
-    on where it was. Raises InvalidNameError, ModelNotFoundError, RegistryError, StoreError, and
+    Blobs that the registry has, in this repository or another, are not sent, and an interrupted push resumes
+    where it stopped. Raises InvalidNameError, ModelNotFoundError, RegistryError, StoreError, and
     TransferCancelledError after `cancelled` is set.
     """
     report(TransferProgress("retrieving manifest"))
@@ -40,9 +40,9 @@ def push(
     plain = without_tls(name, insecure)
     if (given.host, given.namespace) == (DEFAULT_HOST, DEFAULT_NAMESPACE):
         raise RegistryError(
-            f"the models of '{DEFAULT_NAMESPACE}' are Ollama's own: push it under a name of yours "
+            f"the models of '{DEFAULT_NAMESPACE}' are Ollama's own: push it under your own name "
             f"('puna cp {given.model} YOU/{given.model}', then 'puna push YOU/{given.model}'; "
-            f"with a registry of your own, HOST/YOU/{given.model})"
+            f"for a registry of your own, HOST/YOU/{given.model})"
         )
     try:
         model = store.get(given)
@@ -56,7 +56,7 @@ def push(
         Registry(
             given, insecure=insecure, plain=plain, writes=True, stall_s=_STALL_S, cancelled=cancelled
         ) as registry,
-        _told(registry),
+        _with_key(registry),
     ):
         registry.reach()
         pusher.send(registry)
@@ -66,22 +66,22 @@ def push(
 
 
 @contextmanager
-def _told(registry: Registry) -> Iterator[None]:
-    """Errors for people; one that denies access says with which key it was asked."""
+def _with_key(registry: Registry) -> Iterator[None]:
+    """Translate errors; those that deny access name the key that was used."""
     try:
-        with told():
+        with translated_errors():
             yield
     except RegistryError as error:
         if not registry.public_key or "access denied" not in str(error):
             raise
         raise RegistryError(
-            f"{error}; {registry.name.host} must know that this key may write to "
-            f"'{registry.name.namespace}' (in the settings of your account there): {registry.public_key}"
+            f"{error}; allow this key to write to '{registry.name.namespace}' in the settings of your "
+            f"account at {registry.name.host}: {registry.public_key}"
         ) from error
 
 
 class _Pusher:
-    """Sends a model's blobs."""
+    """Uploader of a model's blobs."""
 
     def __init__(
         self, store: Store, model: StoredModel, report: Report, cancelled: threading.Event, patience: Patience
@@ -95,7 +95,7 @@ class _Pusher:
         self._layers = {layer.digest: layer for layer in layers}.values()
 
     def check(self) -> None:
-        """Raise StoreError unless all blobs are what the manifest says, as far as can be seen at once."""
+        """Raise StoreError if a blob is missing or shows that it has changed."""
         for layer in self._layers:
             path = self._model.files[layer.digest]
             if not path.is_file():
@@ -109,7 +109,7 @@ class _Pusher:
                 )
 
     def send(self, registry: Registry) -> None:
-        """All blobs that the registry does not have."""
+        """Send all blobs that the registry does not have."""
         for layer in self._layers:
             if registry.has(layer.digest):
                 self._tell(layer, layer.size)
@@ -132,13 +132,13 @@ class _Pusher:
         self._report(TransferProgress.of_blob("pushing", layer.digest, layer.size, completed))
 
     def _elsewhere(self, layer: ManifestLayer) -> str:
-        """Another repository of the same registry that may have the blob: `namespace/model`; else empty.
+        """Return another repository of the registry that may have the blob: `namespace/model`, or empty.
 
-        That is the one the layer came from, or one of which the store has a model with it.
+        This is the one the layer came from, or that of another model in the store with the same blob.
         """
         mine = self._model.model_name
         names = [other.model_name for other in self._store.list() if layer.digest in other.files]
-        with suppress(InvalidNameError):  # it came from a file
+        with suppress(InvalidNameError):  # the layer came from a file
             names.insert(0, ModelName.parse(layer.origin))
         for name in names:
             if name.host == mine.host and (name.namespace, name.model) != (mine.namespace, mine.model):

@@ -1,4 +1,4 @@
-"""A registry that speaks the distribution protocol, as Ollama's and Docker's do: manifests and blobs."""
+"""Registries with the distribution protocol, such as Ollama's and Docker's: manifests and blobs."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ from puna.store.names import ModelName
 
 
 class Identity:
-    """A private key."""
+    """The private key that identifies this server to registries."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
 
     @property
     def public_key(self) -> str:
-        """The public key as it is given to registries: `ssh-ed25519 AAAA...`."""
+        """The public key in the form registries take: `ssh-ed25519 AAAA...`."""
         return self._key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
 
     def signature(self, text: str) -> str:
-        """What Ollama's registry takes as `Authorization` of a request described by `text`."""
+        """Return the `Authorization` header for Ollama's registry of the request described by `text`."""
         signed = base64.b64encode(self._key.sign(text.encode())).decode()
         return f"{self.public_key.split()[1]}:{signed}"
 
 
 def key_path() -> Path:
-    """Where the key lies: Ollama's place, so that an account that knows the key knows both programs."""
+    """Return the path of the key: Ollama's, so that an account needs only one key for both programs."""
     return Path.home() / ".ollama" / "id_ed25519"
 
 
 def identity(*, create: bool) -> Identity | None:
-    """Our identity; without a key a new one is written if `create`, else it is None.
+    """Return our identity; without a key, write a new one if `create`, else return None.
 
-    Raises RegistryError if there is a key that cannot be read.
+    Raises RegistryError if the key cannot be read.
     """
     path = key_path()
     try:
@@ -72,20 +72,20 @@ def identity(*, create: bool) -> Identity | None:
     try:
         key = load_ssh_private_key(data, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise RegistryError(f"{path} is no OpenSSH key without a password: {error}") from error
+        raise RegistryError(f"{path} is not an OpenSSH key without a password: {error}") from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise RegistryError(f"{path} is no ed25519 key; registries take no other")
+        raise RegistryError(f"{path} is not an ed25519 key, the only kind that registries accept")
     return Identity(key)
 
 
 def _created(path: Path) -> Identity | None:
-    """A new key at `path`, or the one that somebody else has just put there."""
+    """Write a new key to `path`, and return it or the one that another process just wrote there."""
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     made = Identity(key)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(prefix="id_", dir=path.parent)  # readable by us alone
+        descriptor, temporary = tempfile.mkstemp(prefix="id_", dir=path.parent)  # readable only by us
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(private)
@@ -106,49 +106,49 @@ _PARAMETER = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 class RegistryTokens:
-    """The newest token for one repository, and the way to another one."""
+    """The current token for one repository, renewed on demand."""
 
     def __init__(self, client: httpx.Client, token: str = "", *, may_create_key: bool = False) -> None:
-        """`token` is one that we have before anybody asks."""
+        """`token` is one that we have from the start."""
         self.token = token
-        self.public_key = ""  # of the identity we have shown
+        self.public_key = ""  # of the identity we have used
         self._client = client
         self._may_create_key = may_create_key
 
     def renew(self, challenge: str, url: str) -> bool:
-        """Answer the challenge of a request to `url`; whether there is another token now."""
+        """Answer the challenge of a request to `url`; return whether that gave a new token."""
         kind, _, rest = challenge.partition(" ")
-        asked = dict(_PARAMETER.findall(rest))
-        realm = asked.pop("realm", "")
+        parameters = dict(_PARAMETER.findall(rest))
+        realm = parameters.pop("realm", "")
         if kind.lower() != "bearer" or urlsplit(realm).scheme not in ("http", "https"):
             return False
-        query = [("service", asked["service"])] if "service" in asked else []
-        query += [("scope", scope) for scope in asked.get("scope", "").split()]
-        before, self.token = self.token, self._signed(realm, query, url) or self._anybodys(realm, query)
+        query = [("service", parameters["service"])] if "service" in parameters else []
+        query += [("scope", scope) for scope in parameters.get("scope", "").split()]
+        before, self.token = self.token, self._signed(realm, query, url) or self._anonymous(realm, query)
         return self.token not in ("", before)
 
     def _signed(self, realm: str, query: list[tuple[str, str]], url: str) -> str:
-        """What we get as who we are. Only the registry itself learns that."""
+        """Request a token with our identity, which only the registry itself may learn."""
         if urlsplit(realm).netloc != urlsplit(url).netloc or (identity := self._identity()) is None:
             return ""
         self.public_key = identity.public_key
         query = [*query, ("ts", str(int(time.time()))), ("nonce", secrets.token_urlsafe(16))]
-        place = _with_query(realm, query)
-        nothing = base64.b64encode(hashlib.sha256(b"").hexdigest().encode()).decode()
-        signature = identity.signature(f"GET,{place},{nothing}")
-        return self._asked(place, {"authorization": signature})
+        token_url = _with_query(realm, query)
+        empty_body = base64.b64encode(hashlib.sha256(b"").hexdigest().encode()).decode()
+        signature = identity.signature(f"GET,{token_url},{empty_body}")
+        return self._token(token_url, {"authorization": signature})
 
     def _identity(self) -> Identity | None:
         from puna.registry.remote import identity
 
         return identity(create=self._may_create_key)
 
-    def _anybodys(self, realm: str, query: list[tuple[str, str]]) -> str:
-        return self._asked(_with_query(realm, query), {})
+    def _anonymous(self, realm: str, query: list[tuple[str, str]]) -> str:
+        return self._token(_with_query(realm, query), {})
 
-    def _asked(self, place: str, headers: dict[str, str]) -> str:
-        asked = self._client.stream("GET", place, headers=headers)
-        with in_time(f"a token of {urlsplit(place).hostname}"), asked as answer:
+    def _token(self, url: str, headers: dict[str, str]) -> str:
+        request = self._client.stream("GET", url, headers=headers)
+        with in_time(f"a token from {urlsplit(url).hostname}"), request as answer:
             data = b"" if answer.is_error else beginning(answer, _MAX_TOKEN)
         try:
             reply = msgspec.json.decode(data, type=dict[str, Any])
@@ -159,13 +159,13 @@ class RegistryTokens:
 
 
 def _with_query(realm: str, query: list[tuple[str, str]]) -> str:
-    """The address, exactly as it is asked and signed."""
+    """Return the address exactly as it is requested and signed."""
     joint = "&" if urlsplit(realm).query else "?"
     return str(httpx.URL(f"{realm}{joint}{urlencode(query)}" if query else realm))
 
 
 def beginning(answer: httpx.Response, most: int) -> bytes:
-    """The first `most` bytes of an answer that is being read."""
+    """Read at most the first `most` bytes of a response."""
     data = bytearray()
     for chunk in answer.iter_raw():
         data += chunk
@@ -174,24 +174,24 @@ def beginning(answer: httpx.Response, most: int) -> bytes:
     return bytes(data[:most])
 
 
-#: Bytes of a manifest; those of real models have a few thousand.
+#: Maximum bytes of a manifest; those of real models have a few thousand.
 _MAX_MANIFEST = 4 << 20
-#: Bytes of a registry's error that are worth repeating.
+#: Maximum bytes of a registry's error to quote.
 _MAX_QUOTED = 300
 
 
 class RefusedError(Exception):
-    """A registry's answer that is an error: its status and what it says."""
+    """A registry's error response: its status and text."""
 
     def __init__(self, status: int, text: str, code: str = "") -> None:
         super().__init__(f"{status}: {text}" if text else str(status))
         self.status = status
-        self.code = code  # what the hub calls it
+        self.code = code  # the hub's code of the error
 
     @classmethod
     def of(cls, answer: httpx.Response) -> RefusedError:
-        """The error that an answer is."""
-        with in_time(f"what {answer.url.host} refuses"):
+        """Return the error of a response."""
+        with in_time(f"an error of {answer.url.host}"):
             data = beginning(answer, _MAX_QUOTED)
         text = " ".join(data.decode(errors="replace").split())
         return cls(answer.status_code, text, answer.headers.get("x-error-code", ""))
@@ -212,12 +212,12 @@ class Registry:
         stall_s: float = 30.0,
         cancelled: threading.Event | None = None,
     ) -> None:
-        """`insecure` allows plain HTTP, which `plain` asks for, and unknown certificates.
+        """`insecure` allows plain HTTP, which `plain` requests, and unknown certificates.
 
-        `endpoint` is asked instead of the name's host, with the `token` we have for it: its URL, which may be
-        in a private network or without TLS, since whoever set up this machine chose it.
-        Once `cancelled` is set, whatever is read raises TransferCancelledError.
-        Who `writes` has a key for registries that ask for one, a new one if need be.
+        `endpoint` is a URL used instead of the name's host, with our `token` for it; it may be in a private
+        network or without TLS, since this machine's administrator chose it. `writes` creates a key for
+        registries that require one, if there is none. Once `cancelled` is set, reading raises
+        TransferCancelledError.
         """
         self.name = name
         self._client = open_client(insecure=insecure, stall_s=stall_s, endpoint=endpoint, cancelled=cancelled)
@@ -227,7 +227,7 @@ class Registry:
 
     @property
     def public_key(self) -> str:
-        """The key we have shown the registry; empty if it did not ask."""
+        """The public key we have used with the registry; empty if it did not require one."""
         return self._tokens.public_key
 
     def __enter__(self) -> Registry:
@@ -241,7 +241,7 @@ class Registry:
         return f"{self._base}/v2/{name.namespace}/{name.model}/{path}"
 
     def manifest(self) -> bytes:
-        """The manifest of the model's tag, as the registry has it.
+        """Fetch the manifest of the model's tag.
 
         Raises RegistryError, RefusedError, or httpx.TransportError.
         """
@@ -250,7 +250,7 @@ class Registry:
         except httpx.ConnectError:
             if not self._may_fall_back:
                 raise
-            self._base = f"http://{self.name.host}"  # without TLS, as one tries it out at home
+            self._base = f"http://{self.name.host}"  # as for a registry on a private network
             return self._manifest()
 
     def _manifest(self) -> bytes:
@@ -263,20 +263,20 @@ class Registry:
 
     @contextmanager
     def blob(self, digest: str, start: int, end: int) -> Iterator[httpx.Response]:
-        """The bytes from `start` to before `end` of a blob, or all of it where the server knows no ranges."""
+        """Request the bytes of a blob from `start` to before `end`; servers without ranges send all of it."""
         headers = {"range": f"bytes={start}-{end - 1}"}
         with self.stream("GET", self.url(f"blobs/{digest}"), headers=headers) as answer:
             yield answer
 
     def put_manifest(self, data: bytes) -> None:
-        """Let the manifest be the model's; the registry must have its blobs. Raises as `stream`."""
+        """Upload the model's manifest; the registry must have its blobs. Raises as `stream`."""
         headers = {"content-type": MANIFEST, "content-length": str(len(data))}
         url = self.url(f"manifests/{self.name.tag}")
         with self.stream("PUT", url, headers=headers, content=lambda: [data], redirected=False):
             pass
 
     def reach(self) -> None:
-        """Find out whether the registry answers, without TLS if it must be and may.
+        """Fall back to plain HTTP, if that is allowed and the registry does not answer with TLS.
 
         Raises RegistryError, RefusedError, or httpx.TransportError.
         """
@@ -307,9 +307,9 @@ class Registry:
         redirected: bool = True,
         authorised: bool = True,
     ) -> Iterator[httpx.Response]:
-        """The answer to a request, `authorised` if the registry asks for that. Raises RefusedError.
+        """Send a request, `authorised` if required, and yield the response. Raises RefusedError.
 
-        `content` is called for each try. Redirections are the answer unless they are to be followed.
+        `content` is called for each try. Redirects are followed if `redirected`, else they are the response.
         """
         for fresh in (False, True):
             sent = dict(headers or {})
@@ -319,9 +319,9 @@ class Registry:
                 sent["authorization"] = f"Bearer {token}"
             body = content() if content is not None else None
             request = self._client.build_request(method, url, headers=sent, content=body)
-            # What is put there takes as long as it takes, and the registry may have to look at all of it.
-            asks = method in ("GET", "HEAD")
-            with in_time(f"an answer of {request.url.host}") if asks else nullcontext():
+            # Uploads may take long, and the registry may have to check all the data.
+            reads = method in ("GET", "HEAD")
+            with in_time(f"an answer of {request.url.host}") if reads else nullcontext():
                 answer = self._client.send(request, stream=True, follow_redirects=redirected)
             try:
                 if (

@@ -1,4 +1,4 @@
-"""What pulling and pushing tell: how far they are, and what went wrong."""
+"""Reports of pulls and pushes: their progress and their errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from puna.registry.remote import RefusedError
 
 
 class TransferProgress(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a pull or push is at; `total` and `completed` count the bytes of the blob `digest`."""
+    """The progress of a pull or push; `total` and `completed` count bytes of the blob `digest`."""
 
     status: str
     digest: str = ""
@@ -23,7 +23,7 @@ class TransferProgress(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of_blob(cls, verb: str, digest: str, total: int, completed: int) -> TransferProgress:
-        """How far the blob is: `pulling 8eeb52dfb3bb`."""
+        """Return the progress of a blob, with a status such as `pulling 8eeb52dfb3bb`."""
         return cls(f"{verb} {digest.removeprefix('sha256:')[:12]}", digest, total, completed)
 
 
@@ -31,7 +31,7 @@ Report = Callable[[TransferProgress], None]
 
 
 def without_tls(name: str, insecure: bool) -> bool:
-    """Whether the spelling of a name asks for a registry without TLS, which needs `insecure`.
+    """Whether a name starts with `http://`, for a registry without TLS, which needs `insecure`.
 
     Raises RegistryError.
     """
@@ -44,20 +44,20 @@ def without_tls(name: str, insecure: bool) -> bool:
 
 
 @contextmanager
-def told(what: str = "", *, passing: bool = False) -> Iterator[None]:
-    """What a registry or the way to it refuses, as an error for people, which begins with `what`.
+def translated_errors(prefix: str = "", *, keep_refusals: bool = False) -> Iterator[None]:
+    """Turn errors of a registry or its connection into errors for users, starting with `prefix`.
 
-    With `passing`, what the registry itself refuses stays as it is.
+    With `keep_refusals`, RefusedError passes unchanged.
     """
     try:
         yield
     except RefusedError as refusal:
-        if passing:
+        if keep_refusals:
             raise
         if refusal.status == 404:
-            raise RegistryError(f"{what}file does not exist") from None
+            raise RegistryError(f"{prefix}file does not exist") from None
         if refusal.status in (401, 403):
-            raise RegistryError(f"{what}unauthorized: access denied ({refusal})") from None
-        raise RegistryError(f"{what}{refusal}") from None
+            raise RegistryError(f"{prefix}unauthorized: access denied ({refusal})") from None
+        raise RegistryError(f"{prefix}{refusal}") from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise UnreachableError(f"{what}{what_failed(error)}") from error
+        raise UnreachableError(f"{prefix}{what_failed(error)}") from error

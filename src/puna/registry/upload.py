@@ -1,4 +1,4 @@
-"""Uploading one blob: in pieces, again where it broke off, by the distribution protocol's sessions."""
+"""Uploads of blobs in pieces, resumable by the distribution protocol's sessions."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from urllib.parse import urlencode, urljoin, urlsplit
 import httpx
 
 from puna.errors import RegistryError
-from puna.registry.download import PASSING, Patience
+from puna.registry.download import TRANSIENT, Patience
 from puna.registry.network import TransferCancelledError, what_failed
 from puna.registry.remote import RefusedError, Registry
 from puna.store.blobs import storage_errors
 from puna.store.manifest import ManifestLayer
 
-#: Addresses of sessions carry the registry's own state; longer ones are no addresses.
-_MOST = 16 << 10
+#: Maximum bytes of a session's address, which carries the registry's own state.
+_MAX_ADDRESS = 16 << 10
 
 
 class SessionNote:
-    """The address of the session by which one blob goes to one repository.
+    """The saved address of the session that uploads one blob to one repository.
 
-    Only one upload at a time has it, also of other processes; another one of the same blob finds nothing, and
-    leaves nothing. All of it only saves work, so nothing that goes wrong is an error.
+    Only one upload in any process uses it at a time; others of the same blob neither read nor write it. It
+    merely saves work, so its failures are not errors.
     """
 
     def __init__(self, blob: Path, repository: str) -> None:
@@ -39,15 +39,15 @@ class SessionNote:
         self._descriptor = -1
 
     def read(self) -> str:
-        """The address; empty if there is none."""
+        """Return the address; empty if there is none."""
         if self._descriptor < 0:
             return ""
         with contextlib.suppress(OSError, UnicodeDecodeError):
-            return os.pread(self._descriptor, _MOST, 0).decode("ascii")
+            return os.pread(self._descriptor, _MAX_ADDRESS, 0).decode("ascii")
         return ""
 
     def write(self, address: str) -> None:
-        """Note another address, or none."""
+        """Save an address, or none if empty."""
         if self._descriptor >= 0:
             with contextlib.suppress(OSError, UnicodeEncodeError):
                 data = address.encode("ascii")
@@ -74,20 +74,20 @@ class SessionNote:
         self._descriptor = -1
 
 
-#: Bytes of a piece: what is sent again, at most, when a connection breaks.
+#: Bytes of a piece, the most that is sent again when a connection breaks.
 PIECE = 100_000_000
 _CHUNK = 1 << 20
-#: Pieces on their way at the same time, where the registry sends each to a place of its own.
+#: Pieces sent in parallel, if the registry redirects each to an address of its own.
 _AT_ONCE = 4
 _RANGE = re.compile(r"(?:bytes=)?0-(\d{1,18})", re.ASCII)
 
 
 class _SessionLostError(Exception):
-    """The registry does not know the session any more, or disagrees about what has come."""
+    """The registry no longer knows the session, or disagrees about the bytes received."""
 
 
 class Upload:
-    """Sends a blob that the registry does not have."""
+    """Upload of a blob that the registry does not have."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Upload:
     ) -> None:
         """`mount_from` is a repository of the registry that may have the blob: `namespace/model`.
 
-        The address of the session is noted beside the blob, so that another process can go on.
+        The address of the session is saved beside the blob, so that another process can resume it.
         """
         self._registry = registry
         self._layer = layer
@@ -111,17 +111,17 @@ class Upload:
         self._mount_from = mount_from
         self._note = SessionNote(path, registry.url(""))
         self._stop = threading.Event()
-        self._before = 0  # bytes that had come by an earlier session
+        self._before = 0  # bytes uploaded by an earlier session
         self._given: dict[int, int] = {}  # bytes of each piece, by its offset
         self._sums: dict[int, bytes] = {}  # the MD5 of each piece, by its offset
 
     @property
     def completed(self) -> int:
-        """Bytes that are there, or on their way."""
+        """The number of bytes uploaded or on their way."""
         return self._before + sum(list(self._given.values()))
 
     def run(self) -> Generator[int, None, None]:
-        """Send it all, yielding every now and then how many bytes are there.
+        """Send the blob, regularly yielding the number of bytes uploaded.
 
         Raises RegistryError, RefusedError, StoreError, httpx.HTTPError and TransferCancelledError.
         """
@@ -147,7 +147,7 @@ class Upload:
                 except (httpx.TransportError, httpx.StreamError) as error:
                     problem = what_failed(error)
                 except RefusedError as refusal:
-                    if refusal.status not in PASSING:
+                    if refusal.status not in TRANSIENT:
                         raise
                     problem = str(refusal)
                 except _SessionLostError as error:
@@ -160,13 +160,13 @@ class Upload:
                     raise TransferCancelledError
 
     def _session(self, pool: ThreadPoolExecutor) -> None:
-        """What is missing, in one session: an earlier one that is still open, or a new one."""
-        place, offset = self._resumed() or (self._begun(), 0)
+        """Send the missing bytes in one session: an earlier one that is still open, or a new one."""
+        place, offset = self._resumed() or (self._started(), 0)
         size = self._layer.size
         self._before = offset
         self._given.clear()
         self._sums.clear()
-        if place is None:  # the registry has taken it from elsewhere
+        if place is None:  # the registry mounted it from another repository
             self._before = size
             return
         aside: list[Future[None]] = []
@@ -186,8 +186,8 @@ class Upload:
             raise
         self._commit(place)
 
-    def _begun(self) -> str | None:
-        """The address of a new session; None if the blob was mounted instead."""
+    def _started(self) -> str | None:
+        """Start a session and return its address; None if the blob was mounted instead."""
         url = self._registry.url("blobs/uploads/")
         if self._mount_from:
             url += "?" + urlencode({"mount": self._layer.digest, "from": self._mount_from})
@@ -195,14 +195,14 @@ class Upload:
             return None if answer.status_code == 201 else _next(answer, url)
 
     def _resumed(self) -> tuple[str, int] | None:
-        """The address of the session that was noted, and how much of the blob has come by it."""
+        """Return the address of the saved session and the number of bytes it has received, or None."""
         if not (place := self._note.read()):
             return None
         try:
             with self._registry.stream("GET", place, redirected=False) as answer:
                 given = _RANGE.fullmatch(answer.headers.get("range", ""))
                 offset = int(given[1]) + 1 if given else 0
-                # "0-0" is what Docker's registry says of an empty session, too.
+                # Docker's registry says "0-0" for an empty session, too.
                 if not 1 < offset <= self._layer.size or answer.status_code != 204:
                     return None
                 return _next(answer, place), offset
@@ -212,7 +212,7 @@ class Upload:
     def _piece(
         self, place: str, offset: int, length: int, pool: ThreadPoolExecutor, aside: list[Future[None]]
     ) -> str:
-        """Send a piece to `place`, or to where that sends it; the address for the next one."""
+        """Send a piece to `place`, or where that redirects it; return the address for the next piece."""
         headers = {
             "content-type": "application/octet-stream",
             "content-length": str(length),
@@ -232,7 +232,7 @@ class Upload:
                 raise _SessionLostError(str(refusal)) from refusal
             if refusal.status == 413:
                 raise RegistryError(
-                    f"the registry takes no {length / 1e6:.0f} MB at once: allow more in front of it"
+                    f"the registry refuses uploads of {length / 1e6:.0f} MB; raise the limit of its proxy"
                 ) from refusal
             raise
         self._given[offset] = 0
@@ -240,7 +240,7 @@ class Upload:
         return following
 
     def _put(self, place: str, offset: int, length: int) -> None:
-        """Send a piece to a place of its own. No token goes there: `place` itself is the permission."""
+        """Send a piece to its own address, without a token: the address itself is the permission."""
         headers = {"content-type": "application/octet-stream", "content-length": str(length)}
         with self._registry.stream(
             "PUT",
@@ -253,7 +253,7 @@ class Upload:
             pass
 
     def _bytes(self, offset: int, length: int) -> Iterator[bytes]:
-        """A piece of the file, counted as it goes."""
+        """Yield a piece of the file in chunks, counting the bytes sent."""
         hashed = hashlib.md5(usedforsecurity=False)
         self._given[offset] = 0
         with storage_errors("read", self._path), self._path.open("rb") as file:
@@ -273,7 +273,7 @@ class Upload:
         query = {"digest": self._layer.digest}
         if self._before == 0:
             joint = hashlib.md5(
-                b"".join(each for _, each in sorted(self._sums.items())), usedforsecurity=False
+                b"".join(digest for _, digest in sorted(self._sums.items())), usedforsecurity=False
             )
             query["etag"] = f"{joint.hexdigest()}-{len(self._sums)}"
         url = f"{place}{'&' if urlsplit(place).query else '?'}{urlencode(query)}"
@@ -288,7 +288,7 @@ class Upload:
 
 
 def _next(answer: httpx.Response, url: str) -> str:
-    """The address for what follows. Raises RegistryError if the answer to `url` names none."""
+    """Return the address for the next request. Raises RegistryError if the reply to `url` names none."""
     place: str = answer.headers.get("docker-upload-location") or answer.headers.get("location", "")
     if not place:
         raise RegistryError(f"{answer.url.host} does not say where to upload to; is it a registry?")

@@ -1,4 +1,4 @@
-"""Pulling one GGUF file from a web address. Its digest is computed while it comes."""
+"""Pulls of a GGUF file from a web address, with its digest computed during the download."""
 
 from __future__ import annotations
 
@@ -13,63 +13,63 @@ import httpx
 import msgspec
 
 from puna.errors import RegistryError
-from puna.registry.download import PASSING, BlobPuller
+from puna.registry.download import TRANSIENT, BlobPuller
 from puna.registry.network import TransferCancelledError, in_time, open_client, what_failed
 from puna.registry.remote import RefusedError
-from puna.registry.report import TransferProgress, told
+from puna.registry.report import TransferProgress, translated_errors
 from puna.store import ModelName, ModelSpec, StoredModel
 from puna.store.blobs import move_into_place, read_whole, storage_errors
 from puna.store.facts import MAGIC
 
 _CHUNK = 1 << 20
 _RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18})", re.ASCII)
-#: A file without a length is given up after that many bytes, or where less than that is left on the disk.
+#: Limits for a file of unknown length: its maximum bytes, and the bytes to leave free on the disk.
 _MAX_BYTES = 1 << 50
 _LEFT_FREE = 1 << 30
 
 
 def pull_file(puller: BlobPuller, url: str, model: ModelName, *, insecure: bool = False) -> StoredModel:
-    """Make `model` of the file at `url`. Raises RegistryError, StoreError and TransferCancelledError."""
-    place = url.partition("#")[0]
+    """Make `model` from the file at `url`. Raises RegistryError, StoreError and TransferCancelledError."""
+    address = url.partition("#")[0]
     with (
-        told(),
+        translated_errors(),
         open_client(insecure=insecure, cancelled=puller.cancelled) as client,
-        _Coming(puller, place) as coming,
+        _PartialFile(puller, address) as file,
     ):
-        version = coming.version(client)
-        origin = f"{_shown(place)} {version}"
+        version = file.version(client)
+        origin = f"{_without_secrets(address)} {version}"
         digest = _known(puller, model, origin) if version else ""
         if not digest:
-            coming.fetch(client)
-            digest = coming.finish()
+            file.fetch(client)
+            digest = file.finish()
     name = f"{model.model}.gguf"
     spec = ModelSpec(files={name: digest}, origins={name: origin} if version else {})
     return puller.store.create(model, spec, lambda status: puller.report(TransferProgress(status)))
 
 
 def _known(puller: BlobPuller, model: ModelName, origin: str) -> str:
-    """The digest of the file, if this version of it is what the model has; else empty."""
+    """Return the digest of the file if the model has this version of it; else an empty string."""
     if not puller.store.exists(model):
         return ""
     layer = puller.store.get(model).model_layer
     return layer.digest if layer and layer.origin == origin and puller.store.has_blob(layer.digest) else ""
 
 
-def _shown(url: str) -> str:
-    """The address without what may be secret: the query, and who asks."""
+def _without_secrets(url: str) -> str:
+    """Return the address without its query and user, which may be secret."""
     address = httpx.URL(url)
     return str(address.copy_with(query=None, userinfo=b""))
 
 
 class _Note(msgspec.Struct):
-    """What has come so far is of this version of the file."""
+    """The version of the file to which the bytes so far belong."""
 
     version: str = ""
     size: int = 0
 
 
-class _Coming:
-    """The file while it comes, beside the blobs, locked against other pulls of the same address."""
+class _PartialFile:
+    """The file during its download, beside the blobs, locked against other pulls of the same address."""
 
     def __init__(self, puller: BlobPuller, url: str) -> None:
         self._puller = puller
@@ -82,7 +82,7 @@ class _Coming:
         self._have = 0
         self._descriptor = -1
 
-    def __enter__(self) -> _Coming:
+    def __enter__(self) -> _PartialFile:
         with storage_errors("write into", self._path.parent):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             while True:
@@ -102,27 +102,27 @@ class _Coming:
         os.close(self._descriptor)
 
     def version(self, client: httpx.Client) -> str:
-        """What tells this version of the file from others: its entity tag or date; empty if nothing does."""
+        """Return the validator of the file's version, its entity tag or date; empty if there is none."""
         try:
-            with in_time("what the file is"):
+            with in_time("the file's headers"):
                 answer = client.head(self._url)
         except httpx.TransportError:
-            return ""  # the file itself will tell
+            return ""  # the download will report the problem
         return _version(answer) if answer.is_success else ""
 
     def fetch(self, client: httpx.Client) -> None:
-        """All that is missing, in as many tries as it takes."""
+        """Download the missing bytes, with retries."""
         self._resume()
         tries = 0
         while True:
             before = self._have
             try:
-                self._some(client)
+                self._request(client)
                 return
             except (httpx.TransportError, httpx.StreamError) as error:
                 problem = what_failed(error)
             except RefusedError as refusal:
-                if refusal.status not in PASSING:
+                if refusal.status not in TRANSIENT:
                     raise
                 problem = str(refusal)
             tries = 0 if self._have >= before + _CHUNK else tries + 1
@@ -131,7 +131,7 @@ class _Coming:
             self._wait(self._puller.patience.first_wait_s * 2 ** max(tries - 1, 0))
 
     def finish(self) -> str:
-        """The file becomes a blob; its digest."""
+        """Make the file a blob and return its digest."""
         digest = f"sha256:{self._hash.hexdigest()}"
         with storage_errors("write", self._path):
             os.fsync(self._descriptor)
@@ -139,18 +139,18 @@ class _Coming:
             self._note_path.unlink(missing_ok=True)
         return digest
 
-    def _some(self, client: httpx.Client) -> None:
-        """What one request brings."""
+    def _request(self, client: httpx.Client) -> None:
+        """Make one request for the missing bytes."""
         headers = {"range": f"bytes={self._have}-", "if-range": self._note.version} if self._have else {}
         with ExitStack() as stack:
-            with in_time("the answer about the file"):
+            with in_time("the start of the file"):
                 answer = stack.enter_context(client.stream("GET", self._url, headers=headers))
             if answer.status_code == 416:
                 self._start_over(_Note())
-                raise httpx.RemoteProtocolError("the file has become another one")
+                raise httpx.RemoteProtocolError("the file has changed on the server")
             if answer.is_error:
                 raise RefusedError.of(answer)
-            self._agree(answer)
+            self._check_range(answer)
             self._check_space()
             for data in answer.iter_raw():
                 if self._puller.cancelled.is_set():
@@ -162,23 +162,23 @@ class _Coming:
         if self._note.size and self._have < self._note.size:
             raise httpx.RemoteProtocolError("the connection ended early")
 
-    def _agree(self, answer: httpx.Response) -> None:
-        """Find out what of the file the answer brings; start over unless it is what is missing."""
+    def _check_range(self, answer: httpx.Response) -> None:
+        """Check the range of the response; start over unless it continues the file."""
         given = _RANGE.fullmatch(answer.headers.get("content-range", ""))
         if answer.status_code == 206:
             if given is not None and int(given[1]) == self._have and int(given[2]) == self._note.size:
                 return
             raise RegistryError(
-                f"{answer.url.host} sends {answer.headers.get('content-range')!r} of the file"
+                f"{answer.url.host} sent {answer.headers.get('content-range')!r}, not the missing bytes"
             )
         size = answer.headers.get("content-length", "")
         self._start_over(_Note(_version(answer), int(size) if re.fullmatch("[0-9]{1,18}", size) else 0))
 
     def _write(self, data: bytes) -> None:
         if self._have < len(MAGIC) and (begin := data[: len(MAGIC)]) != MAGIC and self._have == 0:
-            raise RegistryError(f"{_shown(self._url)} is no GGUF file: it begins with {begin!r}")
+            raise RegistryError(f"{_without_secrets(self._url)} is not a GGUF file: it starts with {begin!r}")
         if self._have + len(data) > (self._note.size or _MAX_BYTES):
-            raise RegistryError(f"{_shown(self._url)} has more bytes than it should")
+            raise RegistryError(f"{_without_secrets(self._url)} has more bytes than announced")
         with storage_errors("write", self._path):
             view, at = memoryview(data), self._have
             while view:
@@ -188,7 +188,7 @@ class _Coming:
         self._have += len(data)
 
     def _resume(self) -> None:
-        """Take what an earlier pull has left, if it can be known to be of the same file."""
+        """Resume an earlier pull if its bytes are known to belong to the same version of the file."""
         try:
             note = msgspec.json.decode(read_whole(self._note_path), type=_Note)
         except (OSError, msgspec.DecodeError):
@@ -223,6 +223,6 @@ class _Coming:
 
 
 def _version(answer: httpx.Response) -> str:
-    """A validator that says byte for byte the same file (RFC 9110, 8.8): no weak tag, else the date."""
+    """Return the strong validator of a response (RFC 9110, 8.8): a tag that is not weak, else the date."""
     tag: str = answer.headers.get("etag", "")
     return tag if tag and not tag.startswith("W/") else str(answer.headers.get("last-modified", ""))

@@ -1,4 +1,4 @@
-"""`python -m puna.runner FD`, started by a server; FD is the runner's end of the socket pair."""
+"""The command `python -m puna.runner FD`, run by a server; FD is the runner's end of the socket pair."""
 
 from __future__ import annotations
 

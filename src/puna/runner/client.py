@@ -70,7 +70,7 @@ def exit_in_words(code: int | None) -> str:
 
 
 def death(code: int | None, lines: Sequence[str], *, loaded: bool) -> RunnerError:
-    """Return why a runner died, by its exit status and last lines of output; `loaded` if it had a model."""
+    """Return why a runner died, from its exit status and last lines of output; `loaded` if it had a model."""
     aborted = code == -signal.SIGABRT and any(map(says_out_of_memory, lines))
     if code == OUT_OF_MEMORY or aborted:
         return OutOfMemoryError()
@@ -127,18 +127,18 @@ class Lines:
 
 _Receive = Callable[[], Coroutine[None, None, FromRunner]]
 
-#: Maximum chunks of an answer that wait to be read. The engine never waits for a client, which frees its slot
-#: and cells for others sooner.
+#: Maximum unread chunks of an answer. The engine never waits for a client, so slots and cells become free for
+#: others sooner.
 MAX_UNREAD = 1024
-#: Last lines of the process's error output, kept for the error if it dies.
+#: Lines of the process's error output kept for the error message if it dies.
 _KEPT_LINES = 20
 _CLOSE_TIMEOUT_S = 5.0
-#: How long to wait for a killed process to end, which it may never do inside a system call.
+#: How long to wait for a killed process to end; stuck in a system call, it may never end.
 _KILL_TIMEOUT_S = 5.0
 #: How long to wait for the last output of a process that has ended.
 _LAST_WORDS_S = 1.0
 
-#: Logs the error output of the process in the server.
+#: Logs the process's error output in the server.
 _log = logging.getLogger("puna.runner")
 
 
@@ -172,7 +172,7 @@ class Tally:
         self._add(len(chunk.tokens))
 
     def finish(self, done: Done, counted: int) -> None:
-        """Count a finished sample; `counted` of its tokens were in chunks, which never have the end token."""
+        """Count a finished sample; chunks, which never include the end token, had `counted` of its tokens."""
         if done.sample == 0:  # the prompt of all samples counts once
             self.finished += 1
             self.prompt_tokens += done.prompt_eval_count
@@ -192,7 +192,7 @@ class Tally:
         self._generating += 1
 
     def ended(self) -> None:
-        """Note the end, however it came, of a request that had its first token."""
+        """Note the end, for whatever reason, of a request that had its first token."""
         if self._generating == 1:
             self._clock_s = self._now_s()
         self._generating -= 1
@@ -213,7 +213,7 @@ class Tally:
 
 
 class LocalRunner:
-    """A process for one model. Created by `spawn`, ready after `load`; used by one event loop only."""
+    """A process for one model, created by `spawn` and ready after `load`. Only one event loop may use it."""
 
     def __init__(
         self,
@@ -225,7 +225,7 @@ class LocalRunner:
         self.tally = Tally()
         self._process = process
         self._writer = writer
-        self._output = output  # socket of its error output; never written to
+        self._output = output  # socket of its error output, which is never written to
         self._ids = itertools.count(1)
         self._replies: dict[int, asyncio.Queue[FromRunner | None]] = {0: asyncio.Queue()}
         self._overrun: set[int] = set()  # requests dropped because their answers are not read
@@ -287,11 +287,11 @@ class LocalRunner:
         *,
         stall_timeout_s: float | None = 300.0,
     ) -> None:
-        """Load the model; return when it is ready.
+        """Load the model, and return when it is ready.
 
         `on_progress` is called with (bytes done, bytes in total). Raises the error that the runner reported
         (a missing or damaged file, an unsupported model), or `RunnerError` when the process died or made no
-        progress for `stall_timeout_s` (None: wait for ever). After `InsufficientMemoryError` another load may
+        progress for `stall_timeout_s` (None: wait forever). After `InsufficientMemoryError` another load may
         be tried; after other errors, close the process.
         """
         self._send(load)
@@ -333,9 +333,9 @@ class LocalRunner:
     async def generate(
         self, request: Generate
     ) -> AsyncGenerator[Prompted | Evaluated | Scored | Chunk | Done, None]:
-        """Yield the events of `request` (its `id` is set here), with a `Done` for each sample.
+        """Yield the events of `request` (its `id` is set here), including a `Done` for each sample.
 
-        Raises the request's error, or `RunnerError` when the process dies; an error of one sample ends all.
+        Raises the request's error, or `RunnerError` when the process dies; an error in one sample ends all.
         Closing the iterator early, or cancelling the task in it, stops the generation within one step.
         """
         request = msgspec.structs.replace(request, id=next(self._ids))
@@ -367,8 +367,8 @@ class LocalRunner:
     async def embed(self, request: Embed) -> list[Embedded]:
         """Return the vectors of the inputs of `request` in order; its `id` is set here.
 
-        Raises the error of the first input that fails, or `RunnerError` when the process dies. Then, or when
-        the calling task is cancelled, the other inputs are stopped.
+        Raises the error of the first input that fails, or `RunnerError` when the process dies. In both cases,
+        and when the calling task is cancelled, the other inputs are stopped.
         """
         request = msgspec.structs.replace(request, id=next(self._ids))
         found: list[Embedded] = []
@@ -392,7 +392,7 @@ class LocalRunner:
         return reply
 
     async def ping(self, timeout_s: float = 10.0) -> Pong:
-        """Return how busy the runner is. Raises `RunnerError` when it does not answer in time."""
+        """Return the state of the runner. Raises `RunnerError` when it does not answer in time."""
         async with self._exchange(Ping(id=next(self._ids))) as receive:
             try:
                 reply = await asyncio.wait_for(receive(), timeout_s)
@@ -429,7 +429,7 @@ class LocalRunner:
             self._process.kill()
 
     async def close(self) -> None:
-        """End the process: by hanging up first, then by force."""
+        """End the process: hang up first, then kill it."""
         self._gone = True
         self._writer.close()
         if self._process.returncode is None:
@@ -489,7 +489,7 @@ class LocalRunner:
                     if frame.id in self._replies and frame.id not in self._overrun:  # else: cancelled
                         self._pass_on(frame.id, frame.message())
         except OSError:
-            # It died with messages unread. Killing it now would race with asyncio for its exit status.
+            # It died with unread messages. Killing it now would race with asyncio for its exit status.
             self._gone = True
             await self._ended(_LAST_WORDS_S)
         except RunnerError as error:
@@ -500,12 +500,12 @@ class LocalRunner:
         self._tell_all_gone()
 
     def _pass_on(self, request_id: int, message: FromRunner) -> None:
-        """Deliver `message` to the waiting request, or fail the request if too many chunks are unread."""
+        """Deliver `message` to the waiting request; fail the request if too many chunks are unread."""
         replies = self._replies[request_id]
         if isinstance(message, Chunk) and replies.qsize() >= MAX_UNREAD:
             self._overrun.add(request_id)
             self._send(Cancel(id=request_id))
-            text = f"{MAX_UNREAD} pieces of the answer wait to be read: the client reads too slowly"
+            text = f"{MAX_UNREAD} pieces of the answer are unread: the client reads too slowly"
             message = Failed(id=request_id, message=text, kind=SlowClientError.__name__)
         replies.put_nowait(message)
 
@@ -516,7 +516,7 @@ class LocalRunner:
     async def _read_output(self, reader: asyncio.StreamReader) -> None:
         """Log the process's error output, and keep its last lines.
 
-        Reads to the end, since a process whose output is not read would block.
+        Read to the end, because a process whose output is not read would block.
         """
         lines = Lines()
         with contextlib.suppress(OSError):  # it died
@@ -536,7 +536,7 @@ class LocalRunner:
         return self.death()
 
     def death(self) -> RunnerError:
-        """Return the end of the process as the error for its requests."""
+        """Return the error for the requests of the process, which has ended."""
         if self._killed_for is not None:
             return RunnerError(f"the model runner was ended: {self._killed_for}")
         return death(self._process.returncode, self._last_lines, loaded=self.info.weight_bytes > 0)

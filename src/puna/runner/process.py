@@ -1,4 +1,4 @@
-"""The runner process, which owns one loaded model and serves `puna.protocol` to its parent."""
+"""The runner process, which owns one loaded model and speaks `puna.protocol` with its parent."""
 
 from __future__ import annotations
 
@@ -65,17 +65,17 @@ Prepare = Callable[[], None]
 
 
 class Preparing:
-    """Threads that prepare requests for the engine, in the order of arrival.
+    """Threads that prepare requests for the engine in the order of arrival.
 
-    Each kind of request has its own, so that a text of megabytes does not delay short ones.
+    Each kind of request has its own thread, so that a text of megabytes does not delay short ones.
     """
 
     def __init__(self, cancel: Callable[[int], None], on_death: Callable[[BaseException], object]) -> None:
-        """`cancel` stops a request in the engine; `on_death` gets errors the process must not survive."""
+        """Use `cancel` to stop a request in the engine; `on_death` gets errors that must end the process."""
         self._cancel = cancel
         self._on_death = on_death
         self._lock = threading.Lock()
-        self._cancelled: dict[int, bool] = {}  # by requests in preparation
+        self._cancelled: dict[int, bool] = {}  # of the requests in preparation, by id
         self._queues: dict[Kind, SimpleQueue[tuple[int, Prepare]]] = {}
         for kind in get_args(Kind):
             queue = self._queues[kind] = SimpleQueue()
@@ -89,10 +89,10 @@ class Preparing:
         self._queues[kind].put((request_id, prepare))
 
     def cancel(self, request_id: int) -> None:
-        """Stop a request, whether it is still being prepared or in the engine already."""
+        """Stop a request, whether it is still being prepared or already in the engine."""
         with self._lock:
             if request_id in self._cancelled:
-                self._cancelled[request_id] = True  # if it has begun, stopped once it is in the engine
+                self._cancelled[request_id] = True  # if already begun, it is stopped once it is in the engine
                 return
         self._cancel(request_id)
 
@@ -106,7 +106,7 @@ class Preparing:
                     cancelled = self._cancelled.pop(request_id)
                 if cancelled:
                     self._cancel(request_id)
-                del prepare  # it holds the text, and this thread now waits
+                del prepare  # frees the text while this thread waits
         except BaseException as error:
             self._on_death(error)
 
@@ -118,12 +118,12 @@ _PROGRESS_INTERVAL_S = 0.05
 #: Larger frames are not decoded by the thread that answers pings.
 _SMALL_BYTES = 1 << 16
 
-#: How long a thread may run Python before it yields to the engine's. Each of the engine's short steps waits
-#: for the interpreter several times, so Python's default of 5 ms would make steps many times as long while a
-#: prompt is tokenised.
+#: How long a thread may run Python before it yields to the engine's thread, whose short steps wait for the
+#: interpreter several times. Python's default of 5 ms would make steps many times as long while a prompt is
+#: tokenised.
 _SWITCH_INTERVAL_S = 1e-4
 
-#: How long to save prompts at the end, before the parent kills the process.
+#: Time for saving prompts at the end, before the parent kills the process.
 _SAVING_S = 4.0
 
 
@@ -148,14 +148,14 @@ def serve(sock: socket.socket) -> None:
     except (MemoryError, SystemError) as error:
         _leave(error)
     model.engine.save_prompts(_SAVING_S)
-    # The engine's thread may be inside a long step; memory goes back to the system either way.
+    # The engine's thread may be in a long step; the system gets the memory back either way.
     os._exit(0)
 
 
 class _Parent(Channel[ToRunner]):
-    """The connection to the server. When it breaks, the process ends, because no request is left to serve.
+    """The connection to the server. When it breaks, the process ends, because there is nothing left to serve.
 
-    Any thread may notice that: the engine's may send before the main one receives.
+    Any thread may be the first to notice: the engine's may send before the main thread receives.
     """
 
     def send(self, message: WireMessage) -> None:
@@ -172,7 +172,7 @@ class _Parent(Channel[ToRunner]):
 
 
 def _end_alone(error: OSError) -> NoReturn:
-    if is_out_of_memory(error):  # the system's, for its buffers
+    if is_out_of_memory(error):  # the system has no memory for buffers
         _leave(error)
     log.info("the connection broke: %s", error)
     os._exit(0)
@@ -187,7 +187,7 @@ def _leave(error: BaseException) -> NoReturn:
 
 
 def _await_model(channel: _Parent) -> ChatModel | None:
-    """Wait for a model that can be loaded; return None when the parent hangs up or a load fails for good."""
+    """Wait for a model that can be loaded; return None if the parent hangs up or a load fails for good."""
     while (frame := channel.receive()) is not None:
         message = frame.message()
         if not isinstance(message, Load):
@@ -228,7 +228,7 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
         loaded = load_model(
             request.path,
             LoadSettings(
-                context=request.num_ctx,  # 0: chosen
+                context=request.num_ctx,  # 0: chosen here
                 parallel=request.parallel,
                 batch_size=request.num_batch,
                 reserved=request.reserved,
@@ -259,7 +259,7 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
 
 
 def _reporting(channel: _Parent) -> Callable[[int, int], None]:
-    """Return a function that sends the progress of loading, at most once per `_PROGRESS_INTERVAL_S`."""
+    """Return a function that sends loading progress at most once per `_PROGRESS_INTERVAL_S`."""
     last = 0.0
 
     def report(done: int, total: int) -> None:
@@ -291,7 +291,7 @@ def _loaded(engine: Engine) -> Loaded:
 
 
 def _take(frame: Frame[ToRunner], model: ChatModel, preparing: Preparing, channel: _Parent) -> None:
-    """Answer quick messages at once; leave the others to threads that delay no ping."""
+    """Answer quick messages at once, and leave the others to threads that do not delay pings."""
     if frame.size_bytes > _SMALL_BYTES:
         _prepare(frame, model, preparing, channel, "long")
         return
@@ -342,9 +342,9 @@ def _prepare(
 
 @contextlib.contextmanager
 def _failing_alone(request_id: int, channel: _Parent) -> Iterator[None]:
-    """Turn errors and defects in this context into the failure of one request.
+    """Turn errors in this context, including bugs, into the failure of one request.
 
-    Raises MemoryError and SystemError when the process cannot continue.
+    Raises MemoryError or SystemError when the process cannot continue.
     """
     try:
         yield
@@ -392,6 +392,8 @@ def _between_steps(
 
 
 def _grow(message: Grow, engine: Engine, channel: _Parent) -> None:
+    """Grow the context on the engine's thread, between two steps."""
+
     def grown(_: None) -> Grown:
         return Grown(id=message.id, context_length=engine.context, cache_bytes=engine.cache_bytes)
 

@@ -20,14 +20,14 @@ def serve(
     tls_key: str = "",
     root_path: str = "",
 ) -> int:
-    """Serve until SIGINT or SIGTERM; returns the exit status (0, or 1 when the address cannot be bound).
+    """Serve until SIGINT or SIGTERM, and return the exit status (0, or 1 if the address cannot be bound).
 
-    `host` is what `PUNA_HOST` takes (default: its value), `models` the store's directory (default:
-    `PUNA_MODELS`), `tls_cert` and `tls_key` PEM files of a certificate chain and its key (default:
-    `PUNA_TLS_CERT` and `PUNA_TLS_KEY`; without any, connections are not encrypted), `root_path` the path
-    below which a proxy shows the server (default: `PUNA_ROOT_PATH`). Prints
-    `Listening on 127.0.0.1:11434 (version ...)` once clients can connect, and below it the page's address; a
-    failure to bind is one line on standard error.
+    `host` has the syntax of `PUNA_HOST`, which is the default. `models` is the directory of the store
+    (default: `PUNA_MODELS`). `tls_cert` and `tls_key` are the PEM files of a certificate chain and its key
+    (default: `PUNA_TLS_CERT` and `PUNA_TLS_KEY`; without them, connections are not encrypted). `root_path` is
+    the path below which a proxy shows the server (default: `PUNA_ROOT_PATH`). Prints
+    `Listening on 127.0.0.1:11434 (version ...)` and the page's address once clients can connect, or one line
+    on standard error if the address cannot be bound.
     """
     from puna.server.serving import serve as run
 

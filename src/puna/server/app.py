@@ -1,4 +1,4 @@
-"""The application: routes, middleware, and answers to what no route answers."""
+"""The application: routes, middleware, and the replies to requests without a route."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def _unavailable() -> list[Route]:
 
 
 def create_app(store: Store, fleet: Fleet, settings: Settings, metrics: Metrics, bound: Host) -> Starlette:
-    """The server's ASGI application. `bound` is the address it listens on, which decides the Host check."""
+    """Return the ASGI application. `bound` is the address it listens on, which decides the Host check."""
     backend = Service(store, fleet, settings, metrics)
-    rooms = (ollama_routes, anthropic_routes, openai_routes, inspection_routes)  # Anthropic's models first
+    rooms = (ollama_routes, anthropic_routes, openai_routes, inspection_routes)  # Anthropic's before OpenAI's
     page = PageService(backend)
     apis = [route for room in rooms for route in room(backend)]
     files = page_files(settings.page) if settings.page is not None else []
@@ -98,11 +98,11 @@ class RootPathMiddleware:
 
 
 async def _http_exception(request: Request, error: Exception) -> Response:
-    return await _unanswered(request, isinstance(error, HTTPException) and error.status_code == 405)
+    return await _refuse(request, isinstance(error, HTTPException) and error.status_code == 405)
 
 
-async def _unanswered(request: Request, has_path: bool) -> Response:
-    """Refuse an unknown path, or a method that a path lacks: as JSON below `/v1`, else as Ollama does."""
+async def _refuse(request: Request, has_path: bool) -> Response:
+    """Refuse an unknown path, or a method that the path does not take, in JSON below `/v1`, else in text."""
     method, path = request.method, request.scope["path"]
     if path == "/v1" or path.startswith("/v1/"):
         error = (
@@ -115,11 +115,11 @@ async def _unanswered(request: Request, has_path: bool) -> Response:
 
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    await (await _elsewhere(Request(scope)))(scope, receive, send)
+    await (await _redirect_or_refuse(Request(scope)))(scope, receive, send)
 
 
-async def _elsewhere(request: Request) -> Response:
-    """Redirect when only a slash at the end is wrong, else answer 404."""
+async def _redirect_or_refuse(request: Request) -> Response:
+    """Redirect if only the trailing slash is wrong, else return 404."""
     path: str = request.scope["path"]
     other = path.rstrip("/") if path.endswith("/") else path + "/"
     scope = {**request.scope, "path": other}
@@ -129,4 +129,4 @@ async def _elsewhere(request: Request) -> Response:
         query = request.scope["query_string"].decode("latin-1")
         url = quote(other) + (f"?{query}" if query else "")
         return RedirectResponse(url, 301 if request.method == "GET" else 307)
-    return await _unanswered(request, has_path=False)
+    return await _refuse(request, has_path=False)

@@ -34,12 +34,12 @@ td, th { border: 1px solid #ccc; padding: .2rem .6rem; text-align: left; vertica
 @media (prefers-color-scheme: dark) { body { background: #181818; color: #ddd } a { color: #8bf } }
 """
 
-#: What a browser may do with the page: show it.
+#: Lets a browser only show the page.
 POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
 def page(document: Mapping[str, Any]) -> str:
-    """The page of an OpenAPI `document`."""
+    """Return the page that shows an OpenAPI `document`."""
     schemas = document["components"]["schemas"]
     groups: dict[str, list[str]] = {}
     for path, operations in document["paths"].items():
@@ -90,7 +90,7 @@ def _schema(name: str, schema: Mapping[str, Any]) -> str:
 
 
 def _type(schema: Mapping[str, Any]) -> str:
-    """A type in a few words, with links to those that have names."""
+    """Return a type in a few words, with links to named types."""
     if "$ref" in schema:
         name = escape(schema["$ref"].rpartition("/")[2])
         return f'<a href="#{name}">{name}</a>'
@@ -114,7 +114,7 @@ _ANY_OBJECT: Final = {"type": "object"}
 
 
 def document(routes: Iterable[BaseRoute]) -> dict[str, Any]:
-    """The description of `routes` in the words of OpenAPI 3.1."""
+    """Return the description of `routes` in OpenAPI 3.1."""
     api = [route for route in routes if isinstance(route, ApiRoute)]
     bodies, components = _requests([route.takes for route in api if route.takes is not None])
     gives = [one for route in api for one in (route.gives, route.events) if one is not None]
@@ -143,7 +143,7 @@ def document(routes: Iterable[BaseRoute]) -> dict[str, Any]:
 
 
 def _requests(kinds: list[type[Body]]) -> tuple[dict[type[Body], Any], dict[str, Any]]:
-    """A reference to each type of request, and what they refer to."""
+    """Return a reference to each type of request, and the types they refer to."""
     inputs = [(kind, "validation") for kind in dict.fromkeys(kinds)]
     refs, definitions = models_json_schema(inputs, ref_template=_REFS + "{model}")  # type: ignore[arg-type]
     components = {name: _plain(schema) for name, schema in definitions["$defs"].items()}
@@ -151,7 +151,7 @@ def _requests(kinds: list[type[Body]]) -> tuple[dict[type[Body], Any], dict[str,
 
 
 def _plain(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the titles that pydantic makes of names; null is for every field the same as nothing."""
+    """Return `schema` without the titles that pydantic derives from names."""
     fields = {
         name: {key: value for key, value in field.items() if key != "title"}
         for name, field in schema["properties"].items()
@@ -163,11 +163,11 @@ def _operation(
     route: ApiRoute, method: str, bodies: Mapping[type[Body], Any], replies: Mapping[Any, Any]
 ) -> dict[str, Any]:
     scope = needed_scope(method, route.path)
-    key = f" Needs a key for `{scope}` where the server asks for keys." if scope else ""
+    key = f" Needs a key with the scope `{scope}` if the server requires keys." if scope else ""
     error = error_writer(route.path)(RequestError("what was wrong, where, and what to do"))
     operation: dict[str, Any] = {
-        "summary": route.says.split("\n")[0],
-        "description": (route.says + key).strip(),
+        "summary": route.description.split("\n")[0],
+        "description": (route.description + key).strip(),
         "operationId": _id(method, route.path),
         "tags": [_tag(route.path)],
         "parameters": [
@@ -176,7 +176,7 @@ def _operation(
             *([_parameter(route.header, "header")] if route.header else []),
         ],
         "responses": {
-            "200": {"description": "What was asked for", **_content(route, method, replies)},
+            "200": {"description": "The result", **_content(route, method, replies)},
             "default": {
                 "description": "An error",
                 "content": {"application/json": {"schema": _ANY_OBJECT, "example": error}},
@@ -192,10 +192,10 @@ def _operation(
 
 
 def _either(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Merge two GETs of one path of which a header chooses: the parameters and replies of both."""
+    """Merge two GETs of one path, between which a header chooses: the parameters and replies of both."""
     schemas = [each["responses"]["200"]["content"]["application/json"]["schema"] for each in (one, other)]
     ok = {
-        "description": "What was asked for",
+        "description": "The result",
         "content": {"application/json": {"schema": {"anyOf": schemas}}},
     }
     parameters = {(each["name"], each["in"]): each for each in [*one["parameters"], *other["parameters"]]}
@@ -238,8 +238,8 @@ def _tag(path: str) -> str:
 
 def _caches(backend: Service) -> list[Route]:
     async def cache(request: Request) -> Response:
-        """What the caches of one model hold, or of all in memory."""
-        # None of them is loaded for it, or kept any longer.
+        """Show the contents of the caches of one loaded model, or of all."""
+        # This neither loads models nor keeps them any longer.
         entries = backend.fleet.loaded()
         wanted = request.query_params.get("model", "")
         if wanted:
@@ -255,7 +255,7 @@ def _caches(backend: Service) -> list[Route]:
 
 
 async def _look(entry: ResidentModel) -> dict[str, Any] | None:
-    """What a model's caches hold; None when it is gone, or goes before it has said so."""
+    """Return the contents of a model's caches; None if its runner is gone or ends meanwhile."""
     if entry.runner is None:
         return None
     try:
@@ -266,7 +266,7 @@ async def _look(entry: ResidentModel) -> dict[str, Any] | None:
 
 def _metrics(backend: Service) -> list[Route]:
     async def metrics(request: Request) -> Response:
-        """The state of the server for Prometheus."""
+        """Show the state of the server for Prometheus."""
         fleet = backend.fleet
         now = families(await look(fleet.loaded()), fleet.waiting())
         page, content_type = backend.metrics.page(now, request.headers.get("accept", ""))
@@ -276,17 +276,17 @@ def _metrics(backend: Service) -> list[Route]:
 
 
 def _description(backend: Service) -> list[Route]:
-    async def described(request: Request) -> Response:
-        """This API, in the words of OpenAPI."""
+    async def describe(request: Request) -> Response:
+        """Describe this API in OpenAPI."""
         return json_reply(document(request.app.routes))
 
     async def docs(request: Request) -> Response:
-        """This API as a page for people."""
+        """Show this API as a web page."""
         headers = {"content-type": HTML, "content-security-policy": POLICY}
         return Response(page(document(request.app.routes)), headers=headers)
 
     return [
-        route("/openapi.json", described, "GET"),
+        route("/openapi.json", describe, "GET"),
         route("/docs", docs, "GET", content_type=HTML),
     ]
 

@@ -1,6 +1,4 @@
-"""API keys, of which only hashes are kept, and the check of each request's key: known, allowed to do this,
-and within its limits.
-"""
+"""API keys, stored as hashes, and the check of each request's key: its scope and its limits."""
 
 from __future__ import annotations
 
@@ -31,17 +29,17 @@ from puna.server.http import connections
 from puna.server.http.connections import SCOPES, Caller, KeyScope, network_of
 from puna.server.http.replies import error_reply
 
-#: Keys begin with this, so that programs which look for leaked secrets know them.
+#: Prefix of keys, by which scanners for leaked secrets recognise them.
 PREFIX: Final = "puna-"
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 
 class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`rate` requests a minute and `concurrency` requests at once; 0 means any number.
+    """A key, which allows `rate` requests a minute and `concurrency` requests at once (0: any number).
 
-    The hash is plain SHA-256. Slow hashes protect words that people choose, which can be guessed; a key has
-    256 random bits, which cannot, and it is hashed anew for every request.
+    The hash is plain SHA-256. Slow hashes protect words chosen by people, which can be guessed; a key has 256
+    random bits, and is hashed again for every request.
     """
 
     name: str
@@ -53,7 +51,7 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise ValueError(f"{self.name!r} is no name: use at most 64 letters, digits and . _ @ -")
+            raise ValueError(f"{self.name!r} is not a name: use at most 64 letters, digits and . _ @ -")
         if not re.fullmatch(r"[0-9a-f]{64}", self.sha256):
             raise ValueError(f"the key {self.name!r} needs the 64 hex digits of a SHA-256")
         if self.rate < 0 or self.concurrency < 0:
@@ -63,7 +61,7 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def new_key(
     name: str = "", scopes: tuple[KeyScope, ...] = SCOPES, rate: int = 0, concurrency: int = 0
 ) -> tuple[str, Key]:
-    """A random key, and what is kept of it. Raises KeyFileError for an impossible name or limit."""
+    """Return a random key and its record. Raises KeyFileError for an invalid name or limit."""
     text = PREFIX + secrets.token_urlsafe(32)
     hashed = digest(text)
     created = datetime.now(UTC).isoformat(timespec="seconds")
@@ -82,13 +80,13 @@ class _Keys(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def key_file() -> Path:
-    """`PUNA_API_KEYS_FILE`, default `~/.puna/keys.json`."""
+    """Return the path in `PUNA_API_KEYS_FILE`, by default `~/.puna/keys.json`."""
     given = env("API_KEYS_FILE")
     return path_of(given) if given else home() / "keys.json"
 
 
 def read_keys(path: Path) -> list[Key]:
-    """The keys in `path`. Raises KeyFileError, and FileNotFoundError when there is no such file."""
+    """Return the keys in `path`. Raises KeyFileError, or FileNotFoundError if there is no such file."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=_Keys).keys
     except FileNotFoundError:
@@ -98,10 +96,10 @@ def read_keys(path: Path) -> list[Key]:
 
 
 def change_keys(path: Path, change: Callable[[list[Key]], Sequence[Key]]) -> None:
-    """Replace the keys in `path` with what `change` makes of them; a file that is missing has none.
+    """Replace the keys in `path` with the result of `change`; a missing file has no keys.
 
-    Readers see the file before or after, and several changes come one after another. Only the owner may read
-    the file. Raises KeyFileError.
+    Readers see the file as it was before or after, concurrent changes wait for each other, and only the owner
+    may read the file. Raises KeyFileError.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -130,32 +128,32 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-#: A key with fewer characters than this is a word that can be guessed.
+#: Minimum characters of a key that cannot be guessed.
 _SHORTEST = 16
 
 _log = logging.getLogger(__name__)
 
 
 class Keyring:
-    """The keys `given`, and those of `file`, which is read again when it has changed.
+    """The keys `given` and those in `file`, which is read again whenever it has changed.
 
-    Once there was a key to ask for, keys are asked for until the server ends: a file that is lost or damaged
-    opens nothing. `optional` is whether there may be no file to begin with.
+    Once there has been a key, keys are required until the server ends, so a lost or damaged file opens
+    nothing. `optional` says whether the file may be missing at the start.
     """
 
     def __init__(self, given: Sequence[Key] = (), file: Path | None = None, *, optional: bool = True) -> None:
         self._given = list(given)
         self._file = file
         self._of_file: list[Key] = []
-        self._read: object = None  # which state of the file that was
+        self._read: object = None  # the state of the file when it was last read
         self._required = bool(given) or not optional
         if file is not None and not optional and not file.exists():
-            raise KeyFileError(f"{file}: there is no such file of keys; make one with 'puna key new'")
+            raise KeyFileError(f"{file}: there is no such key file; make one with 'puna key new'")
         self._refresh(first=True)
 
     @classmethod
     def from_env(cls) -> Keyring:
-        """Those of `PUNA_API_KEYS` and of `PUNA_API_KEYS_FILE`. Raises KeyFileError."""
+        """Return the keys of `PUNA_API_KEYS` and `PUNA_API_KEYS_FILE`. Raises KeyFileError."""
         texts = [text.strip() for text in env("API_KEYS").split(",") if text.strip()]
         if any(len(text) < _SHORTEST for text in texts):
             _log.warning(
@@ -180,7 +178,7 @@ class Keyring:
         )
 
     def find(self, text: str) -> Key | None:
-        """The key that `text` is, compared in a time that does not depend on how much of it is right."""
+        """Return the key with this text, in a time that does not depend on how much of it is right."""
         hashed = digest(text)
         found = [key for key in (*self._given, *self._of_file) if compare_digest(key.sha256, hashed)]
         return found[0] if found else None
@@ -202,25 +200,25 @@ class Keyring:
             self._required = True
             if first:
                 raise error if isinstance(error, PunaError) else KeyFileError(str(error)) from error
-            _log.error("%s; the keys read before stay valid", error)
+            _log.error("%s; the keys read earlier stay valid", error)
 
 
 _MINUTE_S = 60.0
 
 
 class KeyUsage:
-    """Counts requests by key. `clock` is in seconds."""
+    """Counts of requests by key; `clock` is in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._now: Counter[str] = Counter()  # requests in progress
-        self._used_up_s: dict[str, float] = {}  # until when its requests have used up the key's rate
+        self._used_up_s: dict[str, float] = {}  # by key: until when its rate is used up
 
     @contextlib.contextmanager
     def request(self, key: Key) -> Iterator[None]:
-        """A request made with `key`, for as long as the block runs. Raises RateLimitError.
+        """Count a request made with `key` while the context is open. Raises RateLimitError.
 
-        A key that was not used for a while may use a whole minute's requests at once.
+        A key that has not been used for a while may make a whole minute's requests at once.
         """
         if key.concurrency and self._now[key.sha256] >= key.concurrency:
             raise RateLimitError(
@@ -257,7 +255,7 @@ _GENERATE: Final = (
 
 
 class KeyCheckMiddleware:
-    """Says who the caller is. Once keys are asked for, refuses with 401, 403 or 429 before a body is read."""
+    """Identifies the caller. If keys are required, refuses with 401, 403 or 429 before reading a body."""
 
     def __init__(self, app: ASGIApp, keyring: Keyring) -> None:
         self._app = app
@@ -271,7 +269,7 @@ class KeyCheckMiddleware:
         needed = needed_scope(scope["method"], scope["path"])
         if not self._keyring.required or needed is None:
             address = network_of(scope["client"][0]) if scope.get("client") else ""
-            await self._served(Caller(address), scope, receive, send)
+            await self._pass_on(Caller(address), scope, receive, send)
             return
         with contextlib.ExitStack() as stack:
             try:
@@ -284,20 +282,20 @@ class KeyCheckMiddleware:
             except (AuthenticationError, ScopeError, RateLimitError) as error:
                 await _refused(error, scope, receive, send)
             else:
-                await self._served(found, scope, receive, send)
+                await self._pass_on(found, scope, receive, send)
 
     def _key(self, headers: Headers) -> Key:
         text = presented(headers)
         if not text:
             raise AuthenticationError(
-                "this server asks for a key: send it as 'Authorization: Bearer KEY' (the CLI: PUNA_API_KEY)"
+                "this server requires a key: send it as 'Authorization: Bearer KEY' (the CLI: PUNA_API_KEY)"
             )
         key = self._keyring.find(text)
         if key is None:
             raise AuthenticationError("the server does not know this key, or it was revoked", known=False)
         return key
 
-    async def _served(self, who: Caller, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _pass_on(self, who: Caller, scope: Scope, receive: Receive, send: Send) -> None:
         token = connections.current.set(who)
         try:
             await self._app(scope, receive, send)
@@ -306,7 +304,7 @@ class KeyCheckMiddleware:
 
 
 def presented(headers: Headers) -> str:
-    """The key in a request's headers, as OpenAI's clients send it or as Anthropic's; empty without one."""
+    """Return the key in the headers, sent as OpenAI's or Anthropic's clients do; empty if there is none."""
     scheme, _, text = headers.get("authorization", "").strip().partition(" ")
     if scheme.lower() == "bearer" and text.strip():
         return text.strip()

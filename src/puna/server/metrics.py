@@ -1,4 +1,4 @@
-"""What is counted and timed, in Prometheus's terms: a registry for each application, none that is shared."""
+"""Counters and timings for Prometheus, in a registry of each application's own."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ _LOAD_S = (0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
 
 
 class Metrics:
-    """Everything counted as it happens. `page` adds what is only asked for on request."""
+    """Metrics that are counted as they happen; `page` adds those measured on request."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         model = ["model"]
         self._requests = self._counter(
-            "requests", "Generations and embeddings that ended, and how", ["model", "outcome"]
+            "requests", "Finished generations and embeddings, by outcome", ["model", "outcome"]
         )
         self._prompt = self._counter("prompt_tokens", "Tokens of finished prompts and embedded texts", model)
-        self._cached = self._counter("cached_tokens", "Of those, taken from the cache", model)
+        self._cached = self._counter("cached_tokens", "Tokens of them that were taken from the cache", model)
         self._generated = self._counter("generated_tokens", "Tokens generated", model)
         source = [*model, "source"]
-        self._drafted = self._counter("drafted_tokens", "Tokens guessed in finished generations", source)
-        self._accepted = self._counter("accepted_tokens", "Of those, tokens that came true", source)
+        self._drafted = self._counter("drafted_tokens", "Tokens drafted in finished generations", source)
+        self._accepted = self._counter("accepted_tokens", "Drafted tokens that were accepted", source)
         self._first = self._histogram(
-            "time_to_first_token_seconds", "From a request's arrival to its first token", _FIRST_TOKEN_S
+            "time_to_first_token_seconds", "Time from a request's arrival to its first token", _FIRST_TOKEN_S
         )
         self._next = self._histogram(
-            "inter_token_seconds", "Between two tokens of a generation", _NEXT_TOKEN_S
+            "inter_token_seconds", "Time between two tokens of a generation", _NEXT_TOKEN_S
         )
-        self._load_time = self._histogram("load_seconds", "From the start of a load to its end", _LOAD_S)
-        self._failed_loads = self._counter("failed_loads", "Loads that met an error", model)
-        self._crashes = self._counter("crashes", "Runner processes that died or were ended hanging", model)
+        self._load_time = self._histogram("load_seconds", "Duration of loads", _LOAD_S)
+        self._failed_loads = self._counter("failed_loads", "Loads that failed", model)
+        self._crashes = self._counter("crashes", "Runner processes that died, or hung and were killed", model)
 
     def observation(self, model: str, arrived_ns: int, choices: int = 1) -> Observation:
-        """Context manager that watches the generation (of several answers) or embedding of one request.
+        """Return a context manager that observes a generation of `choices` answers, or an embedding.
 
-        `arrived_ns` is by `time.perf_counter_ns`.
+        `arrived_ns` is its time of arrival by `time.perf_counter_ns`.
         """
         return Observation(self, model, arrived_ns, choices)
 
@@ -64,7 +64,7 @@ class Metrics:
         self._crashes.labels(model).inc()
 
     def page(self, now: Iterable[Metric], accept: str = "") -> tuple[bytes, str]:
-        """All metrics and those of `now`, in the format the Accept header asks for; and its content type."""
+        """Return all metrics and those of `now`, in the format of the Accept header, and its content type."""
         encode, content_type = choose_encoder(accept)
         return encode(_Both(self._registry, list(now))), content_type
 
@@ -76,9 +76,9 @@ class Metrics:
 
 
 class Observation:
-    """What one request generates or embeds, for the metrics and for the line in the log.
+    """Counts and times of one request's generation or embedding, for the metrics and the request log.
 
-    It may be several answers, to one prompt (samples, for whom it counts once) or to several.
+    A request may have several answers, to one prompt (samples, whose prompt counts once) or to several.
     """
 
     def __init__(self, metrics: Metrics, model: str, arrived_ns: int, choices: int) -> None:
@@ -87,9 +87,9 @@ class Observation:
         self._arrived_ns = arrived_ns
         self._generated = metrics._generated.labels(model)
         self._next = metrics._next.labels(model)
-        self._last_ns: dict[int, int] = {}  # of each choice: when its last token came
+        self._last_ns: dict[int, int] = {}  # time of each choice's last token
         self._counted = [0] * choices
-        self._going_on = choices
+        self._unfinished = choices
         self._outcome = ""
         self._facts = facts()
 
@@ -98,11 +98,11 @@ class Observation:
         return self
 
     def loaded(self) -> None:
-        """The model is there."""
+        """Note that the model is loaded."""
         self._facts.load_s = self._since_arrival_s(time.perf_counter_ns())
 
     def chunk(self, choice: int, chunk: Chunk) -> None:
-        """Note more tokens. Those that arrive together share the time since the last ones."""
+        """Note more tokens. Tokens that arrive together share the time since the previous ones."""
         now_ns = time.perf_counter_ns()
         count = len(chunk.tokens)
         last_ns = self._last_ns.get(choice)
@@ -117,8 +117,8 @@ class Observation:
         self._count(choice, self._counted[choice] + count)
 
     def done(self, choice: int, done: Done) -> None:
-        """The end of an answer: tokens without text of their own are counted as well."""
-        self._going_on -= 1
+        """Note the end of an answer, and count its tokens without text."""
+        self._unfinished -= 1
         self._outcome = max(self._outcome, done.reason, key=("", "stop", "length").index)
         self._count(choice, max(done.eval_count, self._counted[choice]))
         if done.sample == 0:
@@ -128,8 +128,8 @@ class Observation:
             self._metrics._accepted.labels(self._model, done.drafted_by).inc(done.accepted)
 
     def embedded(self, events: Sequence[Embedded]) -> None:
-        """The end, when vectors were asked for."""
-        self._going_on = 0
+        """Note the end of a request to embed."""
+        self._unfinished = 0
         self._outcome = "embedded"
         self._read(sum(event.prompt_eval_count for event in events), sum(event.cached for event in events))
 
@@ -142,9 +142,9 @@ class Observation:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        outcome = _outcome(error) if self._going_on else self._outcome
+        outcome = _outcome(error) if self._unfinished else self._outcome
         self._facts.outcome = outcome
-        if self._going_on and isinstance(error, Exception):
+        if self._unfinished and isinstance(error, Exception):
             self._facts.error = str(error)
         self._metrics._requests.labels(self._model, outcome).inc()
 
@@ -159,7 +159,7 @@ class Observation:
 
 
 def _outcome(error: BaseException | None) -> str:
-    """What became of a generation without an end of its own."""
+    """Return the outcome of a generation that did not end by itself."""
     if isinstance(error, asyncio.CancelledError | GeneratorExit | RequestCancelledError):
         return "cancelled"
     if isinstance(error, ServerBusyError):
@@ -168,7 +168,7 @@ def _outcome(error: BaseException | None) -> str:
 
 
 class _Both(Collector):
-    """A registry and some metrics more, as one."""
+    """A registry and further metrics as one collector."""
 
     def __init__(self, registry: CollectorRegistry, more: list[Metric]) -> None:
         self._registry = registry
@@ -176,7 +176,7 @@ class _Both(Collector):
 
     def collect(self) -> Iterator[Metric]:
         for metric in self._registry.collect():
-            # When a counter was made is of no use here, and would be half as many series again.
+            # Creation times of counters are useless here, and would add half as many series again.
             metric.samples = [one for one in metric.samples if not one.name.endswith("_created")]
             yield metric
         yield from self._more

@@ -1,4 +1,4 @@
-"""Binding the address, running the event loop, and leaving in good order."""
+"""Start and shutdown of the server: the address, TLS, the event loop."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ from puna.server.settings import Settings
 from puna.server.settings import root_path as normal_root_path
 from puna.store import Store
 
-#: How long requests in flight may take to notice that the server is leaving.
+#: How long requests in progress may take to end when the server shuts down.
 SHUTDOWN_TIMEOUT_S = 5
 
-#: How long an idle connection stays open: longer than the pools of usual clients keep theirs.
+#: How long an idle connection stays open, which is longer than common clients keep theirs in pools.
 KEEP_ALIVE_TIMEOUT_S = 75
 
-#: Files and connections a server may have open, where the system lets it.
+#: Maximum open files and connections, if the system allows as many.
 DESCRIPTORS = 65536
 
-#: Of those, what is kept for files and runners.
+#: Descriptors reserved for files and runners.
 _NOT_FOR_CONNECTIONS = 128
 
-#: uvicorn's ticks of 0.1 s between two looks for connections that keep the server waiting.
+#: Ticks of uvicorn (0.1 s) between two searches for connections that keep the server waiting.
 _TICKS_PER_SWEEP = 10
 
 _log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ def serve(
     except PunaError as error:
         print(f"Error: {error}", file=sys.stderr, flush=True)
         return 1
-    # Runners and whatever else is started from here must not inherit them.
+    # Runners and other child processes must not inherit the keys.
     os.environ.pop("PUNA_API_KEYS", None)
     descriptors = _raise_descriptor_limit()
     for_connections = max(descriptors - _NOT_FOR_CONNECTIONS, descriptors // 2)
@@ -86,7 +86,7 @@ def serve(
     with listener:
         address, port = listener.getsockname()[:2]
         bound = Host(address=address, port=port)
-        _warn_of_strangers(bound, settings, encrypted=tls is not None)
+        _warn_of_open_access(bound, settings, encrypted=tls is not None)
         store = Store(models or models_dir())
         _tidy(store)
         for sentence in devices().sentences():
@@ -94,7 +94,7 @@ def serve(
         metrics = Metrics()
         fleet = Fleet(settings, metrics, LocalLauncher())
         app = create_app(store, fleet, settings, metrics, bound)
-        http: Any = partial(Connection, connections=connections)  # where uvicorn expects a class
+        http: Any = partial(Connection, connections=connections)  # uvicorn expects a class here
         config = uvicorn.Config(
             app,
             http=http,
@@ -118,7 +118,7 @@ def serve(
 
 
 def listen(host: Host) -> socket.socket:
-    """A socket bound to `host`; raises `PunaError` saying why not."""
+    """Return a socket that listens on `host`. Raises `PunaError` with the reason if it cannot."""
     where = host.netloc
     try:
         family, _, _, _, address = socket.getaddrinfo(
@@ -145,9 +145,9 @@ def listen(host: Host) -> socket.socket:
 
 
 def tls_from(cert: str, key: str) -> ssl.SSLContext | None:
-    """What TLS needs, from the PEM files of a certificate chain and of its key; None without either.
+    """Return the TLS context for PEM files of a certificate chain and its key; None if both are empty.
 
-    Raises `PunaError` when one is missing or cannot be read, or they do not belong together.
+    Raises `PunaError` if one is missing or unreadable, or they do not belong together.
     """
     if not cert and not key:
         return None
@@ -165,16 +165,16 @@ def tls_from(cert: str, key: str) -> ssl.SSLContext | None:
 
 
 def _no_password() -> str:
-    raise ValueError("the key has a password, which nobody would be there to type")
+    raise ValueError("the key has a password, and nobody is there to type it")
 
 
-def _warn_of_strangers(bound: Host, settings: Settings, *, encrypted: bool) -> None:
+def _warn_of_open_access(bound: Host, settings: Settings, *, encrypted: bool) -> None:
     if bound.is_loopback:
         return
     if not settings.keyring.required:
         _log.warning(
-            "ANYBODY WHO CAN REACH %s CAN USE THIS SERVER, and change and delete its models: it asks for no "
-            "keys. Make one with 'puna key new', or set PUNA_HOST=127.0.0.1 (docs/security.md)",
+            "ANYBODY WHO CAN REACH %s CAN USE THIS SERVER, and change and delete its models: it requires no "
+            "key. Make one with 'puna key new', or set PUNA_HOST=127.0.0.1 (docs/security.md)",
             bound.netloc,
         )
     elif not encrypted:
@@ -186,7 +186,7 @@ def _warn_of_strangers(bound: Host, settings: Settings, *, encrypted: bool) -> N
 
 
 def _raise_descriptor_limit() -> int:
-    """Raise the limit of open files, whose usual 1,024 is for programs that use `select`. Returns it."""
+    """Raise the limit of open files, usually 1,024 for programs that use `select`, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -196,7 +196,7 @@ def _raise_descriptor_limit() -> int:
 
 
 def _tidy(store: Store) -> None:
-    """Remove what broken-off uploads left behind. A store that cannot be written to is served as it is."""
+    """Remove the remains of interrupted uploads. A store that is read-only is served as it is."""
     try:
         removed = store.prune()
     except PunaError as error:
@@ -207,7 +207,7 @@ def _tidy(store: Store) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Announces itself on standard output, ends the runners first, and leaves with status 0 on a signal."""
+    """A server that announces itself on standard output, ends runners first, and exits with 0 on a signal."""
 
     def __init__(
         self,
@@ -236,8 +236,8 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
             server.close()
-        await self._page.close()  # keeps the answers under way
-        # Streams in flight end with an error line once their runner is gone, so this comes before the wait.
+        await self._page.close()  # keeps the answers in progress
+        # Streams in progress end with an error line once their runner is gone, so end runners before waiting.
         await self._fleet.close()
         await super().shutdown(sockets=sockets)
 

@@ -1,4 +1,4 @@
-"""What the environment tells the server (`PUNA_X`, else `OLLAMA_X`)."""
+"""The server's settings, from the environment (`PUNA_X`, else `OLLAMA_X`)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from puna.server.http.connections import ConnectionLimits
 from puna.server.http.origins import OriginRules, parse_origins
 from puna.server.keys import Keyring
 
-#: `num_ctx` when neither the request, the model nor the environment says.
+#: `num_ctx` if neither the request, the model nor the environment sets it.
 DEFAULT_CONTEXT_LENGTH: Final = 4096
 
 #: Requests to one model that are computed together. Batched decoding reads the weights once for all of them,
-#: so this costs only the memory of the caches; when that is short, a load falls back to 1.
+#: so this costs only memory for caches; a load falls back to 1 when memory is short.
 DEFAULT_PARALLEL: Final = 4
 
 #: Where `make page` puts the built page; it is in every wheel.
@@ -45,36 +45,36 @@ _PART: Final = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
 
 @dataclass(frozen=True)
 class Settings:
-    """Durations in seconds, `math.inf` meaning forever."""
+    """Settings of the server. Durations are in seconds; `math.inf` means forever."""
 
     keep_alive_s: float = 300.0
     load_timeout_s: float = 300.0
     create_timeout_s: float = 300.0  # without progress
-    step_timeout_s: float = 600.0  # a step that lasts longer hangs
+    step_timeout_s: float = 600.0  # a longer step counts as hanging
     context_length: int = DEFAULT_CONTEXT_LENGTH
     parallel: int | None = None  # None: `DEFAULT_PARALLEL`, or 1 where memory is short
     max_loaded: int = 3
     max_queue: int = 512
-    max_body_bytes: int = 64 * 2**20  # of a request, files excepted
-    responses_bytes: int = 256 * 2**20  # kept of the Responses API, at most
+    max_body_bytes: int = 64 * 2**20  # of a request, except uploaded files
+    responses_bytes: int = 256 * 2**20  # maximum size of all stored responses
     history: Path | None = None  # file of the page's chats; None keeps them in the browser's tab
-    history_bytes: int = 4096 * 2**20
+    history_bytes: int = 4096 * 2**20  # maximum size of that file
     page: Path | None = BUILT_PAGE  # folder of the built page; None serves none
     root_path: str = ""  # path below which a proxy shows the server, such as "/puna"
-    remote_images: bool = False  # whether images are fetched that a request only has the addresses of
+    remote_images: bool = False  # whether to fetch images given by URL
     kv_cache_type: str = "f16"
     speculate: str | None = None
     engine: str = AUTO
     origins: OriginRules = field(default_factory=lambda: parse_origins(""))
-    hosts: tuple[str, ...] = ()  # names that web pages may know the server by; "*": any
+    hosts: tuple[str, ...] = ()  # additional names of the server that web pages may use; "*": any
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     keyring: Keyring = field(default_factory=Keyring)
 
     @classmethod
     def from_env(cls) -> Settings:
-        """Malformed numbers and durations count as absent, with a warning.
+        """Read the settings. Malformed numbers and durations are ignored with a warning.
 
-        A bad origin, cache type, engine, file of keys or way of guessing raises `PunaError`.
+        Raises `PunaError` for a bad origin, cache type, engine, key file or drafting mode.
         """
         parallel = env_int("NUM_PARALLEL", 0, instead=f"{DEFAULT_PARALLEL}, or 1 where memory is short")
         load_timeout_s = _env_duration_s("LOAD_TIMEOUT", cls.load_timeout_s)
@@ -135,7 +135,7 @@ def _page_path() -> Path | None:
 
 
 def parse_duration_s(text: str) -> float:
-    """Seconds of a duration as Go writes it (`1h30m`, `250ms`, `-1m`, `0`); raises `RequestError`."""
+    """Return the seconds of a duration in Go's form (`1h30m`, `250ms`, `-1m`, `0`). Raises `RequestError`."""
     if len(text) > _LONGEST_DURATION:
         raise RequestError(f"time: invalid duration: longer than {_LONGEST_DURATION} characters")
     rest = text.removeprefix("-") if text.startswith("-") else text.removeprefix("+")
@@ -157,7 +157,7 @@ def parse_duration_s(text: str) -> float:
 
 
 def keep_alive_s(value: object) -> float | None:
-    """Seconds of a request's `keep_alive`: None when not given, `math.inf` for a negative one."""
+    """Return the seconds of a request's `keep_alive`: None if absent, `math.inf` if negative."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -167,9 +167,9 @@ def keep_alive_s(value: object) -> float | None:
     else:
         raise RequestError(
             f"keep_alive: unsupported type {type(value).__name__}; "
-            'give a number of seconds or a duration like "5m", negative for ever'
+            'give a number of seconds or a duration like "5m", negative for forever'
         )
-    # Longer than a lifetime is for ever, too: the sum with the present time must stay a date.
+    # Durations beyond a lifetime also mean forever, because the time of expiry must be a valid date.
     return math.inf if seconds < 0 or seconds > _LIFETIME_S else seconds
 
 

@@ -1,6 +1,6 @@
 """Blobs: files named after the SHA-256 of their content, and atomic writes.
 
-A crash, a full disk or a second process never leaves a partial file.
+No crash, full disk or second process ever leaves a partial file.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from puna.errors import GGUFError, InvalidNameError, RequestError, StoreError
 from puna.store.facts import MAGIC, facts_of
 
 _LOCKS: Final = ".puna.held"
-#: `struct flock` of Linux on 64 bits: type, whence, start, length, process.
+#: `struct flock` of 64-bit Linux: type, whence, start, length, process.
 _RANGE: Final = struct.Struct("hhqqi4x")
 
 
 class BlobHold:
-    """Blobs that nobody deletes until this is closed; in a folder that cannot be written to nobody would."""
+    """Blobs that no process deletes until this is closed. Read-only folders need no lock."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder` is that of the blobs, whose digests are given as `normalize_digest` gives them."""
+        """`folder` is that of the blobs; their digests are given as `normalize_digest` returns them."""
         self._before: dict[str, tuple[Path, int, int]] = {}
         self._descriptor = -1
         with contextlib.suppress(OSError):
             self._descriptor = os.open(folder.parent / _LOCKS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def keep(self, digest: str) -> None:
-        """Hold a blob, whether or not it is there yet."""
+        """Hold a blob, whether or not it exists yet."""
         if self._descriptor >= 0:
             with contextlib.suppress(OSError):  # a file system without locks
                 fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _byte_of(digest, fcntl.F_RDLCK))
 
     def add(self, digest: str, path: Path) -> None:
-        """Hold a blob that is there. Raises OSError if it is not."""
+        """Hold an existing blob. Raises OSError if there is none."""
         self.keep(digest)
         status = path.lstat()
         self._before[digest] = (path, status.st_ino, status.st_mtime_ns)
 
     def unclaimed(self) -> set[str]:
-        """The digests of those that were there, and that no client has uploaded, or asked for, since then."""
+        """Return the digests of added blobs that no client has uploaded or requested since."""
         found = set()
         for digest, (path, inode, modified_ns) in self._before.items():
             with contextlib.suppress(OSError):
@@ -74,7 +74,7 @@ class BlobHold:
 
 
 def is_held(blob: Path) -> bool:
-    """Whether somebody holds the blob, in this process or another."""
+    """Whether the blob is held, in this process or another."""
     try:
         descriptor = os.open(blob.parent.parent / _LOCKS, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -89,7 +89,7 @@ def is_held(blob: Path) -> bool:
 
 
 def _byte_of(digest: str, kind: int) -> bytes:
-    """The lock of a digest, or of a blob's name."""
+    """Return the `struct flock` for a digest, or for a blob's name."""
     start = int(digest[-64:-49], 16)
     return _RANGE.pack(kind, os.SEEK_SET, start, 1, 0)
 
@@ -103,22 +103,22 @@ _ADVICE = {
 }
 
 
-#: Bytes of a manifest, a config or a text, as many as a request can bring.
+#: Maximum bytes of a manifest, a config or a text: those of a request.
 _MAX_TEXT = 64 << 20
 
 
 def read_whole(path: Path) -> bytes:
-    """The content of a file that is no model. Raises OSError, also for one that is too long to be a text."""
+    """Read a file that is no model. Raises OSError, also for a file too long to be a text."""
     with path.open("rb") as file:
         content = file.read(_MAX_TEXT + 1)
     if len(content) > _MAX_TEXT:
-        raise OSError(errno.EFBIG, f"it has more than {_MAX_TEXT >> 20} MB, which is no text", str(path))
+        raise OSError(errno.EFBIG, f"it has more than {_MAX_TEXT >> 20} MB, too much for a text", str(path))
     return content
 
 
 @contextlib.contextmanager
 def storage_errors(action: str, path: Path) -> Iterator[None]:
-    """Turn an OSError into a StoreError that says what failed, where, and what to do about it."""
+    """Turn an OSError into a StoreError that says what failed, where, and what to do."""
     try:
         yield
     except OSError as error:
@@ -146,7 +146,7 @@ def write_atomically(target: Path, data: bytes, scratch: Path) -> None:
     """Write `data` to `target`, overwriting it.
 
     The temporary file is created in `scratch` if that is on the same file system, so that listings of
-    `target`'s directory do not see it; otherwise next to `target`.
+    `target`'s directory do not show it; otherwise next to `target`.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     folder = scratch if scratch.stat().st_dev == target.parent.stat().st_dev else target.parent
@@ -178,11 +178,11 @@ def exclusive(lock_file: Path) -> Iterator[None]:
 _DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})")
 _CHUNK_BYTES = 1 << 20
 _HASHED_BYTES = 8 << 20  # at a time
-_LONGEST_TEXT = 1 << 20  # bytes of blobs that are read to see whether they are whole
+_LONGEST_TEXT = 1 << 20  # bytes of blobs that are read to check them
 
 
 def normalize_digest(digest: str) -> str:
-    """`digest` as `sha256:` and 64 lower-case hex digits. Raises InvalidNameError if it is not a digest."""
+    """Return `digest` as `sha256:` and 64 lower-case hex digits. Raises InvalidNameError."""
     match = _DIGEST.fullmatch(digest)
     if match is None:
         raise InvalidNameError(f'invalid digest format: "{digest}" is not sha256: and 64 hex digits')
@@ -194,7 +194,7 @@ def digest_of(data: bytes) -> str:
 
 
 def file_digest(path: Path, on_read: Callable[[int, int], object] = lambda done, total: None) -> str:
-    """Digest of a file's content. `on_read` hears how many bytes were read, of how many. Raises OSError."""
+    """Return a file's digest, calling `on_read` with (bytes read, bytes in total). Raises OSError."""
     hashed, done = hashlib.sha256(), 0
     with path.open("rb", buffering=0) as file:
         total = os.fstat(file.fileno()).st_size
@@ -206,21 +206,21 @@ def file_digest(path: Path, on_read: Callable[[int, int], object] = lambda done,
 
 
 def has_changed(path: Path) -> bool:
-    """Whether the blob at `path` is a link to a file that was written to, or replaced, after it was linked.
+    """Whether the blob at `path` is a link to a file that was written or replaced after it was linked.
 
-    Also if only its name or its rights have changed, which looks the same. Raises OSError.
+    A changed name or changed permissions look the same. Raises OSError.
     """
     return path.is_symlink() and path.stat().st_ctime_ns > path.lstat().st_mtime_ns
 
 
 class BlobWriter:
-    """Writes one blob in pieces. It appears in the store only on `commit`, complete and checked.
+    """Writer of one blob in pieces, which appears in the store on `commit`, complete and checked.
 
-    A context manager: leaving it without `commit` discards what was written.
+    A context manager: leaving it without `commit` discards the data.
     """
 
     def __init__(self, folder: Path, scratch: Path | None = None) -> None:
-        """`scratch` is where the file lies until then, if not in `folder` itself."""
+        """`scratch` holds the file until then; by default `folder` itself."""
         self._folder = folder
         self._hash = hashlib.sha256()
         self.size = 0
@@ -237,7 +237,7 @@ class BlobWriter:
             self._file.write(data)
 
     def commit(self, expected: str | None = None) -> str:
-        """Check, sync and rename the file. Returns its digest; RequestError if it is not `expected`."""
+        """Check, sync and rename the file; return its digest. Raises RequestError if not `expected`."""
         digest = "sha256:" + self._hash.hexdigest()
         if expected is not None and digest != expected:
             raise RequestError(f'digest mismatch, expected "{expected}", got "{digest}"')
@@ -261,14 +261,14 @@ class BlobWriter:
 
 
 class Blobs:
-    """The `blobs/` directory of a store. What is not finished lies in `scratch`, on the same file system."""
+    """The `blobs/` directory of a store, with unfinished files in `scratch` on the same file system."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.scratch = folder
 
     def path(self, digest: str) -> Path:
-        """The blob's file, whether or not it exists. Raises InvalidNameError for a malformed digest."""
+        """Return the blob's file, existing or not. Raises InvalidNameError for a malformed digest."""
         name = normalize_digest(digest)
         path = self.folder / name.replace(":", "-")
         legacy = self.folder / name
@@ -278,21 +278,21 @@ class Blobs:
         return self.path(digest).is_file()
 
     def touch(self, digest: str) -> bool:
-        """Whether the blob exists. Also updates its time, so that it is not pruned for a while."""
+        """Update the blob's time, so that it is not pruned for a while; return whether it exists."""
         path = self.path(digest)
         if not path.is_file():
             return False
-        # In a store that is read-only or another user's, the time cannot be changed.
+        # The time cannot be changed in a store that is read-only or belongs to another user.
         with contextlib.suppress(OSError):
             if path.is_symlink():
-                # The other time says since when the file is to be what it was (see `has_changed`).
+                # The modification time says when the file was linked (see `has_changed`).
                 os.utime(path, ns=(time.time_ns(), path.lstat().st_mtime_ns), follow_symlinks=False)
             else:
                 os.utime(path)
         return True
 
     def held(self, digests: Iterable[str] = ()) -> BlobHold:
-        """Keep blobs from being deleted while others stop needing them; what is no blob here is left out."""
+        """Keep blobs from being deleted until the hold is closed, ignoring digests without a blob."""
         held = BlobHold(self.folder)
         for given in digests:
             with contextlib.suppress(InvalidNameError, OSError):
@@ -300,10 +300,9 @@ class Blobs:
         return held
 
     def link(self, path: Path, digest: str) -> None:
-        """Let the file at `path`, which must have this digest, be the blob where it is.
+        """Make the file at `path`, which must have this digest, a blob without copying it.
 
-        Replaces the blob, if there is one. Raises StoreError. Whoever changes the file later is found out by
-        `has_changed`.
+        Replaces an existing blob. `has_changed` detects later changes of the file. Raises StoreError.
         """
         target = self.folder / normalize_digest(digest).replace(":", "-")
         with storage_errors("write into", self.folder):
@@ -314,14 +313,14 @@ class Blobs:
                 link.replace(target)
 
     def unlink(self, digest: str) -> None:
-        """Undo `link`; the file itself stays. A blob that is no link stays too. Raises StoreError."""
+        """Undo `link`; the file itself stays, and so does a blob that is no link. Raises StoreError."""
         path = self.path(digest)
         if path.is_symlink():
             with storage_errors("delete", path):
                 path.unlink(missing_ok=True)
 
     def put(self, digest: str, chunks: Iterable[bytes]) -> bool:
-        """Store a blob under `digest`. Returns False if it exists already; then `chunks` is not read.
+        """Store a blob under `digest`. Return False, without reading `chunks`, if it already exists.
 
         Raises RequestError if the content has another digest, StoreError if it cannot be written.
         """
@@ -335,11 +334,10 @@ class Blobs:
         return True
 
     def seems_whole(self, digest: str) -> bool:
-        """Whether the blob exists, is no link to a file that has changed, and is what it should be.
+        """Whether the blob exists, shows no damage and is no link to a changed file.
 
-        Of a GGUF file that means that it can be opened, which a shortened one cannot. One that cannot, which
-        may only be newer than what is known here, and short texts are compared with their digest. Raises
-        StoreError.
+        GGUF files must open, which truncated ones do not. Files that do not open, perhaps because they are
+        of a newer version, and short texts are compared with their digest. Raises StoreError.
         """
         path = self.path(digest)
         if not path.is_file() or has_changed(path):
@@ -356,14 +354,14 @@ class Blobs:
             return file_digest(path) == normalize_digest(digest)
 
     def add(self, data: bytes) -> tuple[str, bool]:
-        """Store bytes. Returns their digest and whether they are new."""
+        """Store bytes. Return their digest and whether they are new."""
         digest = digest_of(data)
         return digest, self.put(digest, [data])
 
     def adopt(self, path: Path, held: BlobHold, on_read: Callable[[int, int], object]) -> str:
-        """Move a file of `scratch` into place. Returns its digest, which is `held`. Raises StoreError.
+        """Move a file of `scratch` into place, adding it to `held`, and return its digest. Raises StoreError.
 
-        `on_read` hears how many bytes of it have been read, of how many.
+        `on_read` is called with (bytes read, bytes in total).
         """
         with storage_errors("read", path):
             digest = file_digest(path, on_read)
@@ -373,7 +371,7 @@ class Blobs:
         return digest
 
     def add_file(self, path: Path) -> tuple[str, bool]:
-        """Copy a file into the store. Returns its digest and whether it is new."""
+        """Copy a file into the store. Return its digest and whether it is new."""
         with storage_errors("read", path):
             digest = file_digest(path)
             if self.touch(digest):

@@ -1,4 +1,4 @@
-"""The models bundled with the package, which appear as if they were in the store."""
+"""The models bundled with the package, which appear to be in the store."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ DEMO_FILE: Final = _FOLDER / "demo.gguf"
 
 @dataclass(frozen=True)
 class Bundled:
-    """A model's name and its files."""
+    """A bundled model's name and files."""
 
     name: ModelName
     file: Path
     params: Path
 
     def described(self) -> StoredModel | None:
-        """The model; None if this installation lacks it or it is damaged."""
+        """Return the model, or None if this installation lacks it or it is damaged."""
         try:
             status = self.file.stat()
             return _described(self, status.st_mtime_ns, status.st_size)
@@ -51,12 +51,12 @@ BUNDLED: Final = (DEMO, DEMO_VISION)
 
 
 def bundled_models() -> list[StoredModel]:
-    """Those of the bundled models that this installation has."""
+    """Return the bundled models that this installation has."""
     return [model for each in BUNDLED if (model := each.described()) is not None]
 
 
 def bundled_model(name: ModelName) -> StoredModel | None:
-    """The bundled model called so; None if there is none."""
+    """Return the bundled model called `name`, or None."""
     found = next((each for each in BUNDLED if each.name.folded == name.folded), None)
     return found.described() if found is not None else None
 

@@ -12,7 +12,7 @@ from puna.errors import StoreError
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The labels of a model, with their names on disk.
+    """The labels of a model, by their names on disk.
 
     `model_type` is the parameter count (`7.2B`), `file_type` the quantisation (`Q4_K_M`).
     """
@@ -42,7 +42,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             raise StoreError(f"{where}: not a model config ({error}); create the model again") from error
 
     def encode(self, layer_digests: Sequence[str]) -> bytes:
-        """The config blob of a model with these layers, byte for byte as Ollama writes it."""
+        """Encode the config blob of a model with these layers, byte for byte as Ollama writes it."""
         optional: dict[str, Any] = {
             "renderer": self.renderer,
             "parser": self.parser,
@@ -69,7 +69,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 def parameter_label(count: int) -> str:
-    """A readable parameter count: `7B`, `3.2B`, `362.82M`, `99K`, `7`."""
+    """Format a parameter count: `7B`, `3.2B`, `362.82M`, `99K`, `7`."""
     if count >= 10**9:
         return _scaled(count, 10**9, 1) + "B"
     if count >= 10**6:

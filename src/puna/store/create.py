@@ -1,4 +1,4 @@
-"""Builds the layers, config and manifest of a new model from its description."""
+"""The layers, config and manifest of a new model, built from its description."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from puna.store.facts import MAGIC, Facts, facts_of
 from puna.store.manifest import Manifest, ManifestLayer
 from puna.store.stored import StoredModel
 
-#: Makes of PEFT's settings and tensors, for a model file, an adapter at the last path.
+#: Called with PEFT's settings, its tensors, the model file, and the path of the adapter to write.
 Converter = Callable[[Path, Path, Path, Path], object]
 
-#: What PEFT saves of an adapter.
+#: Files that PEFT saves for an adapter.
 _PEFT = ("adapter_config.json", "adapter_model.safetensors")
 
-#: One of several files of a model.
+#: File names of parts of a split model.
 PART_NAME = re.compile(r".*-\d{5}-of-\d{5}\.gguf", re.IGNORECASE)
 
 _KINDS = {"model": media.MODEL, "projector": media.PROJECTOR, "adapter": media.ADAPTER}
@@ -37,21 +37,21 @@ _KINDS = {"model": media.MODEL, "projector": media.PROJECTOR, "adapter": media.A
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:
-    """What a new model is made of.
+    """The ingredients of a new model.
 
     Either `from_model` (an existing model whose layers are inherited; it takes precedence) or `files` (name
     -> digest of uploaded blobs: GGUF files, or those of a published model's folder) is required. Empty
     strings keep the inherited value; `parameters` are merged key by key, licences and adapters appended,
-    `messages` replaced. What has to be made of the files first, `making` does: `replaced` are model files of
-    the inherited layers in other forms, digest by digest. `origins` say where files came from, if that is to
-    be noted instead of where they lie.
+    `messages` replaced. `making` converts files first if necessary: `replaced` maps digests of inherited
+    model files to those of their new forms. `origins` are recorded as the sources of files instead of their
+    paths.
     """
 
     from_model: str | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
-    adapters: Mapping[str, str] = field(default_factory=dict)  # of GGUF, or of what PEFT saves in a folder
-    adapter_scales: Mapping[str, float] = field(default_factory=dict)  # by their names; else 1
+    adapters: Mapping[str, str] = field(default_factory=dict)  # GGUF files, or those of PEFT folders
+    adapter_scales: Mapping[str, float] = field(default_factory=dict)  # by adapter; default 1
     template: str | None = None
     system: str | None = None
     license: Sequence[str] = ()
@@ -73,12 +73,12 @@ def needs_making(spec: ModelSpec) -> bool:
 
 
 def needs_process(spec: ModelSpec) -> bool:
-    """Whether creating the model takes longer than a moment: files are made, or adapters converted."""
+    """Whether creating the model takes more than a moment, to make files or convert adapters."""
     return needs_making(spec) or any(name.rpartition("/")[2] in _PEFT for name in spec.adapters)
 
 
 def uploads_of(spec: ModelSpec) -> list[str]:
-    """The digests of the files that a model is made of, which nothing needs any more when it is there."""
+    """Return the digests of a model's source files, which may be deleted once it exists."""
     return [] if spec.from_model is not None else list(spec.files.values())
 
 
@@ -92,10 +92,9 @@ def build(
 ) -> Manifest:
     """Write the layers and the config as blobs, and return the manifest that names them.
 
-    `check` is called with each new model file, and raises ModelError for one that cannot be run; `convert`
-    makes GGUF of adapters that are not. The caller
-    must hold the store's lock, so that no layer is pruned before the manifest is written. Raises RequestError
-    and StoreError.
+    `check` is called with each new model file and raises ModelError for one that cannot be run; `convert`
+    converts adapters to GGUF. The caller must hold the store's lock, so that no layer is pruned before the
+    manifest is written. Raises RequestError and StoreError.
     """
     assembly = _Assembly(blobs, report, check)
     if parent is not None:
@@ -121,7 +120,7 @@ def build(
 
 
 class _Assembly:
-    """Collects the layers of a model while it is built."""
+    """The layers of a model while it is built."""
 
     def __init__(self, blobs: Blobs, report: Callable[[str], None], check: Callable[[Path], object]) -> None:
         self._blobs = blobs
@@ -131,9 +130,9 @@ class _Assembly:
         self._facts: list[Facts] = []
 
     def inherit(self, parent: StoredModel, replaced: Mapping[str, str]) -> None:
-        """Add all layers of the parent, or what has `replaced` them, recording it as their origin."""
+        """Add the layers of the parent, or those that `replaced` them, recording it as their origin."""
         for given in parent.manifest.layers:
-            layer = self._instead(given, replaced.get(given.digest, given.digest))
+            layer = self._replacement(given, replaced.get(given.digest, given.digest))
             if not self._blobs.touch(layer.digest):
                 # The bundled model's files are outside the store until a model is made from it.
                 path = parent.files[layer.digest]
@@ -157,7 +156,7 @@ class _Assembly:
                 )
             )
 
-    def _instead(self, layer: ManifestLayer, digest: str) -> ManifestLayer:
+    def _replacement(self, layer: ManifestLayer, digest: str) -> ManifestLayer:
         if digest == layer.digest:
             return layer
         size = self._blobs.path(digest).stat().st_size
@@ -166,7 +165,7 @@ class _Assembly:
     def add_files(
         self, files: Mapping[str, str], only: str | None = None, origins: Mapping[str, str] | None = None
     ) -> None:
-        """Add GGUF blobs given as name -> digest; with `only`, all must be of that kind."""
+        """Add GGUF blobs, given as name -> digest; with `only`, all must be of that kind."""
         for file_name, given in files.items():
             check_file_name(file_name)
             digest = normalize_digest(given)
@@ -197,7 +196,7 @@ class _Assembly:
             )
 
     def add_adapters(self, spec: ModelSpec, convert: Converter) -> None:
-        """Add the adapters of `spec` under their names, in this order, which numbers them."""
+        """Add the adapters of `spec` under their names, numbered in this order."""
         folders: dict[str, dict[str, str]] = {}
         given: dict[str, str | None] = {}  # files with their digests, and folders
         for file_name, digest in spec.adapters.items():
@@ -231,7 +230,7 @@ class _Assembly:
     def _add_converted(self, name: str, files: Mapping[str, str], convert: Converter) -> None:
         model = next((layer for layer in reversed(self._layers) if layer.media_type == media.MODEL), None)
         if model is None:
-            raise RequestError(f"{name}: an adapter needs a model, which 'from' or 'files' must give")
+            raise RequestError(f"{name}: an adapter needs a model; give one with 'from' or 'files'")
         given = {file: normalize_digest(digest) for file, digest in files.items()}
         for file, digest in given.items():
             if not self._blobs.has(digest):
@@ -257,18 +256,18 @@ class _Assembly:
         )
 
     def _name_last(self, given: str, name: str, spec: ModelSpec) -> None:
-        """Give the layer added last the name requests know it by, and its scale."""
+        """Give the last layer added the name used by requests, and its scale."""
         own = self._facts[-1].architecture
         of_model = next((facts.architecture for facts in self._facts if facts.kind == "model"), own)
         if own != of_model:
             raise RequestError(
-                f"{shown(given)} is an adapter for {shown(own)}, and the model is {shown(of_model)}; use it "
+                f"{shown(given)} is an adapter for {shown(own)}, but the model is {shown(of_model)}; use it "
                 "with the model it was trained on"
             )
-        if sum(each.media_type == media.ADAPTER for each in self._layers) > MAX_ADAPTERS:
+        if sum(layer.media_type == media.ADAPTER for layer in self._layers) > MAX_ADAPTERS:
             raise RequestError(f"a model can have at most {MAX_ADAPTERS} adapters")
-        if any(each.name == name for each in self._layers if each.media_type == media.ADAPTER):
-            raise RequestError(f"there are two adapters of the name {shown(name)}; rename one")
+        if any(layer.name == name for layer in self._layers if layer.media_type == media.ADAPTER):
+            raise RequestError(f"two adapters are called {shown(name)}; rename one")
         scale = spec.adapter_scales.get(given, 1.0)
         self._layers[-1] = msgspec.structs.replace(self._layers[-1], name=name, scale=scale)
 
@@ -314,9 +313,9 @@ class _Assembly:
 
 @contextlib.contextmanager
 def _named_for_clients(name: str, digest: str, path: Path) -> Iterator[None]:
-    """Errors of the blob at `path`, with what the client calls it instead of where it lies.
+    """Turn errors about the blob at `path` into errors with the client's name for it.
 
-    This includes parts of split models: in the store a part cannot find the others.
+    This includes parts of split models, since a part in the store cannot find the others.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""What the store needs to know about a GGUF file, read once per file."""
+"""The facts about a GGUF file that the store needs, read once per file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAGIC = b"GGUF"
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Values from the metadata of a model file. They do not keep the file open."""
+    """Values from the metadata of a model file, which need not stay open."""
 
     architecture: str
     kind: str  # "model", "projector" or "adapter"
@@ -26,14 +26,14 @@ class Facts:
 
 
 def facts_of(path: Path) -> Facts:
-    """The facts of the GGUF file at `path`. Raises GGUFError or OSError."""
+    """Return the facts of the GGUF file at `path`. Raises GGUFError or OSError."""
     status = path.stat()
     return _facts(path, status.st_ino, status.st_ctime_ns, status.st_size)
 
 
 @lru_cache(maxsize=256)
 def _facts(path: Path, inode: int, changed_ns: int, size: int) -> Facts:
-    # Which file it is, and how it was, are only there so that another or a changed one is read again.
+    # Inode, time and size are parameters only to make the cache read a changed file again.
     with open_gguf(path) as file:
         return Facts(
             architecture=file.architecture,

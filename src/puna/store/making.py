@@ -1,7 +1,7 @@
-"""Makes the files of a new model that are not there as they are wanted: converts, joins parts, quantises.
+"""The making of a new model's files: converts, joins parts and quantises.
 
-Whatever is made becomes a blob. What is half made is a file whose name begins with `tmp-`, which is swept
-away if this process dies.
+Each result becomes a blob. Unfinished files have names starting with `tmp-`, which are swept up if this
+process dies.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from puna.store.create import PART_NAME, ModelSpec, check_file_name
 from puna.store.facts import facts_of
 from puna.store.stored import StoredModel
 
-#: Is told what is being done, and how many bytes of it are, of how many.
+#: Called with (status, bytes done, bytes in total).
 Progress = Callable[[str, int, int], None]
 
-#: Bytes that converting holds for each number of a tensor: as it is stored, as float32, scaled, rearranged.
+#: Bytes of memory that converting takes per number of a tensor: stored, as float32, scaled and rearranged.
 _BYTES_PER_NUMBER = 24
 
 
 @dataclass(frozen=True)
 class Maker:
-    """Makes files of a store, which are then `held`.
+    """Maker of files in a store, which are added to `held`.
 
-    `on_made` hears the digest of each, `on_size` how much memory the largest tensor takes.
+    `on_made` is called with the digest of each, `on_size` with the bytes of memory the largest tensor takes.
     """
 
     blobs: Blobs
@@ -46,7 +46,7 @@ class Maker:
     on_size: Callable[[int], object] = lambda size_bytes: None
 
     def make(self, spec: ModelSpec, parent: StoredModel | None) -> ModelSpec:
-        """`spec` with files that can be used as they are, and `replaced` layers of the parent.
+        """Return `spec` with files that are ready to use, and `replaced` layers of the parent.
 
         Raises RequestError, GGUFError and StoreError.
         """
@@ -70,12 +70,12 @@ class Maker:
             files=files or spec.files,
             replaced=replaced,
             adapters={**adapters, **spec.adapters},
-            # Those that a model is published with count in requests that name them.
+            # Adapters published with a model apply only to requests that name them.
             adapter_scales={**dict.fromkeys(adapters, 0.0), **spec.adapter_scales},
         )
 
     def _made(self, write: Callable[[Path], None]) -> str:
-        """The digest of a new blob, which `write` writes at a path."""
+        """Return the digest of a new blob, which `write` writes to a path."""
         with self._scratch() as path:
             write(path)
             return self._adopted(path)
@@ -97,7 +97,7 @@ class Maker:
 
     @contextlib.contextmanager
     def _laid_out(self, files: Mapping[str, str]) -> Iterator[Path]:
-        """A folder in which blobs have their files' names."""
+        """Lay out a folder in which blobs have the names of their files."""
         with tempfile.TemporaryDirectory(prefix="puna-") as name:
             folder = Path(name)
             for file_name, digest in files.items():
@@ -111,14 +111,14 @@ class Maker:
             yield folder
 
     def _converted(self, files: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-        """The model, its vision tower and its adapters, of files as they are published."""
+        """Convert published files: return the model and its vision tower, and its adapters."""
 
         def report(done: int, total: int) -> None:
             self.progress("converting model", done, total)
 
         with self._laid_out(files) as folder:
             with Checkpoint(folder) as checkpoint:
-                largest = max((math.prod(each.shape) for each in checkpoint.tensors.values()), default=0)
+                largest = max((math.prod(tensor.shape) for tensor in checkpoint.tensors.values()), default=0)
             self.on_size(_BYTES_PER_NUMBER * largest)
             made = {"model.gguf": self._made(lambda out: convert(folder, out, name="model", report=report))}
             with self._scratch() as out:
@@ -144,7 +144,7 @@ class Maker:
         return self._quantized_file(self.blobs.path(digest), digest, kind)
 
     def _quantized_file(self, path: Path, digest: str, kind: FileType) -> str:
-        """The digest of the file as a `kind`; the file's own if it is that already, or is no model."""
+        """Return the digest of the file quantised to `kind`, or its own if it already is, or is no model."""
         try:
             facts = facts_of(path)
             if facts.kind != "model" or facts.quantization == kind.label:

@@ -1,4 +1,4 @@
-"""Manifests: the lists of a model's blobs. Read leniently, written byte for byte as Ollama does."""
+"""Manifests: lists of a model's blobs, read leniently and written byte for byte as Ollama does."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ManifestLayer(
     size: int
     origin: str = ""
     name: str = ""
-    scale: float = 1.0  # of an adapter; our own
+    scale: float = 1.0  # of an adapter; not in Ollama's manifests
 
     def to_json(self) -> dict[str, object]:
         value: dict[str, object] = {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
@@ -67,7 +67,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             raise StoreError(f"{where}: not a model manifest ({error}); create the model again") from error
 
     def encode(self) -> bytes:
-        """Compact JSON with keys in Ollama's order and a trailing newline."""
+        """Encode as compact JSON with keys in Ollama's order and a trailing newline."""
         value = {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
@@ -80,7 +80,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return [layer for layer in self.layers if layer.media_type in media_types]
 
     def digests(self) -> set[str]:
-        """Every blob this manifest names."""
+        """Return the digests of all blobs in this manifest."""
         return {self.config.digest, *(layer.digest for layer in self.layers)}
 
     @property

@@ -42,7 +42,7 @@ class Instruction:
     key: str = ""
 
     def __str__(self) -> str:
-        """The command as written in a Modelfile. Raises ModelfileError if no quoting can express it."""
+        """Write the command as in a Modelfile. Raises ModelfileError if no quoting can express it."""
         words = [self.name.upper(), self.key] if self.key else [self.name.upper()]
         return " ".join([*words, quoted(self.value, bare=self.name == "from")])
 
@@ -57,11 +57,11 @@ class Modelfile:
         return "".join(f"{command}\n" for command in self.commands)
 
     def values(self, name: str) -> list[str]:
-        """The values of all commands called `name` (lower case), in order."""
+        """Return the values of all commands called `name` (lower case), in order."""
         return [command.value for command in self.commands if command.name == name]
 
     def last(self, name: str) -> str | None:
-        """The value of the last command called `name`, or None."""
+        """Return the value of the last command called `name`, or None."""
         found = self.values(name)
         return found[-1] if found else None
 
@@ -72,7 +72,7 @@ class Modelfile:
 
 
 def decode(data: bytes) -> str:
-    """The text of a Modelfile in UTF-8, or in UTF-16 with a byte order mark; bad bytes are replaced."""
+    """Decode a Modelfile in UTF-8, or in UTF-16 with a byte order mark, replacing invalid bytes."""
     for bom, encoding in _BOMS:
         if data.startswith(bom):
             return data[len(bom) :].decode(encoding, "replace")
@@ -120,11 +120,11 @@ class _Reader:
         return self._at
 
     def line(self, at: int) -> int:
-        """The number of the line of the character at `at`, from 1."""
+        """Return the line number, from 1, of the character at `at`."""
         return 1 + len(_LINE_END.findall(self._text, 0, at))
 
     def skip_to_command(self) -> bool:
-        """Skip blank lines and comments; False at the end of the text."""
+        """Skip blank lines and comments; return False at the end of the text."""
         while self._at < len(self._text):
             if self._text[self._at] == "#":
                 self._at = self._line_end()[0]
@@ -141,14 +141,14 @@ class _Reader:
         return match[0]
 
     def skip_blanks(self) -> bool:
-        """Skip spaces and tabs; False if there are none."""
+        """Skip spaces and tabs; return False if there are none."""
         start = self._at
         while self._at < len(self._text) and self._text[self._at] in " \t":
             self._at += 1
         return self._at > start
 
     def value(self) -> str:
-        """Read a value up to the first end of line at which its quotes, if any, are closed."""
+        """Read a value up to the first end of a line at which its quotes, if any, are closed."""
         start = self._at
         end, self._at = self._line_end()
         first = self._text[start:end].strip()
@@ -168,15 +168,15 @@ class _Reader:
             end, self._at = self._line_end()
 
     def _line_end(self) -> tuple[int, int]:
-        """Where the current line ends and where the next one starts."""
+        """Return the end of the current line and the start of the next."""
         match = _LINE_END.search(self._text, self._at)
         return match.span() if match else (len(self._text), len(self._text))
 
 
 def quoted(value: str, *, bare: bool = False) -> str:
-    """`value` as written in a Modelfile, quoted only if necessary; never with `bare`.
+    """Write `value` as in a Modelfile, quoted only if necessary, and never with `bare`.
 
-    Raises ModelfileError for the few values that the grammar cannot express (a line before the last one
+    Raises ModelfileError for the few values that the grammar cannot express (with a line before the last
     that ends in `\"\"\"`).
     """
     for candidate in _spellings(value, bare):

@@ -12,7 +12,7 @@ from puna.errors import InvalidNameError
 DEFAULT_HOST = "registry.ollama.ai"
 DEFAULT_NAMESPACE = "library"
 DEFAULT_TAG = "latest"
-#: Both names of Hugging Face's hub.
+#: Both host names of the Hugging Face hub.
 HUB_HOSTS = frozenset({"hf.co", "huggingface.co"})
 
 _SCHEMES = ("http://", "https://")
@@ -46,15 +46,15 @@ class ModelName:
         for kind, pattern in _PATTERNS.items():
             value = getattr(self, kind)
             if not pattern.fullmatch(value):
-                what = f"its {kind} {value!r} must be {_RULES[kind]}, starting with a letter, digit or '_'"
-                raise InvalidNameError(f"invalid model name: {what}" if value else _missing(kind))
+                problem = f"its {kind} {value!r} must be {_RULES[kind]}, starting with a letter, digit or '_'"
+                raise InvalidNameError(f"invalid model name: {problem}" if value else _missing(kind))
 
     @classmethod
     def parse(cls, text: str) -> ModelName:
         """Parse a name, filling in missing parts. Raises InvalidNameError.
 
         `x:local` is the same as `x`: clients use it to say "not in the cloud". The web address of a GGUF file
-        is a name, too, of the model made of it.
+        names the model made from it.
         """
         if is_file_address(text):
             return _of_address(text)
@@ -79,7 +79,7 @@ class ModelName:
 
     @property
     def display(self) -> str:
-        """Shortest spelling, always with the tag: `llama3:latest`, `ns/m:tag`, `host/ns/m:tag`."""
+        """The shortest spelling, always with the tag: `llama3:latest`, `ns/m:tag`, `host/ns/m:tag`."""
         name = f"{self.model}:{self.tag}"
         if self.host != DEFAULT_HOST:
             return f"{self.host}/{self.namespace}/{name}"
@@ -87,7 +87,7 @@ class ModelName:
 
     @property
     def full(self) -> str:
-        """`registry.ollama.ai/library/llama3:latest`."""
+        """The full name, such as `registry.ollama.ai/library/llama3:latest`."""
         return f"{self.host}/{self.namespace}/{self.model}:{self.tag}"
 
     @property
@@ -97,7 +97,7 @@ class ModelName:
 
     @property
     def folded(self) -> tuple[str, str, str, str]:
-        """The parts in lower case: equal for names of the same model."""
+        """The parts in lower case, equal for names of the same model."""
         return self.host.lower(), self.namespace.lower(), self.model.lower(), self.tag.lower()
 
     def __str__(self) -> str:
@@ -105,13 +105,13 @@ class ModelName:
 
 
 def is_file_address(text: str) -> bool:
-    """Whether that is the web address of a GGUF file."""
+    """Whether `text` is the web address of a GGUF file."""
     text = text.strip()
     return text.lower().startswith(_SCHEMES) and urlsplit(text).path.lower().endswith(".gguf")
 
 
 def _of_address(text: str) -> ModelName:
-    """What a file at a web address is called: `host/folders/file:latest`, and the hub's by their repository.
+    """Return the name of a file at a web address: `host/folders/file:latest`, or its repository on the hub.
 
     Raises InvalidNameError.
     """

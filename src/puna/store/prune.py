@@ -1,4 +1,4 @@
-"""Pruning: finds and deletes blobs that no manifest uses."""
+"""Pruning: the deletion of blobs that no manifest uses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sha256_hex(data: bytes) -> str:
 
 
 def manifest_files(manifests: Path) -> Iterator[Path]:
-    """Every file four levels below `manifests`, except hidden ones. Follows symlinks."""
+    """Yield every file four levels below `manifests`, except hidden ones. Follows symlinks."""
     yield from _files_at(manifests, 4)
 
 
@@ -49,7 +49,7 @@ def _files_at(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def digests_in_use(manifests: Path) -> set[str] | None:
-    """The digests that any manifest uses; None if a manifest cannot be read."""
+    """Return the digests that manifests use, or None if a manifest cannot be read."""
     used: set[str] = set()
     for path in manifest_files(manifests):
         try:
@@ -73,7 +73,7 @@ def _all_named(manifests: Path) -> bool:
 
 
 def sweep(manifests: Path, blobs: Path) -> int:
-    """Delete unused blobs, and temporary files and folders, older than an hour. Returns how many."""
+    """Delete unused blobs, temporary files and folders older than an hour. Return their number."""
     used = digests_in_use(manifests) if _all_named(manifests) else None
     if used is None:
         return 0
@@ -99,10 +99,10 @@ def _is_held(entry: os.DirEntry[str]) -> bool:
 
 
 def _is_left_over(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a folder of a conversion that was killed: nothing in it is being written to."""
+    """Whether `entry` is the folder of a killed conversion, with no recent writes in it."""
     if not entry.name.startswith("tmp-") or not entry.is_dir(follow_symlinks=False):
         return False
-    newest = max((each.stat(follow_symlinks=False).st_mtime for each in os.scandir(entry.path)), default=0)
+    newest = max((file.stat(follow_symlinks=False).st_mtime for file in os.scandir(entry.path)), default=0)
     return newest < time.time() - GRACE_S
 
 

@@ -1,4 +1,4 @@
-"""Interprets a Modelfile: typed parameters, and the targets of FROM and ADAPTER."""
+"""The meaning of a Modelfile: typed parameters, and the targets of FROM and ADAPTER."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _WEIGHTS = (
     "model*.safetensors", "consolidated*.safetensors", "pytorch_model*.bin", "consolidated*.pth",
     "*.gguf", "*.bin",
 )  # fmt: skip
-#: Those that only Python could read, by running what is in them.
+#: Pickles, which only Python can read, by running their contents.
 _PICKLED = frozenset({"pytorch_model*.bin", "consolidated*.pth"})
-#: How paths begin, and no name of a model.
+#: How paths start, unlike the names of models.
 _PATHS = ("./", "../", "/", "~", ".\\")
 
-#: What lies beside weights and says how to use them: settings, chat templates, vocabularies, what
-#: sentence-transformers puts after a model, and what the model is called.
+#: Files beside the weights that say how to use them: settings, chat templates, vocabularies, the layers that
+#: sentence-transformers puts after a model, and the model's description.
 _BESIDE = (
     "README.md", "*.json", "*/*.json", "*.jinja", "tokenizer.model", "spiece.model", "rwkv_vocab*.txt",
     "*_Dense*/model.safetensors",
@@ -58,7 +58,7 @@ class ModelSource:
 
 
 def parameter_values(modelfile: Modelfile) -> dict[str, Any]:
-    """The PARAMETER commands as typed options: the last of each key, but all of `stop`.
+    """Return the PARAMETER commands as typed options: the last of each key, but all of `stop`.
 
     Raises RequestError naming an unknown parameter or a value of the wrong type.
     """
@@ -95,7 +95,7 @@ def _kinds() -> dict[str, type]:
     kinds: dict[str, type] = {}
     for key, hint in typing.get_type_hints(Options).items():
         if key in Options.__struct_fields__:
-            # A list is given as one text, unless it is of texts.
+            # A list is written as one text, unless it is a list of texts.
             choices = set() if typing.get_origin(hint) is tuple else {hint, *typing.get_args(hint)}
             kinds[key] = next((kind for kind in (bool, int, float) if kind in choices), str)
     return kinds
@@ -105,7 +105,7 @@ _KINDS = _kinds()
 
 
 def create_request(modelfile: Modelfile) -> dict[str, Any]:
-    """The fields of POST /api/create for a Modelfile, except `model`, `from`, `files` and `adapters`.
+    """Return the fields of POST /api/create for a Modelfile, without `model`, `from`, `files`, `adapters`.
 
     Raises RequestError.
     """
@@ -128,10 +128,10 @@ def create_request(modelfile: Modelfile) -> dict[str, Any]:
 
 
 def model_source(modelfile: Modelfile, folder: Path) -> ModelSource:
-    """The target of the FROM commands; those after the first add files. `folder` is the Modelfile's.
+    """Return the target of the FROM commands; those after the first add files. `folder` is the Modelfile's.
 
-    Raises ModelNotFoundError for a path that does not exist, RequestError for a directory without a model or
-    with several, and GGUFError for one with a damaged file.
+    Raises ModelNotFoundError for a path that does not exist, RequestError for a directory with no model or
+    several, and GGUFError for one with a damaged file.
     """
     first, *more = modelfile.values("from")
     source = resolve(first, folder)
@@ -146,14 +146,14 @@ def model_source(modelfile: Modelfile, folder: Path) -> ModelSource:
 
 @dataclass(frozen=True, slots=True)
 class AdapterSources:
-    """The targets of ADAPTER: files to upload (relative name -> path), and scales by names, else 1."""
+    """The targets of ADAPTER: files to upload (relative name -> path), and scales other than 1 by name."""
 
     files: dict[str, Path] = field(default_factory=dict)
     scales: dict[str, float] = field(default_factory=dict)
 
 
 def adapter_source(modelfile: Modelfile, folder: Path) -> AdapterSources:
-    """The targets of the ADAPTER commands: a GGUF file or a folder that PEFT has saved, and maybe a scale.
+    """Return the targets of the ADAPTER commands: GGUF files or PEFT folders, some with a scale.
 
     Raises ModelNotFoundError for a path that does not exist, and RequestError.
     """
@@ -162,7 +162,7 @@ def adapter_source(modelfile: Modelfile, folder: Path) -> AdapterSources:
         path, scale = _scaled_path(value, folder)
         files = _adapter_files(path, value, folder)
         if taken := next((name for name in files if name in found.files), None):
-            raise RequestError(f"ADAPTER {shown(value)}: there is another adapter called {taken}; rename one")
+            raise RequestError(f"ADAPTER {shown(value)}: another adapter is called {taken}; rename one")
         found.files.update(files)
         if scale != 1:
             found.scales[path.name] = scale
@@ -170,12 +170,12 @@ def adapter_source(modelfile: Modelfile, folder: Path) -> AdapterSources:
 
 
 def _scaled_path(value: str, folder: Path) -> tuple[Path, float]:
-    """`value` as a path, or as a path and a scale after it."""
+    """Parse `value` as a path, or as a path followed by a scale."""
     path, scale = value.rpartition(" ")[::2]
     try:
         if path and not (folder / path_of(value)).exists():
             return folder / path_of(path.strip()), float(scale)
-    except (OSError, ValueError):  # a name too long, or no number
+    except (OSError, ValueError):  # too long a name, or not a number
         pass
     return folder / path_of(value), 1.0
 
@@ -186,35 +186,36 @@ def _adapter_files(path: Path, value: str, folder: Path) -> dict[str, Path]:
             return {path.name: path}
         peft = [path / name for name in ("adapter_config.json", "adapter_model.safetensors")]
         if path.is_dir():
-            if missing := next((each.name for each in peft if not each.is_file()), None):
+            if missing := next((file.name for file in peft if not file.is_file()), None):
                 raise RequestError(f"ADAPTER {shown(value)}: {path} has no {missing}; PEFT saves both")
-            return {f"{path.name}/{each.name}": _inside(each, path) for each in peft}
-    except OSError as error:  # a name too long, or too many links
-        raise RequestError(f"{shown(value)} cannot be looked at: {error.strerror or error}") from None
+            return {f"{path.name}/{file.name}": _inside(file, path) for file in peft}
+    except OSError as error:  # too long a name, or too many links
+        raise RequestError(f"{shown(value)} cannot be read: {error.strerror or error}") from None
     raise ModelNotFoundError(f"adapter {shown(value)} does not exist in {folder}")
 
 
 def resolve(value: str, folder: Path) -> ModelSource:
     """Resolve the value of FROM: a file, a directory of files, or else the name of a model.
 
-    A directory without weights counts only if `value` is written as a path: folders may be called as models.
+    A directory without weights counts only if `value` is written as a path, since a folder may have the name
+    of a model.
     """
     path = folder / path_of(value)
     named = f"{value}/".startswith(_PATHS)
     try:
-        if path.is_dir() and (named or any(next(path.glob(each), None) for each in _WEIGHTS)):
+        if path.is_dir() and (named or any(next(path.glob(pattern), None) for pattern in _WEIGHTS)):
             return ModelSource(files=_directory_files(path))
         if path.is_file():
             return ModelSource(files={part.name: part for part in parts_of(path)})
-    except OSError as error:  # a name too long, or too many links
-        raise RequestError(f"{shown(value)} cannot be looked at: {error.strerror or error}") from None
+    except OSError as error:  # too long a name, or too many links
+        raise RequestError(f"{shown(value)} cannot be read: {error.strerror or error}") from None
     if named or value.lower().endswith((".gguf", ".safetensors")):
         raise ModelNotFoundError(f"{path} does not exist")
     return ModelSource(model=value)
 
 
 def parts_of(path: Path) -> list[Path]:
-    """The files of the model that the GGUF file at `path` is of: all parts of a split one."""
+    """Return the files of the model that the GGUF file at `path` belongs to: all parts if it is split."""
     if not PART_NAME.fullmatch(path.name):
         return [path]
     with open_gguf(path) as file:
@@ -230,7 +231,7 @@ def _directory_files(folder: Path) -> dict[str, Path]:
         raise RequestError(f"no Modelfile or safetensors files found in {folder}")
     if pattern in _PICKLED:
         raise RequestError(
-            f"{weights[0]} is a pickle, and reading it would run what is in it; have the model as "
+            f"{weights[0]} is a pickle, and reading it would run code in it; save the model as "
             "safetensors (in transformers: save_pretrained)"
         )
     extra: Sequence[Path] = []
@@ -243,13 +244,13 @@ def _directory_files(folder: Path) -> dict[str, Path]:
 
 
 def _check_one_model(folder: Path, files: Sequence[Path]) -> None:
-    """Raise RequestError unless one of the files is a model, and what else there is belongs to it."""
+    """Raise RequestError if the files include more than one model."""
     firsts = dict.fromkeys(parts_of(path)[0] for path in files)
     models = [path.name for path in firsts if facts_of(path).kind == "model"]
     if len(models) > 1:
         names = ", ".join(models[:5]) + (", ..." if len(models) > 5 else "")
         raise RequestError(
-            f"{folder} has {len(models)} models ({names}); choose one, with a Modelfile that says "
+            f"{folder} has {len(models)} models ({names}); choose one with a Modelfile that says "
             f"FROM ./{models[0]}"
         )
 

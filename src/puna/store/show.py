@@ -1,4 +1,4 @@
-"""What `/api/show` returns for a model: its metadata, tensors, Modelfile and parameters."""
+"""The contents of `/api/show` for a model: its metadata, tensors, Modelfile and parameters."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _HIDDEN = ("general.name", "tokenizer.chat_template")
 
 
 def model_info(stored: StoredModel, *, verbose: bool = False) -> dict[str, Any]:
-    """GGUF metadata and `general.parameter_count`. Unless `verbose`, non-empty arrays are None.
+    """Return the GGUF metadata and `general.parameter_count`; without `verbose`, non-empty arrays are None.
 
-    {} if the model has no GGUF file. Raises GGUFError if it is damaged.
+    Returns {} if the model has no GGUF file. Raises GGUFError if it is damaged.
     """
     return _info(stored.model_path, verbose)
 
 
 def projector_info(stored: StoredModel, *, verbose: bool = False) -> dict[str, Any]:
-    """The same of the file the model sees with; {} if it has none of its own."""
+    """Return the same for the vision tower's own file, or {} if there is none."""
     return _info(next(iter(stored.projector_paths), None), verbose)
 
 
@@ -46,7 +46,7 @@ def _plain(value: Any, verbose: bool) -> Any:
 
 
 def tensor_list(stored: StoredModel) -> list[dict[str, Any]]:
-    """Name, type and shape of each tensor; shapes as in the file, fastest-varying dimension first."""
+    """Return name, type and shape of each tensor, the shape as in the file: fastest dimension first."""
     path = stored.model_path
     if path is None or not path.is_file():
         return []
@@ -58,7 +58,7 @@ def tensor_list(stored: StoredModel) -> list[dict[str, Any]]:
 
 
 def parameters_text(parameters: Mapping[str, Any]) -> str:
-    """One line per value, names padded to 30 columns: `temperature                    0.7`."""
+    """Format one line per value, with names padded to 30 columns: `temperature                    0.7`."""
     lines: list[str] = []
     for name in sorted(parameters):
         value = parameters[name]
@@ -74,13 +74,13 @@ def _literal(value: Any) -> str:
 def modelfile_text(
     stored: StoredModel, *, system: str | None = None, parameters: Mapping[str, Any] | None = None
 ) -> str:
-    """A Modelfile that recreates this model, with `system` and `parameters` replacing the model's own."""
+    """Write a Modelfile that recreates this model, with `system` and `parameters` replacing its own."""
     commands: list[tuple[str, str]] = []
     if stored.model_path is not None:
         commands.append(("FROM", str(stored.model_path)))
     commands += [
-        ("ADAPTER", each.path if each.scale == 1 else f"{each.path} {each.scale:g}")
-        for each in stored.adapters
+        ("ADAPTER", adapter.path if adapter.scale == 1 else f"{adapter.path} {adapter.scale:g}")
+        for adapter in stored.adapters
     ]
     commands += [("FROM", str(path)) for path in stored.projector_paths]
     texts = {

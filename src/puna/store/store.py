@@ -1,4 +1,4 @@
-"""The model store: Ollama's directory layout, which may be shared with Ollama itself."""
+"""The model store, in Ollama's directory layout, so that Ollama can share it."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ Progress = Callable[[str, int, int], None]
 class Store:
     """Models on disk: manifests by name, blobs by digest.
 
-    Any number of processes may read and write at the same time. Writers take a lock; readers do not need
-    it, because files appear atomically. Reading never writes, so it works in a read-only directory.
+    Any number of processes may read and write at once. Writers take a lock; readers need none, because files
+    appear atomically. Reading never writes, so it works in a read-only directory.
     """
 
     def __init__(self, root: Path | None = None) -> None:
@@ -49,10 +49,8 @@ class Store:
         self.manifests = self.root / "manifests"
         self.blobs = Blobs(self.root / "blobs")
 
-    # --- reading ---
-
     def list(self) -> list[StoredModel]:
-        """All models, newest first, including the bundled ones. Skips damaged models with a warning."""
+        """Return all models, newest first, including bundled ones, skipping damaged ones with a warning."""
         found: list[StoredModel] = []
         for name, path in self._entries():
             try:
@@ -66,11 +64,11 @@ class Store:
         return sorted(found, key=lambda model: (-model.modified_ns, model.name))
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of all models, as short as they may be written."""
+        """Return the names of all models in their shortest form."""
         return tuple(model.name.removesuffix(f":{DEFAULT_TAG}") for model in self.list())
 
     def get(self, name: str | ModelName) -> StoredModel:
-        """The model called `name`, ignoring case.
+        """Return the model called `name`, ignoring case.
 
         Raises InvalidNameError, ModelNotFoundError, or StoreError if the model is damaged.
         """
@@ -84,7 +82,7 @@ class Store:
         return bundled
 
     def manifest_bytes(self, name: str | ModelName) -> bytes:
-        """The manifest of a model as it lies on the disk; the bundled model has none. Raises as `get`."""
+        """Return the bytes of a model's manifest; bundled models have none. Raises as `get`."""
         wanted = self._find(_parse(name))
         if wanted is None:
             raise ModelNotFoundError(f"model '{name}' not found")
@@ -96,11 +94,11 @@ class Store:
         return self._find(wanted) is not None or bundled_model(wanted) is not None
 
     def resolve(self, name: str | ModelName) -> ModelName:
-        """`name` with each part in the case the store uses; unknown parts are unchanged."""
+        """Return `name` with each part in the store's case; unknown parts are unchanged."""
         return self._spelling(_parse(name))
 
     def for_clients(self, error: PunaError) -> PunaError:
-        """`error` without saying where the store lies: blobs have their digests, other files their names."""
+        """Return `error` without the store's paths: blobs appear by digest, other files by name."""
         text = str(error)
         if str(self.root) not in text:
             return error
@@ -109,10 +107,8 @@ class Store:
         text = re.sub(rf"{place}(?:/[^\s/:'\"]+)*/", "", text).replace(str(self.root), "the model store")
         return PunaError.of_kind(error.kind, text)
 
-    # --- blobs ---
-
     def blob_path(self, digest: str) -> Path:
-        """The blob's file, whether or not it exists. Raises InvalidNameError for a malformed digest."""
+        """Return the blob's file, existing or not. Raises InvalidNameError for a malformed digest."""
         return self.blobs.path(digest)
 
     def has_blob(self, digest: str) -> bool:
@@ -123,25 +119,23 @@ class Store:
         return self.blobs.seems_whole(digest)
 
     def offer_blob(self, digest: str) -> bool:
-        """Whether the blob exists and shows no damage. It is then kept for a while, as if just uploaded.
+        """Whether the blob exists and shows no damage; it is then kept for a while, as if just uploaded.
 
         Raises StoreError if it cannot be read.
         """
         return self.blobs.seems_whole(digest) and self.blobs.touch(digest)
 
     def put_blob(self, digest: str, chunks: Iterable[bytes]) -> bool:
-        """Store a blob; False if it exists already. Raises RequestError (digest mismatch) or StoreError."""
+        """Store a blob; return False if it exists. Raises RequestError (digest mismatch) or StoreError."""
         return self.blobs.put(digest, chunks)
 
     def blob_writer(self) -> BlobWriter:
-        """What writes a blob in pieces, in place of one that exists and may be damaged."""
+        """Return a writer of a blob in pieces, which replaces an existing blob that may be damaged."""
         return BlobWriter(self.blobs.folder, self.blobs.scratch)
 
     def import_file(self, path: Path) -> str:
-        """Copy a file into the store as a blob. Returns its digest."""
+        """Copy a file into the store as a blob and return its digest."""
         return self.blobs.add_file(path)[0]
-
-    # --- writing ---
 
     def create(
         self,
@@ -154,16 +148,16 @@ class Store:
         on_made: Callable[[str], object] | None = None,
         on_size: Callable[[int], object] | None = None,
     ) -> StoredModel:
-        """Create or replace the model `name` (see ModelSpec). Calls `on_status` at each step, and
-        `on_progress` while files are converted and quantised.
+        """Create or replace the model `name` (see ModelSpec), and return it. Does not parse templates.
 
-        `check` is called with each new model file, and raises ModelError for one that cannot be run; blobs of
-        a spec that is refused are deleted, unless other models use them. `convert` makes GGUF of
-        adapters that are safetensors. `on_made` hears the digests of blobs that are made on the way, which
-        are deleted again unless the model has them, and `on_size` how many bytes of memory the largest tensor
-        takes. Does not parse templates. Raises
-        InvalidNameError, RequestError for an invalid spec, ModelNotFoundError for an unknown parent,
-        StoreError.
+        `on_status` is called at each step, and `on_progress` while files are converted and quantised. `check`
+        is called with each new model file and raises ModelError for one that cannot be run; the blobs of a
+        refused spec are deleted unless other models use them. `convert` converts safetensors adapters to
+        GGUF. `on_made` is called with the digests of intermediate blobs, which are deleted again unless the
+        model uses them, and `on_size` with the bytes of memory that the largest tensor takes.
+
+        Raises InvalidNameError, RequestError for an invalid spec, ModelNotFoundError for an unknown parent,
+        and StoreError.
         """
         report = on_status or _silent
         wanted = _parse(name)
@@ -173,7 +167,7 @@ class Store:
             made.add(digest)
             (on_made or _silent)(digest)
 
-        spent = False  # whether the files have no further use
+        spent = False  # whether the source files are no longer needed
         try:
             with self.blobs.held(uploads_of(spec)) as held, self.blobs.held(spec.adapters.values()):
                 given = spec
@@ -205,22 +199,22 @@ class Store:
         on_made: Callable[[str], object],
         on_size: Callable[[int], object] | None,
     ) -> ModelSpec:
-        """`spec` with files made as it wants them. It takes minutes, so the store is not locked meanwhile."""
+        """Make the files that `spec` needs. This takes minutes, so the store is not locked meanwhile."""
         from puna.store.making import Maker
 
         parent = self.get(spec.from_model) if spec.from_model else None
         return Maker(self.blobs, held, progress or _silent, on_made, on_size or _silent).make(spec, parent)
 
     def put_manifest(self, name: str | ModelName, data: bytes) -> bool:
-        """Let a manifest be the model `name`, replacing the model of that name; its blobs must be there.
+        """Make a manifest, whose blobs must exist, the model `name`, replacing the model of that name.
 
-        Returns whether blobs of the replaced model were left over. Raises StoreError.
+        Returns whether blobs of the replaced model were deleted. Raises StoreError.
         """
         manifest = Manifest.decode(data, f"the manifest of {name}")
         with self._writing():
             if missing := next((digest for digest in manifest.digests() if not self.has_blob(digest)), None):
                 raise StoreError(
-                    f"blob {missing} of {name} is missing: it was deleted meanwhile; pull it again"
+                    f"blob {missing} of {name} was deleted in the meantime; pull the model again"
                 )
             target = self._spelling(_parse(name))
             left = self._digests(self._manifest_path(target)) - manifest.digests()
@@ -228,7 +222,7 @@ class Store:
         return any(not self.has_blob(digest) for digest in left)
 
     def copy(self, source: str | ModelName, target: str | ModelName) -> None:
-        """Copy a model to another name, overwriting the model of that name. Blobs are shared."""
+        """Copy a model to another name, replacing the model of that name. Blobs are shared."""
         wanted = _parse(target)
         with self._writing():
             original = self.get(source)
@@ -262,12 +256,12 @@ class Store:
             self._release(digests)
 
     def drop_unused(self, digests: set[str]) -> None:
-        """Delete those of the blobs that no model uses. Raises StoreError."""
+        """Delete the blobs among `digests` that no model uses. Raises StoreError."""
         with self._writing():
             self._release(digests)
 
     def prune(self) -> int:
-        """Delete unused blobs and remains of interrupted writes. Returns the number of deleted files.
+        """Delete unused blobs and remains of interrupted writes. Return the number of deleted files.
 
         Does nothing if PUNA_NOPRUNE is set or the store contains a manifest that cannot be read.
         """
@@ -278,13 +272,11 @@ class Store:
             prune.drop_empty_folders(self.manifests)
         return removed
 
-    # --- inside ---
-
     def _manifest_path(self, name: ModelName) -> Path:
         return self.manifests / name.path
 
     def _entries(self) -> Iterator[tuple[ModelName, Path]]:
-        """Every manifest with a valid name."""
+        """Yield every manifest with a valid name."""
         for path in prune.manifest_files(self.manifests):
             try:
                 yield ModelName(*path.relative_to(self.manifests).parts), path
@@ -292,7 +284,7 @@ class Store:
                 continue
 
     def _find(self, wanted: ModelName) -> ModelName | None:
-        """The stored name equal to `wanted` except for case, preferably an exact match."""
+        """Return the stored name that equals `wanted` ignoring case, preferably exactly."""
         folders = [self.manifests]
         for part in wanted.path.parts[:-1]:
             folders = [
@@ -332,7 +324,7 @@ class Store:
                 )
                 break
             except StoreError:
-                # A writer may have replaced the manifest, and dropped the old config, since we read it.
+                # A writer may have replaced the manifest and deleted the old config since it was read.
                 newer, modified_ns = _read_manifest(name, path)
                 if newer == data:
                     raise
@@ -361,7 +353,7 @@ class Store:
             return set()
 
     def _release(self, digests: set[str]) -> None:
-        """Delete those of `digests` that no manifest uses any more, and nobody works with."""
+        """Delete the blobs among `digests` that no manifest uses and no process holds."""
         if not digests or env_bool("NOPRUNE"):
             return
         used = prune.digests_in_use(self.manifests)
@@ -391,7 +383,7 @@ class Store:
 
 
 def _no_converter(*paths: Path) -> None:
-    raise RequestError("adapters that are safetensors files cannot be converted here")
+    raise RequestError("safetensors adapters cannot be converted here")
 
 
 def _silent(*_: object) -> None:
@@ -399,7 +391,7 @@ def _silent(*_: object) -> None:
 
 
 def _read_manifest(name: ModelName, path: Path) -> tuple[bytes, int]:
-    """The manifest's bytes and when it was written, in nanoseconds since the epoch."""
+    """Return the manifest's bytes and its modification time, in nanoseconds since the epoch."""
     try:
         return read_whole(path), path.stat().st_mtime_ns
     except FileNotFoundError:
@@ -409,12 +401,12 @@ def _read_manifest(name: ModelName, path: Path) -> tuple[bytes, int]:
 
 
 def _parse(name: str | ModelName) -> ModelName:
-    """Parse a name as clients send it: surrounding spaces are ignored."""
+    """Parse a name as clients send it, ignoring surrounding spaces."""
     return name if isinstance(name, ModelName) else ModelName.parse(name.strip())
 
 
 def _entries_named(folder: Path, name: str) -> list[os.DirEntry[str]]:
-    """Entries of `folder` called `name`, ignoring case; none if there is no such folder."""
+    """Return the entries of `folder` called `name`, ignoring case; none if there is no such folder."""
     try:
         with os.scandir(folder) as entries:
             same = name.lower()

@@ -1,4 +1,4 @@
-"""One model of the store, whose parts are read on first use."""
+"""One model of the store, with parts read on first use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from puna.store.facts import Facts, facts_of
 from puna.store.manifest import Manifest, ManifestLayer
 from puna.store.names import ModelName
 
-#: What there is in files of a store, by their media types.
+#: Contents of a store's files by media type.
 _CONTENTS: Final = {
     media.CONFIG: "config",
     media.MODEL: "model file",
@@ -63,8 +63,6 @@ class StoredModel:
         seconds, rest_ns = divmod(self.modified_ns, 10**9)
         return datetime.fromtimestamp(seconds).astimezone() + timedelta(microseconds=rest_ns // 1000)
 
-    # --- files ---
-
     @property
     def model_layer(self) -> ManifestLayer | None:
         """The layer of the GGUF file; the last one if there are several."""
@@ -87,7 +85,7 @@ class StoredModel:
 
     @property
     def adapters(self) -> tuple[AdapterFile, ...]:
-        """What the model is loaded with; those without a name of their own are named by their digest."""
+        """The adapters the model is loaded with; those without a name are named by their digest."""
         return tuple(
             AdapterFile(
                 str(self.files[layer.digest]), layer.name or layer.digest.partition(":")[2][:12], layer.scale
@@ -97,11 +95,11 @@ class StoredModel:
 
     @property
     def is_remote(self) -> bool:
-        """Whether this is a stub for a model that runs elsewhere: it is listed but cannot be run."""
+        """Whether this is a stub for a model that runs elsewhere, listed but not runnable."""
         return bool(self.config.remote_host and self.config.remote_model)
 
     def runnable_path(self) -> Path:
-        """The GGUF file to load. Raises UnsupportedModelError or StoreError if the model cannot be run."""
+        """Return the GGUF file to load. Raises UnsupportedModelError or StoreError if it cannot be run."""
         if self.is_remote:
             raise UnsupportedModelError(f"{self.name} only runs in the cloud; it has no model file to load")
         if self.manifest.of_type(media.TENSOR):
@@ -112,8 +110,6 @@ class StoredModel:
         for needed in (layer, *self.manifest.of_type(media.PROJECTOR, media.ADAPTER)):
             self._check(needed)
         return self.files[layer.digest]
-
-    # --- texts ---
 
     @cached_property
     def template(self) -> str | None:
@@ -139,8 +135,6 @@ class StoredModel:
         """The messages each chat starts with: `role` and `content`."""
         layers = self.manifest.of_type(media.MESSAGES)
         return self._json(layers[-1], list[dict[str, Any]]) if layers else []
-
-    # --- labels ---
 
     @property
     def facts(self) -> Facts | None:
@@ -181,7 +175,7 @@ class StoredModel:
         return self._read(layers[-1]) if layers else None
 
     def _check(self, layer: ManifestLayer) -> None:
-        """Raises StoreError unless the layer's file is there, as it was when the model was made."""
+        """Raise StoreError unless the layer's file exists, unchanged since the model was made."""
         path = self.files[layer.digest]
         if not path.is_file():
             raise _broken(self.name, layer.media_type, path, "is missing")
@@ -189,7 +183,7 @@ class StoredModel:
             how = f"has {size} bytes, not the {layer.size} it had when the model was made"
             raise _broken(self.name, layer.media_type, path, how)
         if has_changed(path):
-            how = "was changed or moved after the model was made of it"
+            how = "was changed or moved after the model was made from it"
             raise _broken(self.name, layer.media_type, path, how)
 
     def _read(self, layer: ManifestLayer) -> str:
@@ -204,7 +198,7 @@ class StoredModel:
 
 
 def read_layer(name: str, media_type: str, path: Path) -> bytes:
-    """The text of a layer of the model `name`. Raises StoreError."""
+    """Read the text of a layer of the model `name`. Raises StoreError."""
     try:
         return read_whole(path)
     except FileNotFoundError:
@@ -214,13 +208,13 @@ def read_layer(name: str, media_type: str, path: Path) -> bytes:
 
 
 def _broken(name: str, media_type: str, path: Path, how: str) -> StoreError:
-    """The error about a file of a model. Where the store keeps it is not for clients to know."""
-    what = f"{name}: its {_CONTENTS[media_type]}"
-    if path.is_symlink():  # to a file of somebody's own
+    """Return the error about a file of a model, hiding its place in the store from clients."""
+    subject = f"{name}: its {_CONTENTS[media_type]}"
+    if path.is_symlink():  # to a user's own file
         return StoreError(
-            f"{what} {path.readlink()} {how}; create the model again, or 'puna run' the file itself"
+            f"{subject} {path.readlink()} {how}; create the model again, or 'puna run' the file itself"
         )
     return StoreError(
-        f"{what} {how}; if it came from a registry, 'puna doctor --store --heal' fetches it again, else pull "
-        "or create the model again"
+        f"{subject} {how}; if it came from a registry, 'puna doctor --store --heal' downloads it "
+        "again; otherwise pull or create the model again"
     )

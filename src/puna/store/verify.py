@@ -1,4 +1,4 @@
-"""Verifying a store: every manifest read, every blob read and compared with its digest."""
+"""Verification of a store: reads every manifest, and compares every blob with its digest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BLOB_NAME = re.compile(r"sha256[-:][0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Damage:
-    """A blob that is not what its digest says, with the models that use it."""
+    """A blob that does not match its digest, with the models that use it."""
 
     layer: ManifestLayer
     problem: str
@@ -28,18 +28,18 @@ class Damage:
 
 @dataclass
 class Findings:
-    """What is wrong in a store; sizes in bytes."""
+    """The problems of a store; sizes in bytes."""
 
     models: int = 0
     blobs: int = 0
     size: int = 0  # of the blobs that were read
-    unused: list[Path] = field(default_factory=list)  # blobs of no model, and what is left of writing
+    unused: list[Path] = field(default_factory=list)  # blobs of no model, and remains of interrupted writes
     damages: list[Damage] = field(default_factory=list)
-    manifests: list[str] = field(default_factory=list)  # what is wrong with those that cannot be read
+    manifests: list[str] = field(default_factory=list)  # errors of unreadable ones
 
 
 def verify(store: Store, progress: Callable[[int, int], object] | None = None) -> Findings:
-    """Look at all of a store, changing nothing. `progress` is told how many bytes of how many were read.
+    """Check a whole store, changing nothing. `progress` is called with (bytes read, bytes in total).
 
     Raises StoreError if the store itself cannot be read.
     """
@@ -82,7 +82,7 @@ def verify(store: Store, progress: Callable[[int, int], object] | None = None) -
 
 
 def _problem(path: Path, layer: ManifestLayer) -> str:
-    """What is wrong with a blob; empty if nothing is."""
+    """Return the problem of a blob, or an empty string."""
     try:
         if not path.exists():
             return f"its file {path.readlink()} is gone" if path.is_symlink() else "it is missing"
@@ -92,7 +92,7 @@ def _problem(path: Path, layer: ManifestLayer) -> str:
             return ""
     except OSError as error:
         return f"it cannot be read ({error.strerror})"
-    return "the file it was made of has changed" if has_changed(path) else "its content is damaged"
+    return "the file it was made from has changed" if has_changed(path) else "its content is damaged"
 
 
 def _files(folder: Path) -> list[Path]:

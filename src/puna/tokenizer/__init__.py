@@ -13,7 +13,7 @@ __all__ = ["Tokenizer", "tokenizer_from_gguf"]
 
 
 def __getattr__(name: str) -> Any:
-    # The server looks at special tokens, and tokenizes nothing: it does not wait for the libraries of that.
+    # The server only looks up special tokens, so it should not wait for the tokenizer libraries to load.
     if name == "tokenizer_from_gguf":
         from puna.tokenizer.load import tokenizer_from_gguf
 

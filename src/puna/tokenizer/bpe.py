@@ -1,4 +1,4 @@
-"""Byte-pair encoding with the ranked merges of the file (spec B3 and B4)."""
+"""Byte-pair encoding with the ranked merges of the file, and its alphabet of bytes (spec B3 and B4)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,34 @@ from tokenizers import Tokenizer, models
 from puna.errors import TokenizerError
 from puna.tokenizer.patterns import PreTokenizer, splitter
 from puna.tokenizer.tokenizer import WordCache
-from puna.tokenizer.vocabulary import SPACE, Vocabulary, byte_characters
+from puna.tokenizer.vocabulary import SPACE, Piece, TokenType, Vocabulary
 
 logger = logging.getLogger(__name__)
 
-#: Longer words, in characters, are merged by the library's one call that lets other threads run meanwhile.
+#: Characters. Longer words are merged by the library's batch call, the only one that releases Python's lock.
 _LONG_WORD = 1024
 
+#: Types of tokens that stand for their own spelling.
+_LITERAL = frozenset((TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED))
+
+
+def byte_characters() -> list[str]:
+    """Return the printable character that GPT-2 uses for each of the 256 bytes (spec B3)."""
+    characters = []
+    for byte in range(256):
+        if byte == 0xAD:
+            characters.append("\u0143")
+        elif byte <= 0x20:
+            characters.append(chr(byte + 0x100))
+        elif 0x7F <= byte <= 0xA0:
+            characters.append(chr(byte + 0xA2))
+        else:
+            characters.append(chr(byte))
+    return characters
+
+
 _BYTE_MAP = str.maketrans(dict(enumerate(byte_characters())))
+_BYTE_OF = {character: bytes([byte]) for byte, character in enumerate(byte_characters())}
 
 
 class BytePairEncoder:
@@ -86,7 +106,7 @@ class BytePairEncoder:
 
 
 def _model(ids: dict[str, int], merges: list[str], pre: PreTokenizer, *, bytes_apart: bool) -> models.BPE:
-    """The library's model. It raises plain Exception if a merge does not fit the tokens."""
+    """Return the library's model. Raises plain Exception if a merge does not fit the tokens."""
 
     def build(pairs: list[tuple[str, str]]) -> models.BPE:
         return models.BPE(
@@ -97,23 +117,23 @@ def _model(ids: dict[str, int], merges: list[str], pre: PreTokenizer, *, bytes_a
             ignore_merges=pre.ignore_merges,
         )
 
-    # Of repeated merges the library would use the last rank, and of one that makes a token longer than all
-    # there are it would panic.
+    # For repeated merges the library would use the last rank, and a merge longer than every token would make
+    # it panic.
     if len(set(merges)) == len(merges) and _longest(merges) <= _longest(ids) + len(" "):
         try:
             return build([(left, right) for left, _, right in [merge.partition(" ") for merge in merges]])
-        except Exception as error:  # checking 280,000 merges in Python costs more than trying
+        except Exception as error:  # checking 280,000 merges in Python costs more than a try
             logger.debug("dropping unusable merges: %s", error)
     return build(_usable(merges, ids))
 
 
 def _longest(texts: Iterable[str]) -> int:
-    """Bytes of the longest text."""
+    """Return the size in bytes of the longest text."""
     return max((len(text.encode()) for text in texts), default=0)
 
 
 def _usable(merges: list[str], ids: dict[str, int]) -> list[tuple[str, str]]:
-    """The merges of two tokens into a token, by rank; the first of repeated ones."""
+    """Return the merges of two tokens into a token, by rank; of repeated ones, the first."""
     usable: dict[tuple[str, str], None] = {}
     for merge in merges:
         left, _, right = merge[1:].partition(" ")  # the left side is never empty, but may be a space
@@ -121,3 +141,19 @@ def _usable(merges: list[str], ids: dict[str, int]) -> list[tuple[str, str]]:
         if left in ids and right in ids and left + right in ids:
             usable[left, right] = None
     return list(usable)
+
+
+def byte_level_piece(vocabulary: Vocabulary) -> Piece:
+    """Return a function from token id to bytes for byte-level BPE."""
+
+    def piece(id: int) -> bytes:
+        text = vocabulary.texts[id]
+        if vocabulary.types[id] in _LITERAL:
+            return text.encode()
+        mapped = (_BYTE_OF.get(character) for character in text)
+        return b"".join(
+            byte if byte is not None else (" " if character == SPACE else character).encode()
+            for character, byte in zip(text, mapped, strict=True)
+        )
+
+    return piece

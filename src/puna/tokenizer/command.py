@@ -13,7 +13,10 @@ from puna.tokenizer.tokenizer import Tokenizer
 
 
 def open_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer of the GGUF file at `path`. Raises GGUFError, TokenizerError, UnsupportedModelError."""
+    """Return the tokenizer of the GGUF file at `path`.
+
+    Raises GGUFError, TokenizerError and UnsupportedModelError.
+    """
     with open_gguf(path) as file:
         return tokenizer_from_gguf(file)
 
@@ -27,7 +30,7 @@ def token_rows(
 
 
 def printable(piece: bytes) -> str:
-    r"""`piece` as text, with unprintable characters and invalid bytes escaped (`\n`, `\xe2`)."""
+    r"""Return `piece` as text, with unprintable characters and invalid bytes escaped (`\n`, `\xe2`)."""
     text = piece.decode(errors="backslashreplace")
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode()

@@ -1,4 +1,4 @@
-"""Builds the tokenizer that a GGUF file describes."""
+"""Construction of the tokenizer that a GGUF file describes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from dataclasses import dataclass
 from puna.architectures import ARCHITECTURES, UNKNOWN
 from puna.errors import TokenizerError, UnsupportedModelError, shown
 from puna.gguf import GGUFFile, NumberArray, StringArray
-from puna.tokenizer.bpe import BytePairEncoder
+from puna.tokenizer.bpe import BytePairEncoder, byte_level_piece
 from puna.tokenizer.longest_match import WordPieceEncoder, WorldEncoder, escaped_piece
 from puna.tokenizer.patterns import BY_NAME, DEFAULT, LINES, PreTokenizer
 from puna.tokenizer.sentence_piece import SentencePieceEncoder, UnigramEncoder
 from puna.tokenizer.special_ids import SpecialIds, read_special_ids
-from puna.tokenizer.tokenizer import TextEncoder, Tokenizer
+from puna.tokenizer.tokenizer import Stripping, TextEncoder, Tokenizer
 from puna.tokenizer.vocabulary import (
     PREFIX,
     Piece,
     TokenType,
     Vocabulary,
-    byte_level_piece,
     flag,
     numbers,
     read_vocabulary,
@@ -31,14 +30,14 @@ logger = logging.getLogger(__name__)
 
 #: Supported values of `tokenizer.ggml.model`.
 MODELS = ("gpt2", "llama", "bert", "t5", "gemma4", "rwkv")
-#: Merges of a vocabulary are at most so many: twice as many as in any that is known.
+#: Limit of merges per token: twice as many as in any known vocabulary.
 _MERGES_PER_TOKEN = 5
-#: Bytes of a normaliser's table: fifty times those of the largest that is known.
+#: Bytes of a normaliser's table: fifty times the largest known.
 _MAX_CHARSMAP = 1 << 24
 
 
 def tokenizer_from_gguf(file: GGUFFile) -> Tokenizer:
-    """The tokenizer of `file`.
+    """Return the tokenizer of `file`.
 
     Raises UnsupportedModelError for an unknown kind of vocabulary, TokenizerError if metadata is missing or
     inconsistent.
@@ -47,10 +46,9 @@ def tokenizer_from_gguf(file: GGUFFile) -> Tokenizer:
     vocabulary = read_vocabulary(file)
     pre_name, pre = _pre_tokenizer(file, model)
     special = read_special_ids(file, vocabulary, model, pre.add_bos)
-    if model != "rwkv":  # where a blank line ends an answer, which is ordinary text elsewhere
+    if model != "rwkv":  # a blank line ends an answer only in RWKV; elsewhere it is ordinary text
         vocabulary = vocabulary.with_control(special.ends)
     parts = _parts(file, model, vocabulary, pre, special)
-    strip_left, strip_right = _stripping(file, vocabulary, pre_name)
     return Tokenizer(
         model,
         pre_name,
@@ -59,8 +57,7 @@ def tokenizer_from_gguf(file: GGUFFile) -> Tokenizer:
         parts.encoder,
         parts.piece,
         drops_first_space=parts.drops_first_space,
-        strip_left=strip_left,
-        strip_right=strip_right,
+        stripping=_stripping(file, vocabulary, pre_name),
     )
 
 
@@ -72,7 +69,7 @@ def is_known(file: GGUFFile) -> bool:
 
 
 def tokenizer_kind(file: GGUFFile) -> str:
-    """Which of `MODELS` the tokenizer is. Raises TokenizerError and UnsupportedModelError."""
+    """Return which of `MODELS` the tokenizer is. Raises TokenizerError and UnsupportedModelError."""
     model = file.get(PREFIX + "model")
     if not isinstance(model, str) or not model:
         raise TokenizerError(f"{file.path.name}: key '{PREFIX}model' is missing; the file has no tokenizer")
@@ -136,7 +133,7 @@ def _scores(file: GGUFFile, vocabulary: Vocabulary) -> list[float]:
 
 
 def _charsmap(file: GGUFFile) -> bytes:
-    """The normaliser's table; none if the file has none."""
+    """Return the normaliser's table, empty if the file has none."""
     value = file.get(PREFIX + "precompiled_charsmap")
     if value is None:
         return b""
@@ -145,7 +142,7 @@ def _charsmap(file: GGUFFile) -> bytes:
     if len(found) > _MAX_CHARSMAP:
         raise TokenizerError(
             f"{file.path.name}: key '{PREFIX}precompiled_charsmap' has {len(found)} bytes; "
-            f"at most {_MAX_CHARSMAP} are read"
+            f"the maximum is {_MAX_CHARSMAP}"
         )
     return found.tobytes()
 
@@ -164,7 +161,7 @@ def _merges(file: GGUFFile, tokens: int) -> list[str]:
 
 
 def _pre_tokenizer(file: GGUFFile, model: str) -> tuple[str, PreTokenizer]:
-    """The pre-tokenizer's name in the file, and the pre-tokenizer."""
+    """Return the pre-tokenizer's name in the file, and the pre-tokenizer."""
     name = file.get(PREFIX + "pre", "")
     name = name if isinstance(name, str) else ""
     spaced = model == "llama" and file.get(PREFIX + "merges") is not None
@@ -186,20 +183,17 @@ def _pre_tokenizer(file: GGUFFile, model: str) -> tuple[str, PreTokenizer]:
     return name, BY_NAME.get(name, DEFAULT)
 
 
-def _stripping(file: GGUFFile, vocabulary: Vocabulary, pre: str) -> tuple[frozenset[int], frozenset[int]]:
-    """Ids of the tokens that remove the whitespace before them, and after them.
-
-    Files do not contain this, so it depends on the model.
-    """
+def _stripping(file: GGUFFile, vocabulary: Vocabulary, pre: str) -> Stripping:
+    """Return the tokens that remove whitespace around them; files do not say, so the model's name does."""
     name = file.get("general.name")
     name = name.lower() if isinstance(name, str) else ""
     if "phi-3" in name or "phi3" in name:
         special = vocabulary.of_type(TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED)
         kept = {vocabulary.ids.get(text) for text in ("<unk>", "<s>", "<|endoftext|>")}
-        return frozenset(), frozenset(special) - kept
+        return Stripping(right=frozenset(special) - kept)
     mask = None
     if pre.startswith("jina-v2-") or ARCHITECTURES.get(file.architecture, UNKNOWN).strips_before_mask:
         mask = vocabulary.ids.get("<mask>")
     elif "modern-bert" in name:
         mask = vocabulary.ids.get("[MASK]")
-    return frozenset() if mask is None else frozenset((mask,)), frozenset()
+    return Stripping() if mask is None else Stripping(left=frozenset((mask,)))

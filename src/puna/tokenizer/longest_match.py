@@ -1,4 +1,4 @@
-"""Encoders that repeatedly take the longest token: WordPiece (BERT) and World (RWKV)."""
+"""Encoders that repeatedly take the longest matching token: WordPiece (BERT) and World (RWKV)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from puna.tokenizer.vocabulary import SPACE, Piece, TokenType, Vocabulary
 
 Text = TypeVar("Text", str, bytes)
 
-_START: Final = 3  # lengths are kept by so many characters, or bytes, at the start of a token
+_START: Final = 3  # characters or bytes of a token's start, by which lengths are indexed
 
 
 class LongestMatch(Generic[Text]):
-    """Finds in a text which of the tokens `ids` begins at a place, the longest of them.
+    """A search for the longest of the tokens `ids` at a position in a text.
 
-    Only lengths that tokens with that start have are tried, which keeps it quick where nothing ends a token.
+    It tries only the lengths of tokens with the same start, which keeps it fast for texts without word ends.
     """
 
     def __init__(self, ids: Mapping[Text, int]) -> None:
@@ -39,7 +39,7 @@ class LongestMatch(Generic[Text]):
                     known.insert(at, length)
 
     def find(self, text: Text, at: int) -> tuple[int, int] | None:
-        """The token's id, and the index after it; None if none begins there."""
+        """Return the id of the longest token at `at` and the index after it, or None."""
         for length in self._lengths.get(text[at : at + _START], self._short):
             piece = text[at : at + length]
             id = self._ids.get(piece)
@@ -79,13 +79,13 @@ class WordPieceEncoder:
         return ids
 
     def _normalized(self, text: str) -> str:
-        """The library lets no other thread run while it is at work, so it gets long texts in slices."""
-        # Each character becomes what it does alone: the marks whose order depends on others are left out.
+        """Normalise a text, a long one in slices, because the library blocks other threads while it runs."""
+        # Characters are normalised independently: marks whose order depends on their neighbours are removed.
         starts = range(0, len(text), LONG_TEXT)
         return "".join(self._normalizer.normalize_str(text[at : at + LONG_TEXT]) for at in starts)
 
     def _word(self, word: str) -> list[int]:
-        """Ids of one word; just the unknown token if part of the word has no token."""
+        """Return the ids of one word; just the unknown token if part of the word has no token."""
         ids: list[int] = []
         at = 0
         while at < len(word):
@@ -97,14 +97,17 @@ class WordPieceEncoder:
         return ids
 
 
-#: Bytes of a token: twice those of the longest that is known.
+#: Bytes of a token: twice the longest known.
 _MAX_BYTES: Final = 256
 _ESCAPE: Final = re.compile(rb"\\(?:x([0-9A-Fa-f]{2})|(.))", re.DOTALL)
 _ESCAPED: Final = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}
 
 
 class WorldEncoder:
-    """Greedy, whatever words are. Tokens are any bytes, spelled in files as in Python's `repr` of them."""
+    """RWKV's greedy encoder, which ignores words.
+
+    Tokens are any bytes, spelled in files like Python's `repr`.
+    """
 
     def __init__(self, vocabulary: Vocabulary, unknown: int | None) -> None:
         kinds = TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.BYTE
@@ -112,12 +115,12 @@ class WorldEncoder:
         ids.pop(b"", None)
         if (longest := max(map(len, ids), default=0)) > _MAX_BYTES:
             raise TokenizerError(
-                f"{vocabulary.where}: a token has {longest} bytes; at most {_MAX_BYTES} are read"
+                f"{vocabulary.where}: a token has {longest} bytes; the maximum is {_MAX_BYTES}"
             )
         lacking = next((byte for byte in range(256) if bytes([byte]) not in ids), None)
         if unknown is None and lacking is not None:
             raise TokenizerError(
-                f"{vocabulary.where}: no token is the byte {lacking:#04x} alone, and key "
+                f"{vocabulary.where}: no token stands for the byte {lacking:#04x}, and key "
                 "'tokenizer.ggml.unknown_token_id' is missing"
             )
         self._unknown = unknown
@@ -127,7 +130,7 @@ class WorldEncoder:
         data, ids, at, find = text.encode(), [], 0, self._longest.find
         while at < len(data):
             found = find(data, at)
-            if found is None:  # then there is an unknown token
+            if found is None:  # in which case there is an unknown token
                 assert self._unknown is not None
                 found = self._unknown, at + 1
             id, at = found
@@ -136,7 +139,7 @@ class WorldEncoder:
 
 
 def bytes_of(spelling: str) -> bytes:
-    """The bytes that a token of this spelling stands for."""
+    """Return the bytes that a token spelled `spelling` stands for."""
     return _ESCAPE.sub(_unescaped, spelling.encode(errors="surrogatepass"))
 
 
@@ -148,7 +151,7 @@ def _unescaped(match: re.Match[bytes]) -> bytes:
 
 
 def escaped_piece(vocabulary: Vocabulary) -> Piece:
-    """A function from token id to bytes for the tokens of `WorldEncoder`."""
+    """Return a function from token id to bytes for the tokens of `WorldEncoder`."""
 
     def piece(id: int) -> bytes:
         text, kind = vocabulary.texts[id], vocabulary.types[id]

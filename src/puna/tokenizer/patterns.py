@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import regex  # type: ignore[import-untyped]
 
-#: Characters from which on it is worth the time to let go of Python's lock.
+#: Characters from which releasing Python's lock is worth the time.
 LONG_TEXT = 1 << 14
 
 Split = Callable[[str], list[str]]
@@ -22,12 +22,12 @@ Split = Callable[[str], list[str]]
 
 @cache
 def splitter(step: str | Digits) -> Split:
-    """A function that splits text by `step`. The pieces, some of them possibly empty, add up to the text."""
+    """Return a function that splits text by `step`. The pieces, some possibly empty, add up to the text."""
     return _by_digits(step) if isinstance(step, Digits) else _by_pattern(step)
 
 
 def _by_pattern(pattern: str) -> Split:
-    # VERSION1 supports set operations, which one of the patterns needs.
+    # VERSION1 supports set operations, which one pattern needs.
     split = regex.compile(f"({pattern})", regex.VERSION1).split
     # In a long text, let other threads run between matches.
     return lambda text: split(text, concurrent=len(text) > LONG_TEXT)
@@ -60,12 +60,12 @@ GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|
 
 
 def _words(numbers: str, contractions: str = _CONTRACTIONS + "|") -> str:
-    """Llama 3's expression with the given rules for numbers and contractions."""
+    """Return Llama 3's expression with the given rules for numbers and contractions."""
     return rf"{contractions}[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{numbers}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}"
 
 
 def _cased_words(numbers: str, suffix: str, upper: str = _UPPER, lower: str = _LOWER, tail: str = "/") -> str:
-    """Like `_words`, but words also end where lower case turns to upper case (Tekken, o200k)."""
+    """Return `_words`, with words that also end where lower case turns to upper (Tekken, o200k)."""
     return (
         rf"[^\r\n\p{{L}}\p{{N}}]?{upper}*{lower}+{suffix}|[^\r\n\p{{L}}\p{{N}}]?{upper}+{lower}*{suffix}"
         rf"|{numbers}| ?[^\s\p{{L}}\p{{N}}]+[\r\n{tail}]*|{_SPACES}"
@@ -130,7 +130,7 @@ class Digits:
 
 @dataclass(frozen=True)
 class PreTokenizer:
-    """The steps, and other properties that depend on `tokenizer.ggml.pre`."""
+    """The steps of a pre-tokenizer, and other properties that depend on `tokenizer.ggml.pre`."""
 
     steps: tuple[str | Digits, ...]
     ignore_merges: bool = False  # a word that is itself a token is encoded as that token, without merges
@@ -190,7 +190,7 @@ BY_NAME: dict[str, PreTokenizer] = {
             r"[\r\n]",
             rf"\s?[{_DEEPSEEK_LETTERS}]+",
             r"\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
-            r"(?<!\s)\s++$",  # `\s+$`, but tried only where blanks begin
+            r"(?<!\s)\s++$",  # `\s+$`, tried only where whitespace begins
             _DEEPSEEK_CJK,
             r"\p{N}+",
         )
@@ -207,7 +207,7 @@ BY_NAME: dict[str, PreTokenizer] = {
     "jais-2": PreTokenizer(
         (
             rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*"
-            # Blanks are cut in many pieces here, so line ends are looked for only where a run of them begins.
+            # Spaces are cut into many pieces here, so line ends are searched for only at the start of a run.
             rf"|(?<![^\S\r\n])\s*[\r\n]+|{_JAIS2_SPACES}|\s{{1,2}}(?!\S)|\s",
         )
     ),

@@ -1,13 +1,13 @@
-"""SentencePiece's two ways of cutting text into pieces, both by the `sentencepiece` library.
+"""SentencePiece's two ways of splitting text into pieces, both by the `sentencepiece` library.
 
-BPE merges by the score of the resulting token (spec B5). Unigram finds the pieces whose
-log-probabilities add up to the most (Kudo, arXiv:1804.10959), and replaces characters before that. The
-vocabulary is given to the library as the serialised model that it reads (sentencepiece_model.proto).
+BPE merges by the score of the resulting token (spec B5). Unigram finds the pieces with the largest total
+log-probability (Kudo, arXiv:1804.10959), after replacing characters. The library gets the vocabulary as a
+serialised model (sentencepiece_model.proto).
 
-The table of replacements (sentencepiece's normalizer.cc) is the size of a trie in bytes, the trie, and
-the replacements, each ending in a zero byte. The trie is a double array (darts-clone) of 32-bit units.
-From a unit at index i the unit of the next byte b is at `i ^ offset ^ b`, and where a key ends, `i ^
-offset` holds the place of its replacement.
+The table of replacements (sentencepiece's normalizer.cc) is the size of a trie in bytes, the trie, and the
+replacements, each ending in a zero byte. The trie is a double array (darts-clone) of 32-bit units. From a
+unit at index i the unit of the next byte b is at `i ^ offset ^ b`, and where a key ends, `i ^ offset` holds
+the position of its replacement.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ _SIZE_BYTES = 4
 _IS_VALUE = np.uint32(1 << 31)
 _HAS_VALUE = np.uint32(1 << 8)
 _WIDE = np.uint32(1 << 9)
-#: No character becomes more bytes than this. Unicode's longest compatibility form has 33.
+#: Limit on the bytes a character is replaced by. Unicode's longest compatibility form has 33.
 LONGEST_REPLACEMENT = 128
 
 
 def checked(charsmap: bytes, where: str) -> bytes:
-    """`charsmap`, when nothing that follows it leaves it. Raises TokenizerError otherwise.
+    """Return `charsmap` if no lookup in it can leave it. Raises TokenizerError otherwise.
 
-    The library that reads it checks nothing on its way, and a stranger has written it.
+    The library does not check the table, which comes from an untrusted file.
     """
     size = int.from_bytes(charsmap[:_SIZE_BYTES], "little")
     if len(charsmap) < _SIZE_BYTES + size or size % 4 or not size:
-        raise TokenizerError(f"{where}: the trie has {size} bytes, which do not fit")
+        raise TokenizerError(f"{where}: the trie has {size} bytes, which do not fit the table")
     units = np.frombuffer(charsmap[_SIZE_BYTES : _SIZE_BYTES + size], "<u4")
     replacements = np.frombuffer(charsmap[_SIZE_BYTES + size :], np.uint8)
     if not replacements.size or replacements[-1]:
-        raise TokenizerError(f"{where}: the last replacement does not end")
+        raise TokenizerError(f"{where}: the last replacement is not terminated")
     inner = np.flatnonzero((units & _IS_VALUE) == 0).astype(np.uint32)
     found = units[inner]
     children = inner ^ ((found >> np.uint32(10)) << ((found & _WIDE) >> np.uint32(6)))
     if children.size and int((children | np.uint32(0xFF)).max()) >= len(units):
-        raise TokenizerError(f"{where}: a step leaves the trie")
+        raise TokenizerError(f"{where}: a lookup leaves the trie")
     places = units[children[(found & _HAS_VALUE) != 0]] & ~_IS_VALUE
     if places.size:
         if int(places.max()) >= len(replacements):
@@ -70,7 +70,7 @@ _NAME, _CHARSMAP, _ADD_PREFIX, _REMOVE_SPACES, _ESCAPE_SPACES = 1, 2, 3, 4, 5
 
 @dataclass(frozen=True)
 class Rules:
-    """How text is normalised and cut into pieces."""
+    """Settings of normalisation and splitting."""
 
     kind: int  # UNIGRAM or BPE
     byte_fallback: bool
@@ -82,10 +82,11 @@ class Rules:
 def serialized(
     vocabulary: Vocabulary, scores: list[float], types: Mapping[int, TokenType], rules: Rules
 ) -> tuple[bytes, int]:
-    """The model, and the number of pieces added to it.
+    """Return the serialised model, and the number of pieces added to it.
 
-    Tokens are pieces of `types`; those that it lacks are control pieces, which no text becomes. The library
-    requires distinct names without NUL, one unknown piece and, to fall back to bytes, all 256 of them.
+    Tokens in `types` become pieces of that type; others become control pieces, which no text is encoded as.
+    The library requires distinct names without NUL, one unknown piece and, for byte fallback, all 256 byte
+    pieces.
     """
     mark = "\1"
     while any(text.startswith(mark) for text in vocabulary.plain_ids):
@@ -139,16 +140,17 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-#: Text may become these in a Unigram vocabulary; unused tokens are known, and never chosen.
+#: Types that text may become in a Unigram vocabulary. Unused tokens are known to the library, but never
+#: chosen.
 _OF_UNIGRAM = (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNUSED)
 
 
 class SentencePieceEncoder:
-    """Encodes with the `sentencepiece` library, the file's tokens and scores, and no normalisation."""
+    """An encoder by the `sentencepiece` library with the file's tokens and scores, without normalisation."""
 
     def __init__(self, vocabulary: Vocabulary, scores: list[float], *, space_prefix: bool) -> None:
         types: dict[int, TokenType] = {}
-        for text, id in _possible(vocabulary).items():
+        for text, id in _encodable(vocabulary).items():
             byte = vocabulary.types[id] == TokenType.BYTE or not vocabulary.has_types
             types[id] = TokenType.BYTE if byte and _names_byte(text) else TokenType.NORMAL
         self._library = _Library(vocabulary, scores, types, Rules(BPE, byte_fallback=True))
@@ -159,9 +161,9 @@ class SentencePieceEncoder:
 
 
 class UnigramEncoder:
-    """Encodes with the `sentencepiece` library, the file's tokens, scores and normalisation.
+    """An encoder using the `sentencepiece` library with the file's tokens, scores and normalisation.
 
-    What no token stands for becomes bytes, if there are tokens for all of them, else the unknown token.
+    Text without a token becomes bytes if every byte has a token, otherwise the unknown token.
     """
 
     def __init__(
@@ -179,7 +181,7 @@ class UnigramEncoder:
         where = f"{vocabulary.where}: key 'tokenizer.ggml.precompiled_charsmap'"
         types: dict[int, TokenType] = {}
         bytes_: list[int] = []
-        for text, id in _possible(vocabulary).items():
+        for text, id in _encodable(vocabulary).items():
             kind = TokenType(vocabulary.types[id])
             if kind in _OF_UNIGRAM:
                 types[id] = kind
@@ -200,16 +202,17 @@ class UnigramEncoder:
         self._libraries = {space_prefix: self._made(rules)}
 
     def encode(self, text: str, *, first: bool) -> list[int]:
-        # Where extra spaces are removed, those that a text begins with are, and only a prefix can be one.
+        # Removing extra spaces also strips those at the start of a text, of which one may be needed as the
+        # prefix.
         rules = self._rules
         prefix = rules.space_prefix if first else rules.remove_extra_spaces and text[:1].isspace()
-        if prefix not in self._libraries:  # few texts follow others
+        if prefix not in self._libraries:  # few texts continue another
             self._libraries[prefix] = self._made(replace(rules, space_prefix=prefix))
         return self._libraries[prefix].encode(text)
 
 
 class _Library:
-    """A model of the library."""
+    """A model loaded by the library."""
 
     def __init__(
         self, vocabulary: Vocabulary, scores: list[float], types: Mapping[int, TokenType], rules: Rules
@@ -225,13 +228,13 @@ class _Library:
             raise TokenizerError(f"{vocabulary.where}: the vocabulary is not usable ({error})") from error
 
     def encode(self, text: str) -> list[int]:
-        """The pieces of `text`, without those that stand for no token."""
+        """Return the pieces of `text`, without those that stand for no token."""
         ids: list[int] = self._processor.encode(text, out_type=int)
         return [id for id in ids if id < self._size] if self._drop else ids
 
 
-def _possible(vocabulary: Vocabulary) -> dict[str, int]:
-    """The ids that text may become; the library knows no pieces with NUL."""
+def _encodable(vocabulary: Vocabulary) -> dict[str, int]:
+    """Return the ids that text may become; the library does not support pieces with NUL."""
     return {text: id for text, id in vocabulary.plain_ids.items() if "\0" not in text}
 
 

@@ -1,8 +1,8 @@
 """The tokens that start and end a text, and those that stop generation (spec B7).
 
-The file's own keys take precedence. For files with incomplete metadata, tokens are also recognised by
-their spelling, as in llama.cpp; spellings that occur in ordinary text only count if the file marks the
-token as special.
+The file's own keys take precedence. For files with incomplete metadata, tokens are also recognised by their
+spelling, as in llama.cpp; spellings that occur in ordinary text only count if the file marks the token as
+special.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from puna.errors import TokenizerError
 from puna.gguf import GGUFFile, NumberArray
 from puna.tokenizer.vocabulary import PREFIX, TokenType, Vocabulary, flag, token_id
 
-#: Ends of turns, texts or tool calls. Ordinary text does not look like this.
+#: Ends of turns, texts or tool calls, spelled unlike any ordinary text.
 _END_SPELLINGS = (
     "<|eot_id|>",
     "<|im_end|>",
@@ -37,7 +37,7 @@ _END_SPELLINGS = (
     "<|file_sep|>",
 )
 
-#: These may occur in ordinary text (HTML, brackets), so they must be marked in the file.
+#: Spellings that may occur in ordinary text (HTML, brackets), so the file must mark them.
 _END_SPELLINGS_IF_MARKED = (
     "</s>",
     "<eos>",
@@ -67,7 +67,7 @@ _END_KEYS = (
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """The id before a text (`bos`), the id after it (`eos`), and the ids that stop generation (`ends`)."""
+    """The special ids: before a text (`bos`), after it (`eos`), and those that stop generation (`ends`)."""
 
     bos: int | None
     eos: int | None
@@ -78,7 +78,7 @@ class SpecialIds:
 
 
 def read_special_ids(file: GGUFFile, vocabulary: Vocabulary, model: str, bos_by_pre: bool) -> SpecialIds:
-    """The special ids of `file`, whose `tokenizer.ggml.model` is `model`.
+    """Return the special ids of `file`, whose `tokenizer.ggml.model` is `model`.
 
     `bos_by_pre` is the pre-tokenizer's default for `add_bos_token`, used for unknown architectures. Raises
     TokenizerError if a key names a token that does not exist.
@@ -113,7 +113,7 @@ def read_special_ids(file: GGUFFile, vocabulary: Vocabulary, model: str, bos_by_
 
 
 def adds_bos(file: GGUFFile, model: str, bos_by_pre: bool = False) -> bool:
-    """Whether BOS, if it exists, is added before every text: as set in the file, else the usual default."""
+    """Whether BOS, if it exists, is added before every text: as set in the file, or by the usual default."""
     default = ARCHITECTURES.get(file.architecture, UNKNOWN).add_bos
     if default is None:
         default = model in ("bert", "llama") or bos_by_pre

@@ -1,7 +1,7 @@
 """A model's tokenizer: text to ids and back.
 
-Added tokens, whose spelling is recognised in the text first, cut it into pieces; an `TextEncoder` turns
-each piece of ordinary text between them into ids.
+Added tokens are recognised first, by their spelling, and cut the text into pieces; a `TextEncoder` turns each
+piece of ordinary text between them into ids.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
@@ -19,7 +20,7 @@ from puna.tokenizer.vocabulary import Piece, TokenType, Vocabulary
 
 class TextEncoder(Protocol):
     def encode(self, text: str, *, first: bool) -> list[int]:
-        """Token ids of `text`, without recognising added tokens.
+        """Return the token ids of `text`, without recognising added tokens.
 
         `first` is whether `text` is at the start of the input or follows an added token.
         """
@@ -27,7 +28,7 @@ class TextEncoder(Protocol):
 
 
 class WordCache:
-    """Caches the ids of short words, because text repeats its words.
+    """A cache of the ids of short words, because text repeats its words.
 
     Safe to share between threads: each operation is a single dictionary access.
     """
@@ -49,23 +50,22 @@ class WordCache:
 _WHITESPACE = " \t\n\v\f\r"
 
 
+@dataclass(frozen=True)
+class Stripping:
+    """Ids of the tokens that remove the whitespace to their left and to their right."""
+
+    left: frozenset[int] = frozenset()
+    right: frozenset[int] = frozenset()
+
+
 class AddedTokens:
-    """Splits text at the leftmost, longest occurrences of a set of tokens.
+    """A splitter of text at the leftmost, longest occurrences of a set of tokens."""
 
-    `strip_left` and `strip_right` are ids of tokens that remove the whitespace before or after them.
-    """
-
-    def __init__(
-        self,
-        ids: Mapping[str, int],
-        strip_left: frozenset[int] = frozenset(),
-        strip_right: frozenset[int] = frozenset(),
-    ) -> None:
+    def __init__(self, ids: Mapping[str, int], stripping: Stripping = Stripping()) -> None:
         self._ids = dict(ids)
-        self._strip_left = strip_left
-        self._strip_right = strip_right
-        # The regex engine only searches for the first two characters of tokens, which skips nearly all text;
-        # at each match the possible lengths are tried, longest first.
+        self._stripping = stripping
+        # The regular expression only finds tokens' first two characters, which skips nearly all text; at each
+        # match the possible lengths are tried, longest first.
         by_start: dict[str, set[int]] = {}
         for text in self._ids:
             by_start.setdefault(text[:2], set()).add(len(text))
@@ -88,13 +88,13 @@ class AddedTokens:
                 continue
             id = self._ids[found]
             before = text[begin:at]
-            if id in self._strip_left:
+            if id in self._stripping.left:
                 before = before.rstrip(_WHITESPACE)
             if before:
                 yield before
             yield id
             begin = at + len(found)
-            if id in self._strip_right:
+            if id in self._stripping.right:
                 while begin < len(text) and text[begin] in _WHITESPACE:
                     begin += 1
             position = begin
@@ -114,7 +114,7 @@ logger = logging.getLogger(__name__)
 
 
 class Tokenizer:
-    """Turns text into token ids and back. Safe to share between threads.
+    """A model's tokenizer, which turns text into token ids and back. Safe to share between threads.
 
     Created by `tokenizer_from_gguf`. `name` is the kind of vocabulary (`gpt2` for BPE, `llama` for
     SentencePiece's BPE, `t5` for its Unigram, `bert` for WordPiece, `rwkv` for RWKV's), `pre` the name of the
@@ -131,8 +131,7 @@ class Tokenizer:
         piece: Piece,
         *,
         drops_first_space: bool = False,
-        strip_left: frozenset[int] = frozenset(),
-        strip_right: frozenset[int] = frozenset(),
+        stripping: Stripping = Stripping(),
     ) -> None:
         self.name = name
         self.pre = pre
@@ -151,9 +150,7 @@ class Tokenizer:
         self._warned = False
         self._added = {
             parse_special: AddedTokens(
-                {text: id for id in vocabulary.of_type(*kinds) if (text := vocabulary.texts[id])},
-                strip_left,
-                strip_right,
+                {text: id for id in vocabulary.of_type(*kinds) if (text := vocabulary.texts[id])}, stripping
             )
             for parse_special, kinds in (
                 (True, (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED)),
@@ -164,7 +161,7 @@ class Tokenizer:
     def encode(
         self, text: str, *, add_special: bool = True, parse_special: bool = True, first: bool = True
     ) -> list[int]:
-        """Token ids of `text`.
+        """Return the token ids of `text`.
 
         `add_special` adds the BOS and EOS tokens the model expects. `parse_special` recognises the spelling
         of control tokens, which otherwise is ordinary text; user-defined tokens are always recognised. Text
@@ -181,7 +178,7 @@ class Tokenizer:
                 ids += self._encoder.encode(part, first=first)
             first = isinstance(part, int)
         if bos_added and not self._warned and ids[1:2] == [self.bos_id]:
-            self._warned = True  # every prompt of a template would repeat the warning
+            self._warned = True  # a template would repeat the warning for every prompt
             logger.warning("a text starts with BOS, and the tokenizer adds another one")
         if add_special and self.add_eos and self.eos_id is not None:
             ids.append(self.eos_id)
@@ -189,11 +186,11 @@ class Tokenizer:
 
     @cached_property
     def longest_bytes(self) -> int:
-        """No token stands for more bytes of text than this."""
+        """The most bytes of text that any token stands for."""
         return max((len(text.encode(errors="surrogatepass")) for text in self._vocabulary.texts), default=1)
 
     def piece(self, id: int) -> bytes:
-        """The bytes that token `id` adds to a text: for control tokens, their spelling.
+        """Return the bytes that token `id` adds to a text: for control tokens, their spelling.
 
         Raises RequestError if there is no such token.
         """
@@ -204,7 +201,7 @@ class Tokenizer:
         return known
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of `ids`, without the space the tokenizer puts before every text.
+        """Return the text of `ids`, without the space the tokenizer puts before every text.
 
         Bytes that are not UTF-8 become U+FFFD. Raises RequestError like `piece`.
         """
@@ -214,12 +211,15 @@ class Tokenizer:
         return text.decode(errors="replace")
 
     def token(self, id: int) -> str:
-        """The spelling of token `id` in the vocabulary. Raises RequestError if there is no such token."""
+        """Return the spelling of token `id` in the vocabulary.
+
+        Raises RequestError if there is no such token.
+        """
         self.check([id])
         return self._vocabulary.texts[id]
 
     def id_of(self, text: str) -> int | None:
-        """Return the token spelt `text` in the vocabulary, whatever its type; None if there is none."""
+        """Return the id of the token spelled `text`, whatever its type, or None."""
         return self._vocabulary.ids.get(text)
 
     def is_control(self, id: int) -> bool:
@@ -228,14 +228,14 @@ class Tokenizer:
         return self._vocabulary.is_control(id)
 
     def check(self, ids: Sequence[int]) -> None:
-        """Raises RequestError that names the first of `ids` which is no token."""
+        """Raise RequestError naming the first of `ids` that is not a token."""
         if ids and not (min(ids) >= 0 and max(ids) < self.vocab_size):
             wrong = next(id for id in ids if not 0 <= id < self.vocab_size)
             raise RequestError(f"token id {wrong} is outside the vocabulary (0 to {self.vocab_size - 1})")
 
 
 def _well_formed(text: str) -> str:
-    """`text` with surrogate pairs joined and lone surrogates replaced, so that it can be encoded as UTF-8."""
+    """Join surrogate pairs of `text` and replace lone surrogates, so that it can be encoded as UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 PREFIX = "tokenizer.ggml."
 
-_ABSENT_IDS = (-1, 0xFFFFFFFF)  # what converters write if there is no such token
+_ABSENT_IDS = (-1, 0xFFFFFFFF)  # written by converters if there is no such token
 
 
 class TokenType(IntEnum):
@@ -62,7 +62,7 @@ class Vocabulary:
         return {text: id for text, id in self.ids.items() if self.types[id] not in _HIDDEN}
 
     def of_type(self, *kinds: TokenType) -> list[int]:
-        """Ids of the tokens of these types, in order."""
+        """Return the ids of the tokens of these types, in order."""
         wanted = set(kinds)
         return [id for id, kind in enumerate(self.types) if kind in wanted]
 
@@ -70,7 +70,7 @@ class Vocabulary:
         return self.types[id] == TokenType.CONTROL
 
     def with_control(self, ids: Iterable[int]) -> Vocabulary:
-        """The same vocabulary with the tokens `ids` marked as control tokens."""
+        """Return the same vocabulary with the tokens `ids` marked as control tokens."""
         types = list(self.types)
         for id in ids:
             types[id] = TokenType.CONTROL
@@ -96,12 +96,14 @@ def read_vocabulary(file: GGUFFile) -> Vocabulary:
     )
     repeated = sum(map(bool, texts)) - len(vocabulary.ids)
     if repeated:
-        logger.warning("%s: %d tokens have the same text as another; the last wins", file.path.name, repeated)
+        logger.warning(
+            "%s: %d tokens have the same text as another; the last one is used", file.path.name, repeated
+        )
     return vocabulary
 
 
 def strings(file: GGUFFile, name: str) -> list[str] | None:
-    """The strings of key `tokenizer.ggml.<name>`, or None. Raises TokenizerError for another type."""
+    """Return the strings of key `tokenizer.ggml.<name>`, or None. Raises TokenizerError for another type."""
     value = file.get(PREFIX + name)
     if value is None:
         return None
@@ -111,7 +113,7 @@ def strings(file: GGUFFile, name: str) -> list[str] | None:
 
 
 def numbers(file: GGUFFile, name: str, count: int) -> list[float] | None:
-    """The first `count` numbers of key `tokenizer.ggml.<name>`, or None.
+    """Return the first `count` numbers of key `tokenizer.ggml.<name>`, or None.
 
     Raises TokenizerError for another type or if there are fewer.
     """
@@ -134,14 +136,14 @@ def numbers(file: GGUFFile, name: str, count: int) -> list[float] | None:
         if bad.size:
             raise TokenizerError(
                 f"{file.path.name}: key '{PREFIX}{name}' has {found[bad[0]]} for token {bad[0]}, "
-                "which is no float32 number"
+                "which is not a float32 number"
             )
     numbers: list[float] = found.tolist()
     return numbers
 
 
 def token_id(file: GGUFFile, name: str, size: int) -> int | None:
-    """The token id of key `tokenizer.ggml.<name>`, or None.
+    """Return the token id of key `tokenizer.ggml.<name>`, or None.
 
     Raises TokenizerError unless it is an integer below `size`, the size of the vocabulary.
     """
@@ -159,7 +161,7 @@ def token_id(file: GGUFFile, name: str, size: int) -> int | None:
 
 
 def flag(file: GGUFFile, name: str, default: bool) -> bool:
-    """The boolean of key `tokenizer.ggml.<name>`; `default` if missing or of another type."""
+    """Return the boolean of key `tokenizer.ggml.<name>`; `default` if missing or of another type."""
     value = file.get(PREFIX + name)
     return bool(value) if isinstance(value, bool | int) else default
 
@@ -167,55 +169,19 @@ def flag(file: GGUFFile, name: str, default: bool) -> bool:
 #: SentencePiece's stand-in for a space.
 SPACE = "▁"
 
-
-def byte_characters() -> list[str]:
-    """The printable character that GPT-2 uses for each of the 256 bytes (spec B3)."""
-    characters = []
-    for byte in range(256):
-        if byte == 0xAD:
-            characters.append("\u0143")
-        elif byte <= 0x20:
-            characters.append(chr(byte + 0x100))
-        elif 0x7F <= byte <= 0xA0:
-            characters.append(chr(byte + 0xA2))
-        else:
-            characters.append(chr(byte))
-    return characters
-
-
-_BYTE_OF = {character: bytes([byte]) for byte, character in enumerate(byte_characters())}
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-
-#: Types of tokens whose piece is their spelling.
-_LITERAL = frozenset((TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED))
 
 Piece = Callable[[int], bytes]
 
 
 def byte_of(text: str) -> int | None:
-    """The byte of a token spelled `<0xHH>`; None for other spellings."""
+    """Return the byte of a token spelled `<0xHH>`, or None for other spellings."""
     match = _BYTE_TOKEN.fullmatch(text)
     return int(match[1], 16) if match else None
 
 
-def byte_level_piece(vocabulary: Vocabulary) -> Piece:
-    """A function from token id to bytes for byte-level BPE."""
-
-    def piece(id: int) -> bytes:
-        text = vocabulary.texts[id]
-        if vocabulary.types[id] in _LITERAL:
-            return text.encode()
-        mapped = (_BYTE_OF.get(character) for character in text)
-        return b"".join(
-            byte if byte is not None else (" " if character == SPACE else character).encode()
-            for character, byte in zip(text, mapped, strict=True)
-        )
-
-    return piece
-
-
 def spaced_piece(vocabulary: Vocabulary) -> Piece:
-    """A function from token id to bytes where spaces are spelled U+2581 and bytes `<0xHH>`."""
+    """Return a function from token id to bytes where spaces are spelled U+2581 and bytes `<0xHH>`."""
 
     def piece(id: int) -> bytes:
         text = vocabulary.texts[id]

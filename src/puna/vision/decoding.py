@@ -32,11 +32,11 @@ _WHITE: Final = (255, 255, 255, 255)
 def decode(
     data: bytes, limits: ImageLimits, name: str = "the image", *, enough: int | None = None
 ) -> Picture:
-    """Return the picture in a JPEG, PNG, WebP, GIF or BMP file, upright by its EXIF data and on white.
+    """Decode a JPEG, PNG, WebP, GIF or BMP file, rotated by its EXIF data, with transparency on white.
 
     A JPEG is decoded at half, a quarter or an eighth of its size if that leaves `enough` pixels.
 
-    Raises `ImageError`, which calls it `name`, for anything that is not an image, damaged, animated, of
+    Raises `ImageError`, which calls it `name`, for data that is not an image, is damaged, animated, of
     another format or beyond `limits`. Raises MemoryError.
     """
     if not data:
@@ -71,7 +71,7 @@ def _check(file: ImageFile.ImageFile, data: bytes, limits: ImageLimits, name: st
         raise ImageError(f"{name} is {width} x {height}: it has no pixels")
     if width * height > limits.pixels:
         raise ImageError(_too_many(name, f"{width} x {height}", limits))
-    # Cameras write several pictures into what everybody else reads as a JPEG: the first is the photo.
+    # Cameras store several pictures in a file that other software reads as a JPEG: the first is the photo.
     photo = file.format in ("JPEG", "MPO")
     if not photo and getattr(file, "is_animated", False):
         raise ImageError(f"{name} is animated; send one frame of it as an image of its own")
@@ -80,7 +80,7 @@ def _check(file: ImageFile.ImageFile, data: bytes, limits: ImageLimits, name: st
 
 
 def _scale(file: ImageFile.ImageFile, enough: int) -> None:
-    """Let a JPEG be decoded at the smallest size with `enough` pixels; other formats have one size."""
+    """Choose the smallest size with `enough` pixels for decoding a JPEG; other formats have one size."""
     width, height = file.size
     for factor in (8, 4, 2):
         wide, high = width // factor, height // factor

@@ -67,7 +67,6 @@ class VisionOptions:
         mean: Sequence[float] = HALVES,
         std: Sequence[float] = HALVES,
         feed_forward: Sequence[str] = ("v.blk.0.mlp.fc1.weight", "v.blk.0.ffn_up.weight"),
-        **more: Any,
     ) -> Self:
         """Read the options from the metadata of `file`; the arguments are defaults.
 
@@ -110,7 +109,6 @@ class VisionOptions:
             mean=three_numbers(file, "vision.image_mean", mean),
             std=three_numbers(file, "vision.image_std", std),
             layers=(layer,) * count,
-            **more,
         )
 
 
@@ -173,7 +171,7 @@ def _layers(file: GGUFFile) -> int:
     if count < last + 1:
         raise invalid(file, key, f"is {count}, but there are tensors of layer {last}")
     if count > last + 1:
-        raise invalid(file, key, f"is {count}, but there are only tensors of {last + 1} layers")
+        raise invalid(file, key, f"is {count}, but there are tensors of only {last + 1} layers")
     return count
 
 

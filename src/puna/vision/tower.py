@@ -125,7 +125,7 @@ class VisionTower(Module):
         rope: Rope | None = None,
         places: NDArray[np.int32] | None = None,
     ) -> Patches:
-        """Return what layers are passed, given the sizes of each layer's groups of patches."""
+        """Return the arguments of the layers, given the sizes of each layer's groups of patches."""
         built = {sizes: Groups.of(self.ops, sizes) for sizes in {tuple(sizes) for sizes in groups}}
         self.keys.reserve(sum(groups[0]))
         return Patches(
@@ -165,10 +165,13 @@ def kept_together(inputs: list[Input], *, one_batch: bool) -> list[Input]:
 
 
 def marker(tokenizer: Tokenizer, spelling: str) -> int:
-    """Return the token spelt `spelling`, whatever its type. Raises `ModelError` if there is none."""
+    """Return the id of the token spelled `spelling`, whatever its type.
+
+    Raises `ModelError` if there is none.
+    """
     id = tokenizer.id_of(spelling)
     if id is None:
-        raise ModelError(f"the vocabulary has no token {spelling}, which stands around images")
+        raise ModelError(f"the vocabulary has no token {spelling}, which marks images")
     return id
 
 

@@ -1,4 +1,4 @@
-"""A model that calls tools, what it is asked with, and how its calls are read from answers."""
+"""A tool-calling model, the requests for it, and readers of the calls in its answers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SCRIPTS = [
     BROKEN,
     call(FIRST),
 ]
-#: Which of them is said: the first unless a message says otherwise.
+#: Triggers that select an answer; without one, it is the first.
 ANSWER, BREAK, ONE = trigger(1), trigger(2), trigger(3)
 
 SCHEMA = {
@@ -56,16 +56,16 @@ def user(content: str = "weather?") -> Any:
 
 
 def ordered(arguments: Any) -> str:
-    """Arguments in a form that tells the order of their keys and the kinds of their numbers."""
+    """Return arguments in a form that preserves the order of their keys and the kinds of their numbers."""
     return json.dumps(json.loads(arguments) if isinstance(arguments, str) else arguments, ensure_ascii=False)
 
 
 CALLED = [("get_weather", ordered(FIRST)), ("get_weather", ordered(SECOND))]
 
 
-def native(server: Server, content: str = "weather?", **more: Any) -> ollama.ChatResponse:
-    options = {"temperature": 0, **more.pop("options", {})}
-    return server.client.chat("scripted", user(content), tools=TOOLS, options=options, **more)
+def native(server: Server, content: str = "weather?", **extra: Any) -> ollama.ChatResponse:
+    options = {"temperature": 0, **extra.pop("options", {})}
+    return server.client.chat("scripted", user(content), tools=TOOLS, options=options, **extra)
 
 
 def native_calls(message: ollama.Message) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""The server with the model that calls, and its clients."""
+"""The server with the tool-calling model, and its clients."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def server(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def chat(server: Server) -> Any:
     client = openai.OpenAI(base_url=server.url + "/v1/", api_key="unused", max_retries=0, timeout=120)
 
-    def create(content: str | list[Any] = "weather?", **more: Any) -> Any:
+    def create(content: str | list[Any] = "weather?", **extra: Any) -> Any:
         messages = content if isinstance(content, list) else [{"role": "user", "content": content}]
         return client.chat.completions.create(
-            **{"model": "scripted", "messages": messages, "tools": TOOLS, "temperature": 0, **more}
+            **{"model": "scripted", "messages": messages, "tools": TOOLS, "temperature": 0, **extra}
         )
 
     return create
@@ -36,9 +36,9 @@ def chat(server: Server) -> Any:
 def responses(server: Server) -> Any:
     client = openai.OpenAI(base_url=server.url + "/v1/", api_key="unused", max_retries=0, timeout=120)
 
-    def create(given: Any, *, stream: bool = False, **more: Any) -> Any:
-        act = client.responses.stream if stream else client.responses.create
-        return act(model="scripted", input=given, tools=FLAT, temperature=0, **more)  # type: ignore[operator]
+    def create(given: Any, *, stream: bool = False, **extra: Any) -> Any:
+        method = client.responses.stream if stream else client.responses.create
+        return method(model="scripted", input=given, tools=FLAT, temperature=0, **extra)  # type: ignore[operator]
 
     return create
 
@@ -47,9 +47,9 @@ def responses(server: Server) -> Any:
 def messages(server: Server) -> Any:
     client = anthropic.Anthropic(base_url=server.url, api_key="unused", max_retries=0, timeout=120)
 
-    def create(given: list[Any], *, stream: bool = False, **more: Any) -> Any:
-        act = client.messages.stream if stream else client.messages.create
-        fields = {"model": "scripted", "max_tokens": 400, "tools": ANTHROPIC, "extra_body": GREEDY, **more}
-        return act(messages=given, **fields)  # type: ignore[operator]
+    def create(given: list[Any], *, stream: bool = False, **extra: Any) -> Any:
+        method = client.messages.stream if stream else client.messages.create
+        fields = {"model": "scripted", "max_tokens": 400, "tools": ANTHROPIC, "extra_body": GREEDY, **extra}
+        return method(messages=given, **fields)  # type: ignore[operator]
 
     return create

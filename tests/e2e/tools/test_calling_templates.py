@@ -1,4 +1,4 @@
-"""Calls of models whose template, renderer or parser is not what one expects."""
+"""Calls of models with an unusual template, renderer or parser."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.scripted import pieces_of, random_sizes, write_scripted
 pytestmark = pytest.mark.e2e
 
 
-def test_a_parser_that_the_author_names_decides_what_a_call_is(server: Server) -> None:
+def test_parser_named_by_the_author_decides_what_counts_as_a_call(server: Server) -> None:
     body = {"model": "unread", "from": "scripted", "parser": "ministral", "stream": False}
     assert server.http.post("/api/create", json=body).json() == {"status": "success"}
     answer = server.client.chat("unread", user(ONE), tools=TOOLS, options=GREEDY)
@@ -23,22 +23,20 @@ def test_a_parser_that_the_author_names_decides_what_a_call_is(server: Server) -
     server.client.delete("unread")
 
 
-def test_a_model_without_a_template_chats_as_its_renderer_and_parser_say(
-    server: Server, tmp_path: Path
-) -> None:
-    said = (
+def test_model_without_a_template_uses_its_renderer_and_parser(server: Server, tmp_path: Path) -> None:
+    script = (
         "Let me see.</think>\n<tool_call>\n<function=get_weather>\n<parameter=city>\nZürich\n</parameter>\n"
         "<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>"
     )
-    path = write_scripted(tmp_path / "bare.gguf", [pieces_of(said, size=random_sizes(5))])
+    path = write_scripted(tmp_path / "bare.gguf", [pieces_of(script, size=random_sizes(5))])
     add_model(server, "bare", path)
     names = {"model": "named", "from": "bare", "renderer": "qwen3.5", "parser": "qwen3.5"}
     assert server.http.post("/api/create", json={**names, "stream": False}).status_code == 200
-    asked = {"model": "named", "messages": user(), "tools": TOOLS, "options": GREEDY, "stream": False}
-    message = server.http.post("/api/chat", json=asked).json()["message"]
+    request = {"model": "named", "messages": user(), "tools": TOOLS, "options": GREEDY, "stream": False}
+    message = server.http.post("/api/chat", json=request).json()["message"]
     assert (message["thinking"], message["content"]) == ("Let me see.", "")
     assert [ordered(one["function"]["arguments"]) for one in message["tool_calls"]] == [ordered(FIRST)]
-    prompt = server.http.post("/api/chat", json={**asked, "_debug_render_only": True}).json()
+    prompt = server.http.post("/api/chat", json={**request, "_debug_render_only": True}).json()
     text = prompt["_debug_info"]["rendered_template"]
     assert text.startswith("<|im_start|>system\n# Tools\n")
     assert text.endswith("<|im_start|>assistant\n<think>\n")
@@ -47,7 +45,7 @@ def test_a_model_without_a_template_chats_as_its_renderer_and_parser_say(
         server.client.delete(name)
 
 
-def test_what_a_template_cannot_render_names_the_message_in_every_api(server: Server, tmp_path: Path) -> None:
+def test_template_error_names_the_message_in_every_api(server: Server, tmp_path: Path) -> None:
     template = "{% for m in messages %}{% if m.role == 'tool' %}{{ m.nothing[0].id }}{% endif %}{% endfor %}"
     path = write_scripted(tmp_path / "narrow.gguf", [pieces_of("a")], template=template)
     add_model(server, "narrow", path)
@@ -66,7 +64,7 @@ def test_what_a_template_cannot_render_names_the_message_in_every_api(server: Se
         for stream in (False, True):
             reply = server.http.post(path_of, json={"model": "narrow", "stream": stream, **body})
             assert reply.status_code == 400, reply.text
-            told = reply.json()["error"]["message"]
-            assert "has no attribute 'nothing' (about message 3 of the chat, role 'tool')" in told
+            error = reply.json()["error"]["message"]
+            assert "has no attribute 'nothing' (about message 3 of the chat, role 'tool')" in error
     server.unload()
     server.client.delete("narrow")

@@ -1,4 +1,4 @@
-"""Tools through the clients of every API: calls, and their results."""
+"""Tools through the clients of every API: calls and their results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.e2e
 # --- Ollama's API ---
 
 
-def test_ollamas_client_is_told_of_whole_calls(server: Server) -> None:
+def test_ollamas_client_receives_complete_calls(server: Server) -> None:
     answer = native(server)
     assert (answer.message.thinking, answer.message.content) == ("Let me look.\n", "I look.")
     assert native_calls(answer.message) == CALLED
@@ -45,19 +45,23 @@ def test_ollamas_client_is_told_of_whole_calls(server: Server) -> None:
     assert all(one["id"].startswith("call_") for one in raw)
 
 
-def test_ollamas_client_sends_results_back(server: Server) -> None:
-    asked: list[Any] = user()
-    answer = server.client.chat("scripted", asked, tools=TOOLS, options=GREEDY)
-    asked += [answer.message, {"role": "tool", "content": f"sunny {ANSWER}", "tool_name": "get_weather"}]
+def test_ollamas_client_can_send_results_back(server: Server) -> None:
+    conversation: list[Any] = user()
+    answer = server.client.chat("scripted", conversation, tools=TOOLS, options=GREEDY)
+    conversation += [
+        answer.message,
+        {"role": "tool", "content": f"sunny {ANSWER}", "tool_name": "get_weather"},
+    ]
     assert (
-        server.client.chat("scripted", asked, tools=TOOLS, options=GREEDY).message.content == "It is sunny."
+        server.client.chat("scripted", conversation, tools=TOOLS, options=GREEDY).message.content
+        == "It is sunny."
     )
 
 
 # --- OpenAI's chats ---
 
 
-def test_openais_chats_have_calls_with_their_arguments_as_text(chat: Any) -> None:
+def test_openais_chat_has_calls_with_arguments_as_text(chat: Any) -> None:
     (choice,) = chat().choices
     assert chat_calls(choice.message) == CALLED
     assert (choice.message.content, choice.finish_reason) == ("I look.", "tool_calls")
@@ -66,7 +70,7 @@ def test_openais_chats_have_calls_with_their_arguments_as_text(chat: Any) -> Non
     assert len({one.id for one in choice.message.tool_calls}) == 2
 
 
-def test_the_first_delta_of_a_call_has_its_name_and_the_others_its_arguments(chat: Any) -> None:
+def test_first_delta_of_a_call_has_its_name_and_later_ones_the_arguments(chat: Any) -> None:
     found: dict[int, list[Any]] = {}
     reasons, text, thinking = [], "", ""
     for chunk in chat(stream=True):
@@ -87,33 +91,33 @@ def test_the_first_delta_of_a_call_has_its_name_and_the_others_its_arguments(cha
         assert ordered("".join(one.function.arguments for one in (first, *rest))) == arguments
 
 
-def test_openais_chats_send_results_back(chat: Any) -> None:
-    asked: list[Any] = user()
-    (choice,) = chat(asked).choices
-    asked.append(choice.message)
-    asked += [
+def test_openais_chat_accepts_results(chat: Any) -> None:
+    conversation: list[Any] = user()
+    (choice,) = chat(conversation).choices
+    conversation.append(choice.message)
+    conversation += [
         {"role": "tool", "tool_call_id": one.id, "content": "sunny"} for one in choice.message.tool_calls
     ]
-    asked[-1]["content"] += ANSWER
-    (choice,) = chat(asked).choices
+    conversation[-1]["content"] += ANSWER
+    (choice,) = chat(conversation).choices
     assert (choice.message.content, choice.finish_reason) == ("It is sunny.", "stop")
     assert choice.message.tool_calls is None
 
 
-def test_several_samples_call_each_for_itself(chat: Any) -> None:
+def test_each_sample_has_its_own_calls(chat: Any) -> None:
     answer = chat(n=2)
     assert [chat_calls(choice.message) for choice in answer.choices] == [CALLED, CALLED]
     ids = [one.id for choice in answer.choices for one in choice.message.tool_calls]
     assert len(set(ids)) == 4
 
 
-def test_functions_are_what_tools_were_before(chat: Any) -> None:
+def test_legacy_functions_work_like_tools(chat: Any) -> None:
     (choice,) = chat(ONE, tools=openai.omit, functions=[FUNCTION]).choices
     assert choice.finish_reason == "function_call"
     assert choice.message.tool_calls is None
     assert ordered(choice.message.function_call.arguments) == ordered(FIRST)
-    asked = [*user(), choice.message, {"role": "function", "name": "get_weather", "content": ANSWER}]
-    (choice,) = chat(asked, tools=openai.omit, functions=[FUNCTION]).choices
+    conversation = [*user(), choice.message, {"role": "function", "name": "get_weather", "content": ANSWER}]
+    (choice,) = chat(conversation, tools=openai.omit, functions=[FUNCTION]).choices
     assert choice.message.content == "It is sunny."
 
 
@@ -128,7 +132,7 @@ def item_calls(response: Any) -> list[tuple[str, str]]:
     return [(item.name, ordered(item.arguments)) for item in items_of(response)]
 
 
-def test_responses_have_calls_as_items_and_go_on_with_their_outputs(responses: Any) -> None:
+def test_responses_have_calls_as_items_and_continue_with_their_outputs(responses: Any) -> None:
     answer = responses("weather?")
     assert [item.type for item in answer.output] == [
         "reasoning", "message", "function_call", "function_call",
@@ -146,7 +150,7 @@ def test_responses_have_calls_as_items_and_go_on_with_their_outputs(responses: A
     assert responses(by_hand).output_text == "It is sunny."
 
 
-def test_responses_stream_arguments(responses: Any) -> None:
+def test_responses_stream_call_arguments(responses: Any) -> None:
     with responses("weather?", stream=True) as stream:
         events = list(stream)
         assert item_calls(stream.get_final_response()) == CALLED
@@ -167,7 +171,7 @@ def block_calls(message: Any) -> list[tuple[str, str]]:
     return [(one.name, ordered(one.input)) for one in message.content if one.type == "tool_use"]
 
 
-def test_anthropics_messages_have_calls_as_blocks_and_take_their_results(messages: Any) -> None:
+def test_anthropics_messages_have_calls_as_blocks_and_accept_results(messages: Any) -> None:
     answer = messages(user(), thinking={"type": "adaptive"})
     assert [one.type for one in answer.content] == ["thinking", "text", "tool_use", "tool_use"]
     assert (answer.content[0].thinking, answer.content[1].text) == ("Let me look.\n", "I look.")
@@ -177,13 +181,17 @@ def test_anthropics_messages_have_calls_as_blocks_and_take_their_results(message
         {"type": "tool_result", "tool_use_id": one.id, "content": f"sunny {ANSWER if last else ''}"}
         for last, one in enumerate(one for one in answer.content if one.type == "tool_use")
     ]
-    asked = [*user(), {"role": "assistant", "content": answer.content}, {"role": "user", "content": results}]
-    done = messages(asked)
+    conversation = [
+        *user(),
+        {"role": "assistant", "content": answer.content},
+        {"role": "user", "content": results},
+    ]
+    done = messages(conversation)
     assert [one.text for one in done.content] == ["It is sunny."]
     assert done.stop_reason == "end_turn"
 
 
-def test_anthropics_messages_stream_arguments(messages: Any) -> None:
+def test_anthropics_messages_stream_call_arguments(messages: Any) -> None:
     with messages(user(), stream=True) as stream:
         events = list(stream)
         final = stream.get_final_message()

@@ -1,4 +1,4 @@
-"""Hostile adapters, of GGUF and of PEFT: read for a model, and put beside its weights."""
+"""Hostile adapters, as GGUF and PEFT files: read for a model, and loaded beside its weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Normalisers' tables with damaged bytes: refused, or what follows them stays in them and in bounded work."""
+"""Corrupted normaliser tables: refused, or used for tokenising within bounds and in bounded work."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _known(rule: str) -> dict[str, Any]:
 
 def fuzz(dice: random.Random, folder: Path) -> None:
     keys = _known(dice.choice(("nmt_nfkc", "nfkc_cf")))
-    units = keys["precompiled_charsmap"][4:].copy().view("<u4")  # of the trie, and what lies behind it
+    units = keys["precompiled_charsmap"][4:].copy().view("<u4")  # the trie and the data after it
     for _ in range(dice.choice((0, 1, 100, 10_000))):
         units[dice.randrange(len(units))] ^= 1 << dice.randrange(32)
     table = damaged(dice, keys["precompiled_charsmap"][:4].tobytes() + units.tobytes(), most=1)

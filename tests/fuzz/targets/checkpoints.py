@@ -1,4 +1,4 @@
-"""Published models' folders and importance matrices whose files were tampered with: converted, and read."""
+"""Published model folders and importance matrices with tampered files: converted and read."""
 
 from __future__ import annotations
 

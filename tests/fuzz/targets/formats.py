@@ -1,4 +1,4 @@
-"""Formats of answers: schemas, regular expressions and grammars, most of them right, some endless or huge."""
+"""Answer formats: schemas, regular expressions and grammars, most of them valid, some endless or huge."""
 
 from __future__ import annotations
 

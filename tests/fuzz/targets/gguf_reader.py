@@ -1,4 +1,4 @@
-"""Damaged GGUF files: all that a reader of the file can ask."""
+"""Damaged GGUF files: everything a reader can request of them."""
 
 from __future__ import annotations
 

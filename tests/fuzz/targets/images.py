@@ -1,4 +1,4 @@
-"""Image files with damaged bytes, and pictures of odd modes and proportions: refused, or shown to towers."""
+"""Image files with corrupted bytes, odd modes and odd proportions: refused, or prepared for vision towers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.fuzz.hostile_bytes import damaged
 
 BOUNDS = Bounds(seconds=4.0, memory=256 << 20)
 LIMITS = ImageLimits(file_bytes=1 << 20, pixels=1_000_000)
-#: What any tower makes of any picture.
+#: Upper bounds on what any tower makes of a picture.
 _MAX_ROWS, _MAX_BYTES = 8192, 64 << 20
 
 _FORMATS = {
@@ -36,7 +36,7 @@ _FORMATS = {
     "WEBP": ("RGB", "RGBA"),
     "GIF": ("P", "L"),
     "BMP": ("RGB", "L", "1"),
-    "TIFF": ("RGB",),  # which is not read
+    "TIFF": ("RGB",),  # not supported
 }
 _SIDES = (1, 2, 3, 7, 28, 55, 56, 57, 224, 500, 1000, 3000, 100_000)
 
@@ -100,13 +100,13 @@ def _file(dice: random.Random) -> bytes:
         options = {"save_all": True, "append_images": [picture.copy(), Image.new(mode, picture.size)]}
     try:
         picture.save(written, kind, **options)
-    except (OSError, ValueError, OverflowError, RuntimeError):  # larger than a format allows
+    except (OSError, ValueError, OverflowError, RuntimeError):  # larger than the format allows
         Image.new("RGB", (1, 1)).save(written, "PNG")
     return written.getvalue()
 
 
 def _exif(dice: random.Random) -> bytes:
-    """That says which way up a picture is, or something else."""
+    """Return EXIF data with a valid or invalid orientation."""
     exif = Image.Exif()
     exif[0x0112] = dice.choice((1, 3, 6, 8, 9, 0, 65_535))
     found = exif.tobytes()

@@ -1,4 +1,4 @@
-"""Stores whose manifests, configs and layers were tampered with: listed, shown, copied and deleted."""
+"""Stores with tampered manifests, configs and layers: listed, shown, copied and deleted."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def fuzz(dice: random.Random, folder: Path) -> None:
         file = dice.choice(files)
         file.write_bytes(_tampered(dice, file.read_bytes()))
     for stored in store.list():
-        _look(stored)
+        _inspect(stored)
     with suppress(PunaError):
         store.copy("one", "two")
     with suppress(PunaError):
         store.create("three", ModelSpec(from_model="one", system="terse"))
     store.prune()
     with suppress(PunaError):
-        _look(store.get("one"))
+        _inspect(store.get("one"))
     store.delete("one")
 
 
@@ -60,8 +60,8 @@ def _is_model(file: Path) -> bool:
     return file.read_bytes().startswith(b"GGUF")
 
 
-def _look(stored: Any) -> None:
-    """All that is asked of a model when it is listed, shown and run; each may be refused."""
+def _inspect(stored: Any) -> None:
+    """Read everything that listing, showing and running a model reads; each may be refused."""
     for ask in (
         lambda: stored.details, lambda: stored.facts, stored.runnable_path, lambda: stored.template,
         lambda: stored.messages, lambda: model_info(stored, verbose=True), lambda: tensor_list(stored),
@@ -86,7 +86,7 @@ def _tampered(dice: random.Random, content: bytes) -> bytes:
 
 
 def _changed(dice: random.Random, value: Any) -> Any:
-    """`value` with something in it replaced, dropped or repeated."""
+    """Return `value` with something in it replaced, dropped or repeated."""
     if dice.random() < 0.2 or not value or not isinstance(value, dict | list):
         return dice.choice(_VALUES)
     copied = value.copy()

@@ -1,4 +1,4 @@
-"""Hostile Modelfiles: parsed, interpreted, and written again."""
+"""Hostile Modelfiles: parsed, interpreted and written again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models whose metadata, tensors or bytes were tampered with: loaded, and asked to run."""
+"""Models with tampered metadata, tensors or bytes: loaded and run."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def fuzz(dice: random.Random, folder: Path) -> None:
     if dice.random() < 0.2:
         content = damaged(dice, content, most=3)
     path = raw.save(folder, content)
-    if dice.random() < 0.1:  # what llama.cpp would take is told from the same metadata
+    if dice.random() < 0.1:  # llama.cpp's memory needs are predicted from the same metadata
         with open_gguf(path) as file:
             LlamaCppForecast(file, F16_TYPES, Placement(num_gpu=0)).table(context=4096, parallel=2, batch=512)
         return
@@ -65,13 +65,13 @@ def fuzz(dice: random.Random, folder: Path) -> None:
 
 
 def _any(dice: random.Random) -> Model:
-    """A copy of a model of any architecture, type and tokenizer."""
+    """Return a copy of a model of random architecture, type and tokenizer."""
     known = _known(dice.choice(sorted(OWN)), dice.choice(_KINDS), dice.choice(("gpt2", "gpt2", "llama")))
     return Model(dict(known.keys), dict(known.tensors))
 
 
 def _value(dice: random.Random) -> Raw:
-    """A value of any type."""
+    """Return a random metadata value of any type."""
     kind = dice.choice((raw.UINT8, raw.UINT32, raw.INT32, raw.INT64, raw.UINT64, raw.FLOAT32, raw.FLOAT64,
                         raw.BOOL, raw.STRING, raw.ARRAY))  # fmt: skip
     match kind:
@@ -98,7 +98,7 @@ def _change_key(dice: random.Random, model: Model) -> None:
 
 
 def _change_number(dice: random.Random, model: Model) -> None:
-    """Of the same type, so that it is taken for what it says."""
+    """Replace a number by another of the same type, so that it is accepted at face value."""
     name = dice.choice(sorted(model.keys))
     value = model.keys[name]
     match value:

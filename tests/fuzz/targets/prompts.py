@@ -1,4 +1,4 @@
-"""Saved prompts that were tampered with: restored, and continued."""
+"""Saved prompts that were tampered with: restored and continued."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.gguf import gguf_bytes
 BOUNDS = Bounds(seconds=5.0, memory=128 << 20)
 
 TEXT = "once upon a time there was the story"
-#: Of each kind of cache one; in the last two several together.
+#: One for each kind of cache; the last two combine several.
 _ARCHITECTURES = ("llama", "lfm2", "gemma3", "mllama")
 
 
@@ -42,12 +42,12 @@ def fuzz(dice: random.Random, folder: Path) -> None:
         model.generate([*tokens, 7], num_predict=2)
     finally:
         answer = model.generate("hello world", num_predict=2, temperature=0)
-        assert answer.tokens == _expected(model), "what others are answered has changed"
+        assert answer.tokens == _expected(model), "the answer to another prompt has changed"
 
 
 @functools.cache
 def _loaded(architecture: str) -> tuple[puna.Model, bytes]:
-    """A model, and the prompt that it saves."""
+    """Return a model and a prompt saved by it."""
     os.environ["PUNA_OPS"] = "reference"
     folder = Path(tempfile.mkdtemp())
     path = gguf_bytes.save(folder, invented(architecture).encode())
@@ -78,7 +78,7 @@ def _change_fact(dice: random.Random, header: dict[str, Any], data: bytes) -> by
     except (ValueError, RecursionError):
         return data
     name = dice.choice([*sorted(facts), "length", "0.first"])
-    given = facts.get(name)  # what an earlier change has left
+    given = facts.get(name)  # as left by an earlier change
     numbers = given if isinstance(given, list) and all(isinstance(one, int) for one in given) else []
     match dice.randrange(7):
         case 0:

@@ -1,4 +1,4 @@
-"""Model files and importance matrices that were tampered with, or odd from the start, quantised."""
+"""Model files and importance matrices, odd from the start or tampered with, quantised."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.fuzz.hostile_bytes import damaged
 
 BOUNDS = Bounds(seconds=4.0, memory=128 << 20)
 
-#: Names that mixtures treat in their own ways, each with a shape.
+#: Names that quantisation mixtures treat specially, with shapes.
 _TENSORS = {
     "token_embd.weight": (40, 256), "output.weight": (40, 256), "output_norm.weight": (256,),
     "blk.0.attn_v.weight": (32, 256), "blk.0.attn_qkv.weight": (33, 256), "blk.0.attn_output.weight": (9, 64),
@@ -37,7 +37,7 @@ def fuzz(dice: random.Random, folder: Path) -> None:
     source, weights = folder / "m.gguf", folder / "imatrix.gguf"
     writer = GGUFWriter(source, dice.choice(("llama", "gemma3", "falcon", "x")))
     for name, value in dice.sample(_KEYS, dice.randint(0, 3)):
-        with suppress(PunaError, TypeError, ValueError):  # what no file can say
+        with suppress(PunaError, TypeError, ValueError):  # values that no file can hold
             writer.add(f"llama.{name}", value)
     chosen = dice.sample(sorted(_TENSORS.items()), dice.randint(1, 6))
     for name, shape in chosen:
@@ -64,8 +64,8 @@ def fuzz(dice: random.Random, folder: Path) -> None:
     with open_gguf(source) as file:
         target = folder / "q.gguf"
         quantize_file(file, target, dice.choice(_kinds()), found, again=dice.random() < 0.5)
-    with open_gguf(target) as made:
-        assert set(made.tensors) == set(file.tensors), "tensors were lost"
+    with open_gguf(target) as quantized:
+        assert set(quantized.tensors) == set(file.tensors), "tensors were lost"
 
 
 @cache

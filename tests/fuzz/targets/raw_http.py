@@ -1,4 +1,4 @@
-"""Bytes that are hardly HTTP, sent to a server process: it answers or hangs up, and goes on serving."""
+"""Bytes that are barely HTTP, sent to a server process: it answers or hangs up, and keeps serving."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pathlib import Path
 from tests.fuzz.case import Bounds
 from tests.fuzz.hostile_bytes import damaged
 
-#: Waiting is no work: what counts is that the server's answer to the next client comes.
+#: Waiting takes no processor time; what matters is that the server answers the next client.
 BOUNDS = Bounds(patience=30.0)
 
-#: How long an answer to something malformed is waited for; there need not be any.
+#: Seconds to wait for an answer to a malformed request, which need not come.
 ANSWER_S = 0.2
 
 BODY = b'{"model": "nobody", "prompt": "x"}'
@@ -63,7 +63,7 @@ def _request(dice: random.Random) -> bytes:
 
 
 def _talk(data: bytes, pieces: int, *, until: bytes = b"", hang_up: bool = False) -> bytes:
-    """What comes back: all up to `until`, or what there is after a while without more."""
+    """Send `data` in `pieces` and return the answer, up to `until` or until `ANSWER_S` of silence."""
     answer = b""
     with socket.create_connection(ADDRESS) as connection:
         try:
@@ -77,12 +77,12 @@ def _talk(data: bytes, pieces: int, *, until: bytes = b"", hang_up: bool = False
                     break
                 answer += received
         except (TimeoutError, ConnectionError):
-            pass  # it need not answer, and may hang up in the middle
+            pass  # the server need not answer, and may hang up midway
     return answer
 
 
 def _start() -> tuple[str, int]:
-    """The address of a server with a store of its own, which ends with this process."""
+    """Start a server with a store of its own, which ends with this process, and return its address."""
     folder = tempfile.mkdtemp()
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("OLLAMA_", "PUNA_"))

@@ -1,4 +1,4 @@
-"""Templates made of a grammar of both languages, most of them right, some of them endless or huge."""
+"""Templates generated from a grammar of both languages, most of them valid, some endless or huge."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from puna.chat.templates.renderer.client import Renderer
 from puna.errors import RendererError
 from tests.fuzz.case import Bounds
 
-#: The renderer's own processor time is not this process's; parsing here may take a second.
+#: The renderer's processor time is not counted here, but parsing may take a second.
 BOUNDS = Bounds(seconds=4.0)
 
 _NAMES = ["messages", "tools", "m", "x", "ns", "nothing", "loop", "bos_token", "add_generation_prompt"]
@@ -50,11 +50,11 @@ _LETTERS = ["a", "<|im_start|>", "é", "\u2028", "\ud83c", "{", "%", "}}", "\n",
 
 
 class _Grammar:
-    """Makes one template."""
+    """A generator of one template."""
 
     def __init__(self, dice: random.Random) -> None:
         self._dice = dice
-        self._left = dice.choice([5, 20, 60])  # statements still to be made
+        self._left = dice.choice([5, 20, 60])  # statements left to generate
 
     def jinja(self) -> str:
         self._left -= 1
@@ -114,7 +114,7 @@ class _Grammar:
 
 
 def _schema(dice: random.Random, depth: int = 0) -> Any:
-    """What may stand where a JSON schema should."""
+    """Return a random value in place of a JSON schema."""
     if depth == 3 or (depth and dice.random() < 0.4):
         return dice.choice([None, 1, "text", [], {}, [1], ["string"], True, {"a": None}])
     keys = ["name", "parameters", "properties", "type", "required", "enum", "anyOf", "items", "$defs"]
@@ -148,4 +148,4 @@ def fuzz(dice: random.Random, folder: Path) -> None:
             for start in range(len(messages)):
                 rendering.text(start).encode()
     except RendererError as error:
-        raise AssertionError("a defect of the renderer, and not of the template") from error
+        raise AssertionError("a defect of the renderer, not of the template") from error

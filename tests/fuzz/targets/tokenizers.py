@@ -1,4 +1,4 @@
-"""Texts of every kind through every kind of vocabulary: they come back as they were, in bounded work."""
+"""Texts of every kind through every kind of vocabulary: they round-trip, in bounded work."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.tokenizer.vocabularies import (
     gpt2_bytes,
 )
 
-#: What texts are made of: characters that patterns tell apart, spellings that are known, and any others.
+#: Building blocks of texts: characters that patterns distinguish, known spellings, and others.
 PARTS = (
     "a", "the", " the", "The", "THE", "don't", "'S", "1", "12345", " ", "\t", "\n", "\r\n", "\r", "\0", "!",
     "...", "<|end|>", "<|", "|>", "<s>", "<unk>", "[MASK]", "<0x41>", "\u2581", "\u00a0", "\u2028", "\ufeff",
@@ -31,7 +31,7 @@ PARTS = (
 )  # fmt: skip
 #: Pre-tokenizers of byte-level vocabularies.
 PRES = sorted(name for name, pre in BY_NAME.items() if pre is not LINES)
-#: A long text still has to be tokenised within the seconds of `BOUNDS`.
+#: Characters of the longest text, which must be tokenised within the seconds of `BOUNDS`.
 LONGEST = 40_000
 
 BOUNDS = Bounds(seconds=4.0)
@@ -46,12 +46,12 @@ def fuzz(dice: random.Random, folder: Path) -> None:
     assert all(0 <= id < tokenizer.vocab_size for id in ids)
     valid = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     assert len(ids) <= 2 * len(valid.encode()) + 1
-    if kind != "bert":  # which forgets blanks and case
+    if kind != "bert":  # does not keep blanks and case
         assert tokenizer.decode(ids) == (valid if kind in ("gpt2", "rwkv") else valid.replace("\u2581", " "))
 
 
 def text_of(dice: random.Random) -> str:
-    """Parts in any order, or one or a few of them again and again."""
+    """Return parts in random order, or one or a few of them repeated."""
     few = dice.choices(PARTS, k=dice.randint(1, 4))
     match dice.randrange(4):
         case 0:
@@ -68,7 +68,7 @@ def text_of(dice: random.Random) -> str:
 
 @functools.cache
 def _tokenizer(kind: str, pre: str) -> Tokenizer:
-    """A small vocabulary that knows every byte, some words, and tokens that are added to texts."""
+    """Build a small vocabulary with every byte, some words and some special tokens."""
     path = Path(tempfile.mkdtemp()) / "vocabulary.gguf"
     added = ["<unk>", "<|end|>", "<s>", "[MASK]"]
     types = [UNKNOWN, CONTROL, CONTROL, USER_DEFINED]
@@ -92,9 +92,9 @@ def _tokenizer(kind: str, pre: str) -> Tokenizer:
             tokens = [*added, *BYTE_TOKENS, *"the\u2581a12", *words]
             types += [BYTE] * 256 + [NORMAL] * (len(tokens) - len(added) - 256)
             scores = [-float(id) for id in range(len(tokens))]
-            # A space after an added token, which files ask for, could not be told from one of the text.
-            more = {"scores": scores, "add_space_prefix": False, "remove_extra_whitespaces": False}
-            return build(path, kind, tokens=tokens, token_type=types, **more)
+            # The space that files add after special tokens could not be told from one in the text.
+            extra = {"scores": scores, "add_space_prefix": False, "remove_extra_whitespaces": False}
+            return build(path, kind, tokens=tokens, token_type=types, **extra)
     tokens = [*added, *"\u2581abcdefghijklmnopqrstuvwxyz0123456789", *words]
     types += [NORMAL] * (len(tokens) - len(added))
     return build(path, "bert", tokens=tokens, token_type=types, unknown_token_id=0)

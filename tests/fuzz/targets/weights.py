@@ -1,6 +1,6 @@
-"""Weights of any bytes: packed by the kernels, multiplied and read: all C++ that sees a file's blocks.
+"""Weights of arbitrary bytes: packed, multiplied and read by all C++ code that handles a file's blocks.
 
-What is finite must be what the reference makes of the same bytes.
+Finite results must be those of the reference for the same bytes.
 """
 
 from __future__ import annotations
@@ -31,19 +31,21 @@ def fuzz(dice: random.Random, folder: Path) -> None:
     table = ops.embedding(np.arange(rows, dtype=np.int32), Weight("e", data, kind, (rows, columns)))
     with np.errstate(all="ignore"):
         expected = dequantize(data, kind).reshape(rows, columns)
-        assert np.array_equal(table, expected, equal_nan=True), "an embedding is not the row of the file"
+        assert np.array_equal(table, expected, equal_nan=True), (
+            "an embedding differs from the row in the file"
+        )
         ops.pack(weight)
         found = ops.linear(np.ones((dice.choice((1, 2, 9)), columns), np.float32), weight)
         exact, sizes = expected.sum(axis=1, dtype=np.float64), np.abs(expected).sum(axis=1, dtype=np.float64)
-    halves = kind is GGMLType.MXFP4_PAIRS  # which is packed as half precision
+    halves = kind is GGMLType.MXFP4_PAIRS  # packed as half precision
     finite = sizes < (6e4 if halves else 1e30)
     least = columns * 2.0**-24 if halves else 1e-30
     close = np.abs(found - exact)[:, finite] <= 0.02 * sizes[finite] + least
-    assert close.all(), "a product is not that of the file's values"
+    assert close.all(), "a product differs from that of the file's values"
 
 
 def _bytes(dice: random.Random, count: int) -> bytes:
-    """Noise, or one byte again and again: the largest and smallest codes and scales, NaN, infinity."""
+    """Return noise, or one byte repeated: the largest and smallest codes and scales, NaN, infinity."""
     noise = bytearray(dice.randbytes(count))
     match dice.randrange(3):
         case 0:

@@ -1,6 +1,6 @@
-"""Requests to every route, with hostile values in every field of their bodies, to a server in this process.
+"""Requests to every route, with hostile values in every field of the body, to a server in this process.
 
-Whatever comes, the answer is no "internal error", is of a limited size, and is JSON where the API says so.
+The answer must not be an "internal error", must have a limited size, and be JSON where the API says so.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 
 BOUNDS = Bounds(seconds=5.0, memory=256 << 20)
 
-#: Bytes of an answer: what a request asks for at most, tokens with their alternatives among it.
+#: Bytes of the largest answer a request can ask for, with alternatives to its tokens.
 LARGEST_ANSWER = 4 << 20
 
 ROUTES: dict[str, type[Body]] = {
@@ -71,8 +71,8 @@ OTHERS = (
     "/\u20ac", "*", "/v1/models/a%2fb%2f..",
 )  # fmt: skip
 
-#: A value of each field that is as it should be, so that a hostile one is looked at and not those before it.
-SOUND: dict[str, Any] = {
+#: A valid value for each field, so that validation reaches the hostile one.
+VALID: dict[str, Any] = {
     "model": "tiny", "name": "tiny", "prompt": "hello", "input": ["hello", "world"], "source": "tiny",
     "messages": [{"role": "user", "content": "hello"}], "destination": "copied", "from": "tiny",
     "stream": False, "options": {"num_predict": 3}, "max_tokens": 3, "keep_alive": "5m", "logprobs": True,
@@ -89,7 +89,7 @@ OPTIONS = (
 
 
 class Raw(str):
-    """JSON, or what looks like it, that stands in a body as it is."""
+    """JSON, or something like it, to be inserted into a body verbatim."""
 
 
 ATOMS: Sequence[Any] = (
@@ -106,34 +106,34 @@ ATOMS: Sequence[Any] = (
 
 
 @dataclass
-class Ask:
-    """A request, as it was made up."""
+class GeneratedRequest:
+    """A generated request."""
 
     method: str
     path: str
     query: bytes = b""
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     chunks: list[bytes] = field(default_factory=list)
-    leaves_after: int | None = None  # parts of the answer
+    leaves_after: int | None = None  # parts of the answer before the client disconnects
 
 
 def fuzz(dice: random.Random, folder: Path) -> None:
-    ask = _ask(dice)
-    (folder / "request").write_text(repr(ask))
-    status, headers, body = SERVER.answer(ask)
-    assert status < 500 or _known(ask, body), f"{status} {body[:2000]!r}"
+    request = _request(dice)
+    (folder / "request").write_text(repr(request))
+    status, headers, body = SERVER.answer(request)
+    assert status < 500 or _is_expected_failure(request, body), f"{status} {body[:2000]!r}"
     assert len(body) < LARGEST_ANSWER, f"an answer of {len(body):,} bytes"
     assert b"internal error" not in body, body[:2000]
-    if ask.leaves_after is None and body:
+    if request.leaves_after is None and body:
         _check_form(dict(headers).get(b"content-type", b""), body, status)
 
 
-def _known(ask: Ask, body: bytes) -> bool:
-    """What is the server's failure: no memory for the context that was asked for, no damaged model.
+def _is_expected_failure(request: GeneratedRequest, body: bytes) -> bool:
+    """Whether a failure is expected: no memory for the requested context, but not a damaged model.
 
-    The oldest endpoint for embeddings has no other status for what it cannot do.
+    The oldest embeddings endpoint has no other status for requests it cannot fulfil.
     """
-    return ask.path == "/api/embeddings" or re.search(rb"memory|GiB", body) is not None
+    return request.path == "/api/embeddings" or re.search(rb"memory|GiB", body) is not None
 
 
 def _check_form(kind: bytes, body: bytes, status: int) -> None:
@@ -148,7 +148,7 @@ def _check_form(kind: bytes, body: bytes, status: int) -> None:
             assert not event or event == "data: [DONE]" or json.loads(event.removeprefix("data: "))
 
 
-def _ask(dice: random.Random) -> Ask:
+def _request(dice: random.Random) -> GeneratedRequest:
     path = dice.choice(tuple(ROUTES)) if dice.random() < 0.9 else dice.choice(OTHERS)
     method = "DELETE" if path == "/api/delete" else "POST" if path in ROUTES else "GET"
     if dice.random() < 0.05:
@@ -156,43 +156,42 @@ def _ask(dice: random.Random) -> Ask:
     body = _encoded(_body(dice, ROUTES.get(path, GenerateRequest)))
     if dice.random() < 0.1:
         body = damaged(dice, body)
-    # The model that everything is asked of has to stay.
+    # Do not delete or overwrite the model that all requests use.
     if path == "/api/delete" and re.search(rb"tiny", body, re.IGNORECASE):
         body = b"{}"
     if path == "/api/create":
         body = body.replace(b'"model": "tiny"', b'"model": "made"').replace(
             b'"name": "tiny"', b'"name": "made"'
         )
-    ask = Ask(method, path, headers=_headers(dice, len(body)), chunks=_chunks(dice, body))
+    request = GeneratedRequest(method, path, headers=_headers(dice, len(body)), chunks=_chunks(dice, body))
     if dice.random() < 0.05:
-        ask.query = dice.choice((b"a=%ff", b"%", b"\xff\x00", b"a" * 5000))
+        request.query = dice.choice((b"a=%ff", b"%", b"\xff\x00", b"a" * 5000))
     if dice.random() < 0.1:
-        ask.leaves_after = dice.randrange(3)
-    return ask
+        request.leaves_after = dice.randrange(3)
+    return request
 
 
 def _body(dice: random.Random, kind: type[Body]) -> Any:
     if dice.random() < 0.02:
         return dice.choice(ATOMS)
     fields = [
-        (described.alias or name, _of_kind(str(described.annotation)))
-        for name, described in kind.model_fields.items()
+        (info.alias or name, _values_of(str(info.annotation))) for name, info in kind.model_fields.items()
     ]
     names = [name for name, _ in fields]
     body: dict[str, Any] = {
-        name: SOUND[name]
+        name: VALID[name]
         for name in names
-        if name in SOUND
+        if name in VALID
         and (name in ("model", "messages", "options", "prompt", "input") or dice.random() < 0.2)
     }
     for _ in range(dice.choice((0, 1, 1, 1, 2, 3))):
-        name, kind_of = dice.choice(fields)
+        name, candidates = dice.choice(fields)
         if name == "options" or (name == "parameters" and dice.random() < 0.7):
             body[name] = {"num_predict": 3, dice.choice(OPTIONS): _hostile(dice)}
         elif name == "messages" and dice.random() < 0.8:
-            body[name] = [*SOUND[name], _message(dice)]
+            body[name] = [*VALID[name], _message(dice)]
         elif dice.random() < 0.7:
-            body[name] = dice.choice(kind_of)
+            body[name] = dice.choice(candidates)
         else:
             body[name] = _hostile(dice)
     if dice.random() < 0.05:
@@ -203,14 +202,14 @@ def _body(dice: random.Random, kind: type[Body]) -> Any:
         and isinstance(body.get(limit), dict)
         and not isinstance(body[limit].get("num_predict"), int)
     ):
-        body[limit]["num_predict"] = 3  # else there are answers of any length
+        body[limit]["num_predict"] = 3  # otherwise answers have any length
     if limit == "max_tokens" and not isinstance(body.get(limit), int):
         body[limit] = 3
     return body
 
 
-def _of_kind(annotation: str) -> Sequence[Any]:
-    """Values that a field of this type takes, so that more than their type is looked at."""
+def _values_of(annotation: str) -> Sequence[Any]:
+    """Return values that a field of this type accepts, so that more than the type is checked."""
     for name, kinds in {
         "list": list,
         "dict": dict,
@@ -264,7 +263,7 @@ def _hostile(dice: random.Random) -> Any:
 
 
 def _encoded(value: Any) -> bytes:
-    """JSON, with what is `Raw` as it is."""
+    """Encode `value` as JSON, with `Raw` parts verbatim."""
 
     def text(value: Any) -> str:
         if isinstance(value, Raw):
@@ -313,7 +312,7 @@ def _chunks(dice: random.Random, body: bytes) -> list[bytes]:
 
 
 class _Server:
-    """The application and its runners, in an event loop that runs while there is a request."""
+    """The application and its runners, in an event loop that runs only during requests."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -329,24 +328,25 @@ class _Server:
         fleet = Fleet(settings, metrics, LocalLauncher())
         self._app = create_app(store, fleet, settings, metrics, Host())
 
-    def answer(self, ask: Ask) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
-        """Status, headers and body; the status of a client that left before there was one is 0."""
-        return self._loop.run_until_complete(self._answer(ask))
+    def answer(self, request: GeneratedRequest) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+        """Return status, headers and body; the status is 0 if the client left before there was one."""
+        return self._loop.run_until_complete(self._answer(request))
 
-    async def _answer(self, ask: Ask) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+    async def _answer(self, request: GeneratedRequest) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
         status, headers, parts = 0, list[tuple[bytes, bytes]](), list[bytes]()
-        chunks, gone = list(ask.chunks), asyncio.Event()
+        chunks, disconnected = list(request.chunks), asyncio.Event()
         scope = {
-            "type": "http", "http_version": "1.1", "method": ask.method, "path": unquote(ask.path),
-            "raw_path": ask.path.encode(), "query_string": ask.query, "headers": ask.headers, "root_path": "",
-            "scheme": "http", "server": ("127.0.0.1", 1), "client": ("127.0.0.1", 2), "state": {},
+            "type": "http", "http_version": "1.1", "method": request.method, "path": unquote(request.path),
+            "raw_path": request.path.encode(), "query_string": request.query, "headers": request.headers,
+            "root_path": "", "scheme": "http",
+            "server": ("127.0.0.1", 1), "client": ("127.0.0.1", 2), "state": {},
             "asgi": {"version": "3.0"},
         }  # fmt: skip
 
         async def receive() -> dict[str, Any]:
             if chunks:
                 return {"type": "http.request", "body": chunks.pop(0), "more_body": bool(chunks)}
-            await gone.wait()
+            await disconnected.wait()
             return {"type": "http.disconnect"}
 
         async def send(message: Any) -> None:
@@ -355,8 +355,8 @@ class _Server:
                 status, headers = message["status"], list(message["headers"])
             else:
                 parts.append(message.get("body", b""))
-            if ask.leaves_after is not None and len(parts) >= ask.leaves_after:
-                gone.set()
+            if request.leaves_after is not None and len(parts) >= request.leaves_after:
+                disconnected.set()
 
         await self._app(scope, receive, send)
         return status, headers, b"".join(parts)

@@ -275,7 +275,7 @@ EXPERTS = {"expert_count": 4, "expert_used_count": 2}
         ({"shortconv.l_cache": 1}, "'lfm2.shortconv.l_cache' is 1, which is too short for a convolution"),
         (
             {"shortconv.l_cache": [3, 4]},
-            "'lfm2.shortconv.l_cache' is not to differ between layers, but is [3, 4]",
+            "'lfm2.shortconv.l_cache' should not differ between layers, but is [3, 4]",
         ),
         ({"attention.head_count": None}, "'lfm2.attention.head_count' is missing"),
         (

@@ -199,7 +199,7 @@ def test_vectors_are_the_mean_of_the_encoders_states(tmp_path: Path, ops: Backen
         ({"attention.relative_buckets_count": None}, "relative_buckets_count' is missing"),
         ({"attention.relative_buckets_count": 3}, "relative_buckets_count' is 3, but should be 4 to"),
         ({"decoder_start_token_id": 10_000}, "decoder_start_token_id' is 10000, of"),
-        ({"decoder_block_count": 4}, "decoder_block_count' is 4, but there are only tensors of 3"),
+        ({"decoder_block_count": 4}, "decoder_block_count' is 4, but there are tensors of only 3"),
         ({"block_count": 1}, "block_count' is 1, but there are tensors of layer 1"),
         ({"attention.key_length": 16}, "key_length'.* but tensor 'enc.blk.0.attn_k.weight' has"),
     ],

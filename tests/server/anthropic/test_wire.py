@@ -1,4 +1,4 @@
-"""Anthropic's requests: their blocks as messages of a prompt, their choices as those of every API."""
+"""Anthropic's requests: blocks become messages of a prompt, and choices those of every API."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from puna.server.jobs.jobs import GenerationSpec
 TOOL = {"name": "weather", "description": "d", "input_schema": {"type": "object", "properties": {}}}
 
 
-def asked(*messages: dict[str, Any], **fields: Any) -> GenerationSpec:
+def spec_of(*messages: dict[str, Any], **fields: Any) -> GenerationSpec:
     given = list(messages) or [{"role": "user", "content": "hi"}]
     body = {"model": "m", "max_tokens": 5, "messages": given, **fields}
-    return parse(json.dumps(body).encode(), MessagesRequest).asked()
+    return parse(json.dumps(body).encode(), MessagesRequest).spec()
 
 
-def chat(of: GenerationSpec) -> Chat:
-    (prompt,) = of.prompts
+def chat(spec: GenerationSpec) -> Chat:
+    (prompt,) = spec.prompts
     assert isinstance(prompt, Chat)
     return prompt
 
 
-def test_blocks_of_text_are_one_text_and_those_of_the_system_paragraphs() -> None:
+def test_text_blocks_are_joined_and_system_blocks_become_paragraphs() -> None:
     text = [
         {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}},
         {"type": "text", "text": "b"},
     ]
-    found = chat(asked({"role": "user", "content": text}, system=text)).messages
+    found = chat(spec_of({"role": "user", "content": text}, system=text)).messages
     assert [(m.role, m.content) for m in found] == [("system", "a\n\nb"), ("user", "ab")]
 
 
-def test_results_stand_before_the_text_and_know_their_tools() -> None:
+def test_results_precede_the_text_and_name_their_tools() -> None:
     call = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Lima", "days": 1.0}}
     thought = {"type": "thinking", "thinking": "hmm", "signature": "x"}
     result = {
@@ -47,7 +47,7 @@ def test_results_stand_before_the_text_and_know_their_tools() -> None:
         "content": [{"type": "text", "text": "sunny"}],
     }
     _, assistant, tool, user = chat(
-        asked(
+        spec_of(
             {"role": "user", "content": "weather?"},
             {"role": "assistant", "content": [thought, {"type": "text", "text": "I look."}, call]},
             {"role": "user", "content": [{"type": "text", "text": "well?"}, result]},
@@ -63,16 +63,16 @@ def test_results_stand_before_the_text_and_know_their_tools() -> None:
     assert (user.role, user.content) == ("user", "well?")
 
 
-def test_images_stand_where_they_stood_also_in_results() -> None:
+def test_images_keep_their_position_also_in_results() -> None:
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "QUJD"}}
     content = [{"type": "text", "text": "a"}, image, {"type": "text", "text": "b"}]
-    (message,) = chat(asked({"role": "user", "content": content})).messages
+    (message,) = chat(spec_of({"role": "user", "content": content})).messages
     assert (message.content, message.images) == ("a[img]b", [b"ABC"])
     result = {"type": "tool_result", "tool_use_id": "t", "content": [image]}
-    of = asked({"role": "user", "content": [result]})
+    spec = spec_of({"role": "user", "content": [result]})
     tool = Message(role="tool", content="[img]", images=[b"ABC"], tool_calls=[], tool_call_id="t")
-    assert chat(of).messages == [tool]
-    assert of.images == [b"ABC"]
+    assert chat(spec).messages == [tool]
+    assert spec.images == [b"ABC"]
 
 
 @pytest.mark.parametrize(
@@ -86,13 +86,13 @@ def test_images_stand_where_they_stood_also_in_results() -> None:
         ({"tool_choice": {"type": "any", "disable_parallel_tool_use": True}}, "required", False),
     ],
 )
-def test_choices_of_tools(fields: dict[str, Any], choice: str, parallel: bool) -> None:
-    of = asked(tools=[TOOL], **fields)
-    found = chat(of)
+def test_anthropic_tool_choice_is_read(fields: dict[str, Any], choice: str, parallel: bool) -> None:
+    spec = spec_of(tools=[TOOL], **fields)
+    found = chat(spec)
     assert (found.tool_choice, found.parallel_tool_calls) == (choice, parallel)
     function = {"name": "weather", "description": "d", "parameters": TOOL["input_schema"]}
     assert found.tools == [{"type": "function", "function": function}]
-    assert of.needs == ([] if choice == "none" else ["tools"])
+    assert spec.needs == ([] if choice == "none" else ["tools"])
 
 
 @pytest.mark.parametrize(
@@ -105,36 +105,36 @@ def test_choices_of_tools(fields: dict[str, Any], choice: str, parallel: bool) -
         ({"output_config": {"effort": "xhigh"}}, "high"),
     ],
 )
-def test_thinking_is_only_for_those_who_ask(fields: dict[str, Any], think: object) -> None:
-    assert asked(**fields).think == think
+def test_thinking_is_enabled_only_on_request(fields: dict[str, Any], think: object) -> None:
+    assert spec_of(**fields).think == think
 
 
-def test_options_that_are_absent_are_the_models_own() -> None:
-    assert asked().options == {"num_predict": 5}
-    given = asked(temperature=0, top_p=0.5, top_k=3, stop_sequences=["x"]).options
+def test_absent_options_are_left_to_the_model() -> None:
+    assert spec_of().options == {"num_predict": 5}
+    given = spec_of(temperature=0, top_p=0.5, top_k=3, stop_sequences=["x"]).options
     assert given == {"num_predict": 5, "temperature": 0, "top_p": 0.5, "top_k": 3, "stop": ["x"]}
 
 
-def test_what_changes_nothing_is_named() -> None:
-    of = asked(
+def test_ignored_fields_are_reported() -> None:
+    spec = spec_of(
         {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "hologram"}]},
         tools=[TOOL, {"type": "web_search_20250305", "name": "web_search"}],
         thinking={"type": "enabled", "budget_tokens": 2000},
         mcp_servers=[{"url": "x"}],
         metadata={"user_id": "u"},
     )
-    said = "\n".join(of.ignored)
+    ignored = "\n".join(spec.ignored)
     for words in ("mcp_servers", "hologram", "tools[1]", "budget_tokens"):
-        assert words in said
-    assert len(of.ignored) == 4
-    assert len(chat(of).tools) == 1
+        assert words in ignored
+    assert len(spec.ignored) == 4
+    assert len(chat(spec).tools) == 1
 
 
-def test_a_schema_of_the_answer_is_its_format() -> None:
+def test_output_schema_becomes_the_format() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     given = {"type": "json_schema", "schema": schema}
     for fields in ({"output_config": {"format": given}}, {"output_format": given}):
-        assert asked(**fields).format() == Format.json_schema(schema)
+        assert spec_of(**fields).format() == Format.json_schema(schema)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_schema_of_the_answer_is_its_format() -> None:
         ({"max_tokens": 0}, "max_tokens is required and must be positive"),
         ({"messages": []}, "messages is required"),
         ({"messages": [{"role": "narrator", "content": "x"}]}, r"messages\[0\].role must be"),
-        ({"messages": [{"role": "user", "content": 5}]}, "must be a text or a list of blocks"),
+        ({"messages": [{"role": "user", "content": 5}]}, "must be a string or a list of blocks"),
         ({"messages": [{"role": "user", "content": ["x"]}]}, r"content\[0\] must be a block"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "is malformed"),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "source must be"),
@@ -152,18 +152,18 @@ def test_a_schema_of_the_answer_is_its_format() -> None:
             "tool_use block missing required 'id' field",
         ),
         ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "'tool_use_id'"),
-        ({"system": 5}, "system must be a text"),
+        ({"system": 5}, "system must be a string"),
         ({"tools": [{"name": "f"}]}, "invalid input_schema for tool 'f'"),
         ({"tools": [{"input_schema": {}}]}, r"tools\[0\] needs a name"),
-        ({"tool_choice": {"type": "any"}}, "no tools to choose from"),
-        ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "x"}}, "none of the request's tools"),
+        ({"tool_choice": {"type": "any"}}, "the request has no tools"),
+        ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "x"}}, "not one of the request's tools"),
         ({"tools": [TOOL], "tool_choice": {"type": "often"}}, "tool_choice must be"),
         ({"thinking": {"type": "deep"}}, "thinking.type must be"),
         ({"output_config": {"effort": "some"}}, "output_config.effort must be"),
         ({"output_config": {"format": {"type": "xml"}}}, "output_config.format must be"),
     ],
 )
-def test_what_makes_no_sense_is_refused(fields: dict[str, Any], words: str) -> None:
+def test_invalid_message_request_is_refused(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(PunaError, match=words) as caught:
-        asked(**fields).format()
+        spec_of(**fields).format()
     assert caught.value.status == 400

@@ -12,14 +12,14 @@ def crash(crashes: Crashes, times: int, now_s: float = 0.0) -> None:
         crashes.crashed("m", "killed by signal 11", now_s, after_success=False)
 
 
-def test_a_few_crashes_are_forgiven() -> None:
+def test_few_crashes_are_forgiven() -> None:
     crashes = Crashes()
     assert crashes.refusal("m", 0.0) is None
     crash(crashes, FORGIVEN)
     assert crashes.refusal("m", 0.0) is None
 
 
-def test_more_in_a_row_mean_a_pause_that_says_how_long_and_why() -> None:
+def test_repeated_crashes_cause_a_pause_stating_its_length_and_reason() -> None:
     crashes = Crashes()
     crash(crashes, FORGIVEN + 1)
     refusal = crashes.refusal("m", 1.0)
@@ -48,7 +48,7 @@ def test_pauses_double_up_to_the_longest() -> None:
 
 
 @pytest.mark.parametrize(("after_success", "later_s"), [(True, 0.0), (False, APART_S + 1)])
-def test_a_success_or_a_long_time_between_begins_a_new_row(after_success: bool, later_s: float) -> None:
+def test_success_or_a_long_time_between_resets_the_count(after_success: bool, later_s: float) -> None:
     crashes = Crashes()
     crash(crashes, FORGIVEN + 5)
     assert crashes.crashed("m", "exit status 1", later_s, after_success=after_success) == 1

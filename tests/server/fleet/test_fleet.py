@@ -1,4 +1,4 @@
-"""Which models are in memory, with runners that are no processes."""
+"""The fleet's choice of models in memory, with fake runners that are not processes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from puna.store import StoredModel
 from tests.waiting import PATIENCE_S
 
 PLAN = LoadPlan(num_ctx=64)
-#: Tokens of context that the models were trained for.
+#: Context length in tokens that the models were trained for.
 TRAINED = 1024
 
 
 class FakeRunner:
-    """A runner that is nothing but what the fleet asks of it; models of the names in `large` do not fit."""
+    """A fake of what the fleet uses; loading a model named in `large` fails once for lack of memory."""
 
     def __init__(self, large: set[str]) -> None:
         self.info = Loaded(context_length=0, parallel=1, weight_bytes=0, cache_bytes=0)
@@ -116,7 +116,7 @@ async def ask(
         await asyncio.sleep(0)
 
 
-def test_requests_that_come_together_share_one_load() -> None:
+def test_concurrent_requests_share_one_load() -> None:
     async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
         await asyncio.gather(*(ask(fleet, "a") for _ in range(5)))
         await ask(fleet, "a")
@@ -126,19 +126,19 @@ def test_requests_that_come_together_share_one_load() -> None:
     with_fleet(use)
 
 
-def test_another_context_means_no_other_load_while_there_is_memory() -> None:
+def test_another_context_causes_no_reload_while_memory_suffices() -> None:
     async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
         for num_ctx in (64, 128, 32, 256, 64):
             await ask(fleet, "a", plan=LoadPlan(num_ctx=num_ctx))
         assert len(launcher.launched) == 1
         assert fleet.loaded()[0].context_length == 256
-        await ask(fleet, "a", plan=LoadPlan(num_ctx=300))  # for which there is none
+        await ask(fleet, "a", plan=LoadPlan(num_ctx=300))  # more than memory allows
         assert len(launcher.launched) == 2
 
     with_fleet(use)
 
 
-def test_requests_that_come_together_and_want_other_contexts_share_one_load() -> None:
+def test_concurrent_requests_with_different_contexts_share_one_load() -> None:
     async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
         plans = [LoadPlan(num_ctx=num_ctx) for num_ctx in (64, 128, 32, 256)]
         await asyncio.gather(*(ask(fleet, "a", plan=plan) for plan in plans))
@@ -148,7 +148,7 @@ def test_requests_that_come_together_and_want_other_contexts_share_one_load() ->
     with_fleet(use)
 
 
-def test_asking_for_more_context_than_there_can_be_means_no_other_load() -> None:
+def test_requesting_more_than_the_trained_context_causes_no_reload() -> None:
     async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
         for num_ctx in (TRAINED, 5 * TRAINED, 100 * TRAINED, 2 * TRAINED, TRAINED, 64):
             await ask(fleet, "a", plan=LoadPlan(num_ctx=num_ctx))
@@ -157,7 +157,7 @@ def test_asking_for_more_context_than_there_can_be_means_no_other_load() -> None
     with_fleet(use)
 
 
-def test_the_model_kept_shortest_makes_room_for_another() -> None:
+def test_model_with_the_shortest_keep_alive_makes_room_for_another() -> None:
     async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
         for name, keep_alive_s in (("a", 50), ("b", 10), ("c", 100)):
             await ask(fleet, name, keep_alive_s)
@@ -166,7 +166,7 @@ def test_the_model_kept_shortest_makes_room_for_another() -> None:
     with_fleet(use, max_loaded=2)
 
 
-def test_another_model_is_unloaded_when_that_gives_the_memory_that_is_missing() -> None:
+def test_another_model_is_unloaded_if_that_frees_enough_memory() -> None:
     async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
         await ask(fleet, "a")
         launcher.large.add("b")
@@ -176,7 +176,7 @@ def test_another_model_is_unloaded_when_that_gives_the_memory_that_is_missing() 
     with_fleet(use)
 
 
-def test_a_load_that_waits_for_a_busy_model_lets_others_load() -> None:
+def test_load_waiting_for_a_busy_model_lets_others_load() -> None:
     async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
         async with fleet.use(model("a"), PLAN):
             other = asyncio.create_task(ask(fleet, "a", plan=LoadPlan(num_ctx=64, num_thread=1)))
@@ -190,7 +190,7 @@ def test_a_load_that_waits_for_a_busy_model_lets_others_load() -> None:
     with_fleet(use)
 
 
-def test_a_model_that_is_not_to_be_kept_goes_after_its_last_request() -> None:
+def test_model_with_keep_alive_zero_is_unloaded_after_its_last_request() -> None:
     async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
         await asyncio.gather(ask(fleet, "a", 0), ask(fleet, "a", 0))
         while launcher.living:
@@ -201,15 +201,15 @@ def test_a_model_that_is_not_to_be_kept_goes_after_its_last_request() -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "broken"])
-def test_a_model_unloaded_while_it_is_read_is_used_and_then_gone(name: str) -> None:
+def test_model_unloaded_while_loading_serves_its_request_first(name: str) -> None:
     async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
-        asked = asyncio.create_task(ask(fleet, name))
+        pending = asyncio.create_task(ask(fleet, name))
         while not fleet.loaded():
             await asyncio.sleep(0)
         await fleet.unload(name)
         assert [entry.path for entry in fleet.loaded()] == [name]
         with pytest.raises(RunnerError, match="fell over") if name == "broken" else nullcontext():
-            await asked
+            await pending
         while launcher.living:
             await asyncio.sleep(0)
         assert (fleet.loaded(), len(launcher.launched)) == ([], 1)
@@ -217,7 +217,7 @@ def test_a_model_unloaded_while_it_is_read_is_used_and_then_gone(name: str) -> N
     with_fleet(use)
 
 
-def test_a_model_is_listed_from_before_its_process_starts() -> None:
+def test_model_is_listed_before_its_process_starts() -> None:
     async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
         listed: list[str] = []
         launch = launcher.launch
@@ -233,7 +233,7 @@ def test_a_model_is_listed_from_before_its_process_starts() -> None:
     with_fleet(use)
 
 
-def test_a_runner_that_died_is_replaced() -> None:
+def test_dead_runner_is_replaced() -> None:
     async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
         await ask(fleet, "a")
         launcher.launched[0].alive = False
@@ -243,7 +243,7 @@ def test_a_runner_that_died_is_replaced() -> None:
     with_fleet(use)
 
 
-def test_a_launcher_that_fails_is_the_requests_error() -> None:
+def test_failed_launch_is_an_error_of_the_request() -> None:
     async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
         async def fail() -> FakeRunner:
             raise RunnerError("no process can be started")
@@ -257,7 +257,7 @@ def test_a_launcher_that_fails_is_the_requests_error() -> None:
 
 
 async def with_many_loads(fleet: Fleet, launcher: FakeLauncher) -> list[asyncio.Task[None]]:
-    """Ten loads of one client, the first of which has begun."""
+    """Start ten loads for one client, and wait until the first has begun."""
     tasks = [asyncio.create_task(ask(fleet, f"m{number}", client="many")) for number in range(10)]
     while not launcher.launched:
         await asyncio.sleep(0)
@@ -265,7 +265,7 @@ async def with_many_loads(fleet: Fleet, launcher: FakeLauncher) -> list[asyncio.
 
 
 @pytest.mark.parametrize("name", ["another", "m9"])
-def test_who_wants_many_models_does_not_hold_up_who_wants_one(name: str) -> None:
+def test_client_loading_many_models_does_not_delay_another(name: str) -> None:
     async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
         many = await with_many_loads(fleet, launcher)
         await ask(fleet, name, client="one")
@@ -277,7 +277,7 @@ def test_who_wants_many_models_does_not_hold_up_who_wants_one(name: str) -> None
     with_fleet(use, max_loaded=20)
 
 
-def test_whoever_gave_up_many_loads_is_not_held_up_for_them() -> None:
+def test_client_that_cancelled_many_loads_is_not_penalised() -> None:
     async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
         for task in await with_many_loads(fleet, launcher):
             task.cancel()
@@ -292,7 +292,7 @@ def test_whoever_gave_up_many_loads_is_not_held_up_for_them() -> None:
 
 
 @pytest.mark.parametrize("steps", range(12))
-def test_a_load_that_is_given_up_at_any_moment_passes_its_turn_on(steps: int) -> None:
+def test_load_cancelled_at_any_moment_passes_its_turn_on(steps: int) -> None:
     async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
         tasks = await with_many_loads(fleet, launcher)
         for _ in range(steps):
@@ -304,7 +304,7 @@ def test_a_load_that_is_given_up_at_any_moment_passes_its_turn_on(steps: int) ->
     with_fleet(use, max_loaded=20)
 
 
-def test_the_time_of_a_model_begins_anew_when_a_request_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keep_alive_restarts_when_a_request_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 1000.0
     clock = SimpleNamespace(monotonic=lambda: now_s)
     monkeypatch.setattr("puna.server.fleet.resident.time", clock)
@@ -314,14 +314,14 @@ def test_the_time_of_a_model_begins_anew_when_a_request_ends(monkeypatch: pytest
         async with fleet.use(model("a"), PLAN, 60):
             (entry,) = fleet.loaded()
             assert entry.expires_s == 1060
-            now_s = 1500  # busy beyond its time
+            now_s = 1500  # busy beyond its expiry
             assert fleet.loaded() == [entry]
         assert entry.expires_s == 1560
 
     with_fleet(use)
 
 
-def test_models_that_stay_longest_are_listed_first() -> None:
+def test_models_that_expire_last_are_listed_first() -> None:
     async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
         for name, keep_alive_s in (("short", 10), ("forever", float("inf")), ("long", 100)):
             await ask(fleet, name, keep_alive_s)

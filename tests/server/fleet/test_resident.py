@@ -22,7 +22,7 @@ def entry(path: str, keep_alive_s: float, users: int = 0) -> ResidentModel:
     return ResidentModel(model=MODEL, path=path, plan=plan(), keep_alive_s=keep_alive_s, users=users)
 
 
-def test_the_default_context_counts_when_none_is_given() -> None:
+def test_default_context_applies_when_none_is_given() -> None:
     assert plan() == LoadPlan(num_ctx=4096, num_batch=512, num_thread=0)
 
 
@@ -36,10 +36,10 @@ def test_the_default_context_counts_when_none_is_given() -> None:
         ({}, {"num_ctx": 100}, 4096, True),
         ({"num_ctx": 2048}, {}, 2048, False),
         ({}, {"num_thread": 1}, 4096, False),
-        ({"num_thread": 4095}, {"num_thread": 4096}, 4096, True),  # each more than there are processors
+        ({"num_thread": 4095}, {"num_thread": 4096}, 4096, True),  # both exceed the number of processors
         ({}, {"num_batch": 64}, 4096, False),
         ({}, {"num_gpu": 0, "main_gpu": 1, "use_mmap": True}, 4096, True),
-        # the model was trained for 256 tokens only
+        # the model was trained for only 256 tokens
         ({}, {"num_ctx": 10_000}, 256, True),
         ({}, {"num_ctx": 300}, 256, True),
         ({}, {"num_ctx": 256}, 256, True),
@@ -47,7 +47,7 @@ def test_the_default_context_counts_when_none_is_given() -> None:
         ({"num_ctx": 255}, {"num_ctx": 256}, 255, False),
     ],
 )
-def test_only_other_load_options_mean_loading_again(
+def test_only_different_load_options_cause_a_reload(
     loaded: dict[str, Any], wanted: dict[str, Any], context_length: int, serves: bool
 ) -> None:
     assert plan(**loaded).serves(plan(**wanted), context_length) is serves
@@ -60,14 +60,14 @@ def test_only_other_load_options_mean_loading_again(
         ({"engine": "puna"}, {}, "puna", True),
         ({}, {"engine": "llamacpp"}, "puna", False),
         ({}, {"engine": "llamacpp"}, "llamacpp", True),
-        ({"engine": "llamacpp"}, {}, "llamacpp", False),  # it may be one that Puna's own engine runs
+        ({"engine": "llamacpp"}, {}, "llamacpp", False),  # Puna's own engine may support the model
         ({}, {"engine": "puna"}, "llamacpp", False),
         ({}, {"num_gpu": 4}, "puna", True),
         ({}, {"num_gpu": 4}, "llamacpp", False),
         ({}, {"use_mmap": True}, "llamacpp", True),
     ],
 )
-def test_another_engine_or_place_means_loading_again(
+def test_another_engine_or_placement_causes_a_reload(
     loaded: dict[str, Any], wanted: dict[str, Any], runs: str, serves: bool
 ) -> None:
     assert plan(**loaded).serves(plan(**wanted), 4096, runs) is serves
@@ -78,31 +78,31 @@ def test_another_engine_or_place_means_loading_again(
     [
         ({}, {"num_ctx": 8192}, 32768, True),
         ({}, {"num_ctx": 32769}, 32768, False),
-        ({}, {"num_ctx": 2048}, 32768, False),  # it serves that as it is
+        ({}, {"num_ctx": 2048}, 32768, False),  # already served without growing
         ({}, {"num_ctx": 8192, "num_thread": 1}, 32768, False),
         ({"num_ctx": 100}, {}, 32768, True),
     ],
 )
-def test_a_longer_context_alone_may_be_grown_to(
+def test_context_can_grow_if_nothing_else_differs(
     loaded: dict[str, Any], wanted: dict[str, Any], max_context: int, grows: bool
 ) -> None:
     before = plan(**loaded)
     assert before.grows_to(plan(**wanted), before.num_ctx, max_context) is grows
 
 
-def test_where_the_context_changes_what_is_computed_another_one_means_loading_again() -> None:
+def test_different_context_causes_a_reload_where_it_affects_results() -> None:
     assert not plan().serves(plan(num_ctx=2048), 4096, exact_context=True)
     assert plan().serves(plan(num_ctx=4096), 4096, exact_context=True)
 
 
-def test_another_draft_model_means_loading_again() -> None:
+def test_another_draft_model_causes_a_reload() -> None:
     with_draft = LoadPlan.of(Options(), 4096, "/models/small.gguf")
     assert with_draft.serves(with_draft, 4096)
     assert not with_draft.serves(plan(), 4096)
     assert not plan().serves(with_draft, 4096)
 
 
-def test_the_idle_model_kept_shortest_goes_first() -> None:
+def test_idle_model_with_the_shortest_keep_alive_is_evicted_first() -> None:
     busy = entry("a", 10, users=1)
     short = entry("c", 60)
     long = entry("b", math.inf)
@@ -110,22 +110,22 @@ def test_the_idle_model_kept_shortest_goes_first() -> None:
     assert victim([long, busy]) is long
 
 
-def test_equals_go_by_path() -> None:
+def test_ties_between_models_are_broken_by_path() -> None:
     first, second = entry("a", 60), entry("b", 60)
     assert victim([second, first]) is first
 
 
-def test_when_all_are_busy_the_one_kept_shortest_goes() -> None:
+def test_model_with_the_shortest_keep_alive_is_evicted_if_all_are_busy() -> None:
     short, long = entry("b", 60, users=2), entry("a", 300, users=1)
     assert victim([long, short]) is short
     assert victim([]) is None
 
 
-def test_the_time_of_expiry_is_on_the_wall_clock() -> None:
+def test_expiry_is_given_in_wall_clock_time() -> None:
     model = entry("a", 300)
     before = time.time()
     model.touch()
     assert before + 300 <= model.expires_ns / 1e9 <= time.time() + 300
     model.keep_alive_s = math.inf
     model.touch()
-    assert model.expires_ns > 2**63 - 1  # some 292 years from now
+    assert model.expires_ns > 2**63 - 1  # more than 292 years from now

@@ -1,4 +1,4 @@
-"""Connections over real sockets, and times that a test says: no clock decides what is overdue."""
+"""Connections over real sockets, at times set by the test: no clock decides what is overdue."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 async def echo(scope: Any, receive: Any, send: Any) -> None:
-    """Answers with the body it was sent."""
+    """Answer with the body received."""
     body, more = b"", True
     while more:
         message = await receive()
@@ -38,16 +38,16 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
 
 
 class Endless:
-    """Sends and sends, and counts what it could."""
+    """An application that sends without end, counting the bytes sent."""
 
     def __init__(self) -> None:
         self.sent = 0
         self.left = asyncio.Event()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        gone = asyncio.ensure_future(self._gone(receive))
+        disconnected = asyncio.ensure_future(self._gone(receive))
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        while not gone.done():
+        while not disconnected.done():
             await send({"type": "http.response.body", "body": b"x" * 10_000, "more_body": True})
             self.sent += 10_000
             await asyncio.sleep(0)
@@ -58,7 +58,7 @@ class Endless:
             pass
 
 
-class World:
+class Harness:
     """A server's connections, without the server."""
 
     def __init__(self, limits: ConnectionLimits, app: Any) -> None:
@@ -69,18 +69,18 @@ class World:
         self._sockets: list[socket.socket] = []
 
     async def connect(self, *, address: str = "", narrow: bool = False) -> socket.socket:
-        """The client's end of a new connection, as if from `address`; a `narrow` one carries little."""
-        ours, theirs = socket.socketpair()
+        """Return the client's end of a new connection from `address`; a `narrow` one has a small buffer."""
+        server_end, client_end = socket.socketpair()
         if narrow:
-            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        theirs.setblocking(False)
-        self._sockets.append(theirs)
+            server_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        client_end.setblocking(False)
+        self._sockets.append(client_end)
         loop = asyncio.get_running_loop()
         make = partial(
             _From, address, connections=self.connections, config=self._config, server_state=self._state
         )
-        await loop.connect_accepted_socket(partial(make, app_state={}), ours)
-        return theirs
+        await loop.connect_accepted_socket(partial(make, app_state={}), server_end)
+        return client_end
 
     def close(self) -> None:
         for each in self._sockets:
@@ -102,16 +102,16 @@ class _From(Connection):
 
 
 @asynccontextmanager
-async def world(app: Any = echo, **limits: Any) -> AsyncIterator[World]:
-    made = World(ConnectionLimits(**limits), app)
+async def harness(app: Any = echo, **limits: Any) -> AsyncIterator[Harness]:
+    built = Harness(ConnectionLimits(**limits), app)
     try:
-        yield made
+        yield built
     finally:
-        made.close()
+        built.close()
 
 
 async def reply(client: socket.socket) -> bytes:
-    """What comes next; empty at the end."""
+    """Return the next bytes received; empty at the end."""
     try:
         return await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 1 << 16), PATIENCE_S)
     except ConnectionResetError:
@@ -123,25 +123,25 @@ async def send(client: socket.socket, data: bytes) -> None:
 
 
 async def settled() -> None:
-    """Once the loop has passed on all that was sent."""
+    """Wait until the loop has delivered everything sent."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
-async def timed_out(world: World, client: socket.socket, after_s: float, setting: str) -> None:
-    """Whether the server waits for `client` for `after_s` and no longer, and says which setting that is."""
+async def check_timeout(harness: Harness, client: socket.socket, after_s: float, setting: str) -> None:
+    """Check that the server waits `after_s` for `client`, then closes it naming the setting."""
     await settled()
     began_s = time.monotonic()
-    world.connections.sweep(began_s + after_s - 1)
+    harness.connections.sweep(began_s + after_s - 1)
     await settled()
-    assert len(world.connections) == 1
-    world.connections.sweep(began_s + after_s + 1)
+    assert len(harness.connections) == 1
+    harness.connections.sweep(began_s + after_s + 1)
     answer = await reply(client)
     assert answer.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
     assert b"PUNA_" + setting.encode() in answer
     assert await reply(client) == b""
     await settled()
-    assert len(world.connections) == 0
+    assert len(harness.connections) == 0
 
 
 Scene = Callable[[], Awaitable[None]]
@@ -152,47 +152,47 @@ def play(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", HEAD[:-2]], ids=["nothing", "a line", "no end"])
-def test_a_header_must_be_complete_in_time(sent: bytes) -> None:
+def test_header_must_be_complete_in_time(sent: bytes) -> None:
     async def scene() -> None:
-        async with world(header_s=30) as here:
+        async with harness(header_s=30) as here:
             client = await here.connect()
             await send(client, sent)
-            await timed_out(here, client, 30, "HEADER_TIMEOUT")
+            await check_timeout(here, client, 30, "HEADER_TIMEOUT")
 
     play(scene)
 
 
-def test_more_of_a_header_is_no_more_time() -> None:
+def test_further_header_bytes_do_not_extend_the_time() -> None:
     async def scene() -> None:
-        async with world(header_s=30) as here:
+        async with harness(header_s=30) as here:
             client = await here.connect()
             began_s = time.monotonic()
             for after_s in range(0, 30, 5):
                 await send(client, b"G")
                 await settled()
                 here.connections.sweep(began_s + after_s)
-            await timed_out(here, client, 30, "HEADER_TIMEOUT")
+            await check_timeout(here, client, 30, "HEADER_TIMEOUT")
 
     play(scene)
 
 
 @pytest.mark.parametrize("head", [HEAD, UPLOAD], ids=["a request", "an upload"])
-def test_a_body_must_not_pause_for_long(head: bytes) -> None:
+def test_body_must_not_pause_for_long(head: bytes) -> None:
     async def scene() -> None:
-        async with world(client_s=60) as here:
+        async with harness(client_s=60) as here:
             client = await here.connect()
             await send(client, head + b"123")
-            await timed_out(here, client, 60, "CLIENT_TIMEOUT")
+            await check_timeout(here, client, 60, "CLIENT_TIMEOUT")
 
     play(scene)
 
 
-def test_a_body_must_be_complete_in_time_but_an_upload_may_take_longer() -> None:
+def test_body_must_be_complete_in_time_but_an_upload_may_take_longer() -> None:
     async def scene() -> None:
-        async with world(client_s=1e9, body_s=300) as here:
+        async with harness(client_s=1e9, body_s=300) as here:
             client = await here.connect()
             await send(client, HEAD + b"123")
-            await timed_out(here, client, 300, "BODY_TIMEOUT")
+            await check_timeout(here, client, 300, "BODY_TIMEOUT")
             client = await here.connect()
             await send(client, UPLOAD + b"123")
             await settled()
@@ -203,13 +203,13 @@ def test_a_body_must_be_complete_in_time_but_an_upload_may_take_longer() -> None
     play(scene)
 
 
-def test_a_body_must_not_come_in_countless_small_chunks() -> None:
+def test_body_must_not_arrive_in_countless_small_chunks() -> None:
     async def scene() -> None:
-        async with world() as here:
+        async with harness() as here:
             client = await here.connect()
             head = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
             some = b"1\r\nx\r\n" * 4000 + b"40\r\n" + b"y" * 64 + b"\r\n"
-            for _ in range(2):  # each request is counted by itself
+            for _ in range(2):  # chunks are counted per request
                 await send(client, head + some + b"0\r\n\r\n")
                 answer = await reply(client)
                 while not answer.endswith(b"y"):
@@ -226,28 +226,28 @@ def test_a_body_must_not_come_in_countless_small_chunks() -> None:
     play(scene)
 
 
-def test_a_connection_that_is_idle_between_requests_is_no_half_sent_request() -> None:
+def test_connection_idle_between_requests_does_not_time_out() -> None:
     async def scene() -> None:
-        async with world(header_s=30) as here:
+        async with harness(header_s=30) as here:
             client = await here.connect()
             for _ in range(2):
                 await send(client, HEAD + b"1234567890")
                 assert (await reply(client)).endswith(b"1234567890")
                 here.connections.sweep(time.monotonic() + 1e6)
-            await send(client, b"GET")  # from its first byte on, the next one has as long as the first
-            await timed_out(here, client, 30, "HEADER_TIMEOUT")
+            await send(client, b"GET")  # the time for the next request starts with its first byte
+            await check_timeout(here, client, 30, "HEADER_TIMEOUT")
 
     play(scene)
 
 
-def test_a_client_that_does_not_read_holds_little_memory_and_only_for_a_while() -> None:
+def test_client_that_does_not_read_holds_little_memory_for_a_limited_time() -> None:
     async def scene() -> None:
         app = Endless()
-        async with world(app, client_s=60) as here:
+        async with harness(app, client_s=60) as here:
             client = await here.connect()
             await send(client, GET)
             held = -1
-            while held != app.sent:  # until nothing more is taken
+            while held != app.sent:  # until the server accepts no more
                 held = app.sent
                 await asyncio.sleep(0.05)
             assert held < 2_000_000
@@ -255,7 +255,7 @@ def test_a_client_that_does_not_read_holds_little_memory_and_only_for_a_while() 
             here.connections.sweep(began_s)
             here.connections.sweep(began_s + 59)
             assert len(here.connections) == 1
-            while len(await reply(client)) == 1 << 16:  # it reads after all
+            while len(await reply(client)) == 1 << 16:  # the client reads after all
                 pass
             await settled()
             assert app.sent > held
@@ -271,13 +271,13 @@ def test_a_client_that_does_not_read_holds_little_memory_and_only_for_a_while() 
     play(scene)
 
 
-def test_an_answer_that_is_never_fetched_does_not_keep_a_connection_that_is_closing() -> None:
+def test_unread_answer_does_not_keep_a_closing_connection_open() -> None:
     async def whole(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]})
         await send({"type": "http.response.body", "body": b"x" * 50_000})
 
     async def scene() -> None:
-        async with world(whole, client_s=60) as here:
+        async with harness(whole, client_s=60) as here:
             client = await here.connect(narrow=True)
             await send(client, GET)
             assert len(await reply(client)) > 0
@@ -293,15 +293,15 @@ def test_an_answer_that_is_never_fetched_does_not_keep_a_connection_that_is_clos
     play(scene)
 
 
-def test_who_has_sent_nothing_for_longest_makes_room_unless_it_has_a_request() -> None:
+def test_longest_idle_connection_makes_room_unless_it_has_a_request() -> None:
     async def scene() -> None:
-        async with world(total=3) as here:
+        async with harness(total=3) as here:
             first, second = await here.connect(), await here.connect()
-            await send(second, b"GET /")  # by half
+            await send(second, b"GET /")  # incomplete
             await settled()
             third = await here.connect()
             await send(first, HEAD + b"1234567890")
-            assert (await reply(first)).endswith(b"1234567890")  # so it is idle since just now
+            assert (await reply(first)).endswith(b"1234567890")  # so it has just become idle
             fourth = await here.connect()
             assert await reply(second) == b""
             for client in (first, third, fourth):
@@ -312,10 +312,10 @@ def test_who_has_sent_nothing_for_longest_makes_room_unless_it_has_a_request() -
     play(scene)
 
 
-def test_no_request_in_progress_makes_room_for_another() -> None:
+def test_requests_in_progress_are_not_ended_to_make_room() -> None:
     async def scene() -> None:
         app = Endless()
-        async with world(app, total=1) as here:
+        async with harness(app, total=1) as here:
             busy = await here.connect()
             await send(busy, GET)
             await reply(busy)
@@ -330,9 +330,9 @@ def test_no_request_in_progress_makes_room_for_another() -> None:
     play(scene)
 
 
-def test_an_address_has_its_share_of_the_connections_and_this_machine_has_all() -> None:
+def test_connections_are_limited_per_address_except_for_this_machine() -> None:
     async def scene() -> None:
-        async with world(per_address=2) as here:
+        async with harness(per_address=2) as here:
             for address in ("192.0.2.1", "192.0.2.1", "192.0.2.2"):
                 await here.connect(address=address)
             answer = await reply(await here.connect(address="192.0.2.1"))
@@ -347,7 +347,7 @@ def test_an_address_has_its_share_of_the_connections_and_this_machine_has_all() 
     play(scene)
 
 
-def test_failures_to_accept_are_one_line_a_second_with_a_count(caplog: pytest.LogCaptureFixture) -> None:
+def test_accept_failures_are_logged_once_a_second_with_a_count(caplog: pytest.LogCaptureFixture) -> None:
     async def scene() -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(AcceptErrors())

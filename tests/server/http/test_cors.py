@@ -1,4 +1,4 @@
-"""What pages are answered: the headers of preflights and of answers."""
+"""CORS headers of preflights and of answers to web pages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def answer(method: str, origin: str, given: str = "", **headers: str) -> httpx.R
     return client.request(method, "/", headers={"origin": origin, **headers})
 
 
-def test_a_preflight_allows_what_clients_send_for_half_a_day() -> None:
+def test_preflight_allows_the_clients_headers_for_half_a_day() -> None:
     found = answer("OPTIONS", PAGE, **PREFLIGHT)
     assert (found.status_code, found.content) == (204, b"")
     assert found.headers["access-control-max-age"] == "43200"
@@ -37,7 +37,7 @@ def test_a_preflight_allows_what_clients_send_for_half_a_day() -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "OPTIONS"])
-def test_the_origin_comes_back_or_a_star_where_all_are_allowed(method: str) -> None:
+def test_reply_allows_the_origin_or_a_star_where_all_are_allowed(method: str) -> None:
     assert answer(method, PAGE, **PREFLIGHT).headers["access-control-allow-origin"] == PAGE
     for origin in (PAGE, "https://anything.example"):
         found = answer(method, origin, "*", **PREFLIGHT)
@@ -45,7 +45,7 @@ def test_the_origin_comes_back_or_a_star_where_all_are_allowed(method: str) -> N
         assert "access-control-allow-credentials" not in found.headers
 
 
-def test_a_page_of_the_server_itself_needs_no_permission() -> None:
+def test_page_served_by_the_server_itself_needs_no_permission() -> None:
     for own in ("http://llm.example:11434", "https://llm.example:11434"):
         found = answer("GET", own)
         assert (found.status_code, found.text) == (200, "hi")

@@ -15,7 +15,7 @@ from puna.server.ollama.wire import ChatRequest, CreateRequest, GenerateRequest
 
 
 @pytest.mark.parametrize("data", [b"", b"  \n"])
-def test_an_empty_body_is_named(data: bytes) -> None:
+def test_empty_body_is_reported(data: bytes) -> None:
     with pytest.raises(RequestError, match="missing request body"):
         parse_json(data)
 
@@ -24,33 +24,33 @@ def test_an_empty_body_is_named(data: bytes) -> None:
     "data",
     [b"x", b"{", b'{"model": }', b'{"a":NaN}', b"[" * 100_000, b'{"a":1e}', b'{"a":' + b"9" * 5000 + b"}"],
 )
-def test_bad_json_is_named(data: bytes) -> None:
+def test_invalid_json_is_reported(data: bytes) -> None:
     with pytest.raises(RequestError, match="not valid JSON"):
         parse_json(data)
 
 
-def test_bad_json_says_where() -> None:
+def test_invalid_json_is_reported_with_its_position() -> None:
     with pytest.raises(RequestError, match="line 2, column 3"):
         parse_json(b"{\n  x: 1\n}")
 
 
-def test_bytes_that_are_no_utf8_are_named_with_their_place() -> None:
+def test_invalid_utf8_is_reported_with_its_position() -> None:
     with pytest.raises(RequestError, match=r"not valid UTF-8: byte 0xff at 11"):
         parse_json(b'{"model": "\xff"}')
 
 
-def test_half_a_surrogate_pair_becomes_the_replacement_character() -> None:
+def test_lone_surrogate_becomes_the_replacement_character() -> None:
     value = parse_json(rb'{"a": "x\ud800y", "b": ["\uDC00"], "c": "\ud83d\ude00"}')
     assert value == {"a": "x�y", "b": ["�"], "c": "😀"}
 
 
-def test_null_is_an_empty_object_and_what_follows_the_value_is_ignored() -> None:
+def test_null_is_an_empty_object_and_trailing_text_is_ignored() -> None:
     assert parse_json(b"null") == {}
     assert parse_json(b'{"a":1} trailing') == {"a": 1}
 
 
 @given(st.binary())
-def test_any_bytes_are_a_value_or_a_request_error(data: bytes) -> None:
+def test_any_bytes_give_a_value_or_a_request_error(data: bytes) -> None:
     with contextlib.suppress(RequestError):
         parse_json(data)
 
@@ -61,12 +61,12 @@ def test_any_bytes_are_a_value_or_a_request_error(data: bytes) -> None:
         lambda x: st.lists(x) | st.dictionaries(st.text(), x),
     )
 )
-def test_any_value_is_a_request_or_a_request_error(value: object) -> None:
+def test_any_value_gives_a_request_or_a_request_error(value: object) -> None:
     with contextlib.suppress(RequestError):
         parse(json.dumps(value).encode(), ChatRequest)
 
 
-def test_letter_case_of_keys_does_not_matter() -> None:
+def test_case_of_keys_does_not_matter() -> None:
     body = parse(b'{"MODEL":"m","Messages":[{"ROLE":"User","Content":"hi"}],"KEEP_ALIVE":3}', ChatRequest)
     assert (body.model, body.keep_alive) == ("m", 3)
     assert (body.messages[0].role, body.messages[0].content) == ("user", "hi")
@@ -77,7 +77,7 @@ def test_null_means_the_default_and_unknown_keys_are_ignored() -> None:
     assert (body.stream, body.options, body.prompt) == (True, {}, "")
 
 
-def test_unknown_fields_are_named_unless_they_ask_for_nothing() -> None:
+def test_unknown_fields_are_reported_unless_they_are_empty() -> None:
     body = b'{"MODEL":"m","temperature":0,"sufix":"x","user":"me","store":false,"seed":null,"tags":[],"a":""}'
     assert parse(body, GenerateRequest).ignored == [
         'field "temperature" is unknown and ignored (did you mean "options.temperature"?)',
@@ -90,7 +90,7 @@ def test_unknown_fields_are_named_unless_they_ask_for_nothing() -> None:
     assert max(map(len, first)) < 80
 
 
-def test_an_absent_context_differs_from_an_empty_one() -> None:
+def test_absent_context_differs_from_an_empty_one() -> None:
     assert parse(b"{}", GenerateRequest).context is None
     assert parse(b'{"context":[]}', GenerateRequest).context == []
 
@@ -107,24 +107,24 @@ def test_an_absent_context_differs_from_an_empty_one() -> None:
         (b'{"top_logprobs":1.5}', "top_logprobs", "1.5"),
     ],
 )
-def test_a_wrong_type_is_named_with_its_field(data: bytes, field: str, kind: str) -> None:
+def test_wrong_type_is_reported_with_its_field(data: bytes, field: str, kind: str) -> None:
     with pytest.raises(RequestError, match=f'field "{field}": .*, not {kind}'):
         parse(data, ChatRequest)
 
 
 @pytest.mark.parametrize("data", [b"[]", b'"x"', b"1", b"true"])
-def test_a_body_that_is_no_object_is_refused(data: bytes) -> None:
+def test_body_that_is_not_an_object_is_refused(data: bytes) -> None:
     with pytest.raises(RequestError, match="must be a JSON object"):
         parse(data, ChatRequest)
 
 
-def test_create_takes_a_licence_as_text_or_list_and_either_name() -> None:
+def test_create_accepts_a_license_as_text_or_list_and_either_name_field() -> None:
     assert parse(b'{"name":"a","license":"MIT"}', CreateRequest).licenses == ["MIT"]
     body = parse(b'{"model":"b","name":"a","license":["x","","y"],"from":"c"}', CreateRequest)
     assert (body.wanted, body.licenses, body.from_model) == ("b", ["x", "y"], "c")
 
 
-def test_errors_are_in_the_words_of_json() -> None:
+def test_errors_use_json_terms() -> None:
     class Part(Body):
         name: str
 

@@ -1,4 +1,4 @@
-"""The types that OpenAI's and Anthropic's clients tell errors by."""
+"""The error types by which OpenAI's and Anthropic's clients distinguish errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ INTERNAL = "internal error; the server's log says more"
         (GenerationError("x"), "api_error", "api_error"),
     ],
 )
-def test_each_status_has_its_type(error: PunaError, openais: str, anthropics: str) -> None:
+def test_each_error_has_its_type_in_every_api(error: PunaError, openais: str, anthropics: str) -> None:
     assert error_writer("/api/chat")(error) == {"error": "x"}
     described = {"message": "x", "type": openais, "param": None, "code": None}
     assert error_writer("/v1/chat/completions")(error) == {"error": described}
@@ -40,6 +40,6 @@ def test_each_status_has_its_type(error: PunaError, openais: str, anthropics: st
 
 
 @pytest.mark.parametrize("path", ["/api/chat", "/v1/responses", "/v1/messages/count_tokens"])
-def test_what_a_defect_says_stays_in_the_log(path: str) -> None:
+def test_message_of_an_internal_error_stays_in_the_log(path: str) -> None:
     error = error_writer(path)(KeyError("a secret"))["error"]
     assert (error if path == "/api/chat" else error["message"]) == INTERNAL

@@ -1,4 +1,4 @@
-"""Fetching images by address: from the public Internet, within limits, and never from anywhere else."""
+"""Fetching images by URL: from the public Internet, within limits, and never from anywhere else."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Stream(httpcore.AsyncNetworkStream):
 
 
 class Network(httpcore.AsyncNetworkBackend):
-    """Connections that answer with `replies`, one each; `reached` are the addresses connected to."""
+    """A network whose connections answer with `replies`, one each; `reached` lists their addresses."""
 
     def __init__(self, *replies: bytes) -> None:
         self._replies = list(replies)
@@ -46,7 +46,7 @@ class Network(httpcore.AsyncNetworkBackend):
 
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Says which addresses a name has: one after another, if it is looked up again."""
+    """Return a function that sets the addresses of a name, one group for each successive lookup."""
     known: dict[str, list[list[str]]] = {}
 
     async def getaddrinfo(self: Any, host: str, port: int, **more: Any) -> list[Any]:
@@ -57,8 +57,8 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return lambda host, *addresses: known.__setitem__(host, [list(each) for each in addresses])
 
 
-def test_an_image_comes_from_the_address_that_was_checked(names: Callable[..., None]) -> None:
-    names("pictures.example", ["93.184.215.14"], ["127.0.0.1"])  # another answer the second time
+def test_image_is_fetched_from_the_address_that_was_checked(names: Callable[..., None]) -> None:
+    names("pictures.example", ["93.184.215.14"], ["127.0.0.1"])  # the second lookup gives another address
     network = Network(OK)
     assert asyncio.run(fetch("http://pictures.example/a.png", 100, network=network)) == b"image"
     assert network.reached == ["93.184.215.14"]
@@ -70,7 +70,7 @@ def test_an_image_comes_from_the_address_that_was_checked(names: Callable[..., N
      "224.0.0.1", "255.255.255.255", "::1", "fe80::1", "fc00::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1",
      "2002:7f00:1::", "ff02::1", "::"],
 )  # fmt: skip
-def test_other_networks_are_out_of_reach(address: str, names: Callable[..., None]) -> None:
+def test_non_public_addresses_are_out_of_reach(address: str, names: Callable[..., None]) -> None:
     assert not is_public(address)
     names("inside.example", ["93.184.215.14", address])  # one bad address is enough
     network = Network(OK)
@@ -83,7 +83,7 @@ def test_public_addresses_are_within_reach() -> None:
     assert all(map(is_public, ["93.184.215.14", "8.8.8.8", "2606:2800:21f:cb07:6820:80da:af6b:8b2c"]))
 
 
-def test_redirects_go_by_the_same_rule(names: Callable[..., None]) -> None:
+def test_redirects_follow_the_same_rules(names: Callable[..., None]) -> None:
     names("pictures.example", ["93.184.215.14"])
     names("inside.example", ["10.0.0.1"])
     there = b"HTTP/1.1 302 Found\r\nLocation: http://inside.example/\r\nContent-Length: 0\r\n\r\n"
@@ -100,23 +100,23 @@ def test_redirects_go_by_the_same_rule(names: Callable[..., None]) -> None:
     ("url", "complaint"),
     [
         ("http://pictures.example:22/", "ports 80 and 443 only"),
-        ("http://user:secret@pictures.example/", "no address an image can be fetched from"),
-        ("file:///etc/passwd", "no address an image can be fetched from"),
-        ("http://[::1", "no address an image can be fetched from"),
-        ("http://pictures.example/" + "a" * 5000, "no address an image can be fetched from"),
+        ("http://user:secret@pictures.example/", "is not an address from which"),
+        ("file:///etc/passwd", "is not an address from which"),
+        ("http://[::1", "is not an address from which"),
+        ("http://pictures.example/" + "a" * 5000, "is not an address from which"),
     ],
 )
-def test_odd_addresses_are_refused(url: str, complaint: str, names: Callable[..., None]) -> None:
+def test_unusual_urls_are_refused(url: str, complaint: str, names: Callable[..., None]) -> None:
     names("pictures.example", ["93.184.215.14"])
     with pytest.raises(RequestError, match=complaint):
         asyncio.run(fetch(url, 100, network=Network(OK)))
 
 
-def test_replies_have_limits(names: Callable[..., None]) -> None:
+def test_replies_are_checked_and_limited_in_size(names: Callable[..., None]) -> None:
     names("pictures.example", ["93.184.215.14"])
     with pytest.raises(RequestError, match=r"more than 4 bytes \(PUNA_MAX_IMAGE_MB\)"):
         asyncio.run(fetch("http://pictures.example/", 4, network=Network(OK)))
-    with pytest.raises(RequestError, match="answered with status 404"):
+    with pytest.raises(RequestError, match="answered with the status 404"):
         asyncio.run(fetch("http://pictures.example/", 9, network=Network(OK.replace(b"200 OK", b"404 No"))))
     with pytest.raises(RequestError, match="cannot be fetched"):
         asyncio.run(fetch("http://pictures.example/", 9, network=Network(b"nonsense\r\n\r\n")))

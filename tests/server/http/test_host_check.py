@@ -36,7 +36,7 @@ from puna.server.http.origins import HostCheckMiddleware, host_name, is_local_ad
         ("a b.local", None),
     ],
 )
-def test_the_port_does_not_matter_and_what_is_malformed_is_no_name(header: str, name: str | None) -> None:
+def test_host_name_ignores_the_port_and_refuses_malformed_headers(header: str, name: str | None) -> None:
     assert host_name(header) == name
 
 
@@ -55,7 +55,7 @@ def test_other_addresses_and_names_are_not_local_addresses(host: str) -> None:
     assert not is_local_address(host)
 
 
-def test_an_address_of_this_machine_is_local() -> None:
+def test_addresses_of_this_machine_are_local() -> None:
     entries = [entry for found in psutil.net_if_addrs().values() for entry in found]
     addresses = [entry.address for entry in entries if entry.family == socket.AF_INET]
     assert addresses
@@ -72,7 +72,7 @@ def test_names_of_this_machine_and_private_networks_are_local(name: str) -> None
 @pytest.mark.parametrize(
     "name", ["example.com", "localhost.example.com", "local", "evil-localhost", "8.8.8.8"]
 )
-def test_other_names_are_not(name: str) -> None:
+def test_other_names_are_not_local(name: str) -> None:
     assert not is_local_name(name)
 
 
@@ -85,7 +85,7 @@ def status(
 
 
 @pytest.mark.parametrize("host", ["llm.example.com", "evil.example:11434"])
-def test_programs_may_use_any_name_of_a_public_server_and_pages_only_private_ones(host: str) -> None:
+def test_programs_may_use_any_name_of_a_public_server_but_web_pages_may_not(host: str) -> None:
     assert status("0.0.0.0", host) == 200
     assert status("0.0.0.0", host, origin=f"http://{host}") == 403
     assert status("0.0.0.0", host, referer=f"http://{host}/") == 403
@@ -98,11 +98,11 @@ def test_programs_may_use_any_name_of_a_public_server_and_pages_only_private_one
     "host",
     ["192.168.1.5:11434", "203.0.113.5", "[2001:db8::1]:80", "ollama:11434", "nas.lan", "box.local", ""],
 )
-def test_pages_may_use_addresses_and_private_names_of_a_public_server(host: str) -> None:
+def test_web_pages_may_use_addresses_and_private_names_of_a_public_server(host: str) -> None:
     assert status("0.0.0.0", host, origin="http://other") == 200
 
 
-def test_names_can_be_allowed_and_keys_allow_them_all() -> None:
+def test_names_can_be_allowed_and_keys_allow_all_names() -> None:
     page = {"origin": "https://llm.example.com"}
     for bound in ("0.0.0.0", "127.0.0.1"):
         assert status(bound, "llm.example.com", allowed=("llm.example.com",), **page) == 200

@@ -22,13 +22,13 @@ from puna.server.http.logs import (
 
 
 def record(message: str, fields: dict[str, Any] | None = None, exc_info: Any = None) -> logging.LogRecord:
-    made = logging.LogRecord("puna.server", logging.INFO, __file__, 1, message, (), exc_info)
+    entry = logging.LogRecord("puna.server", logging.INFO, __file__, 1, message, (), exc_info)
     if fields is not None:
-        made.fields = fields
-    return made
+        entry.fields = fields
+    return entry
 
 
-def test_a_text_line_has_its_fields_behind_the_message() -> None:
+def test_text_line_has_its_fields_after_the_message() -> None:
     line = TextFormatter().format(record("request", {"status": 200, "total_s": 0.25, "path": "/api/chat"}))
     assert line.endswith("INFO puna.server: request status=200 total_s=0.25 path=/api/chat")
 
@@ -58,13 +58,13 @@ def test_no_message_and_no_traceback_can_forge_a_line(formatter: logging.Formatt
 
 
 @pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
-def test_what_a_client_may_make_long_is_shortened(formatter: logging.Formatter) -> None:
+def test_long_values_from_clients_are_shortened(formatter: logging.Formatter) -> None:
     line = formatter.format(record("m" * 10**6, {"model": "n" * 10**6, "status": 404}))
     assert len(line) < 10_000
     assert "404" in line
 
 
-def test_a_log_file_begins_anew_when_it_is_full_and_takes_standard_error_along(tmp_path: Path) -> None:
+def test_full_log_file_is_rotated_along_with_standard_error(tmp_path: Path) -> None:
     script = (
         "import logging, os, pathlib, sys\n"
         "from puna.server.http.logs import LogFile\n"
@@ -81,19 +81,17 @@ def test_a_log_file_begins_anew_when_it_is_full_and_takes_standard_error_along(t
     assert text.endswith("last words")
 
 
-def test_a_log_file_that_cannot_be_written_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_unwritable_log_file_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PUNA_LOG_FILE", str(tmp_path / "missing" / "log"))
     with pytest.raises(PunaError, match=r"PUNA_LOG_FILE: cannot write to .*log: No such file"):
         set_up_logging()
 
 
-def test_a_json_line_is_one_object() -> None:
-    made = record("two\nlines", {"status": 200, "model": "größer"})
-    (line,) = JsonFormatter().format(made).splitlines()
+def test_json_line_is_one_object() -> None:
+    entry = record("two\nlines", {"status": 200, "model": "größer"})
+    (line,) = JsonFormatter().format(entry).splitlines()
     value = json.loads(line)
-    assert datetime.fromisoformat(value.pop("time")).timestamp() == pytest.approx(made.created, abs=0.01)
+    assert datetime.fromisoformat(value.pop("time")).timestamp() == pytest.approx(entry.created, abs=0.01)
     assert value == {
         "level": "INFO",
         "logger": "puna.server",
@@ -103,7 +101,7 @@ def test_a_json_line_is_one_object() -> None:
     }
 
 
-def test_an_exception_is_part_of_the_object() -> None:
+def test_json_line_includes_the_exception() -> None:
     try:
         raise ValueError("wrong")
     except ValueError:
@@ -111,7 +109,7 @@ def test_an_exception_is_part_of_the_object() -> None:
     assert "ValueError: wrong" in json.loads(line)["exception"]
 
 
-def test_what_is_logged_while_a_request_is_served_has_its_id() -> None:
+def test_lines_logged_while_serving_a_request_have_its_id() -> None:
     token = current.set(RequestFacts("abc"))
     try:
         assert json.loads(JsonFormatter().format(record("x")))["request_id"] == "abc"
@@ -121,12 +119,12 @@ def test_what_is_logged_while_a_request_is_served_has_its_id() -> None:
     assert "request_id" not in JsonFormatter().format(record("x"))
 
 
-def test_the_format_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_format_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PUNA_LOG_FORMAT", raising=False)
     monkeypatch.delenv("OLLAMA_LOG_FORMAT", raising=False)
     assert log_format() == "text"
     monkeypatch.setenv("PUNA_LOG_FORMAT", "JSON")
     assert log_format() == "json"
     monkeypatch.setenv("PUNA_LOG_FORMAT", "xml")
-    with pytest.raises(PunaError, match="PUNA_LOG_FORMAT: 'xml' is no format of the log; use text or json"):
+    with pytest.raises(PunaError, match="PUNA_LOG_FORMAT: 'xml' is not a log format; use text or json"):
         log_format()

@@ -40,11 +40,11 @@ def test_local_pages_and_apps_are_always_allowed(origin: str) -> None:
         "http://localhost:1/",
     ],
 )
-def test_other_pages_are_not(origin: str) -> None:
+def test_other_pages_are_not_allowed(origin: str) -> None:
     assert not parse_origins("").allow(origin)
 
 
-def test_given_origins_add_to_them() -> None:
+def test_configured_origins_are_added_to_the_local_ones() -> None:
     rules = parse_origins("https://example.com,http://10.0.0.*,chrome-extension://abc")
     assert rules.allow("https://example.com")
     assert not rules.allow("https://example.com:8080")
@@ -55,13 +55,13 @@ def test_given_origins_add_to_them() -> None:
     assert rules.allow("http://localhost:1")
 
 
-def test_a_star_allows_every_page() -> None:
+def test_star_allows_every_page() -> None:
     rules = parse_origins("*")
     assert rules.any
     assert rules.allow("https://anything.example")
 
 
 @pytest.mark.parametrize("entry", ["example.com", "http://*.a.*", "ftp://x"])
-def test_a_bad_entry_is_named(entry: str) -> None:
+def test_invalid_origin_is_an_error_naming_the_setting(entry: str) -> None:
     with pytest.raises(PunaError, match="PUNA_ORIGINS"):
         parse_origins(f"https://good.example,{entry}")

@@ -13,7 +13,7 @@ FIELDS = {"model": 'a"b', "count": 3}
 
 
 async def sent(reply: ListReply) -> tuple[list[bytes], int]:
-    """The parts of the body, and how often somebody else had a turn while they were made."""
+    """Return the parts of the body and how often another task ran while they were sent."""
     parts: list[bytes] = []
     turns = 0
 
@@ -33,7 +33,7 @@ async def sent(reply: ListReply) -> tuple[list[bytes], int]:
     return parts, turns
 
 
-def test_nothing_in_a_text_ends_the_line_for_anybody() -> None:
+def test_encoded_text_contains_no_line_separators() -> None:
     text = "".join(map(chr, range(0x300))) + "\u2028\u2029\u202a😀"
     written = encode({text: [text]}).decode()
     assert written.splitlines() == [written]
@@ -42,12 +42,12 @@ def test_nothing_in_a_text_ends_the_line_for_anybody() -> None:
 
 
 @pytest.mark.parametrize("items", [[], [1], [[0.5, 1e-7], {"a": "ü"}]])
-def test_a_list_is_the_last_field_of_its_object(items: list[Any]) -> None:
+def test_list_reply_appends_the_list_to_its_fields(items: list[Any]) -> None:
     parts, _ = asyncio.run(sent(ListReply(FIELDS, "items", items)))
     assert json.loads(b"".join(parts)) == {**FIELDS, "items": items}
 
 
-def test_a_long_list_is_made_in_pieces_and_others_have_their_turn_after_each() -> None:
+def test_long_list_is_sent_in_pieces_and_other_tasks_run_between_them() -> None:
     vectors = [[index / 7] * 1000 for index in range(100)]
     parts, turns = asyncio.run(sent(ListReply(FIELDS, "items", iter(vectors))))
     assert json.loads(b"".join(parts))["items"] == vectors

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from puna.protocol import CallDelta, Chunk
 
-#: Thinking, text, calls and text.
+#: Thinking, text, calls and more text.
 ANSWER: Sequence[Chunk] = (
     Chunk(1, "", "hm, well"),
     Chunk(1, "I look."),
@@ -17,7 +17,7 @@ ANSWER: Sequence[Chunk] = (
 
 
 def cut(pieces: Sequence[Chunk], sizes: Sequence[int]) -> Iterator[Chunk]:
-    """Cut the answer into chunks of these sizes, in characters; the rest of each piece stays whole."""
+    """Cut the answer into chunks of `sizes` characters; what remains of each piece stays whole."""
     left = list(sizes)
     for piece in pieces:
         call = piece.calls[0] if piece.calls else None

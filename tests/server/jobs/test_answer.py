@@ -1,4 +1,4 @@
-"""Answers are put together the same wherever they are cut."""
+"""Answers are assembled the same wherever they are cut."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_call_ends_when_another_begins_or_the_answer_ends() -> None:
     assert answer.feed(END) == []
 
 
-def test_arguments_that_never_ended_are_text() -> None:
+def test_unfinished_arguments_are_text() -> None:
     answer = AnswerBuilder()
     answer.feed(Chunk(1, "", calls=[CallDelta(0, "a", "f", '{"x": "ha')]))
     (call,) = answer.calls
@@ -54,7 +54,7 @@ def test_segments_do_not_depend_on_chunks(sizes: list[int]) -> None:
         assert "".join(step.text for step in own) == segment.text
 
 
-def test_thinking_is_left_out_unless_wanted() -> None:
+def test_thinking_is_omitted_unless_wanted() -> None:
     answer = AnswerBuilder(thinking=False)
     for chunk in cut(ANSWER, []):
         answer.feed(chunk)

@@ -5,23 +5,23 @@ from collections.abc import AsyncGenerator, Awaitable
 
 import pytest
 
-from puna.server.jobs.progress import merged
+from puna.server.jobs.service import merge
 from tests.waiting import PATIENCE_S
 
 
 class Source:
-    """Streams that tell when they are closed, and go on when they are told to."""
+    """A source of streams that record when they are closed, and wait for `proceed` before ending."""
 
     def __init__(self) -> None:
         self.closed: list[str] = []
-        self.go_on = asyncio.Event()
+        self.proceed = asyncio.Event()
 
     async def stream(self, name: str, count: int = 3) -> AsyncGenerator[str, None]:
         try:
             for number in range(count):
                 yield f"{name}{number}"
                 await asyncio.sleep(0)
-            await self.go_on.wait()
+            await self.proceed.wait()
         finally:
             self.closed.append(name)
 
@@ -38,11 +38,11 @@ def run(scenario: Awaitable[None]) -> None:
 
 
 @pytest.mark.parametrize("names", ["a", "abc", ""])
-def test_all_items_come_each_stream_in_its_order(names: str) -> None:
+def test_all_items_arrive_in_the_order_of_each_stream(names: str) -> None:
     async def scenario() -> None:
         source = Source()
-        source.go_on.set()
-        found = [item async for item in merged([source.stream(name) for name in names])]
+        source.proceed.set()
+        found = [item async for item in merge([source.stream(name) for name in names])]
         assert sorted(found) == [f"{name}{number}" for name in names for number in range(3)]
         for name in names:
             assert [item for item in found if item[0] == name] == [f"{name}{number}" for number in range(3)]
@@ -51,21 +51,21 @@ def test_all_items_come_each_stream_in_its_order(names: str) -> None:
     run(scenario())
 
 
-def test_they_run_at_the_same_time() -> None:
+def test_merged_streams_run_concurrently() -> None:
     async def scenario() -> None:
         source = Source()
-        items = merged([source.stream("a", 1), source.stream("b", 1)])
-        assert {await anext(items), await anext(items)} == {"a0", "b0"}  # though neither has ended
+        items = merge([source.stream("a", 1), source.stream("b", 1)])
+        assert {await anext(items), await anext(items)} == {"a0", "b0"}  # before either has ended
         await items.aclose()
 
     run(scenario())
 
 
 @pytest.mark.parametrize("names", ["a", "ab"])
-def test_closing_it_closes_them(names: str) -> None:
+def test_closing_the_merged_stream_closes_all_streams(names: str) -> None:
     async def scenario() -> None:
         source = Source()
-        items = merged([source.stream(name) for name in names])
+        items = merge([source.stream(name) for name in names])
         for _ in names:
             await anext(items)
         await items.aclose()
@@ -74,10 +74,10 @@ def test_closing_it_closes_them(names: str) -> None:
     run(scenario())
 
 
-def test_cancelling_who_waits_closes_them() -> None:
+def test_cancelling_a_waiting_consumer_closes_all_streams() -> None:
     async def scenario() -> None:
         source = Source()
-        items = merged([source.stream("a", 0), source.stream("b", 0)])
+        items = merge([source.stream("a", 0), source.stream("b", 0)])
         waiting = asyncio.create_task(anext(items))  # type: ignore[arg-type]
         await asyncio.sleep(0.01)
         waiting.cancel()
@@ -88,10 +88,10 @@ def test_cancelling_who_waits_closes_them() -> None:
     run(scenario())
 
 
-def test_an_error_of_one_closes_the_others() -> None:
+def test_error_in_one_stream_closes_the_others() -> None:
     async def scenario() -> None:
         source = Source()
-        items = merged([source.stream("a", 1), source.failing()])
+        items = merge([source.stream("a", 1), source.failing()])
         with pytest.raises(ValueError, match="no more"):
             async for _ in items:
                 pass

@@ -1,4 +1,4 @@
-"""What requests say of tools, whichever API they speak."""
+"""The tools of a request, whichever API it uses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TOOLS: list[dict[str, Any]] = [
         ),
     ],
 )
-def test_a_choice_of_a_chat(given: Any, choice: str, names: str) -> None:
+def test_tool_choice_of_a_chat_is_read(given: Any, choice: str, names: str) -> None:
     use = chat_choice(ToolUse(chat_tools(TOOLS)), given)
     assert (use.choice, "".join(tool["function"]["name"] for tool in use.tools)) == (choice, names)
 
@@ -37,15 +37,15 @@ def test_a_choice_of_a_chat(given: Any, choice: str, names: str) -> None:
 @pytest.mark.parametrize(
     ("tools", "given", "words"),
     [
-        ([], "required", "no tools to choose from"),
-        (TOOLS, {"type": "function", "function": {"name": "h"}}, "'h', which is none"),
+        ([], "required", "the request has no tools"),
+        (TOOLS, {"type": "function", "function": {"name": "h"}}, "'h', which is not one of"),
         (TOOLS, {"type": "allowed_tools", "allowed_tools": {"mode": "never"}}, "mode must be"),
         (TOOLS, {"type": "allowed_tools", "mode": "auto", "tools": [5]}, "must be a list of functions"),
         (TOOLS, "sometimes", "tool_choice must be"),
         (TOOLS, 5, "tool_choice must be"),
     ],
 )
-def test_a_choice_that_cannot_be_made_is_refused(tools: list[Any], given: Any, words: str) -> None:
+def test_impossible_tool_choice_is_refused(tools: list[Any], given: Any, words: str) -> None:
     with pytest.raises(RequestError, match=words):
         chat_choice(ToolUse(chat_tools(tools)), given)
 
@@ -57,28 +57,28 @@ def test_a_choice_that_cannot_be_made_is_refused(tools: list[Any], given: Any, w
         ({"function": {}}, "needs a name"),
         ({"function": {"name": 5}}, "needs a name"),
         ({"function": {"name": "x" * 300}}, "at most 256 characters"),
-        ({"function": {"name": "f", "description": 5}}, "description must be a text"),
+        ({"function": {"name": "f", "description": 5}}, "description must be a string"),
         ({"function": {"name": "f", "parameters": []}}, "parameters must be a JSON schema"),
         ({"type": "web_search"}, "only tools of the type function"),
     ],
 )
-def test_a_tool_that_is_none_is_refused_by_its_place(tool: dict[str, Any], words: str) -> None:
+def test_invalid_tool_is_refused_with_its_index(tool: dict[str, Any], words: str) -> None:
     with pytest.raises(RequestError, match=words):
         chat_tools([tool])
 
 
-def test_there_is_a_limit() -> None:
+def test_number_of_tools_is_limited() -> None:
     with pytest.raises(RequestError, match="at most 1,024 tools"):
         ToolUse(chat_tools(TOOLS[:1] * (MAX_TOOLS + 1)))
 
 
-def test_tools_that_must_not_be_called_need_no_model_that_can() -> None:
+def test_tools_that_must_not_be_called_need_no_tool_support() -> None:
     assert ToolUse(chat_tools(TOOLS)).needs == ["tools"]
     assert ToolUse(chat_tools(TOOLS), "none").needs == []
     assert ToolUse().needs == []
 
 
-def test_arguments_keep_their_order_and_their_kinds_of_numbers() -> None:
+def test_arguments_keep_their_order_and_kinds_of_numbers() -> None:
     call = called("c", "f", '{"b": 1.0, "a": 1}')
     assert repr(call["function"]["arguments"]) == "{'b': 1.0, 'a': 1}"
     assert called("c", "f", "")["function"]["arguments"] == {}

@@ -1,4 +1,4 @@
-"""Turns for long work: whose is next, and who may not take the last place."""
+"""Turns for long work: who is next, and who may not take the last place."""
 
 from __future__ import annotations
 
@@ -14,70 +14,70 @@ def turns(places: int, *, of_client: int = 99, of_kind: int = 99, longest_queue:
     return WorkSlots(places, of_client=of_client, of_kind=of_kind, longest_queue=longest_queue)
 
 
-def come(*waiting: WorkSlot) -> list[bool]:
-    return [turn.has_come for turn in waiting]
+def have_come(*waiting: WorkSlot) -> list[bool]:
+    return [turn.is_granted for turn in waiting]
 
 
 def test_turns_come_in_order_as_places_become_free() -> None:
     all_turns = turns(2)
     first, second, third, fourth = (all_turns.enter("a") for _ in range(4))
-    assert come(first, second, third, fourth) == [True, True, False, False]
+    assert have_come(first, second, third, fourth) == [True, True, False, False]
     assert [all_turns.ahead_of(third), all_turns.ahead_of(fourth)] == [2, 3]
     second.leave()
-    assert come(third, fourth) == [True, False]
+    assert have_come(third, fourth) == [True, False]
     third.leave()
     first.leave()
-    assert come(fourth) == [True]
+    assert have_come(fourth) == [True]
 
 
-def test_a_client_with_fewer_places_goes_first() -> None:
+def test_client_with_fewer_places_goes_first() -> None:
     all_turns = turns(2)
-    greedy = [all_turns.enter("greedy") for _ in range(5)]
-    modest = all_turns.enter("modest")
-    greedy[0].leave()
-    assert come(modest, *greedy[2:]) == [True, False, False, False]
+    heavy = [all_turns.enter("greedy") for _ in range(5)]
+    light = all_turns.enter("modest")
+    heavy[0].leave()
+    assert have_come(light, *heavy[2:]) == [True, False, False, False]
 
 
 def test_one_client_and_one_kind_leave_places_to_others() -> None:
     all_turns = turns(4, of_client=3, of_kind=2)
     one = [all_turns.enter("a", kind) for kind in ("x", "x", "x", "y", "z")]
-    assert come(*one) == [True, True, False, True, False]
-    assert come(all_turns.enter("b", "x"), all_turns.enter("b", "z")) == [False, True]
+    assert have_come(*one) == [True, True, False, True, False]
+    assert have_come(all_turns.enter("b", "x"), all_turns.enter("b", "z")) == [False, True]
 
 
-def test_a_turn_that_is_left_while_it_waits_never_comes() -> None:
+def test_abandoned_turn_never_comes() -> None:
     all_turns = turns(1)
     first, left, last = (all_turns.enter("a") for _ in range(3))
     left.leave()
     first.leave()
-    assert come(left, last) == [False, True]
-    left.leave()  # twice is not too often
-    assert come(last) == [True]
+    assert have_come(left, last) == [False, True]
+    left.leave()  # leaving twice is allowed
+    assert have_come(last) == [True]
 
 
-def test_a_queue_that_is_full_is_said() -> None:
+def test_full_queue_raises_server_busy() -> None:
     all_turns = turns(1, longest_queue=1)
     working, waiting = all_turns.enter("a"), all_turns.enter("a")
     with pytest.raises(ServerBusyError):
         all_turns.enter("b")
     working.leave()
-    assert come(waiting) == [True]
+    assert have_come(waiting) == [True]
 
 
-def test_waiting_says_how_many_are_ahead_until_the_turn_comes() -> None:
+def test_waiting_reports_how_many_are_ahead_until_the_turn_comes() -> None:
     async def wait() -> list[int]:
         all_turns = turns(1)
         first, second, third = (all_turns.enter("a") for _ in range(3))
-        heard = []
+        reported = []
         async for ahead in third.waiting():
-            heard.append(ahead)
+            reported.append(ahead)
             (first if ahead == 2 else second).leave()
-        return heard
+        return reported
 
     assert asyncio.run(wait()) == [2, 1]
 
 
-def test_a_turn_that_comes_at_once_does_not_wait() -> None:
+def test_immediate_turn_does_not_wait() -> None:
     async def wait() -> list[int]:
         return [ahead async for ahead in turns(1).enter("a").waiting()]
 

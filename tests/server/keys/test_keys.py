@@ -1,4 +1,4 @@
-"""Keys, the file that has their hashes, and what each is allowed."""
+"""Keys, the file of their hashes, and their permissions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def add(path: Path, name: str, **settings: object) -> str:
     return text
 
 
-def test_the_file_has_no_key_and_is_for_its_owner_alone(tmp_path: Path) -> None:
+def test_key_file_contains_no_keys_and_is_private_to_its_owner(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "keys.json"
     texts = [add(path, name) for name in ("a", "b")]
     assert len(set(texts)) == 2
@@ -39,7 +39,7 @@ def test_the_file_has_no_key_and_is_for_its_owner_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_keys_made_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+def test_keys_created_concurrently_are_all_kept(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda number: add(path, f"k{number}"), range(40)))
@@ -59,14 +59,14 @@ def test_keys_made_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
         '{"keys": [{"name": "a", "sha256": "%s", "rate": -1}]}' % ("0" * 64),
     ],
 )
-def test_a_damaged_file_is_an_error_and_opens_nothing(tmp_path: Path, content: str) -> None:
+def test_damaged_key_file_is_an_error_and_grants_nothing(tmp_path: Path, content: str) -> None:
     path = tmp_path / "keys.json"
     path.write_text(content)
     with pytest.raises(KeyFileError, match=r"keys\.json: cannot read the keys"):
         Keyring(file=path)
 
 
-def test_a_ring_knows_its_keys_and_no_others(tmp_path: Path) -> None:
+def test_keyring_finds_its_keys_and_no_others(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     text = add(path, "a")
     given = Key("given", digest("a key from the environment"))
@@ -80,7 +80,7 @@ def test_a_ring_knows_its_keys_and_no_others(tmp_path: Path) -> None:
         assert ring.find(wrong) is None
 
 
-def test_keys_come_and_go_while_the_server_runs_but_it_stays_closed(
+def test_keys_can_change_while_the_server_runs_but_it_stays_closed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "keys.json"
@@ -104,13 +104,13 @@ def test_keys_come_and_go_while_the_server_runs_but_it_stays_closed(
     assert ring.find(second) is None
 
 
-def test_a_file_that_is_asked_for_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configured_key_file_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PUNA_API_KEYS_FILE", str(tmp_path / "none.json"))
-    with pytest.raises(KeyFileError, match=r"none\.json: there is no such file.*puna key new"):
+    with pytest.raises(KeyFileError, match=r"none\.json: there is no such key file.*puna key new"):
         Keyring.from_env()
 
 
-def test_keys_of_the_environment_may_do_everything_and_short_ones_draw_a_warning(
+def test_keys_from_the_environment_have_all_scopes_and_short_ones_warn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("PUNA_HOME", str(tmp_path))
@@ -137,7 +137,7 @@ def test_keys_of_the_environment_may_do_everything_and_short_ones_draw_a_warning
         ({}, ""),
     ],
 )
-def test_keys_are_taken_from_either_header(headers: dict[str, str], key: str) -> None:
+def test_key_is_read_from_either_header(headers: dict[str, str], key: str) -> None:
     assert presented(Headers(headers)) == key
 
 
@@ -179,21 +179,21 @@ def test_keys_are_taken_from_either_header(headers: dict[str, str], key: str) ->
         ("GET", "//api/tags", "manage"),
     ],
 )
-def test_what_is_not_said_to_need_less_needs_most(method: str, path: str, scope: str | None) -> None:
+def test_routes_need_the_highest_scope_unless_listed(method: str, path: str, scope: str | None) -> None:
     assert needed_scope(method, path) == scope
 
 
-def made(**limits: int) -> Key:
+def limited_key(**limits: int) -> Key:
     return Key("a", digest("a"), **limits)  # type: ignore[arg-type]
 
 
-def test_a_rate_is_a_minutes_worth_at_once_and_then_one_at_a_time() -> None:
+def test_rate_allows_a_minutes_worth_at_once_and_then_one_at_a_time() -> None:
     now_s = 1000.0
     usage = KeyUsage(clock=lambda: now_s)
 
     def ask() -> int:
         try:
-            with usage.request(made(rate=6)):
+            with usage.request(limited_key(rate=6)):
                 return 0
         except RateLimitError as error:
             return error.retry_after_s
@@ -207,9 +207,9 @@ def test_a_rate_is_a_minutes_worth_at_once_and_then_one_at_a_time() -> None:
     assert [ask() for _ in range(7)] == [0, 0, 0, 0, 0, 0, 10]
 
 
-def test_requests_in_progress_are_counted_until_they_end_however_they_end() -> None:
+def test_requests_in_progress_are_counted_until_they_end_or_fail() -> None:
     usage = KeyUsage()
-    key = made(concurrency=2)
+    key = limited_key(concurrency=2)
 
     def fails() -> None:
         with usage.request(key):

@@ -1,4 +1,4 @@
-"""Uploads, while others want answers."""
+"""Uploads while others want answers."""
 
 from __future__ import annotations
 

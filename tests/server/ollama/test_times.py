@@ -6,7 +6,7 @@ import pytest
 
 from puna.server.ollama.reply import in_local_time, in_utc, utc_now
 
-#: 2026-05-24 08:00:00 UTC, from the samples of the API.
+#: 2026-05-24 08:00:00 UTC, as in the API's samples.
 SAMPLE_S = 1779609600
 
 
@@ -41,7 +41,7 @@ def test_local_times_carry_their_offset(monkeypatch: pytest.MonkeyPatch, zone: s
         time.tzset()
 
 
-def test_now_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_utc_now_formats_the_current_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time_ns", lambda: SAMPLE_S * 10**9 + 5 * 10**8)
     assert utc_now() == "2026-05-24T08:00:00.5Z"
 

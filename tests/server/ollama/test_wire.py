@@ -1,4 +1,4 @@
-"""Requests of the native API as what they ask for."""
+"""Requests of the native API, as specifications of a generation."""
 
 from __future__ import annotations
 
@@ -15,45 +15,47 @@ from puna.server.ollama.wire import ChatRequest, GenerateRequest
 IMAGE = "QUJD"
 
 
-def asked(kind: type[GenerateRequest] | type[ChatRequest] = GenerateRequest, **fields: Any) -> GenerationSpec:
-    return parse(json.dumps({"model": "m", **fields}).encode(), kind).asked()
+def spec_of(
+    kind: type[GenerateRequest] | type[ChatRequest] = GenerateRequest, **fields: Any
+) -> GenerationSpec:
+    return parse(json.dumps({"model": "m", **fields}).encode(), kind).spec()
 
 
-def test_a_prompt_is_one_message_of_a_chat() -> None:
-    (prompt,) = asked(prompt="hi", images=[IMAGE]).prompts
+def test_prompt_becomes_one_message_of_a_chat() -> None:
+    (prompt,) = spec_of(prompt="hi", images=[IMAGE]).prompts
     assert prompt == Chat(messages=[Message(role="user", content="hi", images=[b"ABC"])])
 
 
-def test_a_template_of_the_request_gets_all_messages() -> None:
+def test_template_of_a_request_receives_all_messages() -> None:
     for template, shortens in (("", True), ("{{ .Prompt }}", False)):
-        (prompt,) = asked(prompt="hi", template=template).prompts
+        (prompt,) = spec_of(prompt="hi", template=template).prompts
         assert isinstance(prompt, Chat)
         assert prompt.shorten is shortens
 
 
-def test_raw_prompts_and_gaps_are_no_chats() -> None:
-    raw = asked(prompt="[img-0]hi", raw=True, images=[IMAGE])
+def test_raw_prompts_and_insertions_are_not_chats() -> None:
+    raw = spec_of(prompt="[img-0]hi", raw=True, images=[IMAGE])
     assert (raw.prompts, raw.raw, raw.request.images) == (["[img-0]hi"], True, [b"ABC"])
-    insert = asked(prompt="a", suffix="b")
+    insert = spec_of(prompt="a", suffix="b")
     assert (insert.prompts, insert.needs) == ([Insert(before="a", after="b")], ["insert"])
 
 
 @pytest.mark.parametrize("nothing", [{}, {"prompt": ""}, {"prompt": None}, {"prompt": "", "raw": True}])
-def test_without_a_prompt_nothing_is_generated(nothing: dict[str, Any]) -> None:
-    assert asked(**nothing).prompts == []
-    assert asked(ChatRequest, messages=[]).prompts == []
+def test_request_without_a_prompt_generates_nothing(nothing: dict[str, Any]) -> None:
+    assert spec_of(**nothing).prompts == []
+    assert spec_of(ChatRequest, messages=[]).prompts == []
 
 
 @pytest.mark.parametrize("nothing", ["", None])
-def test_empty_fields_mean_absent(nothing: object) -> None:
-    of = asked(ChatRequest, messages=[{"role": "user"}], format=nothing, tools=[], options={"stop": None})
-    assert (of.format(), of.needs) == (None, [])
+def test_empty_fields_count_as_absent(nothing: object) -> None:
+    spec = spec_of(ChatRequest, messages=[{"role": "user"}], format=nothing, tools=[], options={"stop": None})
+    assert (spec.format(), spec.needs) == (None, [])
 
 
-def test_a_message_may_have_no_content_beside_its_calls() -> None:
+def test_message_with_calls_may_have_no_content() -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": {"b": 1, "a": 2}}}
     for content in ({}, {"content": None}, {"content": ""}):
-        (prompt,) = asked(
+        (prompt,) = spec_of(
             ChatRequest, messages=[{"role": "ASSISTANT", "tool_calls": [call], **content}]
         ).prompts
         assert isinstance(prompt, Chat)

@@ -17,7 +17,7 @@ def logprobs(*entries: Entry) -> TextLogprobs:
     return TextWriter("m").scores(0, entries)
 
 
-def test_parts_of_a_character_are_spelled_as_bytes_and_begin_where_it_does() -> None:
+def test_parts_of_a_character_are_shown_as_bytes_at_its_offset() -> None:
     pieces = [b"a", b"\xe2\x82", b"\xac", b"!", "é".encode()]
     found = logprobs(*(Entry(piece, -1.0) for piece in pieces))
     assert found.tokens == ["a", "bytes:\\xe2\\x82", "bytes:\\xac", "!", "é"]
@@ -39,7 +39,7 @@ def test_offsets_continue_from_chunk_to_chunk_of_each_answer() -> None:
     assert [offset(0, b"abc"), offset(1, b"de"), offset(0, b"f"), offset(1, b"g")] == [0, 0, 3, 2]
 
 
-def test_the_alternatives_have_the_token_itself_and_of_twins_the_likelier() -> None:
+def test_alternatives_include_the_token_and_the_likelier_of_duplicates() -> None:
     top = [TopLogprob("�", -0.5, [0xE2]), TopLogprob("x", -1.0, [120]), TopLogprob("x", -2.0, [120])]
     found = logprobs(Entry(b"y", -3.0, top), Entry(b"z"))
     assert found.top_logprobs == [{"bytes:\\xe2": -0.5, "x": -1.0, "y": -3.0}, None]
@@ -56,19 +56,19 @@ def test_tokens_that_end_a_text_are_listed_after_it() -> None:
     assert found.text_offset == [0, 1]
 
 
-def test_an_echoed_prompt_is_its_tokens() -> None:
+def test_echoed_prompt_consists_of_its_tokens() -> None:
     whole = echoed(Echo("ab", [None, entry(b"b", -2.0, c=-1.0)], first="a"))
     assert [(one.data, one.logprob) for one in whole] == [(b"a", None), (b"b", -2.0)]
     assert [other.token for other in whole[1].top] == ["c"]
     assert echoed(Echo("ab")) == []
 
 
-def test_the_space_a_tokenizer_puts_before_a_text_is_not_of_the_text() -> None:
+def test_space_added_by_the_tokenizer_is_not_part_of_the_text() -> None:
     one, two = echoed(Echo("Hello you", [entry(b" Hello"), entry(b" you")]))
     assert (one.data, two.data) == (b"Hello", b" you")
 
 
-def test_a_chunk_has_one_delta_of_each_call() -> None:
+def test_chunk_has_one_delta_per_call() -> None:
     deltas = [
         CallDelta(0, arguments='"b":'), CallDelta(0, arguments="1}"),
         CallDelta(1, "call_x", "f"), CallDelta(1, arguments="{"), CallDelta(1, arguments='"c"'),

@@ -16,16 +16,16 @@ from puna.server.openai.wire import ChatCompletionRequest, CompletionRequest, Sa
 
 def chat(*messages: dict[str, Any], **fields: Any) -> GenerationSpec:
     body = {"model": "m", "messages": list(messages) or [{"role": "user", "content": "hi"}], **fields}
-    return parse(json.dumps(body).encode(), ChatCompletionRequest).asked()
+    return parse(json.dumps(body).encode(), ChatCompletionRequest).spec()
 
 
-def messages(asked: GenerationSpec) -> list[Message]:
-    (prompt,) = asked.prompts
+def messages(spec: GenerationSpec) -> list[Message]:
+    (prompt,) = spec.prompts
     assert isinstance(prompt, Chat)
     return prompt.messages
 
 
-def test_temperature_and_top_p_default_to_1_here() -> None:
+def test_temperature_and_top_p_default_to_1() -> None:
     assert chat().options == {"temperature": 1.0, "top_p": 1.0}
     given = chat(temperature=0, top_p=0.5, seed=3, frequency_penalty=0.1, presence_penalty=0.2, stop="x")
     assert given.options == {
@@ -38,13 +38,13 @@ def test_temperature_and_top_p_default_to_1_here() -> None:
     }
 
 
-def test_options_of_the_native_api_have_their_names_here() -> None:
+def test_native_options_keep_their_names() -> None:
     given = chat(top_k=5, dry_multiplier=0.8, mirostat=2, banned_tokens=[1]).options
     assert given.items() >= {"top_k": 5, "dry_multiplier": 0.8, "mirostat": 2, "banned_tokens": [1]}.items()
     assert set(SamplingFields.model_fields) <= set(Options.__struct_fields__)
 
 
-def test_the_newer_name_of_max_tokens_wins() -> None:
+def test_max_completion_tokens_overrides_max_tokens() -> None:
     assert chat(max_tokens=5).options["num_predict"] == 5
     assert chat(max_tokens=5, max_completion_tokens=7).options["num_predict"] == 7
     assert "num_predict" not in chat(max_tokens=None).options
@@ -59,11 +59,11 @@ def test_the_newer_name_of_max_tokens_wins() -> None:
         ({"reasoning": {"effort": "high"}, "reasoning_effort": "low"}, "high"),
     ],
 )
-def test_reasoning_effort_is_think(fields: dict[str, Any], think: object) -> None:
+def test_reasoning_effort_sets_think(fields: dict[str, Any], think: object) -> None:
     assert chat(**fields).think == think
 
 
-def test_images_stand_where_they_stood_between_texts() -> None:
+def test_images_keep_their_position_between_texts() -> None:
     request = chat(
         {
             "role": "user",
@@ -79,12 +79,12 @@ def test_images_stand_where_they_stood_between_texts() -> None:
     assert found == [("user", "a[img]b[img]", [b"ABC", b"DEF"])]
 
 
-def test_each_text_of_a_list_content_is_a_message() -> None:
+def test_each_text_of_a_content_list_is_a_message() -> None:
     request = chat({"role": "user", "content": [{"type": "text", "text": text} for text in "ab"]})
     assert [(m.role, m.content) for m in messages(request)] == [("user", "a"), ("user", "b")]
 
 
-def test_a_tool_call_and_its_result_find_each_other() -> None:
+def test_tool_result_is_matched_with_its_call() -> None:
     call = {
         "id": "call_1",
         "type": "function",
@@ -103,7 +103,7 @@ def test_a_tool_call_and_its_result_find_each_other() -> None:
     assert (tool.tool_name, tool.tool_call_id, tool.content) == ("weather", "call_1", "sunny")
 
 
-def test_the_developer_is_the_system() -> None:
+def test_developer_role_becomes_system() -> None:
     assert messages(chat({"role": "developer", "content": "x"}))[0].role == "system"
 
 
@@ -135,10 +135,10 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
         ({"structured_outputs": {"json_object": True}}, Format.json_object()),
     ],
 )
-def test_formats(fields: dict[str, Any], format: Format | None) -> None:
+def test_every_way_to_specify_a_format_is_read(fields: dict[str, Any], format: Format | None) -> None:
     assert chat(**fields).format() == format
     body = json.dumps({"model": "m", "prompt": "x", **fields}).encode()
-    assert parse(body, CompletionRequest).asked().format() == format
+    assert parse(body, CompletionRequest).spec().format() == format
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_formats(fields: dict[str, Any], format: Format | None) -> None:
         ({"guided_regex": "a", "grammar": 'root ::= "a"'}, "use only one of grammar, guided_regex"),
     ],
 )
-def test_what_is_no_format_is_refused(fields: dict[str, Any], message: str) -> None:
+def test_invalid_format_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(PunaError, match=message):
         chat(**fields).format()
 
@@ -170,22 +170,22 @@ def test_what_is_no_format_is_refused(fields: dict[str, Any], message: str) -> N
         {"role": "assistant", "tool_calls": [{}]},
     ],
 )
-def test_a_message_that_makes_no_sense_is_refused(message: dict[str, Any]) -> None:
+def test_invalid_message_is_refused(message: dict[str, Any]) -> None:
     with pytest.raises(PunaError) as caught:
         chat(message)
     assert caught.value.status == 400
 
 
 @pytest.mark.parametrize("stop", [[1], {"a": 1}, 3])
-def test_a_stop_that_is_no_text_is_refused(stop: object) -> None:
+def test_stop_that_is_not_text_is_refused(stop: object) -> None:
     with pytest.raises(PunaError, match="stop"):
         chat(stop=stop)
 
 
-def test_the_number_of_log_probabilities_of_a_completion_is_also_the_switch() -> None:
+def test_logprobs_of_a_completion_sets_both_the_number_and_the_switch() -> None:
     def completion(**fields: Any) -> tuple[bool, int]:
         body = json.dumps({"model": "m", "prompt": "x", **fields}).encode()
-        request = parse(body, CompletionRequest).asked().request
+        request = parse(body, CompletionRequest).spec().request
         return request.logprobs, request.top_logprobs
 
     assert completion() == (False, 0)

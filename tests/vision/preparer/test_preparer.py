@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import PIL.Image
+import psutil
 import pytest
 
 from puna.errors import ImageError, PreparerError
@@ -39,6 +40,21 @@ def tower_of(name: str, folder: Path) -> VisionTower:
 @pytest.fixture(scope="module")
 def tower(tmp_path_factory: pytest.TempPathFactory) -> VisionTower:
     return tower_of("gemma3", tmp_path_factory.mktemp("seeing"))
+
+
+#: Processes of models that other tests of this run still hold.
+_others: set[psutil.Process] = set()
+
+
+def preparers() -> list[psutil.Process]:
+    """Return the processes that the test has started and that still run."""
+    return [process for process in children("vision/preparer") if process not in _others]
+
+
+@pytest.fixture(autouse=True)
+def others() -> None:
+    _others.clear()
+    _others.update(children("vision/preparer"))
 
 
 @pytest.fixture
@@ -102,7 +118,7 @@ def test_errors_name_the_image(preparer: Preparer) -> None:
         preparer.prepare(b"", "image 2 of 3", LIMITS)
     with pytest.raises(ImageError, match=r"at most 1000 are decoded.*PUNA_MAX_IMAGE_MEGAPIXELS"):
         preparer.prepare(noise(100, 100), "it", replace(LIMITS, pixels=1000))
-    assert len(children("vision/preparer")) == 1
+    assert len(preparers()) == 1
 
 
 def test_an_image_that_takes_too_long_ends_only_its_own_process(preparer: Preparer) -> None:
@@ -112,7 +128,7 @@ def test_an_image_that_takes_too_long_ends_only_its_own_process(preparer: Prepar
     with pytest.raises(ImageError, match=r"\(0.02 s for those of a request\)"):
         preparer.prepare(large, "it", replace(LIMITS, seconds_together=0.02), 0.02)
     assert preparer.prepare(large, "it", LIMITS).seconds > 0
-    assert len(children("vision/preparer")) == 1
+    assert len(preparers()) == 1
 
 
 def test_an_image_that_takes_too_much_memory_ends_its_process(preparer: Preparer) -> None:
@@ -137,7 +153,7 @@ def test_decoding_can_be_stopped_and_the_next_image_gets_a_fresh_process(
     preparer: Preparer,
 ) -> None:
     preparer.prepare(file_of(picture(1)), "it", LIMITS)
-    (process,) = children("vision/preparer")
+    (process,) = preparers()
     process.suspend()
     failures: list[Exception] = []
 
@@ -158,7 +174,7 @@ def test_decoding_can_be_stopped_and_the_next_image_gets_a_fresh_process(
 
 def test_a_killed_process_is_reported(preparer: Preparer) -> None:
     preparer.prepare(file_of(picture(1)), "it", LIMITS)
-    children("vision/preparer")[0].kill()
+    preparers()[0].kill()
     with pytest.raises(PreparerError, match="was killed, probably because memory ran out; try again"):
         preparer.prepare(file_of(picture(1)), "it", LIMITS)
     assert preparer.prepare(file_of(picture(1)), "it", LIMITS).rows == 4
@@ -167,7 +183,7 @@ def test_a_killed_process_is_reported(preparer: Preparer) -> None:
 def test_the_process_ends_with_its_owner(tower: VisionTower) -> None:
     preparer = Preparer(tower)
     preparer.prepare(file_of(picture(1)), "it", LIMITS)
-    (process,) = children("vision/preparer")
+    (process,) = preparers()
     del preparer
     wait_until(lambda: not process.is_running(), "the end of the process")
 
@@ -175,6 +191,6 @@ def test_the_process_ends_with_its_owner(tower: VisionTower) -> None:
 def test_a_closed_preparer_has_no_process(preparer: Preparer) -> None:
     preparer.prepare(file_of(picture(1)), "it", LIMITS)
     preparer.close()
-    assert children("vision/preparer") == []
+    assert preparers() == []
     with pytest.raises(PreparerError, match="closed"):
         preparer.prepare(file_of(picture(1)), "it", LIMITS)

@@ -256,7 +256,7 @@ def check_parser(parser: str) -> None:
 def family_of(template: str, *, calls: bool = False) -> AnswerFamily:
     """Return the family whose markup a template contains.
 
-    A template of no known family that handles `calls` shows itself how they are written.
+    For a template of no known family that handles `calls`, the template itself shows how they are written.
     """
     for mark in _MARKS:
         if all(text in template for text in mark.texts) and not any(text in template for text in mark.absent):
@@ -266,7 +266,7 @@ def family_of(template: str, *, calls: bool = False) -> AnswerFamily:
 
 @lru_cache(maxsize=256)
 def family_by(parser: str, name: str, architecture: str = "", call_tags: Tags | None = None) -> AnswerFamily:
-    """Return a model's family: that of the author's `parser` if it is a known one.
+    """Return a model's family: the one of the author's `parser` if it is known.
 
     Otherwise it is the one called `name`, as found by `family_of`, unless the architecture decides.
     """

@@ -19,7 +19,7 @@ from puna.chat.templates.go_chat import PASS_THROUGH, GoFormat
 from puna.chat.templates.messages import ChatFormat, SpecialTokens, Traits
 from puna.errors import RequestError, TemplateError
 
-if TYPE_CHECKING:  # renderers do without what reads files
+if TYPE_CHECKING:  # renderers need no code that reads files
     from puna.chat.templates.model_facts import ModelFacts
 
 #: Templates whose traits are remembered; a stored model has one.
@@ -134,7 +134,7 @@ def is_jinja(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Abilities:
-    """Abilities of a model, told by its file and the text of its template, which is not run."""
+    """Abilities of a model, derived from its file and the text of its template, which is not run."""
 
     #: A subset, in this order, of: embedding, rerank, completion, vision, audio, tools, insert, thinking.
     capabilities: tuple[str, ...] = ()

@@ -251,7 +251,7 @@ def first_accepted(chat: Chat, tools: Tools, attempt: Attempt) -> str:
         except TemplateError as error:
             if isinstance(error, TemplateRefusalError) and not refused.by_the_template:
                 refused = _Refused(error, form, described)
-    raise refused.told(len(chat), attempt)
+    raise refused.located(len(chat), attempt)
 
 
 def _others(chat: Chat, tools: Tools) -> Iterator[tuple[Chat, Tools]]:
@@ -279,7 +279,7 @@ class _Refused:
     def by_the_template(self) -> bool:
         return isinstance(self._error, TemplateRefusalError)
 
-    def told(self, count: int, attempt: Attempt) -> TemplateError:
+    def located(self, count: int, attempt: Attempt) -> TemplateError:
         """Return the error with the message that first caused it. The chat has `count` messages."""
 
         def fails(first: int) -> bool:

@@ -96,7 +96,7 @@ Available keyboard shortcuts:
 TOPICS = {"set": SET, "show": SHOW, "shortcuts": SHORTCUTS, "shortcut": SHORTCUTS}
 
 
-#: A line that starts with the path of such a file is a message, not a command.
+#: A line that starts with the path of a media file is a message, not a command.
 _MEDIA = re.compile(r"^/\S+\.(jpe?g|png|webp|wav)\b", re.IGNORECASE)
 
 
@@ -111,7 +111,7 @@ def is_command(line: str) -> bool:
 
 
 def run_command(session: Session, line: str, history: History) -> bool:
-    """Run a command. Returns False if it ends the chat. Raises PunaError only when the server fails."""
+    """Run a command. Return False if it ends the chat. Raises PunaError only when the server fails."""
     for prefix, command in _COMMANDS:
         if line.startswith(prefix):
             if command is not None:
@@ -221,7 +221,7 @@ def _set_parameter(session: Session, line: str) -> None:
 
 
 def _words(text: str) -> list[str]:
-    """Split like a shell, so a stop text may contain spaces; on whitespace if the quotes do not match."""
+    """Split like a shell, so that a stop text may contain spaces; unbalanced quotes split at whitespace."""
     try:
         return shlex.split(text)
     except ValueError:

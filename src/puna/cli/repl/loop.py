@@ -32,16 +32,16 @@ from puna.options import THINK_LEVELS
 
 Names = Callable[[], Iterable[str]]
 
-#: The last word of a line; a backslash keeps a space within it, as in what terminals write for dropped files.
+#: The last word of a line, with escaped spaces, as in paths that terminals write for dropped files.
 _LAST_WORD = re.compile(r"(?:\\.|[^\s\\])*$")
 
 
 def _words(pattern: str, text: str) -> tuple[str, ...]:
-    """The words that follow `pattern` in the lines of a help text, once each."""
+    """Return the words that follow `pattern` in the lines of a help text, once each."""
     return tuple(dict.fromkeys(re.findall(rf"^  {pattern}([a-z_]+)", text, re.MULTILINE)))
 
 
-#: What may follow the words of a command.
+#: Words that may follow those of a command.
 _ARGUMENTS: dict[tuple[str, ...], tuple[str, ...]] = {
     (): tuple(f"/{name}" for name in ("exit", "help", *_words("/", COMMANDS))),
     ("/set",): _words("/set ", SET),
@@ -57,7 +57,7 @@ _TAKE_MODELS = (("/load",), ("/list",))
 
 
 class LineCompleter(Completer):
-    """Completes the word before the cursor; `models` returns the names of models."""
+    """Completer of the word before the cursor; `models` returns model names."""
 
     def __init__(self, models: Names) -> None:
         self._models = models
@@ -69,7 +69,7 @@ class LineCompleter(Completer):
 
 
 def completions(line: str, models: Names) -> Iterator[tuple[str, str]]:
-    """What the last word of `line` may become, each with that word."""
+    """Yield the last word of `line` with each of its completions."""
     found = _LAST_WORD.search(line)
     word = found[0] if found else ""
     before = tuple(line[: len(line) - len(word)].split())
@@ -84,7 +84,7 @@ def completions(line: str, models: Names) -> Iterator[tuple[str, str]]:
 
 
 def _paths(word: str) -> Iterator[str]:
-    """The files and folders whose path begins with `word`, spaces escaped. An empty word has none."""
+    """Yield paths of files and folders that start with `word`, spaces escaped; none for an empty word."""
     if not word:
         return
     folder = word[: word.rfind("/") + 1]
@@ -111,13 +111,13 @@ _SET_SYSTEM = "/set system "
 
 
 def is_complete(text: str) -> bool:
-    '''Whether Enter sends `text`: not while a """ is open, which a line ending in """ closes.'''
+    '''Whether Enter sends `text`: not while a """ is open, until a line ends in """.'''
     body = _quoted_part(text)
     return body is None or _closed(body)
 
 
 def unquoted(text: str) -> str:
-    '''`text` without the enclosing """; for `/set system`, without those around its value.'''
+    '''Strip the enclosing """ from `text` or, for `/set system`, from its value.'''
     body = _quoted_part(text)
     if body is None:
         return text
@@ -145,7 +145,7 @@ _PLACEHOLDER = "Send a message (/? for help)"
 
 
 class LineHistory(FileHistory):
-    """Typed lines, saved in a file that only its owner can read. Saves nothing unless `enabled`."""
+    """Typed lines, saved in a file that only its owner can read, if `enabled`."""
 
     def __init__(self, path: Path, enabled: bool = True) -> None:
         super().__init__(str(path))
@@ -153,7 +153,7 @@ class LineHistory(FileHistory):
         self._path = path
 
     def load_history_strings(self) -> Iterable[str]:
-        """The newest entries, newest first."""
+        """Return the newest entries, newest first."""
         try:
             entries = list(super().load_history_strings())
         except OSError:
@@ -185,12 +185,12 @@ class LineHistory(FileHistory):
 
 
 def history_from_env() -> LineHistory:
-    """The history in Puna's own folder, disabled if `PUNA_NOHISTORY` is set."""
+    """Return the history in Puna's own folder, disabled if `PUNA_NOHISTORY` is set."""
     return LineHistory(config.home() / "history", enabled=not config.env_bool("NOHISTORY"))
 
 
 class LineEditor:
-    """Reads one message at a time from the terminal."""
+    """Editor that reads one message at a time from the terminal."""
 
     def __init__(self, history: LineHistory, completer: Completer | None = None) -> None:
         if editor := config.env("EDITOR"):
@@ -204,26 +204,26 @@ class LineEditor:
             completer=completer,
             complete_while_typing=False,
             complete_style=CompleteStyle.READLINE_LIKE,  # a menu would keep lines free below the prompt
-            multiline=True,  # so that our own Enter key decides whether the message is complete
+            multiline=True,  # our own Enter key decides whether the message is complete
             key_bindings=_keys(),
             enable_open_in_editor=True,
             enable_suspend=True,
         )
 
     def read(self) -> str:
-        """The next message. Raises EOFError for Ctrl-D, and KeyboardInterrupt for Ctrl-C on an empty line."""
-        # Ctrl-C is a key here; the handler of the signal stays the chat's own.
+        """Read a message. Raises EOFError for Ctrl-D, and KeyboardInterrupt for Ctrl-C on an empty line."""
+        # Ctrl-C is a key here; the chat keeps its own signal handler.
         return terminal.typed(self._session.prompt(handle_sigint=False))
 
 
 def _placeholder() -> StyleAndTextTuples:
-    """Shown while the empty line is being edited; nothing afterwards, so it does not stay on the screen."""
+    """Return a hint while an empty line is edited; nothing afterwards, so that none stays on screen."""
     return [] if get_app().is_done else [("class:placeholder", _PLACEHOLDER)]
 
 
 def _keys() -> KeyBindings:
     keys = KeyBindings()
-    # A search of the history has keys of its own: Enter takes the match, Ctrl-C leaves.
+    # Searching the history has keys of its own: Enter takes the match, Ctrl-C leaves.
     typing = ~is_searching
 
     @keys.add("enter", filter=typing)
@@ -255,15 +255,15 @@ def _keys() -> KeyBindings:
 def converse(client: Client, settings: RunSettings) -> None:
     """Run the interactive prompt until the user leaves.
 
-    A server that has gone is started again, and the chat goes on. Raises PunaError when the model cannot be
-    loaded at first, and KeyboardInterrupt for Ctrl-C while it loads.
+    If the server goes away, it is started again and the chat continues. Raises PunaError when the model
+    cannot be loaded at the start, and KeyboardInterrupt for Ctrl-C while it loads.
     """
     with ctrl_c_ends_requests(client):
         _converse(Session(client, settings))
 
 
 def _converse(session: Session) -> None:
-    # What is typed before the first prompt is shown there.
+    # Keys typed before the first prompt appear in it.
     with terminal.silent_keys():
         session.open()
         _print_examples(session)
@@ -280,7 +280,7 @@ def _converse(session: Session) -> None:
 
 
 def _exchange(session: Session, editor: LineEditor, history: LineHistory) -> bool:
-    """Handle one message or command. Returns False if it was the last."""
+    """Handle one message or command. Return False if it ends the chat."""
     try:
         text = unquoted(editor.read())
     except KeyboardInterrupt:

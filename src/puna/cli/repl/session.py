@@ -1,4 +1,4 @@
-"""One chat: its settings, its messages, and the requests that change them."""
+"""One chat: its settings, its messages, and its requests to the server."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from puna.cli import terminal
 from puna.cli.answer import AnswerPrinter, Waiting
 from puna.cli.client import Client
-from puna.cli.image_paths import LOOK, take_images
-from puna.cli.oneshot import apply_model, embeds, no_text, print_stream, report, show_model, shown_progress
+from puna.cli.image_paths import DEFAULT_PROMPT, take_images
+from puna.cli.oneshot import apply_model, embeds, no_text, print_stream, progress_fields, report, show_model
 from puna.cli.settings import RunSettings
 from puna.errors import ConnectionFailedError, ServerError
 
@@ -30,13 +30,13 @@ class Session:
     def open(self) -> None:
         """Load the model.
 
-        Raises ServerError, e.g. if it does not exist, and RequestError for an embedding model.
+        Raises ServerError, for example if it does not exist, and RequestError for an embedding model.
         """
         self.shown = show_model(self.client, self.settings.model)
         if embeds(self.shown):
             raise no_text(self.settings.model)
         if self.settings.think and not self.can_think:
-            terminal.warn(f"model '{self.settings.model}' does not support thinking, and answers without")
+            terminal.warn(f"model '{self.settings.model}' does not support thinking and answers without it")
             self.settings.think = None
         apply_model(self.settings, self.shown)
         request = self.settings.request()
@@ -64,7 +64,7 @@ class Session:
             self.set_system(self.settings.system)
 
     def set_system(self, text: str) -> None:
-        """Add a system message that applies from here on, replacing one that directly precedes it."""
+        """Add a system message that applies from now on, replacing one that directly precedes it."""
         self.settings.system = text
         message = {"role": "system", "content": text}
         if self.messages and self.messages[-1]["role"] == "system":
@@ -79,16 +79,16 @@ class Session:
     def ask(self, text: str) -> None:
         """Send a message and print the answer.
 
-        What ends the answer early, Ctrl-C or the end of the server, keeps what has arrived. Raises PunaError
-        if nothing has; the message is then removed again.
+        If Ctrl-C or the end of the server cuts the answer short, the part that arrived is kept. If nothing
+        arrived, the message is removed, and PunaError is raised unless Ctrl-C was the cause.
         """
         message: Message = {"role": "user", "content": text}
         text, images = take_images(text, self.settings.model, self.shown)
         if images:
-            message = {"role": "user", "content": text or LOOK, "images": images}
+            message = {"role": "user", "content": text or DEFAULT_PROMPT, "images": images}
         self.messages.append(message)
         printer = AnswerPrinter(word_wrap=self.settings.word_wrap, hide_thinking=self.settings.hide_thinking)
-        body = self.settings.request() | {"messages": self.messages} | shown_progress()
+        body = self.settings.request() | {"messages": self.messages} | progress_fields()
         items = self.client.stream("/api/chat", body)
         final = None
         try:
@@ -104,12 +104,12 @@ class Session:
         if printer.content or printer.thinking:
             self.messages.append(_answer(printer))
         elif final is None:
-            self.messages.pop()  # interrupted before the first word: as if it had never been sent
+            self.messages.pop()  # interrupted before the first word: forget the message
         if final is not None:
             report(final | {"warnings": self._new(final.get("warnings") or ())}, self.settings.verbose)
 
     def _new(self, warnings: Iterable[str]) -> list[str]:
-        """Those of `warnings` that this chat has not shown yet."""
+        """Return the `warnings` that this chat has not shown yet."""
         new = [text for text in warnings if text not in self._warned]
         self._warned.update(new)
         return new

@@ -1,1 +1,1 @@
-"""Families of models: a table each."""
+"""Model families, each described by a table."""

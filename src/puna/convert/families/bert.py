@@ -1,4 +1,4 @@
-"""BERT and what is built like it: encoders, and rerankers, which are those with a classifier."""
+"""BERT and its relatives: encoders, and rerankers, which are encoders with a classifier."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LAYER: Final = {
     "attention.output.dense": "attn_output", "attention.output.LayerNorm": "attn_output_norm",
     "intermediate.dense": "ffn_up", "output.dense": "ffn_down", "output.LayerNorm": "layer_output_norm",
 }  # fmt: skip
-#: A classifier of two layers, the first of which BERT calls a pooler: that makes no vectors by itself.
+#: A classifier of two layers. BERT calls the first a pooler, which alone produces no embeddings.
 _CLASSIFIER: Final[dict[str, Place]] = {
     "classifier.dense": "cls", "classifier.out_proj": "cls.output", "head.dense": "cls",
     "head.norm": "cls.norm", "pooler.dense": "cls", "classifier": "cls.output",
@@ -33,12 +33,12 @@ NAMES: Final[dict[str, Place]] = {
     **_CLASSIFIER,
 }
 DROPPED: Final = ("embeddings.position_ids", "cls.", "lm_head.", "decoder.", "vocab_")
-#: Of a checkpoint that was converted from TensorFlow.
+#: Suffixes in checkpoints that were converted from TensorFlow.
 _ENDINGS: Final = {".gamma": ".weight", ".beta": ".bias"}
 
 
 def _labels(config: Config) -> list[str] | None:
-    """What a classifier's outputs are called; made-up names say nothing."""
+    """Return the names of a classifier's outputs; None if they are generated ones such as LABEL_0."""
     given = config.get("id2label")
     if not isinstance(given, dict) or (len(given) == 2 and given.get("0") == "LABEL_0"):
         return None
@@ -52,7 +52,7 @@ KEYS: Final[dict[str, Key]] = {
 
 
 def inner(*prefixes: str) -> Any:
-    """Without the name of the encoder within a model."""
+    """Return a renaming that removes the name of the encoder within a model."""
 
     def rename(name: str, config: Config) -> str:
         for prefix in prefixes:
@@ -68,12 +68,12 @@ def _has_usual_activation(config: Config) -> bool:
     return config.get("hidden_act", "activation") in (None, "gelu")
 
 
-#: What transformers takes for the norms of BERT and its kin.
+#: Defaults of transformers for the norms of BERT and its relatives.
 _NORMS: Final = {"layer_norm_eps": 1e-12}
 ASSUMED: Final[dict[str, Assumption]] = {
     "hidden_act": "gelu", "activation": "gelu", "is_decoder": False, "position_embedding_type": "absolute",
 }  # fmt: skip
-#: What is said of a pooler and of a reranker's score, which files have as tensors or not at all.
+#: Settings of poolers and of a reranker's score, which GGUF files express by tensors if at all.
 HARMLESS: Final = ("pooler_*", "directionality", "sentence_transformers", "tie_weights_", "emb_pooler")
 
 _BERT: Final = Family(
@@ -107,7 +107,7 @@ _DISTILLED: Final = Family(
 
 
 def _offset(config: Config) -> int:
-    """Positions that are no token's: RoBERTa counts from after the padding."""
+    """Return the number of unused first positions: RoBERTa counts positions from after the padding id."""
     return int(config.get("pad_token_id") or 0) + 1 if config.get("pad_token_id") is not None else 0
 
 
@@ -134,7 +134,7 @@ ROTATED: Final[dict[str, Place]] = {
 }  # fmt: skip
 
 
-#: Settings of the authors' code for models with rotation: what there is only one of.
+#: Settings of the authors' code for models with rotation that have only one possible value.
 ROTATED_ASSUMED: Final[dict[str, Assumption]] = {
     "position_embedding_type": ("rotary", "absolute"), "causal": False, "prenorm": False,
     "parallel_block": False, "parallel_block_tied_norm": False, "rotary_emb_fraction": 1.0,
@@ -148,7 +148,7 @@ ROTATED_HARMLESS: Final = (
     "expert_choice_router", "moe_impl", "moe_resid_pdrop", "model_max_length",
 )  # fmt: skip
 
-#: Its classifier has a layer of its own, so nothing reads the pooler. The second Jina rerankers are such.
+#: RoBERTa's classifier has a layer of its own, so nothing reads the pooler. Jina's second rerankers use it.
 _ROBERTA: Final = Family(
     hf=tuple(
         f"{name}{kind}"
@@ -163,7 +163,7 @@ _ROBERTA: Final = Family(
 
 
 def _trained_context(config: Config) -> int:
-    """How long texts of training were, which published settings exceed."""
+    """Return the length of the training texts, which the published settings exceed."""
     said, trained = (
         config.count("n_positions", "max_position_embeddings"),
         config.get("max_trained_positions"),
@@ -228,7 +228,7 @@ _MODERN_LAYER: Final = {
 
 
 def _windows(config: Config) -> int | list[bool]:
-    """Every how many layers one sees everything, from the first on; or of each whether it has a window."""
+    """Return the period of full-attention layers, counted from the first, or whether each is windowed."""
     every, windowed = config.count("global_attn_every_n_layers"), config.windows()
     if not windowed:
         return every
@@ -237,7 +237,7 @@ def _windows(config: Config) -> int | list[bool]:
 
 
 def _classifier_pooling(config: Config) -> int | None:
-    """Whether a classifier reads the mean of all tokens or the first, as GGUF numbers them."""
+    """Return GGUF's number of the classifier's pooling: the mean of all tokens, or the first one."""
     return {"mean": 1, "cls": 2}.get(str(config.get("classifier_pooling")))
 
 
@@ -256,7 +256,7 @@ _GLOBAL_THETA: Final = 160000.0
 _MODERN_ASSUMED: Final[dict[str, Assumption]] = {
     "is_decoder": False, "position_embedding_type": ("absolute", "rope", "sans_pos"),
     "classifier_activation": "gelu", "hidden_activation": ("gelu", "silu"),
-    "rope_theta": lambda config: (  # which transformers does not read
+    "rope_theta": lambda config: (  # transformers does not read it
         config.peek("rope_theta")
         if config.peek("global_rope_theta") or config.peek("rope_parameters.full_attention.rope_theta")
         else _GLOBAL_THETA
@@ -267,7 +267,7 @@ _MODERN_HARMLESS: Final = (
     *HARMLESS, "deterministic_*", "reference_compile", "repad_logits_with_grad", "layer_norm_eps",
     "hidden_act",
 )  # fmt: skip
-#: What the head of a masked model is called is a classifier's otherwise.
+#: Leaves out the head of a masked model, whose names a classifier uses for another purpose.
 _MODERN: Final = Family(
     hf=("ModernBertModel", "ModernBertForMaskedLM"), architecture="modern-bert", keys=_MODERN_KEYS,
     names=_MODERN_NAMES, rename=inner("model."), dropped=("head.", "decoder."), pre="modern-bert",
@@ -285,14 +285,14 @@ _BERTS: Final = (_BERT, _DISTILLED, _ROBERTA, _NOMIC, _NOMIC_MOE, _MODERN, _MODE
 
 _FEED_FORWARD: Final = {
     "mlp.gated_layers": "ffn_up", "mlp.wo": "ffn_down", "mlp.layernorm": "layer_output_norm",
-    # Of the models for code.
+    # Models for code.
     "attention.self.layer_norm_q": "attn_q_norm", "attention.self.layer_norm_k": "attn_k_norm",
     "layer_norm_1": "attn_norm_2", "layer_norm_2": "layer_output_norm", "mlp.down_layer": "ffn_down",
 }  # fmt: skip
 _NAMES: Final[dict[str, Place]] = {
     **NAMES,
     **{f"encoder.layer.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _FEED_FORWARD.items()},
-    # Ups come first, unlike in `gated_layers`: two tensors leave no doubt which are which.
+    # Up comes first here, unlike in `gated_layers`; with two tensors there is no doubt which is which.
     "encoder.layer.{}.mlp.up_gated_layer": Split(("blk.{}.ffn_up", "blk.{}.ffn_gate"), halves),
 }
 
@@ -303,7 +303,7 @@ def _is_second(config: Config) -> bool:
     )  # fmt: skip
 
 
-#: What `rename` calls tensors of another file.
+#: The name `rename` gives to tensors that belong to another file.
 _ELSEWHERE: Final = "elsewhere"
 _ADAPTED: Final = re.compile(r"(.*)\.parametrizations\.weight\.(?:(original)|0\.lora_([AB]))")
 _MAX_TASKS: Final = 64
@@ -311,11 +311,11 @@ _TASK: Final = re.compile(r"\w[\w.-]{0,63}", re.ASCII)
 
 
 def _tasks(config: Config) -> list[str]:
-    """The names of the adapters. Raises ConversionError."""
+    """Return the names of the adapters. Raises ConversionError."""
     given = config.get("lora_adaptations") or []
     fine = isinstance(given, list) and all(isinstance(name, str) and _TASK.fullmatch(name) for name in given)
     if not fine or len(set(given)) < len(given) or len(given) > _MAX_TASKS:
-        raise ConversionError(f"config.json: 'lora_adaptations' is {shown(given)}, not the names of tasks")
+        raise ConversionError(f"config.json: 'lora_adaptations' is {shown(given)}, not a list of task names")
     return list(given)
 
 
@@ -326,15 +326,15 @@ def _without_adapters(name: str, config: Config) -> str:
     return f"{found[1]}.weight" if found[2] else _ELSEWHERE
 
 
-def _of_adapters(name: str, config: Config) -> str:
+def _adapter_name(name: str, config: Config) -> str:
     found = _ADAPTED.fullmatch(name.removeprefix("roberta."))
     return f"{found[1]}.lora_{found[3]}" if found and found[3] else _ELSEWHERE
 
 
-def _halves_of(module: str, place: str) -> dict[str, Place]:
-    """Where the two matrices of a module go; of a table's, A has as many rows as the table.
+def _adapter_places(module: str, place: str) -> dict[str, Place]:
+    """Return the targets of a module's two matrices; A of an embedding table has one row per entry.
 
-    In files that of tokens is looked up in, and that of kinds of text is multiplied from the left.
+    In GGUF files the token embedding's A is looked up, and the token types' is multiplied from the left.
     """
     if place == "token_types":
         return {f"{module}.lora_A": f"{place}.weight.lora_b", f"{module}.lora_B": f"{place}.weight.lora_a"}
@@ -347,22 +347,22 @@ _ADAPTER_NAMES: Final[dict[str, Place]] = {
         half: target
         for module, place in ROTATED.items()
         if isinstance(place, str)
-        for half, target in _halves_of(module, place).items()
+        for half, target in _adapter_places(module, place).items()
     },
 }  # fmt: skip
 
 
-def _of_task(number: int, values: Values, config: Config) -> Values:
-    """That of one task, of all of them."""
+def _task_matrix(number: int, values: Values, config: Config) -> Values:
+    """Return one task's matrix from the stack of all tasks."""
     of_task: Values = values[number]
     return of_task
 
 
-def _turned(number: int, values: Values, config: Config) -> Values:
-    return _of_task(number, values, config).swapaxes(0, 1)
+def _transposed_task_matrix(number: int, values: Values, config: Config) -> Values:
+    return _task_matrix(number, values, config).swapaxes(0, 1)
 
 
-def _alpha(config: Config) -> float:
+def _lora_alpha(config: Config) -> float:
     given = config.get("lora_alpha")
     if isinstance(given, bool) or not isinstance(given, int | float | None) or not math.isfinite(given or 0):
         raise ConversionError(f"config.json: 'lora_alpha' is {shown(given)}, not a number")
@@ -371,16 +371,16 @@ def _alpha(config: Config) -> float:
 
 def _adapter(number: int, task: str, config: Config) -> Family:
     targets = (str(target).rpartition("}.")[2] for target in _ADAPTER_NAMES.values() if target)
-    changes: dict[str, Change] = {target: partial(_of_task, number) for target in targets}
-    changes["token_embd.weight.lora_b"] = partial(_turned, number)
+    changes: dict[str, Change] = {target: partial(_task_matrix, number) for target in targets}
+    changes["token_embd.weight.lora_b"] = partial(_transposed_task_matrix, number)
     prefixes = config.get("task_instructions")
     prefix = prefixes.get(task) if isinstance(prefixes, Mapping) else None
     prefix = prefix if isinstance(prefix, str) and prefix else None
     return Family(
-        hf=(), architecture="jina-bert-v3", names=_ADAPTER_NAMES, changes=changes, rename=_of_adapters,
+        hf=(), architecture="jina-bert-v3", names=_ADAPTER_NAMES, changes=changes, rename=_adapter_name,
         keys={
             "adapter.type": lambda config: "lora",
-            "adapter.lora.alpha": _alpha,
+            "adapter.lora.alpha": _lora_alpha,
             "adapter.lora.task_name": lambda config: task,
             "adapter.lora.prompt_prefix": lambda config: prefix,
         },
@@ -391,7 +391,7 @@ def _adapters(config: Config) -> Mapping[str, Family]:
     return {task: _adapter(number, task, config) for number, task in enumerate(_tasks(config))}
 
 
-#: Of the third embeddings.
+#: Requirements of Jina's third embedding models.
 _ROTATED: Final[dict[str, Assumption]] = {**ASSUMED, **ROTATED_ASSUMED}
 
 FAMILIES: Final = (

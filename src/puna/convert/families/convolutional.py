@@ -31,7 +31,9 @@ _NAMES: Final[dict[str, Place]] = {
 
 def _kv_heads(config: Config) -> list[int]:
     if "full_attention" not in config["layer_types"]:
-        raise ConversionError("config.json: 'layer_types' lacks 'full_attention', which one layer must be")
+        raise ConversionError(
+            "config.json: 'layer_types' lacks 'full_attention', but a layer must have attention"
+        )
     return [0 if kind == "conv" else config.kv_heads for kind in config["layer_types"]]
 
 
@@ -56,7 +58,7 @@ _ASSUMED: Final[dict[str, Assumption]] = {
     "block_norm_eps": lambda config: config["norm_eps"],
     "num_heads": lambda config: config.heads,
 }
-#: They say again what others do, or how weights began.
+#: Settings that repeat others or describe weight initialisation.
 _HARMLESS: Final = ("full_attn_idxs", "conv_dim*", "block_*", "conv_use_xavier_init")
 
 FAMILIES: Final = (
@@ -74,7 +76,7 @@ FAMILIES: Final = (
             **_KEYS, "feed_forward_length": "intermediate_size",
             "expert_feed_forward_length": "moe_intermediate_size",
             "leading_dense_block_count": "num_dense_layers", "expert_gating_func": lambda config: 2,
-            # What llama.cpp assumes, where it is otherwise.
+            # Written only where it differs from what llama.cpp assumes.
             "expert_weights_scale": lambda config: (
                 config.get("routed_scaling_factor") if config.get("routed_scaling_factor") != 1 else None
             ),

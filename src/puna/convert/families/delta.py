@@ -34,7 +34,7 @@ KEYS: Final[dict[str, Key]] = {
 
 
 def _recurrent(config: Config) -> list[bool]:
-    """Of each layer, whether it is a delta network; heads that predict later tokens attend."""
+    """Return, for each layer, whether it is a delta network; prediction heads use attention."""
     kinds = config.get("layer_types")
     every = config.get("full_attention_interval") or 4
     if kinds is None:
@@ -44,8 +44,8 @@ def _recurrent(config: Config) -> list[bool]:
     return found + [False] * config.heads_ahead
 
 
-def _parted(values: Values, config: Config) -> Sequence[Values]:
-    """Queries, keys and values, and gates, of a tensor that has them key head by key head."""
+def _split_by_key_head(values: Values, config: Config) -> Sequence[Values]:
+    """Split a tensor laid out by key head into queries, keys and values, and gates."""
     heads = config.count("linear_num_key_heads")
     size = config.count("linear_key_head_dim")
     share = config.count("linear_num_value_heads") // heads * config.count("linear_value_head_dim")
@@ -62,13 +62,13 @@ _MIXER: Final[dict[str, Place]] = {
     "linear_attn.in_proj_ba": "blk.{}.ssm_ba", "linear_attn.in_proj_qkv": "blk.{}.attn_qkv",
     "linear_attn.in_proj_z": "blk.{}.attn_gate", "linear_attn.in_proj_a": "blk.{}.ssm_alpha",
     "linear_attn.in_proj_b": "blk.{}.ssm_beta",
-    "linear_attn.in_proj_qkvz": Split(("blk.{}.attn_qkv", "blk.{}.attn_gate"), _parted),
+    "linear_attn.in_proj_qkvz": Split(("blk.{}.attn_qkv", "blk.{}.attn_gate"), _split_by_key_head),
 }  # fmt: skip
 _LAYER: Final[dict[str, Place]] = {f"model.layers.{{}}.{theirs}": place for theirs, place in _MIXER.items()}
 
 
 def _tiled(values: Values, config: Config, size: int) -> Values:
-    """Value heads as in files: first one of each key head, then the next of each."""
+    """Reorder value heads as in GGUF: the first one of every key head, then the second of each, and so on."""
     keys = config.count("linear_num_key_heads")
     heads = values.reshape(keys, config.count("linear_num_value_heads") // keys, size, -1)
     return heads.swapaxes(0, 1).reshape(values.shape)
@@ -133,24 +133,24 @@ _GATED_DELTA: Final = (
 
 
 def _linear(config: Config, name: str, own: str) -> Any:
-    """A setting of delta networks, which are said together or each."""
+    """Return a setting of the delta networks, given in `linear_attn_config` or by itself."""
     if (found := config.get(f"linear_attn_config.{name}", own)) is None:
         raise ConversionError(f"config.json lacks 'linear_attn_config.{name}'")
     return found
 
 
 def _delta_head(config: Config) -> Any:
-    """Return the size of a delta network's heads, which are as many as those of attention."""
+    """Return the size of a delta network's heads, and read their number, which equals attention's."""
     _linear(config, "num_heads", "linear_num_heads")
     return _linear(config, "head_dim", "linear_head_dim")
 
 
 def _kv_heads(config: Config) -> list[int]:
-    """1 where a layer attends; published settings count layers from 1."""
+    """Return 1 for each layer with attention, else 0; published settings count layers from 1."""
     if (kinds := config.get("layer_types")) is not None:
         if "full_attention" not in kinds:
             raise ConversionError(
-                "config.json: 'layer_types' lacks 'full_attention', which one layer must be"
+                "config.json: 'layer_types' lacks 'full_attention', but a layer must have attention"
             )
         return [int(kind == "full_attention") for kind in kinds]
     attends = config["linear_attn_config.full_attn_layers"]
@@ -191,7 +191,7 @@ _NAMES: Final[dict[str, Place]] = {
 
 
 def _convolution(values: Values, config: Config) -> Values:
-    """[1, channels, 1, taps] of [channels, 1, taps]."""
+    """Reshape [channels, 1, taps] to [1, channels, 1, taps]."""
     return values.reshape(1, values.shape[0], 1, values.shape[-1])
 
 

@@ -15,31 +15,31 @@ from puna.convert.plan import POST_NORMS
 from puna.errors import ConversionError, shown
 
 _THETA: Final = 10000.0
-#: Files of the first models do not say it.
+#: The first models' GGUF files leave the rotation base out.
 _ROTATION: Final[dict[str, Key]] = {
     "rope.freq_base": lambda config: (
         None if (theta := config.rope.get("rope_theta")) in (None, _THETA) else float(theta)
     )
 }
 _TANH: Final = "gelu_pytorch_tanh"
-#: What all have in common.
+#: Assumptions common to all Gemma models.
 ASSUMED: Final[dict[str, Assumption]] = {
     "hidden_act": lambda config: (
-        config.peek("hidden_act") if config.peek("hidden_activation") else _TANH  # which comes first
+        config.peek("hidden_act") if config.peek("hidden_activation") else _TANH  # which takes precedence
     ),
     "hidden_activation": _TANH,
     "use_bidirectional_attention": False,
 }
-#: Where kinds of layers have rotations of their own, transformers does not read the old name of `rope_type`.
+#: Where layer types have separate rotations, transformers ignores the old name of `rope_type`.
 OLD_ROTATION: Final[dict[str, Assumption]] = {
     "rope_scaling.type": lambda config: config.peek("rope_scaling.rope_type") or "default",
 }
-#: Layers of the largest Gemma 2 and 3, whose queries readers divide otherwise.
+#: Layer counts of the largest Gemma 2 and 3, for which readers use another divisor for queries.
 _LARGEST: Final = {"gemma2": 46, "gemma3": 62}
 
 
 def _divisor(architecture: str) -> Assumption:
-    """What readers divide queries by before its root is taken, for which files have no key."""
+    """Return the number whose root readers divide queries by; GGUF has no key for it."""
 
     def divisor(config: Config) -> int:
         by_heads = config.layers == _LARGEST[architecture]
@@ -49,17 +49,17 @@ def _divisor(architecture: str) -> Assumption:
 
 
 def every_second_windowed(config: Config) -> list[str]:
-    """What each layer sees, as readers of Gemma 2 and gpt-oss assume it."""
+    """Return each layer's type as readers of Gemma 2 and gpt-oss assume it."""
     return ["full_attention" if layer % 2 else "sliding_attention" for layer in range(config.layers)]
 
 
-#: Layers of Gemma 3 as Google published it: readers slow rotation down by 8 in some of these, whatever the
-#: file says, and take no cap in the smallest.
+#: Layer counts of Google's Gemma 3: readers slow down rotation by 8 in the former, whatever the file says,
+#: and ignore the cap in the smallest.
 _SLOWED, _SMALLEST = (34, 48, 62), 26
 
 
 def _base(config: Config) -> float:
-    """The base of the rotation of a Gemma 3. Raises ConversionError where readers would slow it otherwise."""
+    """Return a Gemma 3's rotation base. Raises ConversionError for scaling that readers would replace."""
     rope = config.rope
     kind, factor = rope.get("rope_type"), rope.get("factor")
     if config.layers in _SLOWED and kind != "yarn" and (kind, factor) != ("linear", 8):
@@ -71,12 +71,12 @@ def _base(config: Config) -> float:
 
 
 def _cap(config: Config) -> Any:
-    """Return the cap of predictions, which transformers leaves out of models with a vision tower."""
+    """Return the logit cap, which transformers does not apply in models with a vision tower."""
     within = config.own is not config.whole
     return () if within or config.layers == _SMALLEST else config.get("final_logit_softcapping")
 
 
-#: A file without them means those of the first models.
+#: Always written: readers take a missing key to mean the first models' caps.
 _CAPS: Final[dict[str, Key]] = {
     "attn_logit_softcapping": lambda config: config.get("attn_logit_softcapping") or 0.0,
     "final_logit_softcapping": lambda config: config.get("final_logit_softcapping") or 0.0,
@@ -85,19 +85,23 @@ _HEADS: Final[dict[str, Key]] = {
     "attention.head_count_kv": lambda config: config.kv_heads,
     "expert_count": lambda config: None,
 }
-#: Every how many layers one sees everything, where a file does not say it.
+#: The period of full-attention layers if a GGUF file does not give one.
 _PERIOD: Final = 6
 
 
 def _windowed(config: Config) -> list[bool] | None:
-    """Of each layer, whether it sees a window only, unless that is as everybody assumes."""
-    every = _PERIOD if config.get("sliding_window_pattern") is None else config.few("sliding_window_pattern")
+    """Return, for each layer, whether it is windowed; None if the pattern is the one readers assume."""
+    every = (
+        _PERIOD
+        if config.get("sliding_window_pattern") is None
+        else config.bounded_count("sliding_window_pattern")
+    )
     usual, own = ([(i + 1) % each != 0 for i in range(config.layers)] for each in (_PERIOD, every))
     found = config.windows() or own
     return None if every == 1 or found == usual else found
 
 
-#: Of Gemma 3 and later; some settings may be left out.
+#: Keys of Gemma 3 and later; some settings may be missing.
 GEMMA3: Final[dict[str, Key]] = {
     "context_length": lambda config: config.get("max_position_embeddings") or 131072,
     "attention.head_count": lambda config: config.get("num_attention_heads") or 8,
@@ -117,7 +121,7 @@ _WITHOUT_LAYER_INPUTS: Final = (
     Family(
         hf=("GemmaForCausalLM",), architecture="gemma", keys={**_HEADS, **_ROTATION}, tied=True,
         norm_offset=1.0, vocabulary="gemma",
-        assumed={**ASSUMED, "hidden_act": (_TANH, "gelu")},  # it means the same by both names
+        assumed={**ASSUMED, "hidden_act": (_TANH, "gelu")},  # both names mean the same
     ),
     Family(
         hf=("Gemma2ForCausalLM",), architecture="gemma2",
@@ -191,14 +195,14 @@ _ALTUP: Final = {
 
 
 def _deviations(config: Config) -> list[float]:
-    """How far above the mean gates count, of which a share does not."""
+    """Return each layer's gate threshold in deviations above the mean, from the share of gates below it."""
     shares = config.get("activation_sparsity_pattern") or [0.0] * config.layers
     return [NormalDist().inv_cdf(share) if share > 0 else float("-inf") for share in shares]
 
 
 def _padded(values: Values, config: Config) -> Values:
-    """With rows for tokens that stand for images and sounds, which published tables may lack."""
-    missing = config.few("vocab_size", most=_MAX_TOKENS) - len(values)
+    """Append zero rows for image and audio placeholder tokens, which published tables may lack."""
+    missing = config.bounded_count("vocab_size", most=_MAX_TOKENS) - len(values)
     return np.pad(values, ((0, missing), (0, 0))) if missing > 0 else values
 
 
@@ -223,8 +227,8 @@ GEMMA3N: Final = Family(
 )  # fmt: skip
 
 
-def _whole(config: Config, name: str, outside: str, otherwise: Any = None) -> Any:
-    """A setting of the layers that see everything."""
+def _full_attention_setting(config: Config, name: str, outside: str, otherwise: Any = None) -> Any:
+    """Return a setting of the full-attention layers."""
     if (given := config.get(outside)) is not None:
         return given
     layers, kinds = config.get("per_layer_config") or {}, config["layer_types"]
@@ -233,21 +237,21 @@ def _whole(config: Config, name: str, outside: str, otherwise: Any = None) -> An
 
 
 def _head_size(config: Config) -> int:
-    size = int(_whole(config, "head_dim", "global_head_dim") or config.head_size)
+    size = int(_full_attention_setting(config, "head_dim", "global_head_dim") or config.head_size)
     if not 0 < size <= _LARGEST_HEAD:
-        raise ConversionError(f"config.json: 'global_head_dim' is {size}, at most {_LARGEST_HEAD}")
+        raise ConversionError(f"config.json: 'global_head_dim' is {size}; the maximum is {_LARGEST_HEAD}")
     return size
 
 
 def _kv_heads(config: Config) -> Any:
-    whole = _whole(config, "num_key_value_heads", "num_global_key_value_heads")
+    whole = _full_attention_setting(config, "num_key_value_heads", "num_global_key_value_heads")
     if whole is None:
         return config.kv_heads
     return [config.kv_heads if windowed else whole for windowed in config.windows() or ()]
 
 
 def _feed_forward(config: Config) -> Any:
-    """Twice as wide in layers with others' keys, if the file says so."""
+    """Return the feed-forward widths, doubled in layers that share others' keys if config.json says so."""
     wide = config["intermediate_size"]
     if not config.get("use_double_wide_mlp"):
         return wide
@@ -256,7 +260,7 @@ def _feed_forward(config: Config) -> Any:
 
 
 def _rotated(config: Config) -> Mapping[str, Values]:
-    """Divisors of frequencies where all is seen: what is not rotated there is far too slow to be."""
+    """Return frequency divisors of full-attention layers, so large for unrotated pairs that they stop."""
     pairs = _head_size(config) // 2
     rotated = int(2 * pairs * config.rope.get("partial_rotary_factor", 1.0) / 2)
     factors = np.full(pairs, 1e30, np.float32)
@@ -265,7 +269,7 @@ def _rotated(config: Config) -> Mapping[str, Values]:
 
 
 def _if_routed(*names: str) -> Key:
-    """A setting of experts, which may be given to models without any."""
+    """Return a key for a setting of the experts, which models without experts may have too."""
     return lambda config: config.get(*names) if config.get("enable_moe_block") is not False else None
 
 
@@ -278,8 +282,8 @@ _ROUTED: Final = {
 }  # fmt: skip
 
 
-def _share(config: Config) -> float:
-    """What is rotated of a head where all is seen; a part of it only if that has its own kind of rotation."""
+def _rotated_share(config: Config) -> float:
+    """Return the rotated share of a full-attention head, below 1 only with a rotation type of its own."""
     share: float = config.rope.get("partial_rotary_factor", 1.0)
     return share if config.rope.get("rope_type") == "proportional" else 1.0
 
@@ -312,11 +316,11 @@ GEMMA4: Final = Family(
     defaults={"rope_parameters": _GEMMA4_ROTATION, "hidden_size_per_layer_input": 256},
     assumed={
         **ASSUMED,
-        "rope_parameters.partial_rotary_factor": _share,
-        # transformers takes the last layer for one, whatever is said of it.
+        "rope_parameters.partial_rotary_factor": _rotated_share,
+        # transformers always treats the last layer as full attention.
         "layer_types": lambda config: [*config["layer_types"][:-1], "full_attention"],
         "use_bidirectional_attention": (False, "vision"),
-        # Readers know inputs of layers only where there are no experts.
+        # Readers support per-layer inputs only without experts.
         "hidden_size_per_layer_input": lambda config: (
             0 if config.get("enable_moe_block") else config.get("hidden_size_per_layer_input")
         ),

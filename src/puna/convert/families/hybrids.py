@@ -15,7 +15,7 @@ from puna.convert.families.mamba import BACKBONE, SHARED_BESIDE, STATE, STATE_AS
 from puna.convert.family import PERMUTED, Assumption, Change, Family, Key, Place, Split
 from puna.errors import ConversionError
 
-#: What a layer is, in letters or words.
+#: Names of the layer types, as letters or words.
 _ATTENDS: Final = ("*", "attention", "full_attention")
 _COMPUTES: Final = ("-", "E", "mlp", "moe")
 
@@ -25,7 +25,10 @@ def _kinds(config: Config) -> list[str]:
 
 
 def _per_layer(kinds: tuple[str, ...], *names: str) -> Key:
-    """A number in layers of these kinds and in those of heads, which are all of them; 0 in others."""
+    """Return a key with one number per layer: the setting in layers of `kinds`, and 0 in others.
+
+    Prediction heads contain layers of every kind, so they get the setting too.
+    """
 
     def numbers(config: Config) -> list[int]:
         has = [kind in kinds for kind in _kinds(config)] + [True] * config.heads_ahead
@@ -76,7 +79,7 @@ def _has_experts(config: Config) -> bool:
     return any(kind in ("E", "moe") for kind in _kinds(config))
 
 
-#: What the two layers of a head have beside attention and experts, of which files make one layer.
+#: Modules of a prediction head's two layers beside attention and experts; GGUF merges the two into one layer.
 _HEAD: Final = {
     **{f"mtp.layers.0.{name}": f"model.layers.{{}}.{name}" for name in ("eh_proj", "enorm", "hnorm")},
     "mtp.layers.1.norm": "backbone.layers.{}.post_attention_layernorm",
@@ -86,7 +89,7 @@ _HEAD_LAYER: Final = re.compile(r"mtp\.layers\.[01]\.")
 
 
 def _head_as_layer(name: str, config: Config) -> str:
-    """The name that a module of a head would have in a layer after the last."""
+    """Return the name that a module of a prediction head would have in a layer after the last."""
     module, _, ending = name.rpartition(".")
     if (own := _HEAD.get(module)) is not None:
         return f"{own.format(config.layers)}.{ending}"
@@ -98,7 +101,7 @@ _NEMOTRON_ASSUMED: Final[dict[str, Assumption]] = {
     "mlp_hidden_act": "relu2",
     "tie_word_embeddings": False,
 }
-#: Nothing is rotated in it, and the sizes of its states follow from their heads.
+#: Nothing is rotated, and the sizes of the states follow from their heads.
 _NEMOTRON_HARMLESS: Final = (
     "num_query_groups", "time_step_rank", "rope_*", "partial_rotary_factor", "expand", "chunk_size",
     "mtp_*", "num_nextn_predict_layers",
@@ -138,7 +141,7 @@ NEMOTRON_H_MOE: Final = Family(
 
 
 def _granite_kinds(config: Config) -> list[bool]:
-    """Of each layer, whether it attends."""
+    """Return, for each layer, whether it uses attention."""
     kinds = config.get("layer_types", "layers_block_type")
     if kinds is None:
         at = config.get("attn_layer_indices") or ()
@@ -155,7 +158,7 @@ def _kind(*, mixes: bool, routes: bool) -> Callable[[Config], bool]:
 
 
 _GRANITE4: Final = ("GraniteMoeHybridForCausalLM",)
-#: Without experts, what is beside them is all there is.
+#: Without experts, the shared network is the only one.
 _DENSE: Final[dict[str, Place]] = {
     "model.layers.{}.shared_mlp.input_linear": Split(
         ("blk.{}.ffn_gate", "blk.{}.ffn_up"), lambda values, config: np.split(values, 2)
@@ -180,7 +183,7 @@ def _is_rotated(config: Config) -> bool:
 def _granite_kv_heads(config: Config) -> list[int]:
     kinds = _granite_kinds(config)
     if not any(kinds):
-        raise ConversionError("config.json: 'layer_types' lacks 'attention', which one layer must be")
+        raise ConversionError("config.json: 'layer_types' lacks 'attention', but a layer must have attention")
     return [config.kv_heads * attends for attends in kinds]
 
 
@@ -202,7 +205,7 @@ _GRANITE_ASSUMED: Final[dict[str, Assumption]] = {
     **STATE_ASSUMED, "normalization_function": "rmsnorm",
     "mamba_d_head": lambda config: config["mamba_expand"] * config["hidden_size"] / config["mamba_n_heads"],
 }  # fmt: skip
-#: Without states.
+#: Assumptions for models without states.
 _ATTENDING: Final[dict[str, Assumption]] = {
     "normalization_function": "rmsnorm", "position_embedding_type": "rope",
     "layer_types": lambda config: config.get("layer_types"),

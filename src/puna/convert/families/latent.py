@@ -1,4 +1,4 @@
-"""Attention with latents: DeepSeek V2 and V3, GLM 4.7 Flash, Mistral 4; with one key for all heads."""
+"""Multi-head latent attention with one key for all heads: DeepSeek V2 and V3, GLM 4.7 Flash, Mistral 4."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from puna.convert.family import Assumption, Family, Key, Place, Split
 
 
 def _keys_and_values(values: Values, config: Config) -> Sequence[Values]:
-    """What makes keys and values of a latent, [heads, latent, key] and [heads, value, latent]."""
+    """Return the projections of latents to keys [heads, latent, key] and values [heads, value, latent]."""
     keys = config.count("qk_nope_head_dim")
     heads = values.reshape(config.kv_heads, keys + config.count("v_head_dim"), values.shape[-1])
     return heads[:, :keys].swapaxes(1, 2), heads[:, keys:]
@@ -57,7 +57,7 @@ KEYS: Final[dict[str, Key]] = {
 
 
 def _dense(config: Config, otherwise: int = 0) -> int:
-    """Return how many layers come before those with experts, or `otherwise` if config.json lacks it."""
+    """Return how many layers precede those with experts, or `otherwise` if config.json lacks the number."""
     kinds = config.get("mlp_layer_types")
     if isinstance(kinds, list) and kinds:
         return kinds.index("sparse") if "sparse" in kinds else len(kinds)
@@ -68,17 +68,17 @@ def _dense(config: Config, otherwise: int = 0) -> int:
 
 
 def _kinds(config: Config) -> list[str]:
-    """Of each layer, whether it has experts, as files can say it: all of them after the first ones."""
+    """Return each layer's type in the form GGUF can express: experts in all layers after the first few."""
     dense = _dense(config)
     return ["dense"] * dense + ["sparse"] * (config.layers - dense)
 
 
 def _rotated_share(config: Config) -> float:
-    """Which share of a head is rotated, of as much as settings call a head."""
+    """Return the share of `head_dim` that is rotated."""
     return float(config["qk_rope_head_dim"] / (config.get("head_dim") or config["qk_rope_head_dim"]))
 
 
-#: Readers take these for the same.
+#: Readers use one value for both scales.
 SAME_SCALES: Final[dict[str, Assumption]] = {
     "rope_parameters.mscale": lambda config: config.rope.get("mscale_all_dim", ()),
     "rope_parameters.mscale_all_dim": lambda config: config.rope.get("mscale", ()),
@@ -105,11 +105,11 @@ def _limits_groups(config: Config) -> bool:
 
 
 def _gating(number: int) -> dict[str, Key]:
-    """How experts are chosen, which the architecture itself does not say."""
+    """Return the key for the gating function, which the architecture alone does not imply."""
     return {"expert_gating_func": lambda config: number}
 
 
-#: What transformers takes for the newer models of Mistral where config.json says nothing of rotation.
+#: Rotation that transformers assumes for Mistral's newer models if config.json has none.
 MISTRAL_ROTATION: Final[dict[str, Any]] = {
     "rope_type": "yarn", "rope_theta": 10000.0, "factor": 128.0, "original_max_position_embeddings": 8192,
     "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,

@@ -1,4 +1,4 @@
-"""Llama, Mistral and Mixtral, and what was built like them."""
+"""Llama, Mistral and Mixtral, and models built like them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ KEYS: Final[dict[str, Key]] = {
     "rope.dimension_count": lambda config: config.head_size,
 }
 
-#: Of the first models, which LLaVA's settings leave out.
+#: Sizes of the first Llama, which LLaVA's settings leave out.
 _SIZES: Final = {
     "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
 }  # fmt: skip
-#: Without such settings there are none.
+#: A missing setting means there are no biases.
 NO_BIASES: Final = {"attention_bias": False, "mlp_bias": False}
-#: Of MiniCPM 4.
+#: Keys of MiniCPM 4's LongRoPE.
 _LONG_ROPE: Final[dict[str, Key]] = {
     "rope.scaling.original_context_length": lambda config: (
         original_context(config) if config.rope.get("long_factor") else None
@@ -42,12 +42,12 @@ def _factors(config: Config) -> Mapping[str, Values]:
     return {**llama3_factors(config), **long_rope_factors(config)}
 
 
-#: Kinds of rotation with those of Llama 3.
+#: Rotation types, including Llama 3's.
 ROPES: Final = (*SCALED, "llama3")
 
 
 def _window(config: Config) -> int | None:
-    """How many tokens the first Mistral sees at a time; what a Llama says of it, nothing reads."""
+    """Return the attention window of the first Mistral; nothing reads the setting in a Llama."""
     window: int | None = config.get("sliding_window")
     return window if config.get("model_type") in ("mistral", "mixtral") else None
 
@@ -75,12 +75,12 @@ SCALES: Final[dict[str, Key]] = {
     "residual_scale": "residual_multiplier",
     "logit_scale": "logits_scaling",
 }
-#: What transformers takes for Granite where config.json does not say it.
+#: Defaults of transformers for Granite.
 SCALE_DEFAULTS: Final = {"attention_multiplier": 1.0, "rms_norm_eps": 1e-6, **NO_BIASES}
 
 
 def _rotated(config: Config) -> list[int]:
-    """Of each layer of a SmolLM 3, whether it is rotated, as readers assume it."""
+    """Return, for each layer of a SmolLM 3, whether it rotates, as readers assume it."""
     return [int((layer + 1) % 4 > 0) for layer in range(config.layers)]
 
 
@@ -107,14 +107,14 @@ SEED_OSS: Final = Family(
 
 
 def _exaone_windows(config: Config) -> list[bool]:
-    """Of each layer, whether it sees a window only: all but every so many if no layer's kind is given."""
+    """Return, for each layer, whether it is windowed; without layer types, all but every n-th."""
     every = config.peek("sliding_window_pattern")
     every = len(every) if isinstance(every, str) else every or 4
     return config.windows() or [(layer + 1) % every > 0 for layer in range(config.layers)]
 
 
 def _exaone_kinds(config: Config) -> Any:
-    """Of each layer, what it sees: with a window not all of them everything, as then none would rotate."""
+    """Return the required layer types; with a window, full attention in all would leave none that rotates."""
     given = config.get("layer_types")
     if not config.get("sliding_window") or any(_exaone_windows(config)):
         return given
@@ -122,7 +122,7 @@ def _exaone_kinds(config: Config) -> Any:
 
 
 def _exaone_pattern(config: Config) -> Any:
-    """Return the period of layers that see everything, which cannot be all, for the same reason."""
+    """Return the required period of full-attention layers; not all can be, for the same reason."""
     unused = not config.get("sliding_window") or any(_exaone_windows(config))
     return config.peek("sliding_window_pattern") if unused else 4
 
@@ -159,7 +159,7 @@ PHI3: Final = Family(
     extra=long_rope_factors, vocabulary="phi3", pre="gpt-4o", ropes=(*PLAIN, "longrope", "su"),
     defaults={"original_max_position_embeddings": 4096}, assumed={
         **LONG_ROPE, "full_attn_mod": 1, "interpolate_factor": 1,
-        # Of two, transformers takes that outside.
+        # If given twice, transformers uses the outer one.
         "rope_parameters.original_max_position_embeddings": lambda config: config.peek(
             "original_max_position_embeddings"
         ),

@@ -1,4 +1,4 @@
-"""Llama 4, whose experts are published turned, and Llama 3.2 Vision, whose file has its eyes, too."""
+"""Llama 4, with transposed experts, and Llama 3.2 Vision, whose file includes the vision tower."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from puna.convert.keys import llama3_factors
 from puna.errors import ConversionError, shown
 
 
-def _turned_halves(values: Values, config: Config) -> Sequence[Values]:
-    """Gate and up [experts, wide, hidden] of [experts, hidden, 2 * wide]."""
+def _transposed_halves(values: Values, config: Config) -> Sequence[Values]:
+    """Split [experts, hidden, 2 * wide] into gate and up [experts, wide, hidden]."""
     return np.split(values.swapaxes(-1, -2), 2, axis=-2)
 
 
@@ -33,46 +33,46 @@ _KEYS: Final[dict[str, Key]] = {
     "expert_feed_forward_length": "intermediate_size",
     "interleave_moe_layer_step": "interleave_moe_layer_step",
     "expert_gating_func": lambda config: None,
-    "attention.sliding_window": lambda config: 0 if _sees_and_rotates_all(config) else None,
-    # What llama.cpp assumes, where it is otherwise.
-    "attention.chunk_size": lambda config: _unless(config.get("attention_chunk_size"), 8192),
+    "attention.sliding_window": lambda config: 0 if _is_all_full_and_rotated(config) else None,
+    # Written only where it differs from what llama.cpp assumes.
+    "attention.chunk_size": lambda config: _unless_usual(config.get("attention_chunk_size"), 8192),
     "use_qk_norm": "use_qk_norm",
     "attention.temperature_tuning": lambda config: (
-        _unless(config.get("attn_temperature_tuning") in (None, True, 4), True)
+        _unless_usual(config.get("attn_temperature_tuning") in (None, True, 4), True)
     ),
-    "attention.floor_scale": lambda config: _unless(config.get("floor_scale"), 8192),
-    "attention.scale": lambda config: _unless(config.get("attn_scale"), 0.1),
-    "no_rope_interval": lambda config: _unless(_interval(config), 4),
+    "attention.floor_scale": lambda config: _unless_usual(config.get("floor_scale"), 8192),
+    "attention.scale": lambda config: _unless_usual(config.get("attn_scale"), 0.1),
+    "no_rope_interval": lambda config: _unless_usual(_interval(config), 4),
 }  # fmt: skip
 
 
-def _sees_and_rotates_all(config: Config) -> bool:
-    """Whether every layer does both, which files say in one."""
+def _is_all_full_and_rotated(config: Config) -> bool:
+    """Whether every layer has full attention and rotation, which GGUF expresses by one key."""
     every = config.get("no_rope_layer_interval") or 4
     rotated = config.get("no_rope_layers") or [(layer + 1) % every for layer in range(config.layers)]
     return set(config.get("layer_types") or ()) == {"full_attention"} and 0 not in rotated
 
 
-def _unless(value: object, usual: object) -> object:
+def _unless_usual(value: object, usual: object) -> object:
     return None if value == usual else value
 
 
 def _interval(config: Config) -> int | None:
-    """Every how many layers one is not rotated."""
+    """Return the period of layers without rotation."""
     rotated = config.get("no_rope_layers")
     interval: int | None = config.get("no_rope_layer_interval")
     return rotated.index(0) + 1 if isinstance(rotated, list) and 0 in rotated else interval
 
 
 def _rotated(config: Config) -> list[int]:
-    """Of each layer, whether it is rotated, as files can say it."""
-    every = 0 if _sees_and_rotates_all(config) else _interval(config) or 4
+    """Return, for each layer, whether it rotates, in the form GGUF can express."""
+    every = 0 if _is_all_full_and_rotated(config) else _interval(config) or 4
     regular = [int(not every or (layer + 1) % every > 0) for layer in range(config.layers)]
     return config.get("no_rope_layers") and regular
 
 
 def _kinds(config: Config) -> list[str]:
-    if _sees_and_rotates_all(config):
+    if _is_all_full_and_rotated(config):
         return ["full_attention"] * config.layers
     every = _interval(config) or 4
     return [
@@ -92,7 +92,7 @@ LLAMA4: Final = Family(
     names={
         **{f"model.layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _LAYER.items()},
         "model.layers.{}.feed_forward.experts.gate_up_proj": Split(
-            ("blk.{}.ffn_gate_exps.weight", "blk.{}.ffn_up_exps.weight"), _turned_halves
+            ("blk.{}.ffn_gate_exps.weight", "blk.{}.ffn_up_exps.weight"), _transposed_halves
         ),
         "model.layers.{}.feed_forward.experts.down_proj": Split(
             ("blk.{}.ffn_down_exps.weight",), lambda values, config: (values.swapaxes(-1, -2),)
@@ -103,7 +103,7 @@ LLAMA4: Final = Family(
     harmless=("for_llm_compressor",),
 )  # fmt: skip
 
-_SEES: Final = {
+_VISION_NAMES: Final = {
     "patch_embedding": "patch_embd", "layernorm_pre": "pre_ln", "layernorm_post": "post_ln",
     "class_embedding": "class_embd", "gated_positional_embedding.embedding": "position_embd.weight",
     "gated_positional_embedding.tile_embedding": "tile_position_embd",
@@ -113,7 +113,7 @@ _SEES: Final = {
         for theirs, ours in (("embedding.weight", "weight"), ("gate", "gate"))
     },
 }  # fmt: skip
-_SEES_LAYER: Final = {
+_VISION_LAYER: Final = {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "mlp.fc1": "ffn_up",
     "mlp.fc2": "ffn_down", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
     "gate_attn": "attn_gate", "gate_ffn": "ffn_gate",
@@ -121,16 +121,16 @@ _SEES_LAYER: Final = {
 
 
 def _gates(values: Values, config: Config) -> Sequence[Values]:
-    """Shares of positions in a tile and of tiles."""
+    """Return the shares of the position embeddings within a tile and of the tiles' own."""
     share = np.tanh(values)
     return 1 - share, share
 
 
-def _one(change: Change) -> Parting:
+def _as_parting(change: Change) -> Parting:
     return lambda values, config: (change(values, config),)
 
 
-_PAIRED: Final = _one(permuted(lambda config: config.whole["vision_config"]["attention_heads"]))
+_PAIRED: Final = _as_parting(permuted(lambda config: config.whole["vision_config"]["attention_heads"]))
 _BLOCKS: Final = {"transformer": "v.blk", "global_transformer": "v.global.blk"}
 _MLLAMA_TEXT: Final = {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.o_proj": "attn_output",
@@ -144,14 +144,14 @@ _MLLAMA_NAMES: Final[dict[str, Place]] = {
     "language_model.embed_tokens": "token_embd", "language_model.norm": "output_norm", "lm_head": "output",
     "multi_modal_projector": "mm.0",
     **{f"language_model.layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _MLLAMA_TEXT.items()},
-    **{f"tower.{theirs}": f"v.{ours}" for theirs, ours in _SEES.items()},
+    **{f"tower.{theirs}": f"v.{ours}" for theirs, ours in _VISION_NAMES.items()},
     "tower.gated_positional_embedding.gate": Split(
         ("v.position_embd.gate", "v.tile_position_embd.gate"), _gates
     ),
     **{
         f"tower.{kind}.layers.{{}}.{theirs}": f"{blocks}.{{}}.{ours}"
         for kind, blocks in _BLOCKS.items()
-        for theirs, ours in _SEES_LAYER.items()
+        for theirs, ours in _VISION_LAYER.items()
     },
     **{
         f"tower.{kind}.layers.{{}}.self_attn.{part}_proj.weight": Split(
@@ -163,40 +163,47 @@ _MLLAMA_NAMES: Final[dict[str, Place]] = {
 }  # fmt: skip
 
 
-def _seeing(config: Config) -> Mapping[str, Any]:
+def _vision_config(config: Config) -> Mapping[str, Any]:
     given = config.whole.get("vision_config")
     return given if isinstance(given, dict) else {}
 
 
-def _of_vision(*names: str) -> Key:
+def _vision_setting(*names: str) -> Key:
     return lambda config: next(
-        (_seeing(config)[name] for name in names if _seeing(config).get(name) is not None), None
+        (_vision_config(config)[name] for name in names if _vision_config(config).get(name) is not None), None
     )
 
 
-def _of_pictures(name: str, otherwise: float) -> Key:
-    """Return a key for the mean or the deviation of pixels, which readers know the usual numbers of."""
+def _pixel_statistic(name: str, otherwise: float) -> Key:
+    """Return a key for the pixels' mean or deviation; `otherwise` if images are not normalised."""
 
     def key(config: Config) -> Any:
-        return (config.picture(name, 0) or None) if config.picture("do_normalize", True) else [otherwise] * 3
+        return (
+            (config.image_setting(name, 0) or None)
+            if config.image_setting("do_normalize", True)
+            else [otherwise] * 3
+        )
 
     return key
 
 
-def _kept(config: Config) -> object:
-    """Before which layers patches are kept, as in the authors' code; in transformers 5 it is after them."""
+def _kept_layers(config: Config) -> object:
+    """Return the layers before which hidden states are kept, as in the authors' code.
+
+    In transformers 5 they are kept after those layers.
+    """
     return config.whole["vision_config"]["intermediate_layers_indices"]
 
 
 def _mllama_name(name: str, config: Config) -> str:
-    """As newer transformers name it: the model is in `model.`, the text model's own layers in it are not."""
+    """Rename as newer transformers does: the model is in `model.`, except the text model's own layers."""
     return name.replace("language_model.model.", "language_model.").replace(
         "language_model.lm_head", "lm_head"
     )
 
 
 def _mllama_factors(config: Config) -> Mapping[str, Values]:
-    """Return the factors of the rotation. Raises ConversionError for a model without an output of its own."""
+    """Return the rotation's frequency factors. Raises ConversionError for tied output weights."""
     if config.whole.get("tie_word_embeddings"):
         raise ConversionError(
             "config.json: 'tie_word_embeddings' is True, but a file of architecture mllama can only have "
@@ -205,7 +212,7 @@ def _mllama_factors(config: Config) -> Mapping[str, Values]:
     return llama3_factors(config)
 
 
-_MLLAMA_SEES: Final = Family(
+_MLLAMA_VISION: Final = Family(
     hf=(), architecture="mllama",
     assumed={
         "hidden_act": "gelu", "num_channels": 3, "tie_word_embeddings": (True, False),
@@ -225,19 +232,23 @@ _MLLAMA_READ: Final = (
 
 
 def _grids(most: int) -> list[list[int]]:
-    """Rows and columns of tiles, in the order in which readers number them."""
+    """Return the possible rows and columns of tiles, in the order in which readers number them."""
     return [[rows, columns] for rows in range(1, most + 1) for columns in range(1, most // rows + 1)]
 
 
-def _check_seeing(config: Config, ignore: Collection[str]) -> list[str]:
-    """Check what sees, as `check_settings` does, and how pictures are prepared for it."""
-    given = _seeing(config)
-    seeing = Config({"num_attention_heads": given.get("attention_heads"), **given})
-    seeing.read.update(_MLLAMA_READ)
-    unknown = check_settings(seeing, _MLLAMA_SEES, ignore, "vision_config.")
-    size, side = config.picture("size", {}), given.get("image_size")
+def _check_vision(config: Config, ignore: Collection[str]) -> list[str]:
+    """Check the vision tower's settings, as `check_settings` does, and those of image preprocessing."""
+    given = _vision_config(config)
+    vision = Config({"num_attention_heads": given.get("attention_heads"), **given})
+    vision.read.update(_MLLAMA_READ)
+    unknown = check_settings(vision, _MLLAMA_VISION, ignore, "vision_config.")
+    size, side = config.image_setting("size", {}), given.get("image_size")
     sides = [(f"size.{name}", size.get(name), side) for name in ("height", "width")]
-    tiles = ("max_image_tiles", config.picture("max_image_tiles", 0) or None, given.get("max_num_tiles"))
+    tiles = (
+        "max_image_tiles",
+        config.image_setting("max_image_tiles", 0) or None,
+        given.get("max_num_tiles"),
+    )
     for name, value, right in (*sides, tiles):
         if None not in (value, right) and value != right:
             raise ConversionError(
@@ -251,25 +262,26 @@ MLLAMA: Final = Family(
     hf=("MllamaForConditionalGeneration",), architecture="mllama",
     keys={
         **LLAMA_KEYS, "attention.cross_attention_layers": "cross_attention_layers",
-        "vision.block_count": _of_vision("num_hidden_layers"),
-        "vision.global.block_count": _of_vision("num_global_layers"),
-        "vision.embedding_length": _of_vision("hidden_size"),
-        "vision.feed_forward_length": _of_vision("intermediate_size"),
-        "vision.attention.head_count": _of_vision("attention_heads", "num_attention_heads"),
-        "vision.attention.layer_norm_epsilon": _of_vision("norm_eps"),
-        "vision.image_size": _of_vision("image_size"), "vision.patch_size": _of_vision("patch_size"),
-        "vision.max_num_tiles": _of_vision("max_num_tiles"),
-        "vision.num_channels": _of_vision("num_channels"),
-        "vision.intermediate_layers_indices": _kept,
-        "vision.image_mean": _of_pictures("image_mean", 0.0),
-        "vision.image_std": _of_pictures("image_std", 1.0),
+        "vision.block_count": _vision_setting("num_hidden_layers"),
+        "vision.global.block_count": _vision_setting("num_global_layers"),
+        "vision.embedding_length": _vision_setting("hidden_size"),
+        "vision.feed_forward_length": _vision_setting("intermediate_size"),
+        "vision.attention.head_count": _vision_setting("attention_heads", "num_attention_heads"),
+        "vision.attention.layer_norm_epsilon": _vision_setting("norm_eps"),
+        "vision.image_size": _vision_setting("image_size"),
+        "vision.patch_size": _vision_setting("patch_size"),
+        "vision.max_num_tiles": _vision_setting("max_num_tiles"),
+        "vision.num_channels": _vision_setting("num_channels"),
+        "vision.intermediate_layers_indices": _kept_layers,
+        "vision.image_mean": _pixel_statistic("image_mean", 0.0),
+        "vision.image_std": _pixel_statistic("image_std", 1.0),
     },
     names=_MLLAMA_NAMES, kept=("",), rename=_mllama_name,
     changes=dict.fromkeys(
         ("v.pre_tile_position_embd.gate", "v.post_tile_position_embd.gate", "attn_gate", "ffn_gate"),
         lambda values, config: np.tanh(values),
     ),
-    extra=_mllama_factors, check_others=_check_seeing, pre="llama-bpe", ropes=ROPES,
+    extra=_mllama_factors, check_others=_check_vision, pre="llama-bpe", ropes=ROPES,
     defaults={"rope_theta": 500000.0},
 )  # fmt: skip
 FAMILIES: Final = (LLAMA4, MLLAMA)

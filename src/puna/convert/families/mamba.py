@@ -1,4 +1,4 @@
-"""Models with state spaces: Mamba 1 and 2, and those with some attention beside."""
+"""State-space models: Mamba 1 and 2, and hybrids with some attention."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from puna.convert.family import Assumption, Change, Family, Key, Place, Split
 
 
 def decay(values: Values, config: Config) -> Values:
-    """The decay itself; published is the logarithm of what is taken off."""
+    """Return the decay itself; checkpoints store the logarithm of its negative."""
     return np.asarray(-np.exp(values), values.dtype)
 
 
@@ -25,7 +25,7 @@ def column(values: Values, config: Config) -> Values:
 
 
 def convolution(values: Values, config: Config) -> Values:
-    """[channels, taps] of [channels, 1, taps]."""
+    """Reshape [channels, 1, taps] to [channels, taps]."""
     return values[:, 0]
 
 
@@ -37,12 +37,12 @@ STATE: Final[dict[str, Change]] = {
 
 
 def grouped(groups: str) -> Change:
-    """The norm after a mixer, [groups, channels of each]."""
+    """Return a change that reshapes the norm after a mixer to [groups, channels per group]."""
     return lambda values, config: values.reshape(config.count(groups), -1)
 
 
 def mixer(prefix: str) -> dict[str, Place]:
-    """Tensors of a Mamba 2 mixer that are called `prefix`."""
+    """Return the places of a Mamba 2 mixer's tensors, whose names begin with `prefix`."""
     return {
         f"{prefix}.in_proj": "blk.{}.ssm_in", f"{prefix}.conv1d": "blk.{}.ssm_conv1d",
         f"{prefix}.dt_bias": "blk.{}.ssm_dt.bias", f"{prefix}.A_log": "blk.{}.ssm_a",
@@ -55,7 +55,7 @@ BACKBONE: Final[dict[str, Place]] = {
     "backbone.embeddings": "token_embd", "backbone.embedding": "token_embd",
     "backbone.norm_f": "output_norm", "backbone.layers.{}.norm": "blk.{}.attn_norm",
 }  # fmt: skip
-#: Keys that every file has, with nothing to say.
+#: Keys that every file must have, even where they do not apply.
 NOTHING: Final[dict[str, Key]] = {
     "context_length": lambda config: 1 << 20, "feed_forward_length": lambda config: 0,
     "attention.head_count": lambda config: 0, "attention.head_count_kv": lambda config: None,
@@ -66,14 +66,14 @@ NOTHING: Final[dict[str, Key]] = {
 }  # fmt: skip
 
 
-#: Settings of attention in models without any, and of how a state is computed.
+#: Settings of attention, in models without any, and of how states are computed.
 NO_ATTENTION: Final = (
     "num_attention_heads", "num_key_value_heads", "intermediate_size", "max_position_embeddings",
     "chunk_size",
     "rope_*", "ssm_cfg", "pad_vocab_size_multiple", "time_step_scale", "residual_in_fp32", "norm_before_gate",
     "time_step_rank",
 )  # fmt: skip
-#: Steps of any length, as transformers writes it and as it used to.
+#: Steps without limits, in the current and the former notation of transformers.
 _UNLIMITED: Final = ([0.0, {"__float__": "Infinity"}], [0.0, math.inf])
 STATE_ASSUMED: Final[dict[str, Assumption]] = {
     "time_step_limit": _UNLIMITED,
@@ -141,7 +141,7 @@ GRANITE_MOE: Final = Family(
     pre="refact", defaults=SCALE_DEFAULTS,
 )  # fmt: skip
 
-#: What multiplies results in Falcon H1 is in the weights of its files.
+#: Multipliers of Falcon H1, which are folded into the weights of its GGUF files.
 _FALCON_FACTORS: Final[Mapping[str, Any]] = {
     "ffn_down.weight": lambda config: config["mlp_multipliers"][1],
     "ffn_gate.weight": lambda config: config["mlp_multipliers"][0],

@@ -1,4 +1,4 @@
-"""The text models within MiniCPM-V before 4.6, and within MiniCPM-o: those of others, by the version."""
+"""The text models of MiniCPM-V before 4.6 and of MiniCPM-o: other families' models, by version."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from puna.convert.families.llama import LLAMA
 from puna.convert.families.qwen import WINDOWS
 from puna.convert.family import Family
 
-#: Of MiniCPM-V 2.0, whose settings say no version either.
+#: Hidden size of MiniCPM-V 2.0, whose settings give no version either.
 _FIRST_SIZE: Final = 2304
 
 
 def version(config: Config) -> str:
-    """Which one it is, as config.json says it since 2.6."""
+    """Return the version, which config.json has since 2.6."""
     given = config.whole.get("version")
     if given is not None:
         return str(given)
     return "2.0" if config.whole.get("hidden_size") == _FIRST_SIZE else "2.5"
 
 
-def _is(*versions: str) -> Callable[[Config], bool]:
+def _is_version(*versions: str) -> Callable[[Config], bool]:
     return lambda config: version(config) in versions
 
 
 def _is_llama(config: Config) -> bool:
-    """MiniCPM 4 may scale what its layers add, which a Llama does not."""
-    return _is("2.5", "4.0", "4")(config) and config.get("scale_emb") in (None, 1)
+    """Whether the text model is a plain Llama, unlike a MiniCPM 4 that scales residual branches."""
+    return _is_version("2.5", "4.0", "4")(config) and config.get("scale_emb") in (None, 1)
 
 
-def _within(name: str, config: Config) -> str:
+def _text_model_name(name: str, config: Config) -> str:
     return name.removeprefix("llm.")
 
 
 _COMMON: Final[dict[str, Any]] = {
-    "rename": _within, "dropped": ("vpm.", "resampler.", "apm.", "audio_projection_layer.", "tts."),
+    "rename": _text_model_name, "dropped": ("vpm.", "resampler.", "apm.", "audio_projection_layer.", "tts."),
 }  # fmt: skip
-#: Settings of the vision and audio parts, which lie beside those of the text model.
+#: Vision and audio settings, which are mixed with those of the text model.
 _VISION: Final = (
     "slice_config", "slice_mode", "query_num", "patch_size", "use_image_id", "drop_vision_last_layer",
     "batch_*", "insert_layer_id", "stream_input", "init_*", "rope_scaling.short_mscale",
@@ -60,9 +60,19 @@ FAMILIES: Final = (
         },
     ),
     Family(
-        hf=_BOTH, architecture="qwen2", pre="qwen2", when=_is("2.6"), **_COMMON, harmless=(*_VISION, *WINDOWS)
+        hf=_BOTH,
+        architecture="qwen2",
+        pre="qwen2",
+        when=_is_version("2.6"),
+        **_COMMON,
+        harmless=(*_VISION, *WINDOWS),
     ),
     Family(
-        hf=_BOTH, architecture="qwen3", pre="qwen2", when=_is("4.5"), **_COMMON, harmless=(*_VISION, *WINDOWS)
+        hf=_BOTH,
+        architecture="qwen3",
+        pre="qwen2",
+        when=_is_version("4.5"),
+        **_COMMON,
+        harmless=(*_VISION, *WINDOWS),
     ),
 )

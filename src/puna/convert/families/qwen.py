@@ -14,51 +14,52 @@ EXPERTS: Final[dict[str, Key]] = {
     "expert_feed_forward_length": "moe_intermediate_size",
     "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
 }
-#: Whether gates of the chosen experts add up to 1. Files say so only where the architecture does otherwise.
+#: Whether the weights of the chosen experts sum to 1; written only where it differs from the architecture's
+#: default.
 _SUMMED: Final[dict[str, Key]] = {
     "expert_weights_norm": lambda config: config.get("norm_topk_prob") or None,
 }
 NOT_SUMMED: Final[dict[str, Key]] = {
     "norm_top_k_prob": lambda config: False if config.get("norm_topk_prob") is False else None,
 }
-#: Without use of windows, which no file of Qwen says, their size does not matter.
+#: The window's size has no effect unless windows are used, which no Qwen GGUF file can express.
 WINDOWS: Final = ("sliding_window", "max_window_layers")
-#: What transformers takes where config.json does not say it.
+#: Defaults of transformers.
 _DEFAULTS: Final = {"rope_theta": 10000.0}
 _QWEN3_DEFAULTS: Final = {**_DEFAULTS, "attention_bias": False}
 _VISION_ROPES: Final = (*SCALED, "mrope")
-#: How many layers of what sees speak to the first layers of the text.
-_SPEAKING: Final[dict[str, Key]] = {
+#: The number of vision layers that feed the first text layers (DeepStack).
+_DEEPSTACK: Final[dict[str, Key]] = {
     "n_deepstack_layers": lambda config: len(
         (config.get("vision_config") or {}).get("deepstack_visual_indexes") or ()
     ),
 }
-#: How transformers shares the pairs of a head between the axes where config.json does not say it.
+#: Default split of a head's pairs between the axes in transformers.
 _SECTIONS: Final[dict[str, Key]] = {
     "rope.dimension_sections": lambda config: [*(config.rope.get("mrope_section") or (24, 20, 20)), 0],
 }
 _VISION_DEFAULTS: Final = {"rope_theta": 500000.0}
 
 
-def _upright(values: Values, config: Config) -> Values:
-    """Experts [experts, out, in], which were published [experts, in, out]."""
+def _transposed(values: Values, config: Config) -> Values:
+    """Transpose experts published as [experts, in, out] to [experts, out, in]."""
     wide, hidden = config.count("moe_intermediate_size"), config.count("hidden_size")
     upright = values.shape[-2:] in ((2 * wide, hidden), (hidden, wide))
     return values if upright else values.swapaxes(-1, -2)
 
 
-_PERHAPS_TURNED: Final[dict[str, Place]] = {
+_MAYBE_TRANSPOSED: Final[dict[str, Place]] = {
     "model.layers.{}.mlp.experts.gate_up_proj": Split(
         ("blk.{}.ffn_gate_exps.weight", "blk.{}.ffn_up_exps.weight"),
-        lambda values, config: halves(_upright(values, config), config),
+        lambda values, config: halves(_transposed(values, config), config),
     ),
     "model.layers.{}.mlp.experts.down_proj": Split(
-        ("blk.{}.ffn_down_exps.weight",), lambda values, config: (_upright(values, config),)
+        ("blk.{}.ffn_down_exps.weight",), lambda values, config: (_transposed(values, config),)
     ),
 }
 
-#: How Qwen's rerankers are asked, as their model cards say it; they answer yes or no.
-_QUESTION: Final = (
+#: Prompt of Qwen's rerankers, from their model cards; the answer is yes or no.
+_RERANK_PROMPT: Final = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the "
     'Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
     "<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n"
@@ -67,13 +68,13 @@ _QUESTION: Final = (
 _LABELS: Final = ("yes", "no")
 
 
-def _answers(values: Values, config: Config) -> Values:
-    """The rows of the output that predict either answer."""
-    rows: Values = values[[config.word(label) for label in _LABELS]]
+def _answer_rows(values: Values, config: Config) -> Values:
+    """Return the output matrix's rows for the two answers."""
+    rows: Values = values[[config.token_id(label) for label in _LABELS]]
     return rows
 
 
-def _ranks(*, tied: bool) -> Callable[[Config], bool]:
+def _is_reranker(*, tied: bool) -> Callable[[Config], bool]:
     def when(config: Config) -> bool:
         return bool(config.get("tie_word_embeddings")) is tied and config.is_called("Qwen3-Reranker")
 
@@ -81,19 +82,19 @@ def _ranks(*, tied: bool) -> Callable[[Config], bool]:
 
 
 _RANKING: Final = Family(
-    hf=("Qwen3ForCausalLM",), architecture="qwen3", pre="qwen2", when=_ranks(tied=False), harmless=WINDOWS,
-    defaults=_QWEN3_DEFAULTS,
+    hf=("Qwen3ForCausalLM",), architecture="qwen3", pre="qwen2", when=_is_reranker(tied=False),
+    harmless=WINDOWS, defaults=_QWEN3_DEFAULTS,
     keys={
         "pooling_type": lambda config: 4, "classifier.output_labels": lambda config: list(_LABELS),
-        "tokenizer.chat_template.rerank": lambda config: _QUESTION,
+        "tokenizer.chat_template.rerank": lambda config: _RERANK_PROMPT,
     },
-    names={"lm_head": Split(("cls.output",), lambda values, config: (_answers(values, config),))},
+    names={"lm_head": Split(("cls.output",), lambda values, config: (_answer_rows(values, config),))},
 )  # fmt: skip
 _RANKING_TIED: Final = replace(
-    _RANKING, when=_ranks(tied=True),
+    _RANKING, when=_is_reranker(tied=True),
     names={
         "model.embed_tokens": Split(
-            ("token_embd", "cls.output"), lambda values, config: (values, _answers(values, config))
+            ("token_embd", "cls.output"), lambda values, config: (values, _answer_rows(values, config))
         ),
         "lm_head": None,
     },
@@ -123,12 +124,12 @@ _QWEN: Final = (
     _QWEN2VL, replace(_QWEN2VL, hf=("Qwen2VLModel",), prefix="model."),
     Family(
         hf=("Qwen3VLForConditionalGeneration",), architecture="qwen3vl", pre="qwen2",
-        keys={**_SPEAKING, **_SECTIONS}, ropes=_VISION_ROPES,
+        keys={**_DEEPSTACK, **_SECTIONS}, ropes=_VISION_ROPES,
         assumed={"rope_parameters.mrope_interleaved": True}, defaults=_VISION_DEFAULTS,
     ),
     Family(
         hf=("Qwen3VLMoeForConditionalGeneration",), architecture="qwen3vlmoe", pre="qwen2",
-        keys={**EXPERTS, **NOT_SUMMED, **_SPEAKING, **_SECTIONS}, names=_PERHAPS_TURNED,
+        keys={**EXPERTS, **NOT_SUMMED, **_DEEPSTACK, **_SECTIONS}, names=_MAYBE_TRANSPOSED,
         defaults=_VISION_DEFAULTS, ropes=_VISION_ROPES,
         assumed={"rope_parameters.mrope_interleaved": True, "norm_topk_prob": True},
     ),
@@ -145,13 +146,13 @@ def _windowed(config: Config) -> list[bool]:
 
 
 def _kv_heads(config: Config) -> list[int]:
-    """Of each layer; layers with windows have twice as many if their number is not said."""
+    """Return each layer's number of key/value heads; by default, windowed layers have twice as many."""
     within = config.get("swa_num_key_value_heads") or 2 * config.kv_heads
     return [within if windowed else config.kv_heads for windowed in _windowed(config)]
 
 
 def _window(config: Config) -> int:
-    """How many tokens are seen before the one that looks; transformers counts that one, too."""
+    """Return the number of preceding tokens a token attends to; transformers also counts the token itself."""
     counted = config.windows() is not None
     return int(config.get("sliding_window_size") or config.count("sliding_window") - counted)
 
@@ -182,7 +183,7 @@ _ASSUMED: Final[dict[str, Assumption]] = {
     "swa_head_dim": lambda config: config.head_size, "swa_v_head_dim": lambda config: config["v_head_dim"],
     "swa_num_attention_heads": lambda config: config.heads,
 }  # fmt: skip
-#: Layers with experts, and with sinks, are known by their tensors.
+#: Readers detect layers with experts, and with sinks, by their tensors.
 _HARMLESS: Final = (
     "add_*_attention_sink_bias", "attention_chunk_size", "hybrid_*", "moe_layer_freq", "mlp_layer_types",
     "n_shared_experts", "num_nextn_predict_layers", "attention_projection_layout", "sliding_window",
@@ -193,7 +194,7 @@ _ROTATION: Final = {
     kind: {"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": 0.334}
     for kind, theta in (("full_attention", 5e6), ("sliding_attention", 1e4))
 }
-#: As the authors publish it.
+#: MiMo as its authors publish it.
 _MIMO: Final = Family(
     hf=("MiMoV2FlashForCausalLM", "MiMoV2ForCausalLM"), architecture="mimo2", keys=_KEYS, names=_NAMES,
     pre="qwen2", ropes=PLAIN, assumed=_ASSUMED, harmless=_HARMLESS, defaults=_MIMO_DEFAULTS,

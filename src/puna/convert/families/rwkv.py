@@ -1,4 +1,4 @@
-"""RWKV 7, as flash-linear-attention publishes it, and ARWKV, which has its attention in a Qwen 2."""
+"""RWKV 7, as flash-linear-attention publishes it, and ARWKV, which is a Qwen 2 with RWKV attention."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from puna.convert.config import Config
 from puna.convert.families.mamba import NO_ATTENTION, NOTHING
 from puna.convert.family import Family, Member, Place
 
-#: What layers say with low ranks, in their tensors' names and in those of files.
+#: Low-rank parts of a layer, as named in checkpoints and in GGUF.
 _LOW_RANKS: Final = ("w", "a", "v", "g")
-#: In the order of files.
+#: Token-shift weights, in GGUF's order.
 _SHIFTED: Final = ("r", "w", "k", "v", "a", "g")
 
 
 def _rank(config: Config, name: str, exponent: float, factor: float) -> int:
-    """A rank, which grows with the hidden size where config.json does not say it."""
+    """Return a rank, which grows with the hidden size if config.json does not give it."""
     if config.get(name) is not None:
         return config.count(name)
     size: float = config.count("hidden_size") ** exponent
@@ -31,12 +31,12 @@ def _rate_rank(config: Config) -> int:
     return _rank(config, "a_low_rank_dim", 0.5, 1.8)
 
 
-def _unused(config: Config) -> Mapping[str, Values]:
-    return _shares_of_first(_rate_rank(config), config)
+def _first_value_mix(config: Config) -> Mapping[str, Values]:
+    return _value_mix(_rate_rank(config), config)
 
 
-def _shares_of_first(rank: int, config: Config) -> Mapping[str, Values]:
-    """The first layer's shares of its own values, which llama.cpp expects."""
+def _value_mix(rank: int, config: Config) -> Mapping[str, Values]:
+    """Return the first layer's value mix as zeros: unused, but llama.cpp expects the tensors."""
     size = config.count("hidden_size")
     shapes = (size,), (rank, size), (size, rank)
     return {f"blk.0.time_mix_v{i}.weight": np.zeros(shape, np.float32) for i, shape in enumerate(shapes)}
@@ -84,7 +84,7 @@ RWKV7: Final = Family(
         **{f"time_mix_{name}.weight": _flat for name in ("k_k", "k_a", "r_k")},
         "channel_mix_lerp_k.weight": _flat,
     },
-    extra=_unused,
+    extra=_first_value_mix,
     assumed={
         "hidden_act": "sqrelu", "norm_first": True, "attn": (), "hidden_ratio": lambda config: (
             (config.get("intermediate_size") and config.peek("hidden_ratio")) or 4.0
@@ -93,7 +93,7 @@ RWKV7: Final = Family(
     harmless=(*NO_ATTENTION, "attn_mode", "use_l2warp", "value_dim", "num_heads", "head_size"),
 )  # fmt: skip
 
-#: Of ARWKV, as its published code has them.
+#: Ranks of ARWKV, from its published code.
 _RANKS: Final = {"decay": 64, "iclr": 64, "value_residual_mix": 32}
 _GATE_RANK: Final = 128
 _MIXER: Final = "model.layers.{}.self_attn.time_mixer"
@@ -112,13 +112,13 @@ _ARWKV_NAMES: Final[dict[str, Place]] = {
 }  # fmt: skip
 
 
-def _turned(values: Values, config: Config) -> Values:
-    """[out, in] of [in, out]."""
+def _transposed(values: Values, config: Config) -> Values:
+    """Transpose [in, out] to [out, in]."""
     return values.swapaxes(0, 1)
 
 
 def _is_arwkv(config: Config, *, gated: bool) -> bool:
-    """Whether all layers are RWKV 7's, and as large as code and files assume."""
+    """Whether all layers are RWKV 7 layers of the sizes that the code and GGUF files assume."""
     return (
         config.get("wkv_version") == 7
         and config.get("wkv_layers") in (None, "full", list(range(config.layers)))
@@ -140,9 +140,9 @@ def _arwkv(*, gated: bool) -> Family:
         changes={
             **RWKV7.changes,
             **{f"time_mix_{low}0.weight": _flat for low in _LOW_RANKS},
-            **{f"time_mix_{low}{number}.weight": _turned for low in _LOW_RANKS for number in (1, 2)},
+            **{f"time_mix_{low}{number}.weight": _transposed for low in _LOW_RANKS for number in (1, 2)},
         },
-        extra=partial(_shares_of_first, _RANKS["iclr"]),
+        extra=partial(_value_mix, _RANKS["iclr"]),
         dropped=tuple(f"{_MIXER.format(0)}.v{number}" for number in range(3)),
         when=partial(_is_arwkv, gated=gated), pre="qwen2",
         harmless=(

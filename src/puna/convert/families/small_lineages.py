@@ -1,4 +1,4 @@
-"""Lineages of one or two architectures, each told apart from the usual decoder by a few keys and names."""
+"""Families of one or two architectures, each distinguished from the usual decoder by a few keys and names."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _WINDOWS: Final[dict[str, Key]] = {
 _EXPERTS: Final[dict[str, Key]] = {"expert_feed_forward_length": "moe_intermediate_size"}
 
 
-def _share(config: Config) -> float:
-    """What is rotated of a head."""
+def _rotated_share(config: Config) -> float:
+    """Return the rotated share of a head."""
     usual = 1.0 if str(config.get("model_type")).startswith("glm_ocr") else 0.5
     return float(config.rope.get("partial_rotary_factor", usual))
 
 
-def _share_rotated(config: Config) -> int:
-    return int(config.head_size * _share(config))
+def _rotated_size(config: Config) -> int:
+    return int(config.head_size * _rotated_share(config))
 
 
 _GLM4_NAMES: Final[dict[str, Place]] = {
@@ -42,13 +42,13 @@ _GLM4_NAMES: Final[dict[str, Place]] = {
 
 
 def _halved(heads: Callable[[Config], int]) -> Change:
-    """Rows of each head so that what is rotated together are halves apart, as for rotation by three axes."""
+    """Return a change that moves a head's rotated pairs half a head apart, as three-axis rotation needs."""
 
     def change(values: Values, config: Config) -> Values:
         if "mrope_section" not in config.rope:
             return values
         count, size = heads(config), values.shape[0] // heads(config)
-        rotated = int(size * _share(config))
+        rotated = int(size * _rotated_share(config))
         order = [*range(0, rotated, 2), *range(1, rotated, 2), *range(rotated, size)]
         return values.reshape(count, size, *values.shape[1:])[:, order].reshape(values.shape)
 
@@ -63,7 +63,7 @@ _HALVED: Final[dict[str, Change]] = {
 
 
 def _alternating(values: Values, config: Config) -> tuple[Values, Values]:
-    """Gate and up of gpt-oss, whose columns alternate; made rows."""
+    """Split gpt-oss's alternating columns into the rows of gate and up."""
     turned = values.swapaxes(-1, -2)
     return turned[:, ::2], turned[:, 1::2]
 
@@ -93,7 +93,7 @@ _GPT_OSS_NAMES: Final[dict[str, Place]] = {
 
 
 def _hunyuan_base(config: Config) -> float | None:
-    """The base of a rotation that is stretched by `alpha`, for contexts of 262,144 tokens."""
+    """Return the rotation base, scaled by `alpha` for contexts of 262,144 tokens."""
     base, size = config.rope.get("rope_theta"), config.head_size
     if not base or not _is_stretched(config):
         return base
@@ -118,7 +118,7 @@ _HUNYUAN: Final[dict[str, Key]] = {
 }  # fmt: skip
 
 
-#: Readers take the magnitude of YaRN that follows from its factor, and the same base in all layers.
+#: Readers derive YaRN's magnitude from its factor, and use the same base in all layers.
 _OLMO: Final[dict[str, Assumption]] = {
     "rope_parameters.attention_factor": lambda config: 1 + 0.1 * math.log(config.rope["factor"]),
     "rope_parameters.mscale": (),
@@ -130,7 +130,7 @@ _OLMO3_THETA: Final = 500000.0
 
 
 def _three_of_four(config: Config) -> list[str]:
-    """Of each layer of a Cohere 2, what it sees, as readers assume it."""
+    """Return each layer's type as readers of Cohere 2 assume it."""
     return ["sliding_attention" if (layer + 1) % 4 else "full_attention" for layer in range(config.layers)]
 
 
@@ -146,7 +146,7 @@ _COHERE2: Final[dict[str, Assumption]] = {
 
 
 def _untruncated(config: Config) -> float | None:
-    """The base of the rotation, whose YaRN readers blend between fractions of pairs."""
+    """Return the rotation base. Raises ConversionError for YaRN with a truncated blend, unlike readers'."""
     rope = config.rope
     if rope.get("rope_type") is None:
         raise ConversionError("config.json lacks 'rope_scaling', which says how rotation is scaled")
@@ -166,7 +166,7 @@ _HUNYUAN_ASSUMED: Final[dict[str, Assumption]] = {
     "num_experts": 1, "use_cla": False, "use_mla": False, "use_rotary_pos_emb": True, "norm_type": "rms",
     "position_embedding_xdrope": False, "attention_head_dim": lambda config: config.head_size,
 }  # fmt: skip
-#: Of experts and latents, which the dense model has not, and of its rotation beside `alpha`.
+#: Settings of experts and latents, which the dense model lacks, and of its rotation other than `alpha`.
 _HUNYUAN_HARMLESS: Final = (
     "max_position_embeddings", "moe_*", "*_rank", "qk_*_head_dim", "v_head_dim", "num_shared_expert",
     "cla_share_factor", "n_group",
@@ -204,7 +204,7 @@ _MINISTRAL3: Final = Family(
         "rope_parameters": {
             **MISTRAL_ROTATION, "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 16384,
         },
-        "rope_theta": 10000.0,  # of a rotation that lacks it
+        "rope_theta": 10000.0,  # if the rotation gives none
     },
 )  # fmt: skip
 
@@ -236,7 +236,7 @@ FAMILIES: Final = (
         hf=("Olmo3ForCausalLM",), architecture="olmo2", keys=_WINDOWS, names=POST_NORMS, pre="dbrx",
         assumed={
             **_OLMO, **OLD_ROTATION,
-            # transformers takes another for one kind of layer only.
+            # transformers uses another base for one layer type only.
             "rope_theta": lambda config: (
                 config.peek("rope_theta") if config.peek("rope_parameters") else _OLMO3_THETA
             ),
@@ -261,7 +261,7 @@ FAMILIES: Final = (
         hf=("Glm4ForCausalLM", "Glm4vForConditionalGeneration", "GlmOcrForConditionalGeneration"),
         architecture="glm4", names=_GLM4_NAMES,
         keys={
-            "rope.dimension_count": _share_rotated,
+            "rope.dimension_count": _rotated_size,
             "attention.layer_norm_rms_epsilon": lambda config: config["rms_norm_eps"],
         },
         changes=_HALVED, pre="glm4",
@@ -269,7 +269,7 @@ FAMILIES: Final = (
     Family(
         hf=("Glm4MoeForCausalLM", "Glm4vMoeForConditionalGeneration"), architecture="glm4moe",
         keys={
-            **_EXPERTS, "rope.dimension_count": _share_rotated, "expert_count": "n_routed_experts",
+            **_EXPERTS, "rope.dimension_count": _rotated_size, "expert_count": "n_routed_experts",
             "expert_shared_count": "n_shared_experts", "leading_dense_block_count": "first_k_dense_replace",
             "expert_gating_func": lambda config: 2, "expert_weights_scale": "routed_scaling_factor",
             "expert_weights_norm": "norm_topk_prob",

@@ -1,4 +1,4 @@
-"""T5, its encoders alone, and UMT5: what reads and what writes are stacks of their own."""
+"""T5, T5 encoders and UMT5; encoder and decoder are separate stacks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from puna.model.published import T5_LINEARS
 
 
 def _stack(theirs: str, ours: str, crosses: bool) -> dict[str, Place]:
-    """The parts of a layer are numbered: attention, what looks at the prompt, feed-forward network."""
+    """Return a stack's places; a layer's parts are numbered attention, cross-attention, feed-forward."""
     last = 2 if crosses else 1
     numbers = {"SelfAttention": 0, "EncDecAttention": 1, "DenseReluDense": last}
     layer: dict[str, str] = {
@@ -40,7 +40,7 @@ _NAMES: Final[dict[str, Place]] = {
 
 
 def _numbered(name: str, config: Config) -> str:
-    """With the number of what is within a layer beside its name, so that the layer's is the only one."""
+    """Move the number of a layer's part next to the part's name, leaving the layer number as the only one."""
     return name.replace(".layer.", ".layer_")
 
 
@@ -76,7 +76,7 @@ FAMILIES: Final = (
         names=_NAMES, rename=_numbered, tied=True, assumed=_ASSUMED, harmless=_HARMLESS,
         defaults={"d_kv": 64},
     ),
-    Family(  # without a decoder, whose outputs would be scaled
+    Family(  # no decoder, so no scaled outputs
         hf=("T5EncoderModel", "UMT5EncoderModel"), architecture="t5encoder", keys=_KEYS, names=_NAMES,
         rename=_numbered, harmless=(*_HARMLESS, "num_decoder_layers", "scale_decoder_outputs"),
         defaults={"d_kv": 64},

@@ -1,1 +1,1 @@
-"""What sees, as files of its own beside text models: a table for each family."""
+"""Vision towers, which get files of their own beside text models: a table for each family."""

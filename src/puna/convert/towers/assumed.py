@@ -1,4 +1,4 @@
-"""Settings of vision towers that no key of a file carries, and the values that readers take them to have."""
+"""Settings of vision towers that no GGUF key carries, and the values that readers assume."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _FRAMES: Final = {
     "vision_config.rope_parameters.rope_theta": (10000,),
 }
 
-#: Of all towers.
+#: For all towers.
 _OF_ALL: Final[dict[str, tuple[Any, ...]]] = {
     **_PLAIN_ROPE,
     **dict.fromkeys(
         ("vision_config.num_channels", "vision_config.in_channels", "vision_config.in_chans"), (3,)
     ),
 }
-#: Of those with a projector of a type.
+#: For towers by projector type.
 _ASSUMED: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
     "gemma3": _SIGLIP,
     "gemma4v": {
@@ -48,12 +48,15 @@ _ASSUMED: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
     "resampler": {**_SIGLIP, "slice_mode": (True,), "slice_config.max_slice_nums": (9,)},
 }  # fmt: skip
 _SLICES: Final = {"max_slice_nums": (9,), "slice_mode": (True,), "downsample_mode": ("16x",)}
-#: Of how pictures are prepared (`preprocessor_config.json`), for those with a projector of a type.
-_PICTURES: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {"minicpmv4_6": _SLICES, "resampler": _SLICES}
+#: Image preprocessing settings (`preprocessor_config.json`), by projector type.
+_IMAGE_SETTINGS: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
+    "minicpmv4_6": _SLICES,
+    "resampler": _SLICES,
+}
 
 
 def check_tower(config: Config, keys: Mapping[str, Any]) -> None:
-    """Raise ConversionError for a setting that none of the `keys` says, and that readers take otherwise."""
+    """Raise ConversionError for a setting that `keys` lack and that differs from what readers assume."""
     kind = keys.get("vision.projector_type", keys.get("projector_type", ""))
     for name, allowed in {**_OF_ALL, **_ASSUMED.get(kind, {})}.items():
         value: Any = config.whole
@@ -64,11 +67,11 @@ def check_tower(config: Config, keys: Mapping[str, Any]) -> None:
                 f"config.json: '{name}' is {shown(value)}, and a tower of type {kind} can only have "
                 f"{' or '.join(shown(each) for each in allowed)} in a file"
             )
-    pictures = dict(_PICTURES.get(kind, {}))
+    image_settings = dict(_IMAGE_SETTINGS.get(kind, {}))
     if kind == "resampler":
-        pictures["scale_resolution"] = (keys.get("vision.image_size"),)
-    for name, allowed in pictures.items():
-        if (value := config.picture(name, allowed[0])) not in allowed:
+        image_settings["scale_resolution"] = (keys.get("vision.image_size"),)
+    for name, allowed in image_settings.items():
+        if (value := config.image_setting(name, allowed[0])) not in allowed:
             raise ConversionError(
                 f"preprocessor_config.json: '{name}' is {shown(value)}, and a tower of type {kind} can only "
                 f"have {' or '.join(shown(each) for each in allowed)} in a file"

@@ -1,4 +1,4 @@
-"""Towers built like CLIP's and SigLIP's: Gemma 3, SmolVLM and Idefics 3, LLaVA, LFM2-VL, InternVL."""
+"""Towers built like CLIP and SigLIP: Gemma 3, SmolVLM and Idefics 3, LLaVA, LFM2-VL, InternVL."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def kept(*projectors: str) -> tuple[str, ...]:
 
 
 def activation(config: Config) -> Mapping[str, Any]:
-    """Which of the two keys files say an activation by."""
+    """Return which of GGUF's two keys names the activation."""
     name = config.get("hidden_act") or "gelu"
     if name not in ("gelu", "gelu_pytorch_tanh", "silu"):
         raise ConversionError(f"config.json: vision with the activation {shown(name)} is not supported")
@@ -40,7 +40,7 @@ def activation(config: Config) -> Mapping[str, Any]:
 
 
 def keys(kind: str, eps: float, **more: Key) -> dict[str, Key]:
-    """Those of a projector of this kind, and the small number in norms where config.json does not say it."""
+    """Return the keys of a projector of this `kind`; `eps` is the default epsilon of norms."""
     return {
         "projector_type": lambda config: kind,
         "vision.attention.layer_norm_epsilon": lambda config: config.get("layer_norm_eps") or eps,
@@ -50,7 +50,7 @@ def keys(kind: str, eps: float, **more: Key) -> dict[str, Key]:
 
 
 def unless(usual: float, name: str) -> Key:
-    """Return a key for one of the tower's settings, unless it has the value that readers take it to have."""
+    """Return a key for a setting of the tower, left out if it has the `usual` value that readers assume."""
 
     def key(config: Config) -> Any:
         value = config.get(name)
@@ -60,23 +60,23 @@ def unless(usual: float, name: str) -> Key:
 
 
 def rope_base(config: Config) -> float | None:
-    """Return the base of the tower's rotation, unless it is the usual one."""
+    """Return the base of the tower's rotation; None if it is the usual one."""
     theta = (config.get("rope_parameters") or {}).get("rope_theta") or config.get("rope_theta")
     return None if theta in (None, 10000) else float(theta)
 
 
-def _shown(name: str, usual: float) -> Key:
-    """Return a key for how pictures are prepared, unless it is done as readers take it to be."""
+def _image_key(name: str, usual: float) -> Key:
+    """Return a key for an image preprocessing setting, left out if it has the `usual` value."""
 
     def key(config: Config) -> Any:
-        value = config.picture(name, config.whole.get(name, usual))
+        value = config.image_setting(name, config.whole.get(name, usual))
         return None if value == usual else value
 
     return key
 
 
 def _gemma_scale(config: Config) -> int | None:
-    """Patches of the side of what becomes a row, if they are not the usual four."""
+    """Return how many patches per side are merged into one row, None if it is the usual four."""
     rows = config.whole.get("mm_tokens_per_image") or 256
     side = config.count("image_size") // config.count("patch_size")
     scale = side // math.isqrt(rows)
@@ -95,7 +95,7 @@ GEMMA3: Final = Family(
 
 
 def _longest_edge(config: Config) -> int:
-    size = config.picture("size", {})
+    size = config.image_setting("size", {})
     edge = size.get("longest_edge") if isinstance(size, dict) else None
     return int(edge or config.count("image_size"))
 
@@ -127,8 +127,8 @@ _CLIP: Final[dict[str, Place]] = {
 
 
 def _feature_layer(config: Config) -> list[int]:
-    """Return the number of layers before the patches that are projected, in a list as llama.cpp has it."""
-    layer, count = config.whole.get("vision_feature_layer"), config.few("num_hidden_layers")
+    """Return the number of layers before the patches that are projected, in a list as in llama.cpp."""
+    layer, count = config.whole.get("vision_feature_layer"), config.bounded_count("num_hidden_layers")
     layer = -2 if layer is None else layer
     if type(layer) is not int or not -count <= layer <= count or layer in (0, -count - 1):
         raise ConversionError(
@@ -151,7 +151,7 @@ LLAVA: Final = Family(
 
 
 def _grids(config: Config) -> list[int]:
-    """Width and height of what pictures may be cut into; published the other way round."""
+    """Return the width and height of each grid that images may be cut into; published as height and width."""
     given = config.whole.get("image_grid_pinpoints") or ()
     return [size for height, width in given for size in (width, height)]
 
@@ -168,12 +168,12 @@ LLAVA_NEXT: Final = Family(
 
 
 def square(values: Values, config: Config) -> Values:
-    """A kernel [rows, channels, side, side] of one with the channels of each pixel beside each other."""
+    """Reshape a kernel whose channels are innermost to [rows, channels, side, side]."""
     side = math.isqrt(values.shape[-1] // 3)
     return values.reshape(len(values), side, side, 3).transpose(0, 3, 1, 2)
 
 
-#: Of LFM2-VL, as Ollama's files name what llama.cpp's leave out.
+#: Keys of LFM2-VL in Ollama's files that llama.cpp's leave out.
 _LFM2_USUAL: Final = {
     "do_image_splitting": True, "min_tiles": 2, "max_tiles": 10, "tile_size": 512, "min_image_tokens": 64,
     "max_image_tokens": 256, "max_pixels_tolerance": 2.0, "use_thumbnail": True,
@@ -184,7 +184,7 @@ LFM2: Final = Family(
     keys={
         **keys("lfm2", 1e-6), "vision.image_size": lambda config: 256,
         "vision.projector.scale_factor": lambda config: config.whole.get("downsample_factor") or 2,
-        **{f"vision.{name}": _shown(name, usual) for name, usual in _LFM2_USUAL.items()},
+        **{f"vision.{name}": _image_key(name, usual) for name, usual in _LFM2_USUAL.items()},
     },
     names={
         **_SIGLIP, "multi_modal_projector.layer_norm": "mm.input_norm",
@@ -195,7 +195,7 @@ LFM2: Final = Family(
 
 
 def thirds(values: Values, config: Config) -> Sequence[Values]:
-    """Queries, keys and values."""
+    """Split into queries, keys and values."""
     return np.split(values, 3)
 
 
@@ -228,8 +228,8 @@ _INTERN: Final[dict[str, Place]] = {
 
 
 def _tiles(name: str, own: str) -> Key:
-    """The fewest or most tiles of a picture."""
-    return lambda config: config.whole.get(own) or config.picture(name, 0) or None
+    """Return a key for the minimum or maximum number of tiles."""
+    return lambda config: config.whole.get(own) or config.image_setting(name, 0) or None
 
 
 INTERN: Final = Family(

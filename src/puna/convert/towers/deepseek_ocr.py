@@ -1,4 +1,4 @@
-"""What sees in DeepSeek-OCR: SAM, and CLIP after it."""
+"""The vision tower of DeepSeek-OCR: SAM followed by CLIP."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _CLIP_LAYER: Final = {
 }  # fmt: skip
 
 
-def _of(part: str, name: str, times: int = 1) -> Key:
-    """A number that config.json has of SAM, or of CLIP."""
+def _size(part: str, name: str, times: int = 1) -> Key:
+    """Return a key for a number that config.json gives for SAM or for CLIP."""
 
     def key(config: Config) -> int:
         found: Any = config["width"][part][name]
@@ -34,13 +34,13 @@ _CLIP, _SAM = "clip-l-14-224", "sam_vit_b"
 
 
 def _scale(config: Config) -> int | None:
-    """Patches of the side of what becomes a row, as llama.cpp's converter counts them, if they are not four.
+    """Return the patches per side that are merged into one row, counted as in llama.cpp; None if four.
 
-    No reader asks for it.
+    No reader uses it.
     """
     found: Any = config["width"][_CLIP]
     side = int(found["image_size"]) // int(found["patch_size"])
-    scale = side // math.isqrt(config.picture("image_seq_length", 256))
+    scale = side // math.isqrt(config.image_setting("image_seq_length", 256))
     return None if scale in (0, 4) else scale
 
 
@@ -50,15 +50,16 @@ FAMILIES: Final = (
         kept=kept("sam_model.", "projector.", "image_newline", "view_seperator"),
         keys={
             **keys("deepseekocr", 1e-5),
-            "vision.image_size": _of(_CLIP, "image_size"), "vision.patch_size": _of(_CLIP, "patch_size"),
-            "vision.embedding_length": _of(_CLIP, "width"), "vision.block_count": _of(_CLIP, "layers"),
-            "vision.feed_forward_length": _of(_CLIP, "width", times=4),
-            "vision.attention.head_count": _of(_CLIP, "heads"),
+            "vision.image_size": _size(_CLIP, "image_size"), "vision.patch_size": _size(_CLIP, "patch_size"),
+            "vision.embedding_length": _size(_CLIP, "width"), "vision.block_count": _size(_CLIP, "layers"),
+            "vision.feed_forward_length": _size(_CLIP, "width", times=4),
+            "vision.attention.head_count": _size(_CLIP, "heads"),
             "vision.projector.scale_factor": _scale,
             "vision.window_size": lambda config: config.get("window_size") or 14,
             "vision.preproc_min_tiles": lambda config: 2, "vision.preproc_max_tiles": lambda config: 9,
-            "vision.sam.block_count": _of(_SAM, "layers"), "vision.sam.embedding_length": _of(_SAM, "width"),
-            "vision.sam.head_count": _of(_SAM, "heads"),
+            "vision.sam.block_count": _size(_SAM, "layers"),
+            "vision.sam.embedding_length": _size(_SAM, "width"),
+            "vision.sam.head_count": _size(_SAM, "heads"),
         },
         names={
             "tower.embeddings.class_embedding": "v.class_embd",

@@ -1,4 +1,4 @@
-"""The vision towers of Gemma 3n (a MobileNet V5) and of Gemma 4, whose linears keep within bounds."""
+"""The vision towers of Gemma 3n (a MobileNet V5) and of Gemma 4, whose linear layers clamp their values."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def _pool(config: Config) -> int:
 
 
 def _max_pixels(config: Config) -> int | None:
-    """Return the pixels of the largest image, unless it has the usual number of rows."""
-    rows = config.picture("max_soft_tokens", _MAX_ROWS)
+    """Return the pixels of the largest image; None if it yields the usual number of rows."""
+    rows = config.image_setting("max_soft_tokens", _MAX_ROWS)
     return None if rows == _MAX_ROWS else rows * (_pool(config) * config.count("patch_size")) ** 2
 
 
@@ -55,9 +55,9 @@ GEMMA4: Final = Family(
     hf=("Gemma4ForConditionalGeneration",), architecture="clip", kept=kept("embed_vision."),
     keys={
         "vision.projector_type": lambda config: "gemma4v",
-        "vision.image_size": lambda config: 224,  # which is not used
+        "vision.image_size": lambda config: 224,  # unused
         "vision.attention.layer_norm_epsilon": lambda config: config.get("rms_norm_eps") or 1e-6,
-        # Published files leave these out, which llama.cpp takes for the usual values.
+        # Published files leave these out, for which llama.cpp assumes the usual values.
         "vision.projector.scale_factor": lambda config: None if _pool(config) == _POOL else _pool(config),
         "vision.image_max_pixels": _max_pixels,
     },
@@ -83,7 +83,7 @@ _ROWS: Final = 256
 
 
 def _side(config: Config) -> int:
-    size = config.picture("size", {})
+    size = config.image_setting("size", {})
     return int((size.get("height") if isinstance(size, dict) else None) or _SIDE)
 
 
@@ -91,18 +91,19 @@ def _by_channel(values: Values, config: Config) -> Values:
     return values.reshape(1, -1, 1, 1)
 
 
-#: Files say nothing of blocks but their tensors; numbers of what a MobileNet has not are those llama.cpp has.
+#: Files describe blocks only by their tensors; keys without a meaning for a MobileNet have llama.cpp's
+#: values.
 GEMMA3N: Final = Family(
     hf=("Gemma3nForConditionalGeneration",), architecture="clip", kept=kept("embed_vision."),
     keys={
         "vision.projector_type": lambda config: "gemma3nv",
         "vision.image_size": _side,
-        "vision.patch_size": lambda config: _side(config) // config.picture("image_seq_length", _ROWS),
+        "vision.patch_size": lambda config: _side(config) // config.image_setting("image_seq_length", _ROWS),
         "vision.feed_forward_length": lambda config: 4 * (config.get("intermediate_size") or 2048),
         "vision.block_count": lambda config: 128,
         "vision.attention.head_count": lambda config: config.get("num_attention_heads") or 8,
         "vision.attention.layer_norm_epsilon": lambda config: config.get("layer_norm_eps") or 1e-6,
-        # Whatever is said of these: pictures are shown as they are.
+        # Whatever config.json says: images are not normalised.
         "vision.image_mean": lambda config: [0.0] * 3,
         "vision.image_std": lambda config: [1.0] * 3,
     },

@@ -1,4 +1,4 @@
-"""What sees in Llama 4, Pixtral and Mistral Small 3.1 and later."""
+"""The vision towers of Llama 4, Pixtral, and Mistral Small 3.1 and later."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _PIXTRAL_LAYER: Final = {
 }  # fmt: skip
 
 
-def _break(values: Values, config: Config) -> Values:
-    """What the text model reads where a row of an image ends."""
-    row: Values = values[config.token("[IMG_BREAK]")]
+def _row_end(values: Values, config: Config) -> Values:
+    """Return the embedding that marks the end of an image's row."""
+    row: Values = values[config.added_token_id("[IMG_BREAK]")]
     return row
 
 
@@ -71,7 +71,7 @@ PIXTRAL: Final = Family(
         "language_model.model.embed_tokens.weight": "v.token_embd.img_break",
     },
     changes={
-        "v.token_embd.img_break": _break,
+        "v.token_embd.img_break": _row_end,
         **{f"attn_{part}.weight": permuted(lambda config: config.heads) for part in "qk"},
     },
     when=lambda config: (config.raw.get("vision_config") or {}).get("model_type") == "pixtral",

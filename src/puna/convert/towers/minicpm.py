@@ -1,4 +1,4 @@
-"""What sees in MiniCPM-V: what merges midway in 4.6, what is resampled in those before."""
+"""The vision towers of MiniCPM-V: merging midway in 4.6, resampling in earlier versions."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _MIDWAY: Final = {
 }  # fmt: skip
 
 
-def _inserted(config: Config) -> list[int]:
-    """After which layer patches are merged."""
+def _merge_layer(config: Config) -> list[int]:
+    """Return the layer after which patches are merged, in a list."""
     layer = config.whole.get("insert_layer_id", config.get("insert_layer_id"))
     return [6 if layer is None else int(layer)]
 
@@ -30,8 +30,10 @@ MINICPM: Final = Family(
     hf=("MiniCPMV4_6ForConditionalGeneration",), architecture="clip", kept=kept("merger."),
     keys={
         **keys("minicpmv4_6", 1e-6), "vision.projector.scale_factor": lambda config: 4,
-        "vision.wa_layer_indexes": _inserted,
-        "vision.image_size": lambda config: config.picture("scale_resolution", config.get("image_size")),
+        "vision.wa_layer_indexes": _merge_layer,
+        "vision.image_size": lambda config: config.image_setting(
+            "scale_resolution", config.get("image_size")
+        ),
     },
     names={
         "tower.embeddings.patch_embedding": "v.patch_embd",
@@ -42,12 +44,12 @@ MINICPM: Final = Family(
     },
     rename=lambda name, config: name.replace("merger.mlp.0.", "merger."),
 )  # fmt: skip
-#: What llama.cpp calls the versions.
+#: Version numbers in llama.cpp.
 _NUMBERS: Final = {
     ("MiniCPMV", "2.5"): 2, ("MiniCPMV", "2.6"): 3, ("MiniCPMO", "2.6"): 4, ("MiniCPMV", "4"): 5,
     ("MiniCPMV", "4.0"): 5, ("MiniCPMV", "4.5"): 6, ("MiniCPMO", "4.5"): 100045,
 }  # fmt: skip
-#: The side of the grid whose places a file lists.
+#: Side of the grid of position embeddings in a file.
 _SIDE: Final = 70
 
 
@@ -56,12 +58,12 @@ def _number(config: Config) -> int | None:
 
 
 def _layers(config: Config) -> int:
-    """The last one is left out of checkpoints, unless the settings deny it."""
-    return config.few("num_hidden_layers") - bool(config.whole.get("drop_vision_last_layer", True))
+    """Return the number of layers; checkpoints lack the last one unless the settings deny it."""
+    return config.bounded_count("num_hidden_layers") - bool(config.whole.get("drop_vision_last_layer", True))
 
 
-def _places(config: Config) -> Mapping[str, Values]:
-    """Where patches are, as waves: of the column in the first half of the numbers, then of the row."""
+def _position_embeddings(config: Config) -> Mapping[str, Values]:
+    """Return sinusoidal position embeddings: the column in the first half of the values, then the row."""
     size = config.text.count("hidden_size")
     frequencies = 1 / 10000 ** (np.arange(size // 4, dtype=np.float32) / (size // 4))
     angles = np.arange(_SIDE, dtype=np.float32)[:, None] * frequencies
@@ -70,7 +72,7 @@ def _places(config: Config) -> Mapping[str, Values]:
     return {"resampler.pos_embed_k": places}
 
 
-_TURNED: Final = {**LAYER, "mlp.fc1": "ffn_down", "mlp.fc2": "ffn_up"}  # as the first converter had them
+_SWAPPED: Final = {**LAYER, "mlp.fc1": "ffn_down", "mlp.fc2": "ffn_up"}  # as in the first converter
 _PARTS: Final = ("resampler.attn.q", "resampler.attn.k", "resampler.attn.v")
 RESAMPLER: Final = Family(
     hf=("MiniCPMV", "MiniCPMO"), architecture="clip", kept=kept("resampler."),
@@ -80,13 +82,13 @@ RESAMPLER: Final = Family(
         "vision.image_size": lambda config: config.whole.get("image_size") or 448,
         "vision.projection_dim": lambda config: 0,
         "vision.block_count": _layers,
-        "vision.image_mean": lambda config: config.picture("norm_mean", [0.5] * 3),
-        "vision.image_std": lambda config: config.picture("norm_std", [0.5] * 3),
+        "vision.image_mean": lambda config: config.image_setting("norm_mean", [0.5] * 3),
+        "vision.image_std": lambda config: config.image_setting("norm_std", [0.5] * 3),
     },
     names={
         "tower.embeddings.patch_embedding": "v.patch_embd",
         "tower.embeddings.position_embedding": "v.position_embd", "tower.post_layernorm": "v.post_ln",
-        **{f"tower.encoder.layers.{{}}.{theirs}": f"v.blk.{{}}.{ours}" for theirs, ours in _TURNED.items()},
+        **{f"tower.encoder.layers.{{}}.{theirs}": f"v.blk.{{}}.{ours}" for theirs, ours in _SWAPPED.items()},
         **{f"resampler.{name}": f"resampler.{name}" for name in ("query", "ln_q", "ln_kv", "ln_post")},
         "resampler.kv_proj": "resampler.kv", "resampler.attn.out_proj": "resampler.attn.out",
         "resampler.attn.in_proj_weight": Split(tuple(f"{part}.weight" for part in _PARTS), thirds),
@@ -94,6 +96,6 @@ RESAMPLER: Final = Family(
         "resampler.proj": Split(("resampler.proj.weight",), lambda values, config: (values.T,)),
         "resampler.pos_embed": None,
     },
-    extra=_places, dropped=("tower.head.",), when=lambda config: _number(config) is not None,
+    extra=_position_embeddings, dropped=("tower.head.",), when=lambda config: _number(config) is not None,
 )  # fmt: skip
 FAMILIES: Final = (MINICPM, RESAMPLER)

@@ -1,4 +1,4 @@
-"""What sees in Qwen 2-VL, 2.5-VL, 3-VL, 3.5, and in GLM 4.1V, 4.5V and GLM-OCR, which is built alike."""
+"""The vision towers of Qwen 2-VL, 2.5-VL, 3-VL and 3.5, and of GLM 4.1V, 4.5V and GLM-OCR."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _KEPT: Final = ("tower.",)
 
 
 def _frames(values: Values, config: Config) -> Sequence[Values]:
-    """The kernels of two pictures in time, [rows, channels, 2, side, side]."""
+    """Split the kernel [rows, channels, 2, side, side] into the kernels of its two frames."""
     if values.ndim != 5 or values.shape[2] != 2:
-        raise ValueError("kernels of two frames are wanted")
+        raise ValueError("the kernel must have two frames")
     return values[:, :, 0], values[:, :, 1]
 
 
@@ -40,17 +40,17 @@ _PARTED: Final[dict[str, Place]] = {
 _GATED: Final = {f"mlp.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")}
 
 
-def _edge(config: Config, name: str, own: str = "") -> Any:
-    """Return how many pixels of a picture are read: the setting `own` says it, or `name` in `size`."""
-    size = config.picture("size", {})
+def _pixel_limit(config: Config, name: str, own: str = "") -> Any:
+    """Return a limit on the pixels of an image: the setting `own`, or `name` in `size`."""
+    size = config.image_setting("size", {})
     edge = size.get(name) if isinstance(size, dict) else None
-    return (config.picture(own, 0) if own else None) or edge
+    return (config.image_setting(own, 0) if own else None) or edge
 
 
-#: Between which sizes pictures are read; readers have sizes of their own for files without these.
+#: Limits on the size of images; readers have defaults of their own.
 _SIZES: Final[dict[str, Key]] = {
-    "vision.image_min_pixels": lambda config: _edge(config, "shortest_edge", "min_pixels"),
-    "vision.image_max_pixels": lambda config: _edge(config, "longest_edge", "max_pixels"),
+    "vision.image_min_pixels": lambda config: _pixel_limit(config, "shortest_edge", "min_pixels"),
+    "vision.image_max_pixels": lambda config: _pixel_limit(config, "longest_edge", "max_pixels"),
 }
 
 
@@ -58,7 +58,7 @@ def _keys(kind: str, **more: Key) -> dict[str, Key]:
     return {
         "projector_type": lambda config: kind,
         "vision.image_size": lambda config: config.get("image_size") or 560,
-        # Of the models' code: the text's is another one.
+        # From the models' code; the text model's is different.
         "vision.attention.layer_norm_epsilon": lambda config: 1e-6,
         "vision.spatial_merge_size": unless(2, "spatial_merge_size"),
         **_SIZES,
@@ -76,8 +76,8 @@ QWEN2: Final = Family(
 )  # fmt: skip
 
 
-def _every(config: Config) -> int:
-    """After how many layers one looks at everything."""
+def _period(config: Config) -> int:
+    """Return the period of layers with full attention."""
     whole = config["fullatt_block_indexes"]
     every = whole[0] + 1
     if list(whole) != list(range(every - 1, whole[-1] + 1, every)):
@@ -88,25 +88,25 @@ def _every(config: Config) -> int:
 QWEN25: Final = Family(
     hf=("Qwen2_5_VLForConditionalGeneration",), architecture="clip", kept=_KEPT,
     keys={
-        **_keys("qwen2.5vl_merger"), "use_silu": lambda config: True, "vision.n_wa_pattern": _every,
+        **_keys("qwen2.5vl_merger"), "use_silu": lambda config: True, "vision.n_wa_pattern": _period,
         "vision.window_size": unless(112, "window_size"),
     },
     names={**_FRAMES, **_PARTED, **_layers(_GATED)},
 )  # fmt: skip
 
-_SPEAKS: Final = re.compile(r"tower\.deepstack_merger_list\.(\d{1,6})\.")
+_DEEPSTACK_MERGER: Final = re.compile(r"tower\.deepstack_merger_list\.(\d{1,6})\.")
 
 
-def _by_layer(name: str, config: Config) -> str:
-    """With the number of the layer that speaks to the text, for its number among those."""
-    if not (found := _SPEAKS.match(name)):
+def _merger_by_layer(name: str, config: Config) -> str:
+    """Replace the number of a DeepStack merger by the number of its layer."""
+    if not (found := _DEEPSTACK_MERGER.match(name)):
         return name
     return f"tower.deepstack.{config['deepstack_visual_indexes'][int(found[1])]}.{name[found.end() :]}"
 
 
-def _speaking(config: Config) -> list[bool]:
-    speaking = config.get("deepstack_visual_indexes") or ()
-    return [layer in speaking for layer in range(config.few("depth"))]
+def _deepstack_layers(config: Config) -> list[bool]:
+    deepstack = config.get("deepstack_visual_indexes") or ()
+    return [layer in deepstack for layer in range(config.bounded_count("depth"))]
 
 
 QWEN3: Final = Family(
@@ -121,7 +121,7 @@ QWEN3: Final = Family(
             math.sqrt(config.get("num_position_embeddings") or 2304) * config.count("patch_size")
         ),
         "vision.spatial_merge_size": "spatial_merge_size",
-        "vision.is_deepstack_layers": _speaking,
+        "vision.is_deepstack_layers": _deepstack_layers,
     },
     names={
         **_FRAMES,
@@ -132,7 +132,7 @@ QWEN3: Final = Family(
         "tower.deepstack.{}.linear_fc1": "v.deepstack.{}.fc1",
         "tower.deepstack.{}.linear_fc2": "v.deepstack.{}.fc2",
     },
-    rename=_by_layer,
+    rename=_merger_by_layer,
 )  # fmt: skip
 
 _GLM_OUTER: Final = {
@@ -154,9 +154,9 @@ GLM: Final = Family(
         ),
         "vision.attention.layer_norm_epsilon": lambda config: config.get("rms_norm_eps") or 1e-5,
         "vision.spatial_merge_size": unless(2, "spatial_merge_size"),
-        # Of the two frames that a picture is taken for.
-        "vision.image_min_pixels": lambda config: _edge(config, "shortest_edge"),
-        "vision.image_max_pixels": lambda config: _edge(config, "longest_edge"),
+        # For the two frames that an image counts as.
+        "vision.image_min_pixels": lambda config: _pixel_limit(config, "shortest_edge"),
+        "vision.image_max_pixels": lambda config: _pixel_limit(config, "longest_edge"),
         "use_gelu": lambda config: activation(config).get("use_gelu"),
         "use_silu": lambda config: activation(config).get("use_silu"),
     },

@@ -16,9 +16,9 @@ import numpy as np
 
 from puna.batch import Batch
 from puna.engine.drafting.payoff import Recent
+from puna.engine.executor import Replay
 from puna.engine.prefix_cache import PrefixCache, PrefixEntry, PrefixMatch
 from puna.engine.prefix_tree import Key, common_length
-from puna.engine.replay import Replay
 from puna.engine.room import EngineSizes, build_cache, cache_bytes
 from puna.errors import CacheFullError, RequestError
 

@@ -45,7 +45,7 @@ MATCH_LENGTHS: Final = (4, 3, 2)
 MAX_DRAFT_TOKENS: Final = 8
 #: Assumed acceptance rate before anything was drafted.
 _FIRST_ACCEPTANCE: Final = 0.5
-#: Weight of one outcome in the acceptance rate of its sequence, and in that of later sequences.
+#: Weight of one outcome in the acceptance rate of its sequence, and in the initial rate of later ones.
 _WEIGHT, _GENERAL_WEIGHT = 0.2, 0.02
 #: How much longer drafts may make a step in which other sequences draft nothing.
 _BYSTANDERS: Final = 0.05

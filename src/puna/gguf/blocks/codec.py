@@ -1,4 +1,4 @@
-"""Converts bytes to float32 values and back, for every type, in pieces that fit the processor's cache."""
+"""Conversion of bytes to float32 values and back, for every type, in pieces that fit the CPU's cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _PIECE = 1 << 17  # values converted at a time
 _LARGEST = 1e12  # larger than any float16 scale allows, while the cube still fits float32
 
 Decoder = Callable[[NDArray[Any]], NDArray[np.float32]]  # blocks [n] to values [n, block size]
-Encoder = Callable[[NDArray[np.float32], NDArray[np.float32] | None], NDArray[Any]]  # back; see `importance`
+Encoder = Callable[
+    [NDArray[np.float32], NDArray[np.float32] | None], NDArray[Any]
+]  # inverse; see `importance`
 
 _NUMBERS = (GGMLType.F32, GGMLType.F16, GGMLType.F64, GGMLType.I8, GGMLType.I16, GGMLType.I32, GGMLType.I64)
 
@@ -140,7 +142,7 @@ def quantize(
 
 
 def _encode(kind: GGMLType, rows: NDArray[Any], measured: NDArray[np.float32] | None) -> NDArray[Any]:
-    """Blocks of one piece [n, block size], of which `measured` has the shape."""
+    """Return the blocks of one piece [n, block size]; `measured` has the same shape."""
     values = np.ascontiguousarray(rows, np.float32)
     if not kind.is_quantized:
         return _ENCODERS[kind](values, measured)

@@ -37,8 +37,8 @@ _CHOICES: dict[GGMLType, tuple[str, int, tuple[int, ...]]] = {
 
 
 @cache
-def _chosen() -> dict[str, NDArray[np.uint8]]:
-    """Of each table, a bit for every possible point."""
+def _point_bits() -> dict[str, NDArray[np.uint8]]:
+    """Return, for each table, a bit per possible point that says whether the table has it."""
     text = Path(__file__).with_name("grids.inc").read_text("ascii")
     return {
         name: np.array([int(word, 16) for word in words.split(",")], "<u8").view(np.uint8)
@@ -48,9 +48,9 @@ def _chosen() -> dict[str, NDArray[np.uint8]]:
 
 @cache
 def grid(kind: GGMLType) -> NDArray[np.float32]:
-    """The points of a format, [points, 8 or 4]."""
+    """Return the points of a format, [points, 8 or 4]."""
     name, dimensions, coordinates = _CHOICES[kind]
-    numbers = np.flatnonzero(np.unpackbits(_chosen()[name], bitorder="little"))
+    numbers = np.flatnonzero(np.unpackbits(_point_bits()[name], bitorder="little"))
     digits = numbers[:, None] // len(coordinates) ** np.arange(dimensions) % len(coordinates)
     points: NDArray[np.float32] = np.array(coordinates, np.float32)[digits]
     points.flags.writeable = False
@@ -59,7 +59,7 @@ def grid(kind: GGMLType) -> NDArray[np.float32]:
 
 @cache
 def signs_of_seven_bits() -> NDArray[np.float32]:
-    """Signs [128, 8] encoded by seven bits; the eighth sign makes the number of minuses even."""
+    """Return the signs [128, 8] encoded by seven bits; the eighth makes the number of minus signs even."""
     bits = np.unpackbits(np.arange(128, dtype=np.uint8)[:, None], axis=1, bitorder="little")
     bits[:, 7] = bits.sum(axis=1) % 2
     signs: NDArray[np.float32] = 1 - 2 * bits.astype(np.float32)
@@ -74,7 +74,7 @@ _IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69
 # Twice the sixteen values of the 4-bit float E2M1 (OCP Microscaling Formats v1.0).
 _E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32)
 
-#: The largest value becomes one of the largest levels, of either sign, or is cut off.
+#: The candidates for the scaled value of largest magnitude: the largest levels of either sign, or beyond.
 _IQ4_TARGETS = tuple(np.float32(target) for target in (*range(-134, -119), 107, 110, 113, 116, 120, 127))
 _IQ4_LEVELS = TableLevels(_IQ4, _IQ4_TARGETS)
 _E2M1_LEVELS = TableLevels(_E2M1, ())
@@ -93,7 +93,7 @@ def encode_iq4_nl(values: Values, measured: Values | None = None) -> Blocks:
 
 
 def decode_iq4_xs(blocks: Blocks) -> Values:
-    """Eight groups of 32; scales of 4 + 2 bits, stored with an offset of 32."""
+    """Decode eight groups of 32; scales of 4 + 2 bits, stored with an offset of 32."""
     scales = unpack(blocks["scales_l"], 4, 1) | unpack(blocks["scales_h"], 2, 1) << np.uint8(4)
     d = blocks["d"].astype(np.float32)[:, None] * (scales.astype(np.float32) - 32)
     return scale_groups(_IQ4[unpack(blocks["qs"], 4, 16)], d)
@@ -111,7 +111,7 @@ def encode_iq4_xs(values: Values, measured: Values | None = None) -> Blocks:
 
 
 def _half_power(exponents: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """2 ** (exponent - 128), exactly; subnormal for exponents 0 and 1."""
+    """Return 2 ** (exponent - 128) exactly; subnormal for exponents 0 and 1."""
     wide = exponents.astype(np.uint32)
     normal = (np.maximum(wide, 2) - np.uint32(1)) << np.uint32(23)
     return np.where(wide < 2, np.uint32(0x00200000) << wide, normal).view(np.float32)
@@ -126,11 +126,11 @@ def decode_mxfp4_pairs(blocks: Blocks) -> Values:
 
 
 def encode_mxfp4(values: Values, measured: Values | None = None) -> Blocks:
-    """Tries the two powers of two around (largest value / largest level) and keeps the better one."""
+    """Try the two powers of two around (largest value / largest level) and keep the better one."""
     blocks = np.empty(len(values), LAYOUTS[GGMLType.MXFP4])
     weights = importance(values, measured)
     largest = np.abs(values).max(axis=1)
-    exponent = np.frexp(largest)[1] + 124  # makes the level 12 stand for 0.75 to 1.5 times the largest value
+    exponent = np.frexp(largest)[1] + 124  # the level 12 is 0.75 to 1.5 times the largest value
     best_error = np.full(len(values), np.inf)
     for candidate in (exponent, exponent + 1):
         e = np.where(largest > 0, np.clip(candidate, 0, 254), 0).astype(np.uint8)
@@ -149,7 +149,7 @@ _IQ1_SHIFT = np.float32(0.125)  # IQ1 points are shifted by this, up or down
 
 
 def _combine(scales: Values, points: Values, signs: Values | None = None) -> Values:
-    """scales [n, groups] * points * signs, the latter two with 256 values per block in any shape [n, ...]."""
+    """Multiply `scales` [n, groups] by `points` and `signs`, 256 values per block in any shape [n, ...]."""
     n, groups = scales.shape
     values: Values = scales[:, :, None] * points.reshape(n, groups, -1)
     if signs is not None:
@@ -163,14 +163,14 @@ def _d(blocks: Blocks) -> Values:
 
 
 def _fields(words: NDArray[Any], bits: int, count: int) -> NDArray[Any]:
-    """The lowest `count` bit fields of each word, each `bits` wide: [..., count]."""
+    """Return the lowest `count` bit fields of each word, each `bits` wide: [..., count]."""
     shifts = (np.arange(count) * bits).astype(words.dtype)
     fields: NDArray[Any] = words[..., None] >> shifts & words.dtype.type((1 << bits) - 1)
     return fields
 
 
 def _plain_signs(packed: NDArray[np.uint8]) -> Values:
-    """Signs [n, 256] stored as one bit each."""
+    """Return signs [n, 256] stored as one bit each."""
     return 1 - 2 * unpack(packed, 1, 1).astype(np.float32)
 
 
@@ -179,7 +179,7 @@ def _nibble_scales(blocks: Blocks) -> NDArray[np.uint8]:
 
 
 def decode_iq2_xxs(blocks: Blocks) -> Values:
-    """Per group of 32: four 8-bit point indices, then four times 7 sign bits and a 4-bit scale."""
+    """Decode, per group of 32, four 8-bit point indices, then four times 7 sign bits and a 4-bit scale."""
     words = blocks["qs"]["signs"].astype(np.uint32)  # [n, 8]
     scales = _d(blocks) * (np.float32(0.5) + (words >> np.uint32(28)).astype(np.float32)) * np.float32(0.25)
     points = grid(GGMLType.IQ2_XXS)[blocks["qs"]["index"]]
@@ -187,7 +187,7 @@ def decode_iq2_xxs(blocks: Blocks) -> Values:
 
 
 def decode_iq2_xs(blocks: Blocks) -> Values:
-    """Words of a 9-bit point index and 7 sign bits; 4-bit scales for groups of 16."""
+    """Decode words of a 9-bit point index and 7 sign bits; 4-bit scales for groups of 16."""
     words = blocks["qs"].astype(np.uint16)
     scales = _d(blocks) * (np.float32(0.5) + _nibble_scales(blocks)) * np.float32(0.25)
     points = grid(GGMLType.IQ2_XS)[words & np.uint16(511)]
@@ -195,14 +195,14 @@ def decode_iq2_xs(blocks: Blocks) -> Values:
 
 
 def decode_iq2_s(blocks: Blocks) -> Values:
-    """Point indices of 8 + 2 bits, one sign bit per element, 4-bit scales for groups of 16."""
+    """Decode point indices of 8 + 2 bits, one sign bit per element, 4-bit scales for groups of 16."""
     indices = blocks["qs"].astype(np.uint16) | unpack(blocks["qh"], 2, 1).astype(np.uint16) << np.uint16(8)
     scales = _d(blocks) * (np.float32(0.5) + _nibble_scales(blocks)) * np.float32(0.25)
     return _combine(scales, grid(GGMLType.IQ2_S)[indices], _plain_signs(blocks["signs"]))
 
 
 def decode_iq3_xxs(blocks: Blocks) -> Values:
-    """Like IQ2_XXS, but with twice as many points of four coordinates, and all indices before all signs."""
+    """Decode like IQ2_XXS, with twice as many points of four coordinates, and all indices first."""
     words = blocks["signs"].astype(np.uint32)
     scales = _d(blocks) * (np.float32(0.5) + (words >> np.uint32(28)).astype(np.float32)) * np.float32(0.5)
     points = grid(GGMLType.IQ3_XXS)[blocks["qs"]]
@@ -210,14 +210,14 @@ def decode_iq3_xxs(blocks: Blocks) -> Values:
 
 
 def decode_iq3_s(blocks: Blocks) -> Values:
-    """Point indices of 8 + 1 bits, one sign bit per element, 4-bit scales for groups of 32."""
+    """Decode point indices of 8 + 1 bits, one sign bit per element, 4-bit scales for groups of 32."""
     indices = blocks["qs"].astype(np.uint16) | unpack(blocks["qh"], 1, 1).astype(np.uint16) << np.uint16(8)
     scales = _d(blocks) * (1 + 2 * _nibble_scales(blocks).astype(np.float32))
     return _combine(scales, grid(GGMLType.IQ3_S)[indices], _plain_signs(blocks["signs"]))
 
 
 def decode_iq1_s(blocks: Blocks) -> Values:
-    """One word per group of 32: upper 3 bits of four point indices, a 3-bit scale, the shift's sign."""
+    """Decode a word per group of 32: upper 3 bits of four point indices, a 3-bit scale, the shift's sign."""
     words = blocks["qh"].astype(np.uint16)  # [n, 8]
     high = _fields(words, 3, 4).reshape(len(words), 32)
     points = grid(GGMLType.IQ1_S)[blocks["qs"] | high << np.uint16(8)].reshape(len(words), 8, 32)
@@ -227,9 +227,9 @@ def decode_iq1_s(blocks: Blocks) -> Values:
 
 
 def decode_iq1_m(blocks: Blocks) -> Values:
-    """Nibbles of the upper 3 bits of a point index and its shift's sign; 3-bit scales for groups of 16.
+    """Decode nibbles of a point index's upper 3 bits and its shift's sign; 3-bit scales for groups of 16.
 
-    Each of the four words of scales holds four of them in its low 12 bits; the upper 4 bits of the words are
+    Each of the four words of scales holds four of them in its low 12 bits; the upper 4 bits of the words form
     the block's float16 scale, lowest nibble first.
     """
     words = blocks["scales"].astype(np.uint16)  # [n, 4]

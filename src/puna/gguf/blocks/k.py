@@ -36,7 +36,7 @@ def _codes_q2(blocks: Blocks) -> Bytes:
 
 
 def _codes_q3(blocks: Blocks) -> Bytes:
-    """0 to 7: the signed code plus 4."""
+    """Return codes from 0 to 7: the signed code plus 4."""
     return unpack(blocks["qs"], 2, 32) | unpack(blocks["hmask"], 1, 32) << np.uint8(2)
 
 
@@ -45,12 +45,12 @@ def _codes_q5(blocks: Blocks) -> Bytes:
 
 
 def _codes_q6(blocks: Blocks) -> Bytes:
-    """0 to 63: the signed code plus 32."""
+    """Return codes from 0 to 63: the signed code plus 32."""
     return unpack(blocks["ql"], 4, 64) | unpack(blocks["qh"], 2, 32) << np.uint8(4)
 
 
 def _scales_q3(packed: Bytes) -> Bytes:
-    """Sixteen 6-bit scales from 12 bytes: low nibbles first, then the upper two bits."""
+    """Unpack sixteen 6-bit scales from 12 bytes: low nibbles first, then the upper two bits."""
     return unpack(packed[:, :8], 4, 8) | unpack(packed[:, 8:], 2, 4) << np.uint8(4)
 
 
@@ -59,10 +59,10 @@ def _pack_scales_q3(scales: Bytes) -> Bytes:
 
 
 def _scales_q4(packed: Bytes) -> tuple[Bytes, Bytes]:
-    """Eight 6-bit scales and mins from 12 bytes.
+    """Unpack eight 6-bit scales and mins from 12 bytes.
 
-    The first four of each are in the low 6 bits of bytes 0-3 and 4-7. The other four have their low nibbles
-    in bytes 8-11 and their upper two bits in the top bits of bytes 0-3 and 4-7.
+    The low 6 bits of bytes 0-3 and 4-7 hold the first four of each. The other four have their low nibbles in
+    bytes 8-11 and their upper two bits in the top bits of bytes 0-3 and 4-7.
     """
     a, b, c = packed[:, :4], packed[:, 4:8], packed[:, 8:]
     scales = np.concatenate([a & np.uint8(63), c & _LOW_FOUR | a >> np.uint8(6) << np.uint8(4)], axis=1)

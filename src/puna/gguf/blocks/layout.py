@@ -11,7 +11,7 @@ from puna.gguf.types import GGMLType
 
 
 def unpack(packed: NDArray[np.uint8], bits: int, run: int) -> NDArray[np.uint8]:
-    """Codes [n, 8 // bits * bytes] of `packed` [n, bytes]."""
+    """Unpack codes [n, 8 // bits * bytes] from `packed` [n, bytes]."""
     if bits == 1 and run == 1:
         return np.unpackbits(packed, axis=-1, bitorder="little")
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
@@ -21,7 +21,7 @@ def unpack(packed: NDArray[np.uint8], bits: int, run: int) -> NDArray[np.uint8]:
 
 
 def pack(codes: NDArray[np.uint8], bits: int, run: int) -> NDArray[np.uint8]:
-    """Bytes [n, codes * bits // 8] of `codes` [n, codes]: the inverse of `unpack`.
+    """Pack `codes` [n, codes] into bytes [n, codes * bits // 8]: the inverse of `unpack`.
 
     Codes must be below `2**bits`.
     """

@@ -1,11 +1,10 @@
-"""Chooses the scale of a block by trying several candidates with a least-squares fit each.
+"""Search for a block's scale: several candidates, each with a least-squares fit.
 
 Rounding to the nearest code is only optimal for a given scale. So several initial scales around the obvious
 one (largest value = largest level) are tried. Each determines the codes, for which weighted least squares
-gives the best scale; the candidate with the smallest weighted error wins.
-
-Internally arrays are [elements, blocks]: sums over a block are then sums of long rows, which numpy computes
-several times faster than many short ones.
+gives the best scale; the candidate with the smallest weighted error wins. Internally arrays are [elements,
+blocks]: sums over a block are then sums of long rows, which numpy computes several times faster than many
+short ones.
 """
 
 from __future__ import annotations
@@ -23,8 +22,10 @@ def _steps(first: float, last: float, count: int) -> tuple[np.float32, ...]:
 
 
 _AFFINE_STEPS = _steps(-0.8, 1.0, 19)  # offsets of the code that the largest value is mapped to
-_MEASURED_STEPS = _steps(-0.9, 0.9, 37)  # the same, finer: with weights of all sizes more are worth trying
-_REFINEMENTS = 2  # rounds of fitting a scale, or a line, to the codes of the previous one
+_MEASURED_STEPS = _steps(
+    -0.9, 0.9, 37
+)  # finer, because widely varying weights make more candidates worthwhile
+_REFINEMENTS = 2  # rounds of refitting a scale or line to the codes of the previous round
 
 
 class Levels(Protocol):
@@ -32,13 +33,13 @@ class Levels(Protocol):
 
     @property
     def targets(self) -> tuple[np.float32, ...]:
-        """Candidates for what the value of largest magnitude is scaled to."""
+        """Candidates for the scaled value of largest magnitude."""
 
     def nearest(self, scaled: Values) -> Values:
-        """The nearest level for each value, in any shape."""
+        """Return the nearest level for each value, in any shape."""
 
     def codes(self, scaled: Values) -> NDArray[np.uint8]:
-        """The code of the nearest level."""
+        """Return the code of the nearest level."""
 
 
 class IntegerLevels:
@@ -83,18 +84,18 @@ class TableLevels:
 
 
 def inverse(values: Values) -> Values:
-    """1 / values, or 0 where that is not finite, so that an all-zero block gets all-zero codes."""
+    """Return 1 / values, or 0 where that is not finite, so that an all-zero block gets all-zero codes."""
     with np.errstate(divide="ignore", over="ignore"):
         result = np.float32(1) / values
     return np.where(np.isfinite(result), result, np.float32(0))
 
 
 def importance(values: Values, measured: Values | None = None) -> Values:
-    """Weights for the values [..., elements] of a block: magnitude plus the block's root mean square.
+    """Return weights for the values [..., elements] of a block.
 
-    Without measured activations the best guess is that large weights matter more, but not so much more that
-    the many small ones may be ruined. With the mean squares of what was `measured` of the inputs that the
-    values are multiplied by (of their shape), those say how much a value matters, and its magnitude less.
+    Without `measured`, the weight is the magnitude plus the block's root mean square: large values matter
+    more, but not enough to ruin the many small ones. With `measured`, the mean squares of the inputs each
+    value is multiplied by (of the same shape), those dominate, and the magnitude matters less.
     """
     mean_square = (np.einsum("...i,...i->...", values, values) / np.float32(values.shape[-1]))[..., None]
     if measured is not None:
@@ -110,10 +111,10 @@ def _dot(a: Values, b: Values) -> Values:
 
 
 def fit_scale(values: Values, levels: Levels, measured: Values | None = None) -> Values:
-    """Scales [n] such that `scale * nearest(values / scale)` approximates `values` [n, elements].
+    """Return scales [n] such that `scale * nearest(values / scale)` approximates `values` [n, elements].
 
-    `measured` is that of `importance`. A scale may be negative: its sign is the one that leaves the most room
-    for the largest value.
+    For `measured` see `importance`. A scale may be negative: its sign gives the largest value the most
+    room.
     """
     weights = np.ascontiguousarray(importance(values, measured).T)
     columns = np.ascontiguousarray(values.T)
@@ -127,7 +128,7 @@ def fit_scale(values: Values, levels: Levels, measured: Values | None = None) ->
         fitted = levels.nearest(columns * scaling)
         product = _dot(weighted, fitted)
         inverse_square = inverse(_dot(weights * fitted, fitted))
-        gain = product * product * inverse_square  # how much of the weighted sum of squares is explained
+        gain = product * product * inverse_square  # explained share of the weighted sum of squares
         better = gain > best_gain
         best_gain = np.where(better, gain, best_gain)
         best = np.where(better, product * inverse_square, best)
@@ -137,10 +138,10 @@ def fit_scale(values: Values, levels: Levels, measured: Values | None = None) ->
 def fit_affine(
     values: Values, top: int, measured: Values | None = None, *, at_most_zero: bool = False
 ) -> tuple[Values, Values]:
-    """Scales and offsets, each [n], for codes 0 to `top`.
+    """Return scales and offsets, each [n], for codes 0 to `top`.
 
     `scale * clip(rint((values - offset) / scale), 0, top) + offset` approximates `values` [n, elements].
-    `measured` is that of `importance`. With `at_most_zero` no offset is positive.
+    For `measured` see `importance`. With `at_most_zero` no offset is positive.
     """
     fit = _AffineFit(values, measured, at_most_zero)
     smallest = np.minimum(fit.columns.min(axis=0), 0) if at_most_zero else fit.columns.min(axis=0)
@@ -185,7 +186,7 @@ class _AffineFit:
         self.offset = np.where(better, offset, self.offset)
 
     def _line(self, sum_q: Values, sum_qq: Values, sum_xq: Values) -> tuple[Values, Values]:
-        """Weighted least squares of x = scale * q + offset."""
+        """Fit x = scale * q + offset by weighted least squares."""
         inverse_determinant = inverse(self.sum_w * sum_qq - sum_q * sum_q)
         scale = (self.sum_w * sum_xq - self.sum_x * sum_q) * inverse_determinant
         offset = (sum_qq * self.sum_x - sum_q * sum_xq) * inverse_determinant

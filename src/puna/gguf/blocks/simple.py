@@ -16,12 +16,12 @@ Values = NDArray[np.float32]
 
 
 def decode_number(blocks: NDArray[Any]) -> Values:
-    with np.errstate(over="ignore", invalid="ignore"):  # a float64 out of range for float32 becomes infinite
+    with np.errstate(over="ignore", invalid="ignore"):  # a float64 beyond float32 becomes infinite
         return blocks.astype(np.float32)[:, None]
 
 
 def decode_bf16(blocks: NDArray[Any]) -> Values:
-    """bfloat16 is the upper half of a float32."""
+    """Decode bfloat16, which is the upper half of a float32."""
     return (blocks.astype(np.uint32) << np.uint32(16)).view(np.float32)[:, None]
 
 
@@ -73,13 +73,16 @@ def decode_q5_1(blocks: Blocks) -> Values:
 
 
 def decode_q8(blocks: Blocks) -> Values:
-    """Q8_0, Q8_1 and Q8_K. The sums of codes in the latter two are only used by dot products."""
+    """Decode Q8_0, Q8_1 and Q8_K. The sums of codes in the latter two are only used by dot products."""
     values: Values = _scale(blocks) * blocks["qs"]
     return values
 
 
 def encode_q8_0(values: Values, measured: Values | None = None) -> Blocks:
-    """The largest value of a block becomes +-127, whatever matters. Ties round away from zero, as ggml's."""
+    """Encode so that a block's largest value becomes +-127; ties round away from zero, as in ggml.
+
+    `measured` has no effect.
+    """
     blocks = np.empty(len(values), LAYOUTS[GGMLType.Q8_0])
     scale = np.abs(values).max(axis=1, keepdims=True) / np.float32(127)
     scaled = values * inverse(scale)
@@ -91,7 +94,7 @@ def encode_q8_0(values: Values, measured: Values | None = None) -> Blocks:
 def _encode_symmetric(
     values: Values, kind: GGMLType, bits: int, measured: Values | None
 ) -> tuple[Blocks, NDArray[np.uint8]]:
-    """Blocks with their scale set, and the codes shifted to start at 0."""
+    """Return blocks with their scale set, and the codes shifted to start at 0."""
     levels = _LEVELS[bits]
     blocks = np.empty(len(values), LAYOUTS[kind])
     blocks["d"] = fit_scale(values, levels, measured)

@@ -1,7 +1,7 @@
-"""Fitting of blocks of 256 elements in groups, whose scales are themselves quantised.
+"""Fitting of 256-element blocks in groups, whose scales are themselves quantised.
 
-Each group is fitted by itself and its scale rounded to its few bits. Then the elements are rounded again with
-the stored scales, and finally the block's own scale (and that of the mins) is refitted to the result.
+Each group is fitted alone and its scale rounded to its few bits. Then the elements are rounded again with the
+stored scales, and finally the block's own scale (and the scale of the mins) is refitted to the result.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from puna.gguf.blocks.search import Levels, fit_affine, fit_scale, importance, inverse
 
-#: Where the largest of a block's scales is tried beside its largest code.
+#: Offsets from the largest code that are tried for the largest of a block's scales.
 _SCALE_STEPS = tuple(np.float32(step) for step in (-0.8, -0.6, -0.4, -0.2, 0.0, 0.2, 0.4))
 
 Values = NDArray[np.float32]
@@ -23,7 +23,7 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """values = d * scales * level(codes). d [n], codes [n, 256], scales [n, groups] (integers)."""
+    """The fit `values = d * scales * level(codes)`: d [n], codes [n, 256], scales [n, groups] (integers)."""
 
     d: Values
     codes: Bytes
@@ -32,7 +32,10 @@ class Signed:
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """values = d * scales * codes - dmin * mins. d and dmin [n], codes [n, 256], the others [n, groups]."""
+    """The fit `values = d * scales * codes - dmin * mins`.
+
+    d and dmin [n], codes [n, 256], scales and mins [n, groups].
+    """
 
     d: Values
     dmin: Values
@@ -42,7 +45,7 @@ class Affine:
 
 
 def scale_groups(codes: NDArray[Any], scales: Values, mins: Values | None = None) -> Values:
-    """Values [n, 256] of codes [n, 256]: each group times its scale [n, groups], minus its min."""
+    """Multiply each group of `codes` [n, 256] by its scale [n, groups], minus its min: values [n, 256]."""
     n, groups = scales.shape
     values: Values = scales[:, :, None] * codes.reshape(n, groups, -1)
     if mins is not None:
@@ -99,7 +102,7 @@ def fit_affine_groups(
 
 
 def _fit_positive(values: Values, weights: Values, top: int) -> tuple[Values, Values]:
-    """d [n, 1] and codes 0 to `top` such that d * codes is near `values` [n, groups], none below 0."""
+    """Return d [n, 1] and codes 0 to `top` such that d * codes is near non-negative `values` [n, groups]."""
     inverse_peak = inverse(values.max(axis=1, keepdims=True))
     weighted = weights * values
     best_gain = np.zeros_like(inverse_peak)
@@ -123,10 +126,10 @@ def _shaped(measured: Values | None, shape: tuple[int, int]) -> Values | None:
 def _refit(
     parts: Values, weights: Values, steps: Values, mins: Values, d: Values, dmin: Values
 ) -> tuple[Values, Values]:
-    """The least-squares solution d and dmin [n, 1] of parts = d * steps - dmin * mins.
+    """Return the least-squares solution d and dmin [n, 1] of parts = d * steps - dmin * mins.
 
-    parts, weights and steps are [n, groups, elements], mins [n, groups]. Where there is no unique solution
-    (all steps or all mins are 0), the given d and dmin are returned.
+    parts, weights and steps are [n, groups, elements], mins [n, groups]. The given d and dmin are returned
+    where there is no unique solution (all steps or all mins are 0).
     """
     weighted_steps = weights * steps
     step_step = _sum("ngi,ngi->ng", weighted_steps, steps).sum(axis=1)
@@ -146,12 +149,12 @@ def _refit(
 
 
 def _halves(values: Values) -> Values:
-    """Round to float16, as which they are stored."""
+    """Round to float16, the stored precision."""
     with np.errstate(over="ignore"):
         return values.astype(np.float16).astype(np.float32)
 
 
 def _sum(subscripts: str, *operands: Values) -> NDArray[np.float64]:
-    """einsum over the elements of each group, as float64 for the following sums over groups."""
+    """Return an einsum over the elements of each group as float64, for the following sums over groups."""
     result: NDArray[np.float64] = np.einsum(subscripts, *operands).astype(np.float64)
     return result

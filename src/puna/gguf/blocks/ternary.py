@@ -1,4 +1,4 @@
-"""Ternary formats: 256 elements that are -d, 0 or d."""
+"""Ternary formats: 256 elements, each -d, 0 or d."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _decode(blocks: Blocks, codes: Bytes) -> Values:
 
 
 def _encode(values: Values, kind: GGMLType) -> tuple[Blocks, Bytes]:
-    """Blocks with their scale set, and codes 0, 1, 2 [n, 256]."""
+    """Return blocks with their scale set, and codes 0, 1, 2 [n, 256]."""
     blocks = np.empty(len(values), LAYOUTS[kind])
     scale = np.abs(values).max(axis=1, keepdims=True)
     blocks["d"] = scale[:, 0]
@@ -33,7 +33,7 @@ def _encode(values: Values, kind: GGMLType) -> tuple[Blocks, Bytes]:
 
 
 def decode_tq1_0(blocks: Blocks) -> Values:
-    """Five base-3 digits per byte (four in the last four bytes).
+    """Decode five base-3 digits per byte (four in the last four bytes).
 
     A byte encodes its digits as a fraction: value / 243 * 256, rounded up. Multiplying it by a power of three
     modulo 256 moves a digit to the front; the upper byte of three times the result is that digit.

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from puna import confined
-from puna.confined import OUT_OF_TIME, START_PATIENCE_S, frame
+from puna.confined import OUT_OF_TIME, START_PATIENCE_S, encoded, frame
 from puna.errors import FormatError, PunaError, RequestError, RunnerError
 from puna.grammar.compiler.protocol import (
     COMPILE_S,
@@ -44,7 +44,6 @@ from puna.grammar.compiler.protocol import (
     Masks,
     OpenVocabulary,
     ToProcess,
-    packed,
 )
 from puna.grammar.constraint import mask_of
 
@@ -177,17 +176,17 @@ class _Process:
         self._hang_up = weakref.finalize(self, connection.close)
 
     def fork(self) -> _Process:
-        """Fork it, once it has done what it was asked for before."""
+        """Fork the process, once it has answered earlier messages."""
         ours, theirs = socket.socketpair()
         number = next(_numbers)
         with theirs, self._sending, contextlib.suppress(OSError):  # then the new one has ended, too
-            socket.send_fds(self.connection, [packed(Fork(number))], [theirs.fileno()])
+            socket.send_fds(self.connection, [encoded(Fork(number))], [theirs.fileno()])
         return _Process(ours, self, number)
 
     def send(self, message: ToProcess) -> None:
         """Send `message`. An ended process shows when its reply is received."""
         with self._sending, contextlib.suppress(OSError):
-            self.connection.sendall(packed(message))
+            self.connection.sendall(encoded(message))
 
     def receive(self, patience_s: float) -> FromProcess:
         """Return the next reply. Raises `TimeoutError`, and `RunnerError` if there will be none."""
@@ -209,7 +208,7 @@ class _Process:
     def _read(self, size: int) -> bytes:
         try:
             return self.connection.recv(size)
-        except ConnectionResetError:  # it has ended without reading everything; what it said comes after this
+        except ConnectionResetError:  # it ended without reading everything; its replies come after this
             return self.connection.recv(size)
 
     def has_said_something(self) -> bool:
@@ -292,7 +291,7 @@ class _Format:
                 raise self._error
 
     def leave(self, request_id: int) -> None:
-        """Let a request go that was asking for it. If nothing else needs it, compiling ends."""
+        """Stop waiting on behalf of a request. If nothing else needs the format, compiling ends."""
         if request_id in self.asked_by:
             self.asked_by.discard(request_id)
             if not (self.asked_by or self.has_answers or self._done):

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from puna.confined import LENGTH, bounds, exactly, memory_bytes, private_bytes, settle
+from puna.confined import LENGTH, bounds, encoded, exactly, memory_bytes, private_bytes, settle
 from puna.errors import PunaError, RequestError, RunnerError
 from puna.gguf import open_gguf
 from puna.grammar.compiled import Grammars
@@ -41,7 +41,6 @@ from puna.grammar.compiler.protocol import (
     Masks,
     OpenVocabulary,
     ToProcess,
-    packed,
 )
 from puna.grammar.constraint import Constraint
 from puna.tokenizer import tokenizer_from_gguf
@@ -127,13 +126,13 @@ class _Process:
     @staticmethod
     def _tell(connection: socket.socket, message: FromProcess) -> None:
         with contextlib.suppress(OSError):
-            connection.send(packed(message), socket.MSG_DONTWAIT)
+            connection.send(encoded(message), socket.MSG_DONTWAIT)
 
     def _answer(self, message: ToProcess) -> None:
         """Reply to `message`. Out of time or memory the process ends, and its parent reports it."""
         try:
             for reply in self._replies(message):
-                self._connection.sendall(packed(reply))
+                self._connection.sendall(encoded(reply))
             return
         except PunaError as error:
             failed = CompilerFailure(error.kind, str(error))
@@ -145,7 +144,7 @@ class _Process:
             raise
         except Exception:  # a bug of ours, which must not fail other requests
             failed = CompilerFailure(RunnerError.__name__, f"internal error: {traceback.format_exc()}")
-        self._connection.sendall(packed(failed))
+        self._connection.sendall(encoded(failed))
 
     def _replies(self, message: ToProcess) -> Iterator[FromProcess]:
         match message:

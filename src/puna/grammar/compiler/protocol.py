@@ -12,7 +12,6 @@ from typing import Final
 
 import msgspec
 
-from puna import confined
 from puna.chat.answers.family import Reading
 from puna.errors import RequestError
 from puna.grammar.format import Format
@@ -27,8 +26,6 @@ MEMORY_BYTES: Final = 512 << 20
 
 #: No reply is longer.
 MAX_REPLY_BYTES: Final = 64 << 20
-
-_encoder = msgspec.msgpack.Encoder()
 
 
 @dataclass(frozen=True)
@@ -143,7 +140,3 @@ class Ended(_Message, frozen=True):
 
 ToProcess = OpenVocabulary | Fork | End | Compile | Begin | Follow | LookAhead
 FromProcess = CompilerReady | Compiled | Followed | Masks | CompilerFailure | Ended
-
-
-def packed(message: ToProcess | FromProcess) -> bytes:
-    return confined.packed(_encoder.encode(message))

@@ -21,11 +21,11 @@ from puna.nn.low_rank import ExpertLowRank, LowRank, LowRankRows, RowScales
 from puna.nn.module import Module
 from puna.options import LARGEST_SCALE, MAX_ADAPTERS, AdapterFile, AdapterScale, is_scale
 
-#: Table of token types.
+#: Name of the table of token types.
 KINDS: Final = "token_types.weight"
 
 Changed = Linear | ExpertLinear | Embedding
-#: Places that an adapter changes with rows of its b; several if they share one tensor's rows.
+#: Places that an adapter changes with rows of its `b`; several if they share one tensor.
 Places = list[tuple[Changed, Rows]]
 
 #: Adapters of a request: (number, nonzero scale) in ascending order.

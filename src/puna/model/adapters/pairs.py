@@ -174,7 +174,7 @@ def spread(
     model: GGUFFile,
     factor: Factor,
 ) -> dict[str, NDArray[np.float32]]:
-    """Split flat matrices, by layer and module, into those of each expert, named by tensor with `A` or `B`.
+    """Split flat matrices, by layer and module, into one per expert, named by tensor with `A` or `B`.
 
     Each product is scaled by `factor(module, rank)`. Raises `ModelError` and `UnsupportedModelError`.
     """

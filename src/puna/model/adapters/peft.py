@@ -39,8 +39,8 @@ _LONGEST_PATTERN: Final = 1000
 #: Time limit for compiling and matching all patterns. 500 patterns on 500 modules take half a second.
 _MAX_SECONDS: Final = 3.0
 
-#: Initialisations that leave the model's weights alone. Others subtract from the weights what they put into
-#: the adapter, unless PEFT undid that on saving; then the settings say True.
+#: Initialisations that leave the model's weights alone. Others subtract the adapter's initial value
+#: from the weights, unless PEFT undid that on saving; then the settings say True.
 _HARMLESS_BEGINNINGS: Final = (True, False, None, "gaussian", "eva", "orthogonal", "mica")
 
 _Number = Annotated[float, msgspec.Meta(gt=0, lt=1e9)]
@@ -168,9 +168,9 @@ def _check(path: Path, fields: _File) -> None:
         raise UnsupportedModelError(f"{path}: 'bias' is {shown(fields.bias)}; only 'none' is supported")
     if fields.init_lora_weights not in _HARMLESS_BEGINNINGS:
         raise UnsupportedModelError(
-            f"{path}: 'init_lora_weights' is {shown(fields.init_lora_weights)}: such an adapter goes with "
-            "weights that the training has changed; let PEFT save it with "
-            "path_initial_model_for_weight_conversion, which makes it one for the model's own"
+            f"{path}: 'init_lora_weights' is {shown(fields.init_lora_weights)}: its training changed "
+            "the model's weights; save it with PEFT's path_initial_model_for_weight_conversion, which makes "
+            "it fit the published weights"
         )
 
 
@@ -335,8 +335,8 @@ def _tensor(path: Path, name: str) -> tuple[str, str, str, int | None]:
 def _unsupported(path: Path, name: str) -> UnsupportedModelError:
     if len(name) <= _LONGEST_NAME and _NAME.fullmatch(name) is None:
         return UnsupportedModelError(
-            f"{path}: tensor {shown(name)} is not a low-rank matrix of a linear, but of another kind, as "
-            "those of 'modules_to_save', 'trainable_token_indices', 'lora_bias' or embeddings are: merge the "
+            f"{path}: tensor {shown(name)} is not a low-rank matrix of a linear, unlike "
+            "those of 'modules_to_save', 'trainable_token_indices', 'lora_bias' or embeddings: merge the "
             "adapter into its model, and convert that"
         )
     return UnsupportedModelError(

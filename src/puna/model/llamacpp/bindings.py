@@ -49,7 +49,7 @@ class _Messages:
         self._level = logging.DEBUG
 
     def hear(self, level: int, text: bytes, user_data: object) -> None:
-        # Messages quote file contents.
+        # Messages quote file contents, which may hold control characters.
         line = "".join(c if c.isprintable() else " " for c in text.decode(errors="replace")).strip()
         ours = self._level if level == _CONTINUED else _LEVELS.get(level, logging.DEBUG)
         self._level = ours

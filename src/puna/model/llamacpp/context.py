@@ -76,7 +76,7 @@ class Context:
     def evaluate(self, batch: Batch, *, states: bool) -> tuple[Floats, Floats]:
         """Return logits [outputs, vocab] and, with `states`, hidden states [outputs, hidden] of a batch.
 
-        Raises `CacheFullError` and `GenerationError`, keeping what was computed until then.
+        Raises `CacheFullError` and `GenerationError`, keeping the results so far.
         """
         c = self._c
         wanted = np.ones(len(batch), np.int8)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def llamacpp_tokenizer(file: GGUFFile, model: LlamaCppModel) -> Tokenizer:
     """Return a tokenizer that splits text as llama.cpp does for `model`. Raises `TokenizerError`.
 
-    Puna reads what the file says about tokens, and finds added tokens in a text.
+    Puna reads the file's metadata about tokens, and finds added tokens in a text.
     """
     c, vocabulary = bindings(), model.vocabulary
     read = read_vocabulary(file)

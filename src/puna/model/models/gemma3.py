@@ -44,7 +44,7 @@ class Gemma3(Decoder):
 
     @classmethod
     def read_body(cls, file: GGUFFile) -> TextOptions:
-        """Read the options without those of an output or a pooling."""
+        """Read the options, except those of an output or a pooling."""
         hidden, count = required(file, "embedding_length"), block_count(file)
         options = TextOptions.read(
             file,

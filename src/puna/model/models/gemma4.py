@@ -103,7 +103,7 @@ class Layer(SandwichNormLayer):
         self.factor = 1.0 if self.scale is None else float(self.ops.numpy(self.scale)[0])
 
     def finish(self, hidden: Array, given: Array | None) -> Array:
-        """Return the layer's output, given that of its halves and the per-layer input."""
+        """Return the layer's output from the output of its halves and the per-layer input."""
         scaled: Array = hidden * self.factor
         return scaled
 

@@ -29,7 +29,7 @@ class GraniteHybrid(granite.Granite):
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
-        rotates = flag(file, "rope.scaling.finetuned", True)  # this key says so here
+        rotates = flag(file, "rope.scaling.finetuned", True)  # in these files, this key states it
         options = granite.with_scales(
             file, TextOptions.read(file, TextDefaults(all_attend=False, rotates=rotates))
         )

@@ -82,7 +82,7 @@ class Llama4(Decoder):
             file,
             TextDefaults(head_dim=128, rope_base=500000.0, routing=Routing(0, sigmoid=True, normalize=False)),
         )
-        # llama.cpp marks MobileLLM so: all layers rotate and see everything.
+        # llama.cpp marks MobileLLM this way: all layers rotate and attend to the whole context.
         everything = scalar(file, "attention.sliding_window", 1) == 0
         interval = 0 if everything else required(file, "no_rope_interval", 4)
         chunk = required(file, "attention.chunk_size", 8192)

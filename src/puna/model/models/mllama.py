@@ -96,20 +96,20 @@ class CrossLayer(TransformerLayer):
         seen = own.view()
         if rows is not None:
             hidden, seen = hidden[rows], seen.of(rows)
-        looking = self.ops.numpy(seen.counts).nonzero()[0]
-        if not len(looking):
+        attending = self.ops.numpy(seen.counts).nonzero()[0]
+        if not len(attending):
             return hidden
-        if len(looking) == len(hidden):
-            return self._look(hidden, seen)
-        chosen = self.ops.array(looking)
-        with self.row_scales.standing_for(looking if rows is None else self.ops.numpy(rows)[looking]):
-            looked = self._look(hidden[chosen], seen.of(chosen))
+        if len(attending) == len(hidden):
+            return self._cross_attend(hidden, seen)
+        chosen = self.ops.array(attending)
+        with self.row_scales.standing_for(attending if rows is None else self.ops.numpy(rows)[attending]):
+            attended = self._cross_attend(hidden[chosen], seen.of(chosen))
         order = np.arange(len(hidden))
-        order[looking] = len(hidden) + np.arange(len(looking))
-        merged: Array = self.ops.concatenate([hidden, looked])[self.ops.array(order)]
+        order[attending] = len(hidden) + np.arange(len(attending))
+        merged: Array = self.ops.concatenate([hidden, attended])[self.ops.array(order)]
         return merged
 
-    def _look(self, hidden: Array, seen: KVView) -> Array:
+    def _cross_attend(self, hidden: Array, seen: KVView) -> Array:
         """Apply the layer to rows that attend to an image."""
         attended = self.attention.forward(self.attention_norm(hidden), seen)
         hidden, normed = self.feed_forward_norm.after_adding(self.attention_gate * attended, hidden)
@@ -142,13 +142,13 @@ class Mllama(Decoder):
     @classmethod
     def read_options(cls, file: GGUFFile) -> MllamaOptions:
         text = TextOptions.read(file)
-        looking, images = (
+        attending, images = (
             _cross_layers(file, text.block_count),
             ImageKeys(_image_entries(file), _LARGE_IMAGES),
         )
 
         def own(index: int, layer: LayerOptions) -> LayerOptions:
-            return dataclasses.replace(layer, rope=None, remembers=images) if index in looking else layer
+            return dataclasses.replace(layer, rope=None, remembers=images) if index in attending else layer
 
         return MllamaOptions(**vars(text.each(own)), output_size=table_rows(file, "output.weight"))
 

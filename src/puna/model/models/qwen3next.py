@@ -139,8 +139,8 @@ class Qwen3Next(Decoder):
 
         options = options.each(own)
         # Vision models have positions in time, height and width.
-        seeing = any(file.get(key) is not None for key in SECTIONS)
-        return with_axes(file, options, interleaved=True) if seeing else options
+        has_axes = any(file.get(key) is not None for key in SECTIONS)
+        return with_axes(file, options, interleaved=True) if has_axes else options
 
 
 def _recurrent(file: GGUFFile, options: TextOptions) -> list[bool]:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderLayerOptions(T5LayerOptions):
-    looks: int  # number of the cache layer with the prompt's keys and values
+    cross_layer: int  # number of the cache layer with the prompt's keys and values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class DecoderLayer(PreNormLayer):
         self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
     ) -> Array:
         mixed = self.mixer.forward(self.mixer_norm(hidden), batch, cache, rope, rows)
-        seen = cache.layer(self.options.looks).view()
+        seen = cache.layer(self.options.cross_layer).view()
         if rows is not None:
             hidden, seen = hidden[rows], seen.of(rows)
         hidden, normed = self.cross_norm.after_adding(mixed, hidden)
@@ -125,7 +125,7 @@ class T5(TextModel):
             with self.row_scales.standing_for(answers):
                 states = self._read(texts)
                 for layer in self.layers:
-                    layer.cross.remember(states, cache.layer(layer.options.looks))
+                    layer.cross.remember(states, cache.layer(layer.options.cross_layer))
         hidden = self.token_embedding(batch.tokens)
         for i, layer in enumerate(self.layers):
             last = i == len(self.layers) - 1
@@ -161,7 +161,7 @@ class T5(TextModel):
         count = block_count(file, "dec.blk", key="decoder_block_count", default=text.block_count)
         encoder = tuple(layer for layer in text.layers if isinstance(layer, T5LayerOptions))
         own = distant(file, "dec.blk", first, Everything(), sees_later=False)
-        decoder = tuple(DecoderLayerOptions(**vars(own), looks=count + i) for i in range(count))
+        decoder = tuple(DecoderLayerOptions(**vars(own), cross_layer=count + i) for i in range(count))
         sources = tuple(dataclasses.replace(layer, remembers=SourceKeys()) for layer in decoder)
         if not 0 <= (start := scalar(file, "decoder_start_token_id", 0)) < text.vocab_size:
             raise invalid(file, "decoder_start_token_id", f"is {start}, of {text.vocab_size} tokens")

@@ -1,6 +1,6 @@
-"""The operations by C++ kernels, on this machine's processor.
+"""The operations as C++ kernels on this machine's processor.
 
-The kernels check what they are given and allocate what they return (`csrc/python/bind_*.cpp`).
+The kernels check their arguments and allocate their results (`csrc/python/bind_*.cpp`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ Array = NDArray[Any]
 
 
 class CPU(Backend):
-    """Raises `OptionError` when `PUNA_CPU` names kernels that this processor cannot run."""
+    """The backend of C++ kernels.
+
+    Raises `OptionError` if `PUNA_CPU` names kernels the processor cannot run.
+    """
 
     name = "cpu"
 
@@ -87,7 +90,7 @@ class CPU(Backend):
             if _native.can_decode(weight.type):
                 return _native.embed(data, weight.type, *weight.shape, tokens)
         except IndexError:
-            weight.check_rows(tokens)  # says which weight
+            weight.check_rows(tokens)  # raises an error that names the weight
             raise
         return weight.rows(read(tokens))
 
@@ -257,7 +260,7 @@ class CPU(Backend):
         return CPURecorder()
 
     def threads(self) -> int:
-        """Physical cores within the control group's quota, unless set."""
+        """The number of threads: by default, the physical cores within the control group's quota."""
         return _native.threads()
 
     def set_threads(self, count: int) -> None:
@@ -266,7 +269,7 @@ class CPU(Backend):
             _native.set_threads(usable_threads(count))
 
     def keep_freed_memory(self) -> None:
-        """Up to 256 MiB.
+        """Keep up to 256 MiB of freed memory.
 
         Otherwise the large intermediate results of prompts go back to the system in every layer, which clears
         the same pages again and again.

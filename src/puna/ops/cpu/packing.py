@@ -1,4 +1,4 @@
-"""Weights in the layout of the kernels."""
+"""Conversion of weights to the layout of the kernels."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from puna import _native
 from puna.gguf import GGMLType, dequantize
 from puna.ops.weight import Weight
 
-#: More rows than any layout interleaves, and a multiple of what each does.
+#: More rows than any layout interleaves, and a multiple of each number that one does.
 _ROWS = 64
-#: Values converted at a time where a type has no kernel of its own: 16 MiB of float32.
+#: Values converted at a time for types without a kernel: 16 MiB of float32.
 _CHUNK_VALUES = 4 << 20
 
 
 def pack(weight: Weight) -> _native.Matrix:
-    """The matrix as the kernels read it."""
+    """Pack the matrix for the kernels."""
     data, kind = weight.bytes().reshape(-1), weight.type
     if not _native.can_decode(kind):
         data, kind = _converted(weight)
@@ -27,7 +27,7 @@ def pack(weight: Weight) -> _native.Matrix:
 
 
 def matrix(weight: Weight) -> _native.Matrix:
-    """What `pack` gave; packs it if that has not been done."""
+    """Return the packed matrix, packing it first if necessary."""
     if weight.packed is None:
         weight.packed = pack(weight)
     found: _native.Matrix = weight.packed
@@ -35,7 +35,7 @@ def matrix(weight: Weight) -> _native.Matrix:
 
 
 def packed_bytes(type: GGMLType, shape: tuple[int, ...]) -> int:
-    """Bytes of a packed matrix of `shape`. Types without a kernel are taken to fit float16."""
+    """Return the bytes of a packed matrix of `shape`. Types without a kernel are assumed to fit float16."""
     rows, columns = shape
     kind = type if _native.can_decode(type) else GGMLType.F16
     group_rows, group_bytes = _packed_group(kind, columns)
@@ -44,7 +44,7 @@ def packed_bytes(type: GGMLType, shape: tuple[int, ...]) -> int:
 
 @lru_cache(maxsize=256)
 def _packed_group(type: GGMLType, columns: int) -> tuple[int, int]:
-    """How many rows a layout interleaves and the bytes of them, seen in matrices of a few rows of zeros."""
+    """Return the rows that a layout interleaves and their bytes, measured by packing small zero matrices."""
 
     def size(rows: int) -> int:
         return _native.Matrix(np.zeros(type.nbytes(rows * columns), np.uint8), type, rows, columns).nbytes
@@ -54,7 +54,7 @@ def _packed_group(type: GGMLType, columns: int) -> tuple[int, int]:
 
 
 def _converted(weight: Weight) -> tuple[NDArray[np.uint8], GGMLType]:
-    """The values as float16, or as float32 where they do not fit, for types without a kernel.
+    """Return the values as float16, or as float32 if they do not fit, for types without a kernel.
 
     float16 keeps 11 bits of each value, and its kernels round activations to 16 bits if at all: the result is
     closer to the exact product than any kernel that works on 8-bit integers.

@@ -1,9 +1,9 @@
-"""Recording the kernel calls of a computation.
+"""Recording of the kernel calls of a computation.
 
-The extension notes each kernel call with its arguments (`csrc/python/program.h`), which are addresses;
-so a computation can be replayed when nothing but kernels computes in it, and when what it reads anew
-each time is in arrays that stay where they are. The first is not taken on trust: while recording, every
-use of an array that kernels computed, or that indices are in, is looked at (`traced.py`).
+The extension notes each kernel call with its arguments (`csrc/python/program.h`), which are addresses. So a
+computation can be replayed if only kernels compute in it, and if its changing inputs are in arrays that stay
+in place. The former is verified: while recording, every use of an array that kernels computed, or that holds
+indices, is inspected (`Traced`).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from puna.ops.recording import Recorded
 
 
 class Notes(Protocol):
-    """What a recording is told."""
+    """A listener to a recording."""
 
     def hinder(self, obstacle: str) -> None:
-        """It cannot be replayed, and this is why."""
+        """Report an obstacle, which rules out a replay."""
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Traced:
-        """A contiguous array in the memory of what is recorded."""
+        """Return a contiguous array in the recording's memory."""
 
 
 class _Current(threading.local):
@@ -39,7 +39,7 @@ class _Current(threading.local):
 
 
 _current = _Current()
-#: What says nothing about values, and what numpy itself asks for before it calls what is below.
+#: Attributes that do not reveal values, and those numpy itself reads before calling the methods below.
 _ALLOWED = frozenset(
     (
         "shape", "ndim", "dtype", "size", "nbytes", "itemsize", "flags", "ctypes", "reshape", "__class__",
@@ -48,12 +48,12 @@ _ALLOWED = frozenset(
 )  # fmt: skip
 
 
-#: Those that leave the dtype as it is; numpy's own would not.
+#: The only scalar types that leave the dtype unchanged; numpy's own would not.
 _NUMBERS = (int, float)
 
 
 class Traced(np.ndarray[Any, np.dtype[Any]]):
-    """A plain array, but that a recording sees what is done with it.
+    """A plain array whose uses a recording can see.
 
     Sums and products of float32 arrays of equal shape, and products with a number or with a vector for every
     row, are done by kernels that give the same bits as numpy. Views pass. Anything else is an obstacle.
@@ -120,8 +120,8 @@ class Traced(np.ndarray[Any, np.dtype[Any]]):
 
 
 @contextmanager
-def told(notes: Notes) -> Iterator[None]:
-    """Inside a `with` block `notes` hears what this thread does with traced arrays."""
+def reporting_to(notes: Notes) -> Iterator[None]:
+    """Report this thread's uses of traced arrays to `notes` within a `with` block."""
     _current.notes = notes
     try:
         yield
@@ -130,7 +130,7 @@ def told(notes: Notes) -> Iterator[None]:
 
 
 def empty(*shape: int) -> Traced:
-    """A contiguous float32 array for kernels to fill."""
+    """Return a contiguous float32 array for kernels to fill."""
     notes = _current.notes
     if notes is not None:
         return notes.empty(shape, "float32")
@@ -138,7 +138,7 @@ def empty(*shape: int) -> Traced:
 
 
 def read(array: NDArray[Any]) -> NDArray[Any]:
-    """The values of `array`, as a plain array."""
+    """Return the values of `array` as a plain array."""
     _hinder("it reads an array's values")
     return _plain(array)  # type: ignore[no-any-return]
 
@@ -153,13 +153,13 @@ def _plain(value: Any) -> Any:
 
 
 def _is_plain_index(index: Any) -> bool:
-    """Whether it makes a view."""
+    """Whether the index makes a view."""
     parts = index if isinstance(index, tuple) else (index,)
     return all(part is None or part is ... or isinstance(part, (int, slice)) for part in parts)
 
 
 def _combined(ufunc: np.ufunc, *inputs: Any) -> NDArray[Any] | None:
-    """A sum or product done by a kernel, if this is one that there is a kernel for."""
+    """Return a sum or product computed by a kernel, or None if no kernel does."""
     if len(inputs) != 2:
         return None
     first, second = inputs
@@ -186,10 +186,10 @@ _ALIGNMENT = 64
 
 
 class RecorderMemory:
-    """Where recorded computations put what they compute. A block is free again when no array uses it.
+    """Memory for the results of recorded computations. A block is free again when no array uses it.
 
-    Several programs of which only one runs at a time share it: it then holds about twice what the largest
-    needs, not the sum of all.
+    Programs that never run at the same time share it, so it holds about twice what the largest needs, not the
+    sum of all.
     """
 
     def __init__(self) -> None:
@@ -202,13 +202,13 @@ class RecorderMemory:
         return sum(block.size for block in self._blocks)
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Traced:
-        """A contiguous array."""
+        """Return a contiguous array."""
         count = math.prod(shape)
         size = max(count * np.dtype(dtype).itemsize, 1)
         fitting = [block for block in self._free if block.size >= size]
         block = min(fitting, key=len) if fitting else self._new_block(size)
         self._free = [other for other in self._free if other is not block]
-        # numpy holds this very object until the last array over it is gone, views included.
+        # numpy holds this object until the last array over it is gone, including views.
         memory = (ctypes.c_uint8 * size).from_buffer(block.data)
         key = id(memory)
 
@@ -221,17 +221,17 @@ class RecorderMemory:
         return array
 
     def block(self, array: NDArray[Any]) -> NDArray[np.uint8] | None:
-        """The block in which `array` begins, or None if it lies elsewhere."""
+        """Return the block in which `array` begins, or None if it lies elsewhere."""
         begin = array.ctypes.data
         return next((b for b in self._blocks if 0 <= begin - b.ctypes.data < b.size), None)
 
     def spoil(self) -> None:
-        """Make nonsense (NaN, indices of -1) of all values."""
+        """Overwrite all values with nonsense (NaN, indices of -1)."""
         for block in self._blocks:
             block.fill(255)
 
     def _new_block(self, size: int) -> NDArray[np.uint8]:
-        # Powers of two, so that computations of nearly the same size fit the same blocks.
+        # Powers of two, so that blocks fit computations of similar size.
         wanted = 1 << max(size - 1, _ALIGNMENT - 1).bit_length()
         memory = np.empty(wanted + _ALIGNMENT, np.uint8)
         begin = -memory.ctypes.data % _ALIGNMENT
@@ -247,7 +247,7 @@ class CPUProgram:
     ) -> None:
         self._calls = calls
         self._memory = memory
-        self._kept = kept  # everything else the calls point to, packed weights aside
+        self._kept = kept  # everything else the calls point to, except packed weights
         self.result = result
 
     def run(self) -> None:
@@ -264,12 +264,12 @@ class CPUProgram:
 
     @property
     def kernels(self) -> list[str]:
-        """By the names of the extension's functions."""
+        """The names of the extension's functions, in order."""
         return self._calls.names
 
 
 class CPURecorder:
-    """Records computations into one memory (see `puna.ops.recording`)."""
+    """A recorder whose computations share one memory (see `puna.ops.recording`)."""
 
     def __init__(self) -> None:
         self.memory = RecorderMemory()
@@ -280,7 +280,7 @@ class CPURecorder:
         calls, notes = _native.Program(), _Notes(self.memory)
         calls.begin(notes)
         try:
-            with told(notes):
+            with reporting_to(notes):
                 result = compute(*(buffer.array for buffer in inputs))
         finally:
             calls.end()
@@ -290,13 +290,13 @@ class CPURecorder:
         if block is None or notes.obstacle:
             return Recorded(result, None, notes.obstacle)
         begin = result.ctypes.data - block.ctypes.data
-        values = block[begin : begin + result.nbytes]  # which does not count as a use
+        values = block[begin : begin + result.nbytes]  # does not count as a use
         again = values.view(result.dtype).reshape(result.shape)
         return Recorded(result, CPUProgram(calls, again, self.memory, notes.kept))
 
 
 class _Notes:
-    """What is found while recording."""
+    """Findings of a recording."""
 
     def __init__(self, memory: RecorderMemory) -> None:
         self._memory = memory
@@ -308,6 +308,6 @@ class _Notes:
         self.obstacle = self.obstacle or obstacle
 
     def uses(self, array: NDArray[Any]) -> None:
-        """A kernel has been given `array`."""
+        """Note that a kernel was given `array`."""
         if self._memory.block(array) is None:
             self.kept.append(array)

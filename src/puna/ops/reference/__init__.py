@@ -1,7 +1,7 @@
 """The operations in plain numpy: short, obviously right, and therefore the specification.
 
-Everything is computed in the dtype of the activations, which is float32 in use and float64 when a test wants
-the exact answer. Indices are taken as they are: negative or out-of-range ones are the caller's mistake.
+Everything is computed in the dtype of the activations: float32 in use, float64 when a test wants the exact
+answer. Indices are not checked: negative or out-of-range ones are the caller's mistake.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from puna.ops.weight import Weight
 
 Array = NDArray[Any]
 
-#: NaN and infinity go through, as they do on every backend; numpy need not warn of them.
-_unwarned = np.errstate(all="ignore")
+#: NaN and infinity propagate, as on every backend, without numpy's warnings.
+_without_warnings = np.errstate(all="ignore")
 
 
 class Reference(Backend):
-    """On one thread of this process, in numpy."""
+    """The reference backend: numpy on one thread of this process."""
 
     name = "reference"
     kernels = "numpy"
@@ -55,7 +55,7 @@ class Reference(Backend):
         return [np.ascontiguousarray(columns) for columns in np.split(x, parts, axis=1)]
 
     def pack(self, weight: Weight) -> None:
-        """The file's bytes are what it reads."""
+        """Do nothing: this backend reads the file's bytes."""
 
     def packed_bytes(self, type: GGMLType, shape: tuple[int, ...]) -> int:
         return type.nbytes(shape[0] * shape[1])
@@ -66,24 +66,24 @@ class Reference(Backend):
     def embedding(self, tokens: Array, weight: Weight) -> Array:
         return weight.rows(tokens)
 
-    @_unwarned
+    @_without_warnings
     def linear(self, x: Array, weight: Weight, bias: Array | None = None) -> Array:
         result = x @ weight.values().astype(x.dtype, copy=False).T
         return result if bias is None else result + bias
 
-    @_unwarned
+    @_without_warnings
     def linear_many(
         self, x: Array, weights: Sequence[Weight], biases: Sequence[Array | None] | None = None
     ) -> list[Array]:
         biases = biases or [None] * len(weights)
         return [self.linear(x, weight, bias) for weight, bias in zip(weights, biases, strict=True)]
 
-    @_unwarned
+    @_without_warnings
     def linear_heads(self, x: Array, weights: Sequence[Weight]) -> Array:
         heads = [self.linear(x[:, head], weight) for head, weight in enumerate(weights)]
         return np.stack(heads, axis=1)
 
-    @_unwarned
+    @_without_warnings
     def route(self, logits: Array, routing: Routing, bias: Array | None = None) -> tuple[Array, Array]:
         scores = _sigmoid(logits) if routing.sigmoid else _softmax(logits)
         biased = scores if bias is None else scores + bias
@@ -98,7 +98,7 @@ class Reference(Backend):
             weights = weights / np.maximum(weights.sum(axis=-1, keepdims=True), 1e-20)
         return chosen.astype(np.int32), weights * routing.scale
 
-    @_unwarned
+    @_without_warnings
     def experts(self, x: Array, chosen: Array, weights: Array, layer: ExpertNetworks) -> Array:
         result = np.zeros((len(x), layer.down.shape[1]), x.dtype)
         activate = getattr(self, layer.activation)
@@ -113,7 +113,7 @@ class Reference(Backend):
             np.add.at(result, tokens, back if layer.scale_inputs else back * weight)
         return result
 
-    @_unwarned
+    @_without_warnings
     def expert_linear(
         self, x: Array, chosen: Array, weights: ExpertWeights, bias: Array | None = None
     ) -> Array:
@@ -122,22 +122,22 @@ class Reference(Backend):
             result[chosen == expert] = _of_expert(x[chosen == expert], weights, bias, expert)
         return result
 
-    @_unwarned
+    @_without_warnings
     def rms_norm(self, x: Array, weight: Array, eps: float) -> Array:
         return x / np.sqrt(np.square(x).mean(-1, keepdims=True) + x.dtype.type(eps)) * weight
 
-    @_unwarned
+    @_without_warnings
     def add_rms_norm(self, x: Array, residual: Array, weight: Array, eps: float) -> tuple[Array, Array]:
         total = x + residual
         return total, self.rms_norm(total, weight, eps)
 
-    @_unwarned
+    @_without_warnings
     def layer_norm(self, x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
         centred = x - x.mean(-1, keepdims=True)
         normed = centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + x.dtype.type(eps)) * weight
         return normed if bias is None else normed + bias
 
-    @_unwarned
+    @_without_warnings
     def rope_(self, x: Array, positions: Array, rope: Rope) -> None:
         # Angles in float64: at position 100,000 a float32 angle is off by up to 0.004.
         at = positions.astype(np.float64)
@@ -152,66 +152,66 @@ class Reference(Backend):
             first, second = x[..., 0 : 2 * pairs : 2], x[..., 1 : 2 * pairs : 2]
         first[:], second[:] = first * cos - second * sin, first * sin + second * cos
 
-    @_unwarned
+    @_without_warnings
     def swiglu(self, gate: Array, up: Array) -> Array:
         return gate * _sigmoid(gate) * up
 
-    @_unwarned
+    @_without_warnings
     def clamped_swiglu(self, gate: Array, up: Array) -> Array:
         gate = np.minimum(gate, 7)
         return gate * _sigmoid(gate.dtype.type(1.702) * gate) * (up.clip(-7, 7) + 1)
 
-    @_unwarned
+    @_without_warnings
     def geglu(self, gate: Array, up: Array) -> Array:
         inner = np.sqrt(2 / np.pi).astype(gate.dtype) * (gate + gate.dtype.type(0.044715) * gate**3)
         return gate / 2 * (1 + np.tanh(inner)) * up
 
-    @_unwarned
+    @_without_warnings
     def gelu(self, x: Array) -> Array:
         return x / 2 * _erfc(-x / x.dtype.type(math.sqrt(2)))
 
-    @_unwarned
+    @_without_warnings
     def squared_relu(self, x: Array) -> Array:
         return np.square(np.maximum(x, 0))
 
-    @_unwarned
+    @_without_warnings
     def above(self, x: Array, deviations: float) -> Array:
         cutoff = x.mean(-1, keepdims=True) + x.dtype.type(deviations) * x.std(-1, keepdims=True)
         return np.maximum(x - cutoff, 0)
 
-    @_unwarned
+    @_without_warnings
     def mix(self, x: Sequence[Array], mixture: Array) -> list[Array]:
         weights = mixture.reshape(len(mixture), mixture.shape[1] // len(x), len(x))
         return [np.ascontiguousarray(y) for y in np.einsum("tmn,ntd->mtd", weights, np.stack(x))]
 
-    @_unwarned
+    @_without_warnings
     def match_rms(self, x: Array, like: Array, floor: float) -> Array:
         own = np.maximum(np.square(x).mean(-1, keepdims=True), x.dtype.type(floor))
         return x * np.sqrt(np.square(like).mean(-1, keepdims=True) / own)
 
-    @_unwarned
+    @_without_warnings
     def sigmoid_gate(self, x: Array, gate: Array) -> Array:
         return x * _sigmoid(gate)
 
-    @_unwarned
+    @_without_warnings
     def softplus(self, x: Array, scale: Array) -> Array:
         return scale * np.logaddexp(x, 0)
 
-    @_unwarned
+    @_without_warnings
     def sigmoid(self, x: Array) -> Array:
         return _sigmoid(x)
 
-    @_unwarned
+    @_without_warnings
     def softcap(self, x: Array, cap: float) -> Array:
         return cap * np.tanh(x / x.dtype.type(cap))
 
-    @_unwarned
+    @_without_warnings
     def temper_(self, x: Array, positions: Array, scale: float, floor_scale: float, first: int) -> None:
         at = positions.astype(np.float64)
         factors = 1 + scale * np.log1p(np.floor((at + first) / floor_scale))  # [T]
         x *= factors.astype(x.dtype).reshape(-1, *[1] * (x.ndim - 1))
 
-    @_unwarned
+    @_without_warnings
     def short_conv(
         self,
         projected: Array,
@@ -244,7 +244,7 @@ class Reference(Backend):
                 states.stored[target] = recent[1:]
         return result
 
-    @_unwarned
+    @_without_warnings
     def linear_attention(
         self,
         queries: Array,
@@ -284,7 +284,7 @@ class Reference(Backend):
                 states.stored[target] = memory
         return result
 
-    @_unwarned
+    @_without_warnings
     def selective_scan(
         self,
         x: Array,
@@ -310,7 +310,7 @@ class Reference(Backend):
     def store_rows(self, target: HostStorage, cells: Array, rows: Array) -> None:
         target.put(cells, rows)
 
-    @_unwarned
+    @_without_warnings
     def attention(
         self,
         q: Array,
@@ -345,7 +345,7 @@ class Reference(Backend):
                 reach, place = bias.shape[1] // 2, start + count - 1 if places is None else places[t]
                 distances = np.arange(start, start + count) - place
                 scores = scores + bias[:, distances.clip(-reach, reach) + reach].astype(q.dtype)
-            if sinks is not None:  # one more logit per head that takes its share and gives nothing
+            if sinks is not None:  # one more logit per head, which takes a share and contributes no value
                 scores = np.concatenate([scores, sinks.astype(q.dtype)[:, None]], axis=1)
             shares = _softmax(scores)[:, :count]
             result[t] = np.einsum("hn,nhd->hd", shares, value)
@@ -353,13 +353,13 @@ class Reference(Backend):
 
 
 def _ranks(scores: Array) -> Array:
-    """By which the best are chosen: NaN counts as the largest."""
+    """Return the values to rank by: NaN counts as the largest."""
     result: Array = np.where(np.isnan(scores), np.inf, scores)
     return result
 
 
 def _best(ranks: Array, count: int) -> Array:
-    """The places of the `count` largest of each row, best first, of equal ones the first."""
+    """Return the indices of the `count` largest of each row, best first; the lower index wins a tie."""
     result: Array = np.argsort(-ranks, axis=-1, kind="stable")[:, :count]
     return result
 

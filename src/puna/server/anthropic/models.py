@@ -1,4 +1,4 @@
-"""`/v1/models` in Anthropic's shape, for clients that send an `anthropic-version` header."""
+"""Routes of `/v1/models` in Anthropic's form, for clients that send an `anthropic-version` header."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PAGE, _LARGEST_PAGE = 20, 1000
 
 
 class ModelInfo(msgspec.Struct, kw_only=True):
-    """A model of the store. `max_input_tokens` is the length of context that it was trained for."""
+    """A model of the store. `max_input_tokens` is its trained context."""
 
     id: str
     type: Literal["model"] = "model"
@@ -34,7 +34,7 @@ class ModelInfo(msgspec.Struct, kw_only=True):
 
 
 class ModelPage(msgspec.Struct):
-    """A page of the list of models; `first_id` and `last_id` are the cursors to the pages around it."""
+    """A page of the list of models; `first_id` and `last_id` are the cursors of its neighbours."""
 
     data: list[ModelInfo]
     has_more: bool

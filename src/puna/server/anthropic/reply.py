@@ -1,4 +1,4 @@
-"""Replies of Anthropic's API: messages, whole and as events."""
+"""Replies of Anthropic's API: messages, complete or as events."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class MessageUsage(msgspec.Struct):
 
 
 class MessageReply(msgspec.Struct, kw_only=True):
-    """`warnings` and `shifted` are Puna's own. A stream's first event has no reason yet."""
+    """A message, without a reason in a stream's first event. `warnings` and `shifted` are Puna's own."""
 
     id: str
     type: Literal["message"]
@@ -118,12 +118,12 @@ class MessageStop(msgspec.Struct, tag_field="type", tag="message_stop"):
 MessageEvent = MessageStart | PingEvent | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop
 
 
-#: Clients send thinking back only with a signature. Nothing here can be forged, so nothing is signed.
+#: Clients send thinking back only with a signature; here forging it would be pointless.
 _SIGNATURE: Final = "unsigned"
 
 
 class MessageWriter:
-    """Writes one answer. `stops` are the request's own stop strings."""
+    """Writer of one answer. `stops` are the request's own stop strings."""
 
     def __init__(self, model: str, stops: Sequence[str] = ()) -> None:
         self._model = model
@@ -188,7 +188,7 @@ class MessageWriter:
 
 
 def _usage(end: Finished) -> MessageUsage:
-    """Count tokens; cached ones of the prompt are counted separately, as in Anthropic's API."""
+    """Return the token counts; as in Anthropic's API, cached prompt tokens are counted separately."""
     done = end.done
     return MessageUsage(
         input_tokens=done.prompt_eval_count - done.cached,

@@ -1,4 +1,4 @@
-"""All routes of Anthropic's API: messages, counting their tokens, and models."""
+"""The routes of Anthropic's API: messages, counting their tokens, and models."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from puna.server.jobs.service import Finished, Service
 
 def routes(backend: Service) -> list[Route]:
     async def messages(body: MessagesRequest) -> ASGIApp:
-        """Answer a conversation, as Anthropic's API does."""
-        todo = one_job(await job(backend, body.asked()))
+        """Answer a conversation in the form of Anthropic's API."""
+        todo = one_job(await job(backend, body.spec()))
         writer = MessageWriter(body.model, body.stop_sequences)
         answer = AnswerBuilder(thinking=body.shows_thinking)
         if body.stream:
@@ -33,7 +33,7 @@ def routes(backend: Service) -> list[Route]:
 
     async def count(body: CountRequest) -> Response:
         """Count the tokens of a request."""
-        todo = one_job(await job(backend, body.asked()))
+        todo = one_job(await job(backend, body.spec()))
         prompt = await backend.render(todo.order, todo.requests[0])
         return json_reply(CountedTokens(len(prompt.tokens)))
 

@@ -1,4 +1,4 @@
-"""Request bodies of Anthropic's Messages API, and what they ask for."""
+"""Request bodies of Anthropic's Messages API, read into generation requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from puna.server.jobs.tools import ToolUse, called, function
 
 _ROLES: Final = ("user", "assistant", "system")
 
-#: Blocks with nothing for a prompt: what only Anthropic can read, or has run itself.
+#: Blocks that add nothing to a prompt, because only Anthropic can read them or has run their tools.
 _EMPTY: Final = ("redacted_thinking", "server_tool_use", "web_search_tool_result", "container_upload")
 
 
@@ -30,25 +30,25 @@ class MessageParam(Body):
 
 
 def system_text(given: Any) -> list[Message]:
-    """The system message, if there is one; its blocks are paragraphs. Raises RequestError."""
+    """Return the system message, if there is one, with blocks as paragraphs. Raises RequestError."""
     if given is None:
         return []
     blocks = [{"type": "text", "text": given}] if isinstance(given, str) else given
     if not isinstance(blocks, list):
-        raise RequestError("system must be a text or a list of text blocks")
+        raise RequestError("system must be a string or a list of text blocks")
     texts = []
     for block in blocks:
         match block:
             case {"type": "text", "text": str(text)}:
                 texts.append(text)
             case _:
-                raise RequestError("system must be a text or a list of text blocks")
+                raise RequestError("system must be a string or a list of text blocks")
     text = "\n\n".join(texts)
     return [Message(role="system", content=text)] if text else []
 
 
 def prompt_messages(given: Sequence[MessageParam]) -> tuple[list[Message], list[str]]:
-    """The messages of the prompt, and sentences about blocks that are left out. Raises RequestError."""
+    """Return the messages of the prompt, and sentences about ignored blocks. Raises RequestError."""
     reader = _Reader()
     messages: list[Message] = []
     for place, message in enumerate(given):
@@ -57,14 +57,14 @@ def prompt_messages(given: Sequence[MessageParam]) -> tuple[list[Message], list[
 
 
 class _Reader:
-    """Reads messages one after the other; `unknown` are the types of blocks that it knows nothing of."""
+    """Reader of messages, one after the other; `unknown` collects the unknown types of blocks."""
 
     def __init__(self) -> None:
         self.unknown: set[str] = set()
         self._names: dict[str, str] = {}  # of called tools, by the id of the call
 
     def messages(self, given: MessageParam, where: str) -> Iterator[Message]:
-        """Those that one becomes: results of tools come first, each as one of its own."""
+        """Yield the prompt messages of one message; each tool result becomes a message before the others."""
         role = given.role.lower()
         if role not in _ROLES:
             raise RequestError(f'{where}.role must be "user" or "assistant", not {shown(given.role)}')
@@ -79,7 +79,7 @@ class _Reader:
                     parts.thinking.append(str(block.get("thinking") or ""))
                 case _:
                     self._content(parts, block, at)
-        if parts.said or not isinstance(given.content, list):
+        if parts.has_content or not isinstance(given.content, list):
             yield parts.message(role)
 
     def _blocks(self, content: Any, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -87,7 +87,7 @@ class _Reader:
             yield where, {"type": "text", "text": content}
             return
         if not isinstance(content, list):
-            raise RequestError(f"{where}.content must be a text or a list of blocks")
+            raise RequestError(f"{where}.content must be a string or a list of blocks")
         for place, block in enumerate(content):
             at = f"{where}.content[{place}]"
             if not isinstance(block, dict) or not isinstance(block.get("type"), str):
@@ -95,7 +95,7 @@ class _Reader:
             yield at, block
 
     def _content(self, parts: _Parts, block: dict[str, Any], at: str) -> None:
-        """Add a block of text or an image."""
+        """Add a block of text, an image or a document."""
         match block:
             case {"type": "text", "text": str(text)}:
                 parts.texts.append(text)
@@ -142,7 +142,7 @@ class _Reader:
 
 
 class _Parts:
-    """The blocks of one message, as far as they came."""
+    """The content of one message, collected from its blocks."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -151,18 +151,18 @@ class _Parts:
         self.thinking: list[str] = []
 
     @property
-    def said(self) -> bool:
+    def has_content(self) -> bool:
         return bool(self.texts or self.calls or self.thinking)
 
     def image(self, image: Any) -> None:
-        """An image, which stays where it stands between the texts."""
+        """Add an image at the current place between the texts."""
         self.images.append(image)
         self.texts.append(PLACE)
 
     def message(self, role: str, **more: str) -> Message:
         texts = self.texts
         if any(PLACE in text and text != PLACE for text in texts):
-            # Somebody writes the mark: then images stand before the text.
+            # A text contains the placeholder, so all images go before the text.
             texts = [text for text in texts if text != PLACE]
         return Message(
             role=role,
@@ -181,7 +181,7 @@ def _image(source: Any, at: str) -> Any:
         case {"type": "url", "url": str(url)}:
             return from_url(url)
         case {"type": "file"}:
-            raise UnavailableError(f"{at}: files are not kept by this version; send the image as base64")
+            raise UnavailableError(f"{at}: files are not supported by this version; send the image as base64")
     raise RequestError(
         f'{at}.source must be {{"type": "base64", "media_type": ..., "data": ...}} or '
         '{"type": "url", "url": ...}'
@@ -192,7 +192,7 @@ _EFFORTS: Final = {"low": "low", "medium": "medium", "high": "high", "xhigh": "h
 
 
 class ThinkingConfig(Body):
-    """`budget_tokens` cannot be kept to: what a model thinks ends where it ends it."""
+    """Settings of thinking. `budget_tokens` has no effect: the model itself ends its thinking."""
 
     type: str = ""
     budget_tokens: int | None = None
@@ -205,7 +205,7 @@ class OutputConfig(Body):
 
 
 class CountRequest(OwnFields, ChatFields, SamplingFields):
-    """`/v1/messages/count_tokens`"""
+    """The body of `/v1/messages/count_tokens`."""
 
     model: Name = ""
     messages: Messages[MessageParam] = Field(default_factory=list)
@@ -214,7 +214,7 @@ class CountRequest(OwnFields, ChatFields, SamplingFields):
     thinking: ThinkingConfig | None = None
     output_config: OutputConfig = OutputConfig()
     output_format: dict[str, Any] | None = None
-    # What an answer does not depend on here: prompts are cached by themselves.
+    # Fields without effect on answers here; prompts are always cached.
     cache_control: Any = None
     context_management: Any = None
     metadata: Any = None
@@ -223,20 +223,20 @@ class CountRequest(OwnFields, ChatFields, SamplingFields):
 
     @property
     def shows_thinking(self) -> bool:
-        """Whether there are blocks of thinking: nobody gets them without asking."""
+        """Whether the reply has thinking blocks, which must be requested."""
         return self.thinks and (self.thinking is None or self.thinking.display != "omitted")
 
     @property
     def thinks(self) -> bool:
-        """Whether thinking is asked for."""
+        """Whether thinking is requested."""
         if self.thinking is not None and self.thinking.type:
             return self.thinking.type != "disabled"
         return bool(self.output_config.effort)
 
-    def asked(self) -> GenerationSpec:
-        return self._asked({})
+    def spec(self) -> GenerationSpec:
+        return self._spec({})
 
-    def _asked(self, options: dict[str, Any]) -> GenerationSpec:
+    def _spec(self, options: dict[str, Any]) -> GenerationSpec:
         if not self.model.strip():
             raise RequestError("model is required")
         self._check()
@@ -245,7 +245,7 @@ class CountRequest(OwnFields, ChatFields, SamplingFields):
         messages, ignored = prompt_messages(self.messages)
         use, unusable = self._tools()
         if self.thinking is not None and self.thinking.budget_tokens:
-            ignored.append("thinking.budget_tokens is ignored: a model thinks as long as it does")
+            ignored.append("thinking.budget_tokens is ignored: the model itself ends its thinking")
         return GenerationSpec(
             model=self.model,
             endpoint="chat",
@@ -261,7 +261,7 @@ class CountRequest(OwnFields, ChatFields, SamplingFields):
         )
 
     def _check(self) -> None:
-        """Raises RequestError for what this kind of request lacks."""
+        """Raise RequestError if a required field is missing."""
 
     def _think(self) -> bool | str:
         kind = self.thinking.type if self.thinking is not None else ""
@@ -290,12 +290,14 @@ class CountRequest(OwnFields, ChatFields, SamplingFields):
         return only_one(formats)
 
     def _tools(self) -> tuple[ToolUse, list[str]]:
-        """What is said of tools, and sentences about those that only Anthropic's own servers have."""
+        """Return the use of tools, and sentences about ignored tools, which only Anthropic's servers have."""
         tools, unusable = [], []
         for place, tool in enumerate(self.tools):
             kind = tool.get("type") or "custom"
             if kind != "custom":
-                unusable.append(f"tools[{place}] is ignored: tools of the type {shown(kind)} are not here")
+                unusable.append(
+                    f"tools[{place}] is ignored: tools of the type {shown(kind)} are not supported"
+                )
                 continue
             name, schema = tool.get("name"), tool.get("input_schema")
             if not isinstance(schema, dict):
@@ -328,7 +330,7 @@ class CountRequest(OwnFields, ChatFields, SamplingFields):
 
 
 class MessagesRequest(CountRequest):
-    """`/v1/messages`"""
+    """The body of `/v1/messages`."""
 
     max_tokens: int | None = None
     stop_sequences: Many[str] = Field(default_factory=list)
@@ -337,8 +339,8 @@ class MessagesRequest(CountRequest):
     top_p: float | None = None
     seed: int | None = None  # Puna's own
 
-    def asked(self) -> GenerationSpec:
-        """Options that are absent are the model's own, unlike in OpenAI's API."""
+    def spec(self) -> GenerationSpec:
+        """Return the generation request; unlike in OpenAI's API, absent options are the model's own."""
         given = {
             "num_predict": self.max_tokens,
             "temperature": self.temperature,
@@ -347,9 +349,9 @@ class MessagesRequest(CountRequest):
             "stop": self.stop_sequences or None,
             **self.sampling(),
         }
-        asked = self._asked({name: value for name, value in given.items() if value is not None})
-        request = msgspec.structs.replace(asked.request, stream_calls=self.stream)
-        return replace(asked, request=request)
+        spec = self._spec({name: value for name, value in given.items() if value is not None})
+        request = msgspec.structs.replace(spec.request, stream_calls=self.stream)
+        return replace(spec, request=request)
 
     def _check(self) -> None:
         if self.max_tokens is None or self.max_tokens <= 0:

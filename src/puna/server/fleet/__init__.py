@@ -1,1 +1,1 @@
-"""The runners: which models are in memory, loading them, watching them, ending them."""
+"""The runners of models in memory: loading, watching and ending them."""

@@ -1,4 +1,4 @@
-"""Which models are in memory: one runner each, loaded one after another, ended when unused."""
+"""The models in memory: one runner each, loaded one after another, and ended when unused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from puna.server.metrics import Metrics
 from puna.server.settings import DEFAULT_PARALLEL, Settings
 from puna.store import StoredModel
 
-#: An idle runner that does not answer within this time, or that of a step, hangs and is replaced.
+#: An idle runner that does not answer within this time, or the step timeout if shorter, is replaced.
 PING_TIMEOUT_S = 10.0
 
 _LEAVING = "the server is shutting down"
@@ -26,9 +26,9 @@ _log = logging.getLogger(__name__)
 
 
 class Fleet:
-    """Hands out runners. All methods belong to the event loop's thread.
+    """The runners of loaded models, lent to requests. All methods belong to the event loop's thread.
 
-    The key of a runner is the path of its model file: names sharing a file share the runner.
+    A runner is identified by the path of its model file, so names that share a file share the runner.
     """
 
     def __init__(self, settings: Settings, metrics: Metrics, launcher: Launcher) -> None:
@@ -38,7 +38,7 @@ class Fleet:
         self._crashes = Crashes()
         self._loaded: dict[str, ResidentModel] = {}
         self._loads: dict[tuple[str, LoadPlan], Loading] = {}
-        self._one_load = Loads()
+        self._load_turns = Loads()
         self._timers: dict[ResidentModel, asyncio.TimerHandle] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._queue = Queue(settings.max_queue)
@@ -54,18 +54,17 @@ class Fleet:
         keep_alive_s: float | None = None,
         *,
         client: str = "",
-        hear: ProgressCallback | None = None,
+        on_progress: ProgressCallback | None = None,
     ) -> AsyncIterator[Runner]:
-        """A runner for `model`, loaded as `plan` says; it stays for as long as the block runs.
+        """Hold a runner for `model`, loaded by `plan`, while the context is open.
 
-        `hear` is told of the load, if there is one.
-
-        Raises the error that loading met, ServerBusyError when too many requests wait, and CrashLoopError
-        when the model's runner has died too often to be started again at once.
+        `on_progress` is called with the progress of the load, if there is one. Raises the error of loading,
+        ServerBusyError when too many requests wait, and CrashLoopError when the model's runner has died too
+        often to be started again now.
         """
         self._queue.enter(client)
         try:
-            entry = await self._acquire(model, plan, keep_alive_s, client, hear)
+            entry = await self._acquire(model, plan, keep_alive_s, client, on_progress)
         except BaseException:
             self._queue.leave(client)
             raise
@@ -83,7 +82,7 @@ class Fleet:
             self._release(entry)
 
     async def unload(self, path: str) -> None:
-        """End the runner of the model file `path`: now if idle, else once its requests have ended."""
+        """End the runner of the model file `path`, at once if it is idle, else after its requests."""
         entry = self._loaded.get(path)
         if entry is None:
             return
@@ -93,19 +92,19 @@ class Fleet:
             await asyncio.shield(ending)
 
     def loaded(self) -> list[ResidentModel]:
-        """Models in memory or being loaded, longest remaining first."""
+        """Return the models in memory or being loaded, those that expire last first."""
         living = [entry for entry in self._loaded.values() if entry.runner is None or entry.runner.alive]
         return sorted(living, key=lambda entry: -entry.expires_s)
 
     def waiting(self) -> dict[str, int]:
-        """How many requests wait for a load, by the name of the model."""
+        """Return how many requests wait for a load, by the name of the model."""
         counts: dict[str, int] = {}
         for load in self._loads.values():
             counts[load.name] = counts.get(load.name, 0) + load.waiters
         return counts
 
     async def close(self) -> None:
-        """End all runners; streams in flight see a RunnerError."""
+        """End all runners; streams in progress get a RunnerError."""
         self._closed = True
         for load in list(self._loads.values()):
             load.task.cancel()
@@ -122,7 +121,7 @@ class Fleet:
         plan: LoadPlan,
         keep_alive_s: float | None,
         client: str,
-        hear: ProgressCallback | None,
+        on_progress: ProgressCallback | None,
     ) -> ResidentModel:
         path = str(model.runnable_path())
         while True:
@@ -134,7 +133,7 @@ class Fleet:
             fresh = entry is None or not entry.ready or not entry.serves(plan)
             if entry is None or fresh:
                 self._queue.check(client, self._waiting())
-                entry = await self._wait_for_load(model, path, plan, client, hear)
+                entry = await self._wait_for_load(model, path, plan, client, on_progress)
             else:
                 if entry.full:
                     self._queue.check(client, self._waiting() + 1)
@@ -148,15 +147,15 @@ class Fleet:
             self._release(entry)
 
     async def _grow(self, entry: ResidentModel, plan: LoadPlan) -> None:
-        """Give a loaded model the context that `plan` wants, if memory goes as far."""
+        """Give a loaded model the context of `plan`, if memory allows."""
         entry.users += 1
         try:
-            await entry.grow(plan, await self._promised(besides=entry))
+            await entry.grow(plan, await self._promised(except_for=entry))
         finally:
             self._release(entry)
 
     def _waiting(self) -> int:
-        """How many requests wait for a load or for their turn."""
+        """Return how many requests wait for a load or for their turn."""
         waiting = sum(load.waiters for load in self._loads.values())
         return waiting + sum(entry.queued for entry in self._loaded.values())
 
@@ -171,7 +170,7 @@ class Fleet:
                 self._timers[entry] = loop.call_later(entry.keep_alive_s, self._end, entry)
 
     async def _answers(self, entry: ResidentModel) -> bool:
-        """Whether an idle runner is still there; if it is not, it is marked for its end."""
+        """Whether an idle runner still answers; mark it for replacement if it does not."""
         runner = entry.runner
         assert runner is not None
         try:
@@ -187,9 +186,9 @@ class Fleet:
         return True
 
     async def _wait_for_load(
-        self, model: StoredModel, path: str, plan: LoadPlan, client: str, hear: ProgressCallback | None
+        self, model: StoredModel, path: str, plan: LoadPlan, client: str, on_progress: ProgressCallback | None
     ) -> ResidentModel:
-        """The model, loaded by one task for all who wait for it, with one user more for the caller."""
+        """Return the model loaded by one task for all waiting requests, with one more user: the caller."""
         refusal = self._crashes.refusal(path, time.monotonic())
         if refusal is not None:
             raise CrashLoopError(refusal)
@@ -198,9 +197,9 @@ class Fleet:
         if load is None:
             load = self._loads[key] = Loading(model.name)
             load.task = asyncio.create_task(self._load(load, model, path, plan))
-        if hear is not None:
-            load.hear(hear)
-        self._one_load.join(load, client)
+        if on_progress is not None:
+            load.report_to(on_progress)
+        self._load_turns.join(load, client)
         try:
             entry = await asyncio.shield(load.task)
             entry.users += 1
@@ -211,14 +210,14 @@ class Fleet:
                 raise RunnerError(_LEAVING) from None
             raise
         finally:
-            self._one_load.leave(load, client)
+            self._load_turns.leave(load, client)
             if load.waiters == 0:
                 if self._loads.get(key) is load:
                     del self._loads[key]
                 self._give_up(load.task)
 
     def _give_up(self, task: asyncio.Task[ResidentModel]) -> None:
-        """Cancel a load that no request waits for any more, or release the model it loaded."""
+        """Cancel a load that no request waits for, or release the model it has loaded."""
 
         def drop(done: asyncio.Task[ResidentModel]) -> None:
             if not done.cancelled() and done.exception() is None:
@@ -231,7 +230,7 @@ class Fleet:
             task.cancel()
 
     async def _load(self, load: Loading, model: StoredModel, path: str, plan: LoadPlan) -> ResidentModel:
-        """The model in memory, with one user. While it waits for models to leave, others have their turn."""
+        """Return the loaded model with one user. Other loads have their turns while models are unloaded."""
         began_s = time.monotonic()
         entry = ResidentModel(model=model, path=path, plan=plan, keep_alive_s=self._settings.keep_alive_s)
         entry.touch()
@@ -239,7 +238,7 @@ class Fleet:
         try:
             while True:
                 await self._ended()
-                async with self._one_load.turn(load):
+                async with self._load_turns.turn(load):
                     known = self._loaded.get(path)
                     if known is not None and known.ready and known.can_grow_to(plan):
                         await self._grow(known, plan)
@@ -251,7 +250,7 @@ class Fleet:
                         with self._listed(entry):
                             runner = runner or await self._launcher.launch()
                             if await self._read(runner, entry, leaving, load):
-                                self._loaded_now(entry, runner, time.monotonic() - began_s)
+                                self._note_loaded(entry, runner, time.monotonic() - began_s)
                                 runner = None
                                 return entry
                 await asyncio.gather(*(self._retire(other) for other in leaving))
@@ -268,7 +267,7 @@ class Fleet:
 
     @contextlib.contextmanager
     def _listed(self, entry: ResidentModel) -> Iterator[None]:
-        """The model in the table while it loads, and afterwards if it has its runner then."""
+        """List the model while it loads, and afterwards if it has a runner."""
         self._loaded[entry.path] = entry
         try:
             yield
@@ -276,7 +275,7 @@ class Fleet:
             if entry.runner is None:
                 del self._loaded[entry.path]
 
-    def _loaded_now(self, entry: ResidentModel, runner: Runner, load_s: float) -> None:
+    def _note_loaded(self, entry: ResidentModel, runner: Runner, load_s: float) -> None:
         entry.runner = runner
         entry.users += 1
         entry.load_s, entry.loaded_s = load_s, time.monotonic()
@@ -293,9 +292,10 @@ class Fleet:
     async def _read(
         self, runner: Runner, entry: ResidentModel, leaving: list[ResidentModel], load: Loading
     ) -> bool:
-        """Load, with fewer sequences if memory is short.
+        """Load the model, with fewer sequences if memory is short.
 
-        False when memory comes from models that leave: those on their way, and those added to `leaving`.
+        Returns False if memory must first be freed by models that end: those that already do, and those added
+        to `leaving`.
         """
         parallel = self._settings.parallel or DEFAULT_PARALLEL
         while True:
@@ -316,17 +316,17 @@ class Fleet:
             entry.loading = done / total if total else 0.0
             loading.progressed(done, total)
 
-        load = entry.load(self._settings, parallel, reserved=await self._promised(besides=entry))
+        load = entry.load(self._settings, parallel, reserved=await self._promised(except_for=entry))
         timeout_s = self._settings.load_timeout_s
         await runner.load(load, on_progress, stall_timeout_s=None if math.isinf(timeout_s) else timeout_s)
 
-    async def _promised(self, besides: ResidentModel) -> int:
-        """Bytes that the caches of loaded models may still grow by."""
-        others = [other for other in self._loaded.values() if other is not besides]
+    async def _promised(self, except_for: ResidentModel) -> int:
+        """Return the bytes by which the caches of other loaded models may still grow."""
+        others = [other for other in self._loaded.values() if other is not except_for]
         return sum(one.promised_bytes for one in await look(others))
 
     async def _in_the_way(self, entry: ResidentModel, error: InsufficientMemoryError) -> list[ResidentModel]:
-        """The models to unload so that `entry` can be loaded; none when that would not be enough."""
+        """Return the models to unload so that `entry` can be loaded; empty if that would not be enough."""
         others = [other for other in self._loaded.values() if other is not entry]
         freed = {one.model.path: one.memory_bytes + one.promised_bytes for one in await look(others)}
         chosen = victims(others, freed, max(error.needed - error.available, 1))
@@ -335,7 +335,7 @@ class Fleet:
         return chosen
 
     def _surplus(self) -> list[ResidentModel]:
-        """The models to unload so that one more may be in memory."""
+        """Return the models to unload so that one more may be in memory."""
         others = list(self._loaded.values())
         chosen = []
         while len(others) >= self._settings.max_loaded and (other := victim(others)) is not None:
@@ -345,14 +345,14 @@ class Fleet:
         return chosen
 
     async def _retire(self, entry: ResidentModel) -> None:
-        """Take the model out once its requests have ended."""
+        """Unload the model once its requests have ended."""
         entry.retiring = True
         if entry.users == 0:
             self._end(entry)
         await entry.gone.wait()
 
     def _end(self, entry: ResidentModel) -> asyncio.Task[None] | None:
-        """Take the model out of the table at once and end its process, if there still is one."""
+        """Forget the model at once, and end its runner if it still has one."""
         self._stop_timer(entry)
         entry.gone.set()
         if self._loaded.get(entry.path) is entry:
@@ -369,7 +369,7 @@ class Fleet:
         return self._hang_up(runner)
 
     def _hang_up(self, runner: Runner) -> asyncio.Task[None]:
-        """End a process, which nobody waits for but those who need its memory."""
+        """End a runner in the background; only loads that need its memory wait for it."""
         task = asyncio.create_task(runner.close())
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
@@ -382,7 +382,7 @@ class Fleet:
         _log.warning("the runner of %s died, %d in a row: %s", entry.model.name, count, error)
 
     def _look_after(self, entry: ResidentModel) -> None:
-        """Have the runner watched as long as it has users."""
+        """Have the runner watched while it has users."""
         if entry.runner is None or math.isinf(self._settings.step_timeout_s):
             return
         if entry.watch is None or entry.watch.done():
@@ -390,7 +390,7 @@ class Fleet:
             entry.watch = asyncio.create_task(watching)
 
     async def _ended(self) -> None:
-        """Wait until the processes that are on their way out now have returned their memory."""
+        """Wait until the runners that are ending now have freed their memory."""
         if self._ending:
             await asyncio.wait(set(self._ending))
 

@@ -1,6 +1,4 @@
-"""Loads that requests wait for: one at a time, clients take turns, and models whose runners keep dying are
-left alone for a while.
-"""
+"""Loads that requests wait for: one at a time, clients taking turns, with pauses after crashes in a row."""
 
 from __future__ import annotations
 
@@ -15,13 +13,13 @@ from puna.errors import RunnerError, ServerBusyError
 from puna.server.fleet.resident import ResidentModel, Runner
 from puna.turns import ClientRotation, Turn
 
-#: So many crashes in a row are forgiven: the next request loads the model again at once.
+#: Number of crashes in a row after which the next request still loads the model at once.
 FORGIVEN = 2
-#: After one more, the model is refused for so long, and for twice as long after each further one, ...
+#: After one more crash, the model is refused for this time, which doubles with each further crash.
 FIRST_PAUSE_S = 5.0
-#: ... up to this.
+#: Maximum time for which a model is refused.
 LONGEST_PAUSE_S = 300.0
-#: Crashes further apart are not in a row.
+#: Crashes further apart than this are not in a row.
 APART_S = 600.0
 
 
@@ -33,21 +31,24 @@ class _Row:
 
 
 class Crashes:
-    """By model file. Times are of any clock that only goes forward, in seconds."""
+    """Crashes in a row of each model file. Times are in seconds of any monotonic clock."""
 
     def __init__(self) -> None:
         self._rows: dict[str, _Row] = {}
 
     def crashed(self, path: str, how: str, now_s: float, *, after_success: bool) -> int:
-        """A runner died; `after_success` when it had finished a request before. How many are in a row now."""
+        """Record a crash of `path`, and return how many came in a row.
+
+        A crash `after_success`, of a runner that had finished a request, begins a new row.
+        """
         row = self._rows.get(path)
-        going_on = row is not None and not after_success and now_s - row.last_s <= APART_S
-        count = row.count + 1 if row is not None and going_on else 1
+        continues = row is not None and not after_success and now_s - row.last_s <= APART_S
+        count = row.count + 1 if row is not None and continues else 1
         self._rows[path] = _Row(count, now_s, how)
         return count
 
     def refusal(self, path: str, now_s: float) -> str | None:
-        """Why the model must not be loaded now, and when it may be; None when it may."""
+        """Return the reason to refuse a load of `path` now, or None if one is allowed."""
         row = self._rows.get(path)
         if row is None or row.count <= FORGIVEN:
             return None
@@ -61,15 +62,15 @@ class Crashes:
         )
 
 
-#: A working runner answers at once, except while it reads a very long prompt.
+#: Maximum silence. A working runner answers pings at once, except while it reads a very long prompt.
 _SILENCE_S = 60.0
 _MAX_BETWEEN_S = 5.0
 
 
 async def watch(runner: Runner, busy: Callable[[], bool], step_timeout_s: float) -> None:
-    """Look after `runner` as long as it is `busy`; kill it when a step lasts longer than `step_timeout_s`.
+    """Watch `runner` while it is `busy`; kill it when a step lasts longer than `step_timeout_s`.
 
-    So it is when it does not answer at all, for that long or for a minute.
+    Also kill it when it does not answer pings for that long, or for a minute.
     """
     silence_s = min(_SILENCE_S, step_timeout_s)
     while True:
@@ -85,15 +86,15 @@ async def watch(runner: Runner, busy: Callable[[], bool], step_timeout_s: float)
         if pong.step_age_s > step_timeout_s:
             runner.kill(
                 f"a step took longer than {step_timeout_s:g} s; "
-                "PUNA_STEP_TIMEOUT sets how long one may take, a smaller num_batch makes steps shorter"
+                "PUNA_STEP_TIMEOUT sets the limit, and a smaller num_batch makes steps shorter"
             )
             return
 
 
 class Queue:
-    """How many requests may wait.
+    """The limit of waiting requests.
 
-    A client with no other request in progress has a second queue of that length: others cannot fill it.
+    It is twice as high for a client with no other request in progress, so that others cannot fill its queue.
     """
 
     def __init__(self, longest: int) -> None:
@@ -109,38 +110,41 @@ class Queue:
             del self._in_progress[client]
 
     def check(self, client: str, waiting: int) -> None:
-        """Raise ServerBusyError if a request of `client`, which has entered, cannot wait with `waiting`."""
+        """Raise ServerBusyError if `waiting` requests are too many for another one of `client` to wait.
+
+        The request must have entered.
+        """
         most = self._longest * (2 if self._in_progress[client] == 1 else 1)
         if waiting > most:
             raise ServerBusyError("server busy, please try again.  maximum pending requests exceeded")
 
 
-#: Hears how many bytes of weights are in place, and of how many.
+#: Called with the bytes of weights in place and in total.
 ProgressCallback = Callable[[int, int], None]
 
 
 class Loading:
-    """A load that requests wait for; it is given up when the last of them leaves.
+    """A load that requests wait for; it is cancelled when the last of them leaves.
 
-    The task answers the model with one user more: the load's own hold on it, so that a model
-    with a keep-alive of 0 does not end before the requests that wait for it have taken it.
+    The task returns the model with one additional user, the load itself, so that a model with a keep-alive of
+    0 does not end before the waiting requests have taken it.
     """
 
     task: asyncio.Task[ResidentModel]
 
     def __init__(self, name: str) -> None:
-        self.name = name  # of the model, for those who look
-        self.requests: Counter[str] = Counter()  # of each client
-        self.turns: dict[str, Turn] = {}  # of each client
-        self._hearers: list[ProgressCallback] = []
+        self.name = name  # of the model, for display
+        self.requests: Counter[str] = Counter()  # by client
+        self.turns: dict[str, Turn] = {}  # by client
+        self._callbacks: list[ProgressCallback] = []
 
-    def hear(self, hear: ProgressCallback) -> None:
-        """Tell `hear` of the progress from now on."""
-        self._hearers.append(hear)
+    def report_to(self, on_progress: ProgressCallback) -> None:
+        """Call `on_progress` with the progress from now on."""
+        self._callbacks.append(on_progress)
 
     def progressed(self, done: int, total: int) -> None:
-        for hear in self._hearers:
-            hear(done, total)
+        for callback in self._callbacks:
+            callback(done, total)
 
     @property
     def waiters(self) -> int:
@@ -148,7 +152,7 @@ class Loading:
 
 
 class Loads:
-    """Whose load is next: whoever wants many models does not hold up who wants one.
+    """The order of loads: clients take turns, so that one with many models does not delay the others.
 
     A load that several clients wait for has the earliest of their turns.
     """
@@ -160,14 +164,14 @@ class Loads:
         self._busy = False
 
     def join(self, load: Loading, client: str) -> None:
-        """A request of `client` waits for `load` from now on."""
+        """Add a request of `client` that waits for `load`."""
         if client not in load.turns:
             load.turns[client] = self._turns.take(client)
             self._wanted[client] += 1
         load.requests[client] += 1
 
     def leave(self, load: Loading, client: str) -> None:
-        """A request of `client` waits no more, whether or not the model is there."""
+        """Remove a request of `client` that no longer waits, whether or not the model is loaded."""
         load.requests[client] -= 1
         if load.requests[client] == 0:
             del load.turns[client]
@@ -178,7 +182,7 @@ class Loads:
 
     @contextlib.asynccontextmanager
     async def turn(self, load: Loading) -> AsyncIterator[None]:
-        """Wait for the turn of `load`, which is over at the end of the block."""
+        """Wait for the turn of `load`, and hold it while the context is open."""
         if self._busy:
             called = self._waiting[load] = asyncio.get_running_loop().create_future()
             try:
@@ -196,7 +200,7 @@ class Loads:
             self._call_next()
 
     def _call_next(self) -> None:
-        # Others are cancelled, or about to be.
+        # The other loads are cancelled or about to be.
         wanted = [load for load, called in self._waiting.items() if load.turns and not called.done()]
         self._busy = bool(wanted)
         if wanted:
@@ -205,5 +209,5 @@ class Loads:
 
 
 def _first(load: Loading) -> tuple[str, Turn]:
-    """The client whose turn is the first of those that wait for `load`, and its turn."""
+    """Return the client with the earliest turn among those that wait for `load`, and its turn."""
     return min(load.turns.items(), key=lambda item: item[1])

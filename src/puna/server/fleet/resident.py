@@ -1,4 +1,4 @@
-"""Models in memory, and the processes that run them."""
+"""Models in memory, and the runners that run them."""
 
 from __future__ import annotations
 
@@ -43,19 +43,18 @@ class LocalLauncher:
 
 
 class Runner(Protocol):
-    """Runs one model. Of use after `load`; all methods belong to one event loop.
+    """A runner of one model, usable after `load`. All methods belong to one event loop.
 
-    What goes wrong with a request is raised as the error it is, and `RunnerError` when the runner dies or
-    breaks its protocol, to all who wait for it.
+    Methods raise the error of their request, or `RunnerError` when the runner dies or breaks the protocol.
     """
 
     @property
     def info(self) -> Loaded:
-        """What was loaded."""
+        """The facts about the loaded model."""
 
     @property
     def tally(self) -> Tally:
-        """What was generated so far."""
+        """The counts of the requests so far."""
 
     @property
     def alive(self) -> bool:
@@ -63,7 +62,7 @@ class Runner(Protocol):
 
     @property
     def memory_bytes(self) -> int:
-        """What it takes now; unloading gives that back."""
+        """The memory it takes now, which unloading frees."""
 
     async def load(
         self,
@@ -74,50 +73,51 @@ class Runner(Protocol):
     ) -> None:
         """Load the model; after `InsufficientMemoryError` another load can be tried.
 
-        `on_progress` hears (bytes done, bytes in total); `stall_timeout_s` is how long there may be none.
+        `on_progress` is called with (bytes done, bytes in total); `stall_timeout_s` is the maximum time
+        without progress.
         """
 
     def generate(
         self, request: Generate
     ) -> AsyncGenerator[Prompted | Evaluated | Scored | Chunk | Done, None]:
-        """What is generated for `request`; closing the iterator stops it."""
+        """Yield the events of `request`; closing the iterator stops the generation."""
 
     async def embed(self, request: Embed) -> list[Embedded]:
-        """The vectors of the inputs, in their order."""
+        """Return the vectors of the inputs in order."""
 
     async def render(self, request: Generate) -> Prompted:
-        """What the prompt of `request` comes to."""
+        """Return the rendered prompt of `request`."""
 
     async def ping(self, timeout_s: float = 10.0) -> Pong:
-        """How busy it is; `RunnerError` when it does not say so in time."""
+        """Return the state of the runner. Raises `RunnerError` if it does not answer in time."""
 
     async def grow(self, num_ctx: int, reserved: int) -> None:
-        """Let requests have `num_ctx` tokens of context, leaving `reserved` bytes of memory free.
+        """Raise the maximum context to `num_ctx` tokens, leaving `reserved` bytes of memory free.
 
-        `NotSupportedError` and `InsufficientMemoryError` where that takes loading again.
+        Raises `NotSupportedError` or `InsufficientMemoryError` if the model must be loaded again for it.
         """
 
     async def contents(self) -> list[Contents]:
-        """What the model's caches hold."""
+        """Return the contents of the model's caches."""
 
     async def watch(self) -> LiveState:
         """Return what the engine is doing, after the current step."""
 
     def kill(self, reason: str) -> None:
-        """Kill it because it hangs; its requests fail with `reason`."""
+        """Kill a hanging runner; its requests fail with `reason`."""
 
     async def close(self) -> None:
-        """End it and release its resources."""
+        """End the runner and release its resources."""
 
     def death(self) -> RunnerError:
-        """What a runner died of that is not alive any more."""
+        """Return the error that tells why the runner died."""
 
 
 class Launcher(Protocol):
-    """Where runners come from."""
+    """A source of runners."""
 
     async def launch(self) -> Runner:
-        """A runner that waits for `load`. Raises `RunnerError` when none can be started."""
+        """Return a runner that waits for `load`. Raises `RunnerError` if it cannot be started."""
 
 
 _log = logging.getLogger(__name__)
@@ -128,18 +128,18 @@ _FOREVER_NS = 2**63 - 1
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """The options a model is loaded with. Another value of any of them means loading again.
+    """The options a model is loaded with; changing any of them requires loading it again.
 
-    `placement` is for llama.cpp: of a model that Puna's own engine runs it changes nothing.
+    `placement` is for llama.cpp, and has no effect on models that Puna's own engine runs.
     """
 
     num_ctx: int
     num_batch: int = 512
     num_thread: int = 0
-    draft: str = ""  # path of the model that guesses
+    draft: str = ""  # path of the draft model
     engine: str = AUTO
     placement: Placement = Placement()  # noqa: RUF009, frozen
-    projector: str = ""  # path of what the model sees with, where that is a file of its own
+    projector: str = ""  # path of the vision tower's own file, if it has one
     adapters: tuple[AdapterFile, ...] = ()
 
     @classmethod
@@ -167,13 +167,13 @@ class LoadPlan:
     def serves(
         self, wanted: LoadPlan, context_length: int, engine: str = PUNA, *, exact_context: bool = False
     ) -> bool:
-        """Whether a model loaded by this plan is as `wanted` asks, which `engine` has come to run.
+        """Whether a model that `engine` runs, loaded by this plan, serves requests with the plan `wanted`.
 
-        It has `context_length` tokens of context, which are enough for all who want fewer, unless it computes
-        something else with fewer (`exact_context`): where its own limit cut `num_ctx` down, asking for
-        anything above that limit is the same.
+        The model has `context_length` tokens of context, which serve any request for fewer unless its results
+        depend on the number (`exact_context`). If the model's own limit cut `num_ctx`, any request above that
+        limit is served.
         """
-        # Without a wish it is Puna's own wherever that can run it.
+        # By default, Puna's own engine runs every model that it can.
         if wanted.engine not in (self.engine, engine) and (wanted.engine, engine) != (AUTO, PUNA):
             return False
         if engine == LLAMACPP and wanted.placement != self.placement:
@@ -184,7 +184,7 @@ class LoadPlan:
         return same_context and self._is_like(wanted, context_length)
 
     def grows_to(self, wanted: LoadPlan, context_length: int, max_context: int) -> bool:
-        """Whether all that `wanted` asks for beyond this plan is a longer context, and that is possible."""
+        """Whether `wanted` differs from this plan only in a longer context to which the model can grow."""
         cut = context_length < self.num_ctx
         return (
             not cut
@@ -193,7 +193,7 @@ class LoadPlan:
         )
 
     def _is_like(self, wanted: LoadPlan, context_length: int) -> bool:
-        """Whether all options but the context and what computes are the same."""
+        """Whether all options are the same except context, engine and placement."""
         batch, wanted_batch = min(self.num_batch, context_length), min(wanted.num_batch, context_length)
         return (batch, self.num_thread, self.draft, self.projector, self.adapters) == (
             wanted_batch, wanted.num_thread, wanted.draft, wanted.projector, wanted.adapters,
@@ -202,25 +202,25 @@ class LoadPlan:
 
 @dataclass(eq=False)
 class ResidentModel:
-    """One model in memory, or on its way there (then `runner` is None)."""
+    """A model in memory, or being loaded (then `runner` is None)."""
 
-    model: StoredModel  # under the name it was loaded by
+    model: StoredModel  # with the name it was loaded by
     path: str
     plan: LoadPlan
     keep_alive_s: float
     runner: Runner | None = None
     users: int = 0
-    retiring: bool = False  # takes no new requests; ends when the last one has
-    fixed: bool = False  # its context can grow no more
-    expires_s: float = 0.0  # on the monotonic clock, `math.inf` for never
-    loading: float = 0.0  # share of the weights in place, while loading
+    retiring: bool = False  # takes no new requests, and ends after the last one
+    fixed: bool = False  # its context cannot grow any more
+    expires_s: float = 0.0  # by `time.monotonic`; `math.inf`: never
+    loading: float = 0.0  # share of the weights in place while loading
     load_s: float = 0.0  # how long loading took
-    loaded_s: float = 0.0  # when that was done, on the monotonic clock
-    watch: asyncio.Task[None] | None = None  # looks after the runner while it is used
-    gone: asyncio.Event = field(default_factory=asyncio.Event)  # set once it is out of the table
+    loaded_s: float = 0.0  # when loading ended, by `time.monotonic`
+    watch: asyncio.Task[None] | None = None  # watches the runner while it is used
+    gone: asyncio.Event = field(default_factory=asyncio.Event)  # set once the fleet has forgotten it
 
     def load(self, settings: Settings, parallel: int, reserved: int) -> Load:
-        """What a runner is told to load it for `parallel` sequences; `reserved` as in `Load`."""
+        """Return the message to load it for `parallel` sequences; `reserved` is as in `Load`."""
         plan = self.plan
         return Load(
             path=self.path,
@@ -244,12 +244,12 @@ class ResidentModel:
 
     @property
     def full(self) -> bool:
-        """Whether a request more would have to wait for its turn."""
+        """Whether another request would have to wait for its turn."""
         return self.runner is not None and self.users >= self.runner.info.parallel
 
     @property
     def queued(self) -> int:
-        """How many requests wait for their turn, as far as each needs one place of a batch."""
+        """The number of requests waiting for their turn if each needs one slot."""
         return 0 if self.runner is None else max(self.users - self.runner.info.parallel, 0)
 
     def serves(self, wanted: LoadPlan) -> bool:
@@ -260,20 +260,20 @@ class ResidentModel:
         return self.plan.serves(useful, info.context_length, info.engine, exact_context=info.exact_context)
 
     def can_grow_to(self, wanted: LoadPlan) -> bool:
-        """Whether it would serve `wanted` with a longer context, which it can have without loading again."""
+        """Whether it would serve `wanted` with a longer context, to which it can grow without reloading."""
         if self.runner is None or self.fixed or self.runner.info.engine not in (PUNA, wanted.engine):
             return False
         info = self.runner.info
         return self.plan.grows_to(self._useful(wanted), info.context_length, info.max_context)
 
     def _useful(self, wanted: LoadPlan) -> LoadPlan:
-        """`wanted` with no more context than the model was trained for: it never gets more."""
+        """Return `wanted` with at most the trained context, which the model never exceeds."""
         assert self.runner is not None
         most = self.runner.info.trained_context or wanted.num_ctx
         return replace(wanted, num_ctx=min(wanted.num_ctx, most))
 
     async def grow(self, wanted: LoadPlan, reserved: int) -> None:
-        """Have the context that `wanted` asks for, or else note that it can grow no more."""
+        """Grow to the context of `wanted`, or note that the model cannot grow any more."""
         assert self.runner is not None
         try:
             await self.runner.grow(wanted.num_ctx, reserved)
@@ -282,15 +282,15 @@ class ResidentModel:
             self.fixed = True
         else:
             self.plan = replace(self.plan, num_ctx=max(self.plan.num_ctx, wanted.num_ctx))
-            _log.info("%s has %d tokens of context now", self.model.name, self.context_length)
+            _log.info("%s now has %d tokens of context", self.model.name, self.context_length)
 
     def touch(self) -> None:
-        """Start the keep-alive time anew."""
+        """Restart the keep-alive time."""
         self.expires_s = time.monotonic() + self.keep_alive_s
 
     @property
     def expires_ns(self) -> int:
-        """Wall clock time since the epoch; in the past for a model that is busy beyond its time."""
+        """Time of expiry since the epoch; in the past for a model that is busy beyond its time."""
         remaining_s = self.expires_s - time.monotonic()
         return time.time_ns() + (_FOREVER_NS if math.isinf(remaining_s) else int(remaining_s * 1e9))
 
@@ -300,7 +300,7 @@ class ResidentModel:
 
     @property
     def vram_bytes(self) -> int:
-        """Of `size_bytes`, those on GPUs."""
+        """The part of `size_bytes` that is on GPUs."""
         return 0 if self.runner is None else self.runner.info.vram_bytes
 
     @property
@@ -309,13 +309,16 @@ class ResidentModel:
 
 
 def victim(loaded: Collection[ResidentModel]) -> ResidentModel | None:
-    """The model to unload for another: the idle one kept shortest, else the busy one kept shortest."""
+    """Return the model to unload for another: the one with the shortest keep-alive, idle models first."""
     order = sorted(loaded, key=lambda model: (model.keep_alive_s, model.path))
     return next((model for model in order if model.users == 0), order[0] if order else None)
 
 
 def victims(loaded: Collection[ResidentModel], freed: Mapping[str, int], missing: int) -> list[ResidentModel]:
-    """The models to unload for `missing` bytes; `freed` are those of each path. None if all are too few."""
+    """Return the models to unload for `missing` bytes; empty if even all are not enough.
+
+    `freed` are the bytes that unloading frees, by path.
+    """
     if sum(freed.values()) < missing:
         return []
     others, chosen = list(loaded), []

@@ -1,4 +1,4 @@
-"""The state of loaded models, asked of their runners on request."""
+"""The state of loaded models, which their runners report on request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from puna.errors import RunnerError
 from puna.protocol import Pong
 from puna.server.fleet.resident import ResidentModel, Runner
 
-#: A runner that does not answer within this time is shown without what it would have said.
+#: A runner that does not answer within this time is shown without its report.
 _PATIENCE_S = 1.0
 
 
@@ -28,12 +28,12 @@ class ModelStatus:
 
     @property
     def promised_bytes(self) -> int:
-        """Bytes the model's caches may still grow by; 0 if its runner did not answer."""
+        """Bytes by which the model's caches may still grow; 0 if its runner did not answer."""
         return max(self.runner.info.cache_bytes - self.pong.cache_bytes, 0) if self.pong is not None else 0
 
 
 async def look(models: Sequence[ResidentModel]) -> list[ModelStatus]:
-    """At those of `models` that are loaded, all at once."""
+    """Return the status of those of `models` that are loaded; their runners are asked concurrently."""
     looks = await asyncio.gather(*(_look(model) for model in models))
     return [one for one in looks if one is not None]
 
@@ -50,7 +50,7 @@ async def _look(model: ResidentModel) -> ModelStatus | None:
 
 
 def own_fields(look: ModelStatus) -> dict[str, Any]:
-    """What `/api/ps` says of a loaded model beyond what Ollama does; without what the runner did not say."""
+    """Return a model's fields in `/api/ps` beyond Ollama's, without those its runner did not report."""
     tally, info, pong = look.runner.tally, look.runner.info, look.pong
     memory = {"process": look.memory_bytes, "weights": info.weight_bytes, "cache_limit": info.cache_bytes}
     fields: dict[str, Any] = {
@@ -76,20 +76,22 @@ def own_fields(look: ModelStatus) -> dict[str, Any]:
 
 
 def families(looks: Sequence[ModelStatus], waiting_for_load: dict[str, int]) -> Iterator[Metric]:
-    """The metrics that are states, not sums. `waiting_for_load` are requests, by model."""
+    """Yield the metrics that are states, not sums. `waiting_for_load` counts requests by model."""
     models = GaugeMetricFamily("puna_loaded_models", "Models in memory")
     models.add_metric([], len(looks))
-    running = _gauge("puna_requests_running", "Requests that take part in the steps", "model")
-    waiting = _gauge("puna_requests_waiting", "Requests that wait, for a load or for a slot", "model", "what")
+    running = _gauge("puna_requests_running", "Requests being computed", "model")
+    waiting = _gauge("puna_requests_waiting", "Requests waiting for a load or a slot", "model", "what")
     memory = _gauge("puna_memory_bytes", "Memory of loaded models", "model", "what")
     speed = _gauge(
-        "puna_tokens_per_second", "Tokens per second over the last 10 s of generating, all requests", "model"
+        "puna_tokens_per_second",
+        "Tokens per second of all requests over the last 10 s of generating",
+        "model",
     )
-    step = _gauge("puna_step_age_seconds", "How long the present step has taken so far", "model")
+    step = _gauge("puna_step_age_seconds", "Duration of the current step so far", "model")
     cells = _gauge("puna_cache_cells", "Cells of the caches", "model", "cache", "state")
     evicted = CounterMetricFamily(
         "puna_cache_evicted_cells",
-        "Cells that finished requests had to give up for others, since the model was loaded",
+        "Cells of finished requests that were evicted for others, since the model was loaded",
         labels=["model"],
     )
     for name, count in waiting_for_load.items():

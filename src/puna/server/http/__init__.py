@@ -1,1 +1,1 @@
-"""Plumbing of HTTP that knows nothing of models: who may call, bodies, replies, errors, the log."""
+"""HTTP without knowledge of models: connections, callers, bodies, replies, errors, logs."""

@@ -1,4 +1,4 @@
-"""Requests: routes, and bodies with their limits, read into wire types as Go's decoder would."""
+"""Routes, and request bodies: their limits, and reading them into wire types as Go's decoder would."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from puna import gojson
 from puna.errors import BodyTooLargeError, PunaError, RequestError, shown
-from puna.json_gauge import JsonGauge
+from puna.gojson import JsonGauge
 from puna.options import MAX_ADAPTERS, Options
 from puna.server.http.connections import STREAMED
 from puna.server.http.replies import JSON, error_reply
 from puna.unknown import unknown_and_ignored
 
-#: Characters: a registry's name, a namespace, a model and a tag have at most 600.
+#: Maximum characters. The host, namespace, model and tag in a name have at most 600.
 LONGEST_NAME: Final = 1000
 
 MAX_MESSAGES: Final = 16_384
 
-#: Texts to embed.
+#: Maximum texts to embed.
 MAX_INPUTS: Final = 8192
 
-#: Documents an answer may rest on.
+#: Maximum documents of a chat.
 MAX_DOCUMENTS: Final = 4096
 
-#: Files and licences of a model to be created.
+#: Maximum files, and maximum licences, of a model to create.
 MAX_FILES: Final = 1024
 
 #: Paths whose bodies are files, not JSON that is read in this process.
@@ -43,7 +43,7 @@ K = TypeVar("K")
 #: The name of a model.
 Name = Annotated[str, Field(max_length=LONGEST_NAME)]
 
-#: Only the first wrong item of a list is looked for.
+#: With `fail_fast`, checking stops at the first wrong item.
 Messages = Annotated[list[T], Field(max_length=MAX_MESSAGES, fail_fast=True)]
 Adapters = Annotated[list[T], Field(max_length=MAX_ADAPTERS, fail_fast=True)]
 Files = Annotated[dict[K, T], Field(max_length=MAX_FILES)]
@@ -53,9 +53,9 @@ Documents = Annotated[list[dict[str, Any]], Field(max_length=MAX_DOCUMENTS, fail
 
 
 class BodyLimitMiddleware:
-    """Answers 413 to a body of more than `max_bytes`, and 400 to JSON that is out of proportion.
+    """Refuses bodies of more than `max_bytes` with 413, and JSON beyond the limits of `JsonGauge` with 400.
 
-    What a Content-Length announces is refused at once, what comes in chunks as soon as it is too much.
+    A body that is too long by its Content-Length is refused at once, other bodies once the limit is passed.
     """
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
@@ -67,14 +67,14 @@ class BodyLimitMiddleware:
             await self._app(scope, receive, send)
             return
         gauge = None if scope["path"] in UPLOADS else JsonGauge()
-        came = 0
+        received = 0
 
         async def measured() -> Message:
-            nonlocal came
+            nonlocal received
             message = await receive()
             body = message.get("body", b"")
-            came += len(body)
-            self._check(came)
+            received += len(body)
+            self._check(received)
             try:
                 if gauge is not None:
                     gauge.feed(body)
@@ -83,7 +83,7 @@ class BodyLimitMiddleware:
             return message
 
         try:
-            self._check(_announced(scope))
+            self._check(_content_length(scope))
             await self._app(scope, measured, send)
         except PunaError as error:
             await (await error_reply(Request(scope), error))(scope, receive, send)
@@ -95,8 +95,8 @@ class BodyLimitMiddleware:
             )
 
 
-def _announced(scope: Scope) -> int:
-    """The body's length by its header; 0 without."""
+def _content_length(scope: Scope) -> int:
+    """Return the length in the Content-Length header; 0 if there is none."""
     text = Headers(scope=scope).get("content-length", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
 
@@ -104,10 +104,10 @@ def _announced(scope: Scope) -> int:
 class Body(BaseModel):
     """Base of all request bodies and their parts.
 
-    `ignored` has a sentence for each field of a body, not of its parts, that there is not.
+    `ignored` has a sentence for each unknown field of a body, but not of its parts.
     """
 
-    # Each is built when the first request needs it: together they take a fifth of a server's start.
+    # Validators are built when first needed: building all takes a fifth of the server's startup.
     model_config = ConfigDict(strict=True, extra="ignore", protected_namespaces=(), defer_build=True)
     _ignored: list[str] = PrivateAttr(default_factory=list)
 
@@ -122,37 +122,37 @@ class Body(BaseModel):
 
     @classmethod
     def _names(cls) -> dict[str, str]:
-        """Fields as they are spelled, by their names in lower case."""
+        """Return the spellings of all fields by their names in lower case."""
         spelled = (field.alias or name for name, field in cls.model_fields.items())
         return {name.lower(): name for name in spelled}
 
     @classmethod
     def _ignores(cls, value: Mapping[str, Any]) -> list[str]:
-        """Nothing is said of what is null, false or empty, which asks for nothing."""
+        """Return sentences about unknown fields, except null, false and empty ones, which request nothing."""
         names = cls._names()
-        asking = [key for key, item in value.items() if item or type(item) in (int, float)]
-        unknown = [key for key in asking if key.lower() not in names]
+        requesting = [key for key, item in value.items() if item or type(item) in (int, float)]
+        unknown = [key for key in requesting if key.lower() not in names]
         nested = [f"options.{name}" for name in Options.__struct_fields__] if "options" in names else []
         return unknown_and_ignored("field", unknown, [*names.values(), *nested])
 
 
 B = TypeVar("B", bound=Body)
 
-#: Values of Content-Encoding that mean other bytes; some clients name a character set there.
+#: Values of Content-Encoding that change the bytes; some clients put a character set there.
 _COMPRESSIONS = frozenset({"br", "compress", "deflate", "gzip", "x-gzip", "zstd"})
 
 
 async def read(request: Request, kind: type[B]) -> B:
-    """The body of `request` as `kind`. Raises RequestError naming what is wrong and where."""
+    """Return the body of `request` as `kind`. Raises RequestError saying what is wrong and where."""
     if (encoding := request.headers.get("content-encoding", "").strip().lower()) in _COMPRESSIONS:
-        raise RequestError(f"the request body is compressed ({encoding}); send it as it is")
+        raise RequestError(f"the request body is compressed ({encoding}); send it uncompressed")
     return parse(await request.body(), kind)
 
 
 def parse(data: bytes, kind: type[B]) -> B:
     value = parse_json(data)
     if not isinstance(value, dict):
-        raise RequestError(f"the request body must be a JSON object, not {_described(value)}")
+        raise RequestError(f"the request body must be a JSON object, not {_type_name(value)}")
     return body_of(value, kind)
 
 
@@ -161,13 +161,13 @@ def body_of(value: Mapping[str, Any], kind: type[B]) -> B:
     try:
         body = kind.model_validate(value)
     except ValidationError as error:
-        raise RequestError(_explained(error)) from error
+        raise RequestError(_explanation(error)) from error
     body._ignored = kind._ignores(value)
     return body
 
 
 def parse_json(data: bytes) -> Any:
-    """The first JSON value in `data`; what follows it is ignored, `null` is an empty object."""
+    """Return the first JSON value in `data`, an empty object for `null`; the rest is ignored."""
     if not data.strip():
         raise RequestError("missing request body")
     try:
@@ -184,7 +184,7 @@ def parse_json(data: bytes) -> Any:
 
 
 def fold_keys(value: Any, names: Mapping[str, str]) -> Any:
-    """`value` with keys as `names` (lower case -> spelling) spells them, unknown and null ones dropped."""
+    """Return the known keys of `value` that are not null, spelled as in `names` (lower case -> spelling)."""
     if not isinstance(value, dict):
         return value
     return {
@@ -194,13 +194,12 @@ def fold_keys(value: Any, names: Mapping[str, str]) -> Any:
     }
 
 
-def _explained(error: ValidationError) -> str:
+def _explanation(error: ValidationError) -> str:
     errors = error.errors(include_url=False)
-    # A field of several kinds has an error for each kind; that it is too long is the one that helps.
+    # A field of several types has an error for each; if one says that it is too long, that is the cause.
     first = next((one for one in errors if one["type"].endswith("too_long")), errors[0])
-    path = [
-        part for part in first["loc"] if not (isinstance(part, str) and "[" in part)
-    ]  # `list[str]`: a kind
+    # Parts such as `list[str]` are types.
+    path = [part for part in first["loc"] if not (isinstance(part, str) and "[" in part)]
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
     what = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     if first["type"] == "value_error":
@@ -212,29 +211,29 @@ def _explained(error: ValidationError) -> str:
         return f'field "{where}" is missing'
     if first["type"] in ("dict_type", "model_type"):
         what = "must be an object"
-    value = _described(first["input"]) if first["type"].endswith("_type") else shown(first["input"])
+    value = _type_name(first["input"]) if first["type"].endswith("_type") else shown(first["input"])
     return f'field "{where}": {what}, not {value}'
 
 
 _KINDS = {bool: "a boolean", int: "a number", str: "a string", list: "a list", dict: "an object"}
 
 
-def _described(value: Any) -> str:
+def _type_name(value: Any) -> str:
     return "null" if value is None else _KINDS.get(type(value), shown(value))
 
 
 Endpoint = Callable[[Request], Awaitable[ASGIApp]]
 
-#: A reply of raw bytes, or of none.
+#: The content type of replies with raw bytes, or without a body.
 NOTHING: Final = ""
 
 
 class ApiRoute(Route):
-    """A route as `/openapi.json` describes it; the docstring of its endpoint says what it does.
+    """A route with its description for `/openapi.json`; `description` is the docstring of its endpoint.
 
-    `takes` is the type its body is read as. `gives` is the type of its reply where that is declared, and
-    `events` that of each item of a stream, if it is another; `content_types` are those it answers with;
-    `query` are the parameters of its query. A route with a `header` answers only requests that have it.
+    `takes` is the type of its body. `gives` is the type of its reply, if declared, and `events` the type of
+    the items of a stream, if that differs. `content_types` are those of its replies, and `query` the names of
+    its query parameters. A route with a `header` matches only requests that have it.
     """
 
     takes: type[Body] | None = None
@@ -243,7 +242,7 @@ class ApiRoute(Route):
     content_types: tuple[str, ...] = (JSON,)
     query: tuple[str, ...] = ()
     header: str = ""
-    says: str = ""
+    description: str = ""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         if self.header and self.header not in Headers(scope=scope):
@@ -262,7 +261,7 @@ def route(
     query: tuple[str, ...] = (),
     header: str = "",
 ) -> ApiRoute:
-    """A route for `methods` alone: Starlette by itself adds HEAD wherever there is GET."""
+    """Return a route for exactly `methods`; Starlette alone would add HEAD to GET."""
     made = ApiRoute(path, endpoint, methods=methods)
     made.methods = set(methods)
     made.gives = gives
@@ -271,7 +270,7 @@ def route(
     made.content_types = (content_type,)
     made.query = query
     made.header = header
-    made.says = endpoint.__doc__ or ""
+    made.description = endpoint.__doc__ or ""
     return made
 
 
@@ -286,13 +285,13 @@ def body_route(
     streams: str = "",
     content_type: str = JSON,
 ) -> ApiRoute:
-    """A route whose endpoint gets the request's body as `takes`; it may stream in the type `streams`."""
+    """Return a route whose endpoint gets the body as `takes`; `streams` is the type of its streams."""
 
     async def answer(request: Request) -> ASGIApp:
         return await endpoint(await read(request, takes))
 
     made = route(path, answer, method, gives=gives, takes=takes, events=events, content_type=content_type)
-    made.says = endpoint.__doc__ or ""
+    made.description = endpoint.__doc__ or ""
     if streams:
         made.content_types = (content_type, streams)
     return made

@@ -1,7 +1,6 @@
-"""Connections: how many there may be, how long each may keep the server waiting, and what happens when one
-ends.
+"""Connections: their number, how long each may keep the server waiting, and the caller behind each.
 
-A client that goes away ends its request, whatever the request is doing.
+A client that disconnects ends its request, whatever the request is doing.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ from puna.server.http.replies import JSON, encode
 
 
 def is_loopback(address: str) -> bool:
-    """Whether `address` is of this machine itself: only its own programs have it."""
+    """Whether `address` is this machine itself, so that only its own programs can have it."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return False
-    mapped = getattr(found, "ipv4_mapped", None)  # how IPv4 looks on a socket for both
+    mapped = getattr(found, "ipv4_mapped", None)  # the form of IPv4 addresses on a socket for both
     return (mapped or found).is_loopback
 
 
 def network_of(address: str) -> str:
-    """What to tell clients apart by: the address, or the /64 of IPv6, all of which one client may have."""
+    """Return the network that identifies a client: its address, or for IPv6 the /64."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -48,19 +47,19 @@ def network_of(address: str) -> str:
     return str(found)
 
 
-#: `read`: look at models and at the server. `generate`: have models loaded, text generated, texts embedded.
-#: `manage`: change what is stored, unload models, look into caches.
+#: `read`: list models and show the server's state. `generate`: load models, generate text, embed texts.
+#: `manage`: change the store, unload models, inspect caches.
 KeyScope = Literal["read", "generate", "manage"]
 SCOPES: Final[tuple[KeyScope, ...]] = get_args(KeyScope)
 
 
 @dataclass(frozen=True)
 class Caller:
-    """`client` tells callers apart where they wait: by the digest of a key, else by the network address."""
+    """The sender of a request. `client` identifies it in queues: the digest of its key, or its network."""
 
     client: str = ""
     key: str = ""  # its name
-    digest: str = ""  # of the key, which alone has what was kept for it: a name may be used again
+    digest: str = ""  # identifies the owner of stored responses; names of keys may be reused
     scopes: tuple[KeyScope, ...] = SCOPES
     # The request counts against its key until this is closed; work that outlives the request takes it over.
     in_progress: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, compare=False)
@@ -76,11 +75,11 @@ current: ContextVar[Caller | None] = ContextVar("caller", default=None)
 
 
 def caller() -> Caller:
-    """Who sent the current request; outside of a request, somebody who may do everything."""
+    """Return the caller of the current request; outside of requests, one who may do everything."""
     return current.get() or Caller()
 
 
-#: asyncio's words for it. It tries again every second, some two thousand times.
+#: asyncio's message about a failure to accept. It tries again every second, some two thousand times.
 _MESSAGE = "socket.accept() out of system resource"
 _INTERVAL_S = 1.0
 
@@ -88,7 +87,7 @@ _log = logging.getLogger(__name__)
 
 
 class AcceptErrors:
-    """The exception handler of an event loop: one line a second, with a count, for failures to accept."""
+    """Exception handler of an event loop that logs failures to accept once a second, with a count."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -112,14 +111,14 @@ class AcceptErrors:
         self._count = 0
 
 
-#: Bodies read as a stream by their handler, which notices a disconnect itself.
+#: Paths whose handlers read the body as a stream, and so notice a disconnect themselves.
 STREAMED = "/api/blobs/"
 
 
 class DisconnectMiddleware:
     """Reads the whole body, then cancels the handler as soon as the connection is gone.
 
-    Without this, a reply that is still being computed would notice only when it is sent.
+    Without it, the handler would notice a disconnect only when it sends its reply.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -144,7 +143,7 @@ class DisconnectMiddleware:
 async def _run_while_connected(
     app: ASGIApp, scope: Scope, body: Message, receive: Receive, send: Send
 ) -> None:
-    gone = asyncio.ensure_future(receive())  # after the body, the only message to come is the disconnect
+    gone = asyncio.ensure_future(receive())  # after the body, only the disconnect can come
     delivered = False
 
     async def receive_body() -> Message:
@@ -167,7 +166,7 @@ async def _run_while_connected(
         await asyncio.gather(handler, gone, return_exceptions=True)
 
 
-#: Uploads of files: they may take as long as they like, unless they pause.
+#: Paths of uploads, whose duration is not limited as long as data arrives.
 _UPLOADS = "/api/blobs/"
 
 _MAX_SMALL_CHUNKS = 4096
@@ -176,37 +175,37 @@ _SMALL_CHUNK = 32  # bytes
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """Times in seconds; `math.inf` and a `per_address` of 0 mean no limit."""
+    """Limits of connections, in seconds; `math.inf` and a `per_address` of 0 mean no limit."""
 
     total: int = 4096
-    per_address: int = 256  # of an address that is not loopback
-    header_s: float = 30.0  # for the head of the first request, or of a later one from its first byte
-    body_s: float = 300.0  # for a request's body, uploads excepted
-    client_s: float = 60.0  # without a byte of a body, or a byte taken of an answer
+    per_address: int = 256  # except for loopback addresses
+    header_s: float = 30.0  # for a header, from its first byte, or from the connection if it is the first
+    body_s: float = 300.0  # for a request's body, except uploads
+    client_s: float = 60.0  # without a byte received of a body, or sent of a reply
 
 
 class Connections:
-    """All connections of a server. `limits.total` of them are kept; `sweep` ends those that are overdue."""
+    """All connections of a server, at most `limits.total`; `sweep` ends the overdue ones."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self._open: dict[Connection, None] = {}
         self._of_address: Counter[str] = Counter()
-        self._without_request: dict[Connection, None] = {}  # those that sent something last are last
+        self._without_request: dict[Connection, None] = {}  # ordered by when they last sent something
 
     def __len__(self) -> int:
         return len(self._open)
 
     def sweep(self, now_s: float) -> None:
-        """End the connections whose client has kept the server waiting too long, by `time.monotonic`."""
+        """End connections that have kept the server waiting too long at `now_s`, by `time.monotonic`."""
         for connection in [*self._open]:
             connection.end_if_overdue(now_s)
 
     def enter(self, connection: Connection) -> str | None:
-        """Count a new connection in; returns why it must be refused, or None.
+        """Add a new connection, and return the reason to refuse it, or None.
 
-        When there are too many, the one makes room that has no complete request and has sent nothing for the
-        longest: whoever keeps connections open, or sends requests by half, does not keep others out.
+        If there are too many, the one without a complete request that has been silent longest is ended, so
+        clients that keep connections open, or send half of a request, do not keep others out.
         """
         self._open[connection] = None
         self._of_address[connection.address] += 1
@@ -238,14 +237,14 @@ class Connections:
             del self._of_address[connection.address]
 
     def note(self, connection: Connection, *, has_request: bool) -> None:
-        """Note that something came, and whether a complete request is being served now."""
+        """Note that data arrived, and whether a complete request is now being served."""
         self._without_request.pop(connection, None)
         if not has_request and connection in self._open:
             self._without_request[connection] = None
 
 
 class _Messages(h11.Connection):
-    """Reads no body of countless chunks: each costs as much time as a kilobyte in one piece."""
+    """HTTP parser that refuses bodies of countless chunks, each of which costs the time of a kilobyte."""
 
     def __init__(self) -> None:
         super().__init__(h11.SERVER)
@@ -271,7 +270,7 @@ class _Messages(h11.Connection):
 
 
 class Connection(H11Protocol):
-    """One connection. uvicorn itself ends those that are idle between two requests."""
+    """A connection. uvicorn itself ends connections that are idle between requests."""
 
     def __init__(self, *arguments: Any, connections: Connections, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -280,7 +279,7 @@ class Connection(H11Protocol):
         self._connections = connections
         self._phase: Literal["idle", "header", "body", "answer"] = "header"
         self._phase_s = self._moved_s = time.monotonic()
-        self._unsent = 0  # bytes that the client has not taken, when last looked at
+        self._unsent = 0  # bytes in the send buffer at the last sweep
 
     # --- events ---
 
@@ -296,11 +295,11 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         self._moved_s = time.monotonic()
         super().data_received(data)
-        self._look()
+        self._update_phase()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._look(answered=True)
+        self._update_phase(answered=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.leave(self)
@@ -310,16 +309,16 @@ class Connection(H11Protocol):
         super().send_400_response(self.conn.complaint or msg)
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Nothing: who asks for another protocol gets HTTP, which is no event for the log."""
+        """Log nothing: requests for another protocol get HTTP, which is not worth a warning."""
 
     # --- limits ---
 
-    def _look(self, *, answered: bool = False) -> None:
-        """Note what the connection is at now."""
+    def _update_phase(self, *, answered: bool = False) -> None:
+        """Update the phase of the connection."""
         their = self.conn.their_state
         before = self._phase, self.cycle
         if their is h11.IDLE:
-            # What is here of the next request decides, and nothing is right after an answer.
+            # It is idle after an answer unless part of the next request is already here.
             self._phase = "idle" if answered and not self.conn.trailing_data[0] else "header"
         else:
             self._phase = "body" if their is h11.SEND_BODY else "answer"
@@ -337,22 +336,22 @@ class Connection(H11Protocol):
         self._unsent = unsent
         stuck = now_s - self._moved_s > limits.client_s
         if stuck and (self.flow.write_paused or self.transport.is_closing()):
-            self.transport.abort()  # what is still to be sent would not be taken either
+            self.transport.abort()  # the client would not read the rest either
         elif self.transport.is_closing():
             pass
         elif self._phase == "header" and waited_s > limits.header_s:
             self._refuse(408, f"no complete header within {limits.header_s:g} s (PUNA_HEADER_TIMEOUT)")
         elif stuck and unread:
             self._refuse(408, f"no more of the body within {limits.client_s:g} s (PUNA_CLIENT_TIMEOUT)")
-        elif self._phase == "body" and waited_s > limits.body_s and not self._uploads():
+        elif self._phase == "body" and waited_s > limits.body_s and not self._is_upload():
             self._refuse(408, f"the body took longer than {limits.body_s:g} s (PUNA_BODY_TIMEOUT)")
 
-    def _uploads(self) -> bool:
+    def _is_upload(self) -> bool:
         return str(self.scope["path"]).startswith(_UPLOADS)
 
     def _refuse(self, status: int, reason: str) -> None:
-        """Answer with an error, unless an answer has begun, and end the connection."""
-        if self.cycle is not None:  # its handler must not answer as well
+        """Reply with an error, unless a reply has begun, and end the connection."""
+        if self.cycle is not None:  # its handler must not reply as well
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):

@@ -1,4 +1,4 @@
-"""Logs: files of limited size, their formats, and one line for each request."""
+"""Logs: their formats, files of limited size, and one line for each request."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from puna.lines import LONGEST_TEXT, LineFormatter, shortened
 
 LogFormat = Literal["text", "json"]
 
-#: Values that need no quotes to be told apart from what is around them.
+#: Values that need no quotes.
 _PLAIN = re.compile(r"[^\s\"=]+")
 
-#: Characters of a named field's value at most.
+#: Maximum characters of a field's value.
 _LONGEST_VALUE: Final = 1024
 
-#: Size of a log file when it is renamed to `NAME.1` and a new one is begun, and how many such are kept.
+#: Size at which a log file is renamed to `NAME.1` and a new one begins, and how many old files are kept.
 _FILE_BYTES: Final = 10 << 20
 _FILES_KEPT: Final = 3
 
@@ -39,10 +39,10 @@ _STDERR: Final = 2
 
 
 def set_up_logging() -> None:
-    """Log to standard error as `PUNA_LOG_FORMAT` says (`text` or `json`); `PUNA_DEBUG` asks for more.
+    """Log to standard error in the format `PUNA_LOG_FORMAT` (`text` or `json`), with `PUNA_DEBUG` in detail.
 
-    With `PUNA_LOG_FILE`, log to that file instead. Raises PunaError for another format, or a file that cannot
-    be written to.
+    With `PUNA_LOG_FILE`, log to that file instead. Raises PunaError for an unknown format or a file that
+    cannot be written.
     """
     handler = _handler()
     handler.setFormatter(JsonFormatter() if log_format() == "json" else TextFormatter())
@@ -60,10 +60,10 @@ def _handler() -> logging.Handler:
 
 
 class LogFile(RotatingFileHandler):
-    """A log file of limited size, with a few older ones beside it.
+    """A log file of limited size, with a few older files beside it.
 
-    Standard error goes there, too, unless it is a terminal: what an interpreter says as it fails must neither
-    be lost nor go into a file that was renamed or deleted.
+    Standard error goes there too, unless it is a terminal: the last words of a failing interpreter must not
+    be lost, or end up in a file that was renamed or deleted.
     """
 
     def __init__(self, path: Path, size_bytes: int = _FILE_BYTES) -> None:
@@ -77,18 +77,18 @@ class LogFile(RotatingFileHandler):
 
 
 def log_format() -> LogFormat:
-    """Raises PunaError when `PUNA_LOG_FORMAT` is neither."""
+    """Return the format in `PUNA_LOG_FORMAT`. Raises PunaError if it is unknown."""
     match env("LOG_FORMAT").lower():
         case "" | "text":
             return "text"
         case "json":
             return "json"
         case other:
-            raise PunaError(f"PUNA_LOG_FORMAT: {other!r} is no format of the log; use text or json")
+            raise PunaError(f"PUNA_LOG_FORMAT: {other!r} is not a log format; use text or json")
 
 
 class TextFormatter(LineFormatter):
-    """`time LEVEL logger: message name=value ... request_id=...`"""
+    """Formatter of lines `time LEVEL logger: message name=value ... request_id=...`"""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -99,7 +99,7 @@ class TextFormatter(LineFormatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """`{"time": ..., "level": ..., "logger": ..., "message": ..., name: value, ..., "request_id": ...}`"""
+    """Formatter of JSON lines with `time`, `level`, `logger`, `message`, named fields and `request_id`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -115,7 +115,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    """The named fields of a line: those of `extra={"fields": ...}`, and the id of its request."""
+    """Return the fields of a line: those of `extra={"fields": ...}`, and the id of its request."""
     request = current.get()
     given: dict[str, Any] = getattr(record, "fields", {})
     fields = {
@@ -132,44 +132,44 @@ def _quoted(value: object) -> str:
 
 @dataclass
 class RequestFacts:
-    """Durations are in seconds; None means unknown."""
+    """Facts about a request for the log. Durations are in seconds; None means unknown."""
 
     id: str
     user_agent: str = ""
     model: str = ""
     outcome: str = ""  # of a generation or an embedding, as in the metrics
     error: str = ""
-    ignored: str = ""  # fields and options that changed nothing, a sentence for each
+    ignored: str = ""  # a sentence for each field or option without effect
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     generated_tokens: int | None = None
-    load_s: float | None = None  # from the request's arrival until its model was there
+    load_s: float | None = None  # from the request's arrival until its model was loaded
     first_token_s: float | None = None  # from the request's arrival
 
 
-#: Set while a request is served, and in the tasks started for it.
+#: Set while a request is served, also in tasks started for it.
 current: ContextVar[RequestFacts | None] = ContextVar("request", default=None)
 
 
 def facts() -> RequestFacts:
-    """Those of the current request; outside of a request, an object that is thrown away."""
+    """Return the facts of the current request; outside of requests, an object that is discarded."""
     return current.get() or RequestFacts(id="")
 
 
-#: What a client or a proxy may call its request; anything else could forge lines of the log.
+#: Ids that clients and proxies may give to requests; others could forge lines of the log.
 _ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
 
-#: Asked for again and again by those who watch the server; logged only with PUNA_DEBUG.
+#: Paths that monitoring tools poll; their requests are logged only with PUNA_DEBUG.
 _QUIET: Final = ("/", "/api/version", "/metrics")
 
-#: What the log says of a request that its client left before there was an answer.
+#: The logged status of a request whose client left before the reply began.
 _LEFT: Final = 499
 
 _log = logging.getLogger("puna.server.request")
 
 
 class RequestLogMiddleware:
-    """Takes the id from X-Request-Id or makes one, answers it in that header, and logs the request's end."""
+    """Gives each request the id in X-Request-Id or a new one, returns it in that header, and logs its end."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -192,7 +192,7 @@ class RequestLogMiddleware:
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-Id"] = facts.id
-                headers["Request-Id"] = facts.id  # as Anthropic's clients read it
+                headers["Request-Id"] = facts.id  # the header that Anthropic's clients read
             await send(message)
 
         token = current.set(facts)

@@ -1,6 +1,6 @@
-"""Which web pages may call the server: CORS, and the Host check.
+"""Web pages that may call the server: CORS, and the check of the Host header.
 
-No page may reach the server through a name that it controls (DNS rebinding).
+The Host check keeps pages from reaching the server through a name they control (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _MAX_AGE_S: Final = "43200"
 
 @dataclass(frozen=True)
 class OriginRules:
-    """`patterns` are exact origins or hold one `*`, as a port for digits only; `any` lets every page in."""
+    """Allowed origins: `patterns`, exact or with one `*` (only digits as a port), or `any` page."""
 
     patterns: tuple[str, ...]
     any: bool = False
@@ -57,7 +57,7 @@ class OriginRules:
 
 
 def parse_origins(text: str) -> OriginRules:
-    """The built-in local origins plus `text`, comma separated; raises `PunaError` naming a bad entry."""
+    """Return rules for local origins and those in `text`, separated by commas. Raises `PunaError`."""
     patterns = []
     for scheme in ("http", "https"):
         for host in _LOCAL_HOSTS:
@@ -82,7 +82,7 @@ def _matches(pattern: str, origin: str) -> bool:
 
 
 class CORSMiddleware:
-    """Answers preflights, refuses foreign pages with 403, and adds headers to the answers of the others."""
+    """Answers preflight requests, refuses foreign pages with 403, and adds headers to other replies."""
 
     def __init__(self, app: ASGIApp, rules: OriginRules) -> None:
         self._app = app
@@ -131,24 +131,24 @@ class CORSMiddleware:
         return marked
 
 
-#: A host and its port: an IPv6 address in brackets, or anything that could be a name.
+#: A host with or without a port: an IPv6 address in brackets, or anything that could be a name.
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([\w.~-]*))(?::[0-9]{0,5})?")
 
 _LOCAL_SUFFIXES = (".localhost", ".local", ".internal")
 _PRIVATE_SUFFIXES = (".lan", ".home.arpa", ".localdomain")
 
-#: Narrower than `is_private`, which counts documentation and test networks too.
+#: Narrower than `is_private`, which includes networks for documentation and tests.
 _PRIVATE_NETWORKS = tuple(
     map(ipaddress.ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"))
 )
 
 
 class HostCheckMiddleware:
-    """Refuses foreign Host headers with 403, unless keys are asked for, which a page does not have.
+    """Refuses foreign Host headers with 403, unless keys are required, which foreign pages do not have.
 
-    Where the server listens on loopback, all are foreign but local addresses and names, as for Ollama. Where
-    it listens on others, programs may use any name for it, as for Ollama; browsers, whose requests show in
-    their headers, only addresses, names that mean nothing outside of a local network, and those `allowed`.
+    If the server listens on loopback, only local addresses and names are accepted, as in Ollama. Otherwise
+    programs may use any name, as in Ollama. Browsers, recognised by their headers, may then use only
+    addresses, names that mean nothing outside of a local network, and names that are `allowed`.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class HostCheckMiddleware:
                 pass
             elif not self._local:
                 if is_from_browser(headers) and not is_private_name(name):
-                    await _foreign(name)(scope, receive, send)
+                    await _refuse_name(name)(scope, receive, send)
                     return
             elif not is_local_address(name):
                 if not is_local_name(name):
@@ -182,19 +182,19 @@ class HostCheckMiddleware:
         await self._app(scope, receive, send)
 
 
-def _foreign(name: str) -> ASGIApp:
+def _refuse_name(name: str) -> ASGIApp:
     why = f"web pages may not use this server under the name {name!r:.80}; PUNA_ALLOWED_HOSTS allows names"
     return json_reply({"error": why}, 403)
 
 
 def is_from_browser(headers: Headers) -> bool:
-    """Whether a page can have sent the request. It cannot keep all of these signs out of one with a body."""
+    """Whether a page may have sent the request; none can avoid all these signs in a request with a body."""
     signs = ("origin", "referer", "sec-fetch-site")
     return any(sign in headers for sign in signs) or headers.get("user-agent", "").startswith("Mozilla/")
 
 
 def is_private_name(host: str) -> bool:
-    """Whether no stranger's DNS server is asked for `host`: an address, or a name of local networks only."""
+    """Whether no foreign DNS server resolves `host`: an address, or a name in local networks only."""
     return "." not in host or is_local_name(host) or host.endswith(_PRIVATE_SUFFIXES) or _is_address(host)
 
 
@@ -207,7 +207,7 @@ def _is_address(host: str) -> bool:
 
 
 def host_name(header: str) -> str | None:
-    """The host of a Host header, lower-cased, without port and brackets; None if it is malformed."""
+    """Return the host in a Host header in lower case, without port and brackets; None if malformed."""
     header = header.strip().lower()
     match = _HOST.fullmatch(header)
     if match is None:
@@ -219,7 +219,7 @@ def host_name(header: str) -> str | None:
 
 
 def is_local_address(host: str) -> bool:
-    """Whether `host` is an IP literal: loopback, private, unspecified, or of an interface of this machine."""
+    """Whether `host` is a loopback, private or unspecified address, or one of this machine's interfaces."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

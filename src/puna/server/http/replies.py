@@ -1,4 +1,4 @@
-"""Responses on the wire: JSON objects, JSON lines, server-sent events, and errors as each API writes them."""
+"""Replies on the wire: JSON objects, JSON lines, server-sent events, and errors in each API's form."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ SSE: Final = "text/event-stream"
 HTML: Final = "text/html; charset=utf-8"
 TEXT: Final = "text/plain; charset=utf-8"
 
-#: A list is encoded in pieces of about this size, which take a millisecond.
+#: Lists are encoded in pieces of about this size, which take a millisecond.
 _PIECE_BYTES: Final = 1 << 16
 
-#: What ends a line for Unicode, and so for clients that split streams as Python's `str.splitlines` does, the
-#: `ollama` package among them. Each stands within a string of JSON, if anywhere.
+#: Line ends of Unicode, at which clients split streams if they use Python's `str.splitlines`, as the `ollama`
+#: package does. In JSON they only occur in strings, so they can be escaped.
 _LINE_ENDS: Final = {end.encode(): f"\\u{ord(end):04x}".encode() for end in "\u0085\u2028\u2029"}
 
 _log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode(value: Any) -> bytes:
-    """Compact UTF-8 JSON of plain data and msgspec structs, on one line whoever reads it."""
+    """Return plain data or a struct as compact UTF-8 JSON, on one line for every reader."""
     data = _encoder.encode(value)
     for end, escaped in _LINE_ENDS.items():
         data = data.replace(end, escaped)
@@ -54,10 +54,10 @@ def empty(status: int, headers: Mapping[str, str] | None = None) -> Response:
 
 
 class ListReply:
-    """A response of one JSON object: `fields`, and as the last of them the list `name` of `items`.
+    """A response of one JSON object: `fields`, followed by the list `name` of `items`.
 
-    It is encoded and sent piece by piece, and others are served in between, so `items` may be many, and come
-    from a generator. `fields` are a mapping or a struct with at least one field.
+    It is encoded and sent piece by piece, with other requests served in between, so there may be many
+    `items`, and they may come from a generator. `fields` is a mapping or a struct with at least one field.
     """
 
     def __init__(self, fields: Any, name: str, items: Iterable[Any]) -> None:
@@ -76,15 +76,15 @@ class ListReply:
             if len(piece) >= _PIECE_BYTES:
                 await send({"type": "http.response.body", "body": bytes(piece), "more_body": True})
                 piece.clear()
-                await asyncio.sleep(0)  # sending gives nobody else a turn
+                await asyncio.sleep(0)  # sending alone does not let other tasks run
         await send({"type": "http.response.body", "body": bytes(piece + b"]}"), "more_body": False})
 
 
 class StreamReply:
-    """A response of one body part per item.
+    """A response with one body part per encoded item.
 
-    The items come ready encoded. An error raised by `items` becomes the last part, made by `on_error`: by
-    then the status 200 is long gone. Leaving early closes `items`, and so ends the generation behind it.
+    If `items` raises an error, `on_error` makes the last part of it, because the status 200 has been sent. If
+    the client leaves early, `items` is closed, which ends the generation behind it.
     """
 
     def __init__(
@@ -113,38 +113,38 @@ class StreamReply:
 
 
 def named_event(event: msgspec.Struct) -> bytes:
-    """Return a struct as a server-sent event named by its tag."""
+    """Return a struct as a server-sent event named after its tag."""
     return b"event: " + str(event.__struct_config__.tag).encode() + b"\ndata: " + encode(event) + b"\n\n"
 
 
 async def json_lines(items: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, None]:
-    """`items` as the parts of a stream of JSON lines."""
+    """Yield `items` as JSON lines."""
     async with contextlib.aclosing(items):
         async for item in items:
             yield encode(item) + b"\n"
 
 
 async def started(items: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """`items`, with the first one awaited already: an error before it can still have its own status."""
+    """Return `items` once the first one is there, so that an error before it can have its own status."""
     try:
         first = await anext(items)
     except BaseException:
         await items.aclose()
         raise
-    chain = _chained(first, items)
+    chain = _resumed(first, items)
     await anext(chain)
     return chain
 
 
-async def _chained(first: bytes, items: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+async def _resumed(first: bytes, items: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     async with contextlib.aclosing(items):
-        yield b""  # stops here, inside the block: a generator that never ran would close nothing
+        yield b""  # stops here, inside the context: a generator that never ran closes nothing
         yield first
         async for item in items:
             yield item
 
 
-#: The header that Anthropic's clients send with every request.
+#: A header that Anthropic's clients send with every request.
 ANTHROPIC_VERSION: Final = "anthropic-version"
 
 
@@ -161,16 +161,16 @@ _ANTHROPIC_TYPES = _OPENAI_TYPES | {413: "request_too_large", 503: "overloaded_e
 
 
 async def error_reply(request: Request, error: Exception) -> Response:
-    """The reply to a request that failed before anything was sent; also when a handler has a defect."""
+    """Return the reply to a request that failed, even by a bug, before anything was sent."""
     status = error.status if isinstance(error, PunaError) else 500
-    path = request.scope["path"]  # `request.url` cannot be had of a malformed query or Host header
+    path = request.scope["path"]  # `request.url` fails for a malformed query or Host header
     if status >= 500:
         _log.warning("%s %s: %s: %s", request.method, path, type(error).__name__, error)
     return json_reply(error_writer(path, request.headers)(error), status)
 
 
 def error_writer(path: str, headers: Container[str] = ()) -> Callable[[Exception], dict[str, Any]]:
-    """Return how the API of this path writes errors; below `/v1`, Anthropic's clients tell by a header."""
+    """Return the function that writes errors for `path`; below `/v1`, a header tells Anthropic's clients."""
     if path == "/v1/messages" or path.startswith("/v1/messages/"):
         return anthropic_error
     if path == "/v1" or path.startswith("/v1/"):
@@ -212,5 +212,5 @@ def openai_error_event(error: Exception) -> bytes:
 
 def error_text(error: Exception) -> str:
     """Return what a client may know of an error."""
-    # Only messages written for people leave the server; anything else is a defect of ours.
+    # Only messages written for people leave the server; other errors are bugs.
     return str(error) if isinstance(error, PunaError) else "internal error; the server's log says more"

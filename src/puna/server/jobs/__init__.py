@@ -1,1 +1,1 @@
-"""What the APIs have in common: checking a request, holding its model's runner, merging answers."""
+"""The work of every API: checking requests, holding their models' runners, merging answers."""

@@ -1,4 +1,4 @@
-"""An answer put together from its parts, in the order in which they came: thinking, text and calls."""
+"""An answer built from its parts in the order of their arrival: thinking, text and calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Segment:
 
     number: int  # within the answer
     kind: Kind
-    id: str = ""  # of a call, as are the next two
+    id: str = ""  # of calls only, like the next two
     name: str = ""
     call_index: int = 0
     parts: list[str] = field(default_factory=list)
@@ -31,7 +31,7 @@ class Segment:
 
     @property
     def arguments(self) -> dict[str, Any] | None:
-        """The arguments of a call; None unless they are an object, since the answer ended within them."""
+        """The arguments of a call; None if they are no object, because the answer ended within them."""
         try:
             value = gojson.loads(self.text or "{}")
         except ValueError:
@@ -40,13 +40,13 @@ class Segment:
 
     @property
     def unfinished(self) -> str:
-        """The text that stands for a call whose arguments never ended, where they must be whole."""
+        """The text to show for a call whose arguments are incomplete, where they must be complete."""
         return self.name + self.text
 
 
 @dataclass(frozen=True)
 class SegmentDelta:
-    """The begin of a segment, more `text` of it, or its end."""
+    """The beginning of a segment, more of its `text`, or its end."""
 
     what: Literal["begin", "more", "end"]
     segment: Segment
@@ -55,11 +55,11 @@ class SegmentDelta:
 
 
 class AnswerBuilder:
-    """One answer, as `feed` has received it so far. Without `thinking`, the model's thinking is left out."""
+    """Builder of one answer from the parts passed to `feed`; without `thinking`, thinking is left out."""
 
     def __init__(self, *, thinking: bool = True) -> None:
         self.segments: list[Segment] = []
-        self.logprobs: list[TokenLogprob] = []  # of all tokens, those of thinking included
+        self.logprobs: list[TokenLogprob] = []  # of all tokens, including those of thinking
         self.echo: Echo | None = None
         self._end: Finished | None = None
         self._thinking = thinking
@@ -73,17 +73,17 @@ class AnswerBuilder:
 
     @property
     def thinking(self) -> str:
-        """All of its thinking."""
+        """All thinking of the answer."""
         return self._joined("thinking")
 
     @property
     def text(self) -> str:
-        """All of its text."""
+        """All text of the answer."""
         return self._joined("text")
 
     @property
     def calls(self) -> list[Segment]:
-        """Its calls."""
+        """All calls of the answer."""
         return [segment for segment in self.segments if segment.kind == "call"]
 
     def _joined(self, kind: Kind) -> str:

@@ -1,4 +1,4 @@
-"""Vectors of texts, and documents ranked against a query, for the endpoints of all APIs."""
+"""Embeddings of texts, and rankings of documents by a query, for the endpoints of all APIs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from puna.protocol import Embed, Embedded
 from puna.server.http.bodies import MAX_INPUTS, Name
 from puna.server.jobs.own_fields import AdapterFields
 from puna.server.jobs.service import LoadRequest, Service, warnings
-from puna.server.jobs.turns import parsing
+from puna.server.jobs.turns import run_parser
 from puna.store import StoredModel
 
 
@@ -29,7 +29,7 @@ def check_inputs(count: int) -> None:
 
 @dataclass(frozen=True)
 class Vectors:
-    """Vectors in the order of their texts; durations in nanoseconds, from the arrival of the request."""
+    """Vectors in the order of their texts. Durations are in nanoseconds, from the arrival of the request."""
 
     vectors: Sequence[Embedded] = ()
     total_duration: int = 0
@@ -42,7 +42,7 @@ class Vectors:
 
 
 def find(backend: Service, name: str) -> StoredModel:
-    """The model a request names, with the errors that clients of these endpoints know."""
+    """Return the model `name`. Raises the errors that clients of these endpoints know."""
     if not name.strip():
         raise ModelNotFoundError("model '' not found")
     try:
@@ -52,13 +52,13 @@ def find(backend: Service, name: str) -> StoredModel:
 
 
 async def embed(backend: Service, order: LoadRequest, request: Embed) -> Vectors:
-    """Vectors of the inputs of `request`; without any, the model is loaded and that is all."""
+    """Return the vectors of the inputs of `request`; without inputs, only load the model."""
     if not request.inputs:
         return Vectors(warnings=await backend.load(order))
     inputs = request.inputs
     if request.query is None and order.model.template:
         author = Author.of(order.model)
-        inputs = await parsing(lambda: author.framed(request.inputs))
+        inputs = await run_parser(lambda: author.framed(request.inputs))
     with (
         backend.metrics.observation(order.model.name, order.arrived_ns) as observation,
         backend.requests.running(order.model.name, order.arrived_ns) as running,
@@ -83,25 +83,25 @@ async def embed(backend: Service, order: LoadRequest, request: Embed) -> Vectors
 
 
 def floats(vector: bytes) -> tuple[float, ...]:
-    """The values of little-endian float32."""
+    """Return the values of a vector in little-endian float32."""
     return struct.unpack(f"<{len(vector) // 4}f", vector)
 
 
 class RerankRequest(AdapterFields):
-    """What Cohere's and Jina's clients send."""
+    """A request to rank documents, in the form of Cohere's and Jina's clients."""
 
     model: Name = ""
     query: Any = None
     documents: Any = None
-    top_n: int | None = None  # of the best documents; None: all
+    top_n: int | None = None  # number of best documents to return; None: all
     return_documents: bool = False
     truncate: bool = True
 
     def request(self) -> Embed:
-        """Raises RequestError."""
+        """Return the request to embed. Raises RequestError."""
         query = _text(self.query, "query")
         if not isinstance(self.documents, list) or not self.documents:
-            raise RequestError("documents must be a list of texts, at least one")
+            raise RequestError("documents must be a list of at least one text")
         check_inputs(len(self.documents))
         if self.top_n is not None and self.top_n < 1:
             raise RequestError(f"top_n should be positive, but is {self.top_n}")
@@ -109,12 +109,12 @@ class RerankRequest(AdapterFields):
 
     @property
     def texts(self) -> list[str]:
-        """Raises RequestError."""
+        """The texts of the documents. Raises RequestError."""
         return [_text(each, f"documents[{index}]") for index, each in enumerate(self.documents)]
 
 
 async def rerank(backend: Service, order: LoadRequest, body: RerankRequest) -> tuple[dict[str, Any], Vectors]:
-    """The reply to `body`, and what it was made of. Of equally good documents the earlier comes first."""
+    """Return the reply to `body` and its vectors; equally good documents keep their order."""
     request, texts = body.request(), body.texts
     found = await embed(backend, order, request)
     scores = [floats(one.vector)[0] for one in found.vectors]
@@ -134,8 +134,8 @@ async def rerank(backend: Service, order: LoadRequest, body: RerankRequest) -> t
 
 
 def _text(given: Any, name: str) -> str:
-    """A text, or the text of an object that has one."""
+    """Return a text, or the `text` of an object. Raises RequestError."""
     text = given.get("text") if isinstance(given, dict) else given
     if not isinstance(text, str):
-        raise RequestError(f"{name} must be a text, or an object with one as 'text'")
+        raise RequestError(f"{name} must be a string, or an object with a string 'text'")
     return text

@@ -1,4 +1,4 @@
-"""Images that a request names by URL, fetched from public addresses only."""
+"""Images of requests, in base64 or given by URL and fetched from public addresses only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from puna.chat.templates.messages import Chat, Message
 from puna.errors import RequestError, shown
 from puna.hosts import SCHEME_PORTS, is_public
 
-_LONGEST_S: Final = 20.0  # from the first look-up to the last byte
+_LONGEST_S: Final = 20.0  # from the first DNS query to the last byte
 _CONNECT_S: Final = 5.0
 _MAX_REDIRECTS: Final = 3
 _LONGEST_URL: Final = 4096
@@ -26,16 +26,16 @@ _REDIRECTS: Final = (301, 302, 303, 307, 308)
 
 
 async def fetch(url: str, max_bytes: int, *, network: httpcore.AsyncNetworkBackend | None = None) -> bytes:
-    """The body at an http or https address of the public Internet.
+    """Return the content of an http or https URL in the public Internet.
 
-    Raises `RequestError` for another address, a reply that is none of success, more than `max_bytes`, and
-    when it takes too long.
+    Raises `RequestError` for any other address, a reply without success, more than `max_bytes`, and a
+    timeout.
     """
     try:
         async with asyncio.timeout(_LONGEST_S):
             return await _follow(url, max_bytes, PublicOnly(network))
     except TimeoutError:
-        raise RequestError(f"the image at {shown(url)} did not come within {_LONGEST_S:.0f} s") from None
+        raise RequestError(f"the image at {shown(url)} did not arrive within {_LONGEST_S:.0f} s") from None
     except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError) as error:
         raise RequestError(f"the image at {shown(url)} cannot be fetched: {error}") from None
 
@@ -51,20 +51,22 @@ async def _follow(url: str, max_bytes: int, network: PublicOnly) -> bytes:
                     here = urljoin(here, headers.get(b"location", b"").decode("latin-1"))
                     continue
                 if reply.status != 200:
-                    raise RequestError(f"the image at {shown(url)} was answered with status {reply.status}")
+                    raise RequestError(
+                        f"the image at {shown(url)} was answered with the status {reply.status}"
+                    )
                 return await _body(reply, url, max_bytes)
     raise RequestError(f"the image at {shown(url)} is redirected more than {_MAX_REDIRECTS} times")
 
 
 async def _body(reply: httpcore.Response, url: str, max_bytes: int) -> bytes:
-    came = bytearray()
+    received = bytearray()
     async for chunk in reply.aiter_stream():
-        came += chunk
-        if len(came) > max_bytes:
+        received += chunk
+        if len(received) > max_bytes:
             raise RequestError(
                 f"the image at {shown(url)} has more than {max_bytes} bytes (PUNA_MAX_IMAGE_MB)"
             )
-    return bytes(came)
+    return bytes(received)
 
 
 def _check_form(url: str) -> None:
@@ -80,13 +82,13 @@ def _check_form(url: str) -> None:
     except ValueError:
         usable = standard = False
     if not usable or len(url) > _LONGEST_URL or not url.isascii() or not url.isprintable() or " " in url:
-        raise RequestError(f"{shown(url)} is no address an image can be fetched from")
+        raise RequestError(f"{shown(url)} is not an address from which images can be fetched")
     if not standard:
         raise RequestError(f"images are fetched from the ports 80 and 443 only, not from {shown(url)}")
 
 
 class PublicOnly(httpcore.AsyncNetworkBackend):
-    """Connects to addresses of the public Internet, and to those that a name was just found to have."""
+    """Network that connects to public addresses only: those that a name has when it is checked."""
 
     def __init__(self, inner: httpcore.AsyncNetworkBackend | None = None) -> None:
         self._inner = inner or httpcore.AnyIOBackend()
@@ -112,12 +114,12 @@ class PublicOnly(httpcore.AsyncNetworkBackend):
 
 
 async def public_addresses(host: str, port: int) -> list[str]:
-    """The addresses of `host`. Raises `RequestError` unless all of them are of the public Internet."""
+    """Return the addresses of `host`. Raises `RequestError` unless all of them are public."""
     try:
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise RequestError(f"the host {shown(host)} is not known: {error}") from None
+        raise RequestError(f"the host {shown(host)} is unknown: {error}") from None
     addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
     for address in addresses:
         if not is_public(address):
@@ -135,13 +137,13 @@ _REMOTE: Final = ("http://", "https://")
 
 
 class RemoteImage(msgspec.Struct, frozen=True):
-    """An image that is still to be fetched."""
+    """An image that must still be fetched."""
 
     url: str
 
 
 def from_base64(text: str) -> bytes:
-    """The bytes of an image. Raises `RequestError`."""
+    """Return the bytes of an image in base64. Raises `RequestError`."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -151,7 +153,7 @@ def from_base64(text: str) -> bytes:
 
 
 def from_url(url: str) -> bytes | RemoteImage:
-    """The image of an `image_url`. Raises `RequestError` for anything but base64 data and web addresses."""
+    """Return the image of an `image_url`, which is base64 data or a web address. Raises `RequestError`."""
     if url.lower().startswith(_REMOTE):
         return RemoteImage(url)
     if (prefix := _DATA_URL.match(url)) is None:
@@ -162,7 +164,7 @@ def from_url(url: str) -> bytes | RemoteImage:
 
 
 def check_remote(images: Collection[Any], allowed: bool) -> None:
-    """Raises `RequestError` for images that would have to be fetched, unless that is `allowed`."""
+    """Raise `RequestError` for images that would have to be fetched, unless that is `allowed`."""
     if not allowed and any(isinstance(image, RemoteImage) for image in images):
         raise RequestError(
             "image URLs are not currently supported, please use base64 encoded data instead "
@@ -171,9 +173,9 @@ def check_remote(images: Collection[Any], allowed: bool) -> None:
 
 
 async def fetched(chat: Chat, max_bytes: int) -> Chat:
-    """`chat` with the bytes of images that it has only the addresses of, of `max_bytes` each.
+    """Return `chat` with all images given by URL fetched, each of at most `max_bytes`.
 
-    Raises `RequestError` for one that cannot be had.
+    Raises `RequestError` for an image that cannot be fetched.
     """
     if not any(isinstance(image, RemoteImage) for message in chat.messages for image in message.images):
         return chat

@@ -1,6 +1,6 @@
-"""From a request of any API to its job: checks, options, prompts.
+"""Jobs: the checks, options and prompts of a request of any API.
 
-The order of the checks is part of the contract: it decides which error a request with several faults gets.
+The order of the checks is part of the contract: it decides the error of a request with several faults.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from puna.options import THINK_LEVELS
 from puna.protocol import Generate, Prompt
 from puna.server.jobs.images import check_remote, fetched
 from puna.server.jobs.service import LoadRequest, Service, template_errors
-from puna.server.jobs.turns import parsing
+from puna.server.jobs.turns import run_parser
 from puna.server.settings import keep_alive_s
 from puna.store import StoredModel
 from puna.vision.limits import image_limits
@@ -47,7 +47,7 @@ def _check_think(value: Any) -> bool | str | None:
 
 
 def _check_images(images: Collection[Any], name: str, has: Collection[str]) -> None:
-    """Raise RequestError for images that the model cannot see, and ImageError for too many."""
+    """Raise RequestError for images if the model has no vision, and ImageError for too many images."""
     if not images:
         return
     if "vision" not in has:
@@ -58,7 +58,7 @@ def _check_images(images: Collection[Any], name: str, has: Collection[str]) -> N
 def _check_answers(name: str, has: Collection[str], endpoint: str) -> None:
     """Raise RequestError for a model that embeds or ranks texts.
 
-    A damaged one has no capabilities; loading it says why.
+    A damaged model has no capabilities; the error when loading it says why.
     """
     if "embedding" in has or "rerank" in has:
         raise RequestError(f'"{name}" does not support {endpoint}')
@@ -66,10 +66,10 @@ def _check_answers(name: str, has: Collection[str], endpoint: str) -> None:
 
 @dataclass(frozen=True)
 class GenerationSpec:
-    """A request to generate, before its model is looked up and anything but types is checked.
+    """A request to generate, of which only the types are checked; its model is not looked up yet.
 
-    `request` holds everything that does not depend on the model; each of `prompts`, and the model's template,
-    opening messages and options, are added to it later. With `echo`, answers begin with their prompt.
+    `request` is the part that does not depend on the model. The model's template, opening messages and
+    options are added later, and each of `prompts`. With `echo`, answers begin with their prompt.
     """
 
     model: str
@@ -79,9 +79,9 @@ class GenerationSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
     keep_alive: Any = None
     think: Any = None
-    thinks_if_able: bool = False  # models without thinking ignore `think`, and the answer warns of it
+    thinks_if_able: bool = False  # models without thinking ignore `think` with a warning
     format: Callable[[], Format | None] = lambda: None  # may raise RequestError
-    system: str = ""  # instead of the model's own
+    system: str = ""  # replaces the model's own
     images: Sequence[Any] = ()
     needs: Sequence[str] = ()  # capabilities
     raw: bool = False
@@ -122,37 +122,37 @@ class Job:
         return sum(request.samples for request in self.requests)
 
 
-async def job(backend: Service, asked: GenerationSpec) -> Job | Preload | Unload:
+async def job(backend: Service, spec: GenerationSpec) -> Job | Preload | Unload:
     """Return the job of a request. Raises the error of the first check that fails."""
-    request = asked.request
-    think, keep_s = _check_think(asked.think), keep_alive_s(asked.keep_alive)
-    check_remote(asked.images, backend.settings.remote_images)
+    request = spec.request
+    think, keep_s = _check_think(spec.think), keep_alive_s(spec.keep_alive)
+    check_remote(spec.images, backend.settings.remote_images)
     check_top_logprobs(request.top_logprobs)
-    model = backend.find(asked.model)
-    if not asked.prompts and keep_s == 0:
+    model = backend.find(spec.model)
+    if not spec.prompts and keep_s == 0:
         return Unload(model)
-    if asked.raw and (request.template or asked.system or request.context):
+    if spec.raw and (request.template or spec.system or request.context):
         raise RequestError("raw mode does not support template, system, or context")
     author = Author.of(model, request.template)
     has = await _capabilities(author, request.template)
-    ignored = list(asked.ignored)
-    if think and asked.thinks_if_able and "thinking" not in has:
+    ignored = list(spec.ignored)
+    if think and spec.thinks_if_able and "thinking" not in has:
         think = None
-        ignored.append(f'"{asked.model}" does not support thinking')
-    think = author.think(think, asked.model)
-    if any(isinstance(one, Chat) and one.documents for one in asked.prompts) and not author.takes_documents():
+        ignored.append(f'"{spec.model}" does not support thinking')
+    think = author.think(think, spec.model)
+    if any(isinstance(one, Chat) and one.documents for one in spec.prompts) and not author.takes_documents():
         ignored.append("documents are ignored: the model's template has no place for them")
     if author.parser and author.parser not in PARSERS:
         ignored.append(
-            f"the model's parser {shown(author.parser)} is unknown and ignored: its answers are read as its "
-            "template says"
+            f"the model's parser {shown(author.parser)} is unknown and ignored: its template decides how "
+            "answers are read"
         )
-    _check_answers(asked.model, has, asked.endpoint)
-    check_capabilities(asked.model, has, asked.needs)
-    _check_images(asked.images, asked.model, has)
-    order = backend.order(model, asked.options, keep_s, ignored)
-    format = asked.format()
-    if not asked.prompts:
+    _check_answers(spec.model, has, spec.endpoint)
+    check_capabilities(spec.model, has, spec.needs)
+    _check_images(spec.images, spec.model, has)
+    order = backend.order(model, spec.options, keep_s, ignored)
+    format = spec.format()
+    if not spec.prompts:
         return Preload(order)
     whole = msgspec.structs.replace(
         request,
@@ -167,10 +167,10 @@ async def job(backend: Service, asked: GenerationSpec) -> Job | Preload | Unload
         if not isinstance(prompt, Chat):
             return prompt
         prompt = await fetched(prompt, image_limits().file_bytes)
-        return author.opened(prompt, system=asked.system, opening=request.context is None)
+        return author.opened(prompt, system=spec.system, opening=request.context is None)
 
-    requests = [msgspec.structs.replace(whole, prompt=await opened(prompt)) for prompt in asked.prompts]
-    return Job(order, requests, asked.raw, asked.echo)
+    requests = [msgspec.structs.replace(whole, prompt=await opened(prompt)) for prompt in spec.prompts]
+    return Job(order, requests, spec.raw, spec.echo)
 
 
 def one_job(todo: Job | Preload | Unload) -> Job:
@@ -181,7 +181,7 @@ def one_job(todo: Job | Preload | Unload) -> Job:
 
 
 async def _capabilities(author: Author, template: str) -> tuple[str, ...]:
-    with template_errors(came=bool(template)):
+    with template_errors(requested=bool(template)):
         if not author.is_parsed():
-            await parsing(lambda: author.capabilities)
+            await run_parser(lambda: author.capabilities)
         return author.capabilities

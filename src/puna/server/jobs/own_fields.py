@@ -1,4 +1,4 @@
-"""What request bodies of all APIs have in common."""
+"""Fields that request bodies of several APIs share, most of them beyond Ollama's and OpenAI's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from puna.server.jobs.tools import ToolUse
 
 
 class StructuredOutputs(Body):
-    """vLLM's `structured_outputs`: one of these."""
+    """vLLM's `structured_outputs`, which has one of these fields."""
 
     json_: Any = Field(default=None, alias="json")
     regex: Any = None
@@ -28,7 +28,7 @@ class StructuredOutputs(Body):
 
 
 class LoraField(Body):
-    """An adapter and its scale, as llama.cpp's server takes them; here it may also be named."""
+    """An adapter and its scale, as in llama.cpp's server; here it may also be given by name."""
 
     id: int | None = None
     name: str | None = Field(default=None, max_length=LONGEST_NAME)
@@ -36,7 +36,7 @@ class LoraField(Body):
 
 
 class AdapterFields(Body):
-    """Which adapters of the model anything is computed with; without the field, those it was made with."""
+    """The adapters to compute with; without the field, those of the model."""
 
     lora: Adapters[LoraField] | None = None
 
@@ -48,14 +48,14 @@ class AdapterFields(Body):
 
 
 class OwnFields(AdapterFields):
-    """Puna's own fields of any generation, beside those of either API."""
+    """Puna's own fields of generations in all APIs."""
 
     cache_prompt: bool = True
     priority: Priority = "interactive"
     ignore_eos: bool = False  # as in vLLM and llama.cpp
     sampled_logprobs: bool = False
 
-    # What the answer must be like: llama.cpp's field, and vLLM's.
+    # The format of the answer: llama.cpp's field, and vLLM's.
     grammar: Any = None
     guided_json: Any = None
     guided_regex: Any = None
@@ -64,7 +64,7 @@ class OwnFields(AdapterFields):
     structured_outputs: StructuredOutputs = StructuredOutputs()
 
     def formats(self) -> dict[str, Format]:
-        """The formats that are asked for, by field. Raises `RequestError`."""
+        """Return the requested formats by field. Raises `RequestError`."""
         structured = self.structured_outputs
         fields = (
             ("grammar", self.grammar, Format.grammar),
@@ -90,7 +90,7 @@ class OwnFields(AdapterFields):
         return found
 
     def request(self, **more: Any) -> Generate:
-        """The request with these fields and `more`. Its prompt and options need its model to be known."""
+        """Return the request with these fields and `more`; its prompt and options depend on the model."""
         return Generate(
             cache_prompt=self.cache_prompt,
             priority=self.priority,
@@ -102,7 +102,7 @@ class OwnFields(AdapterFields):
 
 
 class ProgressField(Body):
-    """llama.cpp's field: a stream also says how far the load and the prompt are."""
+    """llama.cpp's field for streams that include the progress of the load and the prompt."""
 
     return_progress: bool = False
     stream: bool
@@ -113,14 +113,14 @@ class ProgressField(Body):
 
     @property
     def ignored(self) -> list[str]:
-        unseen = (
+        without_stream = (
             ["return_progress is ignored without stream"] if self.return_progress and not self.stream else []
         )
-        return super().ignored + unseen
+        return super().ignored + without_stream
 
 
 class SamplingFields(Body):
-    """Options of the native API that others do not have: the names are those of llama.cpp, too."""
+    """Options of the native API that other APIs lack; llama.cpp uses the same names."""
 
     top_k: Any = None
     min_p: Any = None
@@ -145,36 +145,36 @@ class SamplingFields(Body):
     engine: Any = None
 
     def sampling(self) -> dict[str, Any]:
-        """Those that are given."""
+        """Return the options that are given."""
         found = {name: getattr(self, name) for name in SamplingFields.model_fields}
         return {name: value for name, value in found.items() if value is not None}
 
 
 class ChatFields(Body):
-    """Fields of chats: those that Ollama's API lacks beside OpenAI's, and Puna's own."""
+    """Fields of chats: those of OpenAI's API that Ollama's lacks, and Puna's own."""
 
     tool_choice: Any = None
     parallel_tool_calls: bool = True
-    strict_tools: bool = False  # every call is valid by construction, as with OpenAI's strict functions
-    documents: Documents = Field(default_factory=list)  # as transformers and vLLM name them
+    strict_tools: bool = False  # all calls are valid by construction, as with OpenAI's strict functions
+    documents: Documents = Field(default_factory=list)  # named as in transformers and vLLM
 
     def chat(self, use: ToolUse, messages: list[Message]) -> Chat:
-        """The chat; `use` is what else the request says of tools."""
+        """Return the chat; `use` has the request's other settings for tools."""
         parallel, strict = self.parallel_tool_calls and use.parallel, self.strict_tools or use.strict
         return replace(use, parallel=parallel, strict=strict).chat(messages, self.documents)
 
 
 def only_one(formats: Mapping[str, Format]) -> Format | None:
-    """The one format of a request, if it has one. Raises `RequestError` for more."""
+    """Return the only format of a request, or None without one. Raises `RequestError` for several."""
     if len(formats) > 1:
         raise RequestError(f"an answer can have one format: use only one of {', '.join(formats)}")
     return next(iter(formats.values()), None)
 
 
 def texts_or_tokens(given: Any) -> list[str | list[int]] | None:
-    """What OpenAI's API takes for a prompt or an input, as a list: a text, token ids, or several of one kind.
+    """Return a prompt or input of OpenAI's API as a list: a text, token ids, or several of one kind.
 
-    None for anything else, an empty list among it.
+    Returns None for anything else, including an empty list.
     """
     if isinstance(given, str) or _are_ints(given):
         return [given]

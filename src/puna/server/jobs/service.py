@@ -1,4 +1,4 @@
-"""What every API is made of: finding a model, holding its runner, generating."""
+"""The service behind every API: finding a model, holding its runner, generating."""
 
 from __future__ import annotations
 
@@ -21,44 +21,45 @@ from puna.server.fleet.loading import ProgressCallback
 from puna.server.fleet.resident import LoadPlan, Runner
 from puna.server.http.connections import caller
 from puna.server.http.logs import facts
-from puna.server.jobs.progress import Progress, RunnerLease, merged
-from puna.server.jobs.turns import WorkSlots, in_own_thread
+from puna.server.jobs.running import Progress, RunnerLease, Running, RunningRequests
+from puna.server.jobs.turns import WorkSlots, run_in_thread
 from puna.server.metrics import Metrics, Observation
-from puna.server.running import Running, RunningRequests
 from puna.server.settings import Settings
 from puna.store import Store, StoredModel
 
 T = TypeVar("T")
 
-#: Pulls and pushes that run at the same time, in all, of one client, and of one registry; more wait.
+#: Maximum items of merge streams that wait to be read.
+_AHEAD = 64
+#: Pulls and pushes that run at the same time: in all, of one client, and with one registry. Others wait.
 _TRANSFERS = 32
 _OF_CLIENT = 8
 _OF_HOST = 4
-#: Models that are converted or quantised at the same time, each with all processors.
+#: Models converted or quantised at the same time, each with all processors.
 _CREATIONS = 2
-#: Short changes of the store, and looks at files, that may wait for its lock or for a disk.
+#: Short operations on the store at the same time; they may wait for its lock or for a disk.
 _STORE_WORK = 8
 
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """Which model to load for whom, with which `options`, and how long to keep it after its last use."""
+    """A request to load `model` for `client` with `options`, and to keep it for a time after its last use."""
 
     model: StoredModel
     options: Options
     keep_alive_s: float | None = None
-    given: Sequence[Mapping[str, Any]] = ()  # what the options were read from
-    ignored: Sequence[str] = ()  # what else of the request changes nothing
+    given: Sequence[Mapping[str, Any]] = ()  # the mappings that the options were read from
+    ignored: Sequence[str] = ()  # sentences about other ignored parts of the request
     arrived_ns: int = field(default_factory=time.perf_counter_ns)
     client: str = field(default_factory=lambda: caller().client)
 
 
 @dataclass(frozen=True)
 class Echo:
-    """The prompt, given back before the rest of an answer. Without scores, `logprobs` is empty.
+    """The prompt, sent before the rest of an answer; without scores, `logprobs` is empty.
 
-    A begin token added to the text is left out. A first token that follows nothing has no log-probability,
-    and `first` is its text.
+    A BOS token that was added to the text is left out. If the first token follows nothing, it has no
+    log-probability, and `first` is its text.
     """
 
     text: str
@@ -76,20 +77,20 @@ class Finished:
     load_duration: int
     context: list[int]  # tokens of the prompt and the answer
     sample: int = 0
-    thought: int = 0  # tokens of thinking alone
+    thought: int = 0  # tokens in chunks of only thinking
     warnings: Sequence[str] = ()
 
 
-#: What `Service.generate` yields. `sample` numbers the answers to all prompts of a request: first all samples
+#: Items of `Service.generate`. `sample` numbers the answers to all prompts of a request: first the samples
 #: of the first prompt, then those of the second, and so on.
 Part = Progress | Prompted | Echo | Chunk | Finished
 _Event = Prompted | Evaluated | Scored | Chunk | Done
 
 
 def warnings(order: LoadRequest, runner: Runner) -> list[str]:
-    """Return the warnings of a request's answers: its model's own, and what of the request is ignored.
+    """Return the warnings for a request's answers: those of its model, and what is ignored in the request.
 
-    The log's line of the request tells what is ignored, too.
+    The latter are also noted for the request log.
     """
     ignored = [*order.ignored, *Options.ignored(*order.given, engine=runner.info.engine)]
     facts().ignored = "; ".join(ignored)
@@ -97,23 +98,23 @@ def warnings(order: LoadRequest, runner: Runner) -> list[str]:
 
 
 @contextlib.contextmanager
-def template_errors(*, came: bool) -> Iterator[None]:
-    """Turn errors of a template that `came` with a request into errors of the request."""
+def template_errors(*, requested: bool) -> Iterator[None]:
+    """Turn errors of a template into errors of the request if the request brought it (`requested`)."""
     try:
         yield
     except TemplateError as error:
-        if came:
+        if requested:
             raise RequestError(str(error)) from error
         raise
 
 
 def _template_errors(order: LoadRequest, *requests: Generate) -> contextlib.AbstractContextManager[None]:
-    """Turn errors of a template into errors of the request unless it is the model's own."""
-    return template_errors(came=any(one.template not in ("", order.model.template) for one in requests))
+    """Turn errors of templates other than the model's own into errors of the request."""
+    return template_errors(requested=any(one.template not in ("", order.model.template) for one in requests))
 
 
 class Service:
-    """The store, the fleet and the settings, and what the routes do with them."""
+    """The store, the fleet and the settings, with the operations that routes need."""
 
     def __init__(self, store: Store, fleet: Fleet, settings: Settings, metrics: Metrics) -> None:
         self.store = store
@@ -129,17 +130,17 @@ class Service:
         self._store_work = asyncio.Semaphore(_STORE_WORK)
 
     async def in_store(self, work: Callable[[], T]) -> T:
-        """What `work` returns or raises, which may have to wait for the store's lock or read whole files.
+        """Return the result of `work`, which may wait for the store's lock or read whole files.
 
-        It goes on to its end when the client leaves, and has its place until then.
+        If the client leaves, the work is still done, and keeps its place until then.
         """
         await self._store_work.acquire()
-        working = in_own_thread(work)
+        working = run_in_thread(work)
         working.add_done_callback(lambda _: self._store_work.release())
         return await asyncio.shield(working)
 
     def find(self, name: str) -> StoredModel:
-        """The model a request names. Raises RequestError, InvalidNameError or ModelNotFoundError."""
+        """Return the model `name`. Raises RequestError, InvalidNameError or ModelNotFoundError."""
         if not name.strip():
             raise RequestError("model is required")
         facts().model = name
@@ -158,15 +159,15 @@ class Service:
         keep_alive_s: float | None = None,
         ignored: Sequence[str] = (),
     ) -> LoadRequest:
-        """The order of a request: its options are the model's own under those `given`.
+        """Return the load request for `model`, with its own options overridden by those `given`.
 
-        `ignored` says what else of the request changes nothing.
+        `ignored` are sentences about other ignored parts of the request.
         """
         options = Options.merge(model.params, given)
         return LoadRequest(model, options, keep_alive_s, (model.params, given), ignored)
 
     def num_ctx(self, order: LoadRequest) -> int:
-        """Tokens of context that a request may have, whatever its model was loaded for."""
+        """Return the tokens of context a request may use, whatever its model was loaded with."""
         wanted = order.options.num_ctx
         return self.settings.context_length if wanted is None else wanted
 
@@ -184,24 +185,31 @@ class Service:
         )
 
     @contextlib.asynccontextmanager
-    async def runner(self, order: LoadRequest, hear: ProgressCallback | None = None) -> AsyncIterator[Runner]:
-        """The runner of the model that `order` names, for as long as the block runs; `hear` of its load."""
+    async def runner(
+        self, order: LoadRequest, on_progress: ProgressCallback | None = None
+    ) -> AsyncIterator[Runner]:
+        """Hold the runner of the model in `order` while the context is open.
+
+        `on_progress` is called with the progress of loading.
+        """
         plan, keep_s = self.plan(order), order.keep_alive_s
-        async with self.fleet.use(order.model, plan, keep_s, client=order.client, hear=hear) as runner:
+        async with self.fleet.use(
+            order.model, plan, keep_s, client=order.client, on_progress=on_progress
+        ) as runner:
             yield runner
 
     async def load(self, order: LoadRequest) -> list[str]:
-        """Bring the model into memory and leave it there for its keep-alive time. Returns warnings."""
+        """Load the model for its keep-alive time, and return warnings."""
         async with self.runner(order) as runner:
             return warnings(order, runner)
 
     async def unload(self, model: StoredModel) -> None:
-        """Take the model out of memory. Raises ScopeError if the caller's key is not for that."""
+        """Unload the model. Raises ScopeError if the caller's key does not allow it."""
         caller().require("manage", "unloading a model")
         await self.fleet.unload(str(model.model_path))
 
     async def render(self, order: LoadRequest, request: Generate) -> Prompted:
-        """The prompt alone, without generating."""
+        """Return the rendered prompt of `request` without generating."""
         with _template_errors(order, request):
             async with self.runner(order) as runner:
                 options = replace(request.options, num_ctx=self.num_ctx(order))
@@ -212,8 +220,8 @@ class Service:
     ) -> AsyncGenerator[Part, None]:
         """Yield the parts of the answers to all `requests`; each answer ends with `Finished`.
 
-        With `echo` each begins with its prompt. Either all requests want `Progress`, or none does. Closing
-        the generator stops the generation.
+        With `echo`, each answer begins with its prompt. Either all requests ask for `Progress`, or none.
+        Closing the generator stops the generation.
         """
         choices = sum(request.samples for request in requests)
         with (
@@ -221,12 +229,14 @@ class Service:
             self.requests.running(order.model.name, order.arrived_ns) as running,
         ):
             async with contextlib.AsyncExitStack() as held:
-                getting = RunnerLease(lambda hear: self.runner(order, hear), held, running, order.arrived_ns)
+                lease = RunnerLease(
+                    lambda on_progress: self.runner(order, on_progress), held, running, order.arrived_ns
+                )
                 if requests[0].progress:
-                    async with contextlib.aclosing(getting.steps()) as steps:
+                    async with contextlib.aclosing(lease.steps()) as steps:
                         async for step in steps:
                             yield step
-                runner = await getting.runner()
+                runner = await lease.runner()
                 observation.loaded()
                 running.loaded()
                 loaded_ns = time.perf_counter_ns()
@@ -238,23 +248,23 @@ class Service:
                     for request, number in zip(requests, first, strict=False)
                 ]
                 with _template_errors(order, *requests):
-                    async with contextlib.aclosing(merged(answers)) as parts:
+                    async with contextlib.aclosing(merge(answers)) as parts:
                         async for part in parts:
                             yield part
 
 
 @dataclass
 class _Sample:
-    """What is known of one answer so far."""
+    """The state of one answer."""
 
     begun: bool = False
     scores: list[TokenLogprob | None] = field(default_factory=list)  # of the prompt
     tokens: list[int] = field(default_factory=list)
-    thought: int = 0  # of the tokens
+    thought: int = 0  # tokens of thinking
 
 
 class _Answers:
-    """The answers to one request, numbered from `first` on."""
+    """The answers to one request, numbered from `first`."""
 
     def __init__(
         self,
@@ -276,7 +286,7 @@ class _Answers:
         self._observation = observation
         self._running = running
         self._samples = [_Sample() for _ in range(request.samples)]
-        self._prompt = Prompted(id=0, text="", tokens=[])  # until it is known
+        self._prompt = Prompted(id=0, text="", tokens=[])  # until it is rendered
 
     async def parts(self, runner: Runner) -> AsyncGenerator[Part, None]:
         options = replace(self._request.options, num_ctx=self._num_ctx)
@@ -325,3 +335,42 @@ class _Answers:
             thought=self._samples[done.sample].thought,
             warnings=warnings,
         )
+
+
+async def merge(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
+    """Yield the items of all `streams`, which run at the same time; an error in one ends all.
+
+    They run ahead of the reader by at most `_AHEAD` items. Closing this generator, or cancelling the task in
+    it, closes them.
+    """
+    if len(streams) == 1:  # the usual case needs no task of its own
+        async with contextlib.aclosing(streams[0]) as items:
+            async for item in items:
+                yield item
+        return
+    arrived: asyncio.Queue[T | asyncio.Task[None]] = asyncio.Queue()
+    room = asyncio.Semaphore(_AHEAD)
+
+    async def pump(stream: AsyncGenerator[T, None]) -> None:
+        async with contextlib.aclosing(stream):
+            async for item in stream:
+                await room.acquire()
+                arrived.put_nowait(item)
+
+    tasks = [asyncio.create_task(pump(stream)) for stream in streams]
+    for task in tasks:
+        task.add_done_callback(arrived.put_nowait)
+    try:
+        left = len(tasks)
+        while left:
+            arrival = await arrived.get()
+            if isinstance(arrival, asyncio.Task):
+                arrival.result()
+                left -= 1
+            else:
+                room.release()
+                yield arrival
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Tools that an answer may call, as each API describes them."""
+"""Tools that an answer may call, read from each API's form."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from puna import gojson
 from puna.chat.templates.messages import Chat, Message
 from puna.errors import RequestError, shown
 
-#: More tools fill the context of any model, and their grammars take long to compile.
+#: More tools would fill the context of any model, and compiling their grammar would take long.
 MAX_TOOLS: Final = 1024
 _LONGEST_NAME: Final = 256
 
 
 @dataclass(frozen=True)
 class ToolUse:
-    """Which tools an answer may, or must, call; fields as in `Chat`."""
+    """The tools that an answer may or must call, with fields as in `Chat`."""
 
     tools: list[dict[str, Any]] = field(default_factory=list)
     choice: str = "auto"
@@ -25,14 +25,14 @@ class ToolUse:
     strict: bool = False
 
     def __post_init__(self) -> None:
-        """Raises RequestError for a choice that none of the tools can satisfy."""
+        """Raise RequestError for a choice that no tool can satisfy."""
         if len(self.tools) > MAX_TOOLS:
             raise RequestError(f"at most {MAX_TOOLS:,} tools are allowed, not {len(self.tools):,}")
         kind, _, name = self.choice.partition(":")
         if kind == "required" and not self.tools:
-            raise RequestError("tool_choice asks for a call, and the request has no tools to choose from")
+            raise RequestError("tool_choice requires a call, but the request has no tools")
         if kind == "function" and name not in self.names:
-            raise RequestError(f"tool_choice names {shown(name)}, which is none of the request's tools")
+            raise RequestError(f"tool_choice names {shown(name)}, which is not one of the request's tools")
 
     @property
     def names(self) -> set[str]:
@@ -40,14 +40,16 @@ class ToolUse:
 
     @property
     def needs(self) -> list[str]:
-        """Capabilities."""
+        """The capabilities that the model needs."""
         return ["tools"] if self.tools and self.choice != "none" else []
 
     def only(self, names: Sequence[str], choice: str) -> ToolUse:
-        """Only the tools of these names. Raises RequestError for a name that none has."""
+        """Return a copy with only the tools of these names. Raises RequestError for an unknown name."""
         for name in names:
             if name not in self.names:
-                raise RequestError(f"tool_choice names {shown(name)}, which is none of the request's tools")
+                raise RequestError(
+                    f"tool_choice names {shown(name)}, which is not one of the request's tools"
+                )
         tools = [tool for tool in self.tools if tool["function"]["name"] in names]
         return replace(self, tools=tools, choice=choice)
 
@@ -65,16 +67,16 @@ class ToolUse:
 def function(
     name: Any, description: Any, parameters: Any, where: str, strict: Any = None, **more: Any
 ) -> dict[str, Any]:
-    """A tool, as `Chat` has it, from its parts. Raises RequestError naming which is wrong, and `where`.
+    """Return a tool in the form of `Chat`. Raises RequestError naming the wrong part and `where` it is.
 
     `more` are fields of the tool beside its function.
     """
     if not isinstance(name, str) or not name:
-        raise RequestError(f"{where} needs a name, which is a text, not {shown(name)}")
+        raise RequestError(f"{where} needs a name, which must be a string, not {shown(name)}")
     if len(name) > _LONGEST_NAME:
         raise RequestError(f"{where}: a name has at most {_LONGEST_NAME} characters")
     if description is not None and not isinstance(description, str):
-        raise RequestError(f"{where}: the description must be a text, not {shown(description)}")
+        raise RequestError(f"{where}: the description must be a string, not {shown(description)}")
     if parameters is not None and not isinstance(parameters, dict):
         raise RequestError(f"{where}: parameters must be a JSON schema, which is an object")
     made: dict[str, Any] = {"name": name}
@@ -88,7 +90,7 @@ def function(
 
 
 def chat_tools(given: Sequence[Mapping[str, Any]], where: str = "tools") -> list[dict[str, Any]]:
-    """Tools as Ollama's and OpenAI's chats write them. Raises RequestError."""
+    """Return tools given in the form of Ollama's and OpenAI's chats. Raises RequestError."""
     found = []
     for place, tool in enumerate(given):
         at = f"{where}[{place}]"
@@ -112,9 +114,9 @@ def chat_tools(given: Sequence[Mapping[str, Any]], where: str = "tools") -> list
 
 
 def chat_choice(use: ToolUse, given: Any) -> ToolUse:
-    """`use` with OpenAI's `tool_choice`, in the shape of its chats or of its responses. Raises RequestError.
+    """Return `use` with OpenAI's `tool_choice`, in the form of its chats or responses. Raises RequestError.
 
-    `{"type": "allowed_tools"}` leaves the others out.
+    `{"type": "allowed_tools"}` leaves out all other tools.
     """
     match given:
         case None:
@@ -150,9 +152,9 @@ def _allowed(given: Any) -> list[str]:
 
 
 def called(id: Any, name: Any, arguments: Any) -> dict[str, Any]:
-    """A tool call of an earlier answer, as messages of a prompt have it. Raises RequestError.
+    """Return a tool call of an earlier answer in the form of prompt messages. Raises RequestError.
 
-    `arguments` are JSON text, or already an object.
+    `arguments` are JSON text or already an object.
     """
     if not isinstance(name, str):
         raise RequestError("invalid tool call: it needs a function with a name")
@@ -164,7 +166,7 @@ def called(id: Any, name: Any, arguments: Any) -> dict[str, Any]:
         if not isinstance(arguments, dict):
             raise RequestError("invalid tool call arguments: they must be a JSON object, as a string")
     if not isinstance(arguments, dict):
-        raise RequestError(f"invalid tool call arguments: {shown(arguments)} is no JSON text")
+        raise RequestError(f"invalid tool call arguments: {shown(arguments)} is not JSON text")
     return {
         "id": id if isinstance(id, str) else "",
         "function": {"name": name, "arguments": arguments},

@@ -1,4 +1,4 @@
-"""Places for long work: threads of its own, and turns between clients."""
+"""Long work: threads of its own, and slots for which clients take turns."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from puna.errors import ServerBusyError
 T = TypeVar("T")
 
 
-def in_own_thread(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Start `work`; the future ends when it does, with what it returns or raises.
+def run_in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
+    """Start `work` in a thread, and return the future of its result.
 
     The thread does not keep the process from ending.
     """
@@ -26,7 +26,7 @@ def in_own_thread(work: Callable[[], T]) -> asyncio.Future[T]:
     def end(set_outcome: Callable[[], None]) -> None:
         if not done.cancelled():
             set_outcome()
-            done.exception()  # a client that left does not hear of it, which is nothing to report
+            done.exception()  # marks the error as seen, because the client may have left
 
     def run() -> None:
         outcome: Callable[[], None]
@@ -41,49 +41,49 @@ def in_own_thread(work: Callable[[], T]) -> asyncio.Future[T]:
     return done
 
 
-#: One thread: the longest templates take a second each, and wait for each other instead of for everybody.
+#: One thread for parsing: the longest templates take a second each, and then only delay each other.
 _parser = ThreadPoolExecutor(1, thread_name_prefix="puna-parser")
 
 
-async def parsing(work: Callable[[], T]) -> T:
-    """What `work` returns, which parses templates."""
+async def run_parser(work: Callable[[], T]) -> T:
+    """Return the result of `work`, which parses templates, from the parser's thread."""
     return await asyncio.get_running_loop().run_in_executor(_parser, work)
 
 
 class WorkSlot:
-    """Waits for a place, or has one, until `leave`."""
+    """A slot for work, or a place in the queue for one, until `leave`."""
 
-    def __init__(self, turns: WorkSlots, client: str, kind: str) -> None:
+    def __init__(self, slots: WorkSlots, client: str, kind: str) -> None:
         self.client = client
         self.kind = kind
-        self.has_come = False
-        self._turns = turns
-        self._news = asyncio.Event()
+        self.is_granted = False
+        self._slots = slots
+        self._changed = asyncio.Event()
 
     async def waiting(self) -> AsyncIterator[int]:
-        """How many are ahead, whenever that changes, until the turn has come."""
-        told = -1
-        while not self.has_come:
-            ahead = self._turns.ahead_of(self)
-            if ahead != told:
-                told = ahead
+        """Yield the number of slots ahead, whenever it changes, until this one is granted."""
+        reported = -1
+        while not self.is_granted:
+            ahead = self._slots.ahead_of(self)
+            if ahead != reported:
+                reported = ahead
                 yield ahead
-                continue  # the turn may have come meanwhile
-            self._news.clear()
-            await self._news.wait()
+                continue  # the slot may have been granted meanwhile
+            self._changed.clear()
+            await self._changed.wait()
 
     def leave(self) -> None:
-        """Give up the place, or waiting for one."""
-        self._turns.remove(self)
+        """Give up the slot or the place in the queue."""
+        self._slots.remove(self)
 
-    def tell(self) -> None:
-        self._news.set()
+    def notify(self) -> None:
+        self._changed.set()
 
 
 class WorkSlots:
-    """`places` for work, of which one client has at most `of_client`, and one kind of work `of_kind`.
+    """Slots for `places` pieces of work, at most `of_client` of one client and `of_kind` of one kind.
 
-    The next place is for the client that has the fewest, then for whoever has waited longest. All methods
+    The next slot goes to the client with the fewest, and among those to the longest waiting. All methods
     belong to the event loop.
     """
 
@@ -96,42 +96,42 @@ class WorkSlots:
         self._queue: list[WorkSlot] = []
 
     def enter(self, client: str, kind: str = "") -> WorkSlot:
-        """A turn for `client`, for work of one `kind`. Raises ServerBusyError if too many wait."""
-        turn = WorkSlot(self, client, kind)
-        self._queue.append(turn)
+        """Return a slot for work of one `kind` of `client`. Raises ServerBusyError if too many wait."""
+        slot = WorkSlot(self, client, kind)
+        self._queue.append(slot)
         self._advance()
-        if not turn.has_come and len(self._queue) > self._longest_queue:
-            self._queue.remove(turn)
+        if not slot.is_granted and len(self._queue) > self._longest_queue:
+            self._queue.remove(slot)
             raise ServerBusyError("server busy, please try again.  maximum pending requests exceeded")
-        return turn
+        return slot
 
-    def ahead_of(self, turn: WorkSlot) -> int:
-        """How many work and wait that came before a turn which waits."""
-        return len(self._working) + self._queue.index(turn)
+    def ahead_of(self, slot: WorkSlot) -> int:
+        """Return how many slots are in use, or ahead of `slot` in the queue."""
+        return len(self._working) + self._queue.index(slot)
 
-    def remove(self, turn: WorkSlot) -> None:
-        for turns in (self._working, self._queue):
-            if turn in turns:
-                turns.remove(turn)
+    def remove(self, slot: WorkSlot) -> None:
+        for slots in (self._working, self._queue):
+            if slot in slots:
+                slots.remove(slot)
         self._advance()
 
     def _advance(self) -> None:
-        """Let come those whose turn it is."""
+        """Grant free slots to those whose turn it is."""
         while len(self._working) < self._places:
-            able = [turn for turn in self._queue if self._may_come(turn)]
+            able = [slot for slot in self._queue if self._is_allowed(slot)]
             if not able:
                 break
-            turn = min(able, key=lambda turn: self._places_of(turn.client))  # the first of several
-            self._queue.remove(turn)
-            self._working.append(turn)
-            turn.has_come = True
-            turn.tell()
-        for turn in self._queue:
-            turn.tell()
+            slot = min(able, key=lambda slot: self._places_of(slot.client))  # the first of several
+            self._queue.remove(slot)
+            self._working.append(slot)
+            slot.is_granted = True
+            slot.notify()
+        for slot in self._queue:
+            slot.notify()
 
-    def _may_come(self, turn: WorkSlot) -> bool:
-        of_kind = sum(other.kind == turn.kind for other in self._working)
-        return of_kind < self._of_kind and self._places_of(turn.client) < self._of_client
+    def _is_allowed(self, slot: WorkSlot) -> bool:
+        of_kind = sum(other.kind == slot.kind for other in self._working)
+        return of_kind < self._of_kind and self._places_of(slot.client) < self._of_client
 
     def _places_of(self, client: str) -> int:
         return sum(other.client == client for other in self._working)

@@ -1,4 +1,4 @@
-"""`/api/create` and `/api/blobs/:digest`: a model from uploaded files or another model, with progress."""
+"""Routes of `/api/create` and `/api/blobs`, which make models from uploaded files or other models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from puna.server.http.bodies import NOTHING, body_route, route
 from puna.server.http.connections import caller
 from puna.server.http.replies import NDJSON, empty
 from puna.server.jobs.service import Service
-from puna.server.jobs.turns import in_own_thread, parsing
+from puna.server.jobs.turns import run_in_thread, run_parser
 from puna.server.ollama.transfers import progress_reply, pulling
 from puna.server.ollama.wire import CreateRequest
 from puna.store import ModelName, ModelSpec, normalize_digest
@@ -33,10 +33,10 @@ from puna.store.creator.client import creating
 
 def _blobs(backend: Service) -> list[Route]:
     async def blob(request: Request) -> Response:
-        """Upload a file under its digest, or ask whether it is there."""
+        """Upload a file by its digest, or check whether it exists."""
         digest = request.path_params["digest"]
         if request.method == "HEAD":
-            # A client that is told of a damaged file would not send a better one.
+            # If a damaged file counted as present, clients would not send a good one.
             whole = await backend.in_store(lambda: backend.store.offer_blob(digest))
             return empty(200 if whole else 404)
         expected = normalize_digest(digest)
@@ -46,21 +46,21 @@ def _blobs(backend: Service) -> list[Route]:
                 async for chunk in request.stream():
                     writer.write(chunk)
             except ClientDisconnect:
-                return empty(499)  # nobody reads it; the part received is thrown away
-            await backend.in_store(lambda: writer.commit(expected))  # which waits for the disk
+                return empty(499)  # nobody reads this; the received part is discarded
+            await backend.in_store(lambda: writer.commit(expected))  # this waits for the disk
         return empty(200 if existed else 201)
 
     return [route("/api/blobs/{digest}", blob, "HEAD", "POST", content_type=NOTHING)]
 
 
-#: Where clients expect the digest of what is being done, and there is none yet.
+#: Stands for the digest that clients expect, which does not exist yet.
 _NO_DIGEST = "0000000000000000000"
 
 
 def routes(backend: Service) -> list[Route]:
     async def create(body: CreateRequest) -> ASGIApp:
-        """Make a model of another one or of uploaded files."""
-        spec = await parsing(lambda: _spec(backend, body))
+        """Create a model from another model or from uploaded files."""
+        spec = await run_parser(lambda: _spec(backend, body))
         statuses = _create(backend, body.wanted, spec, body.ignored)
         return await progress_reply(statuses, body.stream)
 
@@ -71,7 +71,7 @@ def routes(backend: Service) -> list[Route]:
 
 
 def _spec(backend: Service, body: CreateRequest) -> ModelSpec:
-    """The request, checked as far as can be without touching files."""
+    """Return the specification of a request after all checks that need no files."""
     try:
         ModelName.parse(body.wanted.strip())
     except InvalidNameError as error:
@@ -112,10 +112,10 @@ def _spec(backend: Service, body: CreateRequest) -> ModelSpec:
 async def _create(
     backend: Service, name: str, spec: ModelSpec, warnings: Sequence[str]
 ) -> AsyncGenerator[dict[str, Any], None]:
-    """Each status as the store reports it, the last one with `warnings`.
+    """Yield each status that the store reports, the last one with `warnings`.
 
-    Files are converted, joined and quantised in a process of its own, which ends when the client leaves.
-    What takes no longer than a moment goes on to its end.
+    Files are converted, joined and quantised in a separate process, which ends when the client leaves. Work
+    that is quick is finished in any case.
     """
     if spec.from_model and not backend.store.exists(spec.from_model):
         async for step in pulling(backend, spec.from_model):
@@ -124,19 +124,20 @@ async def _create(
     made = _made(backend, name, spec) if needs_process(spec) else _assembled(backend, name, spec)
     async with contextlib.aclosing(made):
         try:
-            async for said in made:
-                yield {**said, **({"warnings": warnings} if warnings and said["status"] == "success" else {})}
+            async for status in made:
+                ended = status["status"] == "success"
+                yield {**status, **({"warnings": warnings} if warnings and ended else {})}
         except PunaError as error:
             raise backend.store.for_clients(error) from error
 
 
 async def _made(backend: Service, name: str, spec: ModelSpec) -> AsyncGenerator[dict[str, Any], None]:
-    """The steps of a process, once it is this request's turn."""
+    """Make a model in a separate process, when it is this request's turn, and yield the steps."""
     turn = backend.creations.enter(caller().client)
     uploads = uploads_of(spec)
     spent: set[str] = set()
     try:
-        with backend.store.blobs.held(uploads) as held:  # others that are made of them may end first
+        with backend.store.blobs.held(uploads) as held:  # other requests may release the same uploads
             async for ahead in turn.waiting():
                 others = "model" if ahead == 1 else "models"
                 yield {"status": f"waiting for {ahead} other {others} to be created"}
@@ -153,11 +154,11 @@ async def _made(backend: Service, name: str, spec: ModelSpec) -> AsyncGenerator[
     finally:
         turn.leave()
         if spent:
-            in_own_thread(lambda: backend.store.drop_unused(spent))
+            run_in_thread(lambda: backend.store.drop_unused(spent))
 
 
 async def _assembled(backend: Service, name: str, spec: ModelSpec) -> AsyncGenerator[dict[str, Any], None]:
-    """The steps of making a model of files that can be used as they are."""
+    """Make a model of files that can be used as they are, and yield the steps."""
     loop = asyncio.get_running_loop()
     steps: asyncio.Queue[str | None] = asyncio.Queue()
 
@@ -165,7 +166,7 @@ async def _assembled(backend: Service, name: str, spec: ModelSpec) -> AsyncGener
         loop.call_soon_threadsafe(steps.put_nowait, status)
 
     def work() -> None:
-        from puna.model.header import check_file  # a server that makes no models does without
+        from puna.model.header import check_file  # only needed to create models
 
         try:
             backend.store.create(name, spec, report, check_file)

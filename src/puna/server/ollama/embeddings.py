@@ -1,4 +1,4 @@
-"""`/api/embed`, `/api/embeddings` and `/api/rerank`."""
+"""Routes of `/api/embed`, `/api/embeddings` and `/api/rerank`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from puna.server.settings import keep_alive_s
 
 
 class EmbedRequest(AdapterFields):
-    """`/api/embed`"""
+    """The body of `/api/embed`."""
 
     model: Name = ""
     input: Any = None
@@ -39,7 +39,7 @@ class EmbedRequest(AdapterFields):
 
     @property
     def inputs(self) -> list[str | list[int]]:
-        """None for an empty text, and one for an empty text in a list. Raises RequestError."""
+        """The texts: none for an empty text, but one for an empty text in a list. Raises RequestError."""
         given = [] if self.input in (None, "") else self.input
         texts = [given] if isinstance(given, str) else given
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
@@ -49,7 +49,7 @@ class EmbedRequest(AdapterFields):
 
 
 class EmbeddingsRequest(AdapterFields):
-    """`/api/embeddings`, of older clients"""
+    """The body of `/api/embeddings`, for older clients."""
 
     model: Name = ""
     prompt: str = ""
@@ -63,10 +63,10 @@ class EmbeddingsRequest(AdapterFields):
 
 
 class EmbedFacts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The reply of `/api/embed` but for its vectors. Durations in nanoseconds.
+    """The reply of `/api/embed` without its vectors. Durations are in nanoseconds.
 
-    `truncated` and `warnings` are Puna's own: tokens of the texts that were cut off because they were too
-    long, and what else the client should know.
+    `truncated` and `warnings` are Puna's own: tokens cut from texts that were too long, and sentences about
+    ignored options or slow kernels.
     """
 
     model: str
@@ -78,28 +78,28 @@ class EmbedFacts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class EmbedReply(EmbedFacts, frozen=True, omit_defaults=True, kw_only=True):
-    """The reply of `/api/embed`, which is sent in pieces and never whole in memory."""
+    """The reply of `/api/embed`, which is sent in pieces and never complete in memory."""
 
     embeddings: list[list[float]]
 
 
 def routes(backend: Service) -> list[Route]:
     async def embed(body: EmbedRequest) -> ASGIApp:
-        """Vectors of texts."""
+        """Embed texts as vectors."""
         wanted = body.request()
         found = await embeddings.embed(backend, _order(backend, body), wanted)
         vectors = (embeddings.floats(vector.vector) for vector in found.vectors)
         return ListReply(_facts(body.model, found), "embeddings", vectors)
 
     async def old_embeddings(body: EmbeddingsRequest) -> Response:
-        """The vector of one text, for older clients."""
+        """Embed one text as a vector, for older clients."""
         if not body.model.strip():
             raise RequestError("model is required")
         order = _order(backend, body)
         try:
             found = await embeddings.embed(backend, order, body.request())
         except (ContextLengthError, UnavailableError, EmbeddingError) as error:
-            # Status 500 for a text that cannot be embedded: what clients of this endpoint know.
+            # Clients of this endpoint expect status 500 for a text that cannot be embedded.
             raise GenerationError(str(error)) from error
         vector = embeddings.floats(found.vectors[0].vector) if found.vectors else []
         return json_reply({"embedding": vector, **({"warnings": found.warnings} if found.warnings else {})})
@@ -128,15 +128,15 @@ def _facts(name: str, found: Vectors) -> EmbedFacts:
 
 
 class OllamaRerankRequest(RerankRequest):
-    """`/api/rerank`"""
+    """The body of `/api/rerank`."""
 
     options: dict[str, Any] = Field(default_factory=dict)
     keep_alive: Any = None
 
 
 def _rerank(backend: Service) -> list[Route]:
-    async def ranked(body: OllamaRerankRequest) -> Response:
-        """Documents in the order of how well they answer a query."""
+    async def rank(body: OllamaRerankRequest) -> Response:
+        """Rank documents by how well they answer a query."""
         body.request()
         keep_s = keep_alive_s(body.keep_alive)
         order = backend.order(embeddings.find(backend, body.model), body.options, keep_s, body.ignored)
@@ -144,4 +144,4 @@ def _rerank(backend: Service) -> list[Route]:
         timings = {"total_duration": found.total_duration, "load_duration": found.load_duration}
         return json_reply(reply | timings | {"prompt_eval_count": found.tokens})
 
-    return [body_route("/api/rerank", OllamaRerankRequest, ranked)]
+    return [body_route("/api/rerank", OllamaRerankRequest, rank)]

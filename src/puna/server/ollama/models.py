@@ -1,4 +1,4 @@
-"""The models in the store and in memory: tags, show, ps, copy, delete, version, and the greeting."""
+"""Routes of models in the store and in memory: tags, show, ps, cancel, copy, delete; and of the version."""
 
 from __future__ import annotations
 
@@ -28,27 +28,28 @@ from puna.server.ollama.wire import CancelRequest, CopyRequest, ModelRequest, Sh
 from puna.store import ModelName, StoredModel
 from puna.store.show import model_info, modelfile_text, parameters_text, projector_info, tensor_list
 
-#: The Ollama version whose API this server speaks: clients compare it to learn what they may use.
+#: The Ollama version whose API this server speaks; clients compare it to find out what they can use.
 OLLAMA_VERSION: Final = "0.24.0"
 
 _log = logging.getLogger(__name__)
 
 
 def routes(backend: Service) -> list[Route]:
+    # Handlers are closures over `backend`, one for each row of the table at the end, which makes this long.
     async def greeting(request: Request) -> Response:
-        """Whether there is a server."""
+        """Show that the server is running."""
         return text_reply("Ollama is running")
 
     async def version(request: Request) -> Response:
-        """The version of Ollama's API, of Puna, and the machine's devices."""
+        """Show the versions of Ollama's API and of Puna, and the machine's devices."""
         return json_reply({"version": OLLAMA_VERSION, "puna": __version__, "devices": devices().to_json()})
 
     async def tags(request: Request) -> Response:
-        """The models in the store."""
+        """List the models in the store."""
         return json_reply({"models": await asyncio.to_thread(_tags, backend)})
 
     async def show(body: ShowRequest) -> Response:
-        """What is known of a model."""
+        """Describe a model."""
         model = backend.find(body.wanted)
         value = await asyncio.to_thread(_show, model, body, backend.settings.engine)
         if facts().user_agent.startswith("GitHubCopilotChat/"):
@@ -56,14 +57,14 @@ def routes(backend: Service) -> list[Route]:
         return json_reply(value)
 
     async def ps(request: Request) -> Response:
-        """The models in memory and the running requests."""
+        """List the models in memory and the requests being served."""
         entries = backend.fleet.loaded()
         looks = {one.model: one for one in await look(entries)}
         models = [_running(entry, looks.get(entry)) for entry in entries]
         return json_reply({"models": models, "requests": backend.requests.fields()})
 
     async def cancel(body: CancelRequest) -> Response:
-        """End a running request of the caller by its id (`X-Request-Id`, or as `/api/ps` lists it)."""
+        """End a request of the caller by its id, from `X-Request-Id` or `/api/ps`."""
         if not backend.requests.cancel(body.id, caller()):
             raise ModelNotFoundError(f"no request '{body.id}' of yours is running; /api/ps lists them")
         return empty(200)
@@ -87,7 +88,7 @@ def routes(backend: Service) -> list[Route]:
         await backend.in_store(lambda: backend.store.delete(name))
         gone = ModelName.parse(name.strip()).display.lower()
         for entry in backend.fleet.loaded():
-            if entry.model.name.lower() == gone:  # by that name nobody could unload it any more
+            if entry.model.name.lower() == gone:  # nobody could unload it by that name any more
                 await backend.fleet.unload(entry.path)
         return empty(200)
 
@@ -114,7 +115,7 @@ def _capabilities(model: StoredModel) -> list[str]:
     try:
         return list(Author.of(model).capabilities)
     except (PunaError, OSError) as error:
-        _log.warning("cannot tell what %s can do: %s", model.name, error)
+        _log.warning("cannot determine the capabilities of %s: %s", model.name, error)
         return []
 
 
@@ -152,8 +153,8 @@ def _tag(model: StoredModel) -> dict[str, Any]:
 
 
 def _engine(model: StoredModel, default: str) -> str:
-    """What would run the model; nothing if it cannot be run."""
-    from puna.model.header import engine_for  # only who asks what a model is needs that
+    """Return the engine that would run the model; empty if it cannot be run."""
+    from puna.model.header import engine_for  # only needed here
 
     try:
         wanted = Options.merge({"engine": model.params.get("engine")}).engine or default
@@ -176,7 +177,7 @@ def _show(model: StoredModel, body: ShowRequest, engine: str) -> dict[str, Any]:
         "tensors": tensor_list(model),
         "capabilities": _capabilities(model),
         "requires": model.config.requires,
-        "engine": _engine(model, engine),  # Puna's own, as are the next
+        "engine": _engine(model, engine),  # Puna's own, like the next two
         "answer_family": _answer_family(model),
         "adapters": [
             {"id": number, "name": each.name, "scale": each.scale}
@@ -205,6 +206,6 @@ def _running(entry: ResidentModel, seen: ModelStatus | None) -> dict[str, Any]:
     }
     if seen is not None:
         running |= own_fields(seen)
-    elif entry.runner is None:
+    else:  # not loaded, or not yet when the runners were asked
         running["loading"] = round(entry.loading, 4)  # Puna's own: the share of the weights in place
     return running

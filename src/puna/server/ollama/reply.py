@@ -1,4 +1,4 @@
-"""Replies of Ollama's API. Fields that have their default are left out."""
+"""Replies of Ollama's API; fields with their default value are left out."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ import msgspec
 
 from puna.protocol import Chunk, TokenLogprob
 from puna.server.jobs.answer import AnswerBuilder, Segment
-from puna.server.jobs.progress import LoadProgress, PromptProgress
+from puna.server.jobs.running import LoadProgress, PromptProgress
 from puna.server.jobs.service import Finished
 
 
 def utc_now() -> str:
-    """Return the current time in UTC: `2026-05-24T08:00:00.123456789Z`."""
+    """Return the current time in UTC."""
     return in_utc(time.time_ns())
 
 
 def in_utc(since_epoch_ns: int) -> str:
+    """Return a time in UTC: `2026-05-24T08:00:00.123456789Z`."""
     seconds, fraction = divmod(since_epoch_ns, 10**9)
     whole = datetime.fromtimestamp(seconds, UTC)
     return f"{whole:%Y-%m-%dT%H:%M:%S}{_fraction(fraction)}Z"
 
 
 def in_local_time(since_epoch_ns: int) -> str:
-    """With the local zone's offset: `2026-05-24T10:00:00.123456789+02:00`."""
+    """Return a time with the offset of the local zone: `2026-05-24T10:00:00.123456789+02:00`."""
     seconds, fraction = divmod(since_epoch_ns, 10**9)
     whole = datetime.fromtimestamp(seconds, UTC).astimezone()
     offset = whole.isoformat()[19:]
@@ -75,12 +76,12 @@ class ReplyMessage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One message of generate (has `response`) or chat (has `message`). Durations in nanoseconds.
+    """A message of generate (with `response`) or chat (with `message`). Durations are in nanoseconds.
 
-    Reason, context, durations, counts and warnings are in the last message only. `truncated`, `shifted`,
+    Reason, context, durations, counts and warnings are only in the last message. `truncated`, `shifted`,
     `cached`, `drafted`, `accepted` and `warnings` are Puna's own: tokens dropped from a prompt that was too
     long, tokens dropped from the context while generating, prompt tokens taken from the cache, draft tokens,
-    accepted draft tokens, and sentences about what was ignored or is slow. `load_progress` and
+    accepted draft tokens, and sentences about ignored options or slow kernels. `load_progress` and
     `prompt_progress` precede the answer, each in a message of its own.
     """
 
@@ -111,7 +112,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ReplyWriter:
-    """Writes the messages of one answer to /api/generate or /api/chat."""
+    """Writer of the messages of one answer to `/api/generate` or `/api/chat`."""
 
     def __init__(self, kind: Literal["generate", "chat"], model: str, *, raw: bool = False) -> None:
         self._kind = kind
@@ -127,7 +128,7 @@ class ReplyWriter:
         done: bool = False,
         **fields: Any,
     ) -> Reply:
-        """Return one message; `fields` are those of `Reply`."""
+        """Return a message; `fields` are further fields of `Reply`."""
         if self._kind == "generate":
             fields |= {"response": text, "thinking": thinking}
         else:
@@ -135,7 +136,7 @@ class ReplyWriter:
         return Reply(model=self._model, created_at=utc_now(), done=done, **fields)
 
     def whole(self, answer: AnswerBuilder) -> Reply:
-        """Return an answer that is not streamed."""
+        """Return a complete answer as one message."""
         calls, text = [], ""
         for segment in answer.segments:
             if segment.kind == "text":
@@ -148,7 +149,7 @@ class ReplyWriter:
         return self.message(text, answer.thinking, calls, logprobs=logprobs, **self._end(answer.end))
 
     def parts(self, answer: AnswerBuilder, part: Chunk | Finished) -> Iterator[Reply]:
-        """Add `part` to `answer`, and yield its messages; calls are sent whole."""
+        """Add `part` to `answer`, and yield its messages; calls are only sent when complete."""
         calls, broken = [], ""
         for delta in answer.feed(part):
             if delta.what == "end" and delta.segment.kind == "call":
@@ -187,7 +188,7 @@ class ReplyWriter:
 
 
 def _call(segment: Segment) -> tuple[list[ReplyCall], str]:
-    """Return a call as this API writes it, or the text of one whose arguments never ended."""
+    """Return a call in this API's form, or its text if its arguments are incomplete."""
     if (arguments := segment.arguments) is None:
         return [], segment.unfinished
     return [ReplyCall(segment.id, CalledFunction(segment.call_index, segment.name, arguments))], ""

@@ -1,4 +1,4 @@
-"""All routes of Ollama's API."""
+"""The routes of Ollama's API, and its generate and chat."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from puna.server.http.bodies import body_route
 from puna.server.http.replies import NDJSON, StreamReply, json_lines, json_reply, native_error_line, started
 from puna.server.jobs.answer import AnswerBuilder
 from puna.server.jobs.jobs import Job, Preload, Unload, job
-from puna.server.jobs.progress import Progress
+from puna.server.jobs.running import Progress
 from puna.server.jobs.service import Finished, Service
 from puna.server.ollama import create, embeddings, models, transfers
 from puna.server.ollama.reply import Reply, ReplyWriter
@@ -25,12 +25,12 @@ Kind = Literal["generate", "chat"]
 
 def _generation(backend: Service) -> list[Route]:
     async def generate(body: GenerateRequest) -> ASGIApp:
-        """Continue a prompt; without one, only load the model, or with a keep-alive of 0 unload it."""
-        return await _answer(backend, "generate", body, await job(backend, body.asked()))
+        """Continue a prompt; without one, load the model, or unload it if the keep-alive is 0."""
+        return await _answer(backend, "generate", body, await job(backend, body.spec()))
 
     async def chat(body: ChatRequest) -> ASGIApp:
-        """Answer a chat; without messages, only load the model, or with a keep-alive of 0 unload it."""
-        return await _answer(backend, "chat", body, await job(backend, body.asked()))
+        """Answer a chat; without messages, load the model, or unload it if the keep-alive is 0."""
+        return await _answer(backend, "chat", body, await job(backend, body.spec()))
 
     return [
         body_route("/api/generate", GenerateRequest, generate, gives=Reply, streams=NDJSON),
@@ -41,7 +41,7 @@ def _generation(backend: Service) -> list[Route]:
 async def _answer(
     backend: Service, kind: Kind, body: GenerationBody, todo: Job | Preload | Unload
 ) -> ASGIApp:
-    """Answer a request. Replies without a generation are one object, even if a stream was asked for."""
+    """Answer a request; replies without a generation are one object, even if a stream was requested."""
     match todo:
         case Unload(model):
             await backend.unload(model)

@@ -1,4 +1,4 @@
-"""`/api/pull` and `/api/push`: a model from a registry or to one, with progress."""
+"""Routes of `/api/pull` and `/api/push`, which transfer models from and to registries with progress."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from puna.server.http.bodies import body_route
 from puna.server.http.connections import caller
 from puna.server.http.replies import NDJSON, StreamReply, json_lines, json_reply, native_error_line, started
 from puna.server.jobs.service import Service
-from puna.server.jobs.turns import in_own_thread
+from puna.server.jobs.turns import run_in_thread
 from puna.server.ollama.wire import TransferRequest
 from puna.store import ModelName
 
 
 async def progress_reply(steps: AsyncGenerator[Any, None], stream: bool) -> ASGIApp:
-    """A stream of JSON lines, or once the work is done the last step."""
+    """Return a stream of JSON lines, or the last step once the work is done."""
     if stream:
         return StreamReply(await started(json_lines(steps)), NDJSON, native_error_line)
     async with contextlib.aclosing(steps):
-        heard = [step async for step in steps]
-    return json_reply(heard[-1], content_type="application/json")
+        all_steps = [step async for step in steps]
+    return json_reply(all_steps[-1], content_type="application/json")
 
 
 _log = logging.getLogger(__name__)
 
-#: Work that tells what it is at, and ends when the event is set.
+#: Work that reports its progress, and ends when the event is set.
 _Work = Callable[[Report, threading.Event], object]
 
 
 def routes(backend: Service) -> list[Route]:
-    async def pulled(body: TransferRequest) -> ASGIApp:
+    async def pull_model(body: TransferRequest) -> ASGIApp:
         """Download a model from a registry, a hub or a web server."""
         _check_name(body.wanted)
         return await progress_reply(pulling(backend, body.wanted, insecure=body.insecure), body.stream)
 
-    async def pushed(body: TransferRequest) -> ASGIApp:
+    async def push_model(body: TransferRequest) -> ASGIApp:
         """Upload a model to a registry."""
         if not body.wanted.strip():
             raise RequestError("model is required")
@@ -59,13 +59,13 @@ def routes(backend: Service) -> list[Route]:
         return await progress_reply(_followed(backend, body.wanted, work), body.stream)
 
     return [
-        body_route("/api/pull", TransferRequest, pulled, gives=TransferProgress, streams=NDJSON),
-        body_route("/api/push", TransferRequest, pushed, gives=TransferProgress, streams=NDJSON),
+        body_route("/api/pull", TransferRequest, pull_model, gives=TransferProgress, streams=NDJSON),
+        body_route("/api/push", TransferRequest, push_model, gives=TransferProgress, streams=NDJSON),
     ]
 
 
 def pulling(backend: Service, name: str, *, insecure: bool = False) -> AsyncGenerator[TransferProgress, None]:
-    """The steps of pulling a model."""
+    """Pull a model, yielding its progress."""
 
     def work(report: Report, cancelled: threading.Event) -> None:
         pull(backend.store, name, report, insecure=insecure, cancelled=cancelled)
@@ -74,10 +74,9 @@ def pulling(backend: Service, name: str, *, insecure: bool = False) -> AsyncGene
 
 
 async def _followed(backend: Service, name: str, work: _Work) -> AsyncGenerator[TransferProgress, None]:
-    """The steps of `work` on the model `name`, in a thread; of steps that wait to be sent about the same
-    blob, only the last.
+    """Run `work` on the model `name` in a thread, and yield its steps, only the latest one of each blob.
 
-    Closing the generator ends the work, and what has come or gone stays for the next time.
+    Closing the generator ends the work; the parts transferred so far are kept for the next time.
     """
     turn = backend.transfers.enter(caller().client, ModelName.parse(name.strip()).host.lower())
     loop = asyncio.get_running_loop()
@@ -85,22 +84,23 @@ async def _followed(backend: Service, name: str, work: _Work) -> AsyncGenerator[
     news = asyncio.Event()
     cancelled = threading.Event()
 
-    def hear(step: TransferProgress) -> None:
+    def add(step: TransferProgress) -> None:
         steps[step.status, step.digest] = step
         news.set()
 
     def report(step: TransferProgress) -> None:
-        loop.call_soon_threadsafe(hear, step)
+        loop.call_soon_threadsafe(add, step)
 
     try:
         async for ahead in turn.waiting():
             yield TransferProgress(f"waiting for {ahead} other {'transfer' if ahead == 1 else 'transfers'}")
-        working: asyncio.Future[object] = in_own_thread(lambda: work(report, cancelled))
+        working: asyncio.Future[object] = run_in_thread(lambda: work(report, cancelled))
     except BaseException:
         turn.leave()
         raise
-    working.add_done_callback(_look_at)
-    working.add_done_callback(lambda _: turn.leave())  # not before: a thread that nobody waits for takes room
+    working.add_done_callback(_log_failure)
+    # A thread whose client has left still uses its slot.
+    working.add_done_callback(lambda _: turn.leave())
     working.add_done_callback(lambda _: news.set())
     try:
         while not working.done() or steps:
@@ -115,8 +115,8 @@ async def _followed(backend: Service, name: str, work: _Work) -> AsyncGenerator[
         cancelled.set()
 
 
-def _look_at(working: asyncio.Future[object]) -> None:
-    """Log what a transfer met that no client waits for any more, unless it was just that."""
+def _log_failure(working: asyncio.Future[object]) -> None:
+    """Log an unexpected error of a transfer, since its client may have left."""
     error = working.exception()
     if error is not None and not isinstance(error, PunaError | TransferCancelledError):
         _log.error("a transfer failed", exc_info=error)

@@ -1,7 +1,6 @@
-"""Request bodies of the native API, with the defaults that hold when a key is absent or null.
+"""Request bodies of Ollama's API, with the defaults of keys that are absent or null.
 
-Unknown keys change nothing, and key case does not matter, as with the decoder that clients were written
-against.
+Unknown keys are ignored, and the case of keys does not matter, as with the decoder of Ollama.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from puna.server.jobs.tools import ToolUse, chat_choice, chat_tools
 
 
 class OllamaMessage(Body):
-    """One message of a chat. The role is not checked: templates decide which ones they know."""
+    """A message of a chat. Roles are not checked; templates decide which ones they know."""
 
     role: str = ""
     content: str = ""
@@ -40,7 +39,7 @@ class OllamaMessage(Body):
 
 
 class GenerationBody(OwnFields, ProgressField):
-    """What generate and chat have in common."""
+    """The common fields of generate and chat."""
 
     model: Name = ""
     format: Any = None
@@ -54,7 +53,7 @@ class GenerationBody(OwnFields, ProgressField):
     top_logprobs: int = 0
     render_only: bool = Field(default=False, alias="_debug_render_only")
 
-    def _asked(
+    def _spec(
         self, endpoint: Literal["generate", "chat"], prompts: list[Prompt], **more: Any
     ) -> GenerationSpec:
         request = self.request(
@@ -94,9 +93,9 @@ class GenerateRequest(GenerationBody):
     context: Many[Annotated[int, Field(ge=0, lt=2**31)]] | None = None
     images: Many[str] = Field(default_factory=list)
 
-    def asked(self) -> GenerationSpec:
+    def spec(self) -> GenerationSpec:
         images = [from_base64(image) for image in self.images]
-        return self._asked(
+        return self._spec(
             "generate",
             [self._prompt(images)] if self.prompt else [],
             request_images=images if self.raw else [],
@@ -113,7 +112,7 @@ class GenerateRequest(GenerationBody):
             return self.prompt
         if self.suffix:
             return Insert(before=self.prompt, after=self.suffix)
-        # A template given for the occasion may say something that must not be left out.
+        # With a template of its own, nothing may be left out of the prompt.
         message = PromptMessage(role="user", content=self.prompt, images=images)
         return Chat(messages=[message], shorten=not self.template)
 
@@ -122,10 +121,10 @@ class ChatRequest(GenerationBody, ChatFields):
     messages: Messages[OllamaMessage] = Field(default_factory=list)
     tools: Many[dict[str, Any]] = Field(default_factory=list)
 
-    def asked(self) -> GenerationSpec:
+    def spec(self) -> GenerationSpec:
         messages = [_prompt_message(message) for message in self.messages]
         use = chat_choice(ToolUse(chat_tools(self.tools)), self.tool_choice)
-        return self._asked(
+        return self._spec(
             "chat",
             [self.chat(use, messages)] if messages else [],
             images=[image for message in messages for image in message.images],
@@ -139,7 +138,7 @@ def _prompt_message(message: OllamaMessage) -> PromptMessage:
 
 
 class ModelRequest(Body):
-    """Requests that name one model: as `model`, or as `name` from older clients."""
+    """A request that names a model, as `model`, or as `name` in older clients."""
 
     model: Name = ""
     name: Name = ""

@@ -1,4 +1,4 @@
-"""`/v1/embeddings` and `/v1/rerank`."""
+"""Routes of `/v1/embeddings` and `/v1/rerank`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ENCODINGS: Final = ("float", "base64")
 
 
 class EmbeddingRequest(AdapterFields):
-    """`/v1/embeddings`"""
+    """The body of `/v1/embeddings`."""
 
     model: Name = ""
     input: Any = None
@@ -34,7 +34,7 @@ class EmbeddingRequest(AdapterFields):
 
     @property
     def inputs(self) -> list[str | list[int]]:
-        """A text, several, the token ids of one, or those of several. Raises RequestError."""
+        """The inputs: a text, several, the token ids of one, or those of several. Raises RequestError."""
         given = self.input
         if given is None or given == []:
             raise RequestError("invalid input")
@@ -46,7 +46,7 @@ class EmbeddingRequest(AdapterFields):
 
     @property
     def encoding(self) -> str:
-        """Raises RequestError."""
+        """The encoding of vectors. Raises RequestError."""
         if (encoding := self.encoding_format.lower()) not in _ENCODINGS:
             raise RequestError(
                 f"Invalid value for 'encoding_format' = {self.encoding_format}. "
@@ -57,7 +57,7 @@ class EmbeddingRequest(AdapterFields):
 
 def routes(backend: Service) -> list[Route]:
     async def embed(body: EmbeddingRequest) -> ListReply:
-        """Vectors of texts, as OpenAI's API gives them."""
+        """Embed texts as vectors in the form of OpenAI's API."""
         encoding, wanted = body.encoding, body.request()
         model = embeddings.find(backend, body.model)
         order = backend.order(model, {}, ignored=body.ignored)
@@ -78,16 +78,16 @@ def _reply(name: str, found: Vectors, encoding: str) -> ListReply:
 
 
 def _encoded(vector: bytes, encoding: str) -> str | tuple[float, ...]:
-    """A vector as OpenAI's clients ask for it."""
+    """Return a vector in base64 or as numbers."""
     return base64.b64encode(vector).decode() if encoding == "base64" else embeddings.floats(vector)
 
 
 def _rerank(backend: Service) -> list[Route]:
-    async def ranked(body: RerankRequest) -> Response:
-        """Documents in the order of how well they answer a query, as Cohere's and Jina's APIs give them."""
+    async def rank(body: RerankRequest) -> Response:
+        """Rank documents by how well they answer a query, in the form of Cohere's and Jina's APIs."""
         body.request()
         order = backend.order(embeddings.find(backend, body.model), {}, ignored=body.ignored)
         reply, _ = await rerank(backend, order, body)
         return json_reply(reply)
 
-    return [body_route("/v1/rerank", RerankRequest, ranked, gives=Ranking)]
+    return [body_route("/v1/rerank", RerankRequest, rank, gives=Ranking)]

@@ -1,4 +1,4 @@
-"""Replies of OpenAI's API: completions, whole and in chunks, and lists."""
+"""Replies of OpenAI's API: completions, complete or in chunks, and lists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 
 from puna.protocol import CallDelta, Chunk, TokenLogprob, TopLogprob
 from puna.server.jobs.answer import AnswerBuilder
-from puna.server.jobs.progress import LoadProgress, Progress, PromptProgress
+from puna.server.jobs.running import LoadProgress, Progress, PromptProgress
 from puna.server.jobs.service import Echo, Finished
 
 Reason = Literal["stop", "length", "tool_calls", "function_call", "load", "content_filter"]
@@ -56,7 +56,7 @@ class ChatLogprobs(msgspec.Struct):
 
 
 class FunctionDelta(msgspec.Struct):
-    """`arguments` is JSON text. Only the first delta of a call has its name."""
+    """A delta of a function call. `arguments` is JSON text; only the first delta of a call has its name."""
 
     arguments: str
     name: str | UnsetType = UNSET
@@ -82,7 +82,7 @@ class ToolCall(msgspec.Struct):
 
 
 class AssistantMessage(msgspec.Struct):
-    """Thinking has two names, since clients look for it under either."""
+    """A message of the assistant. Thinking has two names, because clients look for either."""
 
     role: Literal["assistant"]
     content: str
@@ -102,7 +102,7 @@ class AssistantDelta(msgspec.Struct):
 
 
 class ChatChoice(msgspec.Struct):
-    """`truncated` and `shifted` are Puna's: tokens of the prompt and of the context that were dropped."""
+    """A choice. `truncated` and `shifted` are Puna's own: tokens dropped from the prompt and the context."""
 
     index: int
     message: AssistantMessage
@@ -138,7 +138,7 @@ class ChatCompletion(_Head, kw_only=True):
 
 
 class ChatCompletionChunk(_Head, kw_only=True):
-    """A stream ends with `data: [DONE]`; an error within it is `{"error": {...}}`."""
+    """A chunk of a stream, which ends with `data: [DONE]`; errors within it are `{"error": {...}}`."""
 
     object: Literal["chat.completion.chunk"]
     choices: list[ChunkChoice]
@@ -164,7 +164,7 @@ class TextChoice(msgspec.Struct):
 
 
 class TextCompletion(_Head, kw_only=True):
-    """A whole reply, or a chunk, of which only the last has `usage`, if the request asks for it."""
+    """A complete reply, or a chunk, of which only the last has `usage`, if requested."""
 
     object: Literal["text_completion"]
     choices: list[TextChoice]
@@ -191,7 +191,7 @@ class EmbeddingUsage(msgspec.Struct):
 
 
 class EmbeddingObject(msgspec.Struct):
-    """`embedding` is base64 of 32-bit floats if the request asks for it."""
+    """A vector; `embedding` is base64 of 32-bit floats if requested."""
 
     object: Literal["embedding"]
     embedding: list[float] | str
@@ -224,20 +224,20 @@ class Ranking(msgspec.Struct):
     warnings: list[str] | UnsetType = UNSET
 
 
-#: A field of the request that the reply repeats.
+#: The type of a request's field that the reply repeats.
 Echoed = Any
 
 _utf8_decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class Usage:
-    """Tokens of all answers to a request. A prompt counts once, however many samples it has."""
+    """Token counts of all answers to a request; the prompt of several samples counts once."""
 
     def __init__(self) -> None:
         self._prompt = self._cached = self._completion = self._thought = 0
 
     def count(self, item: Finished) -> None:
-        """Count an answer that has ended."""
+        """Count a finished answer."""
         done = item.done
         self._thought += item.thought
         self._completion += done.eval_count
@@ -256,9 +256,9 @@ class Usage:
 
 
 class CompletionWriter(ABC):
-    """Writes the answers to one request. All chunks share an id and a time.
+    """Writer of the answers to one request. All chunks share an id and a time.
 
-    With `logprobs`, choices have log-probabilities, be they empty.
+    With `logprobs`, choices have log-probabilities, even if empty.
     """
 
     prefix: str
@@ -274,7 +274,7 @@ class CompletionWriter(ABC):
 
     @abstractmethod
     def whole(self, answers: Sequence[AnswerBuilder], used: Usage) -> msgspec.Struct:
-        """Return the reply of a request that is not streamed."""
+        """Return the reply of a request without streaming."""
 
     @abstractmethod
     def loaded(self, warnings: Sequence[str]) -> msgspec.Struct:
@@ -282,19 +282,19 @@ class CompletionWriter(ABC):
 
     @abstractmethod
     def chunks(self, part: Chunk | Echo | Finished) -> Sequence[msgspec.Struct]:
-        """Return the chunks of a stream for a part of an answer."""
+        """Return the chunks for a part of a streamed answer."""
 
     @abstractmethod
     def progress(self, progress: Progress) -> msgspec.Struct:
-        """Return a chunk without text, as llama.cpp's server sends it."""
+        """Return a chunk with progress and no text, as llama.cpp's server sends it."""
 
     @abstractmethod
     def usage(self, used: Usage) -> msgspec.Struct:
-        """Return the chunk after the end of all answers, for requests that ask for usage."""
+        """Return the chunk after the end of all answers, for requests with `include_usage`."""
 
 
 class ChatWriter(CompletionWriter):
-    """Writes chat completions. With `functions`, the one call of an answer has the form of 2023."""
+    """Writer of chat completions. With `functions`, an answer has one call, in the form of 2023."""
 
     prefix = "chatcmpl"
 
@@ -341,7 +341,7 @@ class ChatWriter(CompletionWriter):
         )
 
     def chunks(self, part: Chunk | Echo | Finished) -> list[ChatCompletionChunk]:
-        """Return the chunks for a part: thinking, text and calls never share one."""
+        """Return the chunks for a part; thinking, text and calls never share a chunk."""
         match part:
             case Echo():
                 return []
@@ -403,7 +403,7 @@ class ChatWriter(CompletionWriter):
 
 
 def _by_call(deltas: Sequence[CallDelta]) -> list[CallDelta]:
-    """Merge the deltas of each call, since clients such as instructor read only the first in a chunk."""
+    """Merge the deltas of each call, because clients such as instructor read only the first in a chunk."""
     calls: list[CallDelta] = []
     for delta in deltas:
         if calls and calls[-1].index == delta.index:
@@ -434,7 +434,7 @@ def _scored(entry: TokenLogprob) -> ScoredToken:
 
 @dataclass(frozen=True)
 class Entry:
-    """A token: its bytes, and its log-probability unless it follows nothing."""
+    """A token with its bytes, and its log-probability unless it follows nothing."""
 
     data: bytes
     logprob: float | None = None
@@ -446,22 +446,22 @@ class Entry:
 
 
 def echoed(echo: Echo) -> list[Entry]:
-    """Return the tokens of a prompt that is given back."""
+    """Return the tokens of an echoed prompt."""
     entries = [Entry(echo.first.encode()) if one is None else Entry.of(one) for one in echo.logprobs]
     if b"".join(entry.data for entry in entries) == b" " + echo.text.encode():
-        # The space is one that the tokenizer puts before a text.
+        # The tokenizer has put a space before the text.
         entries[0] = replace(entries[0], data=entries[0].data[1:])
     return entries
 
 
 class TextWriter(CompletionWriter):
-    """Writes completions of texts, which have no place for thinking and calls."""
+    """Writer of text completions, which have no fields for thinking and calls."""
 
     prefix = "cmpl"
 
     def __init__(self, model: str, *, logprobs: bool = False) -> None:
         super().__init__(model, logprobs=logprobs)
-        self._offsets: dict[int, _Offsets] = defaultdict(_Offsets)  # of each answer
+        self._offsets: dict[int, _Offsets] = defaultdict(_Offsets)  # by answer
 
     def whole(self, answers: Sequence[AnswerBuilder], used: Usage) -> TextCompletion:
         choices = [self._whole_choice(answer) for answer in answers]
@@ -516,7 +516,7 @@ class TextWriter(CompletionWriter):
         return TextCompletion(**self._head, object="text_completion", choices=choices, **fields)
 
     def scores(self, sample: int, entries: Sequence[Entry]) -> TextLogprobs:
-        """Return the next tokens of an answer as this API lists them."""
+        """Return the log-probabilities of the next tokens of an answer in this API's form."""
         offsets = self._offsets[sample]
         return TextLogprobs(
             tokens=[_spelled(entry.data) for entry in entries],
@@ -527,7 +527,7 @@ class TextWriter(CompletionWriter):
 
 
 class _Offsets:
-    """Offsets of tokens in a text, in characters; a token that begins within a character has that one's."""
+    """Offsets of tokens in a text in characters; a token that begins within a character has its offset."""
 
     def __init__(self) -> None:
         self._decoder = _utf8_decoder(errors="replace")
@@ -541,7 +541,7 @@ class _Offsets:
 
 
 def _spelled(data: bytes) -> str:
-    """Return a token's text; for a part of a character as OpenAI writes it, `bytes:\\xe2\\x82`."""
+    """Return a token's text, or for a part of a character OpenAI's form `bytes:\\xe2\\x82`."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -549,7 +549,7 @@ def _spelled(data: bytes) -> str:
 
 
 def _likeliest(entry: Entry) -> dict[str, float] | None:
-    """Return the alternatives to a token and itself; of those with the same spelling the most likely."""
+    """Return a token and its alternatives, only the most likely of those with the same spelling."""
     if entry.logprob is None:
         return None
     found: dict[str, float] = {}

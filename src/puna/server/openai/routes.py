@@ -1,4 +1,4 @@
-"""`/v1/chat/completions`, `/v1/completions` and `/v1/models`: generations as the OpenAI API writes them."""
+"""The routes of OpenAI's API, and its completions and models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from puna.server.http.bodies import body_route, route
 from puna.server.http.replies import SSE, StreamReply, encode, json_reply, openai_error_event, started
 from puna.server.jobs.answer import AnswerBuilder
 from puna.server.jobs.jobs import Job, Preload, Unload, job
-from puna.server.jobs.progress import Progress
+from puna.server.jobs.running import Progress
 from puna.server.jobs.service import Finished, Service
 from puna.server.openai import embeddings
 from puna.server.openai.reply import (
@@ -39,23 +39,23 @@ from puna.store import StoredModel
 
 def _completions(backend: Service) -> list[Route]:
     async def chat(body: ChatCompletionRequest) -> ASGIApp:
-        """Answer a chat, as OpenAI's API does."""
-        todo = await job(backend, body.asked())
+        """Answer a chat in the form of OpenAI's API."""
+        todo = await job(backend, body.spec())
         writer = ChatWriter(body.model, logprobs=_scores(todo), functions=body.with_functions)
         return await _answer(backend, writer, body, todo)
 
     async def completion(body: CompletionRequest) -> ASGIApp:
         """Continue or score prompts."""
-        todo = await job(backend, body.asked())
+        todo = await job(backend, body.spec())
         return await _answer(backend, TextWriter(body.model, logprobs=_scores(todo)), body, todo)
 
     async def models(request: Request) -> Response:
-        """The models in the store."""
+        """List the models in the store."""
         stored = await asyncio.to_thread(backend.store.list)
         return json_reply(ModelList("list", [_model(model, model.name) for model in stored]))
 
     async def model(request: Request) -> Response:
-        """A model of the store."""
+        """Describe a model of the store."""
         name = request.path_params["model"]
         return json_reply(_model(backend.find(name), name))
 
@@ -75,7 +75,7 @@ def _completions(backend: Service) -> list[Route]:
 
 
 def _scores(todo: Job | Preload | Unload) -> bool:
-    """Whether answers have log-probabilities."""
+    """Return whether answers have log-probabilities."""
     return isinstance(todo, Job) and todo.logprobs
 
 
@@ -86,7 +86,7 @@ def _model(model: StoredModel, name: str) -> ModelObject:
 async def _answer(
     backend: Service, writer: CompletionWriter, body: OpenAIRequest, todo: Job | Preload | Unload
 ) -> ASGIApp:
-    if isinstance(todo, Unload):  # only a keep_alive asks for it, which this API does not have
+    if isinstance(todo, Unload):  # requires a keep_alive, which this API does not have
         raise RequestError("nothing to generate")
     if isinstance(todo, Preload):
         return json_reply(writer.loaded(await backend.load(todo.order)))
@@ -97,7 +97,7 @@ async def _answer(
 
 
 async def _whole(backend: Service, writer: CompletionWriter, todo: Job) -> msgspec.Struct:
-    """Return the reply with all answers, for a request that is not streamed."""
+    """Return the reply with all answers, without streaming."""
     used, answers = Usage(), [AnswerBuilder() for _ in range(todo.choices)]
     async with contextlib.aclosing(backend.generate(todo.order, todo.requests, echo=todo.echo)) as parts:
         async for part in parts:

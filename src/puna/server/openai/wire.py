@@ -1,4 +1,4 @@
-"""Request bodies of the OpenAI API, and what they ask for."""
+"""Request bodies of OpenAI's API, read into generation requests."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ class ChatMessage(Body):
     reasoning_content: str = ""
     tool_calls: Many[dict[str, Any]] = Field(default_factory=list)
     tool_call_id: str = ""
-    function_call: dict[str, Any] | None = None  # what `tool_calls` were before there were several
+    function_call: dict[str, Any] | None = None  # the former field for a single call
 
     @property
     def calls(self) -> list[dict[str, Any]]:
-        """Raises RequestError."""
+        """The calls in the form of prompt messages. Raises RequestError."""
         found = [*self.tool_calls, *([{"function": self.function_call}] if self.function_call else [])]
         return [_tool_call(call) for call in found]
 
 
 def prompt_messages(messages: Sequence[ChatMessage]) -> list[Message]:
-    """The messages of the prompt. Raises RequestError."""
+    """Return the messages of the prompt. Raises RequestError."""
     names = _called_names(messages)
     return [part for message in messages for part in _messages(message, names)]
 
 
 def _messages(message: ChatMessage, names: Mapping[str, str]) -> list[Message]:
-    """The messages of a prompt that one of a request comes to: one for each part of a list content.
+    """Return the prompt messages of a request's message, one for each part if its content is a list.
 
-    `names` are those of called functions by the id of the call.
+    `names` are the names of called functions by the id of the call.
     """
     role = message.role.lower()
     role = {"developer": "system", "function": "tool"}.get(role, role)
@@ -79,7 +79,7 @@ def _messages(message: ChatMessage, names: Mapping[str, str]) -> list[Message]:
 
 
 def with_images(parts: list[Message]) -> list[Message]:
-    """`parts` as one message if there are images among them, each where it stood between the texts."""
+    """Merge `parts` into one message if there are images among them, with each image at its place."""
     if not any(part.images for part in parts) or any(PLACE in part.content for part in parts):
         return parts
     content = "".join(PLACE if part.images else part.content for part in parts)
@@ -99,7 +99,7 @@ def _part(role: str, part: Any) -> Message:
         return Message(role=role, images=[from_url(url)])
     if kind == "input_audio":
         raise UnavailableError("audio input (input_audio) is not available yet in this version")
-    raise RequestError(f"invalid message format: a part of type {kind!r} is not known")
+    raise RequestError(f"invalid message format: a part has the unknown type {kind!r}")
 
 
 def _tool_call(call: dict[str, Any]) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def _tool_call(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def _called_names(messages: Sequence[ChatMessage]) -> dict[str, str]:
-    """The names of called functions by the id of the call."""
+    """Return the names of called functions by the id of the call."""
     return {
         identifier: function["name"]
         for message in messages
@@ -137,13 +137,13 @@ class Reasoning(Body):
     effort: str = ""
 
 
-#: All answers of one request.
+#: Maximum answers of one request.
 _MAX_CHOICES = 2048
 _MAX_TOKEN = 2**31 - 1
 
 
 class OpenAIRequest(OwnFields, ProgressField, SamplingFields):
-    """What both kinds of completion have in common."""
+    """The common fields of chat and text completions."""
 
     model: Name = ""
     stream: bool = False
@@ -160,7 +160,7 @@ class OpenAIRequest(OwnFields, ProgressField, SamplingFields):
     response_format: dict[str, Any] | None = None
 
     def _format(self) -> Format | None:
-        """What the answers must be like. Raises RequestError."""
+        """Return the format of the answers. Raises RequestError."""
         formats = self.formats()
         if self.response_format is not None and (found := response_format(self.response_format)) is not None:
             formats["response_format"] = found
@@ -177,7 +177,7 @@ class OpenAIRequest(OwnFields, ProgressField, SamplingFields):
         raise RequestError("invalid type for 'stop': give a string or a list of strings")
 
     def options(self, max_tokens: int | None) -> dict[str, Any]:
-        """Native options. Temperature and top_p default to 1 here, whatever the model itself says."""
+        """Return Puna's options; temperature and top_p default to 1, even if the model has its own."""
         self._check()
         given = {
             "temperature": 1.0 if self.temperature is None else self.temperature,
@@ -201,14 +201,14 @@ class ChatCompletionRequest(OpenAIRequest, ChatFields):
     messages: Messages[ChatMessage] = Field(default_factory=list)
     max_completion_tokens: int | None = None
     tools: Many[dict[str, Any]] = Field(default_factory=list)
-    functions: Many[dict[str, Any]] = Field(default_factory=list)  # what `tools` were called first
+    functions: Many[dict[str, Any]] = Field(default_factory=list)  # the former name of `tools`
     function_call: Any = None
     reasoning: Reasoning = Reasoning()
     reasoning_effort: str = ""
     logprobs: bool = False
     top_logprobs: int = 0
 
-    def asked(self) -> GenerationSpec:
+    def spec(self) -> GenerationSpec:
         if not self.messages:
             raise RequestError("[] is too short - 'messages'")
         messages = prompt_messages(self.messages)
@@ -236,7 +236,7 @@ class ChatCompletionRequest(OpenAIRequest, ChatFields):
 
     @property
     def with_functions(self) -> bool:
-        """Whether calls are told of as they were before there were tools."""
+        """Whether calls have the former form, from before there were tools."""
         return bool(self.functions) and not self.tools
 
     def _tools(self) -> ToolUse:
@@ -252,7 +252,7 @@ class ChatCompletionRequest(OpenAIRequest, ChatFields):
 
 
 def think(effort: str) -> bool | str | None:
-    """`think` of the native API for a `reasoning_effort`. Raises RequestError."""
+    """Return `think` of Ollama's API for a `reasoning_effort`. Raises RequestError."""
     if not effort:
         return None
     if effort not in _EFFORTS:
@@ -273,7 +273,7 @@ class CompletionRequest(OpenAIRequest):
         """The prompts, each a text or token ids."""
         prompts = texts_or_tokens(self.prompt)
         if prompts is None or not all(isinstance(one, str) or _are_tokens(one) for one in prompts):
-            raise RequestError(_PROMPT_KINDS)
+            raise RequestError(_PROMPT_FORMS)
         if len(prompts) > 1 and len(prompts) * self.n > _MAX_CHOICES:
             raise RequestError(
                 f"{len(prompts)} prompts with n={self.n} are {len(prompts) * self.n} choices, and at most "
@@ -286,8 +286,12 @@ class CompletionRequest(OpenAIRequest):
         """Whether to generate anything; otherwise the prompts are only evaluated."""
         return self.max_tokens != 0
 
-    def asked(self) -> GenerationSpec:
-        """What is echoed, scored or token ids stands as it is: else its template would be scored as well."""
+    def spec(self) -> GenerationSpec:
+        """Return the generation request.
+
+        Prompts that are echoed, scored or token ids are used as they are, since otherwise the template would
+        be scored too.
+        """
         if self.best_of not in (None, self.n):
             raise RequestError(
                 f"best_of must be n ({self.n}) or left out, not {self.best_of}: "
@@ -298,7 +302,7 @@ class CompletionRequest(OpenAIRequest):
         prompts = self.prompts
         raw = self.echo or not all(isinstance(prompt, str) for prompt in prompts)
         if raw and self.suffix:
-            raise RequestError("suffix is for a prompt given as text, without echo: leave it out")
+            raise RequestError("suffix needs a prompt given as text, without echo: leave it out")
         return GenerationSpec(
             model=self.model,
             endpoint="generate",
@@ -329,7 +333,10 @@ class CompletionRequest(OpenAIRequest):
 
 
 def response_format(given: Mapping[str, Any], name: str = "response_format") -> Format | None:
-    """OpenAI's `response_format`; an object may have a schema, as in llama.cpp. Raises RequestError."""
+    """Return the format of a `response_format`; as in llama.cpp, `json_object` may have a schema.
+
+    Raises RequestError.
+    """
     kind = given.get("type")
     if kind in (None, "text"):
         return None
@@ -345,9 +352,9 @@ def response_format(given: Mapping[str, Any], name: str = "response_format") -> 
     return Format.json_schema(described["schema"])
 
 
-_PROMPT_KINDS = (
-    "prompt must be a text, a list of token ids (not empty, none negative), "
-    "or a list of texts or of such lists"
+_PROMPT_FORMS = (
+    "prompt must be a string, a list of token ids (not empty, none negative), "
+    "or a list of strings or of such lists"
 )
 
 

@@ -23,7 +23,7 @@ from puna.server.fleet.resident import ResidentModel
 from puna.server.fleet.status import ModelStatus, look
 from puna.server.http.connections import Caller
 from puna.server.http.replies import encode
-from puna.server.running import RunningRequests
+from puna.server.jobs.running import RunningRequests
 
 #: Seconds between two states.
 INTERVAL_S: Final = 0.5

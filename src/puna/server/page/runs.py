@@ -29,7 +29,7 @@ from puna.server.history.chats import State, StoredCall
 from puna.server.history.database import HistoryDatabase
 from puna.server.http.replies import encode, error_text
 from puna.server.jobs.jobs import Job
-from puna.server.jobs.progress import Progress
+from puna.server.jobs.running import Progress
 from puna.server.jobs.service import Finished, Service
 
 #: How long a run can be found after its end, and one that is not kept goes on without a listener.

@@ -132,10 +132,10 @@ class PageService:
         return self.runs.begin(plan)
 
     async def _job(self, body: RunRequest) -> Job:
-        asked = body.asked()
-        request = msgspec.structs.replace(asked.request, samples=body.n, progress=True, stream_calls=True)
+        spec = body.spec()
+        request = msgspec.structs.replace(spec.request, samples=body.n, progress=True, stream_calls=True)
         return one_job(
-            await job(self.backend, dataclasses.replace(asked, request=request, thinks_if_able=True))
+            await job(self.backend, dataclasses.replace(spec, request=request, thinks_if_able=True))
         )
 
     async def _title(self, body: RunRequest, answer: str) -> str:

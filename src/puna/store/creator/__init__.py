@@ -1,1 +1,1 @@
-"""The process that creates one model out of files that have to be converted, joined or quantised."""
+"""The process that creates one model from files that must be converted, joined or quantised."""

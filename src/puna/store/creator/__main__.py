@@ -1,4 +1,4 @@
-"""`python -m puna.store.creator`: how a server starts a creator. It reads a task and says how far it is."""
+"""`python -m puna.store.creator`: the creator that a server starts, which runs one task."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from puna.store.creator.protocol import (
     CreationTask,
     CreatorFailure,
     Made,
-    Said,
+    Reply,
     line_of,
 )
 
@@ -33,21 +33,21 @@ _REPORT_S: Final = 0.1
 
 
 def main() -> None:
-    """Do the task of the standard input; what happens goes to the standard output."""
+    """Run the task from standard input, sending messages to standard output."""
     settle()
     output = logging.StreamHandler(sys.stderr)
     output.setFormatter(LineFormatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[output])
     task: CreationTask = pickle.load(sys.stdin.buffer)
     with os.fdopen(os.dup(1), "wb", buffering=0) as owner:
-        os.dup2(2, 1)  # what libraries print belongs into the log
-        sent = _Report(owner)
-        sent.say(_create(task, sent, MemoryAllowance()))
-    os._exit(0)  # objects by the million take long to destroy
+        os.dup2(2, 1)  # output of libraries goes to the log
+        report = _Report(owner)
+        report.send(_create(task, report, MemoryAllowance()))
+    os._exit(0)  # destroying millions of objects would take long
 
 
 class MemoryAllowance:
-    """What the process may take beyond what a fresh one has."""
+    """The memory the process may take in addition to that of a fresh one."""
 
     def __init__(self) -> None:
         self._fresh_bytes = private_bytes()
@@ -55,7 +55,7 @@ class MemoryAllowance:
         self.allow(0)
 
     def allow(self, size_bytes: int) -> None:
-        """Have room for a largest tensor that takes so much, unless the machine has less."""
+        """Allow memory for a largest tensor that takes `size_bytes`, unless the machine has less."""
         wanted = BYTES + BYTES_PER_THREAD * usable_threads(os.cpu_count() or 1) + size_bytes
         self.max_bytes = min(wanted, available_memory())
         limit_private_bytes(self._fresh_bytes + self.max_bytes)
@@ -63,19 +63,19 @@ class MemoryAllowance:
     def exceeded(self) -> CreationLimitError:
         return CreationLimitError(
             f"the model cannot be created: its files take more than {self.max_bytes >> 20} MB of memory, "
-            "the limit for tensors of their size or what the machine has left; are they what they should be?"
+            "the limit for tensors of their size or the memory the machine has left; check the files"
         )
 
 
 class _Report:
-    """Messages to the owner, of which there are not too many. When it has gone, the process ends."""
+    """Messages to the owner, at a limited rate. If the owner is gone, the process ends."""
 
     def __init__(self, owner: BinaryIO) -> None:
         self._owner = owner
         self._lock = threading.Lock()
-        self._told: tuple[str, float] = ("", 0.0)
+        self._last: tuple[str, float] = ("", 0.0)
 
-    def say(self, message: Said) -> None:
+    def send(self, message: Reply) -> None:
         with self._lock:
             try:
                 self._owner.write(line_of(message))
@@ -84,14 +84,14 @@ class _Report:
 
     def progress(self, status: str, done: int, total: int) -> None:
         now_s = time.monotonic()
-        if self._told[0] == status and now_s < self._told[1] + _REPORT_S and done < total:
+        if self._last[0] == status and now_s < self._last[1] + _REPORT_S and done < total:
             return
-        self._told = status, now_s
-        self.say(CreationStep(status, done, total))
+        self._last = status, now_s
+        self.send(CreationStep(status, done, total))
 
 
-def _create(task: CreationTask, report: _Report, memory: MemoryAllowance) -> Said:
-    """How it ended."""
+def _create(task: CreationTask, report: _Report, memory: MemoryAllowance) -> Reply:
+    """Create the model and return the last message."""
     from puna.model.adapters.peft import convert
     from puna.model.header import check_file
 
@@ -101,11 +101,11 @@ def _create(task: CreationTask, report: _Report, memory: MemoryAllowance) -> Sai
         store.create(
             task.name,
             task.spec,
-            lambda status: report.say(CreationStep(status)),
+            lambda status: report.send(CreationStep(status)),
             check_file,
             convert,
             report.progress,
-            lambda digest: report.say(Made(digest)),
+            lambda digest: report.send(Made(digest)),
             memory.allow,
         )
     except Exception as error:

@@ -1,4 +1,4 @@
-"""A creator, as seen by the server: how far it is, and its end when nobody waits for it any more."""
+"""The server's side of a creator: its progress, and its end when it is no longer needed."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from puna.store.store import Store
 async def creating(
     store: Store, name: str, spec: ModelSpec, *, stall_timeout_s: float = math.inf
 ) -> AsyncGenerator[CreationStep, None]:
-    """The steps of `Store.create` in a process of its own, within limits of memory.
+    """Yield the steps of `Store.create` in a separate process with limited memory.
 
-    It is ended when it takes `stall_timeout_s` to say how far it is, and when the generator is closed; what
-    it has written is then removed. Raises what `Store.create` raises, CreationLimitError and CreatorError.
+    The process is killed when it reports nothing for `stall_timeout_s`, and when the generator is closed; its
+    files are then removed. Raises the errors of `Store.create`, CreationLimitError and CreatorError.
     """
     folder = store.blobs.folder
     with storage_errors("write into", folder):
@@ -48,8 +48,8 @@ async def creating(
                     line = await process.stdout.readline()
             except TimeoutError:
                 raise CreationLimitError(
-                    f"the model cannot be created: for {stall_timeout_s:g} s nothing came of its files "
-                    "(PUNA_CREATE_TIMEOUT); are they what they should be?"
+                    f"the model cannot be created: its files made no progress for {stall_timeout_s:g} s "
+                    "(PUNA_CREATE_TIMEOUT); check the files"
                 ) from None
             match await _message(process, line):
                 case CreationStep() as step:
@@ -64,7 +64,7 @@ async def creating(
     finally:
         if process is not None:
             await _end(process)
-        # It may have to wait for the store's lock, and nobody has to wait for it.
+        # In a thread, since it may have to wait for the store's lock.
         threading.Thread(target=_tidy, args=(store, scratch, made), name="tidy", daemon=True).start()
 
 
@@ -77,18 +77,18 @@ async def _started(task: CreationTask) -> Process:
             stdin=PIPE,
             stdout=PIPE,
             env={**os.environ, "TMPDIR": str(task.scratch)},
-            start_new_session=True,  # Ctrl-C in a terminal reaches the server alone
+            start_new_session=True,  # Ctrl-C in a terminal reaches only the server
         )
     except OSError as error:
         raise CreatorError(f"a process that creates the model cannot be started: {error}") from error
     assert process.stdin is not None
     process.stdin.write(pickle.dumps(task))
-    process.stdin.close()  # sends what is written first
+    process.stdin.close()  # flushes first
     return process
 
 
 async def _message(process: Process, line: bytes) -> CreationStep | Made | CreatorFailure | Created:
-    """What the process said. Raises the error that its end is for the request."""
+    """Return the message in `line`. If the process has ended, raise the error for the request."""
     try:
         if line:
             return message_of(line)
@@ -100,8 +100,8 @@ async def _message(process: Process, line: bytes) -> CreationStep | Made | Creat
 def _death(status: int) -> PunaError:
     if status == -signal.SIGKILL:
         return CreationLimitError(
-            "the model cannot be created: the system ended the process that did it, as it does when memory "
-            "runs out; unload models, or create it on a machine with more memory"
+            "the model cannot be created: the system killed its process, probably because memory ran out; "
+            "unload models, or create it on a machine with more memory"
         )
     how = f"signal {-status}" if status < 0 else f"exit status {status}"
     return CreatorError(f"the process that creates the model has ended ({how}); the server's log says more")
@@ -114,7 +114,7 @@ async def _end(process: Process) -> None:
 
 
 def _tidy(store: Store, scratch: Path, made: set[str]) -> None:
-    """Remove what is left of the process's work, and what it made that no model uses."""
+    """Remove the process's scratch files, and its blobs that no model uses."""
     shutil.rmtree(scratch, ignore_errors=True)
     with contextlib.suppress(PunaError):
         if made:

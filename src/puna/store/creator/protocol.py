@@ -1,4 +1,4 @@
-"""What a creator is told, pickled, and what it says: a line of JSON for each message."""
+"""The messages of a creator: a pickled task in, and a line of JSON for each reply."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from puna.store.create import ModelSpec
 
 @dataclass(frozen=True)
 class CreationTask:
-    """A model to be created in the store at `root`; what is not finished lies in `scratch`."""
+    """A model to create in the store at `root`, with unfinished files in `scratch`."""
 
     root: Path
     scratch: Path
@@ -22,7 +22,7 @@ class CreationTask:
 
 
 class CreationStep(msgspec.Struct, tag=True, frozen=True):
-    """Work that has begun, or bytes of it that are `done`, of a `total` that is 0 if there is none."""
+    """The current work, with bytes `done` of a `total`, which is 0 if bytes are not counted."""
 
     status: str
     done: int = 0
@@ -30,7 +30,7 @@ class CreationStep(msgspec.Struct, tag=True, frozen=True):
 
 
 class Made(msgspec.Struct, tag=True, frozen=True):
-    """A blob that is in the store now."""
+    """A new blob in the store."""
 
     digest: str
 
@@ -47,19 +47,19 @@ class CreatorFailure(msgspec.Struct, tag=True, frozen=True):
 
 
 class Created(msgspec.Struct, tag=True, frozen=True):
-    """The last message if all went well."""
+    """The last message if the model was created."""
 
 
-Said = CreationStep | Made | CreatorFailure | Created
+Reply = CreationStep | Made | CreatorFailure | Created
 
 _encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[Said] = msgspec.json.Decoder(Said)
+_decoder: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)
 
 
-def line_of(message: Said) -> bytes:
+def line_of(message: Reply) -> bytes:
     return _encoder.encode(message) + b"\n"
 
 
-def message_of(line: bytes) -> Said:
-    """Raises msgspec.DecodeError."""
+def message_of(line: bytes) -> Reply:
+    """Decode a line. Raises msgspec.DecodeError."""
     return _decoder.decode(line)

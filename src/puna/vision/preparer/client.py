@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from puna import confined
-from puna.confined import OUT_OF_TIME, START_PATIENCE_S, frame
+from puna.confined import OUT_OF_TIME, START_PATIENCE_S, encoded, frame
 from puna.errors import ImageError, PreparerError, PunaError
 from puna.vision.limits import ImageLimits
 from puna.vision.preparer.protocol import (
@@ -27,7 +27,6 @@ from puna.vision.preparer.protocol import (
     PreparedImage,
     PreparerFailure,
     PreparerReady,
-    packed,
 )
 from puna.vision.tower import VisionTower
 
@@ -62,7 +61,7 @@ class Preparer:
         allowed = limits.seconds if seconds is None else min(limits.seconds, seconds)
         process = self._running()
         try:
-            reply = process.ask(packed(Prepare(data, name, limits, allowed)))
+            reply = process.ask(encoded(Prepare(data, name, limits, allowed)))
         except BaseException as error:
             self._drop(process)
             if isinstance(error, _TooMuchError):

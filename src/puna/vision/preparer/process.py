@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from puna.confined import bounds, frame, memory_bytes, settle
+from puna.confined import bounds, encoded, frame, memory_bytes, settle
 from puna.errors import PreparerError, PunaError
 from puna.vision.decoding import decode
 from puna.vision.preparer.protocol import (
@@ -21,7 +21,6 @@ from puna.vision.preparer.protocol import (
     PreparedImage,
     PreparerFailure,
     PreparerReady,
-    packed,
 )
 from puna.vision.tower import VisionTower
 
@@ -81,6 +80,6 @@ def _read(size: int) -> bytes:
 
 
 def _send(message: FromPreparer) -> None:
-    rest = memoryview(packed(message))
+    rest = memoryview(encoded(message))
     while rest:
         rest = rest[os.write(_CONNECTION, rest) :]

@@ -8,11 +8,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from puna import confined
 from puna.vision.limits import ImageLimits
 from puna.vision.tower import Prepared
-
-_encoder = msgspec.msgpack.Encoder()
 
 #: Exit status of a preparer whose image took too much memory.
 OUT_OF_MEMORY: Final = 12
@@ -103,7 +100,3 @@ class PreparerFailure(_Message, frozen=True):
 
 
 FromPreparer = PreparerReady | PreparedImage | PreparerFailure
-
-
-def packed(message: Prepare | FromPreparer) -> bytes:
-    return confined.packed(_encoder.encode(message))

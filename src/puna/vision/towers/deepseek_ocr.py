@@ -100,7 +100,7 @@ class DeepSeekOcrVisionOptions(VisionOptions):
 
 class DeepSeekOcrVision(VisionTower):
     options: DeepSeekOcrVisionOptions
-    activations = ("gelu",)  # files call the quick GELU of its CLIP so
+    activations = ("gelu",)  # quick GELU, which these files call so
     #: Window sizes follow from SAM's tables, and the number of rows from its strides.
     without_effect = ("vision.window_size", "vision.projector.scale_factor")
     sam: Sam = part("s", options="sam")
@@ -113,7 +113,7 @@ class DeepSeekOcrVision(VisionTower):
     layers: Sequence[OcrLayer] = blocks("v.blk")
     projection: Linear = weight("mm.layers|mm.model.fc", "text_size", "joined_size")
     line_end: Array = weight("mm.image_newline|v.image_newline", "text_size")
-    #: Spelt so by the published models.
+    #: With this spelling in the published models.
     picture_end: Array = weight("mm.view_seperator|v.view_seperator", "text_size")
 
     @classmethod

@@ -35,7 +35,7 @@ from puna.vision.towers.qwen import FramesEmbedding, QwenTower, QwenVisionOption
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
 
-#: Of two frames, if the file does not say.
+#: Pixels of two frames, if the file gives no limit.
 _MAX_PIXELS: Final = 2 * 28**2 * 6144
 _MAX_OCR_PIXELS: Final = 4 << 20
 

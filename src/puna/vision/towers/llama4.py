@@ -138,5 +138,5 @@ def _merge(file: GGUFFile, options: VisionOptions) -> int:
     else:
         merge = required(file, key, 2)
     if options.side % merge:
-        raise invalid(file, key, f"says {merge}, which does not divide the {options.side} patches of a side")
+        raise invalid(file, key, f"is {merge}, which does not divide the {options.side} patches of a side")
     return merge

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from puna.tokenizer import Tokenizer
 
 _MAX_SLICES: Final = 9
-#: As files number them: MiniCPM-V 2.6, MiniCPM-o 2.6, MiniCPM-V 4, 4.5 and MiniCPM-o 4.5.
+#: As numbered in files: MiniCPM-V 2.6, MiniCPM-o 2.6, MiniCPM-V 4, 4.5 and MiniCPM-o 4.5.
 _VERSIONS: Final = (3, 4, 5, 6, 100045)
 _VERSION_2_5: Final = 2
 
@@ -199,7 +199,7 @@ class MiniCPMVision(SlicingVision):
         return 3 * self.options.patches // 2
 
 
-#: Patches that are merged into one, in all and along a side.
+#: Patches merged into one: in total, and along a side.
 _MERGED, _SIDE = 4, 2
 
 

@@ -267,8 +267,8 @@ class DeepStackMerger(Module):
 class DeepStackMergers:
     """DeepStack mergers of all layers that have one, by layer number."""
 
-    def __init__(self, speakers: dict[int, DeepStackMerger]) -> None:
-        self.of_layer = speakers
+    def __init__(self, mergers: dict[int, DeepStackMerger]) -> None:
+        self.of_layer = mergers
 
     @classmethod
     def from_source(
@@ -277,7 +277,7 @@ class DeepStackMergers:
         return cls(
             {
                 layer: DeepStackMerger.load(source, options, prefix)
-                for layer, prefix in zip(options.speaking, options.speakers, strict=True)
+                for layer, prefix in zip(options.merged_layers, options.mergers, strict=True)
             }
         )
 
@@ -285,8 +285,8 @@ class DeepStackMergers:
 @dataclass(frozen=True, kw_only=True)
 class Qwen3VisionOptions(QwenVisionOptions):
     table_side: int  # side of the square of positions that is interpolated
-    speaking: tuple[int, ...]  # layers with a DeepStack merger
-    speakers: tuple[str, ...]  # prefixes of the mergers' tensors
+    merged_layers: tuple[int, ...]  # layers with a DeepStack merger
+    mergers: tuple[str, ...]  # prefixes of the mergers' tensors
 
     @property
     def table_size(self) -> int:
@@ -300,7 +300,7 @@ class Qwen3Vision(QwenTower):
     )
     positions: Table = weight("v.pos_embed|v.position_embd", "table_size", "hidden_size")
     layers: Sequence[LayerNormLayer] = blocks("v.blk")
-    speakers: DeepStackMergers = weight("v")
+    mergers: DeepStackMergers = weight("v")
     norm: LayerNorm = weight("v.merger.norm|v.post_ln", "hidden_size")
     up: Linear = weight("v.merger.linear_fc1|mm.0", "merged_size", "merged_size")
     down: Linear = weight("v.merger.linear_fc2|mm.2", "text_size", "merged_size")
@@ -314,13 +314,13 @@ class Qwen3Vision(QwenTower):
         )  # fmt: skip
         if (side := math.isqrt(positions)) ** 2 != positions:
             raise ModelError(f"{file.path}: a table of {positions} positions is not a square")
-        speaking, speakers = _speaking(file, len(options.layers))
+        merged_layers, mergers = _merged_layers(file, len(options.layers))
         return Qwen3VisionOptions(
             **vars(options),
             **QwenVisionOptions.read_sizes(file, min_pixels=1 << 16),
             table_side=side,
-            speaking=speaking,
-            speakers=speakers,
+            merged_layers=merged_layers,
+            mergers=mergers,
         )
 
     def encode(self, prepared: Prepared, slice_rows: int) -> Slices[Array]:
@@ -334,17 +334,17 @@ class Qwen3Vision(QwenTower):
         hidden = self.embedding(patches) + self.ops.array(positions)
         yield
         reading = self.reading([[len(patches)]] * len(self.layers), slice_rows, self._rope, places)
-        spoken = []
+        features = []
         for layer in self.layers:
             hidden = yield from layer.forward(hidden, reading)
-            if (speaker := self.speakers.of_layer.get(layer.index)) is not None:
-                spoken.append(speaker(self.merged(hidden)))
+            if (merger := self.mergers.of_layer.get(layer.index)) is not None:
+                features.append(merger(self.merged(hidden)))
                 yield
         rows = self.down(self.ops.gelu(self.up(self.merged(self.norm(hidden)))))
-        return self.ops.join([rows, *spoken])
+        return self.ops.join([rows, *features])
 
 
-def _speaking(file: GGUFFile, count: int) -> tuple[tuple[int, ...], tuple[str, ...]]:
+def _merged_layers(file: GGUFFile, count: int) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Return the layers with a DeepStack merger, and the prefixes of the mergers' tensors."""
     if file.get("vision.is_deepstack_layers") is not None:
         said = flags(file, "vision.is_deepstack_layers", count)

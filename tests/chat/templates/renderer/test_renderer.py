@@ -216,7 +216,7 @@ def test_a_machine_without_time_to_render_is_not_the_templates_fault(
     endless, _ = HOSTILE["jinja: loops"]
     with renderer.rendering(ChatTemplate(text=endless, is_go=False), CHAT) as rendering:
         monkeypatch.setattr(jinja, "PATIENCE_S", 0.1)
-        with pytest.raises(RendererError, match=r"within 0\.1 s: the machine has too much else to do"):
+        with pytest.raises(RendererError, match=r"within 0\.1 s: the machine is too busy"):
             rendering.text()
 
 

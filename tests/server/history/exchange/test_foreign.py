@@ -1,4 +1,4 @@
-"""What other programs export, read as chats of ours."""
+"""Exports of other programs, read as chats of ours."""
 
 from __future__ import annotations
 

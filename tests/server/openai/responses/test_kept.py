@@ -1,4 +1,4 @@
-"""What is kept of responses: bounded, for their owners only, and in the order of a conversation."""
+"""Stored responses: bounded, for their owners only, and in the order of a conversation."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def document(number: int, previous: int | None = None, owner: str = "", text: st
 
 
 def aged(folder: Path, *numbers: int) -> None:
-    """Make these look as if they had been used in this order, long ago."""
+    """Make these look as if last used in this order, long ago."""
     for age, number in enumerate(numbers):
         os.utime(folder / f"{name(number)}.json", (age, age))
 
 
-def test_what_was_put_is_got_until_it_is_deleted(tmp_path: Path) -> None:
+def test_stored_response_is_found_until_it_is_deleted(tmp_path: Path) -> None:
     kept = KeptResponses(tmp_path / "responses", PLENTY, PLENTY)
     assert kept.put(document(1))
     assert kept.get(name(1), "") == document(1)
@@ -40,7 +40,7 @@ def test_what_was_put_is_got_until_it_is_deleted(tmp_path: Path) -> None:
         assert caught.value.status == 404
 
 
-def test_files_are_for_nobody_else_to_read(tmp_path: Path) -> None:
+def test_stored_files_are_private_to_their_owner(tmp_path: Path) -> None:
     folder = tmp_path / "responses"
     KeptResponses(folder, PLENTY, PLENTY).put(document(1))
     assert (folder.stat().st_mode & 0o777, (folder / f"{name(1)}.json").stat().st_mode & 0o777) == (
@@ -48,7 +48,7 @@ def test_files_are_for_nobody_else_to_read(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_another_keys_responses_are_not_there(tmp_path: Path) -> None:
+def test_responses_of_another_key_are_not_found(tmp_path: Path) -> None:
     kept = KeptResponses(tmp_path, PLENTY, PLENTY)
     kept.put(document(1, owner="ann"))
     kept.put(document(2, previous=1, owner="bob"))
@@ -61,25 +61,25 @@ def test_another_keys_responses_are_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("id", ["", "resp_", "resp_../../x", "../secret", "resp_" + "g" * 32, "\0"])
-def test_an_id_is_never_a_path(tmp_path: Path, id: str) -> None:
+def test_id_is_never_used_as_a_path(tmp_path: Path, id: str) -> None:
     (tmp_path / "secret.json").write_text("{}")
     with pytest.raises(ResponseNotFoundError):
         KeptResponses(tmp_path / "responses", PLENTY, PLENTY).get(id, "")
 
 
-def test_a_chain_begins_with_the_oldest_and_needs_every_link(tmp_path: Path) -> None:
+def test_chain_starts_with_the_oldest_and_needs_every_link(tmp_path: Path) -> None:
     kept = KeptResponses(tmp_path, PLENTY, PLENTY)
     for number in range(4):
         kept.put(document(number, previous=number - 1 if number else None))
     assert [one.response["id"] for one in kept.chain(name(3), "")] == [name(n) for n in range(4)]
     kept.delete(name(1), "")
-    with pytest.raises(RequestError, match=rf"{name(1)}', which '{name(3)}' goes back to, not found"):
+    with pytest.raises(RequestError, match=rf"{name(1)}', which '{name(3)}' continues, not found"):
         kept.chain(name(3), "")
     with pytest.raises(RequestError, match="previous response"):
         kept.chain("resp_x", "")
 
 
-def test_a_chain_longer_than_a_request_may_be_is_refused(tmp_path: Path) -> None:
+def test_chain_longer_than_a_request_may_be_is_refused(tmp_path: Path) -> None:
     kept = KeptResponses(tmp_path, PLENTY, 1000)
     kept.put(document(0, text="x" * 600))
     kept.put(document(1, previous=0, text="x" * 600))
@@ -88,7 +88,7 @@ def test_a_chain_longer_than_a_request_may_be_is_refused(tmp_path: Path) -> None
         kept.chain(name(1), "")
 
 
-def test_a_chain_that_goes_round_in_circles_ends(tmp_path: Path) -> None:
+def test_circular_chain_is_refused(tmp_path: Path) -> None:
     kept = KeptResponses(tmp_path, PLENTY, 10_000)
     kept.put(document(0, previous=1))
     kept.put(document(1, previous=0))
@@ -96,19 +96,19 @@ def test_a_chain_that_goes_round_in_circles_ends(tmp_path: Path) -> None:
         kept.chain(name(1), "")
 
 
-def test_what_was_not_used_for_longest_makes_room(tmp_path: Path) -> None:
+def test_least_recently_used_response_makes_room(tmp_path: Path) -> None:
     kept = KeptResponses(tmp_path, 3500, PLENTY)
     for number in range(3):
         kept.put(document(number, text="x" * 1000))
     aged(tmp_path, 0, 1, 2)
-    kept.chain(name(0), "")  # now the one used last
+    kept.chain(name(0), "")  # now the most recently used
     kept.put(document(3, text="x" * 1000))
     assert {path.stem for path in tmp_path.iterdir()} == {name(0), name(2), name(3)}
     assert not kept.put(document(4, text="x" * 4000))
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 3500
 
 
-def test_without_room_nothing_is_kept(tmp_path: Path) -> None:
+def test_nothing_is_stored_if_no_room_is_configured(tmp_path: Path) -> None:
     assert not KeptResponses(tmp_path / "responses", 0, PLENTY).put(document(1))
     assert not (tmp_path / "responses").exists()
 
@@ -128,18 +128,18 @@ def test_without_room_nothing_is_kept(tmp_path: Path) -> None:
         b'{"response": {"id": "%s", "output": []}, "input": [], "previous": 3}' % name(1).encode(),
     ],
 )
-def test_a_damaged_file_counts_as_gone(tmp_path: Path, text: bytes) -> None:
+def test_damaged_file_counts_as_missing(tmp_path: Path, text: bytes) -> None:
     kept = KeptResponses(tmp_path, PLENTY, PLENTY)
     (tmp_path / f"{name(1)}.json").write_bytes(text)
     with pytest.raises(ResponseNotFoundError, match="not found"):
         kept.get(name(1), "")
     with pytest.raises(RequestError, match="not found"):
         kept.chain(name(1), "")
-    assert kept.put(document(1))  # and may be kept again
+    assert kept.put(document(1))  # can be stored again
     assert kept.get(name(1), "") == document(1)
 
 
-def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+def test_file_that_cannot_be_opened_is_reported(tmp_path: Path) -> None:
     (tmp_path / f"{name(1)}.json").mkdir()
     with pytest.raises(StoreError, match="cannot be read"):
         KeptResponses(tmp_path, PLENTY, PLENTY).get(name(1), "")

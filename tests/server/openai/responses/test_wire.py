@@ -1,4 +1,4 @@
-"""The Responses API's requests: items as messages of a prompt."""
+"""The Responses API's requests: items become messages of a prompt."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from puna.server.openai.responses.wire import ResponsesRequest, input_items, res
 TOOL = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": True}
 
 
-def asked(given: Any = "hi", **fields: Any) -> GenerationSpec:
+def spec_of(given: Any = "hi", **fields: Any) -> GenerationSpec:
     body = parse(json.dumps({"model": "m", "input": given, **fields}).encode(), ResponsesRequest)
-    return body.asked(input_items(body.input))
+    return body.spec(input_items(body.input))
 
 
-def chat(of: GenerationSpec) -> Chat:
-    (prompt,) = of.prompts
+def chat(spec: GenerationSpec) -> Chat:
+    (prompt,) = spec.prompts
     assert isinstance(prompt, Chat)
     return prompt
 
 
 def messages(given: Any, **fields: Any) -> list[Message]:
-    return chat(asked(given, **fields)).messages
+    return chat(spec_of(given, **fields)).messages
 
 
-def test_instructions_come_first_and_the_developer_is_the_system() -> None:
+def test_instructions_come_first_and_the_developer_becomes_system() -> None:
     found = messages(
         [{"role": "developer", "content": "b"}, {"role": "user", "content": "c"}], instructions="a"
     )
     assert [(m.role, m.content) for m in found] == [("system", "a"), ("system", "b"), ("user", "c")]
 
 
-def test_the_parts_of_an_item_are_one_message() -> None:
+def test_parts_of_an_item_become_one_message() -> None:
     image = {"type": "input_image", "image_url": "data:image/png;base64,QUJD", "detail": "auto"}
     parts = [{"type": "input_text", "text": "a"}, image, {"type": "input_text", "text": "b"}]
     (message,) = messages([{"type": "message", "role": "user", "content": parts}])
@@ -48,7 +48,7 @@ def test_the_parts_of_an_item_are_one_message() -> None:
     assert [m.content for m in messages([{"role": "user", "content": texts}])] == ["ab"]
 
 
-def test_thinking_and_calls_belong_to_the_assistants_message() -> None:
+def test_thinking_and_calls_become_part_of_the_assistants_message() -> None:
     call = {"type": "function_call", "call_id": "c", "name": "weather", "arguments": '{"city": "Lima"}'}
     answer = {"role": "assistant", "content": [{"type": "output_text", "text": "I look."}]}
     output = {"type": "function_call_output", "call_id": "c", "output": "sunny"}
@@ -63,8 +63,8 @@ def test_thinking_and_calls_belong_to_the_assistants_message() -> None:
     ]  # fmt: skip
 
 
-def test_an_answer_in_any_order_of_its_items_is_one_message() -> None:
-    """Frameworks put calls before or after what is said with them."""
+def test_items_of_an_answer_become_one_message_in_any_order() -> None:
+    """Frameworks put calls before or after the text that goes with them."""
 
     def call(name: str) -> dict[str, Any]:
         return {"type": "function_call", "call_id": name, "name": name, "arguments": "{}"}
@@ -73,15 +73,15 @@ def test_an_answer_in_any_order_of_its_items_is_one_message() -> None:
         return {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": text}]}
 
     part = {"type": "output_text", "text": "I look.", "annotations": []}
-    said = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [part]}
+    text = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [part]}
     result = {"type": "function_call_output", "call_id": "a", "output": "sunny"}
-    asked_for = {"role": "user", "content": "weather?"}
+    question = {"role": "user", "content": "weather?"}
     one = Message(role="assistant", content="I look.", thinking="ab", tool_calls=_calls("a", "b"), images=[])
-    found = messages([asked_for, thought("a"), call("a"), said, thought("b"), call("b"), result, said])
+    found = messages([question, thought("a"), call("a"), text, thought("b"), call("b"), result, text])
     assert found[1] == one
     assert [(m.role, m.content) for m in found[2:]] == [("tool", "sunny"), ("assistant", "I look.")]
-    assert messages([asked_for, thought("a"), said, thought("b"), call("a"), call("b")])[1:] == [one]
-    assert [m.content for m in messages([said, said])] == ["I look.", "I look."]
+    assert messages([question, thought("a"), text, thought("b"), call("a"), call("b")])[1:] == [one]
+    assert [m.content for m in messages([text, text])] == ["I look.", "I look."]
 
 
 def _calls(*names: str) -> list[dict[str, Any]]:
@@ -101,38 +101,38 @@ def _calls(*names: str) -> list[dict[str, Any]]:
         ),
     ],
 )
-def test_choices_of_tools(given: Any, choice: str, names: list[str]) -> None:
-    found = chat(asked(tools=[TOOL, TOOL | {"name": "other"}], tool_choice=given))
+def test_responses_tool_choice_is_read(given: Any, choice: str, names: list[str]) -> None:
+    found = chat(spec_of(tools=[TOOL, TOOL | {"name": "other"}], tool_choice=given))
     assert (found.tool_choice, [tool["function"]["name"] for tool in found.tools]) == (choice, names)
     assert found.strict_tools
 
 
-def test_a_prompt_that_is_too_long_is_only_cut_when_asked_for() -> None:
-    assert not asked().request.truncate
-    assert asked(truncation="auto").request.truncate
+def test_overlong_prompt_is_truncated_only_on_request() -> None:
+    assert not spec_of().request.truncate
+    assert spec_of(truncation="auto").request.truncate
 
 
-def test_the_format_of_the_text() -> None:
+def test_text_format_is_read() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     given = {"type": "json_schema", "name": "n", "schema": schema, "strict": True}
-    assert asked(text={"format": given}).format() == Format.json_schema(schema)
-    assert asked(text={"format": {"type": "json_object"}}).format() == Format.json_object()
-    assert asked(text={"format": {"type": "text"}, "verbosity": "low"}).format() is None
+    assert spec_of(text={"format": given}).format() == Format.json_schema(schema)
+    assert spec_of(text={"format": {"type": "json_object"}}).format() == Format.json_object()
+    assert spec_of(text={"format": {"type": "text"}, "verbosity": "low"}).format() is None
 
 
-def test_tools_of_others_servers_are_named_and_left_out() -> None:
-    of = asked(tools=[{"type": "web_search"}, TOOL])
-    assert len(chat(of).tools) == 1
-    assert of.ignored == ["tools[0] is ignored: tools of the type 'web_search' are not here"]
+def test_hosted_tools_are_reported_and_ignored() -> None:
+    spec = spec_of(tools=[{"type": "web_search"}, TOOL])
+    assert len(chat(spec).tools) == 1
+    assert spec.ignored == ["tools[0] is ignored: tools of the type 'web_search' are not supported"]
 
 
-def test_log_probabilities_are_asked_for_in_include() -> None:
-    assert not asked().request.logprobs
-    request = asked(include=["message.output_text.logprobs"], top_logprobs=2).request
+def test_include_requests_log_probabilities() -> None:
+    assert not spec_of().request.logprobs
+    request = spec_of(include=["message.output_text.logprobs"], top_logprobs=2).request
     assert (request.logprobs, request.top_logprobs) == (True, 2)
 
 
-def test_every_item_has_an_id_and_a_reference_is_what_it_refers_to() -> None:
+def test_every_item_has_an_id_and_references_are_resolved() -> None:
     items = input_items([{"role": "user", "content": "a"}, {"type": "item_reference", "id": "rs_1"}])
     assert items[0]["id"].startswith("msg_")
     found = resolved(items, lambda id: {"id": id, "type": "reasoning"})
@@ -142,7 +142,7 @@ def test_every_item_has_an_id_and_a_reference_is_what_it_refers_to() -> None:
 @pytest.mark.parametrize(
     ("given", "fields", "words"),
     [
-        ([], {}, "input must be a text or a list"),
+        ([], {}, "input must be a string or a list"),
         ([5], {}, r"input\[0\] must be an object"),
         ([{}], {}, "missing required 'type' field"),
         ([{"type": "dream"}], {}, r"input\[0\]: unknown input item type: 'dream'"),
@@ -155,13 +155,13 @@ def test_every_item_has_an_id_and_a_reference_is_what_it_refers_to() -> None:
         ("hi", {"conversation": "conv_1"}, "conversation is not available"),
         ("hi", {"truncation": "some"}, "truncation must be"),
         ("hi", {"max_output_tokens": 0}, "max_output_tokens must be at least 1"),
-        ("hi", {"tool_choice": "required"}, "no tools to choose from"),
-        ("hi", {"tools": [TOOL], "tool_choice": {"type": "function", "name": "x"}}, "none of the request's"),
+        ("hi", {"tool_choice": "required"}, "the request has no tools"),
+        ("hi", {"tools": [TOOL], "tool_choice": {"type": "function", "name": "x"}}, "not one of"),
         ("hi", {"tools": [TOOL], "tool_choice": {"type": "web_search"}}, "tool_choice must be"),
         ("hi", {"text": {"format": {"type": "xml"}}}, "text.format.type must be"),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_refused(given: Any, fields: dict[str, Any], words: str) -> None:
+def test_invalid_response_request_is_refused(given: Any, fields: dict[str, Any], words: str) -> None:
     with pytest.raises(PunaError, match=words) as caught:
-        asked(given, **fields).format()
+        spec_of(given, **fields).format()
     assert caught.value.status == 400

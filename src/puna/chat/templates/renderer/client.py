@@ -33,9 +33,8 @@ from puna.chat.templates.renderer.protocol import (
     RendererReady,
     RenderFrom,
     ToRenderer,
-    packed,
 )
-from puna.confined import OUT_OF_TIME, START_PATIENCE_S, frame
+from puna.confined import OUT_OF_TIME, START_PATIENCE_S, encoded, frame
 from puna.errors import PunaError, RendererError, RequestError
 
 _decoder: msgspec.msgpack.Decoder[FromRenderer] = msgspec.msgpack.Decoder(FromRenderer)
@@ -93,7 +92,7 @@ class Renderer:
         RequestError for a prompt that cannot be passed on.
         """
         try:
-            opening = packed(OpenTemplate(template, prompt, think))
+            opening = encoded(OpenTemplate(template, prompt, think))
         except (OverflowError, RecursionError, TypeError, UnicodeError) as error:
             raise RequestError(f"the conversation cannot be rendered: {error}") from error
         rendering = Rendering(self, opening)
@@ -151,7 +150,7 @@ class Rendering:
         prompt, RequestError for malformed messages, and RendererError.
         """
         return self._tried(
-            lambda: self._renderer.reply(self._begun()[0], packed(RenderFrom(start)), Rendered).text
+            lambda: self._renderer.reply(self._begun()[0], encoded(RenderFrom(start)), Rendered).text
         )
 
     def close(self) -> None:
@@ -210,7 +209,7 @@ class _Process:
     def say(self, message: ToRenderer) -> None:
         """Send a message without a reply. A failure shows with the next `ask`."""
         with contextlib.suppress(OSError):
-            self._connection.sendall(packed(message))
+            self._connection.sendall(encoded(message))
 
     def ask(self, message: bytes) -> FromRenderer:
         """Return the reply to `message`. If the process ends, raise what that means for the request."""
@@ -238,13 +237,13 @@ class _Process:
         if not self.is_ready:
             return RendererError(
                 f"the renderer of chat templates did not start within {START_PATIENCE_S:g} s: "
-                "the machine has too much else to do"
+                "the machine is too busy"
             )
         if psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED:
             return _EndedError("the renderer of chat templates was stopped by a signal; try again")
         return RendererError(  # a template that used up its processor time would have been ended
-            f"the chat template was not rendered within {jinja.PATIENCE_S:g} s: the machine has too much "
-            "else to do; try again"
+            f"the chat template was not rendered within {jinja.PATIENCE_S:g} s: the machine is too busy; "
+            "try again"
         )
 
     def _death(self) -> PunaError:

@@ -27,9 +27,8 @@ from puna.chat.templates.renderer.protocol import (
     RendererReady,
     RenderFrom,
     ToRenderer,
-    packed,
 )
-from puna.confined import bounds, frame, memory_bytes, settle
+from puna.confined import bounds, encoded, frame, memory_bytes, settle
 from puna.errors import PunaError, RendererError, TemplateError
 
 _CONNECTION: Final = 0  # the file descriptor
@@ -160,6 +159,6 @@ def _read(size: int) -> bytes:
 
 
 def _send(message: FromRenderer) -> None:
-    rest = memoryview(packed(message))
+    rest = memoryview(encoded(message))
     while rest:
         rest = rest[os.write(_CONNECTION, rest) :]

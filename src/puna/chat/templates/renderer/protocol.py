@@ -6,12 +6,9 @@ from typing import Final
 
 import msgspec
 
-from puna import confined
 from puna.chat.templates.choose import ChatTemplate
 from puna.chat.templates.jinja import OUTPUT_BYTES
 from puna.chat.templates.messages import Chat, Insert, Think, Traits
-
-_encoder = msgspec.msgpack.Encoder()
 
 #: Exit statuses of a renderer: grown too large to continue, or out of memory during a request.
 OVERGROWN: Final = 0
@@ -64,7 +61,3 @@ class RendererFailure(_Message, frozen=True):
 
 ToRenderer = OpenTemplate | RenderFrom | Close
 FromRenderer = RendererReady | Opened | Rendered | RendererFailure
-
-
-def packed(message: ToRenderer | FromRenderer) -> bytes:
-    return confined.packed(_encoder.encode(message))

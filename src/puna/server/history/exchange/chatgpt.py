@@ -69,7 +69,7 @@ _decoder = msgspec.json.Decoder(_Conversation)
 
 @dataclass
 class _Place:
-    """Where the messages below a node belong: below the nearest message that is kept, after its thoughts."""
+    """The parent of the messages below a node: the nearest message that is kept, and thoughts after it."""
 
     message: int | None
     thoughts: str = ""

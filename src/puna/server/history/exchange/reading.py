@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from puna.errors import RequestError
-from puna.json_gauge import JsonGauge
+from puna.gojson import JsonGauge
 from puna.server.history.exchange import chatgpt, open_webui, ours
 from puna.server.history.exchange.trees import ReadChat, UnreadableError, title_of
 

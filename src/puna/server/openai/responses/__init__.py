@@ -1,1 +1,1 @@
-"""OpenAI's Responses API: routes, requests, items, replies, and what is kept of them."""
+"""OpenAI's Responses API: routes, requests, replies, and stored responses."""

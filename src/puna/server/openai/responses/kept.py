@@ -1,4 +1,4 @@
-"""Responses that are kept, so that later requests can go on from them: files in a folder of bounded size."""
+"""Stored responses, from which later requests can continue: files in a folder of bounded size."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from puna.store.blobs import storage_errors, write_atomically
 
 _ID: Final = re.compile(r"resp_[0-9a-f]{32}")
 
-#: Responses one after the other that a request may go on from.
+#: Maximum responses of a conversation that a request continues.
 _LONGEST_CHAIN: Final = 4096
 
-#: Files, however small.
+#: Maximum files, however small.
 _MAX_FILES: Final = 10_000
 
 _log = logging.getLogger(__name__)
 
 
 class Document(msgspec.Struct, frozen=True):
-    """A response with the input items it answered. `owner` is the digest of the key it was asked for with."""
+    """A response with the input items it answers. `owner` is the digest of the key that requested it."""
 
     response: dict[str, Any]
     input: list[dict[str, Any]]
@@ -36,11 +36,11 @@ class Document(msgspec.Struct, frozen=True):
 
 
 def _decoded(data: bytes, id: str) -> Document:
-    """The document of a file. Raises ValueError if it is not that of a response of this id."""
+    """Decode the document of the response with this id. Raises ValueError if it is not one."""
     document = msgspec.json.decode(data, type=Document)
     output = document.response.get("output")
     if document.response.get("id") != id or not isinstance(output, list):
-        raise ValueError("it is not a response of this id")
+        raise ValueError("it is not the response with this id")
     if not all(
         isinstance(item, dict) and isinstance(item.get("type"), str) for item in [*document.input, *output]
     ):
@@ -49,45 +49,45 @@ def _decoded(data: bytes, id: str) -> Document:
 
 
 class KeptResponses:
-    """A file for each response. Those that were not used for longest make room for new ones.
+    """A folder with a file for each response; the least recently used ones make room for new ones.
 
-    Any number of processes may share the folder. All methods block.
+    Several processes may share the folder. All methods block.
     """
 
     def __init__(self, folder: Path, max_bytes: int, longest_bytes: int) -> None:
-        """`max_bytes` is the size of all files, 0: nothing is kept; `longest_bytes` that of one chain."""
+        """Limit all files to `max_bytes` (0: nothing is stored), and one conversation to `longest_bytes`."""
         self._folder = folder
         self._max_bytes = max_bytes
         self._longest_bytes = longest_bytes
         self._lock = threading.Lock()
 
     def put(self, document: Document) -> bool:
-        """Keep it; False if it alone is larger than the folder may be. Raises StoreError."""
+        """Store `document`; return False if it alone exceeds the limit. Raises StoreError."""
         data = msgspec.json.encode(document)
         if len(data) > self._max_bytes:
             return False
-        with self._lock, storage_errors("keep a response in", self._folder):
+        with self._lock, storage_errors("store a response in", self._folder):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._make_room(len(data))
             path = self._path(document.response["id"])
             write_atomically(path, data, self._folder)
-            path.chmod(0o600)  # what people talk about is nobody else's business
+            path.chmod(0o600)  # conversations are private
         return True
 
     def get(self, id: str, owner: str) -> Document:
-        """Raises ResponseNotFoundError, also for what belongs to another key, and StoreError."""
+        """Return a stored response. Raises StoreError, or ResponseNotFoundError, also for another owner."""
         return self._read(id, owner)[0]
 
     def delete(self, id: str, owner: str) -> None:
-        """Raises as `get`."""
+        """Delete a stored response. Raises the errors of `get`."""
         self.get(id, owner)
         with storage_errors("delete a response from", self._folder):
             self._path(id).unlink(missing_ok=True)
 
     def chain(self, id: str, owner: str) -> list[Document]:
-        """The responses up to `id`, each a continuation of the one before; they count as used now.
+        """Return the responses up to `id`, each a continuation of the one before, and mark them as used.
 
-        Raises RequestError if one of them is gone, or there is more than a request may hold.
+        Raises RequestError if one of them is missing, or they are too long for a request.
         """
         found: list[Document] = []
         size = 0
@@ -96,16 +96,16 @@ class KeptResponses:
             try:
                 document, length = self._read(here, owner)
             except ResponseNotFoundError:
-                what = "" if here == id else f", which {shown(id)} goes back to,"
+                what = "" if here == id else f", which {shown(id)} continues,"
                 raise RequestError(
-                    f"previous response {shown(here)}{what} not found: responses that were not used for "
-                    "longest make room for new ones (PUNA_RESPONSES_MB); send the conversation as input"
+                    f"previous response {shown(here)}{what} not found: the least recently used "
+                    "responses make room for new ones (PUNA_RESPONSES_MB); send the conversation as input"
                 ) from None
             found.append(document)
             size += length
             if size > self._longest_bytes or len(found) > _LONGEST_CHAIN:
                 raise RequestError(
-                    f"the conversation up to {shown(id)} is longer than a request may be: begin another one"
+                    f"the conversation up to {shown(id)} is longer than a request may be: begin a new one"
                 )
             with contextlib.suppress(OSError):
                 os.utime(self._path(here))
@@ -118,11 +118,11 @@ class KeptResponses:
             document = _decoded(data, id)
         except FileNotFoundError:
             raise ResponseNotFoundError(f"response {shown(id)} not found") from None
-        except (ValueError, RecursionError) as error:  # nobody has it any more, whatever befell the file
-            _log.warning("the kept response %s is damaged, and counts as gone: %s", id, error)
+        except (ValueError, RecursionError) as error:  # it is lost, whatever happened to the file
+            _log.warning("the stored response %s is damaged and counts as missing: %s", id, error)
             raise ResponseNotFoundError(f"response {shown(id)} not found: its file is damaged") from None
         except OSError as error:
-            raise StoreError(f"the kept response {shown(id)} cannot be read: {error}") from error
+            raise StoreError(f"the stored response {shown(id)} cannot be read: {error}") from error
         if document.owner != owner:
             raise ResponseNotFoundError(f"response {shown(id)} not found")
         return document, len(data)
@@ -133,7 +133,7 @@ class KeptResponses:
         return self._folder / f"{id}.json"
 
     def _make_room(self, size: int) -> None:
-        """Delete what was not used for longest until `size` more bytes have room."""
+        """Delete the least recently used responses until there is room for `size` more bytes."""
         found = []
         with os.scandir(self._folder) as entries:
             for entry in entries:

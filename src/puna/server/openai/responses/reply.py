@@ -1,4 +1,4 @@
-"""Replies of the Responses API: responses, whole and as events."""
+"""Replies of the Responses API: responses, complete or as events."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class OutputMessage(msgspec.Struct, tag_field="type", tag="message"):
 
 
 class ReasoningItem(msgspec.Struct, tag_field="type", tag="reasoning"):
-    """Thinking, whole both in `summary` and, unencrypted, in `encrypted_content`."""
+    """Thinking, complete both in `summary` and (unencrypted) in `encrypted_content`."""
 
     id: str
     status: ItemStatus
@@ -94,7 +94,7 @@ class ResponseFailure(msgspec.Struct):
 
 
 class ResponseObject(msgspec.Struct, kw_only=True):
-    """A response. `Echoed` fields are the request's; `warnings`, `truncated` and `shifted` are Puna's own."""
+    """A response. `Echoed` fields repeat the request; `warnings`, `truncated`, `shifted` are Puna's own."""
 
     id: str
     object: Literal["response"]
@@ -266,7 +266,7 @@ ResponseEvent = (
 )
 
 
-_NUMBER_DIGITS: Final = 4  # of an item within its response, at the end of its id
+_NUMBER_DIGITS: Final = 4  # digits of an item's number in its response, at the end of its id
 _ITEMS: Final = {"thinking": "reasoning", "text": "message", "call": "function_call"}
 _ENDS: Final[dict[str, type[ResponseCompleted | ResponseIncomplete | ResponseFailed]]] = {
     "completed": ResponseCompleted, "incomplete": ResponseIncomplete, "failed": ResponseFailed,
@@ -274,7 +274,7 @@ _ENDS: Final[dict[str, type[ResponseCompleted | ResponseIncomplete | ResponseFai
 
 
 def response_of(item_id: str) -> tuple[str, int]:
-    """Return the id of the response that has the item of this id, if any has, and the item's number there."""
+    """Return the id of the response that would have the item with this id, and the item's number in it."""
     middle = item_id.partition("_")[2]
     number = middle[-_NUMBER_DIGITS:]
     try:
@@ -284,7 +284,7 @@ def response_of(item_id: str) -> tuple[str, int]:
 
 
 class ResponseWriter:
-    """Writes one response, which answers `body`."""
+    """Writer of the response to `body`."""
 
     def __init__(self, body: ResponsesRequest) -> None:
         self._key = secrets.token_hex(16)
@@ -293,10 +293,10 @@ class ResponseWriter:
         self._created = int(time.time())
         self._events = 0
 
-    # --- whole ---
+    # --- complete ---
 
     def whole(self, answer: AnswerBuilder, *, stored: bool) -> ResponseObject:
-        """Return the response when it has ended."""
+        """Return the finished response."""
         end, done = answer.end, answer.end.done
         short = done.reason == "length"
         response = self._response("incomplete" if short else "completed", stored=stored)
@@ -412,7 +412,7 @@ class ResponseWriter:
         return self._events - 1
 
     def _place(self, segment: Segment) -> dict[str, Any]:
-        """Return the fields that say what an event of an item belongs to."""
+        """Return the fields of an event that tell its item."""
         return {
             "sequence_number": self._next(),
             "item_id": self._item_id(segment),

@@ -1,4 +1,4 @@
-"""`/v1/responses`: responses, and those kept for later requests."""
+"""Routes of `/v1/responses`: answering, and the responses stored for later requests."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def routes(backend: Service) -> list[Route]:
     kept = KeptResponses(backend.store.root / "responses", settings.responses_bytes, settings.max_body_bytes)
 
     async def answer(body: ResponsesRequest) -> ASGIApp:
-        """Answer a conversation, and keep the answer so that others can go on from it."""
+        """Answer a conversation, and store the response so that later requests can continue from it."""
         given = input_items(body.input)
         new, before = await asyncio.to_thread(_conversation, kept, body, given)
-        todo = one_job(await job(backend, body.asked([*before, *new])))
+        todo = one_job(await job(backend, body.spec([*before, *new])))
         answering = _Answering(backend, kept, body, new, todo)
         if body.stream:
             return StreamReply(await started(answering.events()), SSE, openai_error_event)
@@ -53,19 +53,19 @@ def routes(backend: Service) -> list[Route]:
     async def count(body: ResponsesRequest) -> Response:
         """Count the tokens of a request."""
         new, before = await asyncio.to_thread(_conversation, kept, body, input_items(body.input))
-        todo = one_job(await job(backend, body.asked([*before, *new])))
+        todo = one_job(await job(backend, body.spec([*before, *new])))
         prompt = await backend.render(todo.order, todo.requests[0])
         return json_reply(CountedInput("response.input_tokens", len(prompt.tokens)))
 
     async def get(request: Request) -> Response:
-        """Return a kept response."""
+        """Return a stored response."""
         if request.query_params.get("stream") == "true":
-            raise RequestError("a response that has ended cannot be streamed again: leave out stream")
+            raise RequestError("a stored response cannot be streamed: leave out stream")
         found = await asyncio.to_thread(kept.get, request.path_params["id"], caller().digest)
         return json_reply(found.response)
 
     async def delete(request: Request) -> Response:
-        """Forget a response."""
+        """Delete a stored response."""
         id = request.path_params["id"]
         await asyncio.to_thread(kept.delete, id, caller().digest)
         return json_reply(DeletedResponse(id, "response", True))
@@ -101,7 +101,7 @@ def routes(backend: Service) -> list[Route]:
 def _conversation(
     kept: KeptResponses, body: ResponsesRequest, given: list[Item]
 ) -> tuple[list[Item], list[Item]]:
-    """Return the items of a request, and those of the conversation before it."""
+    """Return the items of a request, and the items of the conversation before it."""
 
     def find(item_id: str) -> Item:
         id, number = response_of(item_id)
@@ -120,7 +120,7 @@ def _before(kept: KeptResponses, previous: str | None) -> list[Item]:
 
 
 def _listed(items: list[Item], query: dict[str, str]) -> InputItems:
-    """Return a page of a list. Raises RequestError."""
+    """Return the page of `items` that `query` asks for. Raises RequestError."""
     if query.get("order", "desc") not in ("asc", "desc"):
         raise RequestError(f'order must be "asc" or "desc", not {shown(query["order"])}')
     limit = query.get("limit", "20")
@@ -145,7 +145,7 @@ def _listed(items: list[Item], query: dict[str, str]) -> InputItems:
 
 
 class _Answering:
-    """A response under way."""
+    """The work on one response."""
 
     def __init__(
         self, backend: Service, kept: KeptResponses, body: ResponsesRequest, new: list[Item], todo: Job
@@ -163,7 +163,7 @@ class _Answering:
             async for part in parts:
                 if isinstance(part, Chunk | Finished):
                     self._answer.feed(part)
-        return await self._kept_response()
+        return await self._stored_response()
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         begun = False
@@ -179,7 +179,7 @@ class _Answering:
                     for delta in self._answer.feed(part):
                         for event in self._writer.events(delta):
                             yield named_event(event)
-            yield named_event(self._writer.ended(await self._kept_response()))
+            yield named_event(self._writer.ended(await self._stored_response()))
         except PunaError as error:
             if not begun:
                 raise
@@ -188,8 +188,8 @@ class _Answering:
     def _parts(self) -> AsyncGenerator[Part, None]:
         return self._backend.generate(self._todo.order, self._todo.requests)
 
-    async def _kept_response(self) -> ResponseObject:
-        """Return the whole response, kept unless the request or the server says not to."""
+    async def _stored_response(self) -> ResponseObject:
+        """Return the complete response, stored unless the request or the server does not allow it."""
         response = self._writer.whole(self._answer, stored=self._body.store)
         if not self._body.store:
             return response
@@ -202,7 +202,7 @@ class _Answering:
         try:
             if await asyncio.to_thread(self._kept.put, document):
                 return response
-            why = "it is larger than what may be kept (PUNA_RESPONSES_MB)"
+            why = "it is larger than all stored responses may be (PUNA_RESPONSES_MB)"
         except StoreError as error:
             why = str(error)
         response.store = False

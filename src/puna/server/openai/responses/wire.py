@@ -1,4 +1,4 @@
-"""Requests of the Responses API, and what they ask for."""
+"""Request bodies of the Responses API, read into generation requests."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from puna.server.openai.wire import response_format, think, with_images
 
 Item = dict[str, Any]
 
-#: What the ids of items begin with.
+#: Prefixes of the ids of items, by their types.
 PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco"}
 
 
 def input_items(given: Any) -> list[Item]:
-    """A request's `input` as items, each with an id. Raises RequestError."""
+    """Return a request's `input` as items, each with an id. Raises RequestError."""
     if isinstance(given, str):
         given = [{"role": "user", "content": [{"type": "input_text", "text": given}]}]
     if not isinstance(given, list) or not given:
-        raise RequestError("input must be a text or a list of items, and not empty")
+        raise RequestError("input must be a string or a list of items, and not empty")
     if len(given) > MAX_MESSAGES:
         raise RequestError(f"input: more than {MAX_MESSAGES:,} items")
     return [_with_id(item, f"input[{place}]") for place, item in enumerate(given)]
@@ -53,14 +53,14 @@ def _with_id(item: Any, where: str) -> Item:
 
 
 def resolved(items: Sequence[Item], find: Callable[[str], Item]) -> list[Item]:
-    """`items` with those in place of references to them, which `find` gets by their ids."""
+    """Return `items` with references replaced by the items that `find` returns for their ids."""
     return [find(item["id"]) if item["type"] == "item_reference" else item for item in items]
 
 
 def prompt_messages(items: Sequence[Item]) -> list[Message]:
-    """The messages of the prompt. What an answer thinks, says and calls is one message of the assistant.
+    """Return the messages of the prompt. Raises RequestError.
 
-    Raises RequestError.
+    The thinking, text and calls of an answer become one message of the assistant.
     """
     reader = _Reader()
     for place, item in enumerate(items):
@@ -69,11 +69,13 @@ def prompt_messages(items: Sequence[Item]) -> list[Message]:
 
 
 class _Reader:
+    """Reader of items, one after the other."""
+
     def __init__(self) -> None:
         self._messages: list[Message] = []
         self._names: dict[str, str] = {}  # of called functions, by the id of the call
-        self._thinking: list[str] = []  # that belongs to the next message of the assistant
-        self._calls: list[dict[str, Any]] = []  # of the last one
+        self._thinking: list[str] = []  # of the next message of the assistant
+        self._calls: list[dict[str, Any]] = []  # of the last message of the assistant
 
     def messages(self) -> list[Message]:
         if self._thinking:
@@ -102,7 +104,7 @@ class _Reader:
             )
         message = _content(role, item.get("content"), where)
         if role == "assistant" and self._messages and self._messages[-1].tool_calls:
-            self._say_more(message)
+            self._extend_last(message)
         else:
             self._add(message)
 
@@ -121,11 +123,11 @@ class _Reader:
         if not self._messages or self._messages[-1].role != "assistant":
             self._add(Message(role="assistant"))
         elif self._thinking:
-            self._say_more(Message(role="assistant"))
+            self._extend_last(Message(role="assistant"))
         self._calls.append(call)
 
-    def _say_more(self, message: Message) -> None:
-        """Add what is said between calls, or between them and their outputs, to the answer that calls."""
+    def _extend_last(self, message: Message) -> None:
+        """Add text between calls, or between calls and their outputs, to the message with the calls."""
         last = self._messages[-1]
         self._messages[-1] = msgspec.structs.replace(
             last,
@@ -148,11 +150,11 @@ class _Reader:
 
 
 def _content(role: str, content: Any, where: str) -> Message:
-    """One message of all parts of an item."""
+    """Return one message with all parts of an item's content."""
     if isinstance(content, str) or content is None:
         return Message(role=role, content=content or "")
     if not isinstance(content, list):
-        raise RequestError(f"{where}: content must be a text or a list of parts")
+        raise RequestError(f"{where}: content must be a string or a list of parts")
     parts = with_images([_part(role, part, f"{where}.content[{i}]") for i, part in enumerate(content)])
     images = [image for part in parts for image in part.images]
     return Message(role=role, content="".join(part.content for part in parts), images=images)
@@ -167,7 +169,7 @@ def _part(role: str, part: Any, where: str) -> Message:
         case {"type": "input_image"}:
             url = part.get("image_url")
             if not isinstance(url, str):
-                raise RequestError(f"{where}: input_image needs an image_url; files are not kept here")
+                raise RequestError(f"{where}: input_image needs an image_url; files are not supported")
             return Message(role=role, images=[from_url(url)])
         case {"type": "input_file"}:
             raise UnavailableError(f"{where}: file inputs are not currently supported")
@@ -179,7 +181,7 @@ def _part(role: str, part: Any, where: str) -> Message:
 
 
 def _thought(item: Item) -> str:
-    """The thinking of an item: as the model thought it, or what there is of a summary."""
+    """Return the thinking of an item: the original, or else its summary."""
     if isinstance(given := item.get("encrypted_content"), str) and given:
         return given
     parts = item.get("content") or item.get("summary") or []
@@ -187,7 +189,7 @@ def _thought(item: Item) -> str:
     return "".join(text for text in texts if isinstance(text, str))
 
 
-#: What `include` asks for here; other things there are none of.
+#: The only value of `include` with an effect here.
 LOGPROBS: Final = "message.output_text.logprobs"
 
 _MAX_METADATA: Final = 64
@@ -205,7 +207,7 @@ class ReasoningConfig(Body):
 
 
 class ResponsesRequest(OwnFields, ChatFields, SamplingFields):
-    """`/v1/responses`"""
+    """The body of `/v1/responses`."""
 
     model: Name = ""
     input: Any = None
@@ -227,7 +229,7 @@ class ResponsesRequest(OwnFields, ChatFields, SamplingFields):
     background: bool = False
     conversation: Any = None
     prompt: Any = None
-    # What an answer does not depend on here.
+    # Fields without effect on answers here.
     max_tool_calls: Any = None
     prompt_cache_key: Any = None
     prompt_cache_retention: Any = None
@@ -240,8 +242,8 @@ class ResponsesRequest(OwnFields, ChatFields, SamplingFields):
     def logprobs(self) -> bool:
         return LOGPROBS in self.include or self.top_logprobs > 0
 
-    def asked(self, items: Sequence[Item]) -> GenerationSpec:
-        """What is asked for about a conversation of `items`. Raises RequestError, UnavailableError."""
+    def spec(self, items: Sequence[Item]) -> GenerationSpec:
+        """Return the generation request for a conversation. Raises RequestError, UnavailableError."""
         for name in ("background", "conversation", "prompt"):
             if getattr(self, name):
                 raise UnavailableError(f"{name} is not available in this version of the Responses API")
@@ -291,21 +293,23 @@ class ResponsesRequest(OwnFields, ChatFields, SamplingFields):
         return only_one(formats)
 
     def _tools(self) -> tuple[ToolUse, list[str]]:
-        """What is said of tools, and sentences about those that only OpenAI's own servers have."""
+        """Return the use of tools, and sentences about ignored tools, which only OpenAI's servers have."""
         tools, unusable = [], []
         for place, tool in enumerate(self.tools):
             if (kind := tool.get("type")) != "function":
-                unusable.append(f"tools[{place}] is ignored: tools of the type {shown(kind)} are not here")
+                unusable.append(
+                    f"tools[{place}] is ignored: tools of the type {shown(kind)} are not supported"
+                )
                 continue
-            # Some send them as chats have them.
-            said = tool["function"] if isinstance(tool.get("function"), dict) else tool
+            # Some clients send tools in the form of chats.
+            given = tool["function"] if isinstance(tool.get("function"), dict) else tool
             tools.append(
                 function(
-                    said.get("name"),
-                    said.get("description"),
-                    said.get("parameters"),
+                    given.get("name"),
+                    given.get("description"),
+                    given.get("parameters"),
                     f"tools[{place}]",
-                    said.get("strict"),
+                    given.get("strict"),
                 )
             )
         strict = any(tool["function"].get("strict") for tool in tools)

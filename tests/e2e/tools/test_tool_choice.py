@@ -1,4 +1,4 @@
-"""What only looks like a call, and calls that must be made, or must not."""
+"""Text that only looks like a call, and calls that must or must not be made."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from tests.e2e.tools.calling import (
 pytestmark = pytest.mark.e2e
 
 
-def test_a_call_that_breaks_off_comes_out_as_text(
+def test_incomplete_call_is_returned_as_text(
     server: Server, chat: Any, responses: Any, messages: Any
 ) -> None:
-    """By itself, before anything of it was told; `test_a_call_that_is_cut` is about the other case."""
+    """For calls that break off by themselves; see `test_call_cut_by_a_limit_is_never_made` for others."""
     answer = native(server, BREAK)
-    said = (answer.message.content or "") + "".join(
+    visible_text = (answer.message.content or "") + "".join(
         name + text for name, text in native_calls(answer.message)
     )
-    assert "get_weather" in said
-    assert "Par" in said
+    assert "get_weather" in visible_text
+    assert "Par" in visible_text
     assert not answer.message.tool_calls
     (choice,) = chat(BREAK).choices
     assert "Par" in str(choice.message.content) + str(choice.message.tool_calls)
@@ -47,7 +47,7 @@ def test_a_call_that_breaks_off_comes_out_as_text(
     assert message.stop_reason == "end_turn"
 
 
-def test_a_call_that_is_cut_is_never_made(server: Server, chat: Any, messages: Any) -> None:
+def test_call_cut_by_a_limit_is_never_made(server: Server, chat: Any, messages: Any) -> None:
     whole = native(server, ONE)
     assert native_calls(whole.message) == CALLED[:1]
     counts = range(1, whole.eval_count or 0, 5)
@@ -67,35 +67,35 @@ def test_a_call_that_is_cut_is_never_made(server: Server, chat: Any, messages: A
     assert [one.type for one in message.content] == ["text"]
 
 
-def test_without_tools_markup_is_text(server: Server) -> None:
+def test_call_markup_is_text_without_tools(server: Server) -> None:
     answer = server.client.chat("scripted", user(ONE), options=GREEDY)
     assert answer.message.content == call(FIRST)
     assert not answer.message.tool_calls
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
-def test_a_call_that_must_be_is_one(chat: Any, choice: Any) -> None:
-    """The model would rather say something else."""
+def test_required_call_is_made(chat: Any, choice: Any) -> None:
+    """The model would otherwise answer with text."""
     city = SCHEMA | {"properties": {"city": {"enum": ["Lima", "Rome"]}}, "additionalProperties": False}
     tools = [{"type": "function", "function": FUNCTION | {"parameters": city}}]
-    more = {"tool_choice": choice, "parallel_tool_calls": False, "reasoning_effort": "none", "tools": tools}
-    (found,) = chat(ANSWER, **more, max_tokens=400).choices
+    extra = {"tool_choice": choice, "parallel_tool_calls": False, "reasoning_effort": "none", "tools": tools}
+    (found,) = chat(ANSWER, **extra, max_tokens=400).choices
     ((name, arguments),) = chat_calls(found.message)
     assert name == "get_weather"
     assert json.loads(arguments)["city"] in ("Lima", "Rome")
     assert found.finish_reason == "tool_calls"
 
 
-def test_a_request_without_parallel_calls_gets_the_first(
+def test_request_without_parallel_calls_gets_the_first_call(
     server: Server, chat: Any, responses: Any, messages: Any
 ) -> None:
-    """No grammar sees to it: the model says two calls, and its answer ends with the first."""
+    """No grammar enforces it: the model makes two calls, and its answer ends after the first."""
     assert chat_calls(chat().choices[0].message) == CALLED
     (found,) = chat(parallel_tool_calls=False).choices
     assert (chat_calls(found.message), found.finish_reason) == (CALLED[:1], "tool_calls")
     several = chat(parallel_tool_calls=False, n=2)
     assert [chat_calls(choice.message) for choice in several.choices] == [CALLED[:1]] * 2
-    whole, first = (chat(**more).usage.completion_tokens for more in ({}, {"parallel_tool_calls": False}))
+    whole, first = (chat(**extra).usage.completion_tokens for extra in ({}, {"parallel_tool_calls": False}))
     assert first < whole
     response = responses("weather?", parallel_tool_calls=False)
     assert [item.name for item in response.output if item.type == "function_call"] == ["get_weather"]
@@ -104,7 +104,7 @@ def test_a_request_without_parallel_calls_gets_the_first(
     assert message.stop_reason == "tool_use"
 
 
-def test_none_is_called_when_none_may_be(chat: Any) -> None:
+def test_tool_choice_none_prevents_calls(chat: Any) -> None:
     (found,) = chat(ONE, tool_choice="none").choices
     assert not found.message.tool_calls
     assert found.finish_reason == "stop"

@@ -1,16 +1,18 @@
-"""JSON as Go writes it: stored digests depend on every byte."""
+"""JSON as Go writes and reads it, since stored digests depend on every byte, and the limits of its size."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from puna import gojson
+from puna.gojson import DEEPEST, MAX_MARKS, JsonGauge
 
 
 @pytest.mark.parametrize(
@@ -50,7 +52,7 @@ def test_keys_are_sorted_on_request_at_every_depth() -> None:
         ),
     ],
 )
-def test_known_layers_have_their_known_digests(value: object, digest: str) -> None:
+def test_encoded_layers_have_the_known_digests(value: object, digest: str) -> None:
     assert hashlib.sha256((gojson.dumps(value) + "\n").encode()).hexdigest() == digest
 
 
@@ -76,7 +78,7 @@ def test_nan_and_infinities_are_refused(value: float) -> None:
         gojson.dumps(value)
 
 
-def test_other_objects_are_refused() -> None:
+def test_objects_without_a_json_form_are_refused() -> None:
     with pytest.raises(TypeError, match="set has no JSON form"):
         gojson.dumps({"a": {1}})
 
@@ -84,7 +86,7 @@ def test_other_objects_are_refused() -> None:
 @pytest.mark.parametrize(
     "text", ["1e400", "-1e999", "9" * 21, str(2**64), str(-(2**63) - 1), "0." + "1" * 2000, "NaN"]
 )
-def test_a_number_that_64_bits_do_not_hold_is_refused(text: str) -> None:
+def test_number_that_does_not_fit_64_bits_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"out of range|more than 64 bits|not a JSON value"):
         gojson.loads(f'{{"a": [{text}]}}')
 
@@ -92,7 +94,7 @@ def test_a_number_that_64_bits_do_not_hold_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     "value", [2**64 - 1, -(2**63), 1e308, -0.0, 5e-324, "\U0001f600", ["\\ud800"], {"": None}]
 )
-def test_what_was_written_is_read(value: object) -> None:
+def test_written_values_are_read_back_unchanged(value: object) -> None:
     assert gojson.loads(f" {gojson.dumps(value)}\n") == value
 
 
@@ -100,17 +102,66 @@ def test_what_was_written_is_read(value: object) -> None:
     ("text", "words"),
     [
         ("[" * 101, "nested too deeply"),
-        ("1 2", "something follows"),
+        ("1 2", "unexpected data"),
         ("", "expecting value"),
         ("{", "line 1, column 2"),
     ],
 )
-def test_what_is_no_value_is_refused_with_the_reason(text: str, words: str) -> None:
+def test_invalid_json_is_refused_with_the_reason(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         gojson.loads(text)
 
 
-def test_half_a_surrogate_pair_is_the_replacement_character_and_a_pair_is_one() -> None:
+def test_lone_surrogate_becomes_the_replacement_character_and_a_pair_one_character() -> None:
     assert gojson.loads(r'["\ud800", "\ude00\ud83d", "\ud83d\ude00", {"\udfff": "\\ud800"}]') == [
         "\ufffd", "\ufffd\ufffd", "\U0001f600", {"\ufffd": "\\ud800"},
     ]  # fmt: skip
+
+
+VALUES = st.recursive(
+    st.none() | st.integers() | st.text('a"\\,[{\n'),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text('"\\]'), inner),
+)
+
+
+def depth(value: Any) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 + max(map(depth, inner), default=0)
+
+
+@given(VALUES, st.integers(1, 7))
+def test_depth_and_value_count_do_not_depend_on_the_pieces(value: Any, size: int) -> None:
+    data = json.dumps(value).encode()
+    whole, cut = JsonGauge(), JsonGauge()
+    whole.feed(data)
+    for at in range(0, len(data), size):
+        cut.feed(data[at : at + size])
+    assert vars(cut) == vars(whole)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gojson, "DEEPEST", depth(value))
+        JsonGauge().feed(data)
+        if depth(value):
+            patch.setattr(gojson, "DEEPEST", depth(value) - 1)
+            with pytest.raises(ValueError, match="nested too deeply"):
+                JsonGauge().feed(data)
+
+
+def test_brackets_in_strings_do_not_count() -> None:
+    JsonGauge().feed(json.dumps({"text": '[{",\\' * 3 * MAX_MARKS}).encode())
+
+
+@pytest.mark.parametrize(
+    ("begin", "item", "marks", "end"),
+    [(b"[", b"1,", 1, b"1]"), (b"[", b'"",', 2, b"0]"), (b"[", b"[],", 3, b"1]"), (b"{", b'"":1,', 2, b"}"),
+     (b"", b"]", 1, b""), (b"", b'""', 1, b"")],
+)  # fmt: skip
+def test_too_many_values_are_refused(begin: bytes, item: bytes, marks: int, end: bytes) -> None:
+    JsonGauge(30_000).feed(begin + item * (30_000 // marks - 2) + end)
+    with pytest.raises(ValueError, match="more than 30,000 values"):
+        JsonGauge(30_000).feed(begin + item * (30_000 // marks + 2) + end + b" ")
+
+
+def test_json_nested_too_deeply_is_refused_before_it_ends() -> None:
+    JsonGauge().feed(b"[" * DEEPEST)
+    with pytest.raises(ValueError, match="nested too deeply, more than 100 levels"):
+        JsonGauge().feed(b'{"a":' * (DEEPEST + 1))
