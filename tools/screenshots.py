@@ -31,8 +31,12 @@ LOOKS = {"light": (WIDE, "light", 2), "dark": (WIDE, "dark", 2), "narrow": (NARR
 GREEDY = {"temperature": 0, "seed": 1}
 #: How long the engine works before its picture is taken, so that its charts have something to show.
 WORK_S = 20
+#: High enough for the cells and the prefix tree, which stand below the charts.
+ENGINE_HEIGHT = 1900
 
-QUESTION = "Compare three ways to tell whether a number is prime, and show the code of the best one."
+QUESTION = (
+    "Compare three ways to find out whether a number is prime. Show the code of the best for small numbers."
+)
 ANSWER = """\
 Three common ways, for a number $n$:
 
@@ -108,9 +112,15 @@ def _add_chat(http: httpx.Client, title: str, *contents: str, folder: str = "", 
 
 
 @contextmanager
-def opened(browser: Browser, site: Site, look: str, place: str, **stored: Any) -> Iterator[Page]:
-    """Open a place of the page in a browser that has `stored` in its localStorage."""
+def opened(
+    browser: Browser, site: Site, look: str, place: str, *, tall: int = 0, **stored: Any
+) -> Iterator[Page]:
+    """Open a place of the page in a browser that has `stored` in its localStorage.
+
+    A wide window is `tall` pixels high, if that is given.
+    """
     (width, height), scheme, scale = LOOKS[look]
+    height = tall if tall and look != "narrow" else height
     context = browser.new_context(
         viewport={"width": width, "height": height},
         color_scheme=scheme,  # type: ignore[arg-type]
@@ -159,6 +169,7 @@ def take_inside(browser: Browser, site: Site, look: str, path: Path) -> None:
 def take_models(browser: Browser, site: Site, look: str, path: Path) -> None:
     with opened(browser, site, look, "#/models") as page:
         expect(page.get_by_text("demo-vision").first).to_be_visible()
+        page.wait_for_load_state("networkidle")  # whether each fits the memory is asked for one by one
         page.screenshot(path=path)
 
 
@@ -170,11 +181,10 @@ def take_model(browser: Browser, site: Site, look: str, path: Path) -> None:
 
 
 def take_engine(browser: Browser, site: Site, look: str, path: Path) -> None:
-    with opened(browser, site, look, "#/engine") as page, _working(site):
+    with opened(browser, site, look, "#/engine", tall=ENGINE_HEIGHT) as page, _working(site):
         expect(page.locator(".state-running")).to_have_count(3, timeout=60_000)
         page.wait_for_timeout(WORK_S * 1000)
         page.screenshot(path=path)
-        page.screenshot(path=path.with_stem(path.stem + "-whole"), full_page=True)
 
 
 @contextmanager

@@ -104,7 +104,9 @@ class Chat:
 
     def asked(self, act: Callable[[], None]) -> dict[str, Any]:
         """Return the request for an answer that `act` leads to."""
-        with self.tab.page.expect_request("**/api/puna/runs") as sent:
+        with self.tab.page.expect_request(
+            lambda request: request.method == "POST" and request.url.endswith("/api/puna/runs")
+        ) as sent:
             act()
         found: dict[str, Any] = json.loads(sent.value.post_data or "")["request"]
         return found

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from puna.server.page.static import DIST
+from puna.server.settings import BUILT_PAGE
 from tests.e2e.servers import Server, add_model, endless, running
 from tests.page.needs import find_chromium
 from tests.page.scripts import TEMPLATE, TEXTS
@@ -31,7 +31,7 @@ def _missing() -> str | None:
         return "playwright is not installed: pip install '.[test]'"
     if find_chromium() is None:
         return "there is no Chromium: apt-get install chromium"
-    if not (DIST / "index.html").is_file():
+    if not (BUILT_PAGE / "index.html").is_file():
         return "the page is not built: make page"
     return None
 

@@ -66,7 +66,7 @@ def test_running_answers_are_seen_as_sequences_steps_and_speed(server: Server, e
         expect(tile(engine, "Generating")).to_have_text(re.compile(r"^[1-9]"))
         expect(tile(engine, "Step")).to_have_text(re.compile(r"\d (ms|s)$"))
         expect(panel(engine, "Requests").get_by_role("row")).to_have_count(3)
-        expect(panel(engine, "Requests")).to_contain_text("answer is written")
+        expect(panel(engine, "Requests")).to_contain_text("writing")
         for title in ("Tokens per second", "Where the time goes"):
             expect(panel(engine, title).locator("canvas")).to_be_visible()
             engine.button(f"{title} as a table").click()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from puna.server.page.static import DIST
+from puna.server.settings import BUILT_PAGE
 from tests.e2e.servers import Server, running
 from tests.page.sidebar import Sidebar, add_chat
 from tests.page.tabs import Tab, Visitor
@@ -42,7 +42,7 @@ def test_first_load_is_small_and_packed(visit: Callable[..., Visitor], server: S
                     True,
                 )
     assert sum(sizes.values()) < 300_000, sizes
-    assert len(list(DIST.glob("assets/*.js"))) > len([url for url in loaded if url.endswith(".js")])
+    assert len(list(BUILT_PAGE.glob("assets/*.js"))) > len([url for url in loaded if url.endswith(".js")])
 
 
 def test_views_are_reached_by_links_addresses_and_the_browsers_buttons(tab: Tab) -> None:

@@ -29,7 +29,11 @@ export function memoryParts(model: LiveModel): Part[] {
     { label: "Weights", size: weights, color: "--series-6" },
     { label: "Caches, used", size: cache, color: "--series-1" },
     { label: "Caches, promised", size: Math.max(0, limit - cache), color: "--series-1", hollow: true },
-    { label: "The rest of its process", size: Math.max(0, process - weights - cache), color: "--series-8" },
+    {
+      label: "The rest of its process",
+      size: Math.max(0, process - weights - cache),
+      color: "--line-strong",
+    },
   ];
 }
 
@@ -38,7 +42,7 @@ export function Machine({ state }: { state: Live }) {
   const processes = state.models.reduce((sum, { process_bytes }) => sum + process_bytes, 0);
   const parts: Part[] = [
     { label: "Models", size: processes, color: "--series-1" },
-    { label: "Others", size: Math.max(0, total - available - processes), color: "--series-8" },
+    { label: "Others", size: Math.max(0, total - available - processes), color: "--line-strong" },
   ];
   return (
     <Panel

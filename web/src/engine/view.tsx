@@ -39,17 +39,6 @@ export function EngineView() {
         title="Engine"
         actions={
           <>
-            {models.length > 1 && model && (
-              <Select
-                label="Model"
-                hideLabel
-                value={model.name}
-                options={models.map(({ name }) => ({ value: name, label: name }))}
-                onChange={(name) => {
-                  chosen.value = name;
-                }}
-              />
-            )}
             <Status />
             <Button
               icon={paused.value ? Play : Pause}
@@ -66,6 +55,19 @@ export function EngineView() {
       <div class="page">
         <div class="engine">
           {refusal.value && <Notice kind="error">{refusal.value}</Notice>}
+          {models.length > 1 && model && (
+            <div class="engine-model">
+              <Select
+                label="Model"
+                hideLabel
+                value={model.name}
+                options={models.map(({ name }) => ({ value: name, label: name }))}
+                onChange={(name) => {
+                  chosen.value = name;
+                }}
+              />
+            </div>
+          )}
           {state === null ? (
             refusal.value === null && (
               <div class="hero-center faint" aria-busy="true">
