@@ -26,8 +26,9 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 .PHONY: bench-accuracy bench-architectures bench-embedding bench-prompt-cache bench-sampling bench-speculation bench-structured bench-vision
 .PHONY: docs-clients docs-models demo-vision-evaluation clean distclean help
 
-run: .venv/installed page-if-possible ## tell a story with the bundled model
+run: .venv/installed page-if-possible ## tell a story with the bundled model; its server stays for the browser
 	$(BIN)/puna run demo "Tell me a story about a fox." < /dev/null
+	@echo "Open $$($(BIN)/puna open --print) to chat in the browser; '$(BIN)/puna serve --stop' stops the server."
 
 venv: .venv/developed page-if-possible ## set up .venv with everything for development
 
