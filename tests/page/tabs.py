@@ -28,7 +28,7 @@ from playwright.sync_api import (
 )
 
 #: How long a tab is waited for; what comes earlier is not waited for.
-PATIENCE_MS = 8_000.0
+PATIENCE_MS = 60_000.0
 
 #: Answers of new chats are the same every time.
 GREEDY = {"options": {"temperature": 0, "seed": 1}}
@@ -187,7 +187,7 @@ class Tab:
     def menu(self, action: str) -> None:
         """Choose from the menu that is open."""
         items = self.page.get_by_role("menu").locator("[role^=menuitem]")
-        items.filter(has_text=action).first.click()
+        items.filter(has=self.page.get_by_text(action, exact=True)).click()
 
     def record(self, selector: str) -> Callable[[], list[str]]:
         """Note every text that parts with this selector show; returns how to read what was noted."""

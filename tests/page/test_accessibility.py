@@ -48,7 +48,7 @@ def chats(server: Server) -> str:
     return add_chat(server, "A question", markdown, title="Long", settings={"model": "scripted:latest"})
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.thorough), "dark"])
 def test_no_view_violates_accessibility_rules(
     scheme: str, server: Server, visit: Callable[..., Visitor], axe: str
 ) -> None:
@@ -63,7 +63,7 @@ def test_no_view_violates_accessibility_rules(
     assert {place: each for place, each in found.items() if each} == {}
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.thorough)])
 def test_no_state_of_a_chat_violates_accessibility_rules(
     scheme: str, server: Server, visit: Callable[..., Visitor], axe: str
 ) -> None:
@@ -90,7 +90,7 @@ def test_no_state_of_a_chat_violates_accessibility_rules(
     tab.button("This chat as code").click()
     found["code"] = violations(tab, axe)
     tab.press("Escape")
-    Sidebar(tab).act("Pinned", "Folder and tags")
+    Sidebar(tab).act("Pinned", "Folder and tags…")
     found["dialog"] = violations(tab, axe)
     tab.press("Escape")
     tab.page.evaluate("document.activeElement.blur()")
@@ -102,6 +102,7 @@ def test_no_state_of_a_chat_violates_accessibility_rules(
     assert {state: each for state, each in found.items() if each} == {}
 
 
+@pytest.mark.thorough
 def test_narrow_views_violate_no_accessibility_rules(
     server: Server, visit: Callable[..., Visitor], axe: str
 ) -> None:
@@ -118,6 +119,7 @@ def test_narrow_views_violate_no_accessibility_rules(
     assert {place: each for place, each in found.items() if each} == {}
 
 
+@pytest.mark.thorough
 def test_sign_in_violates_no_accessibility_rules(
     servers: Callable[..., Server], visit: Callable[..., Visitor], axe: str
 ) -> None:
@@ -155,6 +157,7 @@ def test_whole_conversation_needs_no_mouse(tab: Tab) -> None:
     expect(chat.composer).to_be_focused()
 
 
+@pytest.mark.thorough
 def test_every_control_that_has_focus_shows_it(server: Server, visit: Callable[..., Visitor]) -> None:
     chats(server)
     tab = visit(server).tab("#/settings")
@@ -177,6 +180,7 @@ def test_every_control_that_has_focus_shows_it(server: Server, visit: Callable[.
     assert len(seen) > 15
 
 
+@pytest.mark.thorough
 def test_nothing_moves_where_that_is_not_wanted(visit: Callable[..., Visitor], server: Server) -> None:
     settings = {"options": GREEDY["options"] | {"num_ctx": 4096}}
     moving = """() => document.getAnimations().filter((each) => {
@@ -196,6 +200,7 @@ def test_nothing_moves_where_that_is_not_wanted(visit: Callable[..., Visitor], s
     assert found["no-preference"] != []
 
 
+@pytest.mark.thorough
 def test_end_of_an_answer_is_told_to_screen_readers(tab: Tab) -> None:
     chat = Chat(tab)
     chat.ask(asking_for("sunny"))

@@ -139,6 +139,7 @@ def test_picture_is_seen_by_a_model_that_sees(server: Server, seeing: Chat, tmp_
     expect(seeing.tab.dialog("red.png").locator("img")).to_be_visible()
 
 
+@pytest.mark.thorough
 def test_files_are_dropped_anywhere_on_the_view(chat: Chat) -> None:
     drop(chat.tab, "dropped.txt", "text/plain", b"words that were dropped")
     expect(attached(chat)).to_contain_text("dropped.txt")
@@ -152,6 +153,7 @@ def test_files_are_dropped_anywhere_on_the_view(chat: Chat) -> None:
     chat.expect_answer(SUNNY)
 
 
+@pytest.mark.thorough
 def test_picture_is_pasted(chat: Chat) -> None:
     chat.tab.page.evaluate(
         """async (content) => {
@@ -179,6 +181,7 @@ def test_short_paste_is_text_and_a_paste_of_5_mb_is_a_file(chat: Chat) -> None:
     expect(chat.composer).to_have_value("short")
 
 
+@pytest.mark.thorough
 def test_document_is_attached_as_text_or_as_pictures_of_its_pages(seeing: Chat, tmp_path: Path) -> None:
     document = tmp_path / "paper.pdf"
     document.write_bytes(pdf("The first page", "The second page"))
@@ -208,6 +211,7 @@ def test_document_is_attached_as_text_or_as_pictures_of_its_pages(seeing: Chat, 
         ("broken.pdf", b"%PDF-1.4 nothing", ""),
     ],
 )
+@pytest.mark.thorough
 def test_file_that_cannot_be_attached_says_why(
     name: str, content: bytes, reason: str, chat: Chat, tmp_path: Path
 ) -> None:
@@ -224,6 +228,7 @@ def test_file_that_cannot_be_attached_says_why(
     chat.expect_answer(SUNNY)
 
 
+@pytest.mark.thorough
 def test_draft_keeps_its_files_over_a_reload(chat: Chat, tmp_path: Path) -> None:
     file = tmp_path / "kept.txt"
     file.write_text("kept words")

@@ -45,6 +45,7 @@ def test_question_is_answered_listed_and_found_again(chat: Chat) -> None:
     chat.expect_answer(SUNNY)
 
 
+@pytest.mark.thorough
 def test_chat_goes_on_with_what_was_said(chat: Chat) -> None:
     chat.ask(SUN)
     chat.expect_answer(SUNNY)
@@ -56,6 +57,7 @@ def test_chat_goes_on_with_what_was_said(chat: Chat) -> None:
     ]
 
 
+@pytest.mark.thorough
 def test_shift_enter_begins_a_line_and_enter_sends(chat: Chat) -> None:
     chat.composer.click()
     chat.tab.page.keyboard.type(SUN)
@@ -68,6 +70,7 @@ def test_shift_enter_begins_a_line_and_enter_sends(chat: Chat) -> None:
     chat.expect_answer(SUNNY)
 
 
+@pytest.mark.thorough
 def test_enter_sends_only_where_that_is_wanted(visit: Callable[..., Visitor], server: Server) -> None:
     chat = Chat(visit(server, stored={"puna.enter-sends": False}).tab())
     chat.composer.fill(SUN)
@@ -92,6 +95,7 @@ def test_answer_grows_and_is_stopped(visit: Callable[..., Visitor], server: Serv
     assert chat.text.inner_text() == shown
 
 
+@pytest.mark.thorough
 def test_escape_stops_the_answer(visit: Callable[..., Visitor], server: Server) -> None:
     chat = endless(visit, server)
     chat.ask("Go on.")
@@ -134,6 +138,7 @@ def test_answers_and_questions_branch_and_arrows_go_between_them(chat: Chat) -> 
     expect(chat.questions.locator(".branch-count")).to_have_text("Branch 1/2")
 
 
+@pytest.mark.thorough
 def test_answer_is_edited_and_the_chat_goes_on_from_it(chat: Chat) -> None:
     chat.ask(SUN)
     chat.expect_answer(SUNNY)
@@ -166,6 +171,7 @@ def test_several_answers_stand_side_by_side_and_one_is_chosen(
     expect(chat.answers).to_have_count(3)
 
 
+@pytest.mark.thorough
 def test_two_models_answer_side_by_side(visit: Callable[..., Visitor], server: Server) -> None:
     settings = {"options": GREEDY["options"] | {"num_predict": 8}}
     chat = Chat(visit(server, "endless:latest", {"puna.defaults": settings}).tab())
@@ -178,6 +184,7 @@ def test_two_models_answer_side_by_side(visit: Callable[..., Visitor], server: S
     expect(chat.answers.nth(1)).to_contain_text(SUNNY[:10])
 
 
+@pytest.mark.thorough
 def test_thinking_is_folded_with_its_time(chat: Chat) -> None:
     chat.ask(asking_for("thought"))
     chat.expect_answer(FOUR)
@@ -190,6 +197,7 @@ def test_thinking_is_folded_with_its_time(chat: Chat) -> None:
     expect(thought).to_have_attribute("aria-expanded", "false")
 
 
+@pytest.mark.thorough
 def test_thinking_is_switched_off_and_left_out(chat: Chat) -> None:
     chat.tab.button("Thinking: As the model does").click()
     chat.tab.menu("Off")
@@ -222,6 +230,7 @@ def test_called_tool_is_shown_and_its_result_goes_back(chat: Chat) -> None:
     expect(chat.answers).to_have_count(2)
 
 
+@pytest.mark.thorough
 def test_answer_has_its_speed_and_the_context_its_bar(visit: Callable[..., Visitor], server: Server) -> None:
     chat = endless(visit, server, num_predict=12)
     chat.ask("Go on.")
@@ -236,6 +245,7 @@ def test_answer_has_its_speed_and_the_context_its_bar(visit: Callable[..., Visit
     expect(bar).not_to_have_attribute("aria-label", re.compile("0 came from the cache"))
 
 
+@pytest.mark.thorough
 def test_warnings_of_the_server_stand_at_the_answer(visit: Callable[..., Visitor], server: Server) -> None:
     chat = endless(visit, server, num_predict=4, num_ctx=256)
     chat.ask("word " * 400)
@@ -274,6 +284,7 @@ def test_answer_of_a_deleted_model_fails_and_another_model_takes_over(
     chat.expect_answer(FOUR)
 
 
+@pytest.mark.thorough
 def test_draft_outlives_a_reload_and_belongs_to_its_chat(server: Server, chat: Chat) -> None:
     add_chat(server, "A question", "An answer", title="Other")
     chat.composer.fill("half a tho")
@@ -286,6 +297,7 @@ def test_draft_outlives_a_reload_and_belongs_to_its_chat(server: Server, chat: C
     expect(chat.composer).to_have_value("half a tho")
 
 
+@pytest.mark.thorough
 def test_question_without_an_answer_gets_one(server: Server, visit: Callable[..., Visitor]) -> None:
     id = add_chat(server, SUN, settings={"model": "scripted:latest", **GREEDY})
     chat = Chat(visit(server).tab(f"#/chat/{id}"))
@@ -294,6 +306,7 @@ def test_question_without_an_answer_gets_one(server: Server, visit: Callable[...
     chat.expect_answer(SUNNY)
 
 
+@pytest.mark.thorough
 def test_message_is_copied(visit: Callable[..., Visitor], server: Server) -> None:
     visitor = visit(server, permissions=["clipboard-read", "clipboard-write"])
     chat = Chat(visitor.tab())
@@ -304,6 +317,7 @@ def test_message_is_copied(visit: Callable[..., Visitor], server: Server) -> Non
     assert chat.tab.page.evaluate("navigator.clipboard.readText()") == SUNNY
 
 
+@pytest.mark.thorough
 def test_model_is_chosen_for_the_next_answer(chat: Chat) -> None:
     chat.ask(SUN)
     chat.expect_answer(SUNNY)
@@ -315,6 +329,7 @@ def test_model_is_chosen_for_the_next_answer(chat: Chat) -> None:
     expect(chat.answer.locator(".message-head")).to_have_text("endless")
 
 
+@pytest.mark.thorough
 def test_chat_that_is_gone_says_so(visit: Callable[..., Visitor], server: Server) -> None:
     visitor = visit(server)
     visitor.forgive("404")
@@ -322,6 +337,7 @@ def test_chat_that_is_gone_says_so(visit: Callable[..., Visitor], server: Server
     expect(tab.page.get_by_text("This chat is not there")).to_be_visible()
 
 
+@pytest.mark.thorough
 def test_reader_above_is_left_where_they_read(visit: Callable[..., Visitor], server: Server) -> None:
     turns = [f"A long line of text, number {number}. " * 20 for number in range(40)]
     id = add_chat(server, *turns, settings={"model": "endless:latest", **GREEDY})

@@ -40,6 +40,7 @@ def test_system_prompt_comes_first_and_stays_with_the_chat(chat: Chat) -> None:
     expect(chat.settings("Prompt").get_by_label("System prompt")).to_have_value("Be brief.")
 
 
+@pytest.mark.thorough
 def test_defaults_of_new_chats_are_those_of_the_settings(chat: Chat) -> None:
     tab = chat.tab
     tab.go("#/settings")
@@ -54,6 +55,7 @@ def test_defaults_of_new_chats_are_those_of_the_settings(chat: Chat) -> None:
     chat.expect_answer(SUNNY)
 
 
+@pytest.mark.thorough
 def test_options_have_meanings_and_defaults_and_are_checked(chat: Chat) -> None:
     panel = chat.settings("Options")
     chat.tab.button("Show all 51 options").or_(
@@ -99,6 +101,7 @@ def test_answer_has_the_form_of_a_schema(demo: Chat) -> None:
     assert isinstance(answer["n"], int)
 
 
+@pytest.mark.thorough
 def test_answer_is_one_of_the_choices(demo: Chat) -> None:
     panel = demo.settings("Format")
     panel.get_by_label("An answer is").select_option(label="One of several choices")
@@ -113,6 +116,7 @@ def test_answer_is_one_of_the_choices(demo: Chat) -> None:
     ("kind", "wrong"),
     [("Text of a grammar", "root ::= ("), ("Text of a regular expression", "(a")],
 )
+@pytest.mark.thorough
 def test_grammars_and_expressions_are_checked_where_they_are_typed(kind: str, wrong: str, chat: Chat) -> None:
     panel = chat.settings("Format")
     panel.get_by_label("An answer is").select_option(label=kind)
@@ -122,6 +126,7 @@ def test_grammars_and_expressions_are_checked_where_they_are_typed(kind: str, wr
     expect(panel.get_by_role("alert")).to_be_visible()
 
 
+@pytest.mark.thorough
 def test_tools_are_checked_where_they_are_typed(chat: Chat) -> None:
     panel = chat.settings("Tools")
     chat.tab.button("Begin with an example").click()
@@ -154,6 +159,7 @@ def test_settings_are_saved_under_a_name_and_used_in_other_chats(server: Server,
     assert server.http.get("/api/puna/presets").json()["presets"] == {}
 
 
+@pytest.mark.thorough
 def test_settings_are_cleared_only_when_pressed_twice(chat: Chat) -> None:
     prompt = chat.settings("Prompt").get_by_label("System prompt")
     prompt.fill("Be brief.")

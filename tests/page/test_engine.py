@@ -54,6 +54,7 @@ def tile(tab: Tab, label: str) -> Locator:
     return tab.page.locator(".tile").filter(has_text=label).locator("b")
 
 
+@pytest.mark.thorough
 def test_idle_engine_says_how_to_begin(engine: Tab) -> None:
     expect(engine.page.get_by_text("No model is in memory")).to_be_visible()
     expect(panel(engine, "Requests")).to_contain_text("Nobody is waiting for anything.")
@@ -75,6 +76,7 @@ def test_running_answers_are_seen_as_sequences_steps_and_speed(server: Server, e
     expect(panel(engine, "Sequences").locator(".state-running")).to_have_count(0)
 
 
+@pytest.mark.thorough
 def test_cells_are_drawn_by_sequence_and_listed_as_a_table(server: Server, engine: Tab) -> None:
     with answering(server, 2):
         cells = panel(engine, "Cells of the caches")
@@ -98,6 +100,7 @@ def test_reused_prompts_are_hits_of_the_prefix_tree(server: Server, engine: Tab)
         expect(tree.get_by_role("columnheader", name="Hits")).to_be_visible()
 
 
+@pytest.mark.thorough
 def test_paused_view_stands_still_and_goes_on(server: Server, engine: Tab) -> None:
     with answering(server):
         expect(tile(engine, "Running")).to_have_text("1")
@@ -108,6 +111,7 @@ def test_paused_view_stands_still_and_goes_on(server: Server, engine: Tab) -> No
     expect(tile(engine, "Running")).to_have_text("0")
 
 
+@pytest.mark.thorough
 def test_request_is_ended_and_model_unloaded_from_the_view(server: Server, engine: Tab) -> None:
     with answering(server) as runs:
         requests = panel(engine, "Requests")
@@ -119,6 +123,7 @@ def test_request_is_ended_and_model_unloaded_from_the_view(server: Server, engin
     expect(engine.page.get_by_text("No model is in memory")).to_be_visible()
 
 
+@pytest.mark.thorough
 def test_nothing_is_asked_of_the_engine_when_nobody_looks(server: Server, engine: Tab) -> None:
     with answering(server):
         expect(tile(engine, "Running")).to_have_text("1")

@@ -25,15 +25,18 @@ def sidebar(server: Server, visit: Callable[..., Visitor]) -> Sidebar:
     return Sidebar(visit(server).tab("#/settings"))
 
 
+@pytest.mark.thorough
 def test_chats_are_listed_newest_first(sidebar: Sidebar) -> None:
     sidebar.expect_chats(["Foxes", "Cats", "Bees"])
     expect(sidebar.under("Today")).to_have_count(3)
 
 
+@pytest.mark.thorough
 def test_no_chats_are_said_to_appear_here(tab: Tab) -> None:
     expect(Sidebar(tab).root).to_contain_text("Your chats appear here.")
 
 
+@pytest.mark.thorough
 def test_chat_opens_from_the_list(sidebar: Sidebar) -> None:
     sidebar.chat("Cats").click()
     expect(sidebar.tab.page).to_have_title("Cats – Puna")
@@ -58,6 +61,7 @@ def test_chat_is_renamed_by_menu_key_and_double_click(sidebar: Sidebar) -> None:
     sidebar.expect_chats(["Foxes", "Dogs", "Wasps"])
 
 
+@pytest.mark.thorough
 def test_pinned_chats_come_first(sidebar: Sidebar) -> None:
     sidebar.act("Bees", "Pin")
     expect(sidebar.under("Pinned")).to_have_text("Bees")
@@ -83,12 +87,12 @@ def test_search_finds_words_of_titles_and_messages_and_marks_them(sidebar: Sideb
 
 
 def test_folders_and_tags_narrow_the_list(sidebar: Sidebar) -> None:
-    sidebar.act("Cats", "Folder and tags")
+    sidebar.act("Cats", "Folder and tags…")
     place = sidebar.tab.dialog("Folder and tags")
     place.get_by_label("Folder", exact=True).fill("Pets")
     place.get_by_label("Tags").fill("#soft, red")
     sidebar.tab.button("Save", within=place).click()
-    sidebar.act("Foxes", "Folder and tags")
+    sidebar.act("Foxes", "Folder and tags…")
     sidebar.tab.button("+ red", within=place).click()
     sidebar.tab.press("Control+a")
     sidebar.tab.button("Save", within=place).click()
@@ -116,6 +120,7 @@ def test_deleted_chat_comes_back_by_undo(sidebar: Sidebar) -> None:
     expect(tab.page).to_have_title("Cats – Puna")
 
 
+@pytest.mark.thorough
 def test_delete_key_deletes_and_goes_on_to_the_next_chat(server: Server, sidebar: Sidebar) -> None:
     sidebar.chat("Foxes").focus()
     sidebar.tab.press("ArrowDown", "Delete")
@@ -141,6 +146,7 @@ def test_all_chats_are_deleted_only_after_a_question(server: Server, sidebar: Si
     assert server.http.get("/api/puna/chats").json()["chats"] == []
 
 
+@pytest.mark.thorough
 def test_long_list_goes_on_as_it_is_scrolled(server: Server, visit: Callable[..., Visitor]) -> None:
     for number in range(120):
         add_chat(server, title=f"Chat {number}")
@@ -162,6 +168,7 @@ def test_other_tabs_follow_changes_of_the_list(sidebar: Sidebar) -> None:
     sidebar.expect_chats(["Bees", "Cats"])
 
 
+@pytest.mark.thorough
 def test_failed_change_is_told_and_undone(sidebar: Sidebar) -> None:
     visitor = sidebar.tab.visitor
     visitor.forgive("500")
@@ -172,6 +179,7 @@ def test_failed_change_is_told_and_undone(sidebar: Sidebar) -> None:
     sidebar.expect_chats(["Foxes", "Cats", "Bees"])
 
 
+@pytest.mark.thorough
 def test_chat_is_exported_as_markdown_and_json(sidebar: Sidebar) -> None:
     name, text = sidebar.tab.download(lambda: sidebar.act("Bees", "Export as Markdown"))
     assert name == "Bees.md"
@@ -200,6 +208,7 @@ def test_all_chats_are_exported_and_imported_again(sidebar: Sidebar, tmp_path: P
     sidebar.expect_chats(["Cats"])
 
 
+@pytest.mark.thorough
 def test_file_without_chats_is_refused_with_the_reason(sidebar: Sidebar, tmp_path: Path) -> None:
     tab = sidebar.tab
     tab.visitor.forgive("400")

@@ -62,7 +62,7 @@ def press_links(part: Locator) -> None:
         link.click(force=True)
 
 
-@pytest.mark.parametrize("when", ["streamed", "kept"])
+@pytest.mark.parametrize("when", ["streamed", pytest.param("kept", marks=pytest.mark.thorough)])
 def test_hostile_answer_is_harmless(when: str, server: Server, visit: Callable[..., Visitor]) -> None:
     visitor = visit(server)
     visitor.forgive(PARSED)
@@ -78,6 +78,7 @@ def test_hostile_answer_is_harmless(when: str, server: Server, visit: Callable[.
     expect(chat.tab.heading).to_be_attached()
 
 
+@pytest.mark.thorough
 def test_hostile_thought_is_harmless(tab: Tab) -> None:
     tab.visitor.forgive(PARSED)
     chat = Chat(tab)
@@ -87,6 +88,7 @@ def test_hostile_thought_is_harmless(tab: Tab) -> None:
     expect_harmless(chat.answer.locator(".thinking-text"))
 
 
+@pytest.mark.thorough
 def test_hostile_call_and_result_are_harmless(tab: Tab) -> None:
     chat = Chat(tab)
     tool = {
@@ -109,7 +111,7 @@ def test_hostile_call_and_result_are_harmless(tab: Tab) -> None:
 def test_hostile_names_are_harmless_wherever_they_stand(
     server: Server, visit: Callable[..., Visitor], tmp_path: Path
 ) -> None:
-    add_chat(server, NAME, NAME, title=NAME, folder=NAME, tags=[NAME], pinned=True)
+    add_chat(server, NAME, NAME, title=NAME, folder=NAME, tags=[NAME + NAME], pinned=True)
     server.http.put("/api/puna/presets/" + "%3Cimg%20src=x%20onerror=__pwned=1%3E", json={"settings": {}})
     visitor = visit(server)
     tab = visitor.tab()
@@ -120,7 +122,7 @@ def test_hostile_names_are_harmless_wherever_they_stand(
     sidebar.filter(NAME)
     sidebar.links.click()
     expect(tab.page).to_have_title(f"{NAME} – Puna")
-    sidebar.act(NAME, "Folder and tags")
+    sidebar.act(NAME, "Folder and tags…")
     tab.press("Escape")
     expect(chat.settings("Prompt").get_by_role("region", name="Presets")).to_contain_text("onerror=__pwned=1")
     file = tmp_path / "<img src=x onerror=__pwned=1>.txt"
@@ -166,6 +168,7 @@ def test_imported_hostile_chats_are_harmless(
     expect_harmless(Chat(tab).text)
 
 
+@pytest.mark.thorough
 def test_hostile_error_of_the_server_is_harmless(visit: Callable[..., Visitor], server: Server) -> None:
     visitor = visit(server, NAME)
     visitor.forgive("400|404")

@@ -27,6 +27,7 @@ def chat(visit: Callable[..., Visitor], server: Server) -> Chat:
     return chat
 
 
+@pytest.mark.thorough
 def test_tokens_add_up_to_the_answer_and_are_coloured_by_probability(chat: Chat) -> None:
     tokens = chat.answer.locator(".tokens .token")
     text = "".join(tokens.all_inner_texts()).replace("↵", "")
@@ -64,6 +65,7 @@ def test_another_token_is_chosen_and_the_answer_branches_there(chat: Chat) -> No
     assert whole.startswith((kept + chosen).replace("\n", " ").strip())
 
 
+@pytest.mark.thorough
 def test_tokens_and_alternatives_are_reached_by_keys(chat: Chat) -> None:
     tokens = chat.answer.locator(".tokens .token")
     tokens.first.focus()
@@ -78,6 +80,7 @@ def test_tokens_and_alternatives_are_reached_by_keys(chat: Chat) -> None:
     expect(tokens.nth(2)).to_be_focused()
 
 
+@pytest.mark.thorough
 def test_answer_without_probabilities_says_so(chat: Chat) -> None:
     chat.tab.reload()
     chat.tab.button("Look inside answers").click()

@@ -34,6 +34,7 @@ def test_answer_has_headings_tables_lists_and_formulas(chat: Chat) -> None:
     chat.tab.page.wait_for_function(f"{fonts}.some((name) => name.includes('KaTeX'))")
 
 
+@pytest.mark.thorough
 def test_links_of_answers_open_elsewhere_without_saying_where_they_were(chat: Chat) -> None:
     chat.ask(asking_for("markdown"))
     chat.expect_rest()
@@ -73,6 +74,7 @@ def test_page_that_a_model_wrote_runs_in_a_frame_of_its_own(chat: Chat) -> None:
     expect(chat.text.locator("pre")).to_contain_text("<!doctype html>")
 
 
+@pytest.mark.thorough
 def test_drawing_that_a_model_wrote_is_shown(chat: Chat) -> None:
     chat.ask(asking_for("drawing"))
     chat.expect_rest()
@@ -80,6 +82,7 @@ def test_drawing_that_a_model_wrote_is_shown(chat: Chat) -> None:
     expect(chat.text.frame_locator("iframe").locator("circle")).to_be_visible()
 
 
+@pytest.mark.thorough
 def test_growing_answer_keeps_the_parts_that_are_there(chat: Chat) -> None:
     """Blocks that were drawn are never drawn anew: a mark in the first one is there at the end."""
     chat.ask(asking_for("long"))

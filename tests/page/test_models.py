@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import Locator, Route, expect
 
 from tests.e2e.servers import Server, add_model, running
 from tests.page.chat import Chat
@@ -53,6 +54,7 @@ def test_models_are_listed_with_size_type_abilities_and_context(models: Tab) -> 
     expect(row(models, "demo-vision")).to_contain_text(re.compile("fits|In memory", re.IGNORECASE))
 
 
+@pytest.mark.thorough
 def test_list_is_searched_and_sorted(models: Tab) -> None:
     expect(row(models, "demo")).to_be_visible()
     models.press("/")
@@ -71,6 +73,7 @@ def test_list_is_searched_and_sorted(models: Tab) -> None:
     expect(names.first).to_have_text(re.compile("endless|scripted"))
 
 
+@pytest.mark.thorough
 def test_model_is_loaded_kept_and_unloaded(server: Server, models: Tab) -> None:
     server.unload()
     act(models, "demo", "For an hour")
@@ -83,6 +86,7 @@ def test_model_is_loaded_kept_and_unloaded(server: Server, models: Tab) -> None:
     assert server.http.get("/api/ps").json()["models"] == []
 
 
+@pytest.mark.thorough
 def test_model_is_shown_with_all_that_is_known_of_it(models: Tab) -> None:
     models.page.get_by_role("link", name="demo", exact=True).click()
     expect(models.heading).to_have_text("demo")
@@ -103,12 +107,14 @@ def test_model_is_shown_with_all_that_is_known_of_it(models: Tab) -> None:
     expect(row(models, "demo")).to_be_visible()
 
 
+@pytest.mark.thorough
 def test_chat_begins_with_the_model_that_is_shown(visit: Callable[..., Visitor], server: Server) -> None:
     tab = visit(server).tab("#/models/demo:latest")
     tab.button("Chat").click()
     expect(Chat(tab).root.locator(".model-button")).to_have_text("demo")
 
 
+@pytest.mark.thorough
 def test_model_that_is_not_there_says_so(visit: Callable[..., Visitor], server: Server) -> None:
     visitor = visit(server)
     visitor.forgive("404")
@@ -146,6 +152,7 @@ def test_model_is_made_of_a_modelfile_and_chatted_with(server: Server, models: T
     server.client.delete("short")
 
 
+@pytest.mark.thorough
 def test_model_is_made_of_a_file_that_is_uploaded(
     server: Server, models: Tab, model_files: dict[str, Path]
 ) -> None:
@@ -162,6 +169,7 @@ def test_model_is_made_of_a_file_that_is_uploaded(
     server.client.delete("uploaded")
 
 
+@pytest.mark.thorough
 def test_model_is_quantised(server: Server, models: Tab) -> None:
     act(models, "endless", "Quantise…")
     quantise = models.dialog("Quantise endless")
@@ -183,7 +191,12 @@ def test_pull_has_a_bar_for_each_part_is_cancelled_and_goes_on(
             held.wait(60)
         return False
 
+    def allow_http(route: Route) -> None:
+        """Registries of tests have no TLS, which the page does not offer to do without."""
+        route.continue_(post_data=json.dumps({**route.request.post_data_json, "insecure": True}))
+
     visitor = visit(own)
+    visitor.context.route("**/api/pull", allow_http)
     tab = visitor.tab("#/models")
     with serving(Registry(Published.of(model_files["endless"].read_bytes()), told=hold)) as registry:
         tab.page.get_by_label("Pull a model").fill(registry.name)
@@ -199,6 +212,7 @@ def test_pull_has_a_bar_for_each_part_is_cancelled_and_goes_on(
         expect(tab.page.get_by_role("rowheader").filter(has_text="team/model")).to_be_visible()
 
 
+@pytest.mark.thorough
 def test_pull_of_nothing_says_why_it_failed(own: Server, visit: Callable[..., Visitor]) -> None:
     tab = visit(own).tab("#/models")
     tab.button("Pull").click()
@@ -210,6 +224,7 @@ def test_pull_of_nothing_says_why_it_failed(own: Server, visit: Callable[..., Vi
     expect(pull.locator(".notice.error")).to_be_visible()
 
 
+@pytest.mark.thorough
 def test_list_follows_changes_made_elsewhere(server: Server, models: Tab) -> None:
     expect(row(models, "demo")).to_be_visible()
     server.client.copy("endless", "elsewhere")

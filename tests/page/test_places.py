@@ -22,7 +22,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.page]
 SUN = asking_for("sunny", "How is the weather?")
 
 
-@pytest.mark.parametrize("strips", [True, False], ids=["path removed", "path kept"])
+@pytest.mark.parametrize(
+    "strips", [True, pytest.param(False, marks=pytest.mark.thorough)], ids=["path removed", "path kept"]
+)
 def test_page_works_below_a_path_of_a_proxy(
     strips: bool, servers: Callable[..., Server], visit: Callable[..., Visitor]
 ) -> None:
@@ -44,6 +46,7 @@ def test_page_works_below_a_path_of_a_proxy(
     assert len(proxy.requests) > 10
 
 
+@pytest.mark.thorough
 def test_page_works_with_tls(tmp_path: Path, visit: Callable[..., Visitor]) -> None:
     issued = trustme.CA().issue_cert("localhost", "127.0.0.1")
     key, chain = tmp_path / "key.pem", tmp_path / "chain.pem"

@@ -46,6 +46,7 @@ def test_answer_goes_on_while_the_page_is_reloaded(visit: Callable[..., Visitor]
     assert paragraphs(chat) == LONG
 
 
+@pytest.mark.thorough
 def test_answer_goes_on_without_a_page_and_is_found_again(
     visit: Callable[..., Visitor], server: Server
 ) -> None:
@@ -76,6 +77,7 @@ def test_answer_is_whole_after_its_connection_broke(visit: Callable[..., Visitor
         assert len(resumed) > 1
 
 
+@pytest.mark.thorough
 def test_two_tabs_see_the_same_answer_grow(visit: Callable[..., Visitor], server: Server) -> None:
     visitor = visit(server)
     one = Chat(visitor.tab())
@@ -90,6 +92,7 @@ def test_two_tabs_see_the_same_answer_grow(visit: Callable[..., Visitor], server
         assert paragraphs(chat) == LONG
 
 
+@pytest.mark.thorough
 def test_two_tabs_write_in_one_chat(visit: Callable[..., Visitor], server: Server) -> None:
     visitor = visit(server)
     one = Chat(visitor.tab())
@@ -135,6 +138,7 @@ def test_answer_of_a_killed_server_is_kept_as_it_was(
         expect(chat.text).not_to_be_empty()
 
 
+@pytest.mark.thorough
 def test_question_that_was_not_sent_stays_in_its_place(visit: Callable[..., Visitor], server: Server) -> None:
     visitor = visit(server)
     visitor.forgive("net::ERR_")
@@ -150,6 +154,7 @@ def test_question_that_was_not_sent_stays_in_its_place(visit: Callable[..., Visi
     expect(chat.questions).to_have_count(1)
 
 
+@pytest.mark.thorough
 def test_chat_deleted_in_another_tab_says_so(visit: Callable[..., Visitor], server: Server) -> None:
     id = add_chat(server, "A question", "An answer", title="Shared")
     visitor = visit(server)

@@ -46,6 +46,7 @@ def test_theme_is_chosen_kept_and_followed_by_other_tabs(settings: Tab) -> None:
     expect(theme(settings)).to_have_attribute("data-theme", "dark")
 
 
+@pytest.mark.thorough
 def test_theme_of_the_system_is_followed(settings: Tab) -> None:
     settings.page.emulate_media(color_scheme="dark")
     expect(theme(settings)).to_have_attribute("data-theme", "dark")
@@ -53,6 +54,7 @@ def test_theme_of_the_system_is_followed(settings: Tab) -> None:
     expect(theme(settings)).to_have_attribute("data-theme", "light")
 
 
+@pytest.mark.thorough
 def test_choices_move_with_arrow_keys(settings: Tab) -> None:
     choice(settings, "Theme", "System").focus()
     settings.press("ArrowRight", "ArrowRight")
@@ -62,6 +64,7 @@ def test_choices_move_with_arrow_keys(settings: Tab) -> None:
     expect(choice(settings, "Theme", "System")).to_be_checked()
 
 
+@pytest.mark.thorough
 def test_text_of_chats_grows_with_its_size(settings: Tab, server: Server) -> None:
     id = add_chat(server, "A question", "An answer")
     sizes = []
@@ -76,6 +79,7 @@ def test_text_of_chats_grows_with_its_size(settings: Tab, server: Server) -> Non
     assert sizes[0] < sizes[1] < sizes[2]
 
 
+@pytest.mark.thorough
 def test_model_of_new_chats_is_one_of_the_servers(settings: Tab) -> None:
     models = settings.page.get_by_label("Model of new chats")
     expect(models.locator("option", has_text="demo-vision")).to_have_count(1)
@@ -95,6 +99,7 @@ def test_numbers_out_of_range_are_refused_where_they_are_typed(settings: Tab) ->
     expect(field).to_have_value("0.5")
 
 
+@pytest.mark.thorough
 def test_section_of_the_address_is_scrolled_to(visit: Callable[..., Visitor], server: Server) -> None:
     tab = visit(server, viewport={"width": 800, "height": 300}).tab("#/settings/about")
     expect(tab.page.get_by_role("region", name="About")).to_be_in_viewport()
@@ -102,6 +107,7 @@ def test_section_of_the_address_is_scrolled_to(visit: Callable[..., Visitor], se
     expect(tab.page.get_by_role("region", name="Appearance")).to_be_in_viewport()
 
 
+@pytest.mark.thorough
 def test_licences_of_the_packages_are_at_hand(settings: Tab) -> None:
     settings.visitor.forgive("favicon")  # which browsers want for a file of text, too
     link = settings.page.get_by_role("link", name="Licences of the packages in it")

@@ -82,6 +82,7 @@ def test_keys_do_what_their_list_says(server: Server, visit: Callable[..., Visit
     expect(tab.page).to_have_title("New chat – Puna")
 
 
+@pytest.mark.thorough
 def test_question_mark_can_be_typed(tab: Tab) -> None:
     sidebar = Sidebar(tab)
     sidebar.search.click()
@@ -90,6 +91,7 @@ def test_question_mark_can_be_typed(tab: Tab) -> None:
     expect(tab.dialog("Keyboard shortcuts")).to_have_count(0)
 
 
+@pytest.mark.thorough
 def test_keyboard_reaches_the_content_past_the_sidebar(tab: Tab) -> None:
     tab.go("#/settings")
     expect(tab.heading).to_have_text("Settings")
@@ -102,6 +104,7 @@ def test_keyboard_reaches_the_content_past_the_sidebar(tab: Tab) -> None:
     expect(tab.page.get_by_role("region", name="Content")).to_be_focused()
 
 
+@pytest.mark.thorough
 def test_focus_follows_the_toggle_of_the_sidebar(tab: Tab) -> None:
     tab.button("Hide the sidebar").click()
     expect(tab.button("Show the sidebar")).to_be_focused()
@@ -109,6 +112,7 @@ def test_focus_follows_the_toggle_of_the_sidebar(tab: Tab) -> None:
     expect(tab.button("Hide the sidebar")).to_be_focused()
 
 
+@pytest.mark.thorough
 def test_sidebar_stays_hidden_on_the_next_visit(tab: Tab) -> None:
     tab.button("Hide the sidebar").click()
     tab.reload()
@@ -116,6 +120,7 @@ def test_sidebar_stays_hidden_on_the_next_visit(tab: Tab) -> None:
     expect(tab.button("Show the sidebar")).to_be_visible()
 
 
+@pytest.mark.thorough
 def test_narrow_window_has_the_sidebar_over_the_view(server: Server, visit: Callable[..., Visitor]) -> None:
     add_chat(server, "A question", title="A chat")
     tab = visit(server, viewport={"width": 360, "height": 740}).tab()
@@ -132,6 +137,7 @@ def test_narrow_window_has_the_sidebar_over_the_view(server: Server, visit: Call
 
 
 @pytest.mark.parametrize("width", [360, 1280, 3840])
+@pytest.mark.thorough
 def test_no_view_is_wider_than_the_window(width: int, server: Server, visit: Callable[..., Visitor]) -> None:
     add_chat(server, "A question", title="A title " * 20)
     tab = visit(server, viewport={"width": width, "height": 740}).tab()
@@ -141,6 +147,7 @@ def test_no_view_is_wider_than_the_window(width: int, server: Server, visit: Cal
         assert tab.page.evaluate("document.documentElement.scrollWidth") == width
 
 
+@pytest.mark.thorough
 def test_view_that_cannot_be_fetched_says_so(visit: Callable[..., Visitor], server: Server) -> None:
     visitor = visit(server)
     visitor.forgive("net::ERR_FAILED")
@@ -176,6 +183,7 @@ def test_page_says_that_the_server_is_gone_and_goes_on_when_it_is_back(
         sidebar.expect_chats(["Kept"])
 
 
+@pytest.mark.thorough
 def test_page_that_cannot_start_starts_once_the_server_is_back(
     tmp_path: Path, visit: Callable[..., Visitor]
 ) -> None:
@@ -190,6 +198,7 @@ def test_page_that_cannot_start_starts_once_the_server_is_back(
         expect(Sidebar(tab).root).to_be_visible()
 
 
+@pytest.mark.thorough
 def test_preferences_that_make_no_sense_are_ignored(visit: Callable[..., Visitor], server: Server) -> None:
     stored = {"puna.theme": "pink", "puna.sidebar": {}, "puna.defaults": [1], "puna.text-size": None}
     visitor = visit(server, stored=stored)

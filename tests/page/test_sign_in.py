@@ -89,6 +89,7 @@ def test_key_is_in_no_address_and_in_no_log(locked: Locked, visitor: Visitor) ->
     assert visitor.context.cookies() == []
 
 
+@pytest.mark.thorough
 def test_key_is_forgotten_with_the_tab_unless_it_is_to_be_remembered(
     locked: Locked, visitor: Visitor
 ) -> None:
@@ -129,6 +130,7 @@ def test_keys_see_their_own_chats_only(locked: Locked, visitor: Visitor) -> None
     assert "A secret" not in tab.page.content()
 
 
+@pytest.mark.thorough
 def test_revoked_key_is_asked_for_again_and_nothing_that_was_typed_is_lost(
     locked: Locked, visitor: Visitor
 ) -> None:
@@ -153,6 +155,7 @@ def test_revoked_key_is_asked_for_again_and_nothing_that_was_typed_is_lost(
         ("manage", ["#/settings"], ["#/chat", "#/engine"]),
     ],
 )
+@pytest.mark.thorough
 def test_views_that_a_key_does_not_cover_say_so(
     scope: KeyScope, open_places: list[str], closed_places: list[str], locked: Locked, visitor: Visitor
 ) -> None:

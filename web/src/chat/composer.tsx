@@ -55,7 +55,9 @@ export function Composer({ chat }: { chat: Conversation }) {
     const element = area.current;
     if (element !== null) {
       fitHeight(element);
-      if (matchMedia("(pointer: fine)").matches) element.focus({ preventScroll: true });
+      // Somebody who writes elsewhere, such as a title, goes on there.
+      const writes = document.activeElement?.matches("input, textarea") ?? false;
+      if (!writes && matchMedia("(pointer: fine)").matches) element.focus({ preventScroll: true });
     }
   }, []);
 
