@@ -102,7 +102,7 @@ def test_hostile_import_holds_up_nobody_else(attacked: Server, name: str) -> Non
 
 
 def test_client_that_leaves_ends_the_reading(attacked: Server) -> None:
-    with attacked.asked("/api/puna/import", chain(30_000, "a fox")):
+    with attacked.open_request("/api/puna/import", chain(30_000, "a fox")):
         wait_until(lambda: bool(importers(attacked)), "a process that reads")
         (process,) = importers(attacked)
         process.suspend()  # so that it does not end by itself
