@@ -192,7 +192,7 @@ class Tab:
         items.filter(has=self.page.get_by_text(action, exact=True)).click()
 
     def wait_for_font(self, name: str) -> None:
-        """Wait until a font of this name is there; the page's policy forbids Playwright's `wait_for_function`."""
+        """Wait until a font of this name is there; the policy of the page forbids `wait_for_function`."""
         fonts = "[...document.fonts].filter((font) => font.status === 'loaded').map((font) => font.family)"
         wait_until(
             lambda: any(each.startswith(name) for each in self.page.evaluate(fonts)), f"the font {name}"
