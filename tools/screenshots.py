@@ -143,7 +143,7 @@ def take_chat(browser: Browser, site: Site, look: str, path: Path) -> None:
     with opened(browser, site, look, f"#/chat/{site.chat}") as page:
         expect(page.locator(".katex").last).to_be_visible()
         expect(page.locator(".hljs-keyword").first).to_be_visible()
-        page.wait_for_function("document.fonts.status === 'loaded'")
+        page.evaluate("document.fonts.ready.then(() => true)")
         page.get_by_role("region", name="Conversation").evaluate("element => { element.scrollTop = 0 }")
         page.screenshot(path=path)
 

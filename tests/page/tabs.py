@@ -27,6 +27,8 @@ from playwright.sync_api import (
     expect,
 )
 
+from tests.waiting import wait_until
+
 #: How long a tab is waited for; what comes earlier is not waited for.
 PATIENCE_MS = 60_000.0
 
@@ -188,6 +190,13 @@ class Tab:
         """Choose from the menu that is open."""
         items = self.page.get_by_role("menu").locator("[role^=menuitem]")
         items.filter(has=self.page.get_by_text(action, exact=True)).click()
+
+    def wait_for_font(self, name: str) -> None:
+        """Wait until a font of this name is there; the policy of the page forbids `wait_for_function`."""
+        fonts = "[...document.fonts].filter((font) => font.status === 'loaded').map((font) => font.family)"
+        wait_until(
+            lambda: any(each.startswith(name) for each in self.page.evaluate(fonts)), f"the font {name}"
+        )
 
     def record(self, selector: str) -> Callable[[], list[str]]:
         """Note every text that parts with this selector show; returns how to read what was noted."""

@@ -41,6 +41,15 @@ def violations(tab: Tab, axe: str) -> list[str]:
     ]
 
 
+def violations_of_dialog(tab: Tab, axe: str, name: str) -> list[str]:
+    """Return what is wrong while this dialog is open, and close it."""
+    expect(tab.dialog(name)).to_be_visible()
+    found = violations(tab, axe)
+    tab.press("Escape")
+    expect(tab.dialog(name)).to_be_hidden()
+    return found
+
+
 def chats(server: Server) -> str:
     """Fill the list of chats; returns the id of one with all kinds of messages."""
     add_chat(server, "A question", title="Pinned", pinned=True, folder="Folder", tags=["one"])
@@ -88,16 +97,14 @@ def test_no_state_of_a_chat_violates_accessibility_rules(
     chat.act(chat.answer, "Show all answers side by side")
     found["side by side"] = violations(tab, axe)
     tab.button("This chat as code").click()
-    found["code"] = violations(tab, axe)
-    tab.press("Escape")
+    found["code"] = violations_of_dialog(tab, axe, "This chat as code")
     Sidebar(tab).act("Pinned", "Folder and tags…")
-    found["dialog"] = violations(tab, axe)
-    tab.press("Escape")
+    found["dialog"] = violations_of_dialog(tab, axe, "Folder and tags")
     tab.page.evaluate("document.activeElement.blur()")
     tab.press("?")
-    found["keys"] = violations(tab, axe)
-    tab.press("Escape")
+    found["keys"] = violations_of_dialog(tab, axe, "Keyboard shortcuts")
     tab.button("Actions for Pinned").click()
+    expect(tab.page.get_by_role("menu")).to_be_visible()
     found["menu"] = violations(tab, axe)
     assert {state: each for state, each in found.items() if each} == {}
 

@@ -111,7 +111,7 @@ def test_hostile_call_and_result_are_harmless(tab: Tab) -> None:
 def test_hostile_names_are_harmless_wherever_they_stand(
     server: Server, visit: Callable[..., Visitor], tmp_path: Path
 ) -> None:
-    add_chat(server, NAME, NAME, title=NAME, folder=NAME, tags=[NAME + NAME], pinned=True)
+    add_chat(server, NAME, NAME, title=NAME, folder=NAME, tags=[NAME + " tag"], pinned=True)
     server.http.put("/api/puna/presets/" + "%3Cimg%20src=x%20onerror=__pwned=1%3E", json={"settings": {}})
     visitor = visit(server)
     tab = visitor.tab()

@@ -30,8 +30,7 @@ def test_answer_has_headings_tables_lists_and_formulas(chat: Chat) -> None:
     expect(text.get_by_role("listitem")).to_have_text(["first", "second"])
     expect(text.locator(".katex")).to_have_count(2)
     expect(text.locator(".katex-display .katex-html")).to_be_visible()
-    fonts = "[...document.fonts].filter((font) => font.status === 'loaded').map((font) => font.family)"
-    chat.tab.page.wait_for_function(f"{fonts}.some((name) => name.includes('KaTeX'))")
+    chat.tab.wait_for_font("KaTeX")
 
 
 @pytest.mark.thorough

@@ -115,7 +115,7 @@ def test_page_asks_nothing_of_other_servers(visit: Callable[..., Visitor], serve
     chat = Chat(visitor.tab())
     chat.ask(asking_for("markdown"))
     chat.expect_rest()
-    chat.tab.page.wait_for_function("[...document.fonts].some((font) => font.status === 'loaded')")
+    chat.tab.wait_for_font("KaTeX")
     for place in ("#/models", "#/engine", "#/settings"):
         chat.tab.go(place)
         expect(chat.tab.heading).to_be_attached()
