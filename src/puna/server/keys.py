@@ -242,6 +242,7 @@ _READ: Final = (
 )  # fmt: skip
 _GENERATE: Final = (
     "/api/generate", "/api/chat", "/api/embed", "/api/embeddings", "/api/rerank", "/api/cancel",
+    "/api/puna/finish_thinking",
 )  # fmt: skip
 
 

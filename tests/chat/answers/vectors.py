@@ -285,6 +285,18 @@ VECTORS = [
         "<start_function_call>call:get_weather{city:<escape>Paris<escape>}<end_function_call>",
         [PARIS],
     ),
+    # --- JSON without tags
+    Vector(
+        "template",
+        '{"name": "get_weather", "parameters": {"city": "Paris"}}\n{"name": "get_time", "parameters": {}}\n',
+        [PARIS, TIME],
+    ),
+    Vector(
+        "template",
+        '{"name": "get_time", "arguments": {}}\n\n{"name": "write", "arguments": {"text": "a"}}\nSo.',
+        [TIME, ("write", '{"text": "a"}')],
+        "So.",
+    ),
     # --- lists of JSON objects
     Vector("granite", '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Paris"}}]', [PARIS]),
     Vector(
@@ -292,6 +304,29 @@ VECTORS = [
         '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Paris"}}, {"name": "get_time", "arguments": {}}]<|/tool_call|>',
         [PARIS, TIME],
     ),
+    Vector(
+        "phi4",
+        'functools[{"name": "get_weather", "arguments": {"city": "Paris"}}]',
+        [PARIS],
+    ),
+    Vector(
+        "functools",
+        'functools[{"name": "get_weather", "arguments": {"city": "Paris"}}, {"name": "get_time", "arguments": {}}]',
+        [PARIS, TIME],
+    ),
+    Vector(
+        "functools",
+        'Import functools first. functools [{"name": "get_time", "arguments": {}}] So',
+        [TIME],
+        "Import functools first. So",
+    ),
+    Vector(
+        "command-r",
+        'Action:\n```json\n[{"tool_name": "get_time", "parameters": {}}, '
+        '{"tool_name": "get_weather", "parameters": {"city": "Paris"}}]\n```',
+        [TIME, PARIS],
+    ),
+    Vector("command-r", 'Action: [{"tool_name": "get_time", "parameters": {}}]', [TIME]),
     Vector(
         "command-r",
         'Plan: I look.\nAction: ```json\n[\n    {\n        "tool_name": "get_weather",\n        "parameters": {\n'
