@@ -47,13 +47,12 @@ def test_loading_and_embedding_list_options_without_effect(server: Server) -> No
 @pytest.mark.parametrize(
     ("path", "fields"),
     [
-        ("/api/chat", {"messages": "HELLO", "think": True, "stream": False}),
         ("/v1/chat/completions", {"messages": "HELLO", "reasoning_effort": "high"}),
         ("/v1/responses", {"input": "hello", "reasoning": {"effort": "high"}}),
         ("/v1/messages", {"messages": "HELLO", "max_tokens": 2, "thinking": {"type": "adaptive"}}),
     ],
 )
-def test_thinking_requested_of_a_model_without_it_is_a_warning(
+def test_thinking_requested_of_a_model_without_it_is_a_warning_below_v1(
     server: Server, path: str, fields: dict[str, Any]
 ) -> None:
     fields = {name: MESSAGES if value == "HELLO" else value for name, value in fields.items()}

@@ -1,4 +1,4 @@
-"""How much a request may think: its own number of tokens, or the share that belongs to its level."""
+"""Budgets of thinking: the number of tokens that a request names, or the share that belongs to its level."""
 
 from __future__ import annotations
 
