@@ -131,7 +131,7 @@ def test_server_errors_are_printed_verbatim(shell: Shell, arguments: tuple[str, 
 
 def test_a_model_that_cannot_think_answers_with_a_warning(shell: Shell) -> None:
     for option in ("--think", "--think-budget=20"):
-        done = shell.run("run", "tiny", "hello", option, "--num-predict", "2")
+        done = shell.run("run", "tiny", "hello", option, *GREEDY)
         assert done.returncode == 0
         assert "does not support thinking" in done.stderr
 

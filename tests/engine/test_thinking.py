@@ -97,17 +97,19 @@ def test_thinking_of_a_request_on_its_way_ends_at_its_beginning(tiny: LoadedMode
 
 
 def test_samples_batches_and_preemptions_change_no_thought(tiny: LoadedModel) -> None:
-    alone = []
+    alone, rows = [], 0
     for number in range(4):
         run = Run(tiny)
         think(run, number, 3 + number, f"{PROMPT} {number}", options={"num_predict": 20, **HOT})
         run.finish()
         alone.append((run.tokens(number), run.done(number).thought))
+        rows += sum(run.rows)
     crowded = Run(tiny, capacity=80)
     for number in range(4):
         think(crowded, number, 3 + number, f"{PROMPT} {number}", options={"num_predict": 20, **HOT})
     crowded.finish()
     assert [(crowded.tokens(n), crowded.done(n).thought) for n in range(4)] == alone
+    assert sum(crowded.rows) > rows  # what was preempted is evaluated again
 
 
 def test_drafts_change_no_thought(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,11 @@ VECTORS = [
     Vector("hermes", '<tool_call>{"name": "get_time"}</tool_call>', [TIME]),
     Vector(
         "hermes",
+        '<tool_call>{"name": "write", "arguments": {"text": "ü, Zürich ü"}}</tool_call>',
+        [("write", '{"text": "ü, Zürich ü"}')],
+    ),
+    Vector(
+        "hermes",
         '<tool_call>{"type": "function", "function": {"name": "get_time", "parameters": null}}</tool_call>',
         [TIME],
     ),
