@@ -276,6 +276,8 @@ def check_text(answer: str, cuts: list[int], family: str, thinks: bool, tools: b
     given: list[Any] = TOOLS if tools else []
     how = reading(family, tools=given, prompt="<think>" if begun else "", **options)
     found = read(how, cut(answer, cuts))
+    if family.startswith("mistral") and not tools and "[TOOL_CALLS]" in found.text:
+        return  # a broken tag and the text of a whole call behind it look like a call
     again = read(reading(family, tools=given, **options), [".\n" + found.text])
     assert (again.text.strip(), again.thinking, again.calls) == ((".\n" + found.text).strip(), "", [])
     if not tools:

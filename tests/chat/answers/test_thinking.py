@@ -85,8 +85,12 @@ def expected(text: str) -> tuple[str, str]:
             said, mentioned = said + match[0], mentioned - 1
         elif begins_line:
             text = text.lstrip()
-        elif not re.match(r"[ \t]*(\r|\n|\Z)", text):
-            said += match[0]
+        else:
+            more = re.match(r"([ \t]*</think>)*", text)
+            assert more
+            tags, text = match[0] + more[0], text[more.end() :]
+            if not re.match(r"[ \t]*(\r|\n|\Z)", text):
+                said += tags
     return thinking, said + text
 
 
@@ -96,6 +100,7 @@ def expected(text: str) -> tuple[str, str]:
         ("The sum is 4.\n</think>\n\nIt is 4.", "", "The sum is 4.\nIt is 4."),
         ("The sum is 4.</think>\n\nIt is 4.", "", "The sum is 4.\n\nIt is 4."),
         ("</think>\n\nIt is 4.", "", "It is 4."),
+        ("The sum is 4.</think></think>\nIt is 4.", "", "The sum is 4.\nIt is 4."),
         ("<think>a</think>Yes.\n<think>b</think>\nNo.", "ab", "Yes.\nNo."),
         ("Yes.\n<think> b", "", "Yes.\n<think> b"),
         ('re.sub("<think>.*?</think>", "", text)', "", 're.sub("<think>.*?</think>", "", text)'),

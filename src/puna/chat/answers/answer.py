@@ -238,14 +238,26 @@ def think_again(answer: Answer, opening: str, closing: str) -> Steps[None]:
     yield from reader.run(_SPACE)
 
 
-def drop_closing(answer: Answer, closing: str) -> Steps[None]:
-    """Drop an untaken closing tag that closes nothing and begins or ends a line; within one it is text."""
+def drop_closing(
+    answer: Answer, closing: str, *, calls: tuple[str, ...] = (), dropped: tuple[str, ...] = ()
+) -> Steps[None]:
+    """Drop an untaken closing tag that closes nothing and begins or ends a line; within one it is text.
+
+    A line also ends where one of `calls` begins. More closing tags and texts to be `dropped` may follow.
+    """
     reader = answer.reader
     reader.take(len(closing))
     if answer.begins_line:
         yield from reader.run(_SPACE)
         return
-    blank = yield from reader.run(_BLANK)
-    if (yield from reader.peek()) not in ("", "\n", "\r"):
-        answer.say(closing)
-    answer.say(blank)
+    text, blank = closing, ""
+    while True:
+        blank += yield from reader.run(_BLANK)
+        if (yield from reader.skip(closing)):
+            text, blank = text + blank + closing, ""
+        elif not dropped or not (yield from reader.skip(*dropped)):
+            break
+    if (yield from reader.peek()) in ("", "\n", "\r") or (calls and (yield from reader.comes(*calls))):
+        answer.say(blank)
+    else:
+        answer.say(text + blank)

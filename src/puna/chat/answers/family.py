@@ -111,7 +111,7 @@ class AnswerFamily:
                 assert calls is not None
                 yield from answer.attempt(found, calls.read(answer, found))
             elif tags is not None and found == tags.closing and not mentioned:
-                yield from drop_closing(answer, found)
+                yield from drop_closing(answer, found, calls=openings, dropped=self.dropped)
             elif tags is not None and found == tags.opening and answer.begins_line and answer.may_reread:
                 yield from answer.attempt(found, think_again(answer, found, tags.closing))
             else:
