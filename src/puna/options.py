@@ -14,11 +14,36 @@ from typing import Any, Final
 import msgspec
 
 from puna.config import env
-from puna.errors import OptionError, shown
+from puna.errors import OptionError, RequestError, shown
 from puna.unknown import unknown_and_ignored
 
 #: Levels of thinking, for models with more than on and off.
 THINK_LEVELS = ("high", "medium", "low", "max")
+
+#: Maximum tokens of a budget of thinking.
+LONGEST_THINKING: Final = 2**31 - 1
+
+_THINK_VALUES = ", ".join(f'"{level}"' for level in THINK_LEVELS) + ", true, false, or a number of tokens"
+
+
+def check_think(value: Any, budget: int | None) -> tuple[bool | str | None, int | None]:
+    """Return a request's `think`, a switch or a level (None if absent), and its budget in tokens.
+
+    A number is a budget, and 0 turns thinking off. Raises RequestError.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        budget = value if budget is None else min(budget, value)
+        value = value > 0
+    if budget is not None and not 0 <= budget <= LONGEST_THINKING:
+        raise RequestError(f"a budget of thinking must be 0 to {LONGEST_THINKING:,} tokens, not {budget:,}")
+    if value is None or isinstance(value, bool):
+        return value, budget
+    if not isinstance(value, str):
+        raise RequestError(f"think must be a boolean, string or number ({_THINK_VALUES})")
+    if value not in THINK_LEVELS:
+        raise RequestError(f'invalid think value: "{value}" (must be {_THINK_VALUES})')
+    return value, budget
+
 
 #: Maximum number of stop strings (or sequence breakers) of one request, and of their characters in total.
 MAX_STOPS = 256

@@ -42,8 +42,8 @@ class Generate(WireMessage, frozen=True):
     """A request to generate text, in the same form from the wire to the engine.
 
     Answered by `Prompted`, `Chunk`*, then one `Done` or `Failed`, with the sender's `id`. The fields
-    `template`, `context` and `think` are used where prompts are rendered (`puna.conversation`); the engine
-    itself takes text and tokens, and sends no `Prompted`.
+    `template`, `context`, `think` and `think_budget` are used where prompts are rendered
+    (`puna.conversation`); the engine itself takes text and tokens, and sends no `Prompted`.
 
     `samples` is the number of continuations of the prompt; sample i adds i to the seed. Each ends with its
     own `Done` or `Failed`, and `sample` in events is its number. With `progress`, `Evaluated`* come before
@@ -64,6 +64,7 @@ class Generate(WireMessage, frozen=True):
     format: Format | None = None  # the format that the answer must match
     images: list[bytes] = []  # files; in a text prompt, `[img-N]` marks their places
     think: bool | str | None = None  # whether or how hard to think; if set, thinking is sent separately
+    think_budget: int | None = None  # maximum tokens of thinking; None: by the level of `think`
     truncate: bool = True
     shift: bool = True
     logprobs: bool = False
@@ -193,6 +194,7 @@ class Done(WireMessage, frozen=True):
     ending: list[TokenLogprob] = []
     drafted: int = 0  # draft tokens
     accepted: int = 0  # draft tokens that were accepted
+    thought: int = 0  # generated tokens of thinking, without its tags
     drafted_by: str = ""  # "prompt", "draft" or "mtp", as in `speculate`; "format": forced tokens only
     sample: int = 0
 
@@ -421,6 +423,12 @@ class Cancel(WireMessage, frozen=True):
     id: int
 
 
+class FinishThinking(WireMessage, frozen=True):
+    """End the thinking of `id` now, so that its answer begins. Not answered."""
+
+    id: int
+
+
 class Render(WireMessage, frozen=True):
     """Render the prompt of `request`. Answered by `Prompted` with the `id` of this message."""
 
@@ -526,7 +534,7 @@ class Watched(WireMessage, frozen=True):
     state: LiveState
 
 
-ToRunner = Load | Generate | Embed | Cancel | Render | Ping | Grow | Inspect | Watch
+ToRunner = Load | Generate | Embed | Cancel | FinishThinking | Render | Ping | Grow | Inspect | Watch
 FromRunner = (
     LoadingProgress
     | Loaded

@@ -118,7 +118,6 @@ def test_list_cp_and_rm_manage_models(shell: Shell) -> None:
         (("rm", "nix"), "model 'nix' not found"),
         (("stop", "nix"), 'couldn\'t find model "nix" to stop'),
         (("run", "tiny", "hello", "--keepalive", "soon"), "invalid duration"),
-        (("run", "tiny", "hello", "--think"), "does not support thinking"),
         (("create", "q", "-f", "-", "-q", "q4"), "unsupported quantization type 'q4' - supported types are"),
         (("create", "q", "-f", "-"), "no FROM line"),
     ],
@@ -128,6 +127,13 @@ def test_server_errors_are_printed_verbatim(shell: Shell, arguments: tuple[str, 
     assert done.returncode == 1
     assert done.stderr.removeprefix("pulling manifest\n").startswith("Error: ")
     assert error in done.stderr
+
+
+def test_a_model_that_cannot_think_answers_with_a_warning(shell: Shell) -> None:
+    for option in ("--think", "--think-budget=20"):
+        done = shell.run("run", "tiny", "hello", option, *GREEDY)
+        assert done.returncode == 0
+        assert "does not support thinking" in done.stderr
 
 
 def test_run_pulls_without_tls_only_with_insecure(shell: Shell) -> None:

@@ -244,7 +244,7 @@ def test_thinking_is_separated_from_the_answer(own: Server, models: Path, begun:
     with puna.load("thinker", num_ctx=CONTEXT, parallel=1) as model:
         for fields, thinking, text in (
             ({}, "hm", "Yes<|im_start|>R"),
-            ({"think": False}, "", "<think>hm</think>Yes<|im_start|>R"),
+            ({"think": False}, "hm", "Yes<|im_start|>R"),  # it does all the same
         ):
             for observed in (
                 by_library(model, CHATS["single"], fields),

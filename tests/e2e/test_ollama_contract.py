@@ -121,14 +121,14 @@ FAULTS: list[tuple[str, dict[str, Any], int, str]] = [
     ("/api/generate", {"model": "tiny", **RAW, "think": True}, 400, "raw mode does not support"),
     ("/api/generate", {"model": "tiny", "prompt": "x", "raw": True, "context": [1]}, 400, "raw mode"),
     ("/api/generate", {"model": "tiny", "prompt": "x", "raw": True, "template": "t"}, 400, "raw mode"),
-    ("/api/generate", {"model": "tiny", "prompt": "x", "think": "low", "suffix": "y"}, 400, "thinking"),
+    ("/api/generate", {"model": "tiny", "prompt": "x", "think": "low", "suffix": "y"}, 400, "insert"),
     (
         "/api/generate",
         {"model": "tiny", "prompt": "x", "suffix": "y", "options": {"stop": 5}},
         400,
         "does not support insert",
     ),
-    ("/api/chat", {"model": "tiny", "messages": user(), "tools": TOOLS, "think": True}, 400, "thinking"),
+    ("/api/chat", {"model": "tiny", "messages": user(), "tools": TOOLS, "think": True}, 400, "tools"),
     (
         "/api/chat",
         {"model": " ", "messages": user(), "top_logprobs": 21},

@@ -32,7 +32,7 @@ def test_library_takes_the_options_of_the_server() -> None:
     }  # fmt: skip
     treatment = {
         "truncate", "shift", "ignore_eos", "sampled_logprobs", "cache_prompt", "format", "priority",
-        "lora",
+        "lora", "think_budget",
     }  # fmt: skip
     assert set(puna.RequestOptions.__annotations__) == sampling | treatment
     assert treatment <= set(Generate.__struct_fields__)

@@ -69,6 +69,9 @@ def run(
         str | None, typer.Option(metavar="json|SCHEMA", help="Answer in JSON, or by a JSON schema.")
     ] = None,
     think: take.Think = None,
+    think_budget: Annotated[
+        int | None, typer.Option(metavar="N", help="Think for at most N tokens, then answer.", min=0)
+    ] = None,
     hidethinking: Annotated[bool, typer.Option("--hidethinking", help="Hide the model's thinking.")] = False,
     keepalive: Annotated[
         str | None,
@@ -130,6 +133,7 @@ def run(
         system=system,
         format=None if format is None else parse_format(format),
         think=None if think is None else parse_think(think),
+        think_budget=think_budget,
         keep_alive=None if keepalive is None else parse_keep_alive(keepalive),
         hide_thinking=hidethinking,
         word_wrap=not nowordwrap,

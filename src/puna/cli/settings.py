@@ -21,6 +21,7 @@ class RunSettings:
     system: str | None = None
     format: str | dict[str, Any] | None = None
     think: bool | str | None = None
+    think_budget: int | None = None
     keep_alive: str | int | None = None
     hide_thinking: bool = False
     word_wrap: bool = True
@@ -32,7 +33,12 @@ class RunSettings:
     def request(self) -> dict[str, Any]:
         """Return the fields common to `/api/generate` and `/api/chat`."""
         fields: dict[str, Any] = {"model": self.model}
-        chosen = {"format": self.format, "think": self.think, "keep_alive": self.keep_alive}
+        chosen = {
+            "format": self.format,
+            "think": self.think,
+            "think_budget": self.think_budget,
+            "keep_alive": self.keep_alive,
+        }
         fields |= {name: value for name, value in chosen.items() if value is not None}
         if self.options:
             fields["options"] = dict(self.options)

@@ -21,6 +21,7 @@ from puna.chat.templates.model_facts import ModelFacts
 from puna.chat.templates.renderer.client import Renderer
 from puna.conversation.fit import fit_chat, newest, size
 from puna.conversation.pictures import Pictures
+from puna.conversation.thinking import thinking_budget
 from puna.engine.engine import Engine
 from puna.engine.requests import FittedPrompt, check_size, checked, max_text, read_text, text_size, tokenised
 from puna.engine.sequence import Sink
@@ -54,10 +55,11 @@ def reading_of(request: Generate, traits: Traits, architecture: str, prompt: str
         return None
     calls = chat is not None and chat.tool_choice != "none" and (named is None or named.calls)
     tools = tools_of(chat.tools) if chat is not None and calls else {}
-    thinking = None
-    if family.thinking is not None or request.think or (named is not None and named.always_splits):
-        thinking = family.thinking or (named.thinking if named else None) or traits.thinking_tags
-    if thinking is None and not tools and not family.dropped:
+    asked = bool(family.thinking or request.think or (named is not None and named.always_splits))
+    thinking = family.thinking or (named.thinking if named else None) or traits.thinking_tags
+    # A format may itself ask for something that looks like a call.
+    unmarks = chat is not None and not tools and family.calls is not None and request.format is None
+    if thinking is None and not tools and not family.dropped and not unmarks:
         return None
     continues = chat is not None and bool(chat.messages) and chat.messages[-1].role == "assistant"
     begins = named is not None and not continues and named.begins_thinking(bool(request.think), bool(tools))
@@ -68,6 +70,8 @@ def reading_of(request: Generate, traits: Traits, architecture: str, prompt: str
         tools=tools,
         streams_calls=request.stream_calls,
         begins_thinking=begins,
+        asked=asked,
+        unmarks_calls=unmarks,
         choice=chat.tool_choice if chat and tools else "auto",
         parallel=chat is None or chat.parallel_tool_calls,
         strict=chat is not None and chat.strict_tools,
@@ -153,6 +157,10 @@ class ChatModel:
     def cancel(self, request_id: int) -> None:
         """Stop a request, wherever it is."""
         (self._pictures or self._turns).cancel(request_id)
+
+    def finish_thinking(self, request_id: int) -> None:
+        """End the thinking of a request now, so that its answer begins."""
+        self.engine.finish_thinking(request_id)
 
     def refuse_after_fork(self) -> None:
         """Raise UnavailableError in a process forked from the one that loaded the model.
@@ -335,6 +343,7 @@ class ChatModel:
             text=text,
             stop=stop,
             reading=reading_of(request, traits, self.architecture, text),
+            budget=thinking_budget(request, traits, self.engine.room.context_of(request)),
             dropped=dropped,
         )
 

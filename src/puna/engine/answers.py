@@ -73,7 +73,7 @@ class Answers:
         `GenerationError`.
         """
         logprob = None
-        if sequence.request.logprobs and sequence.request.sampled_logprobs:
+        if sequence.request.logprobs and sequence.request.sampled_logprobs and not sequence.thinking.forced:
             top = sequence.request.top_logprobs
             logprob = self._spelled(token, *sequence.sampler.distribution.log_probabilities(token, top))
         elif sequence.request.logprobs:
@@ -85,6 +85,7 @@ class Answers:
             self._finish(sequence, "stop", ending=[logprob], complete=True)
             return None
         released = sequence.text.feed(TokenText(token, self._tokenizer.piece(token), logprob))
+        sequence.thinking.follow(token)
         _show(sequence, released)
         full = len(sequence.inputs) >= min(sequence.context, self._context) and not sequence.request.shift
         if released.stop is not None:
@@ -129,6 +130,7 @@ class Answers:
                 drafted=drafting.drafted if drafting is not None else 0,
                 accepted=drafting.accepted if drafting is not None else 0,
                 drafted_by=drafting.mode if drafting is not None and drafting.drafted else "",
+                thought=sequence.thinking.tokens,
                 sample=sequence.sample,
             )
         )
@@ -150,6 +152,7 @@ class Answers:
 def draw(wanted: Items[tuple[Generation, NDArray[np.float32]]], patience_s: float) -> list[Drawn]:
     """Draw the next token of each sequence from its logits [vocab], all in one call.
 
+    Tokens that close a thought are not drawn but given.
     The result is None for a sequence whose format has not computed the allowed tokens, or accepted the token,
     within `patience_s`. Call again later with the same logits to continue.
     """
@@ -161,7 +164,7 @@ def draw(wanted: Items[tuple[Generation, NDArray[np.float32]]], patience_s: floa
     }
     deadline = time.monotonic() + patience_s
     wait(constraints.values(), patience_s)
-    places, rows = [], []
+    places, rows, given = [], [], dict[int, int]()
     for place, (sequence, logits) in enumerate(wanted):
         allowed = None
         if (constraint := constraints.get(place)) is not None:
@@ -172,9 +175,14 @@ def draw(wanted: Items[tuple[Generation, NDArray[np.float32]]], patience_s: floa
             except PunaError as error:
                 found[place] = error
                 continue
+            if constraint.answering:
+                sequence.thinking.give_up()
+        if sequence.thinking.forced:
+            given[place] = sequence.thinking.forced[0]
+            continue
         places.append(place)
         rows.append((sequence.sampler, logits, allowed))
-    for place, token in zip(places, sample_all(rows), strict=True):
+    for place, token in [*given.items(), *zip(places, sample_all(rows), strict=True)]:
         found[place] = token
         if place in constraints and isinstance(token, int):
             constraints[place].offer(token)

@@ -50,6 +50,9 @@ _MASK_PATIENCE_S: Final = 0.01
 #: How long an engine with only held answers waits for one of them before it looks for new requests.
 _HELD_LOOK_S: Final = 0.02
 
+#: Requests whose thinking is to end as soon as they arrive.
+_MAX_FINISHING: Final = 64
+
 #: How long `close` waits for prompts to be saved.
 _SAVING_S: Final = 3.0
 
@@ -107,6 +110,7 @@ class Engine:
         self._changed = threading.Condition()
         self._incoming: deque[Sequence] = deque()
         self._cancelled: set[int] = set()
+        self._finishing: deque[int] = deque(maxlen=_MAX_FINISHING)
         self._asked: deque[Callable[[], None]] = deque()
         self._closing = False
         self._thread: threading.Thread | None = None
@@ -137,6 +141,12 @@ class Engine:
         self.compiler.cancel(request_id)
         with self._changed:
             self._cancelled.add(request_id)
+            self._changed.notify()
+
+    def finish_thinking(self, request_id: int) -> None:
+        """End the thinking of a request before the next step, also if it is still on its way here."""
+        with self._changed:
+            self._finishing.append(request_id)
             self._changed.notify()
 
     def ask(self, function: Callable[[], T]) -> Future[T]:
@@ -348,13 +358,25 @@ class Engine:
             incoming, self._incoming = self._incoming, deque()
             cancelled, self._cancelled = self._cancelled, set()
             asked, self._asked = self._asked, deque()
+            finishing = set(self._finishing)
         for sequence in incoming:
             self.scheduler.add(sequence)
+        if finishing:
+            self._finish_thinking(finishing)
         if cancelled:
             for sequence in [sequence for sequence in self.scheduler if sequence.id in cancelled]:
                 self.scheduler.leave(sequence)
         for answer in asked:
             answer()
+
+    def _finish_thinking(self, finishing: set[int]) -> None:
+        """End the thinking of those of the requests `finishing` that have arrived."""
+        found = [each for each in self.scheduler if each.id in finishing and isinstance(each, Generation)]
+        for sequence in found:
+            sequence.thinking.finish()
+        with self._changed:
+            for request_id in {sequence.id for sequence in found}:
+                self._finishing.remove(request_id)
 
     def _run_batch(self, slices: list[BatchSlice]) -> bool:
         """Execute a batch and update its sequences; return False if it failed and was retried in parts."""

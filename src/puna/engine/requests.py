@@ -14,6 +14,7 @@ from puna.chat.answers.family import Reading
 from puna.engine.batching import truncate
 from puna.engine.sequence import EmbeddingInput, Generation, Sequence, Sink
 from puna.engine.text import TextStream
+from puna.engine.thinking import Thinking
 from puna.errors import ContextLengthError, RequestError, UnavailableError
 from puna.grammar.compiler.client import Compiler
 from puna.model.adapters.adapters import Uses
@@ -46,6 +47,7 @@ class FittedPrompt:
     text: str = ""
     stop: tuple[str, ...] = ()
     reading: Reading | None = None  # how thinking and calls are separated from text
+    budget: int | None = None  # maximum tokens of thinking
     dropped: int = 0  # tokens of messages left out to make the rest fit
     inputs: list[Input] | None = None  # set if there are images
 
@@ -128,6 +130,7 @@ def _samples(
         )
         for token in read:
             sampler.accept(token)
+        text = TextStream(prompt.stop, prompt.reading)
         sequences.append(
             Generation(
                 request=request,
@@ -137,7 +140,8 @@ def _samples(
                 limit=limit,
                 keep=keep,
                 sampler=sampler,
-                text=TextStream(prompt.stop, prompt.reading),
+                text=text,
+                thinking=Thinking(text, prompt.reading, tokenizer, prompt.budget),
                 constraint=compiler.constraint_of(request.format, prompt.reading, request.id),
                 sample=sample,
                 truncated=prompt.dropped + truncated,

@@ -132,6 +132,16 @@ class TextStream:
         """Whether the answer is complete, since it has the only call that the request allows."""
         return self._parser is not None and self._parser.enough
 
+    @property
+    def thinking(self) -> bool:
+        """Whether the text so far ends inside a thought."""
+        return self._parser is not None and self._parser.thinking
+
+    @property
+    def undecided(self) -> str:
+        """The end of the text that may begin markup."""
+        return self._parser.undecided if self._parser is not None else ""
+
     def feed(self, piece: TokenText) -> Released:
         """Add a token's bytes; return the output that became final."""
         end = self._begin + len(self._held)

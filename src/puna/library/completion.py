@@ -21,6 +21,7 @@ class Stats:
     prompt_tokens: int
     cached_tokens: int  # of the prompt; taken from the prefix cache instead of evaluated
     generated_tokens: int  # including the end token and tokens that a stop string cut off
+    thinking_tokens: int  # of the generated tokens, without the tags around thinking
     truncated: int  # prompt tokens dropped because the prompt did not fit
     shifted: int  # tokens dropped from the full context while generating
     prompt_seconds: float  # from the start of the prompt to the first token
@@ -35,6 +36,7 @@ class Stats:
             prompt_tokens=done.prompt_eval_count,
             cached_tokens=done.cached,
             generated_tokens=done.eval_count,
+            thinking_tokens=done.thought,
             truncated=done.truncated,
             shifted=done.shifted,
             prompt_seconds=done.prompt_eval_duration / 1e9,

@@ -129,7 +129,7 @@ class Model:
         stream: Literal[False] = False,
         tools: Tools = (),
         tool_choice: str = "auto",
-        think: Think = None,
+        think: Think | int = None,
         logprobs: int | None = None,
         **options: Unpack[RequestOptions],
     ) -> Completion: ...
@@ -141,7 +141,7 @@ class Model:
         stream: Literal[True],
         tools: Tools = (),
         tool_choice: str = "auto",
-        think: Think = None,
+        think: Think | int = None,
         logprobs: int | None = None,
         **options: Unpack[RequestOptions],
     ) -> Stream: ...
@@ -152,7 +152,7 @@ class Model:
         stream: bool = False,
         tools: Tools = (),
         tool_choice: str = "auto",
-        think: Think = None,
+        think: Think | int = None,
         logprobs: int | None = None,
         **options: Unpack[RequestOptions],
     ) -> Completion | Stream:
@@ -160,8 +160,8 @@ class Model:
 
         The conversation starts with the model's own system message and messages, and the answer ends at the
         template's stop strings. If the conversation exceeds the context, its oldest messages are dropped.
-        Models that think do so unless `think` is False; "low", "high" and so on set the effort. Thinking is
-        kept apart from the text. Also raises `TemplateError`.
+        Models that think do so unless `think` is False; "low", "high" and so on set the effort, and a number
+        is the most tokens of thinking. Thinking is kept apart from the text. Also raises `TemplateError`.
 
         The model may call `tools`: Python functions, described by their signatures and docstrings, or
         mappings ([{"type": "function", "function": {"name": "f", "description": "...",
@@ -212,7 +212,7 @@ class Model:
         stream: Literal[False] = False,
         tools: Tools = (),
         tool_choice: str = "auto",
-        think: Think = None,
+        think: Think | int = None,
         logprobs: int | None = None,
         **options: Unpack[RequestOptions],
     ) -> Coroutine[Any, Any, Completion]: ...
@@ -224,7 +224,7 @@ class Model:
         stream: Literal[True],
         tools: Tools = (),
         tool_choice: str = "auto",
-        think: Think = None,
+        think: Think | int = None,
         logprobs: int | None = None,
         **options: Unpack[RequestOptions],
     ) -> AsyncStream: ...
@@ -235,7 +235,7 @@ class Model:
         stream: bool = False,
         tools: Tools = (),
         tool_choice: str = "auto",
-        think: Think = None,
+        think: Think | int = None,
         logprobs: int | None = None,
         **options: Unpack[RequestOptions],
     ) -> Coroutine[Any, Any, Completion] | AsyncStream:
@@ -244,7 +244,7 @@ class Model:
         found = AsyncStream(AsyncEvents(self._chat, request))
         return found if stream else found.completion()
 
-    def render(self, messages: Messages, *, tools: Tools = (), think: Think = None) -> str:
+    def render(self, messages: Messages, *, tools: Tools = (), think: Think | int = None) -> str:
         """Return the prompt text that `chat` makes of a conversation."""
         return rendered(self._chat, self._requests.chat(messages, tools, "auto", think, None, {})).text
 

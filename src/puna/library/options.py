@@ -52,6 +52,7 @@ class RequestOptions(TypedDict, total=False):
     shift: bool  # False: end when the context is full instead of dropping old tokens
     ignore_eos: bool  # continue after an end token
     sampled_logprobs: bool  # of the distribution sampled from, not of the model's own logits
+    think_budget: int  # maximum tokens of thinking; then the answer begins
     cache_prompt: bool  # False: neither read nor write the prefix cache
     lora: Mapping[str, float]  # scales of the model's adapters by name; {}: none
     format: Any  # of the answer: "json", a JSON schema, a pydantic class or a `Format`
@@ -64,6 +65,7 @@ _REQUEST_FIELDS: Final = (
     "shift",
     "ignore_eos",
     "sampled_logprobs",
+    "think_budget",
     "cache_prompt",
     "lora",
     "format",
@@ -92,6 +94,8 @@ def split_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
             if value not in get_args(Priority):
                 allowed = " or ".join(repr(choice) for choice in get_args(Priority))
                 raise OptionError(f"priority must be {allowed}, not {value!r}")
+        elif name == "think_budget":
+            treatment[name] = checked_budget(value)
         elif name == "lora":
             treatment[name] = checked_adapters(value)
         elif name == "format":
@@ -99,6 +103,13 @@ def split_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
         elif not isinstance(value, bool):
             raise OptionError(f"{name} must be True or False, not {value!r}")
     return {name: value for name, value in given.items() if name not in treatment}, treatment
+
+
+def checked_budget(value: Any) -> int | None:
+    """Return the value of the keyword `think_budget`. Raises `OptionError`."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise OptionError(f"think_budget must be a number of tokens, not {shown(value)}")
+    return value
 
 
 def checked_adapters(value: Any) -> list[AdapterScale] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import operator
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -19,8 +20,8 @@ from puna.chat.templates.messages import Chat, Message, Think, as_messages
 from puna.config import path_of
 from puna.errors import ImageError, OptionError, RequestError, shown
 from puna.library.functions import checked_tools
-from puna.library.options import RequestOptions, checked_adapters, split_options
-from puna.options import Options
+from puna.library.options import RequestOptions, checked_adapters, checked_budget, split_options
+from puna.options import Options, check_think
 from puna.protocol import Embed, Generate
 
 
@@ -195,11 +196,14 @@ class Requests:
         messages: Messages,
         tools: Tools,
         tool_choice: str,
-        think: Think,
+        think: Think | int,
         logprobs: int | None,
         options: RequestOptions,
     ) -> Generate:
         author = self._author
+        wanted, budget = check_think(think, checked_budget(options.get("think_budget")))
+        if (wanted or budget) and not author.can_think:
+            warnings.warn(f"{author.name} does not support thinking, and answers without it", stacklevel=3)
         described = checked_tools(tools)
         check_capabilities(author.name, author.capabilities, ["tools"] if described else [])
         chat = Chat(
@@ -211,10 +215,10 @@ class Requests:
             author.opened(chat),
             author.options,
             logprobs,
-            options,
+            RequestOptions(**{**options, "think_budget": budget}),  # type: ignore[typeddict-item]
             template=author.template,
             parser=author.parser,
-            think=author.think(think),
+            think=author.think(wanted),
         )
 
     def score(self, prompt: Prompt, top_logprobs: int) -> Generate:

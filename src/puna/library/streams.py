@@ -10,6 +10,7 @@ import queue
 import weakref
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -25,6 +26,7 @@ class Events(Iterator[Event]):
     def __init__(self, chat: ChatModel, request: Generate | Embed) -> None:
         self._arrived: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._missing = _parts(request)
+        self._finish_thinking = partial(chat.finish_thinking, request.id)
         chat.submit(request, self._arrived.put)  # now, not at the first `next`: requests share batches
         self._cancel = _cancellation(self, chat, request)
 
@@ -36,6 +38,10 @@ class Events(Iterator[Event]):
         if not self._missing:
             self._cancel.detach()
         return _raised(event)
+
+    def finish_thinking(self) -> None:
+        if self._missing:
+            self._finish_thinking()
 
     def close(self) -> None:
         self._missing = 0
@@ -84,6 +90,10 @@ class AsyncEvents(AsyncIterator[Event]):
         else:
             self._chat.submit(self._request, sink)
         self._cancel = _cancellation(self, self._chat, self._request)
+
+    def finish_thinking(self) -> None:
+        if self._missing:
+            self._chat.finish_thinking(self._request.id)
 
     def close(self) -> None:
         self._missing = 0
@@ -146,6 +156,10 @@ class Stream(_Answer, Iterator[Chunk]):
     ) -> None:
         self.close()
 
+    def finish_thinking(self) -> None:
+        """End the thinking now, or at its beginning, so that the answer begins."""
+        self._events.finish_thinking()
+
     def close(self) -> None:
         """Stop the generation and the iteration."""
         self._events.close()
@@ -188,6 +202,10 @@ class AsyncStream(_Answer, AsyncIterator[Chunk]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+    def finish_thinking(self) -> None:
+        """End the thinking now, or at its beginning, so that the answer begins."""
+        self._events.finish_thinking()
 
     async def aclose(self) -> None:
         """Stop the generation and the iteration."""

@@ -12,6 +12,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from functools import partial
 
 import msgspec
 
@@ -34,6 +35,7 @@ from puna.protocol import (
     Embedded,
     Evaluated,
     Failed,
+    FinishThinking,
     FromRunner,
     Generate,
     Grow,
@@ -331,16 +333,19 @@ class LocalRunner:
         return not self._gone and self._process.returncode is None
 
     async def generate(
-        self, request: Generate
+        self, request: Generate, on_sent: Callable[[Callable[[], None]], None] | None = None
     ) -> AsyncGenerator[Prompted | Evaluated | Scored | Chunk | Done, None]:
         """Yield the events of `request` (its `id` is set here), including a `Done` for each sample.
 
+        `on_sent` is called once with a function that ends the request's thinking.
         Raises the request's error, or `RunnerError` when the process dies; an error in one sample ends all.
         Closing the iterator early, or cancelling the task in it, stops the generation within one step.
         """
         request = msgspec.structs.replace(request, id=next(self._ids))
         left, began, counted = request.samples, False, [0] * request.samples
         async with self._exchange(request) as receive:
+            if on_sent is not None:
+                on_sent(partial(self._finish_thinking, request.id))
             try:
                 while left:
                     message = await receive()
@@ -363,6 +368,10 @@ class LocalRunner:
                     self.tally.ended()
                 if left:
                     self._send(Cancel(id=request.id))
+
+    def _finish_thinking(self, request_id: int) -> None:
+        if request_id in self._replies:
+            self._send(FinishThinking(id=request_id))
 
     async def embed(self, request: Embed) -> list[Embedded]:
         """Return the vectors of the inputs of `request` in order; its `id` is set here.

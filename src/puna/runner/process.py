@@ -37,6 +37,7 @@ from puna.protocol import (
     Channel,
     Embed,
     Failed,
+    FinishThinking,
     Frame,
     Generate,
     Grow,
@@ -300,6 +301,8 @@ def _take(frame: Frame[ToRunner], model: ChatModel, preparing: Preparing, channe
             _prepare(frame, model, preparing, channel, "short")
         case Cancel(id=request_id):
             preparing.cancel(request_id)
+        case FinishThinking(id=request_id):
+            model.finish_thinking(request_id)
         case Ping() as ping:
             channel.send(_pong(ping, model.engine))
         case Grow() as grow:

@@ -251,6 +251,7 @@ _READ: Final = (
 _WHO_AM_I: Final = "/api/puna/me"
 _GENERATE: Final = (
     "/api/generate", "/api/chat", "/api/embed", "/api/embeddings", "/api/rerank", "/api/cancel",
+    "/api/puna/finish_thinking",
 )  # fmt: skip
 
 

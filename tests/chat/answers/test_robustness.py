@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from puna.chat.answers.family import AnswerParser
 from puna.chat.answers.parts import CallDelta
 from puna.chat.answers.registry import FAMILIES
-from tests.chat.answers.reading import THINK, cut, read, reading
+from tests.chat.answers.reading import THINK, TOOLS, cut, read, reading
 from tests.chat.answers.vectors import TIME, VECTORS, Vector
 
 #: Texts without thinking that must come through unchanged, by family.
@@ -54,6 +55,10 @@ LOOKALIKES = [
     ("gemma4", "<|tool_call>call:get_time{a:}<tool_call|>"),
     ("granite", "<|tool_call|>[]"),
     ("command-r", "Action: ```json\nnone\n```"),
+    ("command-r", "Action: run it"),
+    ("functools", "import functools\n\n@functools.cache"),
+    ("functools", 'functools[{"name": "get_time"'),
+    ("template", '{"name": "get_time"}\n{"a": 1}'),
     ("functionary-v3.1", "<function=get_time>x</function>"),
     ("apertus", '<|tools_prefix|>["get_time"]<|tools_suffix|>'),
     ("harmony", "<|channel|>commentary to=functions.get_time<|message|>[1]"),
@@ -253,3 +258,63 @@ def test_the_cuts_of_many_random_answers_make_no_difference(family: str) -> None
         check_any(answer, cuts, family, streams, thinks)
 
     run()
+
+
+def mixed(family: str) -> st.SearchStrategy[str]:
+    """Return answers of the pieces of markup, whole calls and thoughts of a family, and its tags."""
+    record = FAMILIES[family]
+    whole = [vector.answer for vector in VECTORS if vector.family == family]
+    openings = record.calls.openings if record.calls is not None else ()
+    lines = ["\n", "\nSo", "x ", "<think>\nHm\n</think>\n"]
+    pieces = [*MARKS, *4 * [*whole, *openings, *record.dropped, *lines]]
+    return st.lists(st.sampled_from(pieces), max_size=12).map("".join)
+
+
+def check_text(answer: str, cuts: list[int], family: str, thinks: bool, tools: bool, begun: bool) -> None:
+    """Check that markup left in the text is broken: read as text again, it stays as it is."""
+    options: dict[str, Any] = {"thinking": THINK if thinks else None, "unmarks_calls": not tools}
+    given: list[Any] = TOOLS if tools else []
+    how = reading(family, tools=given, prompt="<think>" if begun else "", **options)
+    found = read(how, cut(answer, cuts))
+    if family.startswith("mistral") and not tools and "[TOOL_CALLS]" in found.text:
+        return  # a broken tag and the text of a whole call behind it look like a call
+    again = read(reading(family, tools=given, **options), [".\n" + found.text])
+    assert (again.text.strip(), again.thinking, again.calls) == ((".\n" + found.text).strip(), "", [])
+    if not tools:
+        assert not found.calls
+
+
+@given(st.data(), CUTS, st.sampled_from(list(FAMILIES)), st.booleans(), st.booleans(), st.booleans())
+@settings(max_examples=400, deadline=None)
+def test_only_broken_markup_reaches_text(
+    data: st.DataObject, cuts: list[int], family: str, thinks: bool, tools: bool, begun: bool
+) -> None:
+    check_text(data.draw(mixed(family)), cuts, family, thinks, tools, begun)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("family", FAMILIES)
+def test_only_broken_markup_of_many_random_answers_reaches_text(family: str) -> None:
+    @given(mixed(family), CUTS, st.booleans(), st.booleans(), st.booleans())
+    @settings(max_examples=2000, deadline=None)
+    def run(answer: str, cuts: list[int], thinks: bool, tools: bool, begun: bool) -> None:
+        check_text(answer, cuts, family, thinks, tools, begun)
+
+    run()
+
+
+@pytest.mark.parametrize("vector", [v for v in VECTORS if v.calls], ids=str)
+def test_without_tools_a_whole_call_is_text_without_markup(vector: Vector) -> None:
+    calls = FAMILIES[vector.family].calls
+    assert calls is not None
+    how = reading(vector.family, tools=[], unmarks_calls=True, **vector.options)
+    if not calls.openings or vector.answer.startswith(("{", "[")):
+        return  # an object without tags is no markup
+    for pieces in ([vector.answer], list(vector.answer)):
+        found = read(how, pieces)
+        assert (found.thinking, found.calls) == (vector.thinking, [])
+        if "python" not in vector.answer:  # Llama's code tag needs a tool's name to be a call
+            assert not any(opening in found.text for opening in calls.openings if opening.strip("ofunctlsA:"))
+            assert [line.partition("{")[0] for line in found.text.splitlines() if "{" in line] == [
+                name for name, arguments in vector.calls
+            ]

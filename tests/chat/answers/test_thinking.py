@@ -64,8 +64,48 @@ _TEXT = st.lists(
 def test_cuts_make_no_difference(text: str, cuts: list[int]) -> None:
     places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
     pieces = [text[a:b] for a, b in itertools.pairwise(places)]
-    # The whole rule in one expression: an opening tag at the start, white space around it, a closing tag.
-    match = re.fullmatch(r"\s*<think>\s*(.*?)(?:</think>\s*(.*)|\Z)", text, re.DOTALL)
-    expected = (match[1], match[2] or "") if match else ("", text)
-    assert split(pieces) == expected
-    assert split([text]) == expected
+    assert split(pieces) == split([text]) == expected(text)
+
+
+def expected(text: str) -> tuple[str, str]:
+    """Return thinking and text by the rule, with all of the answer at hand."""
+    thinking, said, mentioned = "", "", 0
+    if match := re.match(r"\s*<think>\s*(.*?)(?:</think>\s*|\Z)", text, re.DOTALL):
+        thinking, text = match[1], text[match.end() :]
+    while match := re.search("<think>|</think>", text):
+        said, text = said + text[: match.start()], text[match.end() :]
+        begins_line = not said.rpartition("\n")[2].strip()
+        if match[0] == "<think>":
+            thought = re.match(r"\s*(.*?)</think>\s*", text, re.DOTALL)
+            if begins_line and thought:
+                thinking, text = thinking + thought[1], text[thought.end() :]
+            else:
+                said, mentioned = said + match[0], mentioned + 1
+        elif mentioned:
+            said, mentioned = said + match[0], mentioned - 1
+        elif begins_line:
+            text = text.lstrip()
+        else:
+            more = re.match(r"([ \t]*</think>)*", text)
+            assert more
+            tags, text = match[0] + more[0], text[more.end() :]
+            if not re.match(r"[ \t]*(\r|\n|\Z)", text):
+                said += tags
+    return thinking, said + text
+
+
+@pytest.mark.parametrize(
+    ("answer", "thinking", "content"),
+    [
+        ("The sum is 4.\n</think>\n\nIt is 4.", "", "The sum is 4.\nIt is 4."),
+        ("The sum is 4.</think>\n\nIt is 4.", "", "The sum is 4.\n\nIt is 4."),
+        ("</think>\n\nIt is 4.", "", "It is 4."),
+        ("The sum is 4.</think></think>\nIt is 4.", "", "The sum is 4.\nIt is 4."),
+        ("<think>a</think>Yes.\n<think>b</think>\nNo.", "ab", "Yes.\nNo."),
+        ("Yes.\n<think> b", "", "Yes.\n<think> b"),
+        ('re.sub("<think>.*?</think>", "", text)', "", 're.sub("<think>.*?</think>", "", text)'),
+        ("Close `</think>` first.", "", "Close `</think>` first."),
+    ],
+)
+def test_tags_later_in_an_answer_are_markup_around_lines(answer: str, thinking: str, content: str) -> None:
+    assert split(list(answer)) == split([answer]) == (thinking, content)

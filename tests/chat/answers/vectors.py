@@ -73,6 +73,11 @@ VECTORS = [
     Vector("hermes", '<tool_call>{"name": "get_time"}</tool_call>', [TIME]),
     Vector(
         "hermes",
+        '<tool_call>{"name": "write", "arguments": {"text": "ü, Zürich ü"}}</tool_call>',
+        [("write", '{"text": "ü, Zürich ü"}')],
+    ),
+    Vector(
+        "hermes",
         '<tool_call>{"type": "function", "function": {"name": "get_time", "parameters": null}}</tool_call>',
         [TIME],
     ),
@@ -285,6 +290,18 @@ VECTORS = [
         "<start_function_call>call:get_weather{city:<escape>Paris<escape>}<end_function_call>",
         [PARIS],
     ),
+    # --- JSON without tags
+    Vector(
+        "template",
+        '{"name": "get_weather", "parameters": {"city": "Paris"}}\n{"name": "get_time", "parameters": {}}\n',
+        [PARIS, TIME],
+    ),
+    Vector(
+        "template",
+        '{"name": "get_time", "arguments": {}}\n\n{"name": "write", "arguments": {"text": "a"}}\nSo.',
+        [TIME, ("write", '{"text": "a"}')],
+        "So.",
+    ),
     # --- lists of JSON objects
     Vector("granite", '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Paris"}}]', [PARIS]),
     Vector(
@@ -292,6 +309,29 @@ VECTORS = [
         '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Paris"}}, {"name": "get_time", "arguments": {}}]<|/tool_call|>',
         [PARIS, TIME],
     ),
+    Vector(
+        "phi4",
+        'functools[{"name": "get_weather", "arguments": {"city": "Paris"}}]',
+        [PARIS],
+    ),
+    Vector(
+        "functools",
+        'functools[{"name": "get_weather", "arguments": {"city": "Paris"}}, {"name": "get_time", "arguments": {}}]',
+        [PARIS, TIME],
+    ),
+    Vector(
+        "functools",
+        'Import functools first. functools [{"name": "get_time", "arguments": {}}] So',
+        [TIME],
+        "Import functools first. So",
+    ),
+    Vector(
+        "command-r",
+        'Action:\n```json\n[{"tool_name": "get_time", "parameters": {}}, '
+        '{"tool_name": "get_weather", "parameters": {"city": "Paris"}}]\n```',
+        [TIME, PARIS],
+    ),
+    Vector("command-r", 'Action: [{"tool_name": "get_time", "parameters": {}}]', [TIME]),
     Vector(
         "command-r",
         'Plan: I look.\nAction: ```json\n[\n    {\n        "tool_name": "get_weather",\n        "parameters": {\n'

@@ -17,10 +17,10 @@ from tests.e2e.tools.calling import (
     GREEDY,
     ONE,
     SCHEMA,
-    call,
     chat_calls,
     native,
     native_calls,
+    ordered,
     user,
 )
 
@@ -67,9 +67,9 @@ def test_call_cut_by_a_limit_is_never_made(server: Server, chat: Any, messages: 
     assert [one.type for one in message.content] == ["text"]
 
 
-def test_call_markup_is_text_without_tools(server: Server) -> None:
+def test_a_call_without_tools_is_text_without_markup(server: Server) -> None:
     answer = server.client.chat("scripted", user(ONE), options=GREEDY)
-    assert answer.message.content == call(FIRST)
+    assert answer.message.content == f"get_weather{ordered(FIRST)}"
     assert not answer.message.tool_calls
 
 

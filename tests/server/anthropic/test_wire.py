@@ -109,6 +109,20 @@ def test_thinking_is_enabled_only_on_request(fields: dict[str, Any], think: obje
     assert spec_of(**fields).think == think
 
 
+@pytest.mark.parametrize(
+    ("fields", "budget"),
+    [
+        ({}, None),
+        ({"thinking": {"type": "enabled"}}, None),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, 2000),
+        ({"thinking": {"type": "disabled", "budget_tokens": 2000}}, None),
+        ({"thinking": {"type": "adaptive"}, "think_budget": 30}, 30),
+    ],
+)
+def test_thinking_has_the_requested_budget(fields: dict[str, Any], budget: int | None) -> None:
+    assert spec_of(**fields).request.think_budget == budget
+
+
 def test_absent_options_are_left_to_the_model() -> None:
     assert spec_of().options == {"num_predict": 5}
     given = spec_of(temperature=0, top_p=0.5, top_k=3, stop_sequences=["x"]).options
@@ -124,9 +138,9 @@ def test_ignored_fields_are_reported() -> None:
         metadata={"user_id": "u"},
     )
     ignored = "\n".join(spec.ignored)
-    for words in ("mcp_servers", "hologram", "tools[1]", "budget_tokens"):
+    for words in ("mcp_servers", "hologram", "tools[1]"):
         assert words in ignored
-    assert len(spec.ignored) == 4
+    assert len(spec.ignored) == 3
     assert len(chat(spec).tools) == 1
 
 

@@ -164,6 +164,7 @@ def test_key_is_read_from_either_header(headers: dict[str, str], key: str) -> No
         ("POST", "/api/embed", "generate"),
         ("POST", "/api/embeddings", "generate"),
         ("POST", "/api/cancel", "generate"),
+        ("POST", "/api/puna/finish_thinking", "generate"),
         ("POST", "/v1/chat/completions", "generate"),
         ("POST", "/v1/messages", "generate"),
         ("POST", "/", "manage"),

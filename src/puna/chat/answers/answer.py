@@ -30,11 +30,16 @@ class EnoughError(Exception):
 class Answer:
     """The certain parts of one answer, and the operations with which a family's parser adds to them."""
 
-    def __init__(self, tools: Mapping[str, Tool], *, streams_calls: bool, parallel: bool) -> None:
+    def __init__(
+        self, tools: Mapping[str, Tool], *, streams_calls: bool, parallel: bool, unmarks_calls: bool = False
+    ) -> None:
         self.reader = Reader()
         self.tools = tools
-        self._streams = streams_calls
-        self._parallel = parallel
+        self.thinking = False  # inside a thought
+        self._unmarks = unmarks_calls and not tools
+        self._streams = streams_calls and bool(tools)
+        self._parallel = parallel or not tools
+        self._line = ""  # the first character, after white space, of the line at the end of the text
         self._parts: list[Part] = []
         self._space = ""  # held back, as it may belong to the markup of a call
         self._bare = True  # no text since the beginning, or since the last call
@@ -55,7 +60,8 @@ class Answer:
 
     def say(self, text: str) -> None:
         """Add `text` to the answer, holding back trailing white space that may belong to a following call."""
-        if not self.tools:
+        self._line = (self._line + text).rpartition("\n")[2].lstrip()[:1]
+        if not self.tools and not self._unmarks:
             self._add(Said(text))
             return
         text = self._space + text
@@ -72,6 +78,18 @@ class Answer:
         if text:
             self._bare = self._after_call = False
             self._add(Said(text))
+
+    @property
+    def begins_line(self) -> bool:
+        """Whether the text so far ends at the beginning of a line, or of the answer, or with a call."""
+        return not self._line
+
+    def thought(self, *ends: str) -> Steps[str]:
+        """Read thinking up to the first of `ends`, and return that one without taking it."""
+        self.thinking = True
+        found = yield from self.reader.until(search(*ends), self.think)
+        self.thinking = False
+        return found
 
     def end(self) -> None:
         """Release held-back white space at the end of the answer."""
@@ -106,9 +124,13 @@ class Answer:
     def end_call(self) -> None:
         """Complete the call. Raises `EnoughError` if the answer may have only one."""
         assert self._name is not None
-        if not self._announced:
+        arguments = "".join(self._arguments)
+        if self._unmarks:
+            self.say("\n" * bool(self._line) + self._name + arguments)
+        else:
+            self._line = ""
+        if not self._unmarks and not self._announced:
             self._space, self._bare, self._after_call = "", True, True
-            arguments = "".join(self._arguments)
             self._parts.append(CallDelta(self._calls, self._new_id(), self._name, arguments))
         self._name, self._announced = None, False
         self._calls += 1
@@ -157,10 +179,16 @@ class Answer:
     @property
     def may_call(self) -> bool:
         """Whether to keep looking for calls."""
-        return bool(self.tools) and self.reader.reread <= _MAX_REREAD * self.reader.added
+        return (bool(self.tools) or self._unmarks) and self.may_reread
+
+    @property
+    def may_reread(self) -> bool:
+        """Whether to keep looking for markup that may turn out broken."""
+        return self.reader.reread <= _MAX_REREAD * self.reader.added
 
 
 _SPACE: Final = re.compile(r"\s*")
+_BLANK: Final = re.compile(r"[ \t]*")
 
 
 def think(
@@ -173,6 +201,7 @@ def think(
     reader = answer.reader
     blank = ""
     if begun:
+        answer.thinking = True
         yield from reader.run(_SPACE)
         yield from reader.skip(opening)
     else:
@@ -180,8 +209,55 @@ def think(
         if not (yield from reader.skip(opening)):
             answer.say(blank)
             return
+        answer.thinking = True
     yield from reader.run(_SPACE)
-    found = yield from reader.until(search(closing, *ends), answer.think)
+    found = yield from answer.thought(closing, *ends)
     if found == closing:
         reader.take(len(closing))
         yield from reader.run(_SPACE)
+
+
+def think_again(answer: Answer, opening: str, closing: str) -> Steps[None]:
+    """Read a further thought, whose untaken opening tag begins a line.
+
+    Nothing of it is certain before the closing tag. Raises `BrokenError` without one.
+    """
+    reader = answer.reader
+    reader.take(len(opening))
+    answer.thinking = True
+    text: list[str] = []
+    try:
+        yield from reader.run(_SPACE)
+        found = yield from reader.until(search(closing), text.append)
+    finally:
+        answer.thinking = False
+    if not found:
+        raise BrokenError
+    reader.take(len(closing))
+    answer.think("".join(text))
+    yield from reader.run(_SPACE)
+
+
+def drop_closing(
+    answer: Answer, closing: str, *, calls: tuple[str, ...] = (), dropped: tuple[str, ...] = ()
+) -> Steps[None]:
+    """Drop an untaken closing tag that closes nothing and begins or ends a line; within one it is text.
+
+    A line also ends where one of `calls` begins. More closing tags and texts to be `dropped` may follow.
+    """
+    reader = answer.reader
+    reader.take(len(closing))
+    if answer.begins_line:
+        yield from reader.run(_SPACE)
+        return
+    text, blank = closing, ""
+    while True:
+        blank += yield from reader.run(_BLANK)
+        if (yield from reader.skip(closing)):
+            text, blank = text + blank + closing, ""
+        elif not dropped or not (yield from reader.skip(*dropped)):
+            break
+    if (yield from reader.peek()) in ("", "\n", "\r") or (calls and (yield from reader.comes(*calls))):
+        answer.say(blank)
+    else:
+        answer.say(text + blank)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from puna.chat.answers.answer import Answer, EnoughError, think
+from puna.chat.answers.answer import Answer, EnoughError, drop_closing, think, think_again
 from puna.chat.answers.parts import Form, Part, Tags
 from puna.chat.answers.reader import Steps, search
 from puna.chat.answers.tools import Tool
@@ -78,28 +78,45 @@ class AnswerFamily:
         """Tags around thinking that precedes calls; None if they are the usual ones."""
         return None
 
+    def closing(self, reading: Reading, *, again: bool = False) -> str:
+        """Return the text that ends a thought, so that the answer begins; `again` if another one followed."""
+        return reading.thinking.closing if reading.thinking is not None else ""
+
     def read(self, answer: Answer, reading: Reading) -> Steps[None]:
-        """Read a whole answer."""
+        """Read a whole answer.
+
+        After the beginning, tags of thinking are markup where they begin a line, or where a closing one ends
+        it. Others are words of the text, with the tags that close them, as is a tag that is never closed.
+        """
         tags, calls = reading.thinking, self.calls
         if tags is not None:
             ends = calls.openings if calls and self.calls_end_thinking and answer.may_call else ()
             yield from think(answer, tags.opening, tags.closing, begun=reading.begun, ends=ends)
         reader = answer.reader
-        if calls is not None and calls.first and answer.may_call:
+        if calls is not None and calls.first and answer.tools and answer.may_call:
             answer.say((yield from reader.run(_SPACE)))
             found = yield from reader.comes(*calls.first)
             if found:
                 yield from answer.attempt(found, calls.read(answer, found))
+        around = (tags.opening, tags.closing) if tags is not None else ()
+        mentioned = 0  # opening tags in the text that no closing one followed
         while True:
             openings = calls.openings if calls is not None and answer.may_call else ()
-            found = yield from reader.until(search(*openings, *self.dropped), answer.say)
+            found = yield from reader.until(search(*openings, *self.dropped, *around), answer.say)
             if not found:
                 return
             if found in self.dropped:
                 reader.take(len(found))
-                continue
-            assert calls is not None
-            yield from answer.attempt(found, calls.read(answer, found))
+            elif found in openings:
+                assert calls is not None
+                yield from answer.attempt(found, calls.read(answer, found))
+            elif tags is not None and found == tags.closing and not mentioned:
+                yield from drop_closing(answer, found, calls=openings, dropped=self.dropped)
+            elif tags is not None and found == tags.opening and answer.begins_line and answer.may_reread:
+                yield from answer.attempt(found, think_again(answer, found, tags.closing))
+            else:
+                mentioned += 1 if tags is not None and found == tags.opening else -1
+                answer.say(reader.take(len(found)))
 
 
 @dataclass(frozen=True)
@@ -112,6 +129,8 @@ class Reading:
     tools: Mapping[str, Tool] = field(default_factory=dict)  # without tools, calls are text
     streams_calls: bool = False  # arguments come as they are written, not when the call is complete
     begins_thinking: bool = False  # without an opening tag
+    asked: bool = True  # to think; otherwise a format applies from the first token on
+    unmarks_calls: bool = False  # without tools, calls are text without their markup
     choice: str = "auto"  # as `Chat.tool_choice`
     parallel: bool = True
     strict: bool = False  # optional calls are valid by construction, too
@@ -131,6 +150,11 @@ class Reading:
             return False
         return self.begins_thinking or prompt.endswith(self.thinking.opening)
 
+    @property
+    def allowed_thinking(self) -> Tags | None:
+        """Tags of the thinking that may precede a format; None if the format begins at once."""
+        return self.thinking if self.asked or self.begun else None
+
 
 class AnswerParser:
     """Splits one answer, fed in pieces of any size, into its parts.
@@ -139,11 +163,26 @@ class AnswerParser:
     """
 
     def __init__(self, reading: Reading) -> None:
-        self._answer = Answer(reading.tools, streams_calls=reading.streams_calls, parallel=reading.parallel)
+        self._answer = Answer(
+            reading.tools,
+            streams_calls=reading.streams_calls,
+            parallel=reading.parallel,
+            unmarks_calls=reading.unmarks_calls,
+        )
         self._steps = reading.family.read(self._answer, reading)
         self.enough = False  # the answer is over, whatever text follows
         self._ended = False
         self._advance()
+
+    @property
+    def thinking(self) -> bool:
+        """Whether the text so far ends inside a thought."""
+        return self._answer.thinking and not self._ended
+
+    @property
+    def undecided(self) -> str:
+        """The end of the text that has not been read, because it may begin markup."""
+        return self._answer.reader.unread
 
     def feed(self, text: str) -> list[Part]:
         """Add `text`, and return the parts that are now certain."""

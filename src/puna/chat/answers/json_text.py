@@ -92,7 +92,7 @@ def copy_string(reader: Reader, out: Out) -> Steps[None]:
         if mark == "\\":
             out((yield from _escape(reader)))
         elif mark:
-            out(json.dumps(reader.take(1))[1:-1])
+            out(json.dumps(reader.take(1), ensure_ascii=False)[1:-1])
         else:
             raise BrokenError
 

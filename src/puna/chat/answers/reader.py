@@ -67,6 +67,11 @@ class Reader:
         self._at = 0
         self.added += len(text)
 
+    @property
+    def unread(self) -> str:
+        """The text that has arrived and was not taken."""
+        return self._text[self._at :]
+
     def mark(self) -> None:
         """Remember the text read from here on, for `rewind`."""
         self._raw = []

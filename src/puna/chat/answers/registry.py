@@ -10,7 +10,7 @@ from puna.architectures import ARCHITECTURES, UNKNOWN
 from puna.chat.answers.families.functions import GemmaCalls, LlamaCalls, PythonicCalls
 from puna.chat.answers.families.glimmer import Glimmer, GlimmerCalls
 from puna.chat.answers.families.harmony import Harmony
-from puna.chat.answers.families.json_calls import JsonCalls, KeyedCalls
+from puna.chat.answers.families.json_calls import FencedCalls, JsonCalls, KeyedCalls
 from puna.chat.answers.families.named_json import (
     DeepSeekCalls,
     Functionary,
@@ -28,7 +28,7 @@ from puna.errors import RequestError, shown
 PLAIN: Final = AnswerFamily("plain")
 
 #: Family of models whose template alone says how calls are written: JSON objects, perhaps after a tag.
-TEMPLATE: Final = AnswerFamily("template", JsonCalls(""))
+TEMPLATE: Final = AnswerFamily("template", JsonCalls("", between="\n"))
 
 
 def _deepseek(*, fenced: bool = False) -> DeepSeekCalls:
@@ -108,11 +108,11 @@ FAMILIES: Final = {
         AnswerFamily("gemma4", GemmaCalls("<|tool_call>", "<tool_call|>", '<|"|>')),
         AnswerFamily("functiongemma", GemmaCalls("<start_function_call>", "<end_function_call>", "<escape>")),
         AnswerFamily("granite", JsonCalls("<|tool_call|>", listed=True), ("<response>", "</response>")),
-        AnswerFamily("phi4", JsonCalls("<|tool_call|>", "<|/tool_call|>", listed=True)),
         AnswerFamily(
-            "command-r",
-            JsonCalls("Action: ```json", "```", listed=True, name="tool_name", arguments="parameters"),
+            "phi4", JsonCalls("<|tool_call|>", "<|/tool_call|>", listed=True, others=("functools",))
         ),
+        AnswerFamily("functools", JsonCalls("functools", listed=True)),
+        AnswerFamily("command-r", FencedCalls("Action:")),
         AnswerFamily(
             "command-r7b",
             JsonCalls(
@@ -171,6 +171,7 @@ _MARKS: Final = (
     _Mark("command-r7b", ("<|START_ACTION|>",)),
     _Mark("command-r", ("Action:", "```json", "tool_name")),
     _Mark("phi4", ("<|/tool_call|>",)),
+    _Mark("functools", ("functools[",)),
     _Mark("granite", ("<|tool_call|>",)),
     _Mark("mistral", ("[TOOL_CALLS]", "[ARGS]")),
     _Mark("mistral-old", ("[TOOL_CALLS]",)),
@@ -273,7 +274,7 @@ def family_by(parser: str, name: str, architecture: str = "", call_tags: Tags | 
     if parser in PARSERS:
         return FAMILIES[PARSERS[parser].family]
     if name == TEMPLATE.name and call_tags is not None:
-        return AnswerFamily(name, JsonCalls(call_tags.opening, call_tags.closing))
+        return AnswerFamily(name, JsonCalls(call_tags.opening, call_tags.closing, between="\n"))
     if name in ("", PLAIN.name, TEMPLATE.name):
         name = ARCHITECTURES.get(architecture, UNKNOWN).answers or name
     return FAMILIES.get(name, PLAIN)

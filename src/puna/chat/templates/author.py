@@ -23,7 +23,7 @@ from puna.chat.templates.go import GoTemplate
 from puna.chat.templates.go.parser import Action, Field, Statement, Text
 from puna.chat.templates.messages import Chat, Message, Think
 from puna.chat.templates.model_facts import ModelFacts, facts_at, projector_for
-from puna.errors import RequestError, TemplateError
+from puna.errors import TemplateError
 
 
 class _Config(Protocol):
@@ -146,18 +146,21 @@ class Author:
         """Return whether the template has a place for documents. Raises TemplateError as `abilities`."""
         return self.abilities.takes_documents
 
-    def think(self, asked: Think, name: str = "") -> Think:
+    @property
+    def can_think(self) -> bool:
+        """Whether the model can think. Raises TemplateError as `abilities`."""
+        return "thinking" in self.capabilities
+
+    def think(self, asked: Think) -> Think:
         """Return the template's setting for thinking, which is on by default for models that can think.
 
-        `name` is the request's name for the model. Raises RequestError if it must think and cannot.
+        For other models it is None.
         """
-        if "thinking" in self.capabilities:
-            if asked == "max" and self.answer_family() == "harmony":
-                return "high"  # the highest level of that format
-            return True if asked is None else asked
-        if asked:
-            raise RequestError(f'"{name or self.name}" does not support thinking')
-        return asked
+        if not self.can_think:
+            return None
+        if asked == "max" and self.answer_family() == "harmony":
+            return "high"  # the highest level of that format
+        return True if asked is None else asked
 
     def opened(self, chat: Chat, *, system: str = "", opening: bool = True) -> Chat:
         """Return `chat` after the author's system text (or `system`) and, with `opening`, opening messages.

@@ -249,6 +249,7 @@ class GoFormat(ChatFormat):
             thinking_tags=thinking_tags(parsed),
             family=family.name,
             call_tags=call_tags(parsed) if family is TEMPLATE else None,
+            takes_levels="thinklevel" in self.identifiers,
             takes_tools="tools" in self.identifiers,
             takes_suffix="suffix" in self.identifiers,
         )

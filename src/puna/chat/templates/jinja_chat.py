@@ -521,6 +521,7 @@ class JinjaFormat(ChatFormat):
             family=family.name,
             call_tags=call_tags(writing) if family is TEMPLATE else None,
             takes_tools=self._with_tools is not None or self._template.reads("tools"),
+            takes_levels=self._template.reads("reasoning_effort"),
             takes_documents=self._template.reads("documents"),
         )
 

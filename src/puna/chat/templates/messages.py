@@ -138,6 +138,8 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     #: Tags around thinking in the answer, if the model thinks.
     thinking_tags: Tags | None = None
+    #: Whether the template itself tells the model how hard to think.
+    takes_levels: bool = False
     #: The family whose markup the template writes, and for "template" the markup of calls itself.
     family: str = ""
     call_tags: Tags | None = None

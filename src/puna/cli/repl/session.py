@@ -35,9 +35,9 @@ class Session:
         self.shown = show_model(self.client, self.settings.model)
         if embeds(self.shown):
             raise no_text(self.settings.model)
-        if self.settings.think and not self.can_think:
+        if (self.settings.think or self.settings.think_budget) and not self.can_think:
             terminal.warn(f"model '{self.settings.model}' does not support thinking and answers without it")
-            self.settings.think = None
+            self.settings.think = self.settings.think_budget = None
         apply_model(self.settings, self.shown)
         request = self.settings.request()
         body = {name: request[name] for name in ("model", "options", "keep_alive") if name in request}

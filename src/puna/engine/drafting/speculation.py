@@ -37,7 +37,7 @@ from puna.options import drafts_itself
 
 #: Source of drafts that a `Drafter` generates; a positive source is the length of a prompt lookup's match.
 GENERATED: Final = 0
-#: Source of drafts that the format of an answer forces.
+#: Source of drafts that the format of an answer forces, or that close its thinking.
 FORCED: Final = -1
 #: Numbers of newest tokens to match, longest first: the longer the match, the likelier its continuation.
 MATCH_LENGTHS: Final = (4, 3, 2)
@@ -201,7 +201,8 @@ class Speculation:
             mode = wanted or self._default
             if mode not in ("prompt", self._generated_by) or (mode != "prompt" and sequence.images):
                 mode = "format"  # drafters cannot read images
-            if self._cache.max_drafts and (mode != "format" or sequence.constraint is not None):
+            forces = sequence.constraint is not None or sequence.thinking.is_limited
+            if self._cache.max_drafts and (mode != "format" or forces):
                 sequence.drafting = Drafting(mode, dict(self._acceptance))
 
     def propose(self, slices: Items[BatchSlice], room: Callable[[int], int]) -> None:
@@ -276,6 +277,8 @@ class Speculation:
             most = 0
         elif sequence.constraint is not None and (forced := sequence.constraint.forced()):
             return _Offer(batch_slice, drafting, FORCED, min(len(forced), most), forced)
+        elif closing := list(sequence.thinking.forced):
+            return _Offer(batch_slice, drafting, FORCED, min(len(closing), most), closing)
         if drafting.mode == "format" or most <= 0:
             return _Offer(batch_slice, drafting, FORCED, 0, [])
         if drafting.generated:

@@ -361,6 +361,11 @@ class RemoteConstraint:
         return self._state.finished
 
     @property
+    def answering(self) -> bool:
+        """Whether the next token belongs to the answer, not to the thinking before it."""
+        return self._state.answering
+
+    @property
     def slow(self) -> bool:
         """Whether masks take long, so that there should be none for drafts."""
         return self._mask_s > _SLOW_S

@@ -41,10 +41,11 @@ class FormatTask:
         if reading is None:
             return None if format is None else cls(format, None)
         if reading.forces_calls:
-            return cls(None, replace(reading, prompt="", begins_thinking=reading.begun, streams_calls=False))
+            plain = replace(reading, prompt="", begins_thinking=reading.begun, streams_calls=False)
+            return cls(None, replace(plain, thinking=reading.allowed_thinking, asked=True))
         if format is None:
             return None
-        return cls(format, Reading(reading.family, reading.thinking, begins_thinking=reading.begun))
+        return cls(format, Reading(reading.family, reading.allowed_thinking, begins_thinking=reading.begun))
 
     def pickled(self) -> bytes:
         """Serialise it for the other side, which trusts this one. Raises `RequestError`."""

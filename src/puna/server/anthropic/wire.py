@@ -192,7 +192,7 @@ _EFFORTS: Final = {"low": "low", "medium": "medium", "high": "high", "xhigh": "h
 
 
 class ThinkingConfig(Body):
-    """Settings of thinking. `budget_tokens` has no effect: the model itself ends its thinking."""
+    """Settings of thinking, which gets at most `budget_tokens`."""
 
     type: str = ""
     budget_tokens: int | None = None
@@ -244,16 +244,13 @@ class CountRequest(OwnFields, ChatFields, SamplingFields):
             raise RequestError("messages is required")
         messages, ignored = prompt_messages(self.messages)
         use, unusable = self._tools()
-        if self.thinking is not None and self.thinking.budget_tokens:
-            ignored.append("thinking.budget_tokens is ignored: the model itself ends its thinking")
         return GenerationSpec(
             model=self.model,
             endpoint="chat",
-            request=self.request(truncate=False),
+            request=self.request(truncate=False, think_budget=self._budget),
             prompts=[self.chat(use, system_text(self.system) + messages)],
             options=options,
             think=self._think(),
-            thinks_if_able=True,
             format=self._format,
             images=[image for message in messages for image in message.images],
             needs=use.needs,
@@ -275,6 +272,13 @@ class CountRequest(OwnFields, ChatFields, SamplingFields):
         if not self.thinks:
             return False
         return _EFFORTS.get(effort, True)
+
+    @property
+    def _budget(self) -> int | None:
+        """The budget of thinking, for which there is also Puna's own field."""
+        if self.thinking is None or self.thinking.budget_tokens is None or not self.thinks:
+            return self.think_budget
+        return self.thinking.budget_tokens
 
     def _format(self) -> Format | None:
         formats = self.formats()

@@ -78,9 +78,12 @@ class Runner(Protocol):
         """
 
     def generate(
-        self, request: Generate
+        self, request: Generate, on_sent: Callable[[Callable[[], None]], None] | None = None
     ) -> AsyncGenerator[Prompted | Evaluated | Scored | Chunk | Done, None]:
-        """Yield the events of `request`; closing the iterator stops the generation."""
+        """Yield the events of `request`; closing the iterator stops the generation.
+
+        `on_sent` is called once with a function that ends the request's thinking.
+        """
 
     async def embed(self, request: Embed) -> list[Embedded]:
         """Return the vectors of the inputs in order."""

@@ -17,7 +17,7 @@ from puna.chat.templates.choose import check_capabilities
 from puna.chat.templates.messages import Chat
 from puna.errors import RequestError, shown
 from puna.grammar.format import Format
-from puna.options import THINK_LEVELS
+from puna.options import check_think
 from puna.protocol import Generate, Prompt
 from puna.server.jobs.images import check_remote, fetched
 from puna.server.jobs.service import LoadRequest, Service, template_errors
@@ -26,24 +26,11 @@ from puna.server.settings import keep_alive_s
 from puna.store import StoredModel
 from puna.vision.limits import image_limits
 
-_THINK_VALUES = ", ".join(f'"{level}"' for level in THINK_LEVELS) + ", true, or false"
-
 
 def check_top_logprobs(count: int, name: str = "top_logprobs") -> None:
     """Raise RequestError unless `count` alternatives can be returned."""
     if not 0 <= count <= 20:
         raise RequestError(f"{name} must be between 0 and 20")
-
-
-def _check_think(value: Any) -> bool | str | None:
-    """Return a request's `think`: None if absent, a switch, or a level. Raises RequestError."""
-    if value is None or isinstance(value, bool):
-        return value
-    if not isinstance(value, str):
-        raise RequestError(f"think must be a boolean or string ({_THINK_VALUES})")
-    if value not in THINK_LEVELS:
-        raise RequestError(f'invalid think value: "{value}" (must be {_THINK_VALUES})')
-    return value
 
 
 def _check_images(images: Collection[Any], name: str, has: Collection[str]) -> None:
@@ -79,7 +66,6 @@ class GenerationSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
     keep_alive: Any = None
     think: Any = None
-    thinks_if_able: bool = False  # models without thinking ignore `think` with a warning
     format: Callable[[], Format | None] = lambda: None  # may raise RequestError
     system: str = ""  # replaces the model's own
     images: Sequence[Any] = ()
@@ -125,7 +111,7 @@ class Job:
 async def job(backend: Service, spec: GenerationSpec) -> Job | Preload | Unload:
     """Return the job of a request. Raises the error of the first check that fails."""
     request = spec.request
-    think, keep_s = _check_think(spec.think), keep_alive_s(spec.keep_alive)
+    (think, budget), keep_s = check_think(spec.think, request.think_budget), keep_alive_s(spec.keep_alive)
     check_remote(spec.images, backend.settings.remote_images)
     check_top_logprobs(request.top_logprobs)
     model = backend.find(spec.model)
@@ -136,10 +122,9 @@ async def job(backend: Service, spec: GenerationSpec) -> Job | Preload | Unload:
     author = Author.of(model, request.template)
     has = await _capabilities(author, request.template)
     ignored = list(spec.ignored)
-    if think and spec.thinks_if_able and "thinking" not in has:
-        think = None
+    if (think or budget) and not author.can_think:
         ignored.append(f'"{spec.model}" does not support thinking')
-    think = author.think(think, spec.model)
+    think = author.think(think)
     if any(isinstance(one, Chat) and one.documents for one in spec.prompts) and not author.takes_documents():
         ignored.append("documents are ignored: the model's template has no place for them")
     if author.parser and author.parser not in PARSERS:
@@ -158,6 +143,7 @@ async def job(backend: Service, spec: GenerationSpec) -> Job | Preload | Unload:
         request,
         options=order.options,
         think=think,
+        think_budget=budget,
         template=author.template,
         parser=author.parser,
         format=format,

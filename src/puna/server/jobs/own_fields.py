@@ -54,6 +54,7 @@ class OwnFields(AdapterFields):
     priority: Priority = "interactive"
     ignore_eos: bool = False  # as in vLLM and llama.cpp
     sampled_logprobs: bool = False
+    think_budget: int | None = None  # maximum tokens of thinking
 
     # The format of the answer: llama.cpp's field, and vLLM's.
     grammar: Any = None
@@ -91,6 +92,7 @@ class OwnFields(AdapterFields):
 
     def request(self, **more: Any) -> Generate:
         """Return the request with these fields and `more`; its prompt and options depend on the model."""
+        more.setdefault("think_budget", self.think_budget)
         return Generate(
             cache_prompt=self.cache_prompt,
             priority=self.priority,

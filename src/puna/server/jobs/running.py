@@ -32,6 +32,8 @@ class Running:
         self.state = "loading"
         self._waits: set[asyncio.Task[Any]] = set()
         self._cancelled = asyncio.Event()
+        self._finishers: list[Callable[[], None]] = []
+        self._finishes_thinking = False
 
     @property
     def id(self) -> str:
@@ -75,6 +77,18 @@ class Running:
     def may_be_ended_by(self, caller: Caller) -> bool:
         """Whether `caller` is the request's client, or has the scope `manage`."""
         return caller.client == self.client or "manage" in caller.scopes
+
+    def thinks(self, finish: Callable[[], None]) -> None:
+        """Note that the request is with its runner, and `finish` ends its thinking."""
+        self._finishers.append(finish)
+        if self._finishes_thinking:
+            finish()
+
+    def finish_thinking(self) -> None:
+        """End the thinking of all answers, now or when it begins."""
+        self._finishes_thinking = True
+        for finish in self._finishers:
+            finish()
 
     def cancel(self) -> None:
         """End the request with an error for all tasks that wait for it."""
@@ -126,10 +140,20 @@ class RunningRequests:
 
     def cancel(self, request_id: str, caller: Caller) -> bool:
         """End the requests with this id that `caller` may end, and return whether there were any."""
-        found = [one for one in self._all.values() if one.id == request_id and one.may_be_ended_by(caller)]
+        found = self._found(request_id, caller)
         for request in found:
             request.cancel()
         return bool(found)
+
+    def finish_thinking(self, request_id: str, caller: Caller) -> bool:
+        """End the thinking of the requests that `cancel` would end; return whether there were any."""
+        found = self._found(request_id, caller)
+        for request in found:
+            request.finish_thinking()
+        return bool(found)
+
+    def _found(self, request_id: str, caller: Caller) -> list[Running]:
+        return [one for one in self._all.values() if one.id == request_id and one.may_be_ended_by(caller)]
 
 
 class LoadProgress(msgspec.Struct, frozen=True):

@@ -77,7 +77,6 @@ class Finished:
     load_duration: int
     context: list[int]  # tokens of the prompt and the answer
     sample: int = 0
-    thought: int = 0  # tokens in chunks of only thinking
     warnings: Sequence[str] = ()
 
 
@@ -260,7 +259,6 @@ class _Sample:
     begun: bool = False
     scores: list[TokenLogprob | None] = field(default_factory=list)  # of the prompt
     tokens: list[int] = field(default_factory=list)
-    thought: int = 0  # tokens of thinking
 
 
 class _Answers:
@@ -291,7 +289,7 @@ class _Answers:
     async def parts(self, runner: Runner) -> AsyncGenerator[Part, None]:
         options = replace(self._request.options, num_ctx=self._num_ctx)
         request = replace(self._request, options=options, client=self._order.client)
-        async with contextlib.aclosing(runner.generate(request)) as events:
+        async with contextlib.aclosing(runner.generate(request, self._running.thinks)) as events:
             while (event := await self._next(events)) is not None:
                 if isinstance(event, Prompted):
                     self._prompt = event
@@ -312,8 +310,6 @@ class _Answers:
                     self._observation.chunk(number, event)
                     self._running.generated(len(event.tokens))
                     sample.tokens += event.tokens
-                    if event.thinking and not (event.text or event.calls):
-                        sample.thought += len(event.tokens)
                     if event.text or event.thinking or event.calls or event.logprobs:
                         yield replace(event, sample=number) if self._first else event
                 else:
@@ -332,7 +328,6 @@ class _Answers:
             load_duration=max(self._loaded_ns - arrived_ns, 1),
             context=self._prompt.tokens + self._samples[done.sample].tokens,
             sample=number,
-            thought=self._samples[done.sample].thought,
             warnings=warnings,
         )
 

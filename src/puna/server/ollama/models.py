@@ -69,6 +69,12 @@ def routes(backend: Service) -> list[Route]:
             raise ModelNotFoundError(f"no request '{body.id}' of yours is running; /api/ps lists them")
         return empty(200)
 
+    async def finish_thinking(body: CancelRequest) -> Response:
+        """End the thinking of a request of the caller, so that its answer begins."""
+        if not backend.requests.finish_thinking(body.id, caller()):
+            raise ModelNotFoundError(f"no request '{body.id}' of yours is running; /api/ps lists them")
+        return empty(200)
+
     async def copy(body: CopyRequest) -> Response:
         """Give a model another name."""
         for what in ("source", "destination"):
@@ -99,6 +105,7 @@ def routes(backend: Service) -> list[Route]:
         body_route("/api/show", ShowRequest, show),
         route("/api/ps", ps, "GET"),
         body_route("/api/cancel", CancelRequest, cancel, content_type=NOTHING),
+        body_route("/api/puna/finish_thinking", CancelRequest, finish_thinking, content_type=NOTHING),
         body_route("/api/copy", CopyRequest, copy, content_type=NOTHING),
         body_route("/api/delete", ModelRequest, delete, method="DELETE", content_type=NOTHING),
     ]

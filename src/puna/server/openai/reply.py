@@ -239,7 +239,7 @@ class Usage:
     def count(self, item: Finished) -> None:
         """Count a finished answer."""
         done = item.done
-        self._thought += item.thought
+        self._thought += item.done.thought
         self._completion += done.eval_count
         if done.sample == 0:
             self._prompt += done.prompt_eval_count

@@ -226,7 +226,6 @@ class ChatCompletionRequest(OpenAIRequest, ChatFields):
             ),
             prompts=[self.chat(use, messages)],
             think=think(self.reasoning.effort or self.reasoning_effort),
-            thinks_if_able=True,
             format=self._format,
             options=self.options(limit),
             images=[image for message in messages for image in message.images],

@@ -78,6 +78,10 @@ class Glimmer(AnswerFamily):
     def thinking_before_calls(self) -> Tags:
         return Tags(f"{_TO}self{_MESSAGE}", f"<|eom|>{_START}assistant")
 
+    def closing(self, reading: Reading, *, again: bool = False) -> str:
+        chooses = bool(reading.tools) and not again
+        return f"{_ENDS[0]}{_START}assistant" + ("" if reading.forces_calls or chooses else _USER)
+
     def read(self, answer: Answer, reading: Reading) -> Steps[None]:
         reader, calls = answer.reader, GlimmerCalls()
         found = yield from reader.comes(_TO, _MESSAGE)
@@ -102,4 +106,4 @@ def _message(answer: Answer) -> Steps[None]:
         raise BrokenError
     reader.unmark()
     if header[1] == "self":
-        yield from reader.until(search(_START, *_ENDS), answer.think)
+        yield from answer.thought(_START, *_ENDS)

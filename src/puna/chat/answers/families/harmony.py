@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -80,6 +79,13 @@ class Harmony(AnswerFamily):
     def thinking_before_calls(self) -> Tags:
         return Tags(f"{CHANNEL}analysis{MESSAGE}", "<|end|>")
 
+    def closing(self, reading: Reading, *, again: bool = False) -> str:
+        if reading.forces_calls:
+            return _ENDS[0]
+        # With tools, the model chooses whether to call one.
+        to_user = not reading.tools or again
+        return f"{_ENDS[0]}{START}assistant" + (f"{CHANNEL}final{MESSAGE}" if to_user else "")
+
     def read(self, answer: Answer, reading: Reading) -> Steps[None]:
         reader = answer.reader
         begun = _open_message(reading.prompt)
@@ -130,8 +136,10 @@ def _message(answer: Answer) -> Steps[None]:
 
 def _body(answer: Answer, header: Header) -> Steps[None]:
     """Read a message's text or thinking."""
-    out: Callable[[str], None] = answer.think if header.channel == "analysis" else answer.say
-    yield from answer.reader.until(search(START, CHANNEL, *_ENDS), out)
+    if header.channel == "analysis":
+        yield from answer.thought(START, CHANNEL, *_ENDS)
+    else:
+        yield from answer.reader.until(search(START, CHANNEL, *_ENDS), answer.say)
 
 
 def _known(answer: Answer, recipient: str) -> str:

@@ -26,6 +26,12 @@ class JsonCalls(Syntax):
     listed: bool = False  # in the model's training; both are read
     name: str = "name"
     arguments: str = "arguments"
+    between: str = "; "  # calls without tags; line breaks are read, too
+    others: tuple[str, ...] = ()  # further openings that are read
+
+    @property
+    def openings(self) -> tuple[str, ...]:
+        return (*super().openings, *self.others)
 
     @property
     def first(self) -> tuple[str, ...]:
@@ -38,7 +44,10 @@ class JsonCalls(Syntax):
             return Form(before, after, "}", f"{self.opening}[", f"]{self.closing}", ", ")
         breaks = "\n" if self.closing else ""
         return Form(
-            f"{self.opening}{breaks}{before}", after, f"}}{breaks}{self.closing}", between=breaks or "; "
+            f"{self.opening}{breaks}{before}",
+            after,
+            f"}}{breaks}{self.closing}",
+            between=breaks or self.between,
         )
 
     def read(self, answer: Answer, opening: str) -> Steps[None]:
@@ -51,7 +60,7 @@ class JsonCalls(Syntax):
             yield from skip_closing(answer, self.closing)
         while not self.opening:
             yield from reader.space()
-            if not (yield from reader.skip(";")):
+            if not (yield from reader.skip(";")) and (yield from reader.peek()) != "{":
                 return
             yield from reader.space()
             yield from call(answer, known_only=True)
@@ -172,6 +181,32 @@ def _members(found: _Call, *, nested: bool = False) -> Steps[None]:
         yield from reader.space()
         if (yield from reader.expect(",", "}")) == "}":
             return
+
+
+_FENCE: Final = "```"
+
+
+@dataclass(frozen=True)
+class FencedCalls(Syntax):
+    """`Action:` and, between fences, `[{"tool_name": "f", "parameters": {...}}]`."""
+
+    opening: str
+    name: str = "tool_name"
+    arguments: str = "parameters"
+
+    @property
+    def form(self) -> Form:
+        before, after = f'{{"{self.name}": "', f'", "{self.arguments}": '
+        return Form(before, after, "}", f"{self.opening} {_FENCE}json\n[", f"]\n{_FENCE}", ", ")
+
+    def read(self, answer: Answer, opening: str) -> Steps[None]:
+        reader = answer.reader
+        reader.take(len(opening))
+        yield from reader.space()
+        if (yield from reader.skip(f"{_FENCE}json", _FENCE)):
+            yield from reader.space()
+        yield from calls(answer)
+        yield from skip_closing(answer, _FENCE)
 
 
 @dataclass(frozen=True)

@@ -196,7 +196,7 @@ def _message_to(answer: Answer) -> Steps[None]:
     name = yield from reader.before("\n", most=MAX_NAME)
     if name == "all":
         return
-    if not answer.tools or (yield from reader.peek()) != "{":
+    if not answer.may_call or (yield from reader.peek()) != "{":
         raise BrokenError
     yield from arguments_of(answer, name)
     answer.end_call()

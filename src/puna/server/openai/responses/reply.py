@@ -310,7 +310,7 @@ class ResponseWriter:
             input_tokens=done.prompt_eval_count,
             input_tokens_details=InputTokens(done.cached, 0),
             output_tokens=done.eval_count,
-            output_tokens_details=OutputTokens(end.thought),
+            output_tokens_details=OutputTokens(end.done.thought),
             total_tokens=done.prompt_eval_count + done.eval_count,
         )
         response.warnings = list(end.warnings) or UNSET

@@ -264,7 +264,6 @@ class ResponsesRequest(OwnFields, ChatFields, SamplingFields):
             prompts=[self.chat(use, messages)],
             options=self._options(),
             think=think(self.reasoning.effort),
-            thinks_if_able=True,
             format=self._format,
             images=[image for message in messages for image in message.images],
             needs=use.needs,
