@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -168,9 +169,34 @@ def test_chat_deleted_in_another_tab_says_so(visit: Callable[..., Visitor], serv
     Sidebar(one).expect_chats(["Shared"])
 
 
+def import_long_chat(server: Server, length: int) -> str:
+    """Keep a chat of that many messages, in one request; returns its id."""
+    example = add_chat(server, "Message 1", title="Long")
+    with server.http as http:
+        exported = http.get(f"/api/puna/chats/{example}/export", params={"format": "json"}).json()
+        [chat] = exported["chats"]
+        [first] = chat["messages"]
+        chat["messages"] = [
+            {
+                **first,
+                "id": f"{number:016x}",
+                "parent": f"{number - 1:016x}" if number > 1 else None,
+                "role": ("assistant", "user")[number % 2],
+                "content": f"Message {number}",
+            }
+            for number in range(1, length + 1)
+        ]
+        chat["leaf"] = f"{length:016x}"
+        http.delete(f"/api/puna/chats/{example}")
+        report = http.post("/api/puna/import", content=json.dumps(exported)).raise_for_status().json()
+        assert (report["imported"], report["skipped"]) == (1, [])
+        found: str = http.get("/api/puna/chats").json()["chats"][0]["id"]
+    return found
+
+
 @pytest.mark.thorough
 def test_chat_of_10000_messages_draws_what_is_near(visit: Callable[..., Visitor], server: Server) -> None:
-    id = add_chat(server, *(f"Message {number}" for number in range(1, 10_001)), title="Long")
+    id = import_long_chat(server, 10_000)
     chat = Chat(visit(server).tab(f"#/chat/{id}"))
     expect(chat.messages.last).to_contain_text("Message 10000")
     assert chat.messages.count() < 200
