@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import expect
 
 from tests.page.chat import Chat
 from tests.page.scripts import HEBREW, SUNNY, asking_for
@@ -13,25 +13,20 @@ from tests.page.tabs import Tab
 pytestmark = [pytest.mark.e2e, pytest.mark.page]
 
 
-def direction(part: Locator) -> str:
-    found: str = part.evaluate("element => getComputedStyle(element).direction")
-    return found
-
-
 def test_text_goes_the_way_it_is_written(tab: Tab) -> None:
     chat = Chat(tab)
     chat.composer.fill("שלום")
-    assert direction(chat.composer) == "rtl"
+    expect(chat.composer).to_have_css("direction", "rtl")
     chat.ask(asking_for("hebrew"))
     chat.expect_answer(HEBREW)
-    assert direction(chat.text.locator("p")) == "rtl"
+    expect(chat.text.locator("p")).to_have_css("direction", "rtl")
     sidebar = Sidebar(tab)
     sidebar.links.press("F2")
     sidebar.title_field.fill("שלום עולם")
-    assert direction(sidebar.title_field) == "rtl"
+    expect(sidebar.title_field).to_have_css("direction", "rtl")
     tab.press("Enter")
-    assert direction(sidebar.links.locator(".chat-line > .grow")) == "rtl"
-    assert direction(tab.page.locator("body")) == "ltr"
+    expect(sidebar.links.locator(".chat-line > .grow")).to_have_css("direction", "rtl")
+    expect(tab.page.locator("body")).to_have_css("direction", "ltr")
     sidebar.act("שלום עולם", "Rename")
     tab.press("Escape")
 
