@@ -129,9 +129,7 @@ def named(name: str, path: str | Path | None = None) -> ServerConfig:
     if name not in servers:
         file = path or config_path()
         known = f"; it has {', '.join(sorted(servers))}" if servers else ""
-        raise MCPServerError(
-            f"no MCP server '{name}' in {file}{did_you_mean(name, servers) or known}"
-        )
+        raise MCPServerError(f"no MCP server '{name}' in {file}{did_you_mean(name, servers) or known}")
     return servers[name]
 
 

@@ -197,7 +197,7 @@ class MCPServer:
 
 
 class _Connection:
-    """A session with a server, in an event loop of its own thread. Raises `MCPServerError` if there is none."""
+    """A session with a server, in an event loop of its own thread. Raises `MCPServerError` without one."""
 
     def __init__(self, config: ServerConfig) -> None:
         try:
@@ -333,14 +333,14 @@ class _Connection:
         assert self._client is not None
         self.watch.begin()
 
-        async def progress(done: float, total: float | None, message: str | None) -> None:
+        async def report(progress: float, total: float | None, message: str | None) -> None:
             if on_progress is not None:
-                on_progress(done, total, message and self.config.quoted(message))
+                on_progress(progress, total, message and self.config.quoted(message))
 
         try:
             with anyio.fail_after(self.config.timeout_s):
                 result = await self._client.call_tool(
-                    tool, dict(arguments), self.config.timeout_s, progress_callback=progress
+                    tool, dict(arguments), self.config.timeout_s, progress_callback=report
                 )
             return result_of(result.content, result.structured_content, result.is_error)
         except Exception as error:
@@ -384,8 +384,8 @@ class _Connection:
 
 def _schema_problem(schema: Mapping[str, Any]) -> str:
     """Return why `schema` cannot describe arguments; empty if it can."""
-    from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import SchemaError
+    from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+    from jsonschema.exceptions import SchemaError  # type: ignore[import-untyped]
 
     if schema.get("type", "object") != "object":
         return "the schema of its arguments is not that of an object"
