@@ -57,9 +57,11 @@ class ToolUse:
         for server in self._toolbox.servers:
             state = "" if server.is_connected else ", disconnected"
             lines.append(f"{server.name} ({server.config.place}{state})")
-            for tool in self._toolbox.tools.values():
-                if tool.server is server:
-                    lines.append(f"  {tool.name}{'  (allowed)' if self._allows(tool) else ''}")
+            lines += [
+                f"  {tool.name}{'  (allowed)' if self._allows(tool) else ''}"
+                for tool in self._toolbox.tools.values()
+                if tool.server is server
+            ]
         try:
             others = [name for name in configured() if name not in connected]
         except MCPServerError as error:
@@ -83,12 +85,12 @@ class ToolUse:
         After Ctrl-C, `interrupted` is True and the results of the remaining calls say so.
         """
         self.interrupted = False
-        messages = []
+        messages: list[Message] = []
         for call in calls:
             function = call.get("function") or {}
             name, arguments = str(function.get("name", "")), function.get("arguments") or {}
             result = self._result(name, arguments).read_by(sees)
-            message = {"role": "tool", "tool_name": name, "content": result.text}
+            message: Message = {"role": "tool", "tool_name": name, "content": result.text}
             if call.get("id"):
                 message["tool_call_id"] = str(call["id"])
             if result.images:

@@ -213,6 +213,8 @@ class _Connection:
         self.config = config
         self.tools: list[ServerTool] = []
         self.refused: list[str] = []
+        self._found: dict[str, ServerTool | None] = {}  # None: two tools have this name
+        self._listed = False
         self.watch: Watch = Watch()
         self._client: Client | None = None
         self._loop = asyncio.new_event_loop()
@@ -279,7 +281,7 @@ class _Connection:
             self._scope = scope
             deadline = self._loop.call_later(CONNECT_S, scope.cancel)
             client = Client(
-                connected(self.config, self.watch),
+                connected(self.config, self.watch, self._checked),
                 client_info=Implementation(name="puna", version=__version__),
                 read_timeout_seconds=CONNECT_S,
                 cache=None,
@@ -294,36 +296,57 @@ class _Connection:
             raise TimeoutError
 
     async def _list_tools(self, client: Client) -> None:
-        found: dict[str, ServerTool | None] = {}  # None: the name stands twice
+        """List the tools. `_checked` keeps those that can be offered."""
         cursor = None
         for _ in range(MAX_PAGES):
             page = await client.list_tools(cursor=cursor)
-            for tool in page.tools:
-                if len(found) == MAX_TOOLS:
-                    self.refused.append(str(self._error(f"only its first {MAX_TOOLS} tools are offered")))
-                    break
-                self._add(found, tool)
             cursor = page.next_cursor
-            if not cursor or len(found) == MAX_TOOLS:
+            if not cursor or len(self._found) == MAX_TOOLS:
                 break
         else:
             raise self._error(f"its list of tools has more than {MAX_PAGES} pages")
-        self.tools = [tool for tool in found.values() if tool is not None]
+        self.tools = [tool for tool in self._found.values() if tool is not None]
+        self._listed = True
 
-    def _add(self, found: dict[str, ServerTool | None], tool: Any) -> None:
-        name = tool.name
-        if not _TOOL_NAME.fullmatch(name):
-            problem = "its name may only have letters, digits, and _./-, up to 128"
-        elif name in found:
-            problem, found[name] = "there are two of this name", None
-        elif len(json.dumps([tool.description, tool.input_schema])) > MAX_TOOL_BYTES:
-            problem = f"its description and schema are larger than {MAX_TOOL_BYTES >> 10} KB"
-        else:
-            problem = _schema_problem(tool.input_schema)
-            if not problem:
-                found[name] = ServerTool(name, tool.description or "", tool.input_schema)
-        if problem:
-            self.refused.append(f"{self._error(problem, self.config.quoted(name))}; the tool is left out")
+    def _checked(self, tools: list[Any]) -> list[dict[str, Any]]:
+        """Note the tools of a list, and return them without schemas of results.
+
+        The package holds results against those, and a regular expression may take for ever.
+        """
+        if self._listed:
+            return []
+        checked = []
+        for given in tools:
+            if len(self._found) == MAX_TOOLS:
+                self.refused.append(str(self._error(f"only its first {MAX_TOOLS} tools are offered")))
+                break
+            tool = given if isinstance(given, dict) else {}
+            name, about, schema = (tool.get(key) for key in ("name", "description", "inputSchema"))
+            problem = self._problem(name, about, schema)
+            if problem:
+                shown = self.config.quoted(name) if isinstance(name, str) else ""
+                self.refused.append(f"{self._error(problem, shown or '(no name)')}; the tool is left out")
+                continue
+            self._found[name] = ServerTool(name, about or "", schema)
+            checked.append({"name": name, "description": about or "", "inputSchema": schema})
+        return checked
+
+    def _problem(self, name: Any, about: Any, schema: Any) -> str:
+        """Return why a tool cannot be offered; empty if it can."""
+        if not isinstance(name, str) or not _TOOL_NAME.fullmatch(name):
+            return "its name may only have letters, digits, and _./-, up to 128"
+        if name in self._found:
+            self._found[name] = None  # which is meant?
+            return "there are two of this name"
+        if not isinstance(about, str | None) or not isinstance(schema, dict):
+            return "its description or its schema is missing or of a wrong type"
+        try:
+            size = len(json.dumps([about, schema]))
+        except RecursionError:
+            return "the schema of its arguments is too deep"
+        if size > MAX_TOOL_BYTES:
+            return f"its description and schema are larger than {MAX_TOOL_BYTES >> 10} KB"
+        return _schema_problem(schema)
 
     async def _call(
         self, tool: str, arguments: Mapping[str, Any], on_progress: Progress | None
@@ -387,7 +410,7 @@ def _schema_problem(schema: Mapping[str, Any]) -> str:
     from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
     from jsonschema.exceptions import SchemaError  # type: ignore[import-untyped]
 
-    if schema.get("type", "object") != "object":
+    if schema.get("type") != "object":
         return "the schema of its arguments is not that of an object"
     try:
         Draft202012Validator.check_schema(dict(schema))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -31,6 +31,9 @@ _KEPT: Final = 2000
 _CONNECT_S: Final = 10.0
 
 
+CheckedTools = Callable[[list[Any]], list[dict[str, Any]]]
+
+
 class Watch:
     """Counts what a server sends, and notes why its connection ended."""
 
@@ -44,28 +47,31 @@ class Watch:
     def begin(self) -> None:
         """Count anew: something is asked."""
         self._bytes = self._messages = 0
+        if not self.ended:
+            self.broken = ""  # a reply over HTTP, whose server can go on
 
     def count(self, size: int) -> bool:
         """Count bytes. Return whether there may be more."""
         self._bytes += size
         if self._bytes > MAX_BYTES:
             self.broken = f"it sent more than {MAX_BYTES >> 20} MB at once"
-        return not self.broken
+        return self._bytes <= MAX_BYTES
 
     def count_message(self) -> bool:
         """Count a message. Return whether there may be more."""
         self._messages += 1
         if self._messages > MAX_MESSAGES:
             self.broken = f"it sent more than {MAX_MESSAGES} messages at once"
-        return not self.broken
+        return self._messages <= MAX_MESSAGES
 
 
 class Inbound:
-    """The messages of a server, as the `mcp` package reads them, counted and without output schemas."""
+    """The messages of a server, as the `mcp` package reads them: counted, and lists of tools checked."""
 
-    def __init__(self, inner: Any, watch: Watch) -> None:
+    def __init__(self, inner: Any, watch: Watch, checked: CheckedTools) -> None:
         self._inner = inner
         self._watch = watch
+        self._checked = checked
 
     @property
     def last_context(self) -> Any:
@@ -81,7 +87,9 @@ class Inbound:
             self._watch.ended = True
             raise anyio.EndOfStream
         if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCResponse):
-            _forget_output_schemas(item.message.result)
+            result = item.message.result
+            if isinstance(tools := result.get("tools"), list):
+                result["tools"] = self._checked(tools)
         return item
 
     def __aiter__(self) -> Inbound:
@@ -103,20 +111,17 @@ class Inbound:
         await self.aclose()
 
 
-def _forget_output_schemas(result: Any) -> None:
-    """Drop the schemas of results: a regular expression in one could hold the interpreter for ever."""
-    tools = result.get("tools") if isinstance(result, dict) else None
-    for tool in tools if isinstance(tools, list) else ():
-        if isinstance(tool, dict):
-            tool.pop("outputSchema", None)
-
-
 @asynccontextmanager
-async def connected(config: ServerConfig, watch: Watch) -> AsyncIterator[tuple[Any, Any]]:
-    """Yield the streams of messages from and to a server. Raises OSError if its program cannot be started."""
+async def connected(
+    config: ServerConfig, watch: Watch, checked: CheckedTools
+) -> AsyncIterator[tuple[Any, Any]]:
+    """Yield the streams of messages from and to a server. Raises OSError if its program cannot be started.
+
+    `checked` gets each list of tools as the server wrote it and returns those the package may read.
+    """
     transport = _over_http(config, watch) if config.url else _over_stdio(config, watch)
     async with transport as (received, sending):
-        yield Inbound(received, watch), sending
+        yield Inbound(received, watch, checked), sending
 
 
 @asynccontextmanager
