@@ -139,6 +139,7 @@ def test_a_refused_call_is_an_answer_and_ctrl_c_ends_the_turn(caller: Calling) -
         screen.type(f"{trigger(2)}\r")
         screen.wait_for("[a]lways: ")
         screen.type("y\r")
+        screen.wait_for("waiting for stranger/wait")
         screen.type("\x03")
         screen.wait_for("the call was cancelled")
         screen.wait_for(READY)
@@ -162,8 +163,11 @@ def test_a_server_that_floods_fails_its_call_and_the_chat_goes_on(caller: Callin
         screen.type("y\r")
         screen.wait_for("'flood', tool 'good'")
         screen.wait_for("more than 10000 messages at once")
-        screen.wait_for("[a]lways: ")  # without a trigger, the model calls look_up
-        screen.type("\x03")
+        screen.wait_for("There is no such tool.")  # without a trigger, the model calls look_up
+        screen.wait_for(READY)
+        screen.type(f"{trigger(1)}\r")
+        screen.wait_for(ANSWER)
+        screen.type("\x04")
 
 
 def test_servers_are_connected_and_disconnected_by_commands(caller: Calling) -> None:

@@ -21,21 +21,23 @@ from puna.cli.client import Client as HTTPClient
 from puna.hosts import parse_host
 from tests.cli.shell import Shell
 from tests.library.test_tools import ANSWER, TEMPLATE
-from tests.model.test_load import rewritten
 from tests.scripted import randomly_cut, trigger, write_scripted
 from tests.tiny.bert import tiny_bert_gguf
+from tests.tiny.llama import tiny_llama_gguf
+from tests.tiny.rerankers import tiny_bge, tiny_reranker_gguf
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def served(shell: Shell, tmp_path_factory: pytest.TempPathFactory, tiny_gguf: Path) -> Shell:
+def served(shell: Shell, tmp_path_factory: pytest.TempPathFactory) -> Shell:
     folder = tmp_path_factory.mktemp("served")
     models = {
         "says": write_scripted(folder / "says.gguf", randomly_cut(["Hello.", ANSWER]), template=TEMPLATE),
         "bert": tiny_bert_gguf(folder / "bert.gguf"),
-        "reranker": rewritten(tiny_gguf, folder / "reranker.gguf", **{"llama.pooling_type": 4}),
+        "reranker": tiny_reranker_gguf(folder / "reranker.gguf", tiny_bge()),
+        "endless": tiny_llama_gguf(folder / "endless.gguf", endless=True),
     }
     for name, path in models.items():
         shell.out("create", name, "-f", "-", stdin=f"FROM {path}")
@@ -137,7 +139,7 @@ def test_errors_say_what_was_wrong(served: Shell, arguments: dict[str, Any], sai
 def test_progress_is_reported_and_a_cancelled_call_ends_at_the_server(served: Shell) -> None:
     def running() -> int:
         with HTTPClient(parse_host(served.env["PUNA_HOST"])) as client:
-            return sum(len(model.get("requests") or ()) for model in client.get("/api/ps")["models"])
+            return len(client.get("/api/ps")["requests"])
 
     async def use() -> None:
         steps: list[tuple[float, float | None]] = []
@@ -149,7 +151,7 @@ def test_progress_is_reported_and_a_cancelled_call_ends_at_the_server(served: Sh
                 begun.set()
 
         async with client_of(served) as client:
-            arguments = {"model": "tiny", "prompt": "hello", "max_tokens": 100_000}
+            arguments = {"model": "endless", "prompt": "hello", "max_tokens": 100_000, "temperature": 0}
             call = asyncio.ensure_future(
                 client.call_tool("generate", arguments, progress_callback=on_progress)
             )

@@ -93,13 +93,14 @@ async def describe_image(
     data: Annotated[str | None, Field(description="The image file as base64, instead of a path")] = None,
     question: Annotated[str, Field(description="What to say about the picture")] = DEFAULT_PROMPT,
     max_tokens: Tokens = None,
+    temperature: Temperature = None,
 ) -> str:
     """Let a model that sees describe a picture, or answer a question about it."""
     if (path is None) == (data is None):
         raise ToolError("give either path or data")
     image = _read_image(path) if path is not None else data
     body = {"model": model, "prompt": question, "images": [image]}
-    return await _answer(ctx, "/api/generate", body, max_tokens, None, None)
+    return await _answer(ctx, "/api/generate", body, max_tokens, temperature, None)
 
 
 async def embed(

@@ -143,9 +143,9 @@ class ToolUse:
         with suppress(termios.error):
             # Keys typed before the question was there do not answer it.
             termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
-        print(question, end="", flush=True)
-        self._asking = True
         try:
+            self._asking = True  # before anyone can react to the question
+            print(question, end="", flush=True)
             return sys.stdin.readline().strip().lower()
         except KeyboardInterrupt:
             print()
