@@ -156,10 +156,8 @@ class ToolUse:
 
 
 def _summary(result: ToolResult) -> str:
-    """Return a result as the terminal shows it: its first line, and how much more there is."""
-    first, _, rest = result.text.strip().partition("\n")
-    shown = first if len(first) <= _MAX_SHOWN else f"{first[:_MAX_SHOWN]}..."
-    lines = rest.count("\n") + 1 if rest else 0
-    more = [f"{lines} more line(s)"] if lines else []
+    """Return a result as the terminal shows it: the start of it, and how much more there is."""
+    text = " ".join(result.text.split())
+    more = [f"{len(text) - _MAX_SHOWN} more characters"] if len(text) > _MAX_SHOWN else []
     more += [f"{len(result.images)} image(s)"] if result.images else []
-    return (shown or "(no text)") + (f" ({', '.join(more)})" if more else "")
+    return (text[:_MAX_SHOWN] or "(no text)") + (f" ({', '.join(more)})" if more else "")
