@@ -208,7 +208,7 @@ class AnswerPrinter:
         has_tools: bool = False,
         out: TextIO | None = None,
     ) -> None:
-        """With `has_tools`, calls are kept in `calls` instead of printed."""
+        """Print an answer to `out`; with `has_tools`, calls are kept in `calls` instead."""
         self._out = out or sys.stdout
         self._hide_thinking = hide_thinking
         self._styles = terminal.shows_styles(self._out)

@@ -20,7 +20,7 @@ _MAX_SHOWN: Final = 200
 Message = dict[str, Any]
 
 
-class ToolUse:
+class ChatTools:
     """The MCP servers of a chat. `interrupt` ends a call or a question and is for a signal handler."""
 
     def __init__(self, allowed: Sequence[str] = ()) -> None:
@@ -109,7 +109,7 @@ class ToolUse:
         terminal.note(terminal.printable(f"Call: {tool.path} {written}"))
         refusal = self._refusal(tool)
         result = ToolResult(f"error: {refusal}", failed=True) if refusal else self._called(tool, arguments)
-        terminal.note(terminal.printable(f"  {_summary(result)}"))
+        terminal.note(terminal.printable(f"  {tool.server.config.hidden(_summary(result))}"))
         return result
 
     def _called(self, tool: MCPTool, arguments: Mapping[str, Any]) -> ToolResult:

@@ -218,7 +218,7 @@ class ToolStream(Stream):
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """What has been said so far, as messages that continue the conversation."""
+        """Answers and results so far, as messages that continue the conversation."""
         return list(self._rounds.messages)
 
     def __next__(self) -> Chunk:
@@ -263,7 +263,7 @@ class AsyncToolStream(AsyncStream):
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """What has been said so far, as messages that continue the conversation."""
+        """Answers and results so far, as messages that continue the conversation."""
         return list(self._rounds.messages) if self._rounds is not None else []
 
     async def __anext__(self) -> Chunk:

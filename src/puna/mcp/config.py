@@ -27,7 +27,7 @@ _MAX_FILE_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class ServerConfig:
-    """How to reach an MCP server: a command to start, or the address of one that runs."""
+    """An MCP server: a command to start, or the address of one that runs."""
 
     name: str
     command: str = field(default="", repr=False)
@@ -58,7 +58,7 @@ class ServerConfig:
 
     @property
     def place(self) -> str:
-        """Where the server is, for people: its program's name or its host, without anything secret."""
+        """The server's program or host, for people, without anything secret."""
         return urlsplit(self.url).hostname or "" if self.url else Path(self.command).name
 
     def error(self, what: str, tool: str = "") -> MCPServerError:

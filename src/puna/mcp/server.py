@@ -321,7 +321,8 @@ class _Connection:
                 self.refused.append(str(self._error(f"only its first {MAX_TOOLS} tools are offered")))
                 break
             tool = given if isinstance(given, dict) else {}
-            name, about, schema = (tool.get(key) for key in ("name", "description", "inputSchema"))
+            name: Any = tool.get("name")
+            about, schema = tool.get("description"), tool.get("inputSchema", {})
             problem = self._problem(name, about, schema)
             if problem:
                 shown = self.config.quoted(name) if isinstance(name, str) else ""
@@ -339,7 +340,7 @@ class _Connection:
             self._found[name] = None  # which is meant?
             return "there are two of this name"
         if not isinstance(about, str | None) or not isinstance(schema, dict):
-            return "its description or its schema is missing or of a wrong type"
+            return "its description or its schema is of a wrong type"
         try:
             size = len(json.dumps([about, schema]))
         except RecursionError:

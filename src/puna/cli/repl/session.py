@@ -15,7 +15,7 @@ from puna.cli.settings import RunSettings
 from puna.errors import ConnectionFailedError, ServerError
 
 if TYPE_CHECKING:
-    from puna.cli.mcp_tools import ToolUse
+    from puna.cli.mcp_tools import ChatTools
 
 Message = dict[str, Any]
 
@@ -31,7 +31,7 @@ class Session:
     settings: RunSettings
     messages: list[Message] = field(default_factory=list)
     shown: dict[str, Any] = field(default_factory=dict)  # the reply of /api/show of the model
-    tools: ToolUse | None = None  # from the first MCP server on
+    tools: ChatTools | None = None  # from the first MCP server on
     _warned: set[str] = field(default_factory=set)
 
     def interrupt(self) -> None:
@@ -42,16 +42,16 @@ class Session:
 
     def connect(self, server: str) -> None:
         """Offer the tools of an MCP server to the model. Raises MCPServerError and UnavailableError."""
-        self._tool_use().connect(server)
+        self._chat_tools().connect(server)
 
     def tool_overview(self) -> str:
         """Return the MCP servers, connected and not, with their tools."""
-        return self._tool_use().overview()
+        return self._chat_tools().overview()
 
-    def _tool_use(self) -> ToolUse:
-        from puna.cli.mcp_tools import ToolUse
+    def _chat_tools(self) -> ChatTools:
+        from puna.cli.mcp_tools import ChatTools
 
-        self.tools = self.tools or ToolUse(self.settings.mcp_allow)
+        self.tools = self.tools or ChatTools(self.settings.mcp_allow)
         return self.tools
 
     def close(self) -> None:
