@@ -139,6 +139,12 @@ class UnreachableError(RegistryError):
     status = 502
 
 
+class MCPServerError(PunaError):
+    """An MCP server cannot be started or reached, breaks a limit, or fails a call of one of its tools."""
+
+    status = 502
+
+
 class RequestError(PunaError):
     """The caller's request is invalid; the message names the invalid part."""
 

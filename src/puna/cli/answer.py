@@ -191,10 +191,6 @@ def _same(name: str, model: str) -> bool:
     return name.lower().removesuffix(":latest") == model.lower().removesuffix(":latest")
 
 
-#: Visible symbols for control characters: a model's text must not control the terminal.
-_VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
-_VISIBLE |= dict.fromkeys(range(127, 160), 65533)
-
 #: Columns kept free at the right edge.
 _MARGIN = 5
 _GREY = "\x1b[38;5;245m"
@@ -205,8 +201,14 @@ class AnswerPrinter:
     """Printer of the messages of `/api/generate` or `/api/chat`, written to `out` as they arrive."""
 
     def __init__(
-        self, *, word_wrap: bool = True, hide_thinking: bool = False, out: TextIO | None = None
+        self,
+        *,
+        word_wrap: bool = True,
+        hide_thinking: bool = False,
+        has_tools: bool = False,
+        out: TextIO | None = None,
     ) -> None:
+        """Print an answer to `out`; with `has_tools`, calls are kept in `calls` instead."""
         self._out = out or sys.stdout
         self._hide_thinking = hide_thinking
         self._styles = terminal.shows_styles(self._out)
@@ -217,6 +219,8 @@ class AnswerPrinter:
         self._wrap = WordWrap(lambda: max(terminal.width() - _MARGIN, 1)) if wraps else None
         self.content = ""  # the answer so far, without the thinking
         self.thinking = ""
+        self._has_tools = has_tools
+        self.calls: list[Mapping[str, Any]] = []
 
     def feed(self, item: Mapping[str, Any]) -> None:
         """Print one message of the stream."""
@@ -232,13 +236,17 @@ class AnswerPrinter:
             self._write(content)
         for call in message.get("tool_calls") or item.get("tool_calls") or ():
             self._end_thinking()
-            self._write(_tool_call_text(call))
+            if self._has_tools:
+                self.calls.append(call)
+            else:
+                self._write(_tool_call_text(call))
         self._out.flush()
 
     def close(self, ending: str = "\n\n") -> None:
         """End the answer. Must be called exactly once, even after an interruption."""
         self._end_thinking()
-        self._out.write(ending)
+        if not self.calls or self.content or self.thinking:
+            self._out.write(ending)
         self._out.flush()
 
     def _show_thinking(self, text: str) -> None:
@@ -261,7 +269,7 @@ class AnswerPrinter:
 
     def _write(self, text: str) -> None:
         if self._is_terminal:
-            text = text.translate(_VISIBLE)
+            text = terminal.printable(text)
         self._out.write(self._wrap.feed(text) if self._wrap else text)
 
 

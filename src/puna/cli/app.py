@@ -11,7 +11,7 @@ from puna.cli import engine_app, key_app, terminal
 from puna.cli.completion import Shell
 from puna.cli.help import VARIABLES, PunaCommand, PunaGroup, RunCommand
 from puna.config import unknown_variables
-from puna.errors import RequestError
+from puna.errors import RequestError, UnavailableError
 from puna.hosts import chosen_host
 
 app = typer.Typer(
@@ -112,6 +112,14 @@ def run(
         int | None, typer.Option(metavar="N", help="Embedding models: return only the first N values.")
     ] = None,
     insecure: take.Insecure = False,
+    mcp: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SERVER", help="Offer the tools of this MCP server (repeatable)."),
+    ] = None,
+    mcp_allow: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Call TOOL, SERVER/TOOL or SERVER/* without asking (repeatable)."),
+    ] = None,
 ) -> None:
     """Ask a model a question, or chat with it."""
     # Typer reads the command line from the signature, so each option is a parameter, and `run` is long.
@@ -141,6 +149,8 @@ def run(
         truncate=truncate,
         dimensions=dimensions,
         insecure=insecure,
+        mcp=mcp or (),
+        mcp_allow=mcp_allow or (),
     )
     run_command(settings, prompt or [])
 
@@ -314,6 +324,18 @@ def rm(
     from puna.cli.manage import remove_models
 
     remove_models(models)
+
+
+@app.command("mcp", cls=PunaCommand)
+def serve_mcp() -> None:
+    """Serve the models as tools of an MCP server, on standard input and output."""
+    try:
+        from puna.cli.mcp_serving import serve_mcp as serve_tools
+    except ImportError as error:
+        raise UnavailableError(
+            f"puna mcp needs the package mcp ({error}); install it with: pip install 'puna[mcp]'"
+        ) from None
+    serve_tools()
 
 
 app.add_typer(engine_app.app)

@@ -62,6 +62,7 @@ VARIABLES = {
     "PUNA_CPU": "Instruction set of the kernels: avx2, portable, ... (default: the best available)",
     "PUNA_OPS": "`reference` computes without the C++ kernels",
     "PUNA_REPLAY": "`0` calls each kernel from Python in decode steps, for comparison",
+    "PUNA_MCP_CONFIG": "File of MCP servers (default ~/.puna/mcp.json)",
     "PUNA_NOHISTORY": "Do not save the prompts typed in a chat",
     "PUNA_EDITOR": "Editor that Ctrl-G opens in a chat",
     "NO_COLOR": "Disable colours",
@@ -103,8 +104,9 @@ PAGES = {
             ("Run a model file and print timings", 'puna run ./model.gguf --verbose "Hello"'),
             ("Get the same answer every time", 'puna run demo --temperature 0 "What is 2 + 2?"'),
             ("Answer in JSON", 'puna run llama3.2 --format json "Three colours, as JSON"'),
+            ("Offer the tools of an MCP server", "puna run qwen3 --mcp files --mcp-allow read_file"),
         ),
-        variables=(*_CLIENT, "PUNA_HOME", "PUNA_NOHISTORY", "PUNA_EDITOR", "NO_COLOR"),
+        variables=(*_CLIENT, "PUNA_HOME", "PUNA_MCP_CONFIG", "PUNA_NOHISTORY", "PUNA_EDITOR", "NO_COLOR"),
     ),
     "serve": Page(
         examples=(
@@ -248,6 +250,15 @@ PAGES = {
     "key new": Page(variables=("PUNA_API_KEYS_FILE", "PUNA_HOME")),
     "key list": Page(variables=("PUNA_API_KEYS_FILE", "PUNA_HOME")),
     "key revoke": Page(variables=("PUNA_API_KEYS_FILE", "PUNA_HOME")),
+    "mcp": Page(
+        examples=(
+            (
+                "In the configuration of an MCP client",
+                '{"mcpServers": {"puna": {"command": "puna", "args": ["mcp"]}}}',
+            ),
+        ),
+        variables=_CLIENT,
+    ),
     "cp": Page(examples=(("Give a model a second name", "puna cp llama3.2 mine"),), variables=_CLIENT),
     "rm": Page(examples=(("Remove two models", "puna rm mine calm:latest"),), variables=_CLIENT),
     "tokenize": Page(
@@ -312,7 +323,7 @@ PAGES = {
 SECTIONS = {
     "Chat": ("run",),
     "Models": ("pull", "push", "list", "show", "create", "cp", "rm"),
-    "Server": ("serve", "open", "ps", "stop", "key"),
+    "Server": ("serve", "open", "ps", "stop", "key", "mcp"),
     "Tools": ("doctor", "convert", "quantize", "tokenize", "bench", "debug", "completion", "version"),
 }
 

@@ -6,12 +6,17 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Protocol
 
-from puna.cli.client import Client
+
+class Interruptible(Protocol):
+    """A client, or a chat with its tools, whose current work a signal handler can end."""
+
+    def interrupt(self) -> None: ...
 
 
 @contextmanager
-def ctrl_c_ends_requests(client: Client) -> Iterator[None]:
+def ctrl_c_ends_requests(client: Interruptible) -> Iterator[None]:
     """Make Ctrl-C only raise KeyboardInterrupt from the current request of `client`.
 
     Python's default handler raises wherever the program happens to be, possibly inside a library that holds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,8 @@ class RunSettings:
     truncate: bool = True  # embedding models only
     dimensions: int | None = None  # embedding models only
     insecure: bool = False  # allow pulling a missing model without TLS
+    mcp: Sequence[str] = ()  # MCP servers whose tools the model may call
+    mcp_allow: Sequence[str] = ()  # tools that need no confirmation
 
     def request(self) -> dict[str, Any]:
         """Return the fields common to `/api/generate` and `/api/chat`."""

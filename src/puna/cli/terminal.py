@@ -44,6 +44,16 @@ def typed(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
+#: Visible symbols for control characters: a stranger's text must not control the terminal.
+_VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
+_VISIBLE |= dict.fromkeys(range(127, 160), 65533)
+
+
+def printable(text: str) -> str:
+    """Return `text` with visible symbols for control characters other than line breaks and tabs."""
+    return text.translate(_VISIBLE)
+
+
 def is_interactive() -> bool:
     """Whether both standard input and standard output are terminals."""
     return sys.stdin.isatty() and sys.stdout.isatty()

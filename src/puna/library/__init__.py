@@ -15,20 +15,24 @@ from puna.library.completion import Call, Completion, Stats
 from puna.library.loading import load
 from puna.library.model import Model
 from puna.library.options import RequestOptions
-from puna.library.streams import AsyncStream, Stream
+from puna.library.streams import AsyncStream, AsyncToolStream, Stream, ToolStream
+from puna.mcp import MCPServer
 from puna.protocol import Chunk, TokenLogprob, TopLogprob
 
 __all__ = [
     "AsyncStream",
+    "AsyncToolStream",
     "Call",
     "Chunk",
     "Completion",
     "Format",
+    "MCPServer",
     "Model",
     "RequestOptions",
     "Stats",
     "Stream",
     "TokenLogprob",
+    "ToolStream",
     "TopLogprob",
     "load",
 ]

@@ -64,6 +64,8 @@ class Completion(Stats):
     calls: list[Call] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    #: With `max_tool_rounds`: the answers and tool results of all rounds, which continue the conversation.
+    messages: list[dict[str, Any]] = field(default_factory=list)
 
     def __str__(self) -> str:
         return self.text

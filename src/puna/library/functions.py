@@ -72,6 +72,29 @@ def tool_of(function: Callable[..., Any]) -> dict[str, Any]:
     }
 
 
+def arguments_of(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert a call's JSON values to the types of the function's parameters. Raises `RequestError`.
+
+    A parameter of type `date` gets a date, one of a pydantic class an object of it.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    parameters = inspect.signature(function).parameters
+    hints = typing.get_type_hints(function, include_extras=True)
+    missing = [each.name for each in parameters.values() if each.default is each.empty]
+    if problems := [name for name in missing if name not in arguments]:
+        raise RequestError(f"the call lacks {', '.join(problems)}")
+    converted = {}
+    for name, value in arguments.items():
+        if name not in parameters:
+            raise RequestError(f"there is no parameter {name}; the parameters are {', '.join(parameters)}")
+        try:
+            converted[name] = TypeAdapter(hints.get(name, Any)).validate_python(value)
+        except ValidationError as error:
+            raise RequestError(f"{name}: {error.errors()[0]['msg']}") from None
+    return converted
+
+
 def _schema(tool: str, parameter: str, hint: Any) -> dict[str, Any]:
     from pydantic import TypeAdapter
     from pydantic.errors import PydanticUserError

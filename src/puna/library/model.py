@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Coroutine, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, overload
@@ -21,12 +22,22 @@ from puna.library.requests import (
     Prompt,
     Requests,
     Tools,
+    checked_number,
     checked_prompt,
     checked_prompts,
     checked_tokens,
     is_one,
 )
-from puna.library.streams import AsyncEvents, AsyncStream, Events, Stream, rendered
+from puna.library.streams import (
+    AsyncEvents,
+    AsyncStream,
+    AsyncToolStream,
+    Events,
+    Stream,
+    ToolStream,
+    rendered,
+)
+from puna.library.tools import MAX_ROUNDS, OnToolCall
 from puna.protocol import Scored, TokenLogprob
 
 
@@ -129,6 +140,8 @@ class Model:
         stream: Literal[False] = False,
         tools: Tools = (),
         tool_choice: str = "auto",
+        max_tool_rounds: int = 0,
+        on_tool_call: OnToolCall = None,
         think: Think | int = None,
         logprobs: int | None = None,
         **options: Unpack[RequestOptions],
@@ -141,6 +154,8 @@ class Model:
         stream: Literal[True],
         tools: Tools = (),
         tool_choice: str = "auto",
+        max_tool_rounds: int = 0,
+        on_tool_call: OnToolCall = None,
         think: Think | int = None,
         logprobs: int | None = None,
         **options: Unpack[RequestOptions],
@@ -152,6 +167,8 @@ class Model:
         stream: bool = False,
         tools: Tools = (),
         tool_choice: str = "auto",
+        max_tool_rounds: int = 0,
+        on_tool_call: OnToolCall = None,
         think: Think | int = None,
         logprobs: int | None = None,
         **options: Unpack[RequestOptions],
@@ -168,10 +185,23 @@ class Model:
         "parameters": {...}}}, ...], with parameters as a JSON schema). The answer holds them in `calls`. With
         `tool_choice` "required" or "function:NAME", the model must call one, and its calls are valid; with
         "none", it does not see the tools.
+
+        With `max_tool_rounds`, calls are executed and their results given to the model, until it answers
+        without a call or that many rounds are over; its last calls are then in `calls`. Tools are functions
+        and `MCPServer`s. Before each call, `on_tool_call` gets it and may refuse it by returning False; calls
+        of an MCP server that it does not `allow` run only on True. A call that fails is a result, which the
+        model reads. The completion, or the stream, has all `messages` that continue the conversation. Also
+        raises `MCPServerError`.
         """
-        found = Stream(
-            Events(self._chat, self._requests.chat(messages, tools, tool_choice, think, logprobs, options))
-        )
+        found: Stream
+        if checked_number("max_tool_rounds", max_tool_rounds, 0, MAX_ROUNDS):
+            rounds = self._requests.rounds(
+                messages, tools, tool_choice, think, logprobs, options, max_tool_rounds, on_tool_call
+            )
+            found = ToolStream(self._chat, rounds)
+        else:
+            request = self._requests.chat(messages, tools, tool_choice, think, logprobs, options)
+            found = Stream(Events(self._chat, request))
         return found if stream else found.completion()
 
     @overload
@@ -212,6 +242,8 @@ class Model:
         stream: Literal[False] = False,
         tools: Tools = (),
         tool_choice: str = "auto",
+        max_tool_rounds: int = 0,
+        on_tool_call: OnToolCall = None,
         think: Think | int = None,
         logprobs: int | None = None,
         **options: Unpack[RequestOptions],
@@ -224,6 +256,8 @@ class Model:
         stream: Literal[True],
         tools: Tools = (),
         tool_choice: str = "auto",
+        max_tool_rounds: int = 0,
+        on_tool_call: OnToolCall = None,
         think: Think | int = None,
         logprobs: int | None = None,
         **options: Unpack[RequestOptions],
@@ -235,13 +269,24 @@ class Model:
         stream: bool = False,
         tools: Tools = (),
         tool_choice: str = "auto",
+        max_tool_rounds: int = 0,
+        on_tool_call: OnToolCall = None,
         think: Think | int = None,
         logprobs: int | None = None,
         **options: Unpack[RequestOptions],
     ) -> Coroutine[Any, Any, Completion] | AsyncStream:
-        """Call `chat` from asyncio. Cancelling the task stops the generation."""
-        request = self._requests.chat(messages, tools, tool_choice, think, logprobs, options)
-        found = AsyncStream(AsyncEvents(self._chat, request))
+        """Call `chat` from asyncio. Cancelling the task stops the generation, and a call of an MCP server.
+
+        With `max_tool_rounds`, tools and `on_tool_call` may be coroutine functions; other tools run in
+        threads.
+        """
+        found: AsyncStream
+        if checked_number("max_tool_rounds", max_tool_rounds, 0, MAX_ROUNDS):
+            begin = partial(self._requests.rounds, messages, tools, tool_choice, think, logprobs, options)
+            found = AsyncToolStream(self._chat, partial(begin, max_tool_rounds, on_tool_call))
+        else:
+            request = self._requests.chat(messages, tools, tool_choice, think, logprobs, options)
+            found = AsyncStream(AsyncEvents(self._chat, request))
         return found if stream else found.completion()
 
     def render(self, messages: Messages, *, tools: Tools = (), think: Think | int = None) -> str:

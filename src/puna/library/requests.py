@@ -2,59 +2,25 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import operator
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec.structs
 import numpy as np
-import PIL.Image
 
 from puna.chat.templates.author import Author
 from puna.chat.templates.choose import check_capabilities
 from puna.chat.templates.messages import Chat, Message, Think, as_messages
-from puna.config import path_of
-from puna.errors import ImageError, OptionError, RequestError, shown
-from puna.library.functions import checked_tools
+from puna.errors import OptionError, RequestError, shown
+from puna.library.images import image_file
 from puna.library.options import RequestOptions, checked_adapters, checked_budget, split_options
+from puna.library.tools import OnToolCall, ToolRounds, ToolSet
+from puna.mcp.server import MCPServer
 from puna.options import Options, check_think
 from puna.protocol import Embed, Generate
-
-
-def image_file(image: Any) -> bytes:
-    """Return the bytes of an image file, given as a path, as bytes, as a Pillow image or as pixels.
-
-    Pixels are uint8 [height, width], [height, width, 3] or, with transparency, [height, width, 4]. Raises
-    `ImageError` for anything else, and for a file that cannot be read.
-    """
-    if isinstance(image, bytes | bytearray | memoryview):
-        return bytes(image)
-    if isinstance(image, str | Path):
-        try:
-            return path_of(str(image)).read_bytes()
-        except OSError as error:
-            raise ImageError(f"the image {image} cannot be read: {error}") from error
-    if isinstance(image, np.ndarray):
-        if image.dtype != np.uint8 or not (image.ndim == 2 or (image.ndim == 3 and image.shape[2] in (3, 4))):
-            raise ImageError(
-                "an array of pixels must be uint8 [height, width], [height, width, 3] or [height, width, 4], "
-                f"not {image.dtype} {list(image.shape)}"
-            )
-        image = PIL.Image.fromarray(np.ascontiguousarray(image))
-    if not isinstance(image, PIL.Image.Image):
-        raise ImageError(
-            "an image must be a path, the bytes of a file, a PIL.Image or an array of pixels, "
-            f"not {type(image).__name__}"
-        )
-    written = io.BytesIO()
-    encodable = image if image.mode in ("L", "LA", "RGB", "RGBA", "P", "1", "I;16") else image.convert("RGB")
-    encodable.save(written, "PNG", compress_level=1, exif=image.getexif())
-    return written.getvalue()
-
 
 Prompt = str | Sequence[int]
 
@@ -172,7 +138,7 @@ def _token_ids(items: list[Any]) -> list[int]:
 
 
 Messages = Sequence[Mapping[str, Any]]
-Tools = Sequence[Mapping[str, Any] | Callable[..., Any]] | None
+Tools = Sequence[Mapping[str, Any] | Callable[..., Any] | MCPServer] | None
 
 _MAX_LOGPROBS = 20
 
@@ -204,7 +170,7 @@ class Requests:
         wanted, budget = check_think(think, checked_budget(options.get("think_budget")))
         if (wanted or budget) and not author.can_think:
             warnings.warn(f"{author.name} does not support thinking, and answers without it", stacklevel=3)
-        described = checked_tools(tools)
+        described = ToolSet(tools).described
         check_capabilities(author.name, author.capabilities, ["tools"] if described else [])
         chat = Chat(
             messages=checked_messages(messages),
@@ -220,6 +186,25 @@ class Requests:
             parser=author.parser,
             think=author.think(wanted),
         )
+
+    def rounds(
+        self,
+        messages: Messages,
+        tools: Tools,
+        tool_choice: str,
+        think: Think | int,
+        logprobs: int | None,
+        options: RequestOptions,
+        limit: int,
+        on_call: OnToolCall,
+    ) -> ToolRounds:
+        """Return a chat whose calls are executed; connects the MCP servers among `tools`."""
+
+        def ask(messages: Messages, tools: Tools, tool_choice: str) -> Generate:
+            return self.chat(messages, tools, tool_choice, think, logprobs, options)
+
+        sees = "vision" in self._author.capabilities
+        return ToolRounds(ask, messages, ToolSet(tools), tool_choice, limit, on_call, sees)
 
     def score(self, prompt: Prompt, top_logprobs: int) -> Generate:
         """Return a request for just the log-probabilities of `prompt`."""

@@ -10,6 +10,7 @@ import queue
 import weakref
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -17,6 +18,7 @@ from typing import Any, Self
 from puna.conversation.chat_model import ChatModel
 from puna.errors import PunaError, RequestError
 from puna.library.completion import Call, Completion, Gathered, Stats
+from puna.library.tools import ToolRounds
 from puna.protocol import Chunk, Done, Embed, Embedded, Event, Failed, Generate, Prompted
 
 
@@ -218,6 +220,102 @@ class AsyncStream(_Answer, AsyncIterator[Chunk]):
                 pass
         _ = self.stats
         return self._gathered.completion()
+
+
+class ToolStream(Stream):
+    """A `Stream` over the answers of all rounds of a chat whose calls are executed.
+
+    `text`, `calls` and `stats` are those of the newest round.
+    """
+
+    def __init__(self, chat: ChatModel, rounds: ToolRounds) -> None:
+        super().__init__(Events(chat, rounds.request()))
+        self._chat = chat
+        self._rounds = rounds
+        self._over = False
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """Answers and results so far, as messages that continue the conversation."""
+        return list(self._rounds.messages)
+
+    def __next__(self) -> Chunk:
+        while True:
+            try:
+                return super().__next__()
+            except StopIteration:
+                if self._over:
+                    raise
+            self._advance()
+
+    def _advance(self) -> None:
+        """Execute the calls of the round that has ended, and begin the next one."""
+        self._over = True  # also if this raises
+        calls = self._rounds.take(self._gathered.completion()) if self._gathered.stats is not None else []
+        for call in calls:
+            self._rounds.execute(call)
+        if calls:
+            request = self._rounds.request()
+            self._gathered = Gathered()
+            self._events = Events(self._chat, request)
+            self._over = False
+
+    def close(self) -> None:
+        self._over = True
+        super().close()
+
+    def completion(self) -> Completion:
+        """Wait for the end and return the last answer, with all `messages`."""
+        return replace(super().completion(), messages=self.messages)
+
+
+class AsyncToolStream(AsyncStream):
+    """A `ToolStream` for asyncio. MCP servers are connected when the first chunk is awaited."""
+
+    def __init__(self, chat: ChatModel, begin: Callable[[], ToolRounds]) -> None:
+        _Answer.__init__(self)
+        self._chat = chat
+        self._begin = begin
+        self._rounds: ToolRounds | None = None
+        self._over = False
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """Answers and results so far, as messages that continue the conversation."""
+        return list(self._rounds.messages) if self._rounds is not None else []
+
+    async def __anext__(self) -> Chunk:
+        if self._rounds is None and not self._over:
+            self._rounds = await asyncio.to_thread(self._begin)
+            self._events = AsyncEvents(self._chat, self._rounds.request())
+        while self._rounds is not None:
+            try:
+                return await super().__anext__()
+            except StopAsyncIteration:
+                if self._over:
+                    raise
+            await self._advance(self._rounds)
+        raise StopAsyncIteration
+
+    async def _advance(self, rounds: ToolRounds) -> None:
+        self._over = True
+        calls = rounds.take(self._gathered.completion()) if self._gathered.stats is not None else []
+        for call in calls:
+            await rounds.aexecute(call)
+        if calls:
+            request = rounds.request()
+            self._gathered = Gathered()
+            self._events = AsyncEvents(self._chat, request)
+            self._over = False
+
+    async def aclose(self) -> None:
+        self._over = True
+        if self._rounds is not None:
+            self._events.close()
+
+    async def completion(self) -> Completion:
+        """Wait for the end and return the last answer, with all `messages`."""
+        return replace(await super().completion(), messages=self.messages)
 
 
 def rendered(chat: ChatModel, request: Generate) -> Prompted:

@@ -11,7 +11,7 @@ from puna.cli import manage, terminal
 from puna.cli.manage import print_models
 from puna.cli.repl.session import Session
 from puna.cli.settings import parse_values
-from puna.errors import PunaError, RequestError, ServerError
+from puna.errors import MCPServerError, PunaError, RequestError, ServerError, UnavailableError
 from puna.options import THINK_LEVELS
 from puna.unknown import did_you_mean
 
@@ -22,6 +22,8 @@ Available Commands:
   /load <model>   Load a session or model
   /save <model>   Save your current session
   /clear          Clear session context
+  /mcp            Show the MCP servers and their tools
+  /mcp <server>   Connect an MCP server, whose tools the model may call
   /list           List models
   /bye            Exit
   /?, /help       Help for a command
@@ -152,6 +154,24 @@ def _save(session: Session, line: str, _history: History) -> None:
         print(f"error: {error}")
     else:
         print(f"Created new model '{name}'")
+
+
+def _mcp(session: Session, line: str, _history: History) -> None:
+    words = line.split()[1:]
+    if len(words) == 2 and words[0] == "off":
+        known = session.tools is not None and session.tools.disconnect(words[1])
+        print(f"Disconnected '{words[1]}'" if known else f"'{words[1]}' is not connected")
+    elif len(words) > 1:
+        print("Usage:\n  /mcp [<server>]\n  /mcp off <server>")
+    elif not words:
+        print(session.tool_overview())
+    else:
+        try:
+            session.connect(words[0])
+        except (MCPServerError, UnavailableError) as error:
+            print(f"error: {terminal.printable(str(error))}")
+        else:
+            print(f"Connected '{words[0]}'")
 
 
 def _one_name(line: str, command: str) -> str | None:
@@ -307,6 +327,7 @@ _COMMANDS: tuple[tuple[str, Callable[[Session, str, History], None] | None], ...
     ("/load", _load),
     ("/save", _save),
     ("/clear", _clear),
+    ("/mcp", _mcp),
     ("/set", _set),
     ("/show", _show),
     ("/help", _help),

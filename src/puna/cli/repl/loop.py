@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
@@ -258,13 +259,16 @@ def converse(client: Client, settings: RunSettings) -> None:
     If the server goes away, it is started again and the chat continues. Raises PunaError when the model
     cannot be loaded at the start, and KeyboardInterrupt for Ctrl-C while it loads.
     """
-    with ctrl_c_ends_requests(client):
-        _converse(Session(client, settings))
+    session = Session(client, settings)
+    with ctrl_c_ends_requests(session), closing(session):
+        _converse(session)
 
 
 def _converse(session: Session) -> None:
     # Keys typed before the first prompt appear in it.
     with terminal.silent_keys():
+        for server in session.settings.mcp:
+            session.connect(server)
         session.open()
         _print_examples(session)
         history = history_from_env()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from puna.cli import terminal
 from puna.cli.answer import AnswerPrinter, Waiting
@@ -14,7 +14,13 @@ from puna.cli.oneshot import apply_model, embeds, no_text, print_stream, progres
 from puna.cli.settings import RunSettings
 from puna.errors import ConnectionFailedError, ServerError
 
+if TYPE_CHECKING:
+    from puna.cli.mcp_tools import ChatTools
+
 Message = dict[str, Any]
+
+#: Rounds of tool calls after one message; a model could go on for ever.
+MAX_ROUNDS: Final = 25
 
 
 @dataclass
@@ -25,7 +31,33 @@ class Session:
     settings: RunSettings
     messages: list[Message] = field(default_factory=list)
     shown: dict[str, Any] = field(default_factory=dict)  # the reply of /api/show of the model
+    tools: ChatTools | None = None  # from the first MCP server on
     _warned: set[str] = field(default_factory=set)
+
+    def interrupt(self) -> None:
+        """End the current request, or the call of a tool; for a signal handler."""
+        self.client.interrupt()
+        if self.tools is not None:
+            self.tools.interrupt()
+
+    def connect(self, server: str) -> None:
+        """Offer the tools of an MCP server to the model. Raises MCPServerError and UnavailableError."""
+        self._chat_tools().connect(server)
+
+    def tool_overview(self) -> str:
+        """Return the MCP servers, connected and not, with their tools."""
+        return self._chat_tools().overview()
+
+    def _chat_tools(self) -> ChatTools:
+        from puna.cli.mcp_tools import ChatTools
+
+        self.tools = self.tools or ChatTools(self.settings.mcp_allow)
+        return self.tools
+
+    def close(self) -> None:
+        """Disconnect the MCP servers."""
+        if self.tools is not None:
+            self.tools.close()
 
     def open(self) -> None:
         """Load the model.
@@ -87,26 +119,50 @@ class Session:
         if images:
             message = {"role": "user", "content": text or DEFAULT_PROMPT, "images": images}
         self.messages.append(message)
-        printer = AnswerPrinter(word_wrap=self.settings.word_wrap, hide_thinking=self.settings.hide_thinking)
+        for _ in range(MAX_ROUNDS):
+            calls = self._answer()
+            if not calls or self.tools is None:
+                return
+            self.messages += self.tools.answer(calls, "vision" in (self.shown.get("capabilities") or ()))
+            if self.tools.interrupted:
+                return
+        terminal.warn(f"stopped after {MAX_ROUNDS} rounds of tool calls; send a message to go on")
+
+    def _answer(self) -> list[Mapping[str, Any]]:
+        """Request and print the answer to the last message, and return its tool calls; see `ask`."""
+        described = self.tools.described if self.tools is not None else []
+        printer = AnswerPrinter(
+            word_wrap=self.settings.word_wrap,
+            hide_thinking=self.settings.hide_thinking,
+            has_tools=bool(described),
+        )
         body = self.settings.request() | {"messages": self.messages} | progress_fields()
+        if described:
+            body["tools"] = described
         items = self.client.stream("/api/chat", body)
         final = None
         try:
             final = print_stream(self.client, self.settings, items, printer)
         except ConnectionFailedError as error:
-            if not (printer.content or printer.thinking):
-                self.messages.pop()
+            if not (printer.content or printer.thinking) and self.messages[-1]["role"] == "user":
+                self._forget()
                 raise
             terminal.note(f"Error: {error}")
         except BaseException:
-            self.messages.pop()
+            self._forget()
             raise
-        if printer.content or printer.thinking:
+        if printer.content or printer.thinking or printer.calls:
             self.messages.append(_answer(printer))
         elif final is None:
-            self.messages.pop()  # interrupted before the first word: forget the message
+            self._forget()  # interrupted before the first word
         if final is not None:
             report(final | {"warnings": self._new(final.get("warnings") or ())}, self.settings.verbose)
+        return printer.calls if final is not None else []
+
+    def _forget(self) -> None:
+        """Forget a message without an answer; results of tools are kept, since calls have effects."""
+        if self.messages[-1]["role"] == "user":
+            self.messages.pop()
 
     def _new(self, warnings: Iterable[str]) -> list[str]:
         """Return the `warnings` that this chat has not shown yet."""
@@ -121,7 +177,12 @@ class Session:
             body["system"] = self.settings.system
         if self.settings.options:
             body["parameters"] = self.settings.options
-        said = [message for message in self.messages if message["role"] != "system"]
+        # A Modelfile has no place for calls of tools and their results.
+        said = [
+            {key: value for key, value in message.items() if key != "tool_calls"}
+            for message in self.messages
+            if message["role"] not in ("system", "tool") and message["content"]
+        ]
         if said:
             body["messages"] = said
         try:
@@ -137,4 +198,6 @@ def _answer(printer: AnswerPrinter) -> Message:
     message: Message = {"role": "assistant", "content": printer.content}
     if printer.thinking:
         message["thinking"] = printer.thinking
+    if printer.calls:
+        message["tool_calls"] = printer.calls
     return message
