@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -24,15 +25,31 @@ _ROLES: Final = ("user", "assistant", "system")
 _EMPTY: Final = ("redacted_thinking", "server_tool_use", "web_search_tool_result", "container_upload")
 
 
+#: The line that Claude Code puts before its system prompt for Anthropic's accounting: fields with a version
+#: and a checksum of the request, so that no two prompts would begin alike.
+_BILLING: Final = re.compile(
+    r"x-anthropic-billing-header:(?: ?[a-z_]{1,32}=[\w.\-]{0,64};){1,16}[ \t]*(?:\n|\Z)"
+)
+
+
 class MessageParam(Body):
     role: str = ""
     content: Any = None
 
 
-def system_text(given: Any) -> list[Message]:
-    """Return the system message, if there is one, with blocks as paragraphs. Raises RequestError."""
+def without_billing(text: str) -> str:
+    """Return a system text without the billing line that it begins with, if there is one."""
+    found = _BILLING.match(text)
+    return text if found is None else text[found.end() :]
+
+
+def system_text(given: Any) -> tuple[list[Message], list[str]]:
+    """Return the system message, if there is one, and a sentence about an ignored billing line.
+
+    Blocks become paragraphs. Raises RequestError.
+    """
     if given is None:
-        return []
+        return [], []
     blocks = [{"type": "text", "text": given}] if isinstance(given, str) else given
     if not isinstance(blocks, list):
         raise RequestError("system must be a string or a list of text blocks")
@@ -43,8 +60,12 @@ def system_text(given: Any) -> list[Message]:
                 texts.append(text)
             case _:
                 raise RequestError("system must be a string or a list of text blocks")
+    ignored = []
+    if texts and (rest := without_billing(texts[0])) != texts[0]:
+        texts[:1] = [rest] if rest else []
+        ignored.append("system: the billing line at its beginning is ignored")
     text = "\n\n".join(texts)
-    return [Message(role="system", content=text)] if text else []
+    return [Message(role="system", content=text)] if text else [], ignored
 
 
 def prompt_messages(given: Sequence[MessageParam]) -> tuple[list[Message], list[str]]:
@@ -242,6 +263,7 @@ class CountRequest(OwnFields, ChatFields, SamplingFields):
         self._check()
         if not self.messages:
             raise RequestError("messages is required")
+        system, billing = system_text(self.system)
         messages, ignored = prompt_messages(self.messages)
         use, unusable = self._tools()
         if self.thinking is not None and self.thinking.budget_tokens:
@@ -250,14 +272,15 @@ class CountRequest(OwnFields, ChatFields, SamplingFields):
             model=self.model,
             endpoint="chat",
             request=self.request(truncate=False),
-            prompts=[self.chat(use, system_text(self.system) + messages)],
+            # In this API, a system message among the others is meant to stay there.
+            prompts=[msgspec.structs.replace(self.chat(use, system + messages), system_in_place=True)],
             options=options,
             think=self._think(),
             thinks_if_able=True,
             format=self._format,
             images=[image for message in messages for image in message.images],
             needs=use.needs,
-            ignored=[*self.ignored, *ignored, *unusable],
+            ignored=[*self.ignored, *billing, *ignored, *unusable],
         )
 
     def _check(self) -> None:

@@ -90,9 +90,13 @@ class _Request:
         match self._opened.prompt:
             case Insert(before=before, after=after):
                 text = self._form.render_insert(before, after, think=think)
-            case Chat(messages=messages, tools=tools, documents=documents):
+            case Chat(messages=messages) as chat:
                 text = self._form.render(
-                    remaining(messages, start), tools=tools or None, documents=documents, think=think
+                    remaining(messages, start),
+                    tools=chat.tools or None,
+                    documents=chat.documents,
+                    think=think,
+                    system_in_place=chat.system_in_place,
                 )
             case None:
                 raise RendererError("there is nothing to render")
