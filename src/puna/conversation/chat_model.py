@@ -19,6 +19,7 @@ from puna.chat.templates.choose import ChatTemplate, chat_template
 from puna.chat.templates.messages import Chat, Insert, Traits, tagged
 from puna.chat.templates.model_facts import ModelFacts
 from puna.chat.templates.renderer.client import Renderer
+from puna.chat.templates.tool_order import ordered
 from puna.conversation.fit import fit_chat, newest, size
 from puna.conversation.pictures import Pictures
 from puna.conversation.prefixes import PrefixWatch
@@ -282,7 +283,7 @@ class ChatModel:
             tries[text] = self._read(text, images, add_special=not context)
             return len(tries[text].tokens)
 
-        tools = [] if chat.tool_choice == "none" else chat.tools
+        tools = [] if chat.tool_choice == "none" else ordered(chat.tools)
         shown = msgspec.structs.replace(chat, messages=messages, tools=tools)
         with self._renderer.rendering(template, shown, request.think) as rendering:
             if shorten:

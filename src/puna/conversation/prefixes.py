@@ -1,9 +1,9 @@
 """Clients whose prompts keep changing early, so that the prefix cache cannot help their conversations.
 
 A prompt continues a conversation if it has most of the messages of one of the client's earlier prompts. It
-breaks the prefix if it differs from all of them in the first half of that one: then something at its beginning
-changes from request to request, such as a date, an id, a checksum or the order of tools. Prompts are compared
-with those of the same client only, and a report quotes nothing but the new prompt itself.
+breaks the prefix if it differs from all of them in the first half of that one: something at its beginning
+changes from request to request, such as a date, an id or a checksum. Prompts are compared with those of the
+same client only, and a report quotes nothing but the new prompt itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -117,7 +116,7 @@ def _continued(prompt: _Remembered, others: Sequence[_Remembered]) -> _Remembere
 def _digests(messages: Sequence[Message]) -> frozenset[bytes]:
     return frozenset(
         hashlib.blake2b(
-            msgspec.msgpack.encode((message.role, message.content, message.tool_calls)), digest_size=16
+            repr((message.role, message.content, message.tool_calls)).encode(errors="replace"), digest_size=16
         ).digest()
         for message in messages
         if message.role != "system"

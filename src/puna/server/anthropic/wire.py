@@ -209,6 +209,17 @@ def _image(source: Any, at: str) -> Any:
     )
 
 
+def _is_marked(blocks: Any) -> bool:
+    """Whether one of the blocks, or of the blocks in their content, has `cache_control`."""
+    if not isinstance(blocks, list):
+        return False
+    return any(
+        isinstance(block, dict)
+        and (block.get("cache_control") is not None or _is_marked(block.get("content")))
+        for block in blocks
+    )
+
+
 _EFFORTS: Final = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "max"}
 
 
@@ -241,6 +252,14 @@ class CountRequest(OwnFields, ChatFields, SamplingFields):
     metadata: Any = None
     service_tier: Any = None
     betas: Any = None
+
+    @property
+    def marks_cache(self) -> bool:
+        """Whether the request says what to cache, by `cache_control` in any place."""
+        if not self.cache_prompt:
+            return False
+        contents = [message.content for message in self.messages]
+        return self.cache_control is not None or any(map(_is_marked, (self.system, self.tools, *contents)))
 
     @property
     def shows_thinking(self) -> bool:
