@@ -6,7 +6,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 import msgspec
@@ -297,7 +297,11 @@ class ChatModel:
         # A lower bound for the text that was not even tokenised.
         missing = -(-missing_bytes // self._tokenizer.longest_bytes)
         dropped = missing + len(everything.tokens) - len(read.tokens)
-        return self._fitted(request, rendering.traits, read.after(context), text, dropped)
+        fitted = self._fitted(request, rendering.traits, read.after(context), text, dropped)
+        opening = self._tokenizer.encode(rendering.opening, add_special=False) if rendering.opening else []
+        if not opening or read.tokens[-len(opening) :] != opening:
+            return fitted
+        return replace(fitted, opening=len(opening))
 
     def _plain(self, request: Generate, traits: Traits, images: list[Image]) -> FittedPrompt:
         """Return the prompt of a request in text or tokens. Raises `RequestError`, `ContextLengthError`."""

@@ -48,6 +48,7 @@ class FittedPrompt:
     reading: Reading | None = None  # how thinking and calls are separated from text
     dropped: int = 0  # tokens of messages left out to make the rest fit
     inputs: list[Input] | None = None  # set if there are images
+    opening: int = 0  # last tokens that begin the answer, which may be missing when it is sent back
 
 
 def sequences_of(
@@ -141,6 +142,7 @@ def _samples(
                 constraint=compiler.constraint_of(request.format, prompt.reading, request.id),
                 sample=sample,
                 truncated=prompt.dropped + truncated,
+                opening=prompt.opening,
             )
         )
     return sequences

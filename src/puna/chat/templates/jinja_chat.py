@@ -31,7 +31,7 @@ from puna.chat.templates.messages import (
     settled,
     think_level,
 )
-from puna.errors import TemplateError, TemplateRefusalError, TemplateRenderError, shown
+from puna.errors import RequestError, TemplateError, TemplateRefusalError, TemplateRenderError, shown
 
 #: The tool that is called in the chat by which a template is probed.
 _PROBE_TOOL: Final = {
@@ -530,6 +530,7 @@ class JinjaFormat(ChatFormat):
         self._with_tools = JinjaTemplate(with_tools) if with_tools else None
         self._tokens = tokens or SpecialTokens()
         self.wording = Wording.of(template)
+        self._openings: dict[Think, str] = {}
         writing = self._with_tools or self._template
         family = family_of(writing.text, calls=writing.reads("tools"))
         self.traits = Traits(
@@ -555,6 +556,22 @@ class JinjaFormat(ChatFormat):
         if has_later_system(given) and not self._system_places.kept:
             given = settled(given, in_results=self._system_places.results)
         return self._written(given, tools, documents, think, add_generation_prompt=add_generation_prompt)
+
+    def opening(self, think: Think = None) -> str:
+        if think not in self._openings:
+            asked = [Message(role="user", content="probe asks")]
+            answered = [*asked, Message(role="assistant", content="probe answers"), *asked]
+            try:
+                prompt, later = (self._written(chat, None, think=think) for chat in (asked, answered))
+            except (TemplateError, RequestError):
+                prompt = later = ""
+            same = next(
+                (i for i, (a, b) in enumerate(zip(prompt, later, strict=False)) if a != b), len(prompt)
+            )
+            if ">" not in prompt[(begin := prompt.rfind("<", 0, same)) : same] and begin >= 0:
+                same = begin  # within a special token
+            self._openings = {think: prompt[same:]}  # requests to a model mostly have the same
+        return self._openings[think]
 
     @cached_property
     def _system_places(self) -> SystemPlaces:

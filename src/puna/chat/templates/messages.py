@@ -239,6 +239,13 @@ class ChatFormat(ABC):
         Raises TemplateError, and RequestError for malformed messages.
         """
 
+    def opening(self, think: Think = None) -> str:
+        """Return the end of prompts that is missing once the answer is part of the chat; "" if unknown.
+
+        Many templates write `<think>` after the answer's header, but not in earlier turns.
+        """
+        return ""
+
     def render_insert(self, prompt: str, suffix: str, *, think: Think = None) -> str:
         """Return the prompt for filling in between `prompt` and `suffix`.
 

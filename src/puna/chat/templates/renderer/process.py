@@ -83,7 +83,13 @@ class _Request:
         return self._answer(lambda: Opened(self._form.traits))
 
     def rendered(self, start: int) -> FromRenderer:
-        return self._answer(lambda: Rendered(self._render(start)))
+        return self._answer(lambda: self._with_opening(self._render(start)))
+
+    def _with_opening(self, text: str) -> Rendered:
+        if not isinstance(self._opened.prompt, Chat):
+            return Rendered(text)
+        opening = self._form.opening(self._opened.think)
+        return Rendered(text, opening if text.endswith(opening) else "")
 
     def _render(self, start: int) -> str:
         think = self._opened.think
