@@ -23,7 +23,7 @@ NAMES := .venv/names-$(shell find src -name '*.py' | sort | cksum | tr ' ' '-')
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
 .PHONY: run venv page page-if-possible test test-fast test-thorough test-page test-clients test-schemathesis test-sanitize soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
-.PHONY: bench-accuracy bench-architectures bench-embedding bench-prompt-cache bench-sampling bench-speculation bench-structured bench-vision
+.PHONY: bench-accuracy bench-agents bench-architectures bench-embedding bench-prompt-cache bench-sampling bench-speculation bench-structured bench-vision
 .PHONY: docs-clients docs-models demo-vision-evaluation clean distclean help
 
 run: .venv/installed page-if-possible ## tell a story with the bundled model; its server stays for the browser
@@ -101,6 +101,9 @@ bench-serving: .venv-peers/installed .venv-peers/servers ## compare servers with
 
 bench-accuracy: .venv-peers/installed ## hold quantised files against float32, beside llama.cpp
 	$(PEERS)/python bench/accuracy.py
+
+bench-agents: .venv/developed ## play recorded sessions of coding agents and write docs/agents.md's table
+	$(BIN)/python bench/agents.py
 
 bench-speculation: .venv/installed ## measure speculative decoding
 	$(BIN)/python bench/speculation.py --output docs

@@ -122,11 +122,27 @@ class TokenLogprob(msgspec.Struct, frozen=True):
     top: list[TopLogprob] = []
 
 
+class BrokenPrefix(msgspec.Struct, frozen=True):
+    """A prompt that differs early from its conversation's earlier ones, as those before it did.
+
+    The first `token` tokens are the same, `text` follows them in this prompt, and `lost` tokens of the
+    conversation cannot be reused.
+    """
+
+    token: int
+    text: str
+    lost: int
+
+    def __str__(self) -> str:
+        return f"prefix broken at token {self.token} by {self.text!r}: {self.lost} tokens cannot be reused"
+
+
 class Prompted(WireMessage, frozen=True):
     """The rendered prompt of a request, before it is evaluated.
 
     `tokens` begin with the request's `context`. If the prompt is scored, its text begins at token `begin`,
-    and `first` is the text of that token unless another one precedes it.
+    and `first` is the text of that token unless another one precedes it. `broken` is set if prompts of its
+    conversation keep changing early.
     """
 
     id: int
@@ -134,6 +150,7 @@ class Prompted(WireMessage, frozen=True):
     tokens: list[int]
     begin: int = 0
     first: str = ""
+    broken: BrokenPrefix | None = None
 
 
 class Chunk(WireMessage, frozen=True):

@@ -27,6 +27,7 @@ REPORTS = {
     "docs/architectures.json": "architectures_report",
     "docs/embedding.json": "embedding_report",
     "docs/vision.json": "vision_report",
+    "docs/agents.json": "agents_report",
     "docs/clients.json": "clients_report",
     "demo/evaluation.json": "demo.evaluate",
     "demo/vision/evaluation.json": "demo.vision.evaluate",

@@ -91,6 +91,52 @@ def test_stream_has_the_apis_wire_format(server: Server) -> None:
     assert begun["usage"]["input_tokens"] > 0
 
 
+@pytest.mark.parametrize("place", ["request", "system", "tool", "message", "result"])
+def test_with_cache_control_evaluated_tokens_count_as_written_to_the_cache(
+    client: anthropic.Anthropic, place: str
+) -> None:
+    mark = {"cache_control": {"type": "ephemeral"}}
+
+    def marked(where: str) -> dict[str, object]:
+        return mark if place == where else {}
+
+    call = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}
+    inner = [{"type": "text", "text": f"found by {place}", **marked("result")}]
+    body = {
+        "model": "tiny",
+        "max_tokens": 2,
+        "system": [{"type": "text", "text": f"be {place}", **marked("system")}],
+        "tools": [],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "hello", **marked("message")}]},
+            {"role": "assistant", "content": [call]},
+            {
+                "role": "user",
+                "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": inner}],
+            },
+        ],
+        **marked("request"),
+    }
+    if place == "tool":
+        body["tools"] = [{"type": "web_search_20250305", "name": "web_search", **mark}]
+    first, second = (
+        client.post("/v1/messages", body=body, cast_to=anthropic.types.Message) for _ in range(2)
+    )
+    for reply in (first, second):
+        assert reply.usage.input_tokens == 0
+    assert first.usage.cache_creation_input_tokens
+    assert second.usage.cache_creation_input_tokens == 1
+    counts = [
+        (u.cache_creation_input_tokens or 0) + (u.cache_read_input_tokens or 0)
+        for u in (first.usage, second.usage)
+    ]
+    assert counts[0] == counts[1]
+    plain = client.post(
+        "/v1/messages", body=body | {"cache_prompt": False}, cast_to=anthropic.types.Message
+    ).usage
+    assert (plain.input_tokens, plain.cache_creation_input_tokens) == (counts[0], 0)
+
+
 def test_thinking_is_returned_only_on_request(client: anthropic.Anthropic, thinker: str) -> None:
     deep = client.messages.create(
         model=thinker, max_tokens=1030, messages=HELLO, extra_body=GREEDY,

@@ -6,7 +6,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 import msgspec
@@ -19,16 +19,18 @@ from puna.chat.templates.choose import ChatTemplate, chat_template
 from puna.chat.templates.messages import Chat, Insert, Traits, tagged
 from puna.chat.templates.model_facts import ModelFacts
 from puna.chat.templates.renderer.client import Renderer
+from puna.chat.templates.tool_order import ordered
 from puna.conversation.fit import fit_chat, newest, size
 from puna.conversation.pictures import Pictures
+from puna.conversation.prefixes import PrefixWatch
 from puna.conversation.thinking import thinking_budget
 from puna.engine.engine import Engine
 from puna.engine.requests import FittedPrompt, check_size, checked, max_text, read_text, text_size, tokenised
-from puna.engine.sequence import Sink
+from puna.engine.sequence import Sink, key_of
 from puna.errors import OutOfMemoryError, PunaError, RequestError, RunnerError, UnavailableError
 from puna.grammar.compiler.protocol import FormatTask
 from puna.machine import is_out_of_memory
-from puna.protocol import Embed, Failed, Generate, Prompted
+from puna.protocol import BrokenPrefix, Embed, Failed, Generate, Prompted
 from puna.turns import RenderQueue
 
 log = logging.getLogger("puna.conversation")
@@ -110,6 +112,7 @@ class ChatModel:
         )
         self._turns = RenderQueue(self._formats.cancel)
         self._pictures = None if engine.images is None else Pictures(engine.images, self._turns.cancel)
+        self._prefixes = PrefixWatch(self._tokenizer)
         self._closing = False
         self._process = os.getpid()
         self._template = lru_cache(maxsize=_KEPT_TEMPLATES)(partial(chat_template, facts))
@@ -136,7 +139,7 @@ class ChatModel:
             return
 
         def start(prompt: FittedPrompt) -> None:
-            sink(self._prompted(request, prompt))
+            sink(self._prompted(request, prompt, self._broken_prefix(request, prompt)))
             task = FormatTask.of(request.format, prompt.reading)
             if task is None:
                 submit(prompt)
@@ -288,7 +291,7 @@ class ChatModel:
             tries[text] = self._read(text, images, add_special=not context)
             return len(tries[text].tokens)
 
-        tools = [] if chat.tool_choice == "none" else chat.tools
+        tools = [] if chat.tool_choice == "none" else ordered(chat.tools)
         shown = msgspec.structs.replace(chat, messages=messages, tools=tools)
         with self._renderer.rendering(template, shown, request.think) as rendering:
             if shorten:
@@ -302,7 +305,11 @@ class ChatModel:
         # A lower bound for the text that was not even tokenised.
         missing = -(-missing_bytes // self._tokenizer.longest_bytes)
         dropped = missing + len(everything.tokens) - len(read.tokens)
-        return self._fitted(request, rendering.traits, read.after(context), text, dropped)
+        fitted = self._fitted(request, rendering.traits, read.after(context), text, dropped)
+        opening = self._tokenizer.encode(rendering.opening, add_special=False) if rendering.opening else []
+        if not opening or read.tokens[-len(opening) :] != opening:
+            return fitted
+        return replace(fitted, opening=len(opening))
 
     def _plain(self, request: Generate, traits: Traits, images: list[Image]) -> FittedPrompt:
         """Return the prompt of a request in text or tokens. Raises `RequestError`, `ContextLengthError`."""
@@ -347,7 +354,16 @@ class ChatModel:
             dropped=dropped,
         )
 
-    def _prompted(self, request: Generate, prompt: FittedPrompt) -> Prompted:
+    def _broken_prefix(self, request: Generate, prompt: FittedPrompt) -> BrokenPrefix | None:
+        """Compare the prompt of a chat with the client's earlier ones; one that was cut says nothing."""
+        if not isinstance(chat := request.prompt, Chat) or prompt.dropped or not request.cache_prompt:
+            return None
+        keys = prompt.tokens if prompt.inputs is None else [key_of(item) for item in prompt.inputs]
+        return self._prefixes.note(request.client, chat.messages, keys)
+
+    def _prompted(
+        self, request: Generate, prompt: FittedPrompt, broken: BrokenPrefix | None = None
+    ) -> Prompted:
         begin, first = 0, ""
         if request.prompt_logprobs:
             if isinstance(request.prompt, str):
@@ -355,7 +371,9 @@ class ChatModel:
                 begin = int(own[:1] != prompt.tokens[:1])  # the prompt starts with an added begin token
             if begin == 0:
                 first = self._tokenizer.decode(prompt.tokens[:1])
-        return Prompted(id=request.id, text=prompt.text, tokens=prompt.tokens, begin=begin, first=first)
+        return Prompted(
+            id=request.id, text=prompt.text, tokens=prompt.tokens, begin=begin, first=first, broken=broken
+        )
 
 
 def _tagged(request: Generate) -> tuple[Generate, list[bytes]]:

@@ -50,6 +50,7 @@ class FittedPrompt:
     budget: int | None = None  # maximum tokens of thinking
     dropped: int = 0  # tokens of messages left out to make the rest fit
     inputs: list[Input] | None = None  # set if there are images
+    opening: int = 0  # last tokens that begin the answer, which may be missing when it is sent back
 
 
 def sequences_of(
@@ -145,6 +146,7 @@ def _samples(
                 constraint=compiler.constraint_of(request.format, prompt.reading, request.id),
                 sample=sample,
                 truncated=prompt.dropped + truncated,
+                opening=prompt.opening,
             )
         )
     return sequences

@@ -154,10 +154,9 @@ class Scheduler:
         for batch_slice in slices:
             assert batch_slice.sequence.entry is not None
             batch_slice.sequence.entry.evaluated += batch_slice.count
-            if batch_slice.sequence.evaluated == batch_slice.sequence.branch_point:
+            if (count := batch_slice.sequence.evaluated) in batch_slice.sequence.branch_points:
                 self._prefix_cache.checkpoint(
-                    batch_slice.sequence.entry,
-                    batch_slice.sequence.cached_as[: batch_slice.sequence.branch_point],
+                    batch_slice.sequence.entry, batch_slice.sequence.cached_as[:count]
                 )
 
     def append(self, sequence: Sequence, token: int) -> None:
@@ -287,9 +286,23 @@ class Scheduler:
             self._prefix_cache.index(entry, sequence.cached_as)
         sequence.start(entry)
         self._turns[sequence.request.priority].served(sequence.request.client, sequence.turn)
-        sequence.branch_point = found.shared if found.shared - found.count >= _WORTH_WAITING_FOR else 0
+        sequence.branch_points = self._branch_points(sequence, found)
         self.running.append(sequence)
         return True
+
+    def _branch_points(self, sequence: Sequence, found: PrefixMatch) -> tuple[int, ...]:
+        """Return after how many inputs the sequence should leave a checkpoint for other prompts.
+
+        One is where an earlier prompt differs that could not be resumed there. The other is before what the
+        prompt begins the answer with, such as `<think>`: templates leave it out of earlier turns, so that the
+        next prompt of the conversation differs there.
+        """
+        points = set()
+        if found.shared - found.count >= _WORTH_WAITING_FOR:
+            points.add(found.shared)
+        if sequence.opening and not self._cache.resumes_anywhere and sequence.request.cache_prompt:
+            points.add(sequence.prompt_length - sequence.opening)
+        return tuple(sorted(point for point in points if point > found.count))
 
     # --- room --------------------------------------------------------------------------------------
 
@@ -344,7 +357,7 @@ class Scheduler:
         pauses: dict[Sequence, int] = {}
         for sequence in self.running:
             assert sequence.entry is not None
-            ahead = [wanted.get(sequence.entry, 0), sequence.branch_point]
+            ahead = [wanted.get(sequence.entry, 0), *sequence.branch_points]
             pauses[sequence] = min((count for count in ahead if count > sequence.evaluated), default=0)
         return pauses
 

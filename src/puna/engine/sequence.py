@@ -76,7 +76,8 @@ class Sequence:
     entry: PrefixEntry | None = None  # while running
     exact: bool = True  # the cache holds what evaluating the inputs anew would give; False after a shift
     waits_for: tuple[PrefixEntry, int] | None = None  # an entry, and how many inputs of it must be evaluated
-    branch_point: int = 0  # leading inputs shared with another prompt that could not be reused; 0: none
+    branch_points: tuple[int, ...] = ()  # leading inputs after which other prompts may differ, ascending
+    opening: int = 0  # last inputs of the prompt that begin the answer
     prompt_length: int = 0  # inputs
     prompt_tokens: int = 0
     cached: int = 0  # inputs taken from the cache at the start

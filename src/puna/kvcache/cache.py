@@ -213,6 +213,11 @@ class Cache(ABC):
         return False
 
     @property
+    def resumes_anywhere(self) -> bool:
+        """Whether every sequence can be resumed at each of its positions."""
+        return not self.forgets
+
+    @property
     def kind(self) -> str:
         """Name of the kind of cache: `causal`, `sliding`, ..."""
         return type(self).__name__.removesuffix("Cache").lower()

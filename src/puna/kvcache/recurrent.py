@@ -284,6 +284,10 @@ class RecurrentCache(Cache):
     def state(self, index: int) -> LayerState:
         return self._layers[index]
 
+    @property
+    def resumes_anywhere(self) -> bool:
+        return False
+
     def room(self, wanted: int) -> int:
         return wanted  # slots suffice for all states a sequence may keep
 

@@ -80,6 +80,10 @@ class WrapperCache(Cache):
             cache.copy_prefix(source, target, count)
 
     @property
+    def resumes_anywhere(self) -> bool:
+        return all(cache.resumes_anywhere for cache in self.caches)
+
+    @property
     def forgets(self) -> bool:
         return any(cache.forgets for cache in self.caches)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
@@ -13,11 +14,16 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from puna.errors import PunaError, RequestCancelledError, ServerBusyError
-from puna.protocol import Chunk, Done, Embedded
+from puna.protocol import BrokenPrefix, Chunk, Done, Embedded
 from puna.server.http.logs import facts
 
 _FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
 _NEXT_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+#: Seconds between two lines of the log about broken prefixes of one model.
+_REPORT_S = 60.0
+
+_log = logging.getLogger("puna.server.prefixes")
+
 _LOAD_S = (0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
 
 
@@ -33,6 +39,10 @@ class Metrics:
         )
         self._prompt = self._counter("prompt_tokens", "Tokens of finished prompts and embedded texts", model)
         self._cached = self._counter("cached_tokens", "Tokens of them that were taken from the cache", model)
+        self._broken = self._counter(
+            "broken_prefixes", "Prompts that kept differing early from their conversation's", model
+        )
+        self._reported: dict[str, float] = {}  # when a broken prefix of a model was last logged
         self._generated = self._counter("generated_tokens", "Tokens generated", model)
         source = [*model, "source"]
         self._drafted = self._counter("drafted_tokens", "Tokens drafted in finished generations", source)
@@ -53,6 +63,14 @@ class Metrics:
         `arrived_ns` is its time of arrival by `time.perf_counter_ns`.
         """
         return Observation(self, model, arrived_ns, choices)
+
+    def prefix_broken(self, model: str, broken: BrokenPrefix) -> None:
+        """Count a broken prefix, and log it unless one of the model was logged in the last minute."""
+        self._broken.labels(model).inc()
+        now_s = time.monotonic()
+        if now_s - self._reported.get(model, -_REPORT_S) >= _REPORT_S:
+            self._reported[model] = now_s
+            _log.warning("%s", broken, extra={"fields": {"model": model}})
 
     def loaded(self, model: str, seconds: float) -> None:
         self._load_time.labels(model).observe(seconds)
@@ -100,6 +118,10 @@ class Observation:
     def loaded(self) -> None:
         """Note that the model is loaded."""
         self._facts.load_s = self._since_arrival_s(time.perf_counter_ns())
+
+    def prefix_broken(self, broken: BrokenPrefix) -> None:
+        """Note that the prompt could not reuse its conversation's earlier ones."""
+        self._metrics.prefix_broken(self._model, broken)
 
     def chunk(self, choice: int, chunk: Chunk) -> None:
         """Note more tokens. Tokens that arrive together share the time since the previous ones."""

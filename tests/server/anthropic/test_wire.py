@@ -38,6 +38,52 @@ def test_text_blocks_are_joined_and_system_blocks_become_paragraphs() -> None:
     assert [(m.role, m.content) for m in found] == [("system", "a\n\nb"), ("user", "ab")]
 
 
+BILLING = "x-anthropic-billing-header: cc_version=2.1.100.7b4; cc_entrypoint=cli; cch=eb6c6;"
+
+
+@pytest.mark.parametrize(
+    "system",
+    [
+        [{"type": "text", "text": BILLING}, {"type": "text", "text": "Be brief."}],
+        [{"type": "text", "text": f"{BILLING}\nBe brief."}],
+        f"{BILLING}\nBe brief.",
+    ],
+    ids=["block", "line of a block", "line of a string"],
+)
+def test_a_billing_line_at_the_beginning_of_system_is_ignored_with_a_warning(system: Any) -> None:
+    spec = spec_of(system=system)
+    assert [m.content for m in chat(spec).messages] == ["Be brief.", "hi"]
+    assert spec.ignored == ["system: the billing line at its beginning is ignored"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Be brief.\n{BILLING}",
+        f" {BILLING}",
+        f"{BILLING} Be brief.",
+        "x-anthropic-billing-header: see the manual",
+        "x-anthropic-billing-header:",
+        "x-anthropic-billing-header: cch=two words;",
+        BILLING.removesuffix(";"),
+    ],
+)
+def test_other_texts_about_billing_stay(text: str) -> None:
+    spec = spec_of(system=text)
+    assert chat(spec).messages[0].content == text
+    assert spec.ignored == []
+
+
+def test_only_a_billing_line_is_no_system_message() -> None:
+    assert [m.role for m in chat(spec_of(system=BILLING)).messages] == ["user"]
+
+
+def test_system_messages_among_the_others_are_to_stay_there() -> None:
+    found = chat(spec_of({"role": "user", "content": "a"}, {"role": "system", "content": "b"}))
+    assert [m.role for m in found.messages] == ["user", "system"]
+    assert found.system_in_place
+
+
 def test_results_precede_the_text_and_name_their_tools() -> None:
     call = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Lima", "days": 1.0}}
     thought = {"type": "thinking", "thinking": "hmm", "signature": "x"}

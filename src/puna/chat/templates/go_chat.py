@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -15,10 +16,13 @@ from puna.chat.templates.go.values import JsonList, JsonMap, Record, plain
 from puna.chat.templates.messages import (
     ChatFormat,
     Message,
+    SystemPlaces,
     Think,
     Traits,
     as_messages,
     call_function,
+    has_later_system,
+    settled,
     think_level,
 )
 from puna.errors import NotSupportedError, RequestError
@@ -262,9 +266,14 @@ class GoFormat(ChatFormat):
         documents: Sequence[Mapping[str, Any]] = (),
         think: Think = None,
         add_generation_prompt: bool = True,
+        system_in_place: bool = False,
     ) -> str:
         # Templates of this language have no place for documents.
-        system, merged = collated(as_messages(messages))
+        given = as_messages(messages)
+        if system_in_place and "messages" in self.identifiers and has_later_system(given):
+            places = self._system_places
+            given = given if places.kept else settled(given, in_results=places.results)
+        system, merged = collated(given)
         if "messages" not in self.identifiers:
             return self._turn_by_turn(merged, _think_values(think))
         values = {
@@ -275,6 +284,10 @@ class GoFormat(ChatFormat):
             **_think_values(think),
         }
         return self._template.execute(values)
+
+    @cached_property
+    def _system_places(self) -> SystemPlaces:
+        return SystemPlaces.of(self.render, calls="toolcalls" in self.identifiers)
 
     def render_insert(self, prompt: str, suffix: str, *, think: Think = None) -> str:
         if not self.traits.takes_suffix:

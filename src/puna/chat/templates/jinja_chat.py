@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 from jinja2 import nodes
@@ -21,13 +22,26 @@ from puna.chat.templates.messages import (
     ChatFormat,
     Message,
     SpecialTokens,
+    SystemPlaces,
     Think,
     Traits,
     as_messages,
     call_function,
+    has_later_system,
+    settled,
     think_level,
 )
-from puna.errors import TemplateError, TemplateRefusalError, TemplateRenderError, shown
+from puna.errors import RequestError, TemplateError, TemplateRefusalError, TemplateRenderError, shown
+
+#: The tool that is called in the chat by which a template is probed.
+_PROBE_TOOL: Final = {
+    "type": "function",
+    "function": {
+        "name": "probe",
+        "description": "probe",
+        "parameters": {"type": "object", "properties": {}},
+    },
+}
 
 Chat = list[dict[str, Any]]
 Tools = list[dict[str, Any]] | None
@@ -499,6 +513,9 @@ class JinjaFormat(ChatFormat):
     of the same meaning (`first_accepted`): arguments of tool calls as JSON text, the system text inside the
     first user message, neighbouring messages of one role merged, short ids of tool calls and the like; then
     all of these with simpler descriptions of the tools.
+
+    System messages after the first turn stay where they are: as such where the template writes them in place,
+    otherwise as words of the client (`settled`). At the front, each would make all of the prompt new.
     """
 
     def __init__(
@@ -513,6 +530,7 @@ class JinjaFormat(ChatFormat):
         self._with_tools = JinjaTemplate(with_tools) if with_tools else None
         self._tokens = tokens or SpecialTokens()
         self.wording = Wording.of(template)
+        self._openings: dict[Think, str] = {}
         writing = self._with_tools or self._template
         family = family_of(writing.text, calls=writing.reads("tools"))
         self.traits = Traits(
@@ -533,8 +551,47 @@ class JinjaFormat(ChatFormat):
         documents: Sequence[Mapping[str, Any]] = (),
         think: Think = None,
         add_generation_prompt: bool = True,
+        system_in_place: bool = False,
     ) -> str:
-        chat = self.wording.chat(as_messages(messages))
+        given = as_messages(messages)
+        if has_later_system(given) and not self._system_places.kept:
+            given = settled(given, in_results=self._system_places.results)
+        return self._written(given, tools, documents, think, add_generation_prompt=add_generation_prompt)
+
+    def opening(self, think: Think = None) -> str:
+        if think not in self._openings:
+            asked = [Message(role="user", content="probe asks")]
+            answered = [*asked, Message(role="assistant", content="probe answers"), *asked]
+            try:
+                prompt, later = (self._written(chat, None, think=think) for chat in (asked, answered))
+            except (TemplateError, RequestError):
+                prompt = later = ""
+            same = next(
+                (i for i, (a, b) in enumerate(zip(prompt, later, strict=False)) if a != b), len(prompt)
+            )
+            if ">" not in prompt[(begin := prompt.rfind("<", 0, same)) : same] and begin >= 0:
+                same = begin  # within a special token
+            self._openings = {think: prompt[same:]}  # requests to a model mostly have the same
+        return self._openings[think]
+
+    @cached_property
+    def _system_places(self) -> SystemPlaces:
+        return SystemPlaces.of(
+            lambda probe: self._written(probe, [_PROBE_TOOL] if self.traits.takes_tools else None),
+            calls=self.traits.takes_tools,
+        )
+
+    def _written(
+        self,
+        messages: Sequence[Message],
+        tools: Iterable[Mapping[str, Any]] | None,
+        documents: Sequence[Mapping[str, Any]] = (),
+        think: Think = None,
+        *,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """Return the prompt, with system messages where the template puts them."""
+        chat = self.wording.chat(messages)
         given_tools = [dict(tool) for tool in tools or ()] or None
         template = self._with_tools if given_tools and self._with_tools else self._template
         continues = bool(chat) and _is_continued(chat[-1])

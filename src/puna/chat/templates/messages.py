@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ import msgspec
 
 from puna import gojson
 from puna.chat.answers.parts import Tags
-from puna.errors import NotSupportedError, RequestError, shown
+from puna.errors import NotSupportedError, RequestError, TemplateError, shown
 
 #: Marks the place of the next image in a message.
 PLACE: Final = "[img]"
@@ -41,7 +41,8 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     `tool_choice` says whether the answer may ("auto"), must not ("none") or must ("required") call a tool, or
     names one ("function:NAME"). `documents` are sources for the answer, objects such as `{"title", "text"}`,
-    for templates that have a place for them.
+    for templates that have a place for them. `system_in_place` keeps system messages after the first turn
+    where they are, even if a template of Ollama's moves them to the front.
     """
 
     messages: list[Message]
@@ -51,6 +52,7 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     strict_tools: bool = False  # optional calls are valid by construction, too
     documents: list[dict[str, Any]] = []
     shorten: bool = True  # leave out the oldest messages if not all fit into the context
+    system_in_place: bool = False
 
 
 class Insert(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -123,6 +125,36 @@ def remaining(messages: Sequence[Message], start: int) -> list[Message]:
     return [message for message in messages[:start] if message.role == "system"] + list(messages[start:])
 
 
+def has_later_system(messages: Iterable[Message]) -> bool:
+    """Whether a system message follows one of another role."""
+    begun = False
+    for message in messages:
+        if message.role != "system":
+            begun = True
+        elif begun:
+            return True
+    return False
+
+
+def settled(messages: Iterable[Message], *, in_results: bool = True) -> list[Message]:
+    """Return the messages with system texts that follow another role as the client's words in the same place.
+
+    They end the message before them if that is the user's, or with `in_results` a tool's; otherwise they
+    become a message of the user.
+    """
+    hosts = ("user", "tool") if in_results else ("user",)
+    found: list[Message] = []
+    for message in messages:
+        if message.role != "system" or all(other.role == "system" for other in found):
+            found.append(message)
+        elif found[-1].role in hosts:
+            texts = [text for text in (found[-1].content, message.content) if text]
+            found[-1] = msgspec.structs.replace(found[-1], content="\n\n".join(texts))
+        else:
+            found.append(Message(role="user", content=message.content))
+    return found
+
+
 @dataclass(frozen=True)
 class SpecialTokens:
     """Spellings of a model's special tokens, and whether its tokenizer adds BOS by itself."""
@@ -149,6 +181,41 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     takes_documents: bool = False
 
 
+#: A chat with system messages in all places, and a result of a tool.
+_PROBE: Final = (
+    Message(role="system", content="probe begins"),
+    Message(role="user", content="probe asks"),
+    Message(
+        role="assistant", tool_calls=({"id": "probe0000", "function": {"name": "probe", "arguments": {}}},)
+    ),
+    Message(role="tool", content="probe result", tool_name="probe", tool_call_id="probe0000"),
+    Message(role="system", content="probe after the result"),
+    Message(role="assistant", content="probe answers"),
+    Message(role="system", content="probe after the answer"),
+    Message(role="user", content="probe continues"),
+)
+
+
+class SystemPlaces(msgspec.Struct, frozen=True):
+    """Whether a format writes system messages where they are, and whether it writes results of tools."""
+
+    kept: bool
+    results: bool
+
+    @classmethod
+    def of(cls, render: Callable[[Sequence[Message]], str], *, calls: bool) -> SystemPlaces:
+        """Find out by rendering a chat, with calls if the format has a place for them."""
+        probe = [message for message in _PROBE if calls or not (message.role == "tool" or message.tool_calls)]
+        try:
+            text = render(probe)
+        except (TemplateError, RequestError):
+            return cls(False, calls)
+        texts = [message.content for message in probe[2:] if message.content]
+        places = [text.find(one) for one in texts]
+        once = all(text.count(one) == 1 for one in texts)
+        return cls(once and places == sorted(places), "probe result" in text)
+
+
 class ChatFormat(ABC):
     """A format in which a model's conversations are written."""
 
@@ -165,12 +232,21 @@ class ChatFormat(ABC):
         documents: Sequence[Mapping[str, Any]] = (),
         think: Think = None,
         add_generation_prompt: bool = True,
+        system_in_place: bool = False,
     ) -> str:
         """Return the prompt. A final message of role assistant is continued instead of answered.
 
-        The text begins with the BOS token only if the tokenizer does not add it by itself.
+        The text begins with the BOS token only if the tokenizer does not add it by itself. With
+        `system_in_place`, no system message after the first turn is moved to the front.
         Raises TemplateError, and RequestError for malformed messages.
         """
+
+    def opening(self, think: Think = None) -> str:
+        """Return the end of prompts that is missing once the answer is part of the chat; "" if unknown.
+
+        Many templates write `<think>` after the answer's header, but not in earlier turns.
+        """
+        return ""
 
     def render_insert(self, prompt: str, suffix: str, *, think: Think = None) -> str:
         """Return the prompt for filling in between `prompt` and `suffix`.

@@ -123,10 +123,14 @@ _SIGNATURE: Final = "unsigned"
 
 
 class MessageWriter:
-    """Writer of one answer. `stops` are the request's own stop strings."""
+    """Writer of one answer. `stops` are the request's own stop strings.
 
-    def __init__(self, model: str, stops: Sequence[str] = ()) -> None:
+    With `marks_cache`, the request has `cache_control`, and evaluated tokens count as written to the cache.
+    """
+
+    def __init__(self, model: str, stops: Sequence[str] = (), *, marks_cache: bool = False) -> None:
         self._model = model
+        self._marks_cache = marks_cache
         self._stops = stops
         self._id = f"msg_{secrets.token_hex(12)}"
 
@@ -134,7 +138,7 @@ class MessageWriter:
         content = [_whole_block(segment) for segment in answer.segments]
         called = any(isinstance(block, ToolUseBlock) for block in content)
         stop = self._stop(called, answer.end)
-        reply = self._message(content, _usage(answer.end), stop.stop_reason, stop.stop_sequence)
+        reply = self._message(content, self._usage(answer.end), stop.stop_reason, stop.stop_sequence)
         reply.warnings, reply.shifted = _own_fields(answer.end)
         return reply
 
@@ -155,7 +159,7 @@ class MessageWriter:
                 yield BlockStop(segment.number)
 
     def ended(self, answer: AnswerBuilder) -> Iterator[MessageEvent]:
-        delta = MessageDelta(self._stop(bool(answer.calls), answer.end), _usage(answer.end))
+        delta = MessageDelta(self._stop(bool(answer.calls), answer.end), self._usage(answer.end))
         delta.warnings, delta.shifted = _own_fields(answer.end)
         yield delta
         yield MessageStop()
@@ -178,6 +182,17 @@ class MessageWriter:
             usage=usage,
         )
 
+    def _usage(self, end: Finished) -> MessageUsage:
+        """Return the token counts; as in Anthropic's API, each token of the prompt is in one of three."""
+        done = end.done
+        evaluated = done.prompt_eval_count - done.cached
+        return MessageUsage(
+            input_tokens=0 if self._marks_cache else evaluated,
+            output_tokens=done.eval_count,
+            cache_creation_input_tokens=evaluated if self._marks_cache else 0,
+            cache_read_input_tokens=done.cached,
+        )
+
     def _stop(self, called: bool, end: Finished) -> StopDelta:
         done = end.done
         if done.reason == "length":
@@ -185,17 +200,6 @@ class MessageWriter:
         if done.stop is not None and done.stop in self._stops:
             return StopDelta("stop_sequence", done.stop)
         return StopDelta("tool_use" if called else "end_turn", None)
-
-
-def _usage(end: Finished) -> MessageUsage:
-    """Return the token counts; as in Anthropic's API, cached prompt tokens are counted separately."""
-    done = end.done
-    return MessageUsage(
-        input_tokens=done.prompt_eval_count - done.cached,
-        output_tokens=done.eval_count,
-        cache_creation_input_tokens=0,
-        cache_read_input_tokens=done.cached,
-    )
 
 
 def _own_fields(end: Finished) -> tuple[list[str] | UnsetType, int | UnsetType]:

@@ -24,7 +24,7 @@ def routes(backend: Service) -> list[Route]:
     async def messages(body: MessagesRequest) -> ASGIApp:
         """Answer a conversation in the form of Anthropic's API."""
         todo = one_job(await job(backend, body.spec()))
-        writer = MessageWriter(body.model, body.stop_sequences)
+        writer = MessageWriter(body.model, body.stop_sequences, marks_cache=body.marks_cache)
         answer = AnswerBuilder(thinking=body.shows_thinking)
         if body.stream:
             events = _events(backend, writer, answer, todo)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -24,15 +25,31 @@ _ROLES: Final = ("user", "assistant", "system")
 _EMPTY: Final = ("redacted_thinking", "server_tool_use", "web_search_tool_result", "container_upload")
 
 
+#: The line that Claude Code puts before its system prompt for Anthropic's accounting: fields with a version
+#: and a checksum of the request, so that no two prompts would begin alike.
+_BILLING: Final = re.compile(
+    r"x-anthropic-billing-header:(?: ?[a-z_]{1,32}=[\w.\-]{0,64};){1,16}[ \t]*(?:\n|\Z)"
+)
+
+
 class MessageParam(Body):
     role: str = ""
     content: Any = None
 
 
-def system_text(given: Any) -> list[Message]:
-    """Return the system message, if there is one, with blocks as paragraphs. Raises RequestError."""
+def without_billing(text: str) -> str:
+    """Return a system text without the billing line that it begins with, if there is one."""
+    found = _BILLING.match(text)
+    return text if found is None else text[found.end() :]
+
+
+def system_text(given: Any) -> tuple[list[Message], list[str]]:
+    """Return the system message, if there is one, and a sentence about an ignored billing line.
+
+    Blocks become paragraphs. Raises RequestError.
+    """
     if given is None:
-        return []
+        return [], []
     blocks = [{"type": "text", "text": given}] if isinstance(given, str) else given
     if not isinstance(blocks, list):
         raise RequestError("system must be a string or a list of text blocks")
@@ -43,8 +60,12 @@ def system_text(given: Any) -> list[Message]:
                 texts.append(text)
             case _:
                 raise RequestError("system must be a string or a list of text blocks")
+    ignored = []
+    if texts and (rest := without_billing(texts[0])) != texts[0]:
+        texts[:1] = [rest] if rest else []
+        ignored.append("system: the billing line at its beginning is ignored")
     text = "\n\n".join(texts)
-    return [Message(role="system", content=text)] if text else []
+    return [Message(role="system", content=text)] if text else [], ignored
 
 
 def prompt_messages(given: Sequence[MessageParam]) -> tuple[list[Message], list[str]]:
@@ -188,6 +209,17 @@ def _image(source: Any, at: str) -> Any:
     )
 
 
+def _is_marked(blocks: Any) -> bool:
+    """Whether one of the blocks, or of the blocks in their content, has `cache_control`."""
+    if not isinstance(blocks, list):
+        return False
+    return any(
+        isinstance(block, dict)
+        and (block.get("cache_control") is not None or _is_marked(block.get("content")))
+        for block in blocks
+    )
+
+
 _EFFORTS: Final = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "max"}
 
 
@@ -222,6 +254,14 @@ class CountRequest(OwnFields, ChatFields, SamplingFields):
     betas: Any = None
 
     @property
+    def marks_cache(self) -> bool:
+        """Whether the request says what to cache, by `cache_control` in any place."""
+        if not self.cache_prompt:
+            return False
+        contents = [message.content for message in self.messages]
+        return self.cache_control is not None or any(map(_is_marked, (self.system, self.tools, *contents)))
+
+    @property
     def shows_thinking(self) -> bool:
         """Whether the reply has thinking blocks, which must be requested."""
         return self.thinks and (self.thinking is None or self.thinking.display != "omitted")
@@ -242,19 +282,21 @@ class CountRequest(OwnFields, ChatFields, SamplingFields):
         self._check()
         if not self.messages:
             raise RequestError("messages is required")
+        system, billing = system_text(self.system)
         messages, ignored = prompt_messages(self.messages)
         use, unusable = self._tools()
         return GenerationSpec(
             model=self.model,
             endpoint="chat",
             request=self.request(truncate=False, think_budget=self._budget),
-            prompts=[self.chat(use, system_text(self.system) + messages)],
+            # In this API, a system message among the others is meant to stay there.
+            prompts=[msgspec.structs.replace(self.chat(use, system + messages), system_in_place=True)],
             options=options,
             think=self._think(),
             format=self._format,
             images=[image for message in messages for image in message.images],
             needs=use.needs,
-            ignored=[*self.ignored, *ignored, *unusable],
+            ignored=[*self.ignored, *billing, *ignored, *unusable],
         )
 
     def _check(self) -> None:

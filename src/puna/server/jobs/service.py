@@ -293,6 +293,8 @@ class _Answers:
             while (event := await self._next(events)) is not None:
                 if isinstance(event, Prompted):
                     self._prompt = event
+                    if event.broken is not None:
+                        self._observation.prefix_broken(event.broken)
                     yield event
                     continue
                 if isinstance(event, Evaluated):
@@ -314,7 +316,8 @@ class _Answers:
                         yield replace(event, sample=number) if self._first else event
                 else:
                     self._observation.done(number, event)
-                    yield self._finished(event, number, warnings(self._order, runner))
+                    broken = [] if self._prompt.broken is None else [str(self._prompt.broken)]
+                    yield self._finished(event, number, [*warnings(self._order, runner), *broken])
 
     async def _next(self, events: AsyncGenerator[_Event, None]) -> _Event | None:
         with self._running.waiting():

@@ -134,9 +134,7 @@ class PageService:
     async def _job(self, body: RunRequest) -> Job:
         spec = body.spec()
         request = msgspec.structs.replace(spec.request, samples=body.n, progress=True, stream_calls=True)
-        return one_job(
-            await job(self.backend, dataclasses.replace(spec, request=request, thinks_if_able=True))
-        )
+        return one_job(await job(self.backend, dataclasses.replace(spec, request=request)))
 
     async def _title(self, body: RunRequest, answer: str) -> str:
         """Return the name that the model gives the conversation, after requests that somebody waits for."""

@@ -140,6 +140,7 @@ class Rendering:
         self._renderer = renderer
         self._opening = opening
         self._tries = 2
+        self.opening = ""  # the end of the last prompt if it is missing in later turns
         self._open: tuple[_Process, Opened] | None = None
         self.traits = self._tried(lambda: self._begun()[1].traits)
 
@@ -149,9 +150,11 @@ class Rendering:
         Raises TemplateError, TemplateLimitError, NotSupportedError if the template has no place for the
         prompt, RequestError for malformed messages, and RendererError.
         """
-        return self._tried(
-            lambda: self._renderer.reply(self._begun()[0], encoded(RenderFrom(start)), Rendered).text
+        rendered = self._tried(
+            lambda: self._renderer.reply(self._begun()[0], encoded(RenderFrom(start)), Rendered)
         )
+        self.opening = rendered.opening
+        return rendered.text
 
     def close(self) -> None:
         """End the request."""

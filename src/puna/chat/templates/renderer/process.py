@@ -83,16 +83,26 @@ class _Request:
         return self._answer(lambda: Opened(self._form.traits))
 
     def rendered(self, start: int) -> FromRenderer:
-        return self._answer(lambda: Rendered(self._render(start)))
+        return self._answer(lambda: self._with_opening(self._render(start)))
+
+    def _with_opening(self, text: str) -> Rendered:
+        if not isinstance(self._opened.prompt, Chat):
+            return Rendered(text)
+        opening = self._form.opening(self._opened.think)
+        return Rendered(text, opening if text.endswith(opening) else "")
 
     def _render(self, start: int) -> str:
         think = self._opened.think
         match self._opened.prompt:
             case Insert(before=before, after=after):
                 text = self._form.render_insert(before, after, think=think)
-            case Chat(messages=messages, tools=tools, documents=documents):
+            case Chat(messages=messages) as chat:
                 text = self._form.render(
-                    remaining(messages, start), tools=tools or None, documents=documents, think=think
+                    remaining(messages, start),
+                    tools=chat.tools or None,
+                    documents=chat.documents,
+                    think=think,
+                    system_in_place=chat.system_in_place,
                 )
             case None:
                 raise RendererError("there is nothing to render")

@@ -49,7 +49,10 @@ class Opened(_Message, frozen=True):
 
 
 class Rendered(_Message, frozen=True):
+    """A prompt; `opening` is its end if that is missing in later turns (`ChatFormat.opening`)."""
+
     text: str
+    opening: str = ""
 
 
 class RendererFailure(_Message, frozen=True):
