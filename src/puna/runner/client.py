@@ -29,6 +29,8 @@ from puna.protocol import (
     OUT_OF_MEMORY,
     Cancel,
     Chunk,
+    Detokenize,
+    Detokenized,
     Done,
     Embed,
     Embedded,
@@ -49,6 +51,8 @@ from puna.protocol import (
     Refused,
     Render,
     Scored,
+    Tokenize,
+    Tokenized,
     Unpacker,
     WireMessage,
     pack,
@@ -388,6 +392,23 @@ class LocalRunner:
         assert isinstance(reply, Prompted)
         return reply
 
+    async def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """Return the tokens of `text`. Raises the request's error."""
+        message = Tokenize(
+            id=next(self._ids), text=text, add_special=add_special, parse_special=parse_special
+        )
+        async with self._exchange(message) as receive:
+            reply = await receive()
+        assert isinstance(reply, Tokenized)
+        return reply.tokens
+
+    async def detokenize(self, tokens: list[int]) -> Detokenized:
+        """Return the text of `tokens`. Raises the request's error."""
+        async with self._exchange(Detokenize(id=next(self._ids), tokens=tokens)) as receive:
+            reply = await receive()
+        assert isinstance(reply, Detokenized)
+        return reply
+
     async def ping(self, timeout_s: float = 10.0) -> Pong:
         """Return the state of the runner. Raises `RunnerError` when it does not answer in time."""
         async with self._exchange(Ping(id=next(self._ids))) as receive:
@@ -434,7 +455,7 @@ class LocalRunner:
 
     @contextlib.asynccontextmanager
     async def _exchange(
-        self, request: Generate | Embed | Render | Ping | Grow | Inspect
+        self, request: Generate | Embed | Render | Tokenize | Detokenize | Ping | Grow | Inspect
     ) -> AsyncGenerator[_Receive, None]:
         """Send `request`; yield a function that awaits its next reply."""
         if not self.alive:

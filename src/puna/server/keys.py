@@ -238,10 +238,13 @@ class KeyUsage:
 
 _READ: Final = (
     "/api/tags", "/api/show", "/api/version", "/api/ps", "/metrics", "/v1/models",
-    "/openapi.json", "/docs",
+    "/openapi.json", "/docs", "/props", "/slots",
 )  # fmt: skip
+_OPEN: Final = ("/health", "/v1/health")
 _GENERATE: Final = (
     "/api/generate", "/api/chat", "/api/embed", "/api/embeddings", "/api/rerank", "/api/cancel",
+    "/completion", "/completions", "/infill", "/tokenize", "/detokenize", "/apply-template", "/rerank",
+    "/reranking", "/score", "/pooling",
 )  # fmt: skip
 
 
@@ -303,11 +306,11 @@ def presented(headers: Headers) -> str:
 def needed_scope(method: str, path: str) -> connections.KeyScope | None:
     """Return the scope that a request needs: None for no key at all, `manage` unless listed otherwise."""
     path = path.rstrip("/") or "/"
-    if method == "OPTIONS" or (path == "/" and method in ("GET", "HEAD")):
+    if method == "OPTIONS" or (path in ("/", *_OPEN) and method in ("GET", "HEAD")):
         return None
     if path in _READ:
         return "read"
-    if path.startswith("/v1/models/"):
+    if path == "/lora-adapters" or path.startswith("/v1/models/"):
         return "read" if method in ("GET", "HEAD") else "manage"
     if path in _GENERATE or path.startswith("/v1/"):
         return "generate"

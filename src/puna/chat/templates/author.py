@@ -146,6 +146,10 @@ class Author:
         """Return whether the template has a place for documents. Raises TemplateError as `abilities`."""
         return self.abilities.takes_documents
 
+    def takes_values(self) -> bool:
+        """Return whether the template may have variables of its own. Raises TemplateError as `abilities`."""
+        return self.abilities.takes_values
+
     def think(self, asked: Think, name: str = "") -> Think:
         """Return the template's setting for thinking, which is on by default for models that can think.
 

@@ -259,10 +259,11 @@ class GoFormat(ChatFormat):
         *,
         tools: Iterable[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] = (),
+        values: Mapping[str, Any] | None = None,
         think: Think = None,
         add_generation_prompt: bool = True,
     ) -> str:
-        # Templates of this language have no place for documents.
+        # Templates of this language have no place for documents, and no variables of their own.
         system, merged = collated(as_messages(messages))
         if "messages" not in self.identifiers:
             return self._turn_by_turn(merged, _think_values(think))

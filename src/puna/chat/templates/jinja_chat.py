@@ -522,6 +522,7 @@ class JinjaFormat(ChatFormat):
             call_tags=call_tags(writing) if family is TEMPLATE else None,
             takes_tools=self._with_tools is not None or self._template.reads("tools"),
             takes_documents=self._template.reads("documents"),
+            takes_values=True,
         )
 
     def render(
@@ -530,6 +531,7 @@ class JinjaFormat(ChatFormat):
         *,
         tools: Iterable[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] = (),
+        values: Mapping[str, Any] | None = None,
         think: Think = None,
         add_generation_prompt: bool = True,
     ) -> str:
@@ -539,15 +541,16 @@ class JinjaFormat(ChatFormat):
         continues = bool(chat) and _is_continued(chat[-1])
 
         def attempt(form: Chat, tools: Tools) -> str:
-            values: dict[str, Any] = {
+            variables: dict[str, Any] = {
+                **_think_values(think),
+                **(values or {}),
                 **self._tokens.spellings,
                 "messages": form,
                 "tools": tools,
                 "documents": [dict(document) for document in documents] or None,
                 "add_generation_prompt": add_generation_prompt and not continues,
-                **_think_values(think),
             }
-            text = template.render(values)
+            text = template.render(variables)
             if not continues:
                 return text
             before, found, _ = text.rpartition(_CONTINUED)

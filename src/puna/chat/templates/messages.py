@@ -50,6 +50,8 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     parallel_tool_calls: bool = True  # whether there may be several calls in an answer
     strict_tools: bool = False  # optional calls are valid by construction, too
     documents: list[dict[str, Any]] = []
+    values: dict[str, Any] = {}  # of the template's own variables
+    opens_answer: bool = True  # end with the beginning of the answer
     shorten: bool = True  # leave out the oldest messages if not all fit into the context
 
 
@@ -145,6 +147,8 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     takes_tools: bool = False
     takes_suffix: bool = False
     takes_documents: bool = False
+    #: Whether the template may have variables of its own.
+    takes_values: bool = False
 
 
 class ChatFormat(ABC):
@@ -161,10 +165,13 @@ class ChatFormat(ABC):
         *,
         tools: Iterable[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] = (),
+        values: Mapping[str, Any] | None = None,
         think: Think = None,
         add_generation_prompt: bool = True,
     ) -> str:
         """Return the prompt. A final message of role assistant is continued instead of answered.
+
+        `values` are of variables that only this template has.
 
         The text begins with the BOS token only if the tokenizer does not add it by itself.
         Raises TemplateError, and RequestError for malformed messages.

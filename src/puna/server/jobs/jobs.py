@@ -77,6 +77,7 @@ class GenerationSpec:
     request: Generate
     prompts: Sequence[Prompt]  # empty: only load the model
     options: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # of options that neither it nor the model sets
     keep_alive: Any = None
     think: Any = None
     thinks_if_able: bool = False  # models without thinking ignore `think` with a warning
@@ -136,6 +137,11 @@ async def job(backend: Service, spec: GenerationSpec) -> Job | Preload | Unload:
     author = Author.of(model, request.template)
     has = await _capabilities(author, request.template)
     ignored = list(spec.ignored)
+    values = next((one.values for one in spec.prompts if isinstance(one, Chat)), {})
+    if values and not author.takes_values():
+        ignored.append("chat_template_kwargs are ignored: the model's template has no variables of its own")
+    elif think is None and "thinking" in has:
+        think = _switched(values)
     if think and spec.thinks_if_able and "thinking" not in has:
         think = None
         ignored.append(f'"{spec.model}" does not support thinking')
@@ -150,7 +156,7 @@ async def job(backend: Service, spec: GenerationSpec) -> Job | Preload | Unload:
     _check_answers(spec.model, has, spec.endpoint)
     check_capabilities(spec.model, has, spec.needs)
     _check_images(spec.images, spec.model, has)
-    order = backend.order(model, spec.options, keep_s, ignored)
+    order = backend.order(model, spec.options, keep_s, ignored, spec.defaults)
     format = spec.format()
     if not spec.prompts:
         return Preload(order)
@@ -178,6 +184,13 @@ def one_job(todo: Job | Preload | Unload) -> Job:
     if not isinstance(todo, Job):
         raise RequestError("nothing to generate")
     return todo
+
+
+def _switched(values: Mapping[str, Any]) -> bool | str | None:
+    """Return `think` as a template's variables set it; None if none does."""
+    if (effort := values.get("reasoning_effort")) in THINK_LEVELS:
+        return str(effort)
+    return next((values[name] for name in ("enable_thinking", "thinking") if name in values), None)
 
 
 async def _capabilities(author: Author, template: str) -> tuple[str, ...]:

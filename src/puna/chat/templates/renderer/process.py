@@ -90,9 +90,14 @@ class _Request:
         match self._opened.prompt:
             case Insert(before=before, after=after):
                 text = self._form.render_insert(before, after, think=think)
-            case Chat(messages=messages, tools=tools, documents=documents):
+            case Chat() as chat:
                 text = self._form.render(
-                    remaining(messages, start), tools=tools or None, documents=documents, think=think
+                    remaining(chat.messages, start),
+                    tools=chat.tools or None,
+                    documents=chat.documents,
+                    values=chat.values,
+                    think=think,
+                    add_generation_prompt=chat.opens_answer,
                 )
             case None:
                 raise RendererError("there is nothing to render")
