@@ -24,9 +24,12 @@ KNOWN = {
     "/v1/responses/{id}": {"get", "delete"},
     "/v1/messages": {"post"},
     "/metrics": {"get"},
+    "/completion": {"post"},
+    "/lora-adapters": {"get", "post"},
+    "/score": {"post"},
 }
 #: Paths with a method that usually takes a JSON body, but not here.
-BODYLESS = {"/api/blobs/{digest}", "/v1/responses/{id}", "/v1/audio/transcriptions"}
+BODYLESS = {"/api/blobs/{digest}", "/v1/responses/{id}", "/v1/audio/transcriptions", "/lora-adapters"}
 
 
 @pytest.fixture(scope="module")

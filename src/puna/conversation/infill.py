@@ -10,7 +10,7 @@ from puna.protocol import Excerpt, Infill
 from puna.tokenizer import Tokenizer
 from puna.tokenizer.special_ids import GapIds
 
-#: Most tokens around the gap, as in llama.cpp's server; the rest of the context is for other files.
+#: Most tokens around the gap, as in llama.cpp's server. At least half of the context is for other files.
 _AROUND: Final = 2048
 
 #: Tokens beside the text: BOS, and those before prefix, suffix and middle.
@@ -40,15 +40,15 @@ def infill_tokens(gap: Infill, tokenizer: Tokenizer, context: int, num_predict: 
         return tokenizer.encode(text, add_special=False, parse_special=False, first=first)
 
     before, after = encode(gap.before, first=True) + encode(gap.line), encode(gap.after)
-    answer = min(max(num_predict, 0), context // 2)
-    around = min(_AROUND, context - answer)
+    extra = _extra(gap.extra, ids, tokenizer)
+    space = context - min(max(num_predict, 0), context // 2)
+    around = min(_AROUND, space // 2 if gap.extra else space - len(extra))
     room = max(around - _MARKS, 0)
     most_before = max(room * 3 // 4, room - len(after))
     kept_before = before[max(len(before) - most_before, 0) :]
     kept_after = after[: room - len(kept_before)]
-    extra = _extra(gap.extra, ids, tokenizer)
     # This room does not depend on the text around the gap: otherwise each key typed would move the excerpts.
-    kept_extra = extra[max(len(extra) - max(context - answer - around, 0), 0) :]
+    kept_extra = extra[max(len(extra) - max(space - around, 0), 0) :]
     begin = [tokenizer.bos_id] if tokenizer.add_bos and tokenizer.bos_id is not None else []
     tokens = [*begin, *kept_extra, ids.prefix, *kept_before, ids.suffix, *kept_after, ids.middle]
     dropped = len(before) + len(after) + len(extra) - len(kept_before) - len(kept_after) - len(kept_extra)

@@ -98,7 +98,7 @@ class TokenWithPiece(msgspec.Struct):
 class Tokens(msgspec.Struct):
     """Tokens; all fields but the first are vLLM's."""
 
-    tokens: list[int] | list[TokenWithPiece]
+    tokens: list[int | TokenWithPiece]
     count: int | UnsetType = UNSET
     max_model_len: int | UnsetType = UNSET
     token_strs: list[str] | UnsetType = UNSET
