@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
+import jsonschema
 import pytest
 
 from puna.gguf import open_gguf
 from puna.tokenizer import Tokenizer, tokenizer_from_gguf
 from tests.e2e.servers import Server, add_model, running
 from tests.tiny.llama import TinyLlama, tiny_llama_gguf
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -301,6 +304,49 @@ def test_the_model_and_its_slots(server: Server) -> None:
         "code": 404, "message": "model 'none' not found", "type": "not_found_error",
     }  # fmt: skip
     assert refused(server, "/props", {}, status=405) == "/props does not take POST"
+
+
+def test_slots_show_the_requests_in_progress(server: Server) -> None:
+    body: dict[str, object] = {"prompt": "hello", "n_predict": -1, "ignore_eos": True}
+
+    def generated() -> list[int]:
+        return [slot["next_token"]["n_decoded"] for slot in server.http.get("/slots").json()]
+
+    with ExitStack() as open_requests:
+        for _ in range(4):
+            open_requests.enter_context(server.open_request("/completion", body))
+        wait_until(lambda: min(generated()) > 0, "tokens of four requests")
+        assert all(slot["is_processing"] for slot in server.http.get("/slots").json())
+        full = server.http.get("/slots", params={"fail_on_no_slot": "1"})
+        assert full.status_code == 503
+        assert full.json()["error"]["type"] == "unavailable_error"
+    wait_until(lambda: server.running_requests() == [], "all requests to end")
+
+
+def test_replies_match_their_description(server: Server) -> None:
+    document = server.http.get("/openapi.json").json()
+
+    def check(path: str, reply: Any, *, method: str = "post", kind: str = "application/json") -> None:
+        schema = document["paths"][path][method]["responses"]["200"]["content"][kind]["schema"]
+        jsonschema.validate(reply, {**schema, "components": document["components"]})
+
+    completion = {"prompt": "a", "n_probs": 1, "timings_per_token": True, "return_progress": True, **GREEDY}
+    for path, more in (("/completion", {}), ("/infill", {"input_prefix": "a", "input_suffix": "b"})):
+        check(path, post(server, path, **completion, **more))
+        for event in events(server, path, **completion, **more):
+            check(path, event, kind="text/event-stream")
+    check("/completions", post(server, "/completions", **completion | {"prompt": ["a", "b"]}))
+    bodies: dict[str, dict[str, Any]] = {
+        "/tokenize": {"content": "a", "with_pieces": True},
+        "/detokenize": {"tokens": [97]},
+        "/apply-template": {"messages": [{"role": "user", "content": "a"}]},
+        "/score": {"text_1": "a", "text_2": ["b"]},
+        "/pooling": {"input": "a"},
+    }
+    for path, body in bodies.items():
+        check(path, post(server, path, **body))
+    for path in ("/health", "/props", "/slots", "/lora-adapters"):
+        check(path, server.http.get(path).json(), method="get")
 
 
 def test_a_model_without_adapters(server: Server) -> None:

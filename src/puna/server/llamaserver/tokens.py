@@ -5,6 +5,7 @@ llama.cpp's server and vLLM share the first two paths, and differ in their field
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -98,7 +99,7 @@ class TokenWithPiece(msgspec.Struct):
 class Tokens(msgspec.Struct):
     """Tokens; all fields but the first are vLLM's."""
 
-    tokens: list[int | TokenWithPiece]
+    tokens: Sequence[int | TokenWithPiece]
     count: int | UnsetType = UNSET
     max_model_len: int | UnsetType = UNSET
     token_strs: list[str] | UnsetType = UNSET
