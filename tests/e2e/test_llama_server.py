@@ -201,6 +201,35 @@ def test_what_llama_vim_sends_and_reads(server: Server, tokenizer: Tokenizer) ->
     assert post(server, "/infill", **(warming | {"response_fields": [""]})) == {}
 
 
+@pytest.mark.samples
+def test_what_langchains_llamafile_sends(server: Server) -> None:
+    # All of its parameters with their defaults, some of which later servers no longer have.
+    body = {
+        "prompt": "hello",
+        "temperature": 0.8,
+        "seed": -1,
+        "top_k": 40,
+        "top_p": 0.95,
+        "min_p": 0.05,
+        "n_predict": 4,
+        "n_keep": 0,
+        "tfs_z": 1.0,
+        "typical_p": 1.0,
+        "repeat_penalty": 1.1,
+        "repeat_last_n": 64,
+        "penalize_nl": True,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "mirostat": 0,
+        "mirostat_tau": 5.0,
+        "mirostat_eta": 0.1,
+    }
+    reply = post(server, "/completion", **body)
+    assert isinstance(reply["content"], str)
+    assert all("tfs_z" in text or "penalize_nl" in text for text in reply["warnings"])
+    assert all(isinstance(event["content"], str) for event in events(server, "/completion", **body))
+
+
 def test_an_answer_ends_with_its_time(server: Server) -> None:
     newline = ord("\n")
     body = {"prompt": "hello", "n_predict": 1500, "t_max_predict_ms": 1, "logit_bias": [[newline, 100]]}

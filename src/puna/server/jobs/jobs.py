@@ -141,7 +141,7 @@ async def job(backend: Service, spec: GenerationSpec) -> Job | Preload | Unload:
     if values and not author.takes_values():
         ignored.append("chat_template_kwargs are ignored: the model's template has no variables of its own")
     elif think is None and "thinking" in has:
-        think = _switched(values)
+        think = switched_thinking(values)
     if think and spec.thinks_if_able and "thinking" not in has:
         think = None
         ignored.append(f'"{spec.model}" does not support thinking')
@@ -186,11 +186,11 @@ def one_job(todo: Job | Preload | Unload) -> Job:
     return todo
 
 
-def _switched(values: Mapping[str, Any]) -> bool | str | None:
+def switched_thinking(values: Mapping[str, Any]) -> bool | str | None:
     """Return `think` as a template's variables set it; None if none does."""
-    if (effort := values.get("reasoning_effort")) in THINK_LEVELS:
-        return str(effort)
-    return next((values[name] for name in ("enable_thinking", "thinking") if name in values), None)
+    switch = next((values[name] for name in ("enable_thinking", "thinking") if name in values), None)
+    effort = values.get("reasoning_effort")
+    return effort if effort in THINK_LEVELS and switch is not False else switch
 
 
 async def _capabilities(author: Author, template: str) -> tuple[str, ...]:
