@@ -77,6 +77,7 @@ def events(server: Server, path: str, **body: Any) -> list[Any]:
 def test_health_needs_no_model(server: Server) -> None:
     for path in ("/health", "/v1/health"):
         assert server.http.get(path).json() == {"status": "ok"}
+        assert server.http.head(path).status_code == 200
 
 
 def test_completion_uses_the_prompt_as_it_is(server: Server, tokenizer: Tokenizer) -> None:
@@ -294,12 +295,13 @@ def test_variables_of_the_template(server: Server) -> None:
     rendered = post(server, "/apply-template", messages=messages, chat_template_kwargs=values)
     assert rendered == {"prompt": "<user>hiround<assistant><think></think>"}
     assert post(server, "/apply-template", messages=messages) == {"prompt": "<user>hi<assistant>"}
-    chat = {"model": "code", "messages": messages, "max_tokens": 1, "temperature": 0}
+    chat = {"model": "code", "messages": messages, "max_tokens": 1, "temperature": 0, "id_slot": 0}
     counts = [
         server.http.post("/v1/chat/completions", json={**chat, **more}).json()["usage"]["prompt_tokens"]
         for more in ({}, {"chat_template_kwargs": values})
     ]
     assert counts[1] == counts[0] + len("round<think></think>")
+    assert "warnings" not in server.http.post("/v1/chat/completions", json=chat).json()
     for path in ("/v1/chat/completions", "/api/chat"):
         plain = {"messages": [{"role": "user", "content": "hi"}], "chat_template_kwargs": {"messages": 1}}
         wrong = server.http.post(path, json={"model": "code", **plain})

@@ -342,7 +342,7 @@ class ChatModel:
                 return self._fitted(request, traits, _Read(tokens), self._tokenizer.decode(tokens))
             case Infill() as gap:
                 context = self.engine.room.context_of(request)
-                texts = (gap.before, gap.after, gap.line, *(excerpt.text for excerpt in gap.extra))
+                texts = [gap.before, gap.after, gap.line, *(one.text + one.filename for one in gap.extra)]
                 check_size(sum(map(text_size, texts)), self._tokenizer, context)
                 tokens, dropped = infill_tokens(gap, self._tokenizer, context, request.options.num_predict)
                 text = self._tokenizer.decode(tokens)

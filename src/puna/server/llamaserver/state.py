@@ -142,7 +142,7 @@ def routes(backend: Service) -> list[Route]:
         return json_reply(Changed(True))
 
     return [
-        *(route(path, health, "GET", gives=Health) for path in ("/health", "/v1/health")),
+        *(route(path, health, "GET", "HEAD", gives=Health) for path in ("/health", "/v1/health")),
         route("/props", props, "GET", gives=Props, query=_QUERY),
         route("/slots", slots, "GET", gives=list[Slot], query=(*_QUERY, "fail_on_no_slot")),
         route("/lora-adapters", adapters, "GET", gives=list[LoraAdapter], query=_QUERY),

@@ -62,6 +62,7 @@ class OpenAIRequest(OwnFields, ProgressField, SamplingFields):
     n: int = 1
     logit_bias: dict[str, Any] = Field(default_factory=dict)
     response_format: dict[str, Any] | None = None
+    id_slot: Any = None  # of llama.cpp's server; here all slots share the prompt cache
 
     def _format(self) -> Format | None:
         """Return the format of the answers. Raises RequestError."""
