@@ -28,6 +28,8 @@ from puna.server.history.exchange.markdown import fenced
 from puna.server.history.exchange.reading import read_chats
 from puna.server.http.bodies import parse
 from puna.server.http.origins import host_name, is_local_address, is_local_name, parse_origins
+from puna.server.llamaserver.limits import LineLimits
+from puna.server.llamaserver.wire import CompletionBody, prompts_of
 from puna.server.ollama.wire import ChatRequest, GenerateRequest
 from puna.server.openai.responses.wire import input_items, prompt_messages
 from puna.server.openai.wire import ChatCompletionRequest
@@ -212,6 +214,11 @@ READERS: dict[str, Callable[[int], Callable[[], Any]]] = {
         lambda: prompt_messages(input_items([{"type": "function_call", "name": "f", "call_id": "a"}] * n))
     ),
     "short ids of calls": lambda n: lambda: _short_ids(called_and_answered(n)),
+    "a prompt of texts and tokens": lambda n: lambda: prompts_of([1, "a"] * n),
+    "pairs of logit_bias": lambda n: (
+        lambda: CompletionBody(prompt="a", logit_bias=[[i, False] for i in range(n)]).options()
+    ),
+    "an answer of short lines": lambda n: lambda: LineLimits(1, 0).feed("a\n " * n),
     "a tool of many types": lambda n: (
         lambda: simple_tool({"function": {"parameters": {"properties": {str(i): {} for i in range(n)}}}})
     ),

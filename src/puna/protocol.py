@@ -33,9 +33,36 @@ class WireMessage(msgspec.Struct, tag=True, frozen=True, kw_only=True):
     """Base of all messages between processes; `type` on the wire is the class name."""
 
 
+class Mixed(msgspec.Struct, frozen=True, tag=True):
+    """A prompt of texts and token ids in turn. A text at its begin gets BOS if the model wants it."""
+
+    parts: list[str | list[int]]
+
+
+class Excerpt(msgspec.Struct, frozen=True):
+    """A part of another file."""
+
+    text: str
+    filename: str = ""
+
+
+class Infill(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Code with a gap, written with the tokens of the vocabulary for it and without a template.
+
+    `line` is the text between `before` and the gap. `extra` are related parts of other files, the most
+    important last, of which the first are left out if not all fit.
+    """
+
+    before: str
+    after: str
+    line: str = ""
+    extra: list[Excerpt] = []
+
+
 #: A prompt: a text (control tokens are recognised, and BOS is added if the model wants it), token ids, which
-#: are used as they are, or a chat or insertion, which the model's template renders.
-Prompt = str | list[int] | Chat | Insert
+#: are used as they are, both in turn, a chat or insertion, which the model's template renders, or code with a
+#: gap.
+Prompt = str | list[int] | Mixed | Infill | Chat | Insert
 
 
 class Generate(WireMessage, frozen=True):
@@ -111,6 +138,7 @@ class TopLogprob(msgspec.Struct, frozen=True):
     token: str
     logprob: float
     bytes: list[int]
+    id: int = -1
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
@@ -120,6 +148,7 @@ class TokenLogprob(msgspec.Struct, frozen=True):
     logprob: float
     bytes: list[int]
     top: list[TopLogprob] = []
+    id: int = -1
 
 
 class BrokenPrefix(msgspec.Struct, frozen=True):
@@ -151,6 +180,7 @@ class Prompted(WireMessage, frozen=True):
     begin: int = 0
     first: str = ""
     broken: BrokenPrefix | None = None
+    sample: int = 0
 
 
 class Chunk(WireMessage, frozen=True):
@@ -453,6 +483,26 @@ class Render(WireMessage, frozen=True):
     request: Generate
 
 
+class Tokenize(WireMessage, frozen=True):
+    """Turn `text` into tokens. Answered by `Tokenized`, or `Failed`.
+
+    `add_special` adds the tokens that the model expects around a text, and `parse_special` recognises the
+    spellings of control tokens.
+    """
+
+    id: int
+    text: str
+    add_special: bool = True
+    parse_special: bool = True
+
+
+class Detokenize(WireMessage, frozen=True):
+    """Turn `tokens` into text. Answered by `Detokenized`, or `Failed`."""
+
+    id: int
+    tokens: list[int]
+
+
 class Ping(WireMessage, frozen=True):
     """Ask how busy the runner is. Answered by `Pong` at once, even during a step."""
 
@@ -525,6 +575,20 @@ class Refused(WireMessage, frozen=True):
     available: int
 
 
+class Tokenized(WireMessage, frozen=True):
+    id: int
+    tokens: list[int]
+
+
+class Detokenized(WireMessage, frozen=True):
+    """The text of tokens, the bytes that each adds to it, and the spelling of each in the vocabulary."""
+
+    id: int
+    text: str
+    pieces: list[bytes]
+    spellings: list[str]
+
+
 class Pong(WireMessage, frozen=True):
     """The state of a runner, with its `active` requests and the age of the current step (0 when idle)."""
 
@@ -551,7 +615,20 @@ class Watched(WireMessage, frozen=True):
     state: LiveState
 
 
-ToRunner = Load | Generate | Embed | Cancel | FinishThinking | Render | Ping | Grow | Inspect | Watch
+ToRunner = (
+    Load
+    | Generate
+    | Embed
+    | Cancel
+    | FinishThinking
+    | Render
+    | Tokenize
+    | Detokenize
+    | Ping
+    | Grow
+    | Inspect
+    | Watch
+)
 FromRunner = (
     LoadingProgress
     | Loaded
@@ -562,6 +639,8 @@ FromRunner = (
     | Chunk
     | Done
     | Embedded
+    | Tokenized
+    | Detokenized
     | Failed
     | Pong
     | Grown

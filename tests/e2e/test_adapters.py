@@ -137,3 +137,13 @@ def test_incompatible_adapter_is_reported_without_its_path(server: Server, files
     assert answer.json()["error"].startswith("adapter 'narrow': 'blk.0.attn_k.weight.lora_a' is [4, 64]")
     assert str(server.models) not in answer.text
     server.client.delete("narrow")
+
+
+def test_llama_servers_list_of_adapters(server: Server) -> None:
+    path = "/lora-adapters?model=tuned"
+    scales = [{"id": 0, "path": "style", "scale": 1.0}, {"id": 1, "path": "tone", "scale": 0.5}]
+    assert server.http.get(path).json() == scales
+    assert server.http.post(path, json=scales).json() == {"success": True}
+    refused = server.http.post(path, json=[{"id": 0, "scale": 0.2}])
+    assert refused.status_code == 400
+    assert "choose them in each request" in refused.json()["error"]["message"]

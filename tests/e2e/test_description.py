@@ -24,6 +24,9 @@ KNOWN = {
     "/v1/responses/{id}": {"get", "delete"},
     "/v1/messages": {"post"},
     "/metrics": {"get"},
+    "/completion": {"post"},
+    "/lora-adapters": {"get", "post"},
+    "/score": {"post"},
     "/api/puna/chats/{id}": {"get", "patch", "delete"},
 }
 #: Operations whose method usually has a JSON body.
@@ -35,6 +38,7 @@ BODYLESS = {
     ("delete", "/api/puna/chats/{id}"),
     ("post", "/api/puna/chats/{id}/restore"),
     ("post", "/api/puna/files"),
+    ("post", "/lora-adapters"),
     ("post", "/api/puna/import"),
     ("delete", "/api/puna/presets/{name}"),
     ("delete", "/api/puna/runs/{id}"),

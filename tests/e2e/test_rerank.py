@@ -126,3 +126,46 @@ def test_reranker_only_ranks(server: Server) -> None:
         server.client.generate("bge", "once")
     with pytest.raises(ollama.ResponseError, match="this model does not support embeddings"):
         server.client.embed("bge", "once")
+
+
+@pytest.mark.parametrize("path", ["/score", "/v1/score"])
+def test_vllms_scores_of_pairs_are_the_references(server: Server, expected: list[float], path: str) -> None:
+    body = {"model": "bge", "text_1": QUERY, "text_2": DOCUMENTS}
+    reply = server.http.post(path, json=body).json()
+    assert [one["score"] for one in reply["data"]] == pytest.approx(expected, abs=1e-3)
+    assert [one["index"] for one in reply["data"]] == [0, 1, 2, 3]
+    assert (reply["object"], reply["model"]) == ("list", "bge")
+    assert reply["usage"]["prompt_tokens"] == reply["usage"]["total_tokens"] > 0
+    queries = {"model": "bge", "queries": [QUERY, "cat", QUERY], "documents": DOCUMENTS[:3]}
+    pairs = server.http.post(path, json=queries).json()["data"]
+    assert [pairs[0]["score"], pairs[2]["score"]] == pytest.approx([expected[0], expected[2]], abs=1e-3)
+    wrong = server.http.post(path, json={"model": "bge", "text_1": "a", "text_2": []})
+    assert wrong.status_code == 400
+    assert "text_2 must be a text" in wrong.json()["error"]["message"]
+
+
+def test_texts_that_do_not_fit_are_refused_unless_they_may_be_cut(server: Server) -> None:
+    body = {"model": "bge", "text_1": "cat", "text_2": "cat " * 500}
+    assert "exceeds the context length" in server.http.post("/score", json=body).text
+    assert server.http.post("/score", json=body | {"truncate_prompt_tokens": -1}).status_code == 200
+
+
+def test_embeddings_are_scored_by_their_cosine_and_pooled(server: Server) -> None:
+    texts = ["once upon a time", "hello world", "hello"]
+    body = {"model": "tiny", "input": texts}
+    pooled = server.http.post("/pooling", json=body).json()
+    assert [one["object"] for one in pooled["data"]] == ["pooling"] * 3
+    embedded = server.http.post("/v1/embeddings", json=body).json()["data"]
+    vectors = [torch.tensor(one["data"]) for one in pooled["data"]]
+    assert [one["embedding"] for one in embedded] == [one["data"] for one in pooled["data"]]
+    pairs = {"model": "tiny", "text_1": texts[0], "text_2": texts[1:]}
+    scores = server.http.post("/score", json=pairs).json()
+    cosines = [float(torch.cosine_similarity(vectors[0], other, dim=0)) for other in vectors[1:]]
+    assert [one["score"] for one in scores["data"]] == pytest.approx(cosines, abs=1e-5)
+    base64 = server.http.post("/pooling", json=body | {"encoding_format": "base64", "dimensions": 8}).json()
+    assert all(isinstance(one["data"], str) for one in base64["data"])
+
+
+@pytest.mark.parametrize("path", ["/rerank", "/reranking", "/v1/reranking"])
+def test_other_paths_rank_alike(server: Server, path: str) -> None:
+    assert post(server, path).json()["results"] == post(server, "/v1/rerank").json()["results"]

@@ -45,9 +45,21 @@ VALID: dict[str, dict[str, Any]] = {
     "/v1/responses/input_tokens": {"model": "tiny", "input": "hello"},
     "/v1/messages": {"model": "tiny", "messages": MESSAGES, "max_tokens": 3},
     "/v1/messages/count_tokens": {"model": "tiny", "messages": MESSAGES},
+    "/completion": {"model": "tiny", "prompt": "hello", "n_predict": 3},
+    "/completions": {"model": "tiny", "prompt": "hello", "n_predict": 3},
+    "/infill": {"model": "tiny", "input_prefix": "a", "input_suffix": "b", "n_predict": 3},
+    "/tokenize": {"model": "tiny", "content": "hello"},
+    "/detokenize": {"model": "tiny", "tokens": [1, 2]},
+    "/apply-template": {"model": "tiny", "messages": MESSAGES},
+    "/score": {"model": "tiny", "text_1": "a", "text_2": "b"},
+    "/v1/score": {"model": "tiny", "text_1": "a", "text_2": "b"},
+    "/pooling": {"model": "tiny", "input": "hello"},
+    "/rerank": {"model": "tiny", "query": "a", "documents": ["b"]},
+    "/reranking": {"model": "tiny", "query": "a", "documents": ["b"]},
+    "/v1/reranking": {"model": "tiny", "query": "a", "documents": ["b"]},
 }
 #: Fields that bound an answer are not changed, so that no test waits for a thousand tokens.
-BOUNDS = {"max_tokens", "max_completion_tokens", "max_output_tokens", "options", "n"}
+BOUNDS = {"max_tokens", "max_completion_tokens", "max_output_tokens", "options", "n", "n_predict", "n_cmpl"}
 #: Routes that contact other machines, whose failures are a 500, as with Ollama.
 ELSEWHERE = {"/api/pull", "/api/push"}
 #: The only route where a text that cannot be embedded is a 500.

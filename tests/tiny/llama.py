@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,8 +127,9 @@ def tiny_llama_gguf(
     chat_template: str | None = CHATML,
     endless: bool = False,
     pre: str = "gpt-2",
+    keys: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a tiny Llama to `path` (its matrices as `kind`) and return the path.
+    """Write a tiny Llama with further `keys` to `path` (its matrices as `kind`) and return the path.
 
     An `endless` model has no end token: it generates until it is stopped.
     """
@@ -153,6 +154,8 @@ def tiny_llama_gguf(
         writer.add("llama.rope.scaling.type", "linear")
         writer.add("llama.rope.scaling.factor", float(config.rope_scaling["factor"]))
     add_tokenizer(writer, chat_template, endless=endless, pre=pre, words=config.words)
+    for name, item in (keys or {}).items():
+        writer.add(name, item)
     for name, array in llama_tensors(model, config).items():
         quantised = array.ndim > 1 and "ffn_gate_inp" not in name  # routers keep their type
         writer.add_tensor(name, array, kind if quantised else GGMLType.F32)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from puna.tokenizer import Tokenizer
+from puna.tokenizer.special_ids import GapIds
 from tests.tokenizer.vocabularies import CONTROL, NORMAL, build, gpt2_bytes
 
 
@@ -125,3 +126,33 @@ def test_end_tokens_are_control_tokens(tmp_path: Path) -> None:
     tokenizer = made(tmp_path, ["<e>"], kind=NORMAL, eos_token_id=256)
     assert tokenizer.is_control(256)
     assert not tokenizer.is_control(0)
+
+
+@pytest.mark.parametrize(
+    ("specials", "keys", "expected"),
+    [
+        (["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"], {}, GapIds(256, 257, 258)),
+        (["<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"], {}, GapIds(256, 257, 258)),
+        (
+            ["<fim_prefix>", "<fim_suffix>", "<fim_middle>", "<reponame>", "<|file_sep|>"],
+            {},
+            GapIds(256, 257, 258, repository=259, file=260),
+        ),
+        (
+            ["<a>", "<b>", "<c>", "<d>"],
+            {f"fim_{part}_token_id": 256 + at for at, part in enumerate(("mid", "suf", "pre", "sep"))},
+            GapIds(258, 257, 256, file=259),
+        ),
+        (
+            ["<a>", "<b>", "<c>"],
+            {"prefix_token_id": 256, "suffix_token_id": 257, "middle_token_id": 258},
+            GapIds(256, 257, 258),
+        ),
+        (["<|fim_prefix|>", "<|fim_suffix|>"], {}, None),
+        ([], {}, None),
+    ],
+)
+def test_tokens_around_a_gap_are_named_or_known_by_their_spelling(
+    tmp_path: Path, specials: list[str], keys: dict[str, object], expected: GapIds | None
+) -> None:
+    assert made(tmp_path, specials, **keys).gap == expected

@@ -21,6 +21,7 @@ from puna.chat.templates.model_facts import ModelFacts
 from puna.chat.templates.renderer.client import Renderer
 from puna.chat.templates.tool_order import ordered
 from puna.conversation.fit import fit_chat, newest, size
+from puna.conversation.infill import infill_tokens
 from puna.conversation.pictures import Pictures
 from puna.conversation.prefixes import PrefixWatch
 from puna.conversation.thinking import thinking_budget
@@ -30,7 +31,19 @@ from puna.engine.sequence import Sink, key_of
 from puna.errors import OutOfMemoryError, PunaError, RequestError, RunnerError, UnavailableError
 from puna.grammar.compiler.protocol import FormatTask
 from puna.machine import is_out_of_memory
-from puna.protocol import BrokenPrefix, Embed, Failed, Generate, Prompted
+from puna.protocol import (
+    BrokenPrefix,
+    Detokenize,
+    Detokenized,
+    Embed,
+    Failed,
+    Generate,
+    Infill,
+    Mixed,
+    Prompted,
+    Tokenize,
+    Tokenized,
+)
 from puna.turns import RenderQueue
 
 log = logging.getLogger("puna.conversation")
@@ -156,6 +169,24 @@ class ChatModel:
         """Send the prompt of `request` to `sink` as `Prompted`, or `Failed`. Raises as `submit`."""
         self.refuse_after_fork()
         self._prepare(request, sink, lambda prompt: sink(self._prompted(request, prompt)))
+
+    def tokenize(self, message: Tokenize) -> Tokenized:
+        """Return the tokens of a text. Raises `ContextLengthError` for more text than any context holds."""
+        check_size(text_size(message.text), self._tokenizer, self.engine.room.max_context)
+        tokens = self._tokenizer.encode(
+            message.text, add_special=message.add_special, parse_special=message.parse_special
+        )
+        return Tokenized(id=message.id, tokens=tokens)
+
+    def detokenize(self, message: Detokenize) -> Detokenized:
+        """Return the text of tokens. Raises `RequestError` for a number that is no token."""
+        tokenizer, tokens = self._tokenizer, message.tokens
+        return Detokenized(
+            id=message.id,
+            text=tokenizer.decode(tokens),
+            pieces=[tokenizer.piece(token) for token in tokens],
+            spellings=[tokenizer.token(token) for token in tokens],
+        )
 
     def cancel(self, request_id: int) -> None:
         """Stop a request, wherever it is."""
@@ -322,7 +353,29 @@ class ChatModel:
                 )
                 text = self._tokenizer.decode(ids)
                 return self._fitted(request, traits, _Read(tokens).after(request.context or []), text)
+            case Mixed(parts=parts):
+                tokens = checked(self._mixed(request, parts), self._tokenizer)
+                return self._fitted(request, traits, _Read(tokens), self._tokenizer.decode(tokens))
+            case Infill() as gap:
+                context = self.engine.room.context_of(request)
+                texts = [gap.before, gap.after, gap.line, *(one.text + one.filename for one in gap.extra)]
+                check_size(sum(map(text_size, texts)), self._tokenizer, context)
+                tokens, dropped = infill_tokens(gap, self._tokenizer, context, request.options.num_predict)
+                text = self._tokenizer.decode(tokens)
+                return self._fitted(request, traits, _Read(tokens), text, dropped)
         raise AssertionError("conversations are rendered")
+
+    def _mixed(self, request: Generate, parts: list[str | list[int]]) -> list[int]:
+        """Return the tokens of texts and tokens in turn. Raises `RequestError`, `ContextLengthError`."""
+        check_size(sum(map(text_size, parts)), self._tokenizer, self.engine.room.context_of(request))
+        tokens: list[int] = []
+        for number, part in enumerate(parts):
+            if isinstance(part, str):
+                tokens += self._tokenizer.encode(part, add_special=number == 0, first=number == 0)
+            else:
+                self._tokenizer.check(part)
+                tokens += part
+        return tokens
 
     def _text(self, request: Generate, traits: Traits, text: str, images: list[Image]) -> FittedPrompt:
         context = request.context or []

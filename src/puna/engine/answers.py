@@ -144,9 +144,9 @@ class Answers:
         tops = []
         for other, value in best:
             data = self._tokenizer.piece(other)
-            tops.append(TopLogprob(data.decode(errors="replace"), value, list(data)))
+            tops.append(TopLogprob(data.decode(errors="replace"), value, list(data), other))
         data = self._tokenizer.piece(token)
-        return TokenLogprob(data.decode(errors="replace"), chosen, list(data), tops)
+        return TokenLogprob(data.decode(errors="replace"), chosen, list(data), tops, token)
 
 
 def draw(wanted: Items[tuple[Generation, NDArray[np.float32]]], patience_s: float) -> list[Drawn]:

@@ -30,6 +30,8 @@ from puna.protocol import (
     OUT_OF_MEMORY,
     Cancel,
     Chunk,
+    Detokenize,
+    Detokenized,
     Done,
     Embed,
     Embedded,
@@ -52,6 +54,8 @@ from puna.protocol import (
     Refused,
     Render,
     Scored,
+    Tokenize,
+    Tokenized,
     Unpacker,
     Watch,
     Watched,
@@ -400,6 +404,23 @@ class LocalRunner:
         assert isinstance(reply, Prompted)
         return reply
 
+    async def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """Return the tokens of `text`. Raises the request's error."""
+        message = Tokenize(
+            id=next(self._ids), text=text, add_special=add_special, parse_special=parse_special
+        )
+        async with self._exchange(message) as receive:
+            reply = await receive()
+        assert isinstance(reply, Tokenized)
+        return reply.tokens
+
+    async def detokenize(self, tokens: list[int]) -> Detokenized:
+        """Return the text of `tokens`. Raises the request's error."""
+        async with self._exchange(Detokenize(id=next(self._ids), tokens=tokens)) as receive:
+            reply = await receive()
+        assert isinstance(reply, Detokenized)
+        return reply
+
     async def ping(self, timeout_s: float = 10.0) -> Pong:
         """Return the state of the runner. Raises `RunnerError` when it does not answer in time."""
         async with self._exchange(Ping(id=next(self._ids))) as receive:
@@ -453,7 +474,8 @@ class LocalRunner:
 
     @contextlib.asynccontextmanager
     async def _exchange(
-        self, request: Generate | Embed | Render | Ping | Grow | Inspect | Watch
+        self,
+        request: Generate | Embed | Render | Tokenize | Detokenize | Ping | Grow | Inspect | Watch,
     ) -> AsyncGenerator[_Receive, None]:
         """Send `request`; yield a function that awaits its next reply."""
         if not self.alive:

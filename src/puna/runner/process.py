@@ -35,6 +35,7 @@ from puna.protocol import (
     OUT_OF_MEMORY,
     Cancel,
     Channel,
+    Detokenize,
     Embed,
     Failed,
     FinishThinking,
@@ -51,6 +52,7 @@ from puna.protocol import (
     Pong,
     Refused,
     Render,
+    Tokenize,
     ToRunner,
     Watch,
     Watched,
@@ -297,7 +299,7 @@ def _take(frame: Frame[ToRunner], model: ChatModel, preparing: Preparing, channe
         _prepare(frame, model, preparing, channel, "long")
         return
     match frame.message():
-        case Generate() | Embed() | Render():
+        case Generate() | Embed() | Render() | Tokenize() | Detokenize():
             _prepare(frame, model, preparing, channel, "short")
         case Cancel(id=request_id):
             preparing.cancel(request_id)
@@ -339,6 +341,10 @@ def _prepare(
                     model.submit(request, channel.send)
                 case Render(request=request):
                     model.render(msgspec.structs.replace(request, id=frame.id), channel.send)
+                case Tokenize() as text:
+                    channel.send(model.tokenize(text))
+                case Detokenize() as tokens:
+                    channel.send(model.detokenize(tokens))
 
     preparing.add(frame.id, prepare, kind)
 

@@ -20,10 +20,11 @@ from puna.server.http.bodies import BodyLimitMiddleware, route
 from puna.server.http.connections import DisconnectMiddleware
 from puna.server.http.logs import RequestLogMiddleware
 from puna.server.http.origins import CORSMiddleware, HostCheckMiddleware
-from puna.server.http.replies import error_reply, text_reply
+from puna.server.http.replies import LLAMA_SERVER_PATHS, error_reply, text_reply
 from puna.server.inspection import routes as inspection_routes
 from puna.server.jobs.service import Service
 from puna.server.keys import KeyCheckMiddleware
+from puna.server.llamaserver.routes import routes as llamaserver_routes
 from puna.server.metrics import Metrics
 from puna.server.ollama.routes import routes as ollama_routes
 from puna.server.openai.routes import routes as openai_routes
@@ -50,7 +51,8 @@ def _unavailable() -> list[Route]:
 def create_app(store: Store, fleet: Fleet, settings: Settings, metrics: Metrics, bound: Host) -> Starlette:
     """Return the ASGI application. `bound` is the address it listens on, which decides the Host check."""
     backend = Service(store, fleet, settings, metrics)
-    rooms = (ollama_routes, anthropic_routes, openai_routes, inspection_routes)  # Anthropic's before OpenAI's
+    # Anthropic's routes for models come before OpenAI's.
+    rooms = (ollama_routes, anthropic_routes, openai_routes, llamaserver_routes, inspection_routes)
     page = PageService(backend)
     apis = [route for room in rooms for route in room(backend)]
     files = page_files(settings.page) if settings.page is not None else []
@@ -102,9 +104,9 @@ async def _http_exception(request: Request, error: Exception) -> Response:
 
 
 async def _refuse(request: Request, has_path: bool) -> Response:
-    """Refuse an unknown path, or a method that the path does not take, in JSON below `/v1`, else in text."""
+    """Refuse an unknown path, or a method that a path does not take: in text, or in JSON as other APIs do."""
     method, path = request.method, request.scope["path"]
-    if path == "/v1" or path.startswith("/v1/"):
+    if path == "/v1" or path.startswith("/v1/") or path in LLAMA_SERVER_PATHS:
         error = (
             MethodError(f"{path} does not take {method}")
             if has_path

@@ -19,7 +19,7 @@ from puna.errors import RequestError, RunnerError
 from puna.server.fleet.resident import ResidentModel
 from puna.server.fleet.status import families, look
 from puna.server.http.bodies import NOTHING, ApiRoute, Body, route
-from puna.server.http.replies import HTML, SSE, TEXT, error_writer, json_reply
+from puna.server.http.replies import HTML, LLAMA_SERVER_PATHS, SSE, TEXT, error_writer, json_reply
 from puna.server.jobs.service import Service
 from puna.server.keys import needed_scope
 
@@ -132,7 +132,7 @@ def document(routes: Iterable[BaseRoute]) -> dict[str, Any]:
         "info": {
             "title": "Puna",
             "version": __version__,
-            "description": "The APIs of Ollama, OpenAI and Anthropic, with what Puna adds.",
+            "description": "The APIs of Ollama, OpenAI, Anthropic, llama.cpp and vLLM, with what Puna adds.",
         },
         "paths": paths,
         "components": {
@@ -233,6 +233,8 @@ def _tag(path: str) -> str:
         return "OpenAI"
     if path.startswith("/api/puna/"):
         return "Page"
+    if path in LLAMA_SERVER_PATHS:
+        return "llama.cpp and vLLM"
     return "Ollama" if path.startswith("/api/") or path == "/" else "Server"
 
 

@@ -245,13 +245,15 @@ class KeyUsage:
 
 _READ: Final = (
     "/api/tags", "/api/show", "/api/version", "/api/ps", "/metrics", "/v1/models",
-    "/openapi.json", "/docs", "/api/puna/me", "/api/puna/live", "/api/puna/memory",
+    "/openapi.json", "/docs", "/api/puna/me", "/api/puna/live", "/api/puna/memory", "/props", "/slots",
 )  # fmt: skip
+_OPEN: Final = ("/", "/artifact.html", "/health", "/v1/health")
 #: Every key may learn its own scopes.
 _WHO_AM_I: Final = "/api/puna/me"
 _GENERATE: Final = (
     "/api/generate", "/api/chat", "/api/embed", "/api/embeddings", "/api/rerank", "/api/cancel",
-    "/api/puna/finish_thinking",
+    "/api/puna/finish_thinking", "/completion", "/completions", "/infill", "/tokenize", "/detokenize",
+    "/apply-template", "/rerank", "/reranking", "/score", "/pooling",
 )  # fmt: skip
 
 
@@ -322,11 +324,11 @@ def needed_scope(method: str, path: str) -> connections.KeyScope | None:
     path = path.rstrip("/") or "/"
     if method == "OPTIONS":
         return None
-    if method in ("GET", "HEAD") and (path in ("/", "/artifact.html") or path.startswith("/assets/")):
+    if method in ("GET", "HEAD") and (path in _OPEN or path.startswith("/assets/")):
         return None
     if path in _READ:
         return "read"
-    if path.startswith("/v1/models/"):
+    if path == "/lora-adapters" or path.startswith("/v1/models/"):
         return "read" if method in ("GET", "HEAD") else "manage"
     if path in _GENERATE or path.startswith(("/v1/", "/api/puna/")):
         return "generate"

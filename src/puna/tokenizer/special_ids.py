@@ -65,9 +65,63 @@ _END_KEYS = (
 )
 
 
+#: Spellings of the tokens around the parts of a text with a gap, by the end of their key as in llama.cpp.
+_GAP_SPELLINGS = {
+    "pre": (
+        "<|fim_prefix|>",
+        "<fim-prefix>",
+        "<fim_prefix>",
+        "<PRE>",
+        "▁<PRE>",
+        "<|code_prefix|>",
+        "<｜fim▁begin｜>",
+    ),
+    "suf": (
+        "<|fim_suffix|>",
+        "<fim-suffix>",
+        "<fim_suffix>",
+        "<SUF>",
+        "▁<SUF>",
+        "<|code_suffix|>",
+        "<｜fim▁hole｜>",
+    ),
+    "mid": (
+        "<|fim_middle|>",
+        "<fim-middle>",
+        "<fim_middle>",
+        "<MID>",
+        "▁<MID>",
+        "<|code_middle|>",
+        "<｜fim▁end｜>",
+    ),
+    "rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
+    "sep": ("<|file_sep|>",),
+}
+
+#: Former names of the first three keys.
+_FORMER_GAP_KEYS = {"pre": "prefix_token_id", "suf": "suffix_token_id", "mid": "middle_token_id"}
+
+
+@dataclass(frozen=True)
+class GapIds:
+    """The tokens before the parts of a text with a gap: its `prefix`, its `suffix`, the `middle` to fill in.
+
+    Models trained on repositories also have tokens before the name of the `repository` and of each `file`.
+    """
+
+    prefix: int
+    suffix: int
+    middle: int
+    repository: int | None = None
+    file: int | None = None
+
+
 @dataclass(frozen=True)
 class SpecialIds:
-    """The special ids: before a text (`bos`), after it (`eos`), and those that stop generation (`ends`)."""
+    """The special ids: before a text (`bos`), after it (`eos`), and those that stop generation (`ends`).
+
+    `gap` is None for models that were not trained to fill in.
+    """
 
     bos: int | None
     eos: int | None
@@ -75,6 +129,7 @@ class SpecialIds:
     ends: frozenset[int]
     add_bos: bool
     add_eos: bool
+    gap: GapIds | None = None
 
 
 def read_special_ids(file: GGUFFile, vocabulary: Vocabulary, model: str, bos_by_pre: bool) -> SpecialIds:
@@ -109,6 +164,7 @@ def read_special_ids(file: GGUFFile, vocabulary: Vocabulary, model: str, bos_by_
         ends=_ends(file, vocabulary, eos),
         add_bos=bos is not None and adds_bos(file, model, bos_by_pre),
         add_eos=eos is not None and flag(file, "add_eos_token", model in ("bert", "t5")),
+        gap=_gap(file, vocabulary),
     )
 
 
@@ -135,6 +191,20 @@ def _ends(file: GGUFFile, vocabulary: Vocabulary, eos: int | None) -> frozenset[
     if "<|tool_response>" in texts and texts.get("</s>") != eos:
         ends.discard(texts.get("</s>", -1))
     return frozenset(ends)
+
+
+def _gap(file: GGUFFile, vocabulary: Vocabulary) -> GapIds | None:
+    """Return the tokens around a gap, named by the file or recognised by their spelling."""
+
+    def find(part: str) -> int | None:
+        keys = [f"fim_{part}_token_id", *([_FORMER_GAP_KEYS[part]] if part in _FORMER_GAP_KEYS else [])]
+        named = (token_id(file, key, len(vocabulary)) for key in keys)
+        return _first(*named, *(vocabulary.ids.get(text) for text in _GAP_SPELLINGS[part]))
+
+    prefix, suffix, middle = find("pre"), find("suf"), find("mid")
+    if prefix is None or suffix is None or middle is None:
+        return None
+    return GapIds(prefix, suffix, middle, repository=find("rep"), file=find("sep"))
 
 
 def _end_list(file: GGUFFile, size: int) -> list[int]:

@@ -142,6 +142,7 @@ class Tokenizer:
         self.eos_ids = special.ends
         self.add_bos = special.add_bos
         self.add_eos = special.add_eos
+        self.gap = special.gap
         self._vocabulary = vocabulary
         self._encoder = encoder
         self._spell = piece

@@ -54,12 +54,13 @@ def test_abilities_are_found_once_for_all_questions_about_them() -> None:
     found: list[Abilities] = []
 
     def find() -> Abilities:
-        found.append(Abilities(("thinking",), "harmony", takes_documents=True))
+        found.append(Abilities(("thinking",), "harmony", takes_documents=True, takes_values=True))
         return found[-1]
 
     author = Author("m", find)
     assert author.capabilities == ("thinking",)
     assert author.answer_family() == "harmony"
     assert author.takes_documents()
+    assert author.takes_values()
     assert author.think(None) is True
     assert len(found) == 1

@@ -123,6 +123,14 @@ def test_documents_reach_the_template() -> None:
     assert not JinjaFormat("{{ messages }}").traits.takes_documents
 
 
+def test_values_of_a_template_reach_it_and_replace_nothing_else() -> None:
+    form = JinjaFormat("{{ shape }}{{ enable_thinking }}{{ messages | length }}")
+    assert form.traits.takes_values
+    values = {"shape": "round", "enable_thinking": False, "messages": []}
+    assert form.render([USER], think=True, values=values) == "roundFalse1"
+    assert form.render([USER], think=True) == "True1"
+
+
 def test_the_first_refusal_is_reported() -> None:
     with pytest.raises(TemplateError, match="no tools today"):
         JinjaFormat("{% if tools %}{{ raise_exception('no tools today') }}{% endif %}").render(

@@ -178,6 +178,17 @@ def test_key_is_read_from_either_header(headers: dict[str, str], key: str) -> No
         ("GET", "/api/debug/cache", "manage"),
         ("GET", "/whatever/comes/next", "manage"),
         ("GET", "//api/tags", "manage"),
+        ("GET", "/health", None),
+        ("GET", "/v1/health", None),
+        ("POST", "/health", "manage"),
+        ("GET", "/props", "read"),
+        ("GET", "/slots", "read"),
+        ("GET", "/lora-adapters", "read"),
+        ("POST", "/lora-adapters", "manage"),
+        ("POST", "/completion", "generate"),
+        ("POST", "/infill", "generate"),
+        ("POST", "/tokenize", "generate"),
+        ("POST", "/score", "generate"),
     ],
 )
 def test_routes_need_the_highest_scope_unless_listed(method: str, path: str, scope: str | None) -> None:

@@ -191,3 +191,26 @@ def test_logprobs_of_a_completion_sets_both_the_number_and_the_switch() -> None:
     assert completion() == (False, 0)
     assert completion(logprobs=0) == (True, 0)
     assert completion(logprobs=3) == (True, 3)
+
+
+def test_variables_of_the_template_reach_the_prompt() -> None:
+    (prompt,) = chat(chat_template_kwargs={"enable_thinking": False, "shape": ["round"]}).prompts
+    assert isinstance(prompt, Chat)
+    assert prompt.values == {"enable_thinking": False, "shape": ["round"]}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"messages": []}, "chat_template_kwargs must not set messages: other fields of the request do"),
+        ({"a b": 1}, "chat_template_kwargs: 'a b' is not a name of a variable"),
+        ({"a" * 101: 1}, "is not a name of a variable"),
+        ({f"a{number}": 1 for number in range(65)}, "chat_template_kwargs may have 64 names, not 65"),
+        ({"enable_thinking": "no"}, "chat_template_kwargs.enable_thinking must be a boolean, not 'no'"),
+        (["a"], 'field "chat_template_kwargs": must be an object, not a list'),
+    ],
+)
+def test_other_variables_are_refused(values: Any, message: str) -> None:
+    with pytest.raises(PunaError) as error:
+        chat(chat_template_kwargs=values)
+    assert message in str(error.value)

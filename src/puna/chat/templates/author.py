@@ -151,6 +151,10 @@ class Author:
         """Whether the model can think. Raises TemplateError as `abilities`."""
         return "thinking" in self.capabilities
 
+    def takes_values(self) -> bool:
+        """Return whether the template may have variables of its own. Raises TemplateError as `abilities`."""
+        return self.abilities.takes_values
+
     def think(self, asked: Think) -> Think:
         """Return the template's setting for thinking, which is on by default for models that can think.
 

@@ -140,6 +140,7 @@ class Abilities:
     capabilities: tuple[str, ...] = ()
     family: str = ""  # name of the family whose markup the answers have
     takes_documents: bool = False  # whether the template has a place for them
+    takes_values: bool = False  # whether the template may have variables of its own
 
 
 def abilities(
@@ -177,7 +178,12 @@ def abilities(
         or (named is not None and named.thinking is not None)
         or "thinking" in extra,
     }
-    return Abilities(tuple(name for name, there in found.items() if there), family.name, form.takes_documents)
+    return Abilities(
+        tuple(name for name, there in found.items() if there),
+        family.name,
+        form.takes_documents,
+        form.takes_values,
+    )
 
 
 def check_capabilities(name: str, has: Collection[str], wanted: Collection[str]) -> None:

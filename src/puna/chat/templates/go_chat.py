@@ -264,11 +264,12 @@ class GoFormat(ChatFormat):
         *,
         tools: Iterable[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] = (),
+        values: Mapping[str, Any] | None = None,
         think: Think = None,
         add_generation_prompt: bool = True,
         system_in_place: bool = False,
     ) -> str:
-        # Templates of this language have no place for documents.
+        # Templates of this language have no place for documents, and no variables of their own.
         given = as_messages(messages)
         if system_in_place and "messages" in self.identifiers and has_later_system(given):
             places = self._system_places

@@ -541,6 +541,7 @@ class JinjaFormat(ChatFormat):
             takes_tools=self._with_tools is not None or self._template.reads("tools"),
             takes_levels=self._template.reads("reasoning_effort"),
             takes_documents=self._template.reads("documents"),
+            takes_values=True,
         )
 
     def render(
@@ -549,6 +550,7 @@ class JinjaFormat(ChatFormat):
         *,
         tools: Iterable[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] = (),
+        values: Mapping[str, Any] | None = None,
         think: Think = None,
         add_generation_prompt: bool = True,
         system_in_place: bool = False,
@@ -556,7 +558,9 @@ class JinjaFormat(ChatFormat):
         given = as_messages(messages)
         if has_later_system(given) and not self._system_places.kept:
             given = settled(given, in_results=self._system_places.results)
-        return self._written(given, tools, documents, think, add_generation_prompt=add_generation_prompt)
+        return self._written(
+            given, tools, documents, think, values=values, add_generation_prompt=add_generation_prompt
+        )
 
     def opening(self, think: Think = None) -> str:
         if think not in self._openings:
@@ -588,6 +592,7 @@ class JinjaFormat(ChatFormat):
         documents: Sequence[Mapping[str, Any]] = (),
         think: Think = None,
         *,
+        values: Mapping[str, Any] | None = None,
         add_generation_prompt: bool = True,
     ) -> str:
         """Return the prompt, with system messages where the template puts them."""
@@ -597,15 +602,16 @@ class JinjaFormat(ChatFormat):
         continues = bool(chat) and _is_continued(chat[-1])
 
         def attempt(form: Chat, tools: Tools) -> str:
-            values: dict[str, Any] = {
+            variables: dict[str, Any] = {
+                **_think_values(think),
+                **(values or {}),
                 **self._tokens.spellings,
                 "messages": form,
                 "tools": tools,
                 "documents": [dict(document) for document in documents] or None,
                 "add_generation_prompt": add_generation_prompt and not continues,
-                **_think_values(think),
             }
-            text = template.render(values)
+            text = template.render(variables)
             if not continues:
                 return text
             before, found, _ = text.rpartition(_CONTINUED)

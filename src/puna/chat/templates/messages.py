@@ -51,6 +51,8 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     parallel_tool_calls: bool = True  # whether there may be several calls in an answer
     strict_tools: bool = False  # optional calls are valid by construction, too
     documents: list[dict[str, Any]] = []
+    values: dict[str, Any] = {}  # of the template's own variables
+    opens_answer: bool = True  # end with the beginning of the answer
     shorten: bool = True  # leave out the oldest messages if not all fit into the context
     system_in_place: bool = False
 
@@ -179,6 +181,8 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     takes_tools: bool = False
     takes_suffix: bool = False
     takes_documents: bool = False
+    #: Whether the template may have variables of its own.
+    takes_values: bool = False
 
 
 #: A chat with system messages in all places, and a result of a tool.
@@ -230,14 +234,16 @@ class ChatFormat(ABC):
         *,
         tools: Iterable[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] = (),
+        values: Mapping[str, Any] | None = None,
         think: Think = None,
         add_generation_prompt: bool = True,
         system_in_place: bool = False,
     ) -> str:
         """Return the prompt. A final message of role assistant is continued instead of answered.
 
-        The text begins with the BOS token only if the tokenizer does not add it by itself. With
-        `system_in_place`, no system message after the first turn is moved to the front.
+        The text begins with the BOS token only if the tokenizer does not add it by itself. `values` are of
+        variables that only this template has. With `system_in_place`, no system message after the first turn
+        is moved to the front.
         Raises TemplateError, and RequestError for malformed messages.
         """
 

@@ -16,6 +16,7 @@ from puna.machine import usable_threads
 from puna.options import AUTO, LLAMACPP, PUNA, AdapterFile, Options, Placement
 from puna.protocol import (
     Chunk,
+    Detokenized,
     Done,
     Embed,
     Embedded,
@@ -90,6 +91,12 @@ class Runner(Protocol):
 
     async def render(self, request: Generate) -> Prompted:
         """Return the rendered prompt of `request`."""
+
+    async def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """Return the tokens of `text`, as `Tokenize` describes."""
+
+    async def detokenize(self, tokens: list[int]) -> Detokenized:
+        """Return the text of `tokens`."""
 
     async def ping(self, timeout_s: float = 10.0) -> Pong:
         """Return the state of the runner. Raises `RunnerError` if it does not answer in time."""

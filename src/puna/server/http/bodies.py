@@ -284,13 +284,30 @@ def body_route(
     events: Any = None,
     streams: str = "",
     content_type: str = JSON,
+    query: tuple[str, ...] = (),
 ) -> ApiRoute:
-    """Return a route whose endpoint gets the body as `takes`; `streams` is the type of its streams."""
+    """Return a route whose endpoint gets the body as `takes`; `streams` is the type of its streams.
+
+    Parameters of the `query` stand in for empty fields of the same name, which are texts.
+    """
 
     async def answer(request: Request) -> ASGIApp:
-        return await endpoint(await read(request, takes))
+        body = await read(request, takes)
+        for name in query:
+            if not getattr(body, name) and (given := request.query_params.get(name)):
+                setattr(body, name, given)
+        return await endpoint(body)
 
-    made = route(path, answer, method, gives=gives, takes=takes, events=events, content_type=content_type)
+    made = route(
+        path,
+        answer,
+        method,
+        gives=gives,
+        takes=takes,
+        events=events,
+        content_type=content_type,
+        query=query,
+    )
     made.description = endpoint.__doc__ or ""
     if streams:
         made.content_types = (content_type, streams)

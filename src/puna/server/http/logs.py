@@ -160,7 +160,7 @@ def facts() -> RequestFacts:
 _ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
 
 #: Paths that monitoring tools poll; their requests are logged only with PUNA_DEBUG.
-_QUIET: Final = ("/", "/api/version", "/metrics")
+_QUIET: Final = ("/", "/api/version", "/health", "/metrics")
 
 #: The logged status of a request whose client left before the reply began.
 _LEFT: Final = 499

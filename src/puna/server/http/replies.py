@@ -148,6 +148,14 @@ async def _resumed(first: bytes, items: AsyncGenerator[bytes, None]) -> AsyncGen
 ANTHROPIC_VERSION: Final = "anthropic-version"
 
 
+#: Paths of llama.cpp's server and of vLLM outside of `/v1`.
+LLAMA_SERVER_PATHS: Final = frozenset(
+    (
+        "/health", "/props", "/slots", "/lora-adapters", "/completion", "/completions", "/infill",
+        "/tokenize", "/detokenize", "/apply-template", "/rerank", "/reranking", "/score", "/pooling",
+    )
+)  # fmt: skip
+
 _OPENAI_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -157,6 +165,7 @@ _OPENAI_TYPES = {
     413: "invalid_request_error",
     429: "rate_limit_error",
 }
+_LLAMA_SERVER_TYPES = _OPENAI_TYPES | {503: "unavailable_error"}
 _ANTHROPIC_TYPES = _OPENAI_TYPES | {413: "request_too_large", 503: "overloaded_error"}
 
 
@@ -175,7 +184,7 @@ def error_writer(path: str, headers: Container[str] = ()) -> Callable[[Exception
         return anthropic_error
     if path == "/v1" or path.startswith("/v1/"):
         return anthropic_error if ANTHROPIC_VERSION in headers else openai_error
-    return native_error
+    return llama_server_error if path in LLAMA_SERVER_PATHS else native_error
 
 
 def native_error(error: Exception) -> dict[str, Any]:
@@ -186,6 +195,16 @@ def openai_error(error: Exception) -> dict[str, Any]:
     status = error.status if isinstance(error, PunaError) else 500
     kind = _OPENAI_TYPES.get(status, "api_error")
     return {"error": {"message": error_text(error), "type": kind, "param": None, "code": None}}
+
+
+def llama_server_error(error: Exception) -> dict[str, Any]:
+    status = error.status if isinstance(error, PunaError) else 500
+    kind = _LLAMA_SERVER_TYPES.get(status, "server_error")
+    return {"error": {"code": status, "message": error_text(error), "type": kind}}
+
+
+def llama_server_error_event(error: Exception) -> bytes:
+    return b"data: " + encode(llama_server_error(error)) + b"\n\n"
 
 
 def anthropic_error(error: Exception) -> dict[str, Any]:

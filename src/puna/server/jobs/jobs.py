@@ -17,7 +17,7 @@ from puna.chat.templates.choose import check_capabilities
 from puna.chat.templates.messages import Chat
 from puna.errors import RequestError, shown
 from puna.grammar.format import Format
-from puna.options import check_think
+from puna.options import THINK_LEVELS, check_think
 from puna.protocol import Generate, Prompt
 from puna.server.jobs.images import check_remote, fetched
 from puna.server.jobs.service import LoadRequest, Service, template_errors
@@ -64,6 +64,7 @@ class GenerationSpec:
     request: Generate
     prompts: Sequence[Prompt]  # empty: only load the model
     options: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # of options that neither it nor the model sets
     keep_alive: Any = None
     think: Any = None
     format: Callable[[], Format | None] = lambda: None  # may raise RequestError
@@ -122,6 +123,11 @@ async def job(backend: Service, spec: GenerationSpec) -> Job | Preload | Unload:
     author = Author.of(model, request.template)
     has = await _capabilities(author, request.template)
     ignored = list(spec.ignored)
+    values = next((one.values for one in spec.prompts if isinstance(one, Chat)), {})
+    if values and not author.takes_values():
+        ignored.append("chat_template_kwargs are ignored: the model's template has no variables of its own")
+    elif think is None and author.can_think:
+        think = switched_thinking(values)
     if (think or budget) and not author.can_think:
         ignored.append(f'"{spec.model}" does not support thinking')
     think = author.think(think)
@@ -135,7 +141,7 @@ async def job(backend: Service, spec: GenerationSpec) -> Job | Preload | Unload:
     _check_answers(spec.model, has, spec.endpoint)
     check_capabilities(spec.model, has, spec.needs)
     _check_images(spec.images, spec.model, has)
-    order = backend.order(model, spec.options, keep_s, ignored)
+    order = backend.order(model, spec.options, keep_s, ignored, spec.defaults)
     format = spec.format()
     if not spec.prompts:
         return Preload(order)
@@ -164,6 +170,13 @@ def one_job(todo: Job | Preload | Unload) -> Job:
     if not isinstance(todo, Job):
         raise RequestError("nothing to generate")
     return todo
+
+
+def switched_thinking(values: Mapping[str, Any]) -> bool | str | None:
+    """Return `think` as a template's variables set it; None if none does."""
+    switch = next((values[name] for name in ("enable_thinking", "thinking") if name in values), None)
+    effort = values.get("reasoning_effort")
+    return effort if effort in THINK_LEVELS and switch is not False else switch
 
 
 async def _capabilities(author: Author, template: str) -> tuple[str, ...]:

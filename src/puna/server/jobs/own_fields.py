@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
+import msgspec.structs
 from pydantic import Field
 
 from puna.chat.templates.messages import Chat, Message
-from puna.errors import RequestError
+from puna.errors import RequestError, shown
 from puna.grammar.format import Format
 from puna.options import AdapterScale
 from puna.protocol import Generate, Priority
@@ -152,6 +153,32 @@ class SamplingFields(Body):
         return {name: value for name, value in found.items() if value is not None}
 
 
+#: Maximum variables of a template that a request sets, and characters of a variable's name.
+MAX_TEMPLATE_VALUES: Final = 64
+_LONGEST_VARIABLE: Final = 100
+
+#: Variables of templates that requests set by other fields, if at all.
+_RESERVED_VARIABLES: Final = frozenset(
+    ("messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token")
+)
+
+
+def template_values(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `chat_template_kwargs`. Raises RequestError for names that it must not have, and too many."""
+    name = "chat_template_kwargs"
+    if len(given) > MAX_TEMPLATE_VALUES:
+        raise RequestError(f"{name} may have {MAX_TEMPLATE_VALUES} names, not {len(given):,}")
+    for variable in given:
+        if variable in _RESERVED_VARIABLES:
+            raise RequestError(f"{name} must not set {variable}: other fields of the request do")
+        if not variable.isidentifier() or len(variable) > _LONGEST_VARIABLE:
+            raise RequestError(f"{name}: {shown(variable)} is not a name of a variable")
+    for switch in ("enable_thinking", "thinking"):
+        if not isinstance(given.get(switch, False), bool):
+            raise RequestError(f"{name}.{switch} must be a boolean, not {shown(given[switch])}")
+    return dict(given)
+
+
 class ChatFields(Body):
     """Fields of chats: those of OpenAI's API that Ollama's lacks, and Puna's own."""
 
@@ -159,11 +186,13 @@ class ChatFields(Body):
     parallel_tool_calls: bool = True
     strict_tools: bool = False  # all calls are valid by construction, as with OpenAI's strict functions
     documents: Documents = Field(default_factory=list)  # named as in transformers and vLLM
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)  # as in llama.cpp and vLLM
 
     def chat(self, use: ToolUse, messages: list[Message]) -> Chat:
         """Return the chat; `use` has the request's other settings for tools."""
         parallel, strict = self.parallel_tool_calls and use.parallel, self.strict_tools or use.strict
-        return replace(use, parallel=parallel, strict=strict).chat(messages, self.documents)
+        chat = replace(use, parallel=parallel, strict=strict).chat(messages, self.documents)
+        return msgspec.structs.replace(chat, values=template_values(self.chat_template_kwargs))
 
 
 def only_one(formats: Mapping[str, Format]) -> Format | None:

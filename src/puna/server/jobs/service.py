@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from puna.chat.templates.model_facts import projector_for
 from puna.errors import ModelNotFoundError, RequestError, TemplateError
 from puna.options import Options
-from puna.protocol import Chunk, Done, Evaluated, Generate, Prompted, Scored, TokenLogprob
+from puna.protocol import Chunk, Detokenized, Done, Evaluated, Generate, Prompted, Scored, TokenLogprob
 from puna.server.fleet.fleet import Fleet
 from puna.server.fleet.loading import ProgressCallback
 from puna.server.fleet.resident import LoadPlan, Runner
@@ -76,6 +76,7 @@ class Finished:
     total_duration: int
     load_duration: int
     context: list[int]  # tokens of the prompt and the answer
+    unsent: Sequence[int] = ()  # the last tokens of the answer, which are in no chunk
     sample: int = 0
     warnings: Sequence[str] = ()
 
@@ -157,12 +158,14 @@ class Service:
         given: Mapping[str, Any],
         keep_alive_s: float | None = None,
         ignored: Sequence[str] = (),
+        defaults: Mapping[str, Any] | None = None,
     ) -> LoadRequest:
         """Return the load request for `model`, with its own options overridden by those `given`.
 
-        `ignored` are sentences about other ignored parts of the request.
+        `ignored` are sentences about other ignored parts of the request, and `defaults` the options that
+        neither the model nor the request sets.
         """
-        options = Options.merge(model.params, given)
+        options = Options.merge(defaults, model.params, given)
         return LoadRequest(model, options, keep_alive_s, (model.params, given), ignored)
 
     def num_ctx(self, order: LoadRequest) -> int:
@@ -214,6 +217,27 @@ class Service:
                 options = replace(request.options, num_ctx=self.num_ctx(order))
                 return await runner.render(replace(request, options=options))
 
+    async def tokenize(
+        self, model: StoredModel, text: str, *, add_special: bool, parse_special: bool
+    ) -> list[int]:
+        """Return the tokens of `text`."""
+        async with self._any_runner(model) as runner:
+            return await runner.tokenize(text, add_special=add_special, parse_special=parse_special)
+
+    async def detokenize(self, model: StoredModel, tokens: list[int]) -> Detokenized:
+        """Return the text of `tokens`."""
+        async with self._any_runner(model) as runner:
+            return await runner.detokenize(tokens)
+
+    @contextlib.asynccontextmanager
+    async def _any_runner(self, model: StoredModel) -> AsyncIterator[Runner]:
+        """Hold a runner of `model`, with whatever options it was loaded."""
+        path = str(model.runnable_path())
+        plan = next((entry.plan for entry in self.fleet.loaded() if entry.path == path), None)
+        plan = plan or self.plan(self.order(model, {}))
+        async with self.fleet.use(model, plan, client=caller().client) as runner:
+            yield runner
+
     async def generate(
         self, order: LoadRequest, requests: Sequence[Generate], *, echo: bool = False
     ) -> AsyncGenerator[Part, None]:
@@ -259,6 +283,7 @@ class _Sample:
     begun: bool = False
     scores: list[TokenLogprob | None] = field(default_factory=list)  # of the prompt
     tokens: list[int] = field(default_factory=list)
+    unsent: list[int] = field(default_factory=list)  # tokens whose text is still held back
 
 
 class _Answers:
@@ -295,7 +320,7 @@ class _Answers:
                     self._prompt = event
                     if event.broken is not None:
                         self._observation.prefix_broken(event.broken)
-                    yield event
+                    yield replace(event, sample=self._first) if self._first else event
                     continue
                 if isinstance(event, Evaluated):
                     yield Progress.of(event, self._first)
@@ -312,8 +337,11 @@ class _Answers:
                     self._observation.chunk(number, event)
                     self._running.generated(len(event.tokens))
                     sample.tokens += event.tokens
+                    sample.unsent += event.tokens
                     if event.text or event.thinking or event.calls or event.logprobs:
-                        yield replace(event, sample=number) if self._first else event
+                        tokens, sample.unsent = sample.unsent, []
+                        is_changed = self._first or len(tokens) > len(event.tokens)
+                        yield replace(event, sample=number, tokens=tokens) if is_changed else event
                 else:
                     self._observation.done(number, event)
                     broken = [] if self._prompt.broken is None else [str(self._prompt.broken)]
@@ -330,6 +358,7 @@ class _Answers:
             total_duration=time.perf_counter_ns() - arrived_ns,
             load_duration=max(self._loaded_ns - arrived_ns, 1),
             context=self._prompt.tokens + self._samples[done.sample].tokens,
+            unsent=self._samples[done.sample].unsent,
             sample=number,
             warnings=warnings,
         )

@@ -101,7 +101,9 @@ class _Request:
                     remaining(messages, start),
                     tools=chat.tools or None,
                     documents=chat.documents,
+                    values=chat.values,
                     think=think,
+                    add_generation_prompt=chat.opens_answer,
                     system_in_place=chat.system_in_place,
                 )
             case None:
