@@ -92,10 +92,13 @@ def _key() -> tuple[str, str]:
 
 
 def _print(setup: Setup, changes: Sequence[Change], command: Sequence[str]) -> None:
-    """Print shell commands that do the same, with the key as the variable that holds it, and the files."""
+    """Print shell commands that do the same, with the key as the variable that holds it.
+
+    Changes of files are comments before them.
+    """
     variable, _ = _key()
     for change in changes:
-        print(change.diff(), end="")
+        print("".join(f"# {line}\n" for line in change.diff().splitlines()), end="")
     for name, value in setup.variables.items():
         print(f"export {name}={shlex.quote(value)}")
     for name in setup.keys:
