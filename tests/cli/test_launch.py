@@ -232,7 +232,7 @@ def test_program_that_cannot_run_is_an_error(place: Place) -> None:
 def test_unknown_agent_is_an_error_with_the_nearest_name(place: Place) -> None:
     done = place.run("cladue")
     assert done.returncode == 1
-    assert "unknown agent 'cladue' (did you mean claude?)" in done.stderr
+    assert "unknown agent 'cladue' (did you mean \"claude\"?)" in done.stderr
 
 
 def test_aliases_are_known(place: Place) -> None:
@@ -339,6 +339,16 @@ def test_users_settings_keep_everything_else_and_are_copied(place: Place) -> Non
     assert place.run("droid", "--yes").returncode == 0, "again"
     assert path.read_text() == text
     assert len(list(path.parent.iterdir())) == 2, "an unchanged file was written"
+
+
+def test_what_an_agent_remembers_beside_our_settings_stays(place: Place) -> None:
+    assert place.run("crush").returncode == 0
+    path = Path(place.recorded()["variables"]["CRUSH_GLOBAL_DATA"]) / "crush.json"
+    written = json.loads(path.read_text())
+    assert written["models"]["large"]["model"] == "coder"
+    path.write_text(json.dumps({**written, "recent": ["coder"], "models": {"large": {"model": "other"}}}))
+    assert place.run("crush").returncode == 0
+    assert json.loads(path.read_text()) == {**written, "recent": ["coder"]}
 
 
 def test_settings_are_not_changed_without_consent(place: Place) -> None:

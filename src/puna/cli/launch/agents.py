@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from puna import config
-from puna.cli.launch.files import OwnFile, SettingsFile, UsersFile
+from puna.cli.launch.files import MergedFile, OwnFile, SettingsFile
 from puna.cli.launch.jsonc import Entry
 
 #: Named in agents' settings, where they read the key from the environment.
@@ -211,9 +211,13 @@ def _crush(session: Session) -> Setup:
         "models": [model],
     }
     chosen = {"model": session.model, "provider": "puna", "max_tokens": session.answer}
-    content = {"providers": {"puna": provider}, "models": {"large": chosen, "small": chosen}}
+    values = (
+        (("providers", "puna"), provider),
+        (("models", "large"), chosen),
+        (("models", "small"), chosen),
+    )
     # Crush merges this folder's file with the user's settings, and remembers its choices there.
-    file = OwnFile(session.file("crush") / "crush.json", _json(content))
+    file = MergedFile(session.file("crush") / "crush.json", values, in_our_folder=True)
     return Setup({"CRUSH_GLOBAL_DATA": str(file.path.parent)}, files=(file,))
 
 
@@ -291,7 +295,7 @@ def _droid(session: Session) -> Setup:
         "supportsImages": "vision" in session.capabilities,
     }
     values = ((("customModels",), Entry("id", model)), (("sessionDefaultSettings", "model"), identity))
-    return Setup(files=(UsersFile(Path("~/.factory/settings.json").expanduser(), values),))
+    return Setup(files=(MergedFile(Path("~/.factory/settings.json").expanduser(), values),))
 
 
 def _json(value: Any) -> str:

@@ -28,11 +28,15 @@ class OwnFile:
 
 
 @dataclass(frozen=True)
-class UsersFile:
-    """The user's own settings, JSON with comments, in which we set a few `values` under their keys."""
+class MergedFile:
+    """Settings, JSON with comments, in which we set a few `values` under their keys.
+
+    They are the user's own unless they are `in_our_folder`, where only the agent writes besides us.
+    """
 
     path: Path
     values: Sequence[tuple[Sequence[str], Any]]
+    in_our_folder: bool = False
 
     def changed(self, present: str) -> str:
         """Return the text with our values. Raises RequestError if it is not JSON."""
@@ -46,7 +50,7 @@ class UsersFile:
         return present
 
 
-SettingsFile = OwnFile | UsersFile
+SettingsFile = OwnFile | MergedFile
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class Change:
 
     @property
     def is_users(self) -> bool:
-        return isinstance(self.file, UsersFile)
+        return isinstance(self.file, MergedFile) and not self.file.in_our_folder
 
     def diff(self) -> str:
         """Return the difference, as `diff -u` shows it."""

@@ -78,7 +78,7 @@ def _nested(keys: Sequence[str], value: Any) -> Any:
 
 
 def _replace(text: str, at: _Value, value: Any) -> str:
-    if at.value == value:
+    if json.dumps(at.value) == json.dumps(value):
         return text
     return text[: at.begin] + _written(value, _indent(text, at.begin)) + text[at.end :]
 
