@@ -442,6 +442,26 @@ def test_server_is_started_with_a_context_that_is_long_enough(place: Place, tmp_
         end_process(server)
 
 
+@pytest.mark.parametrize("name", ["..", "../../x", "/etc/x", "a/b:c", ""])
+def test_files_of_a_model_stay_in_our_folder(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PUNA_HOME", str(tmp_path))
+    path = replace(_session(), model=name).file("x.json")
+    assert path.resolve().parents[1] == tmp_path / "launch"
+
+
+def test_documented_table_is_that_of_the_agents() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "agents-launch.md").read_text()
+    rows = [line.split(" | ")[:3] for line in page.splitlines() if line.startswith("| `")]
+    assert rows == [[f"| `{agent.name}`", agent.title, agent.api] for agent in AGENTS]
+    contexts = {context: [a.title for a in AGENTS if a.context == context] for context in (8192, 16384)}
+    assert contexts == {8192: ["Aider", "Pi"], 16384: ["Codex", "OpenCode", "Goose", "Continue"]}
+    assert (
+        "8192 tokens for Aider and Pi, 16384 for Codex, OpenCode, Goose and Continue, 32768 for the" in page
+    )
+
+
 def test_completion_knows_the_agents(capsys: pytest.CaptureFixture[str]) -> None:
     from puna.cli.arguments import complete_agent
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puna.cli.launch.jsonc import Entry, JsonError, read_json, with_value
+from puna.cli.launch.jsonc import JsonError, NamedItem, read_json, with_value
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -44,7 +44,7 @@ def test_comments_and_trailing_commas_are_read() -> None:
         (("deep", "b"), "c", '    "deep": {"b": "c"},'),
         (("deep", "d"), True, '    "deep": {"d": true, "b": "https://not.a/comment"},'),
         (("new",), None, '    "new": null,'),
-        (("list",), Entry("id", {"id": "x"}), '          "id": "x"'),
+        (("list",), NamedItem("id", {"id": "x"}), '          "id": "x"'),
     ],
 )
 def test_only_the_value_changes(keys: tuple[str, ...], value: Any, line: str) -> None:
@@ -56,16 +56,16 @@ def test_only_the_value_changes(keys: tuple[str, ...], value: Any, line: str) ->
 
 
 def test_entry_is_added_before_the_others_and_replaced_by_its_name() -> None:
-    added = with_value(COMMENTED, ("list",), Entry("id", {"id": "y", "n": 2}))
+    added = with_value(COMMENTED, ("list",), NamedItem("id", {"id": "y", "n": 2}))
     assert read_json(added)["list"] == [{"id": "y", "n": 2}, {"id": "x", "n": 1}]
     assert '        {"id": "x", "n": 1}, // keep\n' in added
-    again = with_value(added, ("list",), Entry("id", {"id": "y", "n": 3}))
+    again = with_value(added, ("list",), NamedItem("id", {"id": "y", "n": 3}))
     assert read_json(again)["list"] == [{"id": "y", "n": 3}, {"id": "x", "n": 1}]
-    assert with_value(again, ("list",), Entry("id", {"id": "y", "n": 3})) == again
+    assert with_value(again, ("list",), NamedItem("id", {"id": "y", "n": 3})) == again
 
 
 def test_empty_text_becomes_an_object() -> None:
-    assert with_value("", ("a", "b"), Entry("id", {"id": 1})) == (
+    assert with_value("", ("a", "b"), NamedItem("id", {"id": 1})) == (
         '{\n  "a": {\n    "b": [\n      {\n        "id": 1\n      }\n    ]\n  }\n}\n'
     )
 
@@ -109,6 +109,6 @@ def test_values_of_another_type_are_not_replaced() -> None:
     with pytest.raises(JsonError, match=r"deep\.b is not an object"):
         with_value(COMMENTED, ("deep", "b", "c"), 1)
     with pytest.raises(JsonError, match="deep is not an array"):
-        with_value(COMMENTED, ("deep",), Entry("id", {"id": 1}))
+        with_value(COMMENTED, ("deep",), NamedItem("id", {"id": 1}))
     with pytest.raises(JsonError, match="the file is not an object"):
         with_value("[]", ("a",), 1)

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from puna import config
 from puna.cli.launch.files import MergedFile, OwnFile, SettingsFile
-from puna.cli.launch.jsonc import Entry
+from puna.cli.launch.jsonc import NamedItem
 
 #: Named in agents' settings, where they read the key from the environment.
 KEY_VARIABLE = "PUNA_API_KEY"
@@ -28,7 +28,7 @@ _UNKNOWN_CONTEXT = 32768
 
 @dataclass(frozen=True)
 class Session:
-    """What an agent is started with: the server's address and a model.
+    """The server's address and the model that an agent is started with.
 
     `context` is the number of tokens a request may use, 0 if unknown.
     """
@@ -54,12 +54,13 @@ class Session:
 
     def file(self, name: str) -> Path:
         """Return the path of a file of ours for this model, so that two sessions do not share one."""
-        return config.home() / "launch" / re.sub(r"[^\w.-]+", "-", self.model) / name
+        folder = re.sub(r"[^\w.-]+", "-", self.model).lstrip(".")  # a server's name must not lead elsewhere
+        return config.home() / "launch" / (folder or "model") / name
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What points an agent to the server: variables, variables that get the key, arguments, files."""
+    """Everything that points an agent to the server; the variables in `keys` get the API key."""
 
     variables: Mapping[str, str] = field(default_factory=dict)
     keys: tuple[str, ...] = (KEY_VARIABLE,)
@@ -294,7 +295,7 @@ def _droid(session: Session) -> Setup:
         "maxOutputTokens": session.answer,
         "supportsImages": "vision" in session.capabilities,
     }
-    values = ((("customModels",), Entry("id", model)), (("sessionDefaultSettings", "model"), identity))
+    values = ((("customModels",), NamedItem("id", model)), (("sessionDefaultSettings", "model"), identity))
     return Setup(files=(MergedFile(Path("~/.factory/settings.json").expanduser(), values),))
 
 
@@ -303,7 +304,7 @@ def _json(value: Any) -> str:
 
 
 _NPM = "npm install -g "
-_MESSAGES, _CHATS, _RESPONSES = "Anthropic's messages", "chat completions", "responses"
+_MESSAGES, _CHATS, _RESPONSES = "messages", "chat completions", "responses"
 
 AGENTS = (
     Agent(
@@ -337,7 +338,7 @@ AGENTS = (
         setup=_goose,
         default=("session",),
     ),
-    Agent("cline", "Cline", "cline", _NPM + "cline", _CHATS, 32768, _cline),
+    Agent("cline", "Cline", "cline", _NPM + "cline", "Ollama's chat", 32768, _cline),
     Agent(
         name="aider",
         title="Aider",

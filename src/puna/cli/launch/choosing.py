@@ -16,7 +16,7 @@ STARTED_CONTEXT = 65536
 
 
 @dataclass(frozen=True)
-class Candidate:
+class AgentModel:
     """A model of the server. `context` is the number of tokens a request may use, 0 if unknown.
 
     `longest` is the number the model was made for.
@@ -37,18 +37,18 @@ class Candidate:
 class Choice:
     """The chosen model, and the reason to show."""
 
-    model: Candidate
+    model: AgentModel
     reason: str
 
 
-def candidates(client: Client) -> list[Candidate]:
+def agent_models(client: Client) -> list[AgentModel]:
     """Return the server's models, the one last changed first."""
     default = client.get("/api/version").get("context_length") or 0
-    found = [_candidate(client, item, int(default)) for item in client.get("/api/tags").get("models") or ()]
+    found = [_agent_model(client, item, int(default)) for item in client.get("/api/tags").get("models") or ()]
     return [one for one in found if one is not None]
 
 
-def _candidate(client: Client, item: Mapping[str, Any], default: int) -> Candidate | None:
+def _agent_model(client: Client, item: Mapping[str, Any], default: int) -> AgentModel | None:
     name = str(item["name"]).removesuffix(":latest")
     capabilities = frozenset(item.get("capabilities") or ())
     if item.get("remote_host") or "completion" not in capabilities:
@@ -57,10 +57,10 @@ def _candidate(client: Client, item: Mapping[str, Any], default: int) -> Candida
     shown = client.post("/api/show", {"model": name}).get("parameters") or ""
     own = re.search(r"^num_ctx\s+(\d+)", shown, re.M)
     limits = [limit for limit in (int(own[1]) if own else default, longest) if limit > 0]
-    return Candidate(name, capabilities, min(limits, default=0), longest)
+    return AgentModel(name, capabilities, min(limits, default=0), longest)
 
 
-def choose(agent: Agent, models: Sequence[Candidate], wanted: str | None) -> Choice:
+def choose(agent: Agent, models: Sequence[AgentModel], wanted: str | None) -> Choice:
     """Return the model `wanted`, else the newest that suits the agent; `models` begin with the newest.
 
     Raises RequestError if there is no such model, or none that suits, with what would help.
@@ -79,7 +79,7 @@ def choose(agent: Agent, models: Sequence[Candidate], wanted: str | None) -> Cho
     return Choice(best, ", ".join(traits))
 
 
-def _check(agent: Agent, models: Sequence[Candidate], wanted: str) -> Choice:
+def _check(agent: Agent, models: Sequence[AgentModel], wanted: str) -> Choice:
     name = wanted.removesuffix(":latest")
     found = next((model for model in models if model.name.lower() == name.lower()), None)
     if found is None:
@@ -94,7 +94,7 @@ def _check(agent: Agent, models: Sequence[Candidate], wanted: str) -> Choice:
     return Choice(found, "as you chose")
 
 
-def shortage(agent: Agent, model: Candidate) -> str:
+def shortage(agent: Agent, model: AgentModel) -> str:
     """Return a sentence if the model's context is too short for the agent, and what helps; else nothing."""
     if not 0 < model.context < agent.context:
         return ""
@@ -108,7 +108,7 @@ _LONGER = (
 )
 
 
-def _obstacle(agent: Agent, model: Candidate) -> str:
+def _obstacle(agent: Agent, model: AgentModel) -> str:
     """Return why the model does not suit the agent, or nothing."""
     if agent.tools and "tools" not in model.capabilities:
         return "cannot call tools"
@@ -117,7 +117,7 @@ def _obstacle(agent: Agent, model: Candidate) -> str:
     return ""
 
 
-def _no_model(agent: Agent, models: Sequence[Candidate]) -> str:
+def _no_model(agent: Agent, models: Sequence[AgentModel]) -> str:
     needs = f"{agent.context} tokens of context"
     needs = f"a model that calls tools, with {needs}" if agent.tools else f"a model with {needs}"
     reasons = "; ".join(f"'{model.name}' {_obstacle(agent, model)}" for model in models[:8])

@@ -36,8 +36,8 @@ def read_json(text: str) -> Any:
 def with_value(text: str, keys: Sequence[str], value: Any) -> str:
     """Return `text` with `value` under `keys`, the names of nested objects; missing objects are added.
 
-    A `value` of type `Entry` is put into an array. Raises JsonError, also if the text has another type where
-    `keys` need an object or an array.
+    A `value` of type `NamedItem` is put into an array. Raises JsonError, also if the text has another type
+    where `keys` need an object or an array.
     """
     at = _parse(text if text.strip() else "{}")
     text = text if text.strip() else "{}\n"
@@ -48,7 +48,7 @@ def with_value(text: str, keys: Sequence[str], value: Any) -> str:
         if found is None:
             return _insert(text, at, f"{json.dumps(key)}: ", _nested(keys[depth + 1 :], value))
         at = found
-    if not isinstance(value, Entry):
+    if not isinstance(value, NamedItem):
         return _replace(text, at, value)
     if not isinstance(at.value, list):
         raise JsonError(f"{_place(keys)} is not an array")
@@ -59,7 +59,7 @@ def with_value(text: str, keys: Sequence[str], value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Entry:
+class NamedItem:
     """An object in an array, known by its field `name`: it replaces the one with the same value there."""
 
     name: str
@@ -71,7 +71,7 @@ def _place(keys: Sequence[str]) -> str:
 
 
 def _nested(keys: Sequence[str], value: Any) -> Any:
-    value = [value.fields] if isinstance(value, Entry) else value
+    value = [value.fields] if isinstance(value, NamedItem) else value
     for key in reversed(keys):
         value = {key: value}
     return value

@@ -13,7 +13,7 @@ from puna.cli import terminal
 from puna.cli.client import Client
 from puna.cli.interrupt import ctrl_c_ends_requests
 from puna.cli.launch.agents import AGENTS, BY_NAME, Agent, Session, Setup
-from puna.cli.launch.choosing import STARTED_CONTEXT, Candidate, Choice, candidates, choose, shortage
+from puna.cli.launch.choosing import STARTED_CONTEXT, AgentModel, Choice, agent_models, choose, shortage
 from puna.cli.launch.files import Change, plan
 from puna.cli.server_process import connect
 from puna.errors import ConnectionFailedError, RequestError
@@ -71,12 +71,12 @@ def _session(agent: Agent, model: str | None, *, prints: bool) -> Session:
         terminal.warn("no server answers, so the model's context is not known")
         return Session(host_from_env().client_url, model)
     with client, ctrl_c_ends_requests(client):
-        choice = choose(agent, candidates(client), model)
+        choice = choose(agent, agent_models(client), model)
     _tell(agent, choice)
     return _of(client, choice.model)
 
 
-def _of(client: Client, model: Candidate) -> Session:
+def _of(client: Client, model: AgentModel) -> Session:
     return Session(client.host.client_url, model.name, model.context, model.capabilities)
 
 
