@@ -23,17 +23,26 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
 NAMES := .venv/names-$(shell find src -name '*.py' | sort | cksum | tr ' ' '-')
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
-.PHONY: run venv test test-fast test-thorough test-clients test-schemathesis test-sanitize soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
+.PHONY: run venv page page-if-possible test test-fast test-thorough test-page test-clients test-schemathesis test-sanitize soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
 .PHONY: bench-accuracy bench-architectures bench-embedding bench-prompt-cache bench-sampling bench-speculation bench-structured bench-vision
 .PHONY: docs-clients docs-models demo-vision-evaluation clean distclean help
 
-run: .venv/installed ## tell a story with the bundled model
+run: .venv/installed page-if-possible ## tell a story with the bundled model; its server stays for the browser
 	$(BIN)/puna run demo "Tell me a story about a fox." < /dev/null
+	@echo "Open $$($(BIN)/puna open --print) to chat in the browser; '$(BIN)/puna serve --stop' stops the server."
 
-venv: .venv/developed ## set up .venv with everything for development
+venv: .venv/developed page-if-possible ## set up .venv with everything for development
 
-test: .venv/developed ## run all tests
-	@$(BIN)/python tools/debian.py docker-registry
+page: .venv/bin/python ## build the web page, with the machine's Node or PyPI's
+	@$(BIN)/python tools/page.py build
+
+# A set-up goes on without the page, and says why.
+page-if-possible: .venv/bin/python
+	@$(BIN)/python tools/page.py build --optional
+
+test: .venv/developed page-if-possible ## run all tests
+	@$(BIN)/python tools/debian.py docker-registry chromium
+	@$(BIN)/python tools/page.py test
 	$(PYTEST) $(PYTEST_ARGS)
 
 test-fast: .venv/developed ## run what takes little time and starts no servers: samples of what `make test` runs
@@ -41,6 +50,10 @@ test-fast: .venv/developed ## run what takes little time and starts no servers: 
 
 test-thorough: .venv/developed ## run the large matrices that `make test` takes samples of, and property tests with new examples
 	$(PYTEST) -m "thorough or hypothesis" --hypothesis-profile random $(PYTEST_ARGS)
+
+test-page: .venv/developed page-if-possible ## drive the page in Chromium, with real servers and models: all that `make test` runs samples of
+	@$(BIN)/python tools/debian.py chromium
+	$(PYTEST) -m "page or thorough" tests/page $(PYTEST_ARGS)
 
 test-clients: .venv/developed .venv-clients/installed $(CLIENTS_JS)/node_modules/.installed .venv-agents/installed $(AGENTS_JS)/node_modules/.installed ## run the clients people have (LangChain, Vercel's ai, Claude Code, ...) against a server; some 4 GB
 	$(BIN)/python -m pytest -m clients tests/clients $(PYTEST_ARGS)
@@ -62,11 +75,12 @@ fuzz: .venv/developed ## give all that reads files and requests hostile input fo
 fuzz-native: .venv/developed ## give the C++ that reads files any bytes for MINUTES (5), with libFuzzer and sanitizers
 	$(BIN)/python tests/native/libfuzzer.py --minutes $(MINUTES)
 
-lint: .venv/developed ## check style, types, layers, docstrings and subjects
+lint: .venv/developed page-if-possible ## check style, types, layers, docstrings and subjects, of the page too
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/page.py check
 	$(BIN)/python tools/check_prose.py
 
 bench: .venv/installed ## measure the bundled model and the kernels
@@ -117,12 +131,12 @@ demo-vision-evaluation: .venv/developed ## ask the bundled model that sees about
 	$(BIN)/python -m demo.vision.evaluate
 
 clean: ## remove what was built, and caches
-	rm -rf build dist .venv/installed .venv/developed .venv-peers/installed
+	rm -rf build dist web/dist src/puna/server/page/dist .venv/installed .venv/developed .venv-peers/installed
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests bench demo -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environments too
-	rm -rf .venv .venv-peers .venv-clients .venv-agents $(CLIENTS_JS)/node_modules $(AGENTS_JS)/node_modules
+	rm -rf .venv .venv-peers .venv-clients .venv-agents $(CLIENTS_JS)/node_modules $(AGENTS_JS)/node_modules web/node_modules
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|'

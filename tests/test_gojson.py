@@ -155,13 +155,10 @@ def test_brackets_in_strings_do_not_count() -> None:
     [(b"[", b"1,", 1, b"1]"), (b"[", b'"",', 2, b"0]"), (b"[", b"[],", 3, b"1]"), (b"{", b'"":1,', 2, b"}"),
      (b"", b"]", 1, b""), (b"", b'""', 1, b"")],
 )  # fmt: skip
-def test_too_many_values_are_refused(
-    monkeypatch: pytest.MonkeyPatch, begin: bytes, item: bytes, marks: int, end: bytes
-) -> None:
-    monkeypatch.setattr(gojson, "MAX_MARKS", 30_000)
-    JsonGauge().feed(begin + item * (30_000 // marks - 2) + end)
+def test_too_many_values_are_refused(begin: bytes, item: bytes, marks: int, end: bytes) -> None:
+    JsonGauge(30_000).feed(begin + item * (30_000 // marks - 2) + end)
     with pytest.raises(ValueError, match="more than 30,000 values"):
-        JsonGauge().feed(begin + item * (30_000 // marks + 2) + end + b" ")
+        JsonGauge(30_000).feed(begin + item * (30_000 // marks + 2) + end + b" ")
 
 
 def test_json_nested_too_deeply_is_refused_before_it_ends() -> None:

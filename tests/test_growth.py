@@ -24,6 +24,8 @@ from puna.errors import PunaError
 from puna.gojson import JsonGauge
 from puna.options import LONGEST_STOPS, MAX_STOPS, Options
 from puna.server.anthropic.wire import MessagesRequest
+from puna.server.history.exchange.markdown import fenced
+from puna.server.history.exchange.reading import read_chats
 from puna.server.http.bodies import parse
 from puna.server.http.origins import host_name, is_local_address, is_local_name, parse_origins
 from puna.server.ollama.wire import ChatRequest, GenerateRequest
@@ -34,6 +36,7 @@ from puna.store import ModelName
 from puna.store.modelfile import parse as parse_modelfile
 from puna.store.modelfile import quoted
 from puna.tokenizer.patterns import BY_NAME, DEFAULT, LINES, Digits, splitter
+from tests.server.history.exchange.foreign import conversation, file_of, node, webui_chat
 from tests.work import calls, proportional
 
 #: One character of each kind that the patterns distinguish, and pairs that they treat specially.
@@ -123,6 +126,27 @@ def blocks(block: dict[str, Any], count: int) -> bytes:
     return json.dumps({"model": "m", "max_tokens": 1, "messages": messages}).encode()
 
 
+def _answer(text: str) -> dict[str, Any]:
+    return {"id": "a", "parentId": None, "role": "assistant", "content": text}
+
+
+def webui_messages(count: int, circle: bool = False) -> list[dict[str, Any]]:
+    """Return messages of Open WebUI, each before the one that it answers."""
+    last = "0" if circle else None
+    return [
+        {"id": f"{n}", "parentId": f"{n + 1}" if n + 1 < count else last, "role": "user", "content": "x"}
+        for n in range(count)
+    ]
+
+
+def imported(messages: list[dict[str, Any]]) -> None:
+    list(read_chats(file_of(webui_chat(messages))))
+
+
+def _citing(text: str) -> bytes:
+    return file_of(conversation(node("a", None, "user", text)))
+
+
 READERS: dict[str, Callable[[int], Callable[[], Any]]] = {
     "keep_alive: digits": lambda n: lambda: keep_alive_s("1" * n),
     "keep_alive: digits and a word": lambda n: lambda: keep_alive_s("1" * n + "x"),
@@ -197,6 +221,15 @@ READERS: dict[str, Callable[[int], Callable[[], Any]]] = {
     "stop strings": lambda n: lambda: Options.merge({"stop": ["x"] * n}),
     "a model's name": lambda n: lambda: ModelName.parse("a/" * n),
     "a model's name of colons": lambda n: lambda: ModelName.parse(":" * n),
+    "an import of a chain of messages": lambda n: lambda: imported(webui_messages(n // 8)),
+    "an import of a circle of messages": lambda n: lambda: imported(webui_messages(n // 8, circle=True)),
+    "an import of blocks": lambda n: (
+        lambda: imported([_answer('<details type="reasoning"><summary></summary>x</details>' * n)])
+    ),
+    "an import of open blocks": lambda n: lambda: imported([_answer('<details type="reasoning">' * n)]),
+    "an import of attributes": lambda n: lambda: imported([_answer('<details type="' + 'a="' * n + ">")]),
+    "an import of citations": lambda n: lambda: list(read_chats(_citing("\ue200" * n))),
+    "a fence": lambda n: lambda: fenced("`` " * n),
     "a Host header of digits": lambda n: lambda: host_name("1" * n),
     "a Host header of colons": lambda n: lambda: host_name("[" + ":" * n + "]"),
     "an address": lambda n: lambda: is_local_address("1." * n),

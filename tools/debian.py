@@ -1,6 +1,6 @@
 """Install Debian packages that tests need, if possible; otherwise report the tests to be skipped.
 
-python tools/debian.py docker-registry
+python tools/debian.py docker-registry chromium
 """
 
 from __future__ import annotations

@@ -91,6 +91,16 @@ class ResponseNotFoundError(PunaError):
     status = 404
 
 
+class ChatNotFoundError(PunaError):
+    """A chat, message, file, preset or run of the page does not exist or belongs to someone else."""
+
+    status = 404
+
+
+class HistoryError(PunaError):
+    """The page's history cannot be read or written."""
+
+
 class PathNotFoundError(PunaError):
     """The server has no such path."""
 
@@ -191,6 +201,12 @@ class RendererError(PunaError):
 
 class PreparerError(PunaError):
     """The process that decodes images cannot be started, was ended, or broke its protocol."""
+
+    status = 503
+
+
+class ImporterError(PunaError):
+    """The process that reads imported chats cannot be started, was ended, or broke its protocol."""
 
     status = 503
 

@@ -41,7 +41,8 @@ _LONGEST_REAL = 1000
 class JsonGauge:
     """A counter of a text's marks and depth, which checks nothing else."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_marks: int = MAX_MARKS) -> None:
+        self._max_marks = max_marks
         self._marks = 0
         self._depth = 0
         self._in_string = False
@@ -70,8 +71,8 @@ class JsonGauge:
     def _measure(self, part: bytes) -> None:
         """Count the marks outside of strings."""
         self._marks += sum(map(part.count, (b",", b"[", b"]", b"{", b"}")))
-        if self._marks > MAX_MARKS:
-            raise ValueError(f"more than {MAX_MARKS:,} values, names and brackets; send it in parts")
+        if self._marks > self._max_marks:
+            raise ValueError(f"more than {self._max_marks:,} values, names and brackets; send it in parts")
         for bracket in _BRACKET.findall(part):
             self._depth += 1 if bracket in b"[{" else -1
             if self._depth > DEEPEST:

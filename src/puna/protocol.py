@@ -19,7 +19,7 @@ from puna.chat.answers.parts import CallDelta as CallDelta
 from puna.chat.templates.messages import Chat, Insert
 from puna.errors import PunaError, RequestError, RunnerError
 from puna.grammar.format import Format
-from puna.kvcache.contents import CellCounts, Contents
+from puna.kvcache.contents import CellCounts, Contents, Extents
 from puna.options import AUTO, PUNA, AdapterFile, AdapterScale, Options, Placement
 
 #: Maximum samples of one prompt; more are a mistake or an attack.
@@ -221,6 +221,73 @@ class Failed(WireMessage, frozen=True):
         return cls(id=id, kind=error.kind, message=str(error))
 
 
+class StepTotals(msgspec.Struct):
+    """Steps since the model was loaded: what their time went on, and their tokens. Times in seconds."""
+
+    steps: int = 0
+    prompt_s: float = 0.0
+    decode_s: float = 0.0
+    sample_s: float = 0.0
+    mask_s: float = 0.0  # waiting for the tokens that formats allow
+    draft_s: float = 0.0
+    image_s: float = 0.0
+    other_s: float = 0.0
+    prompt_tokens: int = 0  # evaluated
+    cached_tokens: int = 0  # reused instead
+    tokens: int = 0  # generated
+    drafted: int = 0
+    accepted: int = 0
+
+
+class LiveSequence(msgspec.Struct, frozen=True, kw_only=True):
+    """A sequence of the engine, or (`idle`) what a finished request left in the prefix cache."""
+
+    row: int  # of the cache; -1 while waiting
+    state: Literal["running", "held", "waiting", "idle"]
+    tokens: int  # in the cache
+    request: int = 0
+    client: str = ""
+    embeds: bool = False
+    prompt: int = 0
+    cached: int = 0
+    generated: int = 0
+    age_s: float = 0.0  # since it first ran
+
+
+class LivePrefixNode(msgspec.Struct, frozen=True):
+    """Inputs [begin, end) that all sequences below share; `rows` end here, and were reused `hits` times."""
+
+    parent: int  # index of a node; -1: none
+    begin: int
+    end: int
+    hits: int
+    rows: list[int]
+
+
+class LivePrefixes(msgspec.Struct, frozen=True):
+    """The prefix tree, parents first, at most `MAX_LIVE_NODES` nodes, and how often it helped."""
+
+    nodes: list[LivePrefixNode]
+    hits: int
+    misses: int
+    reused_tokens: int
+    evicted: int  # cells
+
+
+#: Nodes of a prefix tree that are shown.
+MAX_LIVE_NODES: Final = 2000
+
+
+class LiveState(msgspec.Struct, frozen=True):
+    """The engine between two steps; `took_s` is the time that finding out has taken from it."""
+
+    totals: StepTotals
+    sequences: list[LiveSequence]
+    caches: list[Extents]
+    prefixes: LivePrefixes
+    took_s: float
+
+
 Event = Prompted | Evaluated | Scored | Chunk | Done | Embedded | Failed
 
 
@@ -381,6 +448,12 @@ class Inspect(WireMessage, frozen=True):
     id: int
 
 
+class Watch(WireMessage, frozen=True):
+    """Ask what the engine is doing. Answered by `Watched` after the current step."""
+
+    id: int
+
+
 # --- runner to server -------------------------------------------------------------
 
 
@@ -446,7 +519,14 @@ class Inspected(WireMessage, frozen=True):
     caches: list[Contents]
 
 
-ToRunner = Load | Generate | Embed | Cancel | Render | Ping | Grow | Inspect
+class Watched(WireMessage, frozen=True):
+    """The state of the engine."""
+
+    id: int
+    state: LiveState
+
+
+ToRunner = Load | Generate | Embed | Cancel | Render | Ping | Grow | Inspect | Watch
 FromRunner = (
     LoadingProgress
     | Loaded
@@ -461,4 +541,5 @@ FromRunner = (
     | Pong
     | Grown
     | Inspected
+    | Watched
 )

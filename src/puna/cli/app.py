@@ -188,6 +188,9 @@ def serve(
         str, typer.Option(metavar="FILE", help="Serve HTTPS with this certificate chain (PEM).")
     ] = "",
     tls_key: Annotated[str, typer.Option(metavar="FILE", help="Private key of the certificate (PEM).")] = "",
+    root_path: Annotated[
+        str, typer.Option(metavar="PATH", help="Serve below this path, as a reverse proxy shows it (/puna).")
+    ] = "",
     stop: Annotated[bool, typer.Option("--stop", help="Stop the running server and its models.")] = False,
 ) -> None:
     """Start the server, or stop it."""
@@ -199,10 +202,20 @@ def serve(
         return
     from puna.server import serve as run_server
 
-    raise typer.Exit(run_server(address, tls_cert=tls_cert, tls_key=tls_key))
+    raise typer.Exit(run_server(address, tls_cert=tls_cert, tls_key=tls_key, root_path=root_path))
 
 
 app.command("start", cls=PunaCommand, hidden=True)(serve)
+
+
+@app.command("open", cls=PunaCommand)
+def open_page(
+    print_only: Annotated[bool, typer.Option("--print", help="Only print the page's address.")] = False,
+) -> None:
+    """Open the server's page in the browser."""
+    from puna.cli.page import open_page as open_in_browser
+
+    open_in_browser(print_only=print_only)
 
 
 @app.command(cls=PunaCommand)

@@ -81,6 +81,12 @@ class Client:
             raise not_ours(self.host, response)
         return True
 
+    def has_page(self) -> bool:
+        """Whether the server shows browsers a page."""
+        with self._request():
+            response = self._http.get("/", headers={"Accept": "text/html"})
+        return response.is_success and response.headers.get("content-type", "").startswith("text/html")
+
     def get(self, path: str) -> dict[str, Any]:
         return self._json("GET", path)
 

@@ -26,6 +26,10 @@ VARIABLES = {
     "PUNA_MAX_IMAGE_MB": "Maximum size of an image file in megabytes (default 20)",
     "PUNA_MAX_IMAGE_MEGAPIXELS": "Maximum size of an image in megapixels (default 40)",
     "PUNA_RESPONSES_MB": "Megabytes of conversations kept for the Responses API (default 256; 0 keeps none)",
+    "PUNA_HISTORY": "File of the chats that the page keeps (default history.db in PUNA_HOME; off: none)",
+    "PUNA_HISTORY_MB": "Maximum size of that file in megabytes (default 4096)",
+    "PUNA_PAGE": "Folder of the built page, or `off` to serve none (default: the one that Puna has)",
+    "PUNA_ROOT_PATH": "Path below which a reverse proxy shows the server, such as /puna (default none)",
     "PUNA_REMOTE_IMAGES": "`1` lets requests name images by public web addresses (default 0)",
     "PUNA_LOAD_TIMEOUT": "How long loading a model may make no progress (default 5m)",
     "PUNA_CREATE_TIMEOUT": "How long converting a model may make no progress (default 5m)",
@@ -79,7 +83,7 @@ PAGES = {
             ("Ask the bundled model", 'puna run demo "Tell me a story"'),
             ("Chat with it", "puna run demo"),
             ("Run a model file", "puna run ./model.gguf"),
-            ("Serve clients of the Ollama, OpenAI and Anthropic APIs", "puna serve"),
+            ("Serve a web page, and clients of the Ollama, OpenAI and Anthropic APIs", "puna serve"),
         ),
         variables=("PUNA_HOST", "PUNA_MODELS", "PUNA_HOME"),
     ),
@@ -138,6 +142,10 @@ PAGES = {
             "PUNA_MAX_IMAGE_MB",
             "PUNA_MAX_IMAGE_MEGAPIXELS",
             "PUNA_RESPONSES_MB",
+            "PUNA_HISTORY",
+            "PUNA_HISTORY_MB",
+            "PUNA_PAGE",
+            "PUNA_ROOT_PATH",
             "PUNA_REMOTE_IMAGES",
             "PUNA_KV_CACHE_TYPE",
             "PUNA_ADAPTERS_TEXT_ONLY",
@@ -165,6 +173,13 @@ PAGES = {
             "PUNA_OPS",
             "PUNA_REPLAY",
         ),
+    ),
+    "open": Page(
+        examples=(
+            ("Open the page in the browser", "puna open"),
+            ("Only print its address", "puna open --print"),
+        ),
+        variables=("PUNA_HOST",),
     ),
     "create": Page(
         examples=(
@@ -307,7 +322,7 @@ PAGES = {
 SECTIONS = {
     "Chat": ("run", "launch"),
     "Models": ("pull", "push", "list", "show", "create", "cp", "rm"),
-    "Server": ("serve", "ps", "stop", "key"),
+    "Server": ("serve", "open", "ps", "stop", "key"),
     "Tools": ("doctor", "convert", "quantize", "tokenize", "bench", "debug", "completion", "version"),
 }
 

@@ -24,6 +24,7 @@ from puna.engine.drafting.draft_model import DraftModel
 from puna.engine.drafting.speculation import Speculation, drafter_for
 from puna.engine.executor import Executor, Rows
 from puna.engine.images import Images
+from puna.engine.live import StepClock, live_state
 from puna.engine.prefix_cache import PrefixCache
 from puna.engine.prompt_memory import PromptMemory, prompt_folder
 from puna.engine.requests import FittedPrompt, sequences_of
@@ -37,7 +38,7 @@ from puna.kvcache.cache import Compacting, Saving
 from puna.kvcache.saved import read_sequence, write_sequence
 from puna.machine import is_out_of_memory, memory_is_short
 from puna.model.load import LoadedModel
-from puna.protocol import Embed, Generate
+from puna.protocol import Embed, Generate, LiveState
 
 log = logging.getLogger("puna.engine")
 
@@ -83,6 +84,7 @@ class Engine:
         self.cache_bytes = self.room.cache_bytes  # includes the draft model's
         self.prefix_cache = PrefixCache(self.cache, rows)
         self.step_started: float | None = None  # time.monotonic() of the running step
+        self.clock = StepClock()
         self.scheduler = Scheduler(
             self.cache,
             self.prefix_cache,
@@ -174,6 +176,10 @@ class Engine:
     def running(self) -> int:
         """Number of sequences that take part in steps."""
         return len(self.scheduler.running)
+
+    def live_state(self) -> LiveState:
+        """Return what the engine is doing; only between steps."""
+        return live_state(self.clock, self.scheduler, self.cache, self.prefix_cache)
 
     def save_prompt(self, tokens: list[int], path: str | Path) -> None:
         """Write the cached state of the prompt `tokens`, whose request has just ended, to `path`.
@@ -304,12 +310,15 @@ class Engine:
                 return True
         elif not slices:
             waited_for = self._waited_for
-            wait(waited_for, _HELD_LOOK_S)
+            with self.clock.spending("mask_s"):
+                wait(waited_for, _HELD_LOOK_S)
             return bool(waited_for)
-        self._speculation.propose(slices, self.prefix_cache.room)
+        with self.clock.spending("draft_s"):
+            self._speculation.propose(slices, self.prefix_cache.room)
         load, self.step_started = StepLoad.of(slices), time.monotonic()
         try:
             if self._run_batch(slices):
+                self.clock.passed(load, self._executor.seconds)
                 self._speculation.measured(load, self._executor.seconds)
                 self.scheduler.pace.measured(load, time.monotonic() - self.step_started)
         finally:
@@ -321,7 +330,8 @@ class Engine:
         running = self.scheduler.in_order
         self.step_started = time.monotonic()
         try:
-            return images.encode(running, self.scheduler.pace.patience_s(StepLoad.of(slices)))
+            with self.clock.spending("image_s"):
+                return images.encode(running, self.scheduler.pace.patience_s(StepLoad.of(slices)))
         except Exception as error:
             if self._is_fatal(error):
                 raise
@@ -361,8 +371,9 @@ class Engine:
         self.scheduler.evaluated(slices)
         self._speculation.observe(slices)
         tokens = self._drawn(slices, results)
-        for batch_slice, result in zip(slices, results, strict=True):
-            self._update(batch_slice, result, tokens.get(batch_slice.sequence))
+        with self.clock.spending("other_s"):
+            for batch_slice, result in zip(slices, results, strict=True):
+                self._update(batch_slice, result, tokens.get(batch_slice.sequence))
         return True
 
     def _drawn(self, slices: list[BatchSlice], results: Items[Rows]) -> dict[Sequence, Drawn]:
@@ -374,7 +385,13 @@ class Engine:
             and batch_slice.complete
             and batch_slice.sequence.limit
         ]
-        return dict(zip((sequence for sequence, _ in wanted), draw(wanted, _MASK_PATIENCE_S), strict=True))
+        deadline = time.monotonic() + _MASK_PATIENCE_S
+        if formats := [sequence.constraint for sequence, _ in wanted if sequence.constraint is not None]:
+            with self.clock.spending("mask_s"):
+                wait(formats, _MASK_PATIENCE_S)
+        with self.clock.spending("sample_s"):
+            drawn = draw(wanted, max(deadline - time.monotonic(), 0))
+        return dict(zip((sequence for sequence, _ in wanted), drawn, strict=True))
 
     @property
     def _waited_for(self) -> list[RemoteConstraint]:
@@ -449,6 +466,7 @@ class Engine:
             if isinstance(drawn, Exception):
                 raise drawn
             token = self._answers.decode(sequence, logits[accepted], drawn)
+            self.clock.totals.tokens += 1
             if token is None or accepted == len(draft.tokens) or token != draft.tokens[accepted]:
                 break
             self.scheduler.append(sequence, token)
@@ -456,6 +474,7 @@ class Engine:
             accepted += 1
             [drawn] = draw([(sequence, logits[accepted])], _MASK_PATIENCE_S)
         if draft.tokens:
+            self.clock.totals.accepted += accepted
             self.scheduler.roll_back(sequence)
             over = token is None or drawn is None
             self._speculation.record_outcome(sequence, draft, accepted, ended=over)

@@ -8,14 +8,16 @@ requests, so a conversation is remembered without occupying a slot.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from puna.engine.prefix_tree import Key, PrefixTree
 from puna.errors import CacheFileError, CacheFullError, NotSupportedError
 from puna.kvcache.cache import Saving
+from puna.protocol import MAX_LIVE_NODES, LivePrefixes, LivePrefixNode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from puna.kvcache.cache import Cache
     from puna.kvcache.saved import Saved
@@ -31,6 +33,7 @@ class PrefixEntry:
     row: int  # number of the cache sequence
     evaluated: int = 0
     running: bool = False
+    hits: int = 0  # requests that reused it
     checkpoint: bool = False  # copied, never continued in place; see `PrefixCache.checkpoint`
 
 
@@ -51,6 +54,9 @@ class PrefixCache:
     def __init__(self, cache: Cache, rows: int) -> None:
         self._cache = cache
         self.evicted = 0  # cells, so far
+        self.hits = 0  # requests that reused a prefix, so far
+        self.misses = 0
+        self.reused_tokens = 0
         self._free = list(range(rows - 1, -1, -1))
         self._idle: dict[PrefixEntry, None] = {}  # least recently used first
         self._tree: PrefixTree[PrefixEntry] = PrefixTree()
@@ -99,6 +105,32 @@ class PrefixCache:
     def index(self, entry: PrefixEntry, keys: list[Key]) -> None:
         """Add a running entry, whose inputs are or will be `keys`, to the tree for other requests to find."""
         self._tree.insert(entry, keys)
+
+    def count(self, found: PrefixMatch) -> None:
+        """Count a request that starts with what was `found` for it."""
+        if found.entry is None:
+            self.misses += 1
+            return
+        self.hits += 1
+        self.reused_tokens += found.count
+        found.entry.hits += 1
+
+    @property
+    def idle(self) -> Iterable[PrefixEntry]:
+        """The entries of finished requests, the least recently used first."""
+        return self._idle.keys()
+
+    def picture(self) -> LivePrefixes:
+        """Return the tree as plain data; the smallest ends of a very large one are left out."""
+        numbers: dict[int, int] = {}
+        nodes: list[LivePrefixNode] = []
+        for node in islice(self._tree.nodes(), MAX_LIVE_NODES):
+            numbers[id(node)] = len(nodes)
+            parent = node.parent
+            assert parent is not None, "the root is not among them"
+            hits, rows = sum(entry.hits for entry in node.holders), [entry.row for entry in node.holders]
+            nodes.append(LivePrefixNode(numbers.get(id(parent), -1), parent.end, node.end, hits, rows))
+        return LivePrefixes(nodes, self.hits, self.misses, self.reused_tokens, self.evicted)
 
     def extend(self, entry: PrefixEntry, key: Key) -> None:
         """Append `key` to an indexed running entry."""

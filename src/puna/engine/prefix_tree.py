@@ -92,6 +92,13 @@ class PrefixTree(Generic[H]):
                     for holder in child.below():
                         yield node.end, holder
 
+    def nodes(self) -> Iterator[PrefixNode[H]]:
+        """Yield all nodes but the root, parents before children."""
+        level = [*self._root.children.values()]
+        while level:
+            yield from level
+            level = [child for node in level for child in node.children.values()]
+
     def check(self) -> None:
         """Raise `AssertionError` if an invariant of the tree is broken. For tests."""
         found = {}

@@ -281,6 +281,7 @@ class Scheduler:
             assert preemptible is not None
             self._preempt(preemptible)
         entry = self._prefix_cache.acquire(found.entry, found.count)
+        self._prefix_cache.count(found)
         self.waiting.remove(sequence)
         if sequence.request.cache_prompt:
             self._prefix_cache.index(entry, sequence.cached_as)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from puna.batch import Batch
-from puna.kvcache.contents import CellCounts, Contents
+from puna.kvcache.contents import CellCounts, Contents, Extents
 from puna.kvcache.saved import Saved
 from puna.ops import Array, Storage
 
@@ -279,6 +279,9 @@ class Picturing(Protocol):
 
     def contents(self) -> list[Contents]:
         """Return the contents of the cache: one entry, or one for each cache of a wrapper."""
+
+    def extents(self) -> list[Extents]:
+        """Return where the cells lie, in time that depends on their number but little."""
 
 
 @runtime_checkable

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from string import ascii_uppercase
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,38 @@ class Contents:
     def used(self) -> int:
         """One more than the highest cell held."""
         return max((max(sequence.cells) for sequence in self.sequences if sequence.cells), default=-1) + 1
+
+
+@dataclass(frozen=True)
+class Extents:
+    """Layout of the cells of one cache: (sequence, first cell, count, position of the first) for each run."""
+
+    kind: str
+    layers: list[int]
+    capacity: int  # cells
+    provided_bytes: int
+    used: int
+    shared: int
+    runs: list[tuple[int, int, int, int]]
+
+
+def runs_of(
+    sequence: int, cells: NDArray[np.integer], positions: NDArray[np.integer]
+) -> list[tuple[int, int, int, int]]:
+    """Return the runs of neighbouring cells with neighbouring positions among those of a sequence."""
+    if not len(cells):
+        return []
+    order = np.argsort(cells)
+    cells, positions = cells[order], positions[order]
+    goes_on = (np.diff(cells) == 1) & (np.diff(positions) == 1)
+    begins = np.flatnonzero(np.concatenate(([True], ~goes_on)))
+    counts = np.diff(begins, append=len(cells))
+    return [
+        (sequence, first, count, position)
+        for first, count, position in zip(
+            cells[begins].tolist(), counts.tolist(), positions[begins].tolist(), strict=True
+        )
+    ]
 
 
 def name(sequence: int) -> str:

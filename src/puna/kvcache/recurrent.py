@@ -19,7 +19,7 @@ from puna.errors import CacheFileError, NotSupportedError, shown
 from puna.gguf import GGMLType
 from puna.kvcache.cache import Cache, LayerState, StateSlots, check_removal
 from puna.kvcache.cells import FreeCells
-from puna.kvcache.contents import CellCounts, Contents, Held
+from puna.kvcache.contents import CellCounts, Contents, Extents, Held, runs_of
 from puna.kvcache.saved import Saved
 from puna.ops import Backend, Storage
 
@@ -352,6 +352,26 @@ class RecurrentCache(Cache):
     def contents(self) -> list[Contents]:
         sequences = [self._held(sequence) for sequence in range(len(self._slots))]
         return [Contents(self.kind, list(self.layers), self._capacity - 1, self.provided_bytes, sequences)]
+
+    def extents(self) -> list[Extents]:
+        [counts] = self.counts()
+        sequences = [self._held(s) for s in range(len(self._slots))]
+        runs = [
+            run
+            for s, held in enumerate(sequences)
+            for run in runs_of(s, np.array(held.cells, np.int64), np.array(held.positions, np.int64))
+        ]
+        return [
+            Extents(
+                self.kind,
+                list(self.layers),
+                counts.capacity,
+                self.provided_bytes,
+                counts.used,
+                counts.shared,
+                runs,
+            )
+        ]
 
     def counts(self) -> list[CellCounts]:
         states = self._references[_INITIAL + 1 :]

@@ -14,7 +14,7 @@ import numpy as np
 
 from puna.kvcache.cache import Cache
 from puna.kvcache.cells import CELL_BYTES, Cells, move, plan_moves, table_bytes, table_shape
-from puna.kvcache.contents import CellCounts, Contents, Held
+from puna.kvcache.contents import CellCounts, Contents, Extents, Held, runs_of
 from puna.kvcache.saved import Saved
 from puna.kvcache.types import KVTypes
 from puna.ops import Array, Backend, Storage
@@ -220,6 +220,25 @@ class CellCache(Cache):
         cells = self.cells
         sequences = [Held(cells.cells(s).tolist(), self._positions(s)) for s in range(len(cells.length))]
         return [Contents(self.kind, list(self.layers), cells.limit, self.provided_bytes, sequences)]
+
+    def extents(self) -> list[Extents]:
+        cells, [counts] = self.cells, self.counts()
+        runs = [
+            run
+            for s in range(len(cells.length))
+            for run in runs_of(s, cells.cells(s), np.arange(cells.first[s], cells.length[s]))
+        ]
+        return [
+            Extents(
+                self.kind,
+                list(self.layers),
+                counts.capacity,
+                self.provided_bytes,
+                counts.used,
+                counts.shared,
+                runs,
+            )
+        ]
 
     def counts(self) -> list[CellCounts]:
         cells = self.cells

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from puna.batch import Batch
 from puna.errors import CacheFileError, NotSupportedError, shown
 from puna.kvcache.cache import Cache, Compacting, LayerCache, LayerState, Picturing, Saving
-from puna.kvcache.contents import CellCounts, Contents
+from puna.kvcache.contents import CellCounts, Contents, Extents
 from puna.kvcache.recurrent import RecurrentCache
 from puna.kvcache.saved import Saved
 
@@ -92,6 +92,9 @@ class WrapperCache(Cache):
 
     def contents(self) -> list[Contents]:
         return [held for cache in self.caches if isinstance(cache, Picturing) for held in cache.contents()]
+
+    def extents(self) -> list[Extents]:
+        return [each for cache in self.caches if isinstance(cache, Picturing) for each in cache.extents()]
 
     def counts(self) -> list[CellCounts]:
         return [counts for cache in self.caches for counts in cache.counts()]

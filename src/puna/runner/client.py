@@ -40,6 +40,7 @@ from puna.protocol import (
     Grown,
     Inspect,
     Inspected,
+    LiveState,
     Load,
     Loaded,
     LoadingProgress,
@@ -50,6 +51,8 @@ from puna.protocol import (
     Render,
     Scored,
     Unpacker,
+    Watch,
+    Watched,
     WireMessage,
     pack,
 )
@@ -412,6 +415,13 @@ class LocalRunner:
         assert isinstance(reply, Inspected)
         return reply.caches
 
+    async def watch(self) -> LiveState:
+        """Return what the engine is doing, after the current step."""
+        async with self._exchange(Watch(id=next(self._ids))) as receive:
+            reply = await receive()
+        assert isinstance(reply, Watched)
+        return reply.state
+
     def kill(self, reason: str) -> None:
         """Kill a hanging process; its requests fail with `reason`."""
         if self.alive:
@@ -434,7 +444,7 @@ class LocalRunner:
 
     @contextlib.asynccontextmanager
     async def _exchange(
-        self, request: Generate | Embed | Render | Ping | Grow | Inspect
+        self, request: Generate | Embed | Render | Ping | Grow | Inspect | Watch
     ) -> AsyncGenerator[_Receive, None]:
         """Send `request`; yield a function that awaits its next reply."""
         if not self.alive:

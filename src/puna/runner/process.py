@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Literal, NoReturn, get_args
+from typing import Literal, NoReturn, TypeVar, get_args
 
 import msgspec
 
@@ -51,8 +51,12 @@ from puna.protocol import (
     Refused,
     Render,
     ToRunner,
+    Watch,
+    Watched,
     WireMessage,
 )
+
+T = TypeVar("T")
 
 #: Whether the text of a request takes long to prepare.
 Kind = Literal["short", "long"]
@@ -301,7 +305,23 @@ def _take(frame: Frame[ToRunner], model: ChatModel, preparing: Preparing, channe
         case Grow() as grow:
             _grow(grow, model.engine, channel)
         case Inspect() as inspect:
-            _inspect(inspect, model.engine, channel)
+            engine = model.engine
+            _between_steps(
+                inspect.id,
+                engine,
+                lambda: _contents(engine),
+                lambda caches: Inspected(id=inspect.id, caches=caches),
+                channel,
+            )
+        case Watch() as watch:
+            engine = model.engine
+            _between_steps(
+                watch.id,
+                engine,
+                engine.live_state,
+                lambda state: Watched(id=watch.id, state=state),
+                channel,
+            )
         case Load():
             raise RequestError("a model is already loaded in this process")
 
@@ -356,28 +376,29 @@ def _pong(message: Ping, engine: Engine) -> Pong:
     )
 
 
+def _between_steps(
+    id: int, engine: Engine, work: Callable[[], T], reply: Callable[[T], WireMessage], channel: _Parent
+) -> None:
+    """Reply with the result of `work`, done on the engine's thread; meanwhile this one answers pings."""
+
+    def answer(done: Future[T]) -> None:
+        if (error := done.exception()) is not None:
+            known = error if isinstance(error, PunaError) else RunnerError(str(error))
+            channel.send(Failed.of(id, known))
+        else:
+            channel.send(reply(done.result()))
+
+    engine.ask(work).add_done_callback(answer)
+
+
 def _grow(message: Grow, engine: Engine, channel: _Parent) -> None:
     """Grow the context on the engine's thread, between two steps."""
 
-    def answer(done: Future[None]) -> None:
-        if (error := done.exception()) is not None:
-            known = error if isinstance(error, PunaError) else RunnerError(str(error))
-            channel.send(Failed.of(message.id, known))
-        else:
-            channel.send(Grown(id=message.id, context_length=engine.context, cache_bytes=engine.cache_bytes))
+    def grown(_: None) -> Grown:
+        return Grown(id=message.id, context_length=engine.context, cache_bytes=engine.cache_bytes)
 
-    engine.ask(lambda: engine.grow(message.num_ctx, message.reserved)).add_done_callback(answer)
+    _between_steps(message.id, engine, lambda: engine.grow(message.num_ctx, message.reserved), grown, channel)
 
 
-def _inspect(message: Inspect, engine: Engine, channel: _Parent) -> None:
-    """Answer on the engine's thread, between two steps; meanwhile this thread answers pings."""
-
-    def answer(done: Future[list[Contents]]) -> None:
-        if (error := done.exception()) is not None:
-            known = error if isinstance(error, PunaError) else RunnerError(str(error))
-            channel.send(Failed.of(message.id, known))
-        else:
-            channel.send(Inspected(id=message.id, caches=done.result()))
-
-    cache = engine.cache
-    engine.ask(lambda: cache.contents() if isinstance(cache, Picturing) else []).add_done_callback(answer)
+def _contents(engine: Engine) -> list[Contents]:
+    return engine.cache.contents() if isinstance(engine.cache, Picturing) else []

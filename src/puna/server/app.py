@@ -10,7 +10,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Match, Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from puna.errors import MethodError, PathNotFoundError, PunaError, UnavailableError
 from puna.hosts import Host
@@ -27,6 +27,9 @@ from puna.server.keys import KeyCheckMiddleware
 from puna.server.metrics import Metrics
 from puna.server.ollama.routes import routes as ollama_routes
 from puna.server.openai.routes import routes as openai_routes
+from puna.server.page.routes import routes as page_routes
+from puna.server.page.service import PageService
+from puna.server.page.static import routes as page_files
 from puna.server.settings import Settings
 from puna.store import Store
 
@@ -47,16 +50,15 @@ def _unavailable() -> list[Route]:
 def create_app(store: Store, fleet: Fleet, settings: Settings, metrics: Metrics, bound: Host) -> Starlette:
     """Return the ASGI application. `bound` is the address it listens on, which decides the Host check."""
     backend = Service(store, fleet, settings, metrics)
-    rooms = (
-        ollama_routes,
-        anthropic_routes,
-        openai_routes,
-        inspection_routes,
-    )  # Anthropic's routes for models come before OpenAI's
-    routes = [*(route for room in rooms for route in room(backend)), *_unavailable()]
+    rooms = (ollama_routes, anthropic_routes, openai_routes, inspection_routes)  # Anthropic's before OpenAI's
+    page = PageService(backend)
+    apis = [route for room in rooms for route in room(backend)]
+    files = page_files(settings.page) if settings.page is not None else []
+    routes = [*files, *apis, *page_routes(page), *_unavailable()]
     app = Starlette(
         routes=routes,
         middleware=[
+            Middleware(RootPathMiddleware, root=settings.root_path),
             Middleware(RequestLogMiddleware),
             Middleware(CORSMiddleware, rules=settings.origins),
             Middleware(
@@ -71,9 +73,28 @@ def create_app(store: Store, fleet: Fleet, settings: Settings, metrics: Metrics,
         ],
         exception_handlers={PunaError: error_reply, HTTPException: _http_exception, Exception: error_reply},
     )
+    app.state.page = page
     app.router.redirect_slashes = False
     app.router.default = _not_found
     return app
+
+
+class RootPathMiddleware:
+    """Takes `root` off paths that begin with it, for proxies that leave it there."""
+
+    def __init__(self, app: ASGIApp, root: str) -> None:
+        self._app = app
+        self._root = root
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._root and scope["type"] == "http":
+            path = scope["path"]
+            if path == self._root:
+                await RedirectResponse(self._root + "/", 308)(scope, receive, send)
+                return
+            if path.startswith(self._root + "/"):
+                scope = {**scope, "path": path[len(self._root) :]}
+        await self._app(scope, receive, send)
 
 
 async def _http_exception(request: Request, error: Exception) -> Response:

@@ -100,7 +100,7 @@ def _type(schema: Mapping[str, Any]) -> str:
         return " or ".join(escape(json.dumps(each)) for each in schema["enum"])
     kind = schema.get("type", "anything")
     if kind == "array":
-        return f"list of {_type(schema.get('items', {}))}"
+        return f"list of {_type(schema.get('items') or {})}"
     return escape(kind if isinstance(kind, str) else " or ".join(kind))
 
 
@@ -231,6 +231,8 @@ def _tag(path: str) -> str:
         return "Anthropic"
     if path.startswith("/v1/"):
         return "OpenAI"
+    if path.startswith("/api/puna/"):
+        return "Page"
     return "Ollama" if path.startswith("/api/") or path == "/" else "Server"
 
 

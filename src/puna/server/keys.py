@@ -170,6 +170,13 @@ class Keyring:
         self._refresh()
         return self._required
 
+    def name_of(self, client: str) -> str:
+        """Return a client's label for people: the name of its key, else its address as it is."""
+        hashed = client.removeprefix("key ")
+        return next(
+            (f"key {key.name}" for key in (*self._given, *self._of_file) if key.sha256 == hashed), client
+        )
+
     def find(self, text: str) -> Key | None:
         """Return the key with this text, in a time that does not depend on how much of it is right."""
         hashed = digest(text)
@@ -238,8 +245,10 @@ class KeyUsage:
 
 _READ: Final = (
     "/api/tags", "/api/show", "/api/version", "/api/ps", "/metrics", "/v1/models",
-    "/openapi.json", "/docs",
+    "/openapi.json", "/docs", "/api/puna/me", "/api/puna/live", "/api/puna/memory",
 )  # fmt: skip
+#: Every key may learn its own scopes.
+_WHO_AM_I: Final = "/api/puna/me"
 _GENERATE: Final = (
     "/api/generate", "/api/chat", "/api/embed", "/api/embeddings", "/api/rerank", "/api/cancel",
 )  # fmt: skip
@@ -265,9 +274,11 @@ class KeyCheckMiddleware:
         with contextlib.ExitStack() as stack:
             try:
                 key = self._key(Headers(scope=scope))
-                found = Caller(f"key {key.sha256}", key.name, key.sha256, key.scopes)
-                found.require(needed, f"{scope['method']} {scope['path']}")
-                stack.enter_context(self._usage.request(key))
+                found = Caller(f"key {key.sha256}", key.name, key.sha256, key.scopes, stack)
+                if scope["path"] != _WHO_AM_I:
+                    found.require(needed, f"{scope['method']} {scope['path']}")
+                if not _only_looks(scope["method"], scope["path"]):
+                    stack.enter_context(self._usage.request(key))
             except (AuthenticationError, ScopeError, RateLimitError) as error:
                 await _refused(error, scope, receive, send)
             else:
@@ -300,16 +311,23 @@ def presented(headers: Headers) -> str:
     return headers.get("x-api-key", "").strip()
 
 
+def _only_looks(method: str, path: str) -> bool:
+    """Whether a request of the page only shows what there is, which counts against no limit."""
+    return method == "GET" and path.startswith("/api/puna/") and not path.endswith("/export")
+
+
 def needed_scope(method: str, path: str) -> connections.KeyScope | None:
     """Return the scope that a request needs: None for no key at all, `manage` unless listed otherwise."""
     path = path.rstrip("/") or "/"
-    if method == "OPTIONS" or (path == "/" and method in ("GET", "HEAD")):
+    if method == "OPTIONS":
+        return None
+    if method in ("GET", "HEAD") and (path in ("/", "/artifact.html") or path.startswith("/assets/")):
         return None
     if path in _READ:
         return "read"
     if path.startswith("/v1/models/"):
         return "read" if method in ("GET", "HEAD") else "manage"
-    if path in _GENERATE or path.startswith("/v1/"):
+    if path in _GENERATE or path.startswith(("/v1/", "/api/puna/")):
         return "generate"
     return "manage"
 

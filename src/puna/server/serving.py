@@ -33,7 +33,10 @@ from puna.server.fleet.resident import LocalLauncher
 from puna.server.http.connections import AcceptErrors, Connection, Connections
 from puna.server.http.logs import set_up_logging
 from puna.server.metrics import Metrics
+from puna.server.page.service import PageService
+from puna.server.page.static import is_built
 from puna.server.settings import Settings
+from puna.server.settings import root_path as normal_root_path
 from puna.store import Store
 
 #: How long requests in progress may take to end when the server shuts down.
@@ -60,12 +63,15 @@ def serve(
     models: Path | None = None,
     tls_cert: str = "",
     tls_key: str = "",
+    root_path: str = "",
 ) -> int:
     """Serve until SIGINT or SIGTERM; see `puna.server.serve`."""
     try:
         set_up_logging()
         wanted = host_from_env() if host is None else parse_host(host) if isinstance(host, str) else host
         settings = Settings.from_env()
+        if root_path:
+            settings = replace(settings, root_path=normal_root_path(root_path))
         tls = tls_from(tls_cert or env("TLS_CERT"), tls_key or env("TLS_KEY"))
         listener = listen(wanted)
     except PunaError as error:
@@ -102,7 +108,11 @@ def serve(
         )
         config.load()
         config.ssl = tls
-        server = _Server(config, fleet, connections, f"Listening on {bound.netloc} (version {__version__})")
+        announcement = f"Listening on {bound.netloc} (version {__version__})"
+        if settings.page is not None and is_built(settings.page):
+            scheme = "http" if tls is None else "https"
+            announcement += f"\nOpen {replace(bound, scheme=scheme, path=settings.root_path).client_url}"
+        server = _Server(config, app.state.page, fleet, connections, announcement)
         server.run(sockets=[listener])
     return 0
 
@@ -200,9 +210,15 @@ class _Server(uvicorn.Server):
     """A server that announces itself on standard output, ends runners first, and exits with 0 on a signal."""
 
     def __init__(
-        self, config: uvicorn.Config, fleet: Fleet, connections: Connections, announcement: str
+        self,
+        config: uvicorn.Config,
+        page: PageService,
+        fleet: Fleet,
+        connections: Connections,
+        announcement: str,
     ) -> None:
         super().__init__(config)
+        self._page = page
         self._fleet = fleet
         self._connections = connections
         self._announcement = announcement
@@ -220,6 +236,7 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
             server.close()
+        await self._page.close()  # keeps the answers in progress
         # Streams in progress end with an error line once their runner is gone, so end runners before waiting.
         await self._fleet.close()
         await super().shutdown(sockets=sockets)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
-from puna.config import env, env_bool, env_int, setting
-from puna.errors import RequestError
+from puna.config import env, env_bool, env_int, home, path_of, setting
+from puna.errors import PunaError, RequestError
 from puna.kvcache.types import KVTypes
 from puna.options import AUTO, engine_from_env, speculate_from_env
 from puna.server.http.connections import ConnectionLimits
@@ -22,7 +23,11 @@ DEFAULT_CONTEXT_LENGTH: Final = 4096
 #: so this costs only memory for caches; a load falls back to 1 when memory is short.
 DEFAULT_PARALLEL: Final = 4
 
+#: Where `make page` puts the built page; it is in every wheel.
+BUILT_PAGE: Final = Path(__file__).parent / "page" / "dist"
+
 _LONGEST_DURATION: Final = 100  # characters
+_OFF: Final = ("off", "0", "false", "no")
 _LIFETIME_S: Final = 100 * 365.25 * 86400
 
 _UNITS_S: Final = {
@@ -52,6 +57,10 @@ class Settings:
     max_queue: int = 512
     max_body_bytes: int = 64 * 2**20  # of a request, except uploaded files
     responses_bytes: int = 256 * 2**20  # maximum size of all stored responses
+    history: Path | None = None  # file of the page's chats; None keeps them in the browser's tab
+    history_bytes: int = 4096 * 2**20  # maximum size of that file
+    page: Path | None = BUILT_PAGE  # folder of the built page; None serves none
+    root_path: str = ""  # path below which a proxy shows the server, such as "/puna"
     remote_images: bool = False  # whether to fetch images given by URL
     kv_cache_type: str = "f16"
     speculate: str | None = None
@@ -76,6 +85,7 @@ class Settings:
         max_queue = env_int("MAX_QUEUE", cls.max_queue)
         max_body_mb = env_int("MAX_BODY_MB", 0)
         responses_mb = env_int("RESPONSES_MB", cls.responses_bytes // 2**20)
+        history_mb = env_int("HISTORY_MB", cls.history_bytes // 2**20, least=1)
         return cls(
             keep_alive_s=_env_duration_s("KEEP_ALIVE", cls.keep_alive_s),
             load_timeout_s=load_timeout_s if load_timeout_s > 0 else math.inf,
@@ -87,6 +97,10 @@ class Settings:
             max_queue=max_queue if max_queue >= 0 else cls.max_queue,
             max_body_bytes=max_body_mb * 2**20 if max_body_mb > 0 else cls.max_body_bytes,
             responses_bytes=max(0, responses_mb) * 2**20,
+            history=_history_path(),
+            history_bytes=history_mb * 2**20,
+            page=_page_path(),
+            root_path=root_path(env("ROOT_PATH")),
             remote_images=env_bool("REMOTE_IMAGES"),
             kv_cache_type=str(KVTypes.from_env()),
             speculate=speculate_from_env(),
@@ -96,6 +110,28 @@ class Settings:
             connections=_connection_limits(),
             keyring=Keyring.from_env(),
         )
+
+
+def root_path(text: str) -> str:
+    """Return a path without its last slash: `/puna`; empty for the root. Raises PunaError."""
+    path = text.strip().rstrip("/")
+    if path and not re.fullmatch(r"(/(?!\.\.?(/|$))[A-Za-z0-9._~-]+)+", path):
+        raise PunaError(f"the root path (PUNA_ROOT_PATH) must be a path such as /puna, not {text!r}")
+    return path
+
+
+def _history_path() -> Path | None:
+    given = env("HISTORY")
+    if given.lower() in _OFF:
+        return None
+    return path_of(given) if given else home() / "history.db"
+
+
+def _page_path() -> Path | None:
+    given = env("PAGE")
+    if given.lower() in _OFF:
+        return None
+    return path_of(given) if given else BUILT_PAGE
 
 
 def parse_duration_s(text: str) -> float:

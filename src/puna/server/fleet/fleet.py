@@ -278,7 +278,7 @@ class Fleet:
     def _note_loaded(self, entry: ResidentModel, runner: Runner, load_s: float) -> None:
         entry.runner = runner
         entry.users += 1
-        entry.load_s = load_s
+        entry.load_s, entry.loaded_s = load_s, time.monotonic()
         self._metrics.loaded(entry.model.name, load_s)
         _log.info(
             "loaded %s in %.1f s: %d MiB, %d tokens of context, %d in parallel",

@@ -21,6 +21,7 @@ from puna.protocol import (
     Embedded,
     Evaluated,
     Generate,
+    LiveState,
     Load,
     Loaded,
     Pong,
@@ -98,6 +99,9 @@ class Runner(Protocol):
 
     async def contents(self) -> list[Contents]:
         """Return the contents of the model's caches."""
+
+    async def watch(self) -> LiveState:
+        """Return what the engine is doing, after the current step."""
 
     def kill(self, reason: str) -> None:
         """Kill a hanging runner; its requests fail with `reason`."""
@@ -211,6 +215,7 @@ class ResidentModel:
     expires_s: float = 0.0  # by `time.monotonic`; `math.inf`: never
     loading: float = 0.0  # share of the weights in place while loading
     load_s: float = 0.0  # how long loading took
+    loaded_s: float = 0.0  # when loading ended, by `time.monotonic`
     watch: asyncio.Task[None] | None = None  # watches the runner while it is used
     gone: asyncio.Event = field(default_factory=asyncio.Event)  # set once the fleet has forgotten it
 

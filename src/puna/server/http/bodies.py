@@ -34,6 +34,9 @@ MAX_DOCUMENTS: Final = 4096
 #: Maximum files, and maximum licences, of a model to create.
 MAX_FILES: Final = 1024
 
+#: Paths whose bodies are files, not JSON that is read in this process.
+UPLOADS: Final = frozenset({"/api/puna/files", "/api/puna/import"})
+
 T = TypeVar("T")
 K = TypeVar("K")
 
@@ -63,7 +66,7 @@ class BodyLimitMiddleware:
         if scope["type"] != "http" or scope["path"].startswith(STREAMED):
             await self._app(scope, receive, send)
             return
-        gauge = JsonGauge()
+        gauge = None if scope["path"] in UPLOADS else JsonGauge()
         received = 0
 
         async def measured() -> Message:
@@ -73,7 +76,8 @@ class BodyLimitMiddleware:
             received += len(body)
             self._check(received)
             try:
-                gauge.feed(body)
+                if gauge is not None:
+                    gauge.feed(body)
             except ValueError as error:
                 raise RequestError(f"the request body: {error}") from error
             return message
@@ -149,6 +153,11 @@ def parse(data: bytes, kind: type[B]) -> B:
     value = parse_json(data)
     if not isinstance(value, dict):
         raise RequestError(f"the request body must be a JSON object, not {_type_name(value)}")
+    return body_of(value, kind)
+
+
+def body_of(value: Mapping[str, Any], kind: type[B]) -> B:
+    """Return a decoded body as `kind`. Raises RequestError naming what is wrong and where."""
     try:
         body = kind.model_validate(value)
     except ValidationError as error:
@@ -246,6 +255,8 @@ def route(
     endpoint: Endpoint,
     *methods: str,
     gives: Any = None,
+    takes: type[Body] | None = None,
+    events: Any = None,
     content_type: str = JSON,
     query: tuple[str, ...] = (),
     header: str = "",
@@ -254,6 +265,8 @@ def route(
     made = ApiRoute(path, endpoint, methods=methods)
     made.methods = set(methods)
     made.gives = gives
+    made.takes = takes
+    made.events = events
     made.content_types = (content_type,)
     made.query = query
     made.header = header
@@ -277,9 +290,7 @@ def body_route(
     async def answer(request: Request) -> ASGIApp:
         return await endpoint(await read(request, takes))
 
-    made = route(path, answer, method, gives=gives, content_type=content_type)
-    made.takes = takes
-    made.events = events
+    made = route(path, answer, method, gives=gives, takes=takes, events=events, content_type=content_type)
     made.description = endpoint.__doc__ or ""
     if streams:
         made.content_types = (content_type, streams)

@@ -12,7 +12,7 @@ import logging
 import time
 from collections import Counter
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final, Literal, get_args
 
@@ -61,6 +61,8 @@ class Caller:
     key: str = ""  # its name
     digest: str = ""  # identifies the owner of stored responses; names of keys may be reused
     scopes: tuple[KeyScope, ...] = SCOPES
+    # The request counts against its key until this is closed; work that outlives the request takes it over.
+    in_progress: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, compare=False)
 
     def require(self, scope: KeyScope, what: str) -> None:
         """Raise ScopeError if the caller's key does not allow `what`."""

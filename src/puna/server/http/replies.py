@@ -88,14 +88,18 @@ class StreamReply:
     """
 
     def __init__(
-        self, items: AsyncGenerator[bytes, None], content_type: str, on_error: Callable[[Exception], bytes]
+        self,
+        items: AsyncGenerator[bytes, None],
+        content_type: str,
+        on_error: Callable[[Exception], bytes],
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self._items = items
-        self._content_type = content_type
+        self._headers = {"content-type": content_type, "cache-control": "no-cache", **(headers or {})}
         self._on_error = on_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = [(b"content-type", self._content_type.encode()), (b"cache-control", b"no-cache")]
+        headers = [(name.encode(), value.encode()) for name, value in self._headers.items()]
         async with contextlib.aclosing(self._items):
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             try:
@@ -175,18 +179,18 @@ def error_writer(path: str, headers: Container[str] = ()) -> Callable[[Exception
 
 
 def native_error(error: Exception) -> dict[str, Any]:
-    return {"error": _text(error)}
+    return {"error": error_text(error)}
 
 
 def openai_error(error: Exception) -> dict[str, Any]:
     status = error.status if isinstance(error, PunaError) else 500
     kind = _OPENAI_TYPES.get(status, "api_error")
-    return {"error": {"message": _text(error), "type": kind, "param": None, "code": None}}
+    return {"error": {"message": error_text(error), "type": kind, "param": None, "code": None}}
 
 
 def anthropic_error(error: Exception) -> dict[str, Any]:
     status = error.status if isinstance(error, PunaError) else 500
-    described = {"type": _ANTHROPIC_TYPES.get(status, "api_error"), "message": _text(error)}
+    described = {"type": _ANTHROPIC_TYPES.get(status, "api_error"), "message": error_text(error)}
     return {"type": "error", "error": described, "request_id": facts().id or None}
 
 
@@ -198,10 +202,15 @@ def native_error_line(error: Exception) -> bytes:
     return encode(native_error(error)) + b"\n"
 
 
+def native_error_event(error: Exception) -> bytes:
+    return b"event: error\ndata: " + encode(native_error(error)) + b"\n\n"
+
+
 def openai_error_event(error: Exception) -> bytes:
     return b"data: " + encode(openai_error(error)) + b"\n\n"
 
 
-def _text(error: Exception) -> str:
+def error_text(error: Exception) -> str:
+    """Return what a client may know of an error."""
     # Only messages written for people leave the server; other errors are bugs.
     return str(error) if isinstance(error, PunaError) else "internal error; the server's log says more"

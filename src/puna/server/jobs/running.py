@@ -24,12 +24,12 @@ class Running:
 
     def __init__(self, model: str, arrived_ns: int) -> None:
         self._facts = facts()
-        self._model = model
+        self.model = model
         self._arrived_ns = arrived_ns  # by `time.perf_counter_ns`
-        self._client = caller().client
+        self.client = caller().client
         self._began_ns = 0
-        self._tokens = 0
-        self._state = "loading"
+        self.tokens = 0
+        self.state = "loading"
         self._waits: set[asyncio.Task[Any]] = set()
         self._cancelled = asyncio.Event()
 
@@ -39,32 +39,42 @@ class Running:
 
     def loaded(self) -> None:
         """Note that the model is loaded."""
-        self._state = "prompt"
+        self.state = "prompt"
 
     def generated(self, tokens: int) -> None:
         """Note `tokens` more generated tokens."""
         if not self._began_ns:
-            self._state = "generating"
+            self.state = "generating"
             self._began_ns = time.perf_counter_ns()
-        self._tokens += tokens
+        self.tokens += tokens
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds since the request arrived."""
+        return (time.perf_counter_ns() - self._arrived_ns) / 1e9
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Speed since the first tokens; 0 before."""
+        taken_ns = time.perf_counter_ns() - self._began_ns
+        return round(self.tokens * 1e9 / taken_ns, 2) if self._began_ns and taken_ns > 0 else 0.0
 
     def fields(self) -> dict[str, Any]:
         """Return the request's fields in `/api/ps`; the speed counts from the first tokens."""
-        now_ns = time.perf_counter_ns()
         fields: dict[str, Any] = {
             "id": self.id,
-            "model": self._model,
-            "state": self._state,
-            "duration": now_ns - self._arrived_ns,
-            "generated": self._tokens,
+            "model": self.model,
+            "state": self.state,
+            "duration": int(self.duration_s * 1e9),
+            "generated": self.tokens,
         }
-        if self._began_ns and now_ns > self._began_ns:
-            fields["tokens_per_second"] = round(self._tokens * 1e9 / (now_ns - self._began_ns), 2)
+        if speed := self.tokens_per_second:
+            fields["tokens_per_second"] = speed
         return fields
 
     def may_be_ended_by(self, caller: Caller) -> bool:
         """Whether `caller` is the request's client, or has the scope `manage`."""
-        return caller.client == self._client or "manage" in caller.scopes
+        return caller.client == self.client or "manage" in caller.scopes
 
     def cancel(self) -> None:
         """End the request with an error for all tasks that wait for it."""
@@ -106,6 +116,9 @@ class RunningRequests:
             yield request
         finally:
             del self._all[id(request)]
+
+    def __iter__(self) -> Iterator[Running]:
+        return iter([*self._all.values()])
 
     def fields(self) -> list[dict[str, Any]]:
         """Return the requests' fields in `/api/ps`."""

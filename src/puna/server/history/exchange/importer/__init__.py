@@ -1,0 +1,1 @@
+"""A process that reads the chats a client wants to import, within limits."""

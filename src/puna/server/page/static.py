@@ -1,0 +1,129 @@
+"""The page's files, as they were built: `/`, `/artifact.html` and everything below `/assets`."""
+
+from __future__ import annotations
+
+import mimetypes
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Match, Route
+from starlette.types import Scope
+
+from puna.errors import PathNotFoundError
+from puna.server.http.replies import text_reply
+
+#: Everything comes from the server itself, and nothing inline runs.
+PAGE_POLICY: Final = "; ".join([
+    "default-src 'self'", "style-src 'self'", "img-src 'self' data: blob:", "media-src 'self' blob:",
+    "connect-src 'self'", "frame-src 'self'", "worker-src 'self'", "object-src 'none'", "base-uri 'self'",
+    "form-action 'none'", "frame-ancestors 'none'",
+])  # fmt: skip
+
+#: A document that a model wrote may run its own scripts, without an origin and without a network.
+ARTIFACT_POLICY: Final = "; ".join([
+    "sandbox allow-scripts", "default-src 'none'", "script-src 'unsafe-inline'", "style-src 'unsafe-inline'",
+    "img-src data: blob:", "font-src data:", "frame-ancestors 'self'",
+])  # fmt: skip
+
+_NOT_BUILT: Final = (
+    "Puna is running, without its page: this checkout has not built it. Run 'make page', which needs\n"
+    "Node.js or gets it from PyPI, and reload. The APIs work as they are; /docs describes them.\n"
+)
+_SECURITY: Final = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+}
+_FOREVER: Final = "public, max-age=31536000, immutable"  # names of assets have a hash of their content
+_ENCODINGS: Final = (("br", ".br"), ("gzip", ".gz"))
+
+
+@dataclass(frozen=True)
+class _Asset:
+    media_type: str
+    files: dict[str, Path]  # by content encoding; "" is the file as it is
+
+
+@cache
+def _assets(folder: Path) -> dict[str, _Asset]:
+    """Return the built files by their path below the page."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.suffix not in (".br", ".gz"):
+            files = {"": path}
+            for encoding, suffix in _ENCODINGS:
+                if (packed := path.with_name(path.name + suffix)).is_file():
+                    files[encoding] = packed
+            kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+            if path.suffix == ".mjs":
+                kind = "text/javascript"
+            if kind.startswith("text/") or kind.endswith(("javascript", "json", "svg+xml")):
+                kind += "; charset=utf-8"
+            found[str(path.relative_to(folder))] = _Asset(kind, files)
+    return found
+
+
+def _reply(folder: Path, request: Request, name: str, headers: dict[str, str]) -> Response:
+    asset = _assets(folder).get(name)
+    if asset is None:
+        raise PathNotFoundError(f"the page has no file {name:.100}")
+    given = request.headers.get("accept-encoding", "").split(",")
+    accepted = {each.partition(";")[0].strip() for each in given}
+    encoding = next((each for each, _ in _ENCODINGS if each in accepted and each in asset.files), "")
+    headers = {**_SECURITY, **headers, "vary": "accept-encoding", "content-type": asset.media_type}
+    if encoding:
+        headers["content-encoding"] = encoding
+    return FileResponse(asset.files[encoding], headers=headers)
+
+
+class _ForBrowsers(Route):
+    """A route for requests that ask for a page; others go on to the next route."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        if scope["type"] == "http" and "text/html" not in Headers(scope=scope).get("accept", ""):
+            return Match.NONE, {}
+        return super().matches(scope)
+
+
+def is_built(folder: Path) -> bool:
+    """Whether the page is in this folder."""
+    if "index.html" not in _assets(folder):
+        _assets.cache_clear()  # it may be built while the server runs
+    return "index.html" in _assets(folder)
+
+
+def routes(folder: Path) -> list[Route]:
+    """Return the routes of the page's files in `folder`.
+
+    That of `/` has to come before the one that greets programs.
+    """
+
+    async def page(request: Request) -> Response:
+        """The page."""
+        if not is_built(folder):
+            return text_reply(_NOT_BUILT)
+        headers = {"content-security-policy": PAGE_POLICY, "cache-control": "no-cache"}
+        return _reply(folder, request, "index.html", headers)
+
+    async def artifact(request: Request) -> Response:
+        """The frame in which the page shows documents that a model wrote."""
+        headers = {"content-security-policy": ARTIFACT_POLICY, "cache-control": "no-cache"}
+        return _reply(folder, request, "artifact.html", headers)
+
+    async def asset(request: Request) -> Response:
+        """A part of the page."""
+        return _reply(folder, request, f"assets/{request.path_params['name']}", {"cache-control": _FOREVER})
+
+    made = [
+        _ForBrowsers("/", page, methods=["GET"]),
+        Route("/artifact.html", artifact, methods=["GET"]),
+        Route("/assets/{name:path}", asset, methods=["GET"]),
+    ]
+    for each in made:
+        each.methods = {"GET"}  # Starlette adds HEAD, which programs ask for at `/`
+    return list(made)

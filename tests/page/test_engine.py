@@ -1,0 +1,132 @@
+"""The engine at work: what the live view shows of requests, steps, cells and prefixes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from playwright.sync_api import Locator, expect
+
+from tests.e2e.page.runs import begin, chat_request, events
+from tests.e2e.servers import Server
+from tests.page.tabs import Tab, Visitor
+
+pytestmark = [pytest.mark.e2e, pytest.mark.page]
+
+MODEL = "endless:latest"
+
+
+@contextmanager
+def answering(server: Server, count: int = 1, **options: int) -> Iterator[list[str]]:
+    """Have `count` endless answers written while the context is open."""
+    options = {"num_predict": -1, "num_ctx": 4096, **options}
+    with server.http as http:
+        request = chat_request("endless", "Go on with this long story, please.", options=options)
+        runs = [begin(http, request)["id"] for _ in range(count)]
+        for run in runs:
+            reading = events(http, run)
+            next(event for event in reading if event.name == "delta")
+            reading.close()  # type: ignore[attr-defined]
+        yield runs
+        for run in runs:
+            http.delete(f"/api/puna/runs/{run}")
+
+
+@pytest.fixture
+def engine(visit: Callable[..., Visitor], server: Server) -> Tab:
+    server.unload()
+    return visit(server).tab("#/engine")
+
+
+def choose(tab: Tab, model: str = MODEL) -> None:
+    """Show a model's engine, if there are several."""
+    if tab.page.get_by_label("Model", exact=True).count():
+        tab.page.get_by_label("Model", exact=True).select_option(model)
+
+
+def panel(tab: Tab, title: str) -> Locator:
+    return tab.page.get_by_role("region", name=title, exact=True)
+
+
+def tile(tab: Tab, label: str) -> Locator:
+    return tab.page.locator(".tile").filter(has_text=label).locator("b")
+
+
+@pytest.mark.thorough
+def test_idle_engine_says_how_to_begin(engine: Tab) -> None:
+    expect(engine.page.get_by_text("No model is in memory")).to_be_visible()
+    expect(panel(engine, "Requests")).to_contain_text("Nobody is waiting for anything.")
+
+
+def test_running_answers_are_seen_as_sequences_steps_and_speed(server: Server, engine: Tab) -> None:
+    with answering(server, 2):
+        expect(panel(engine, "Sequences").locator(".state-running")).to_have_count(2)
+        expect(tile(engine, "Running")).to_have_text("2")
+        expect(tile(engine, "Generating")).to_have_text(re.compile(r"^[1-9]"))
+        expect(tile(engine, "Step")).to_have_text(re.compile(r"\d (ms|s)$"))
+        expect(panel(engine, "Requests").get_by_role("row")).to_have_count(3)
+        expect(panel(engine, "Requests")).to_contain_text("writing")
+        for title in ("Tokens per second", "Where the time goes"):
+            expect(panel(engine, title).locator("canvas")).to_be_visible()
+            engine.button(f"{title} as a table").click()
+            expect(panel(engine, title).get_by_role("row")).not_to_have_count(0)
+    expect(tile(engine, "Running")).to_have_text("0")
+    expect(panel(engine, "Sequences").locator(".state-running")).to_have_count(0)
+
+
+@pytest.mark.thorough
+def test_cells_are_drawn_by_sequence_and_listed_as_a_table(server: Server, engine: Tab) -> None:
+    with answering(server, 2):
+        cells = panel(engine, "Cells of the caches")
+        expect(cells.locator("canvas")).to_be_visible()
+        expect(cells).to_contain_text(re.compile(r"[1-9]\d* shared"))
+        sequences = cells.get_by_role("list", name="Sequences: choose one to see its cells")
+        sequences.get_by_role("button").first.click()
+        expect(sequences.get_by_role("button").first).to_have_attribute("aria-pressed", "true")
+        engine.button("Cells of the caches as a table").click()
+        expect(cells.get_by_role("row")).not_to_have_count(1)
+
+
+def test_reused_prompts_are_hits_of_the_prefix_tree(server: Server, engine: Tab) -> None:
+    with answering(server):
+        pass
+    with answering(server):
+        tree = panel(engine, "Prefix tree")
+        expect(tree).to_contain_text(re.compile(r"1 prompt began like an earlier one"))
+        expect(tree).to_contain_text(re.compile(r"[1-9]\d* tokens not read again"))
+        engine.button("Prefix tree as a table").click()
+        expect(tree.get_by_role("columnheader", name="Hits")).to_be_visible()
+
+
+@pytest.mark.thorough
+def test_paused_view_stands_still_and_goes_on(server: Server, engine: Tab) -> None:
+    with answering(server):
+        expect(tile(engine, "Running")).to_have_text("1")
+        engine.button("Pause").click()
+        expect(engine.button("Go on")).to_have_attribute("aria-pressed", "true")
+    assert tile(engine, "Running").inner_text() == "1"
+    engine.button("Go on").click()
+    expect(tile(engine, "Running")).to_have_text("0")
+
+
+@pytest.mark.thorough
+def test_request_is_ended_and_model_unloaded_from_the_view(server: Server, engine: Tab) -> None:
+    with answering(server) as runs:
+        requests = panel(engine, "Requests")
+        requests.get_by_role("button", name=re.compile("^End the request")).click()
+        expect(requests).to_contain_text("Nobody is waiting for anything.")
+        states = {run["id"]: run["state"] for run in server.http.get("/api/puna/runs").json()["runs"]}
+        assert states[runs[0]] != "running"
+    engine.button(f"Unload {MODEL}").click()
+    expect(engine.page.get_by_text("No model is in memory")).to_be_visible()
+
+
+@pytest.mark.thorough
+def test_nothing_is_asked_of_the_engine_when_nobody_looks(server: Server, engine: Tab) -> None:
+    with answering(server):
+        expect(tile(engine, "Running")).to_have_text("1")
+        with engine.page.expect_event("requestfailed", lambda request: "/api/puna/live" in request.url):
+            engine.go("#/settings")
+        expect(engine.heading).to_have_text("Settings")

@@ -1,0 +1,182 @@
+"""Answers that go on while pages and servers come and go, and chats of unusual size."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.e2e.servers import Server, add_model, running
+from tests.page.chat import Chat, suspended
+from tests.page.proxy import proxied
+from tests.page.scripts import LONG, SUNNY, asking_for
+from tests.page.sidebar import Sidebar, add_chat
+from tests.page.tabs import GREEDY, Visitor
+from tests.ports import free_port
+
+pytestmark = [pytest.mark.e2e, pytest.mark.page]
+
+SUN = asking_for("sunny", "How is the weather?")
+PARTLY = re.compile("Paragraph 3 ")
+LAST = "Paragraph 200 of the long answer."
+
+
+def paragraphs(chat: Chat) -> str:
+    """The text of the last answer."""
+    return "\n\n".join(chat.text.locator("p").all_text_contents())
+
+
+def test_answer_goes_on_while_the_page_is_reloaded(visit: Callable[..., Visitor], server: Server) -> None:
+    visitor = visit(server)
+    chat = Chat(visitor.tab())
+    chat.ask(asking_for("long"))
+    expect(chat.text).to_contain_text(PARTLY)
+    with suspended(server):  # it is certainly not over when the page comes back
+        chat.tab.reload()
+        expect(chat.text).to_contain_text(PARTLY)
+        expect(chat.answer).to_have_attribute("aria-busy", "true")
+        assert LAST not in paragraphs(chat)
+    chat.expect_answer(LAST)
+    assert paragraphs(chat) == LONG
+    chat.tab.reload()
+    chat.expect_answer(LAST)
+    assert paragraphs(chat) == LONG
+
+
+@pytest.mark.thorough
+def test_answer_goes_on_without_a_page_and_is_found_again(
+    visit: Callable[..., Visitor], server: Server
+) -> None:
+    visitor = visit(server)
+    tab = visitor.tab()
+    chat = Chat(tab)
+    chat.ask(asking_for("long"))
+    expect(chat.text).to_contain_text(PARTLY)
+    place = "#" + tab.page.url.partition("#")[2]
+    tab.page.close()
+    chat = Chat(visitor.tab(place))
+    chat.expect_answer(LAST)
+    assert paragraphs(chat) == LONG
+
+
+def test_answer_is_whole_after_its_connection_broke(visit: Callable[..., Visitor], server: Server) -> None:
+    with proxied(server.url) as proxy:
+        visitor = visit(proxy.url)
+        visitor.forgive("net::ERR_")
+        chat = Chat(visitor.tab())
+        chat.ask(asking_for("long"))
+        for paragraph in (3, 30, 60):
+            expect(chat.text).to_contain_text(f"Paragraph {paragraph} ")
+            proxy.cut()
+        chat.expect_answer(LAST)
+        assert paragraphs(chat) == LONG
+        resumed = [path for path in proxy.requests if re.fullmatch(r"/api/puna/runs/\w+/events(\?.*)?", path)]
+        assert len(resumed) > 1
+
+
+@pytest.mark.thorough
+def test_two_tabs_see_the_same_answer_grow(visit: Callable[..., Visitor], server: Server) -> None:
+    visitor = visit(server)
+    one = Chat(visitor.tab())
+    one.ask(asking_for("long"))
+    expect(one.text).to_contain_text(PARTLY)
+    with suspended(server):
+        other = Chat(visitor.tab("#" + one.tab.page.url.partition("#")[2]))
+        expect(other.text).to_contain_text(PARTLY)
+        assert paragraphs(other) == paragraphs(one)
+    for chat in (one, other):
+        chat.expect_answer(LAST)
+        assert paragraphs(chat) == LONG
+
+
+@pytest.mark.thorough
+def test_two_tabs_write_in_one_chat(visit: Callable[..., Visitor], server: Server) -> None:
+    visitor = visit(server)
+    one = Chat(visitor.tab())
+    one.ask(SUN)
+    one.expect_answer(SUNNY)
+    other = Chat(visitor.tab("#" + one.tab.page.url.partition("#")[2]))
+    other.expect_answer(SUNNY)
+    other.ask(asking_for("thought"))
+    other.expect_rest()
+    expect(one.questions).to_have_count(2)
+    one.expect_answer("four")
+
+
+def test_answer_of_a_killed_server_is_kept_as_it_was(
+    visit: Callable[..., Visitor], tmp_path: Path, model_files: dict[str, Path]
+) -> None:
+    host = f"127.0.0.1:{free_port()}"
+    with running(tmp_path, PUNA_HOST=host) as server:
+        add_model(server, "endless", model_files["endless"])
+        settings = {"options": GREEDY["options"] | {"num_ctx": 4096}}
+        visitor = visit(server, "endless:latest", {"puna.defaults": settings})
+        visitor.forgive("net::ERR_|404")
+        chat = Chat(visitor.tab())
+        chat.ask("Go on.")
+        id = chat.tab.page.url.rpartition("/")[2]
+
+        def kept() -> str:
+            found: str = server.http.get(f"/api/puna/chats/{id}").json()["messages"][1]["content"]
+            return found
+
+        while not kept():
+            pass  # it is kept every other second
+        server.process.kill()
+        server.process.wait()
+        gone = chat.tab.page.get_by_text("The server cannot be reached")
+        expect(gone).to_be_visible()
+    with running(tmp_path, PUNA_HOST=host):
+        expect(gone).to_be_hidden()
+        chat.expect_rest()
+        expect(chat.answer).to_contain_text("the server was stopped")
+        chat.tab.reload()
+        expect(chat.answer).to_contain_text("the server was stopped")
+        expect(chat.text).not_to_be_empty()
+
+
+@pytest.mark.thorough
+def test_question_that_was_not_sent_stays_in_its_place(visit: Callable[..., Visitor], server: Server) -> None:
+    visitor = visit(server)
+    visitor.forgive("net::ERR_")
+    chat = Chat(visitor.tab())
+    chat.composer.fill(SUN)
+    visitor.context.set_offline(True)
+    chat.tab.press("Enter")
+    expect(chat.root).to_contain_text("Not sent: Cannot reach the server.")
+    expect(chat.composer).to_have_value(SUN)
+    visitor.context.set_offline(False)
+    chat.tab.press("Enter")
+    chat.expect_answer(SUNNY)
+    expect(chat.questions).to_have_count(1)
+
+
+@pytest.mark.thorough
+def test_chat_deleted_in_another_tab_says_so(visit: Callable[..., Visitor], server: Server) -> None:
+    id = add_chat(server, "A question", "An answer", title="Shared")
+    visitor = visit(server)
+    visitor.forgive("404")
+    one = visitor.tab(f"#/chat/{id}")
+    expect(one.page.get_by_text("An answer")).to_be_visible()
+    other = Sidebar(visitor.tab("#/settings"))
+    other.act("Shared", "Delete")
+    expect(one.page.get_by_text("This chat is not there")).to_be_visible()
+    other.tab.button("Undo").click()
+    Sidebar(one).expect_chats(["Shared"])
+
+
+@pytest.mark.thorough
+def test_chat_of_10000_messages_draws_what_is_near(visit: Callable[..., Visitor], server: Server) -> None:
+    id = add_chat(server, *(f"Message {number}" for number in range(1, 10_001)), title="Long")
+    chat = Chat(visit(server).tab(f"#/chat/{id}"))
+    expect(chat.messages.last).to_contain_text("Message 10000")
+    assert chat.messages.count() < 200
+    scroll = chat.root.get_by_role("region", name="Conversation")
+    scroll.evaluate("element => { element.scrollTop = 0 }")
+    expect(chat.messages.first).to_contain_text("Message 1")
+    assert chat.messages.count() < 200
+    chat.ask(SUN)
+    chat.expect_answer(SUNNY)

@@ -1,0 +1,1 @@
+export { default } from "katex/dist/katex.min.css?file";
