@@ -7,6 +7,7 @@ PEERS := .venv-peers/bin
 LLAMA_CPP := .venv-peers/llama.cpp
 CLIENTS := .venv-clients/bin
 CLIENTS_JS := tests/clients/javascript
+AGENTS_JS := tests/clients/agents
 PYTEST_ARGS ?=
 TEST_WORKERS ?= 2
 SOAK_MINUTES ?= 30
@@ -54,7 +55,7 @@ test-page: .venv/developed page-if-possible ## drive the page in Chromium, with 
 	@$(BIN)/python tools/debian.py chromium
 	$(PYTEST) -m "page or thorough" tests/page $(PYTEST_ARGS)
 
-test-clients: .venv/developed .venv-clients/installed $(CLIENTS_JS)/node_modules/.installed ## run the clients people have (LangChain, LiteLLM, Vercel's ai, ...) against a server; some 1.1 GB
+test-clients: .venv/developed .venv-clients/installed $(CLIENTS_JS)/node_modules/.installed .venv-agents/installed $(AGENTS_JS)/node_modules/.installed ## run the clients people have (LangChain, Vercel's ai, Claude Code, ...) against a server; some 4 GB
 	$(BIN)/python -m pytest -m clients tests/clients $(PYTEST_ARGS)
 
 test-schemathesis: .venv/developed ## give every route the requests that schemathesis makes of /openapi.json (EXAMPLES=50 each)
@@ -138,7 +139,7 @@ clean: ## remove what was built, and caches
 	find src tests bench demo -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environments too
-	rm -rf .venv .venv-peers .venv-clients $(CLIENTS_JS)/node_modules web/node_modules
+	rm -rf .venv .venv-peers .venv-clients .venv-agents $(CLIENTS_JS)/node_modules $(AGENTS_JS)/node_modules web/node_modules
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|'
@@ -167,9 +168,13 @@ help: ## list the targets
 	$(CLIENTS)/uv pip install --quiet --upgrade --python $(CLIENTS)/python -r $<
 	@touch $@
 
+.venv-agents/installed: tests/clients/agents/requirements.txt | .venv-agents/bin/python
+	@.venv-agents/bin/python -m pip install --quiet --upgrade -r $<
+	@touch $@
+
 # Without node its clients are left out, and the tests say so.
-$(CLIENTS_JS)/node_modules/.installed: $(CLIENTS_JS)/package.json
-	@if command -v npm > /dev/null; then cd $(CLIENTS_JS) && npm install --no-package-lock --no-audit --no-fund --loglevel=error; \
+$(CLIENTS_JS)/node_modules/.installed $(AGENTS_JS)/node_modules/.installed: %/node_modules/.installed: %/package.json
+	@if command -v npm > /dev/null; then cd $* && npm install --no-package-lock --no-audit --no-fund --loglevel=error; \
 		else echo "There is no npm, so JavaScript's clients are left out."; fi
 	@mkdir -p $(@D) && touch $@
 
@@ -216,7 +221,7 @@ $(PEERS)/llama-server: $(LLAMA_CPP)/convert_hf_to_gguf.py
 	$(PEERS)/cmake --build $(LLAMA_CPP)/build --target llama-server --parallel $$(nproc)
 	cp $(LLAMA_CPP)/build/bin/llama-server $@
 
-.venv/bin/python .venv-peers/bin/python .venv-clients/bin/python:
+.venv/bin/python .venv-peers/bin/python .venv-clients/bin/python .venv-agents/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Puna needs Python 3.11 or newer; try: make PYTHON=/path/to/python3.12"; exit 1; }
 	@echo "Creating $(patsubst %/bin/python,%,$@) with $$($(PYTHON) --version)."

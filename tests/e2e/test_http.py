@@ -45,6 +45,7 @@ def test_version_is_semantic_and_accompanied_by_punas_own(http: httpx.Client, se
     answer = http.get("/api/version").json()
     assert re.fullmatch(r"\d+\.\d+\.\d+", answer["version"])
     assert f"(version {answer['puna']})" in server.first_line
+    assert answer["context_length"] == 4096
     assert answer["devices"]["memory"] > 0
     assert answer["devices"]["processor"]["name"] in server.log.read_text()
 

@@ -13,7 +13,7 @@ from puna.chat.answers.registry import FAMILIES, PLAIN
 from puna.chat.answers.tools import tools_of
 from puna.engine.requests import FittedPrompt
 from puna.engine.text import TextStream, TokenText
-from puna.engine.thinking import Thinking
+from puna.engine.thinking import ThoughtLimit
 from puna.grammar.format import Format
 from puna.model.load import LoadedModel
 from puna.options import Options
@@ -164,7 +164,7 @@ class Spoken:
     def __init__(self, tokenizer: Tokenizer, reading: Reading, budget: int | None) -> None:
         self.tokenizer = tokenizer
         self.stream = TextStream((), reading)
-        self.thinking = Thinking(self.stream, reading, tokenizer, budget)
+        self.thinking = ThoughtLimit(self.stream, reading, tokenizer, budget)
         self.text = ""
 
     def say(self, text: str) -> None:

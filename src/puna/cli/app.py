@@ -156,6 +156,41 @@ def run(
 
 
 @app.command(cls=PunaCommand)
+def launch(
+    agent: take.AgentName = None,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- ARGUMENT...]", help="Arguments for the agent."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Model to use (default: the newest that suits the agent).",
+            autocompletion=take.complete_model,
+        ),
+    ] = None,
+    show: Annotated[
+        bool,
+        typer.Option(
+            "--print", help="Only print the files, variables and command; change and start nothing."
+        ),
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("-y", "--yes", help="Change the agent's settings without asking.")
+    ] = False,
+) -> None:
+    """Start a coding agent with a model of this machine, or list the agents."""
+    from puna.cli.launch.launch import launch as start_agent
+    from puna.cli.launch.launch import print_agents
+
+    if agent is None:
+        print_agents()
+    else:
+        start_agent(agent, model, arguments or (), prints=show, yes=yes)
+
+
+@app.command(cls=PunaCommand)
 def serve(
     host: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Address to listen on (default: that of PUNA_HOST).")

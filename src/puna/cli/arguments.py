@@ -16,6 +16,21 @@ def complete_model(incomplete: str) -> list[str]:
         return [name for name in client.model_names() if name.startswith(incomplete)]
 
 
+def complete_agent(incomplete: str) -> list[str]:
+    """Return the names of agents for shell completion."""
+    from puna.cli.launch.agents import AGENTS
+
+    return [agent.name for agent in AGENTS if agent.name.startswith(incomplete)]
+
+
+AgentName = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[AGENT]",
+        help="Name of the agent; without one, list the agents.",
+        autocompletion=complete_agent,
+    ),
+]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Model name.", autocompletion=complete_model)]
 OptionalModel = Annotated[
     str | None, typer.Argument(metavar="[MODEL]", help="Model name.", autocompletion=complete_model)

@@ -108,6 +108,16 @@ PAGES = {
         ),
         variables=(*_CLIENT, "PUNA_HOME", "PUNA_MCP_CONFIG", "PUNA_NOHISTORY", "PUNA_EDITOR", "NO_COLOR"),
     ),
+    "launch": Page(
+        examples=(
+            ("List the agents", "puna launch"),
+            ("Start Claude Code with the newest model that suits it", "puna launch claude"),
+            ("Start Codex with a certain model", "puna launch codex --model qwen3"),
+            ("Pass arguments on", 'puna launch claude -- -p "What does this repository do?"'),
+            ("Only show how OpenCode would be started", "puna launch opencode --print"),
+        ),
+        variables=(*_CLIENT, "PUNA_HOME", "PUNA_CONTEXT_LENGTH"),
+    ),
     "serve": Page(
         examples=(
             ("Serve only this machine, on port 11434", "puna serve"),
@@ -321,7 +331,7 @@ PAGES = {
 
 #: The sections of the main help, with their commands in order.
 SECTIONS = {
-    "Chat": ("run",),
+    "Chat": ("run", "launch"),
     "Models": ("pull", "push", "list", "show", "create", "cp", "rm"),
     "Server": ("serve", "open", "ps", "stop", "key", "mcp"),
     "Tools": ("doctor", "convert", "quantize", "tokenize", "bench", "debug", "completion", "version"),

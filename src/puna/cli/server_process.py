@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,20 +27,21 @@ _POLL_S = 0.05
 _TAIL_LINES = 15
 
 
-def connect(start: bool = True) -> Client:
+def connect(start: bool = True, settings: Mapping[str, str] | None = None) -> Client:
     """Return a client whose server answers; see `ensure_server`."""
     client = Client(host_from_env())
     try:
-        ensure_server(client, start)
+        ensure_server(client, start, settings)
     except BaseException:
         client.close()
         raise
     return client
 
 
-def ensure_server(client: Client, start: bool = True) -> None:
+def ensure_server(client: Client, start: bool = True, settings: Mapping[str, str] | None = None) -> None:
     """Return once the server of `client` answers; with `start`, start a local one if necessary.
 
+    `settings` are defaults, without the prefix of their variables, for a server that is started.
     Raises ConnectionFailedError if no server answers and it must not be started, is remote or fails to
     start, and if the server is neither Puna nor Ollama.
     """
@@ -48,7 +49,7 @@ def ensure_server(client: Client, start: bool = True) -> None:
         return
     if not start or not client.host.is_local or client.host.port == 0:
         raise unreachable(client.host)
-    _start(client, client.host)
+    _start(client, client.host, settings or {})
 
 
 def stop_server(host: Host) -> None:
@@ -115,7 +116,7 @@ def log_path() -> Path:
     return config.path_of(config.env("LOG_FILE") or str(config.home() / "logs" / "server.log"))
 
 
-def _start(client: Client, host: Host) -> None:
+def _start(client: Client, host: Host, settings: Mapping[str, str]) -> None:
     from puna.server.settings import Settings
 
     Settings.from_env()  # warns and raises here, where the user sees it, not in the log
@@ -125,7 +126,7 @@ def _start(client: Client, host: Host) -> None:
             return
         with terminal.spinner("starting the server"), log.open("ab") as output:
             begin = output.tell()
-            process = _spawn(output.fileno())
+            process = _spawn(output.fileno(), settings)
             _wait_until_up(client, process, log, begin)
     terminal.note(
         f"Started a server at {host.client_url} in the background (process {process.pid}, log in {log}); "
@@ -133,14 +134,15 @@ def _start(client: Client, host: Host) -> None:
     )
 
 
-def _spawn(log_descriptor: int) -> subprocess.Popen[bytes]:
+def _spawn(log_descriptor: int, settings: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    defaults = {f"PUNA_{name}": value for name, value in settings.items() if not config.env(name)}
     return subprocess.Popen(
         [sys.executable, "-m", "puna", "serve"],
         stdin=subprocess.DEVNULL,
         stdout=log_descriptor,
         stderr=log_descriptor,
         start_new_session=True,  # outlives this terminal and does not get its Ctrl-C
-        env=os.environ | {"PYTHONUNBUFFERED": "1", "PUNA_LOG_FILE": str(log_path())},
+        env={**os.environ, **defaults, "PYTHONUNBUFFERED": "1", "PUNA_LOG_FILE": str(log_path())},
     )
 
 

@@ -14,7 +14,7 @@ from puna.chat.answers.family import Reading
 from puna.engine.batching import truncate
 from puna.engine.sequence import EmbeddingInput, Generation, Sequence, Sink
 from puna.engine.text import TextStream
-from puna.engine.thinking import Thinking
+from puna.engine.thinking import ThoughtLimit
 from puna.errors import ContextLengthError, RequestError, UnavailableError
 from puna.grammar.compiler.client import Compiler
 from puna.model.adapters.adapters import Uses
@@ -142,7 +142,7 @@ def _samples(
                 keep=keep,
                 sampler=sampler,
                 text=text,
-                thinking=Thinking(text, prompt.reading, tokenizer, prompt.budget),
+                thinking=ThoughtLimit(text, prompt.reading, tokenizer, prompt.budget),
                 constraint=compiler.constraint_of(request.format, prompt.reading, request.id),
                 sample=sample,
                 truncated=prompt.dropped + truncated,

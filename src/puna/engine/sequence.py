@@ -16,7 +16,7 @@ from puna.batch import Image, ImagePart, Input
 from puna.engine.prefix_cache import PrefixEntry
 from puna.engine.prefix_tree import Key
 from puna.engine.text import TextStream
-from puna.engine.thinking import Thinking
+from puna.engine.thinking import ThoughtLimit
 from puna.errors import EmbeddingError
 from puna.grammar.compiler.client import RemoteConstraint
 from puna.model.adapters.adapters import Uses
@@ -227,7 +227,7 @@ class Generation(Sequence):
     limit: int  # maximum number of generated tokens
     sampler: Sampler
     text: TextStream
-    thinking: Thinking = field(default_factory=lambda: Thinking(TextStream()))  # in `text`
+    thinking: ThoughtLimit = field(default_factory=lambda: ThoughtLimit(TextStream()))  # in `text`
     constraint: RemoteConstraint | None = None  # the format of the answer
     held: NDArray[np.float32] | None = None  # logits [vocab] to draw from once the format allows it
     scored: int = 0  # prompt tokens whose log-probability was sent

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from puna.tokenizer import Tokenizer
 
 
-class Thinking:
+class ThoughtLimit:
     """Follower of the thinking in `text`, which is read as `reading`.
 
     A thought gets at most `budget` tokens, without those of its tags (None: any number). Then the text that

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import anyio
     from mcp import Client
 
-    from puna.mcp.transports import Watch
+    from puna.mcp.transports import ConnectionWatch
 
 #: Called with a call's progress, its total if known, and a message.
 Progress = Callable[[float, float | None, str | None], None]
@@ -203,7 +203,7 @@ class _Connection:
         try:
             import mcp  # noqa: F401
 
-            from puna.mcp.transports import Watch
+            from puna.mcp.transports import ConnectionWatch
         except ImportError as error:
             raise UnavailableError(
                 f"MCP servers need the package mcp ({error}); install it with: pip install 'puna[mcp]'"
@@ -215,7 +215,7 @@ class _Connection:
         self.refused: list[str] = []
         self._found: dict[str, ServerTool | None] = {}  # None: two tools have this name
         self._listed = False
-        self.watch: Watch = Watch()
+        self.watch: ConnectionWatch = ConnectionWatch()
         self._client: Client | None = None
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()

@@ -34,7 +34,7 @@ _CONNECT_S: Final = 10.0
 CheckedTools = Callable[[list[Any]], list[dict[str, Any]]]
 
 
-class Watch:
+class ConnectionWatch:
     """Counts what a server sends, and notes why its connection ended."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Watch:
 class Inbound:
     """The messages of a server, as the `mcp` package reads them: counted, and lists of tools checked."""
 
-    def __init__(self, inner: Any, watch: Watch, checked: CheckedTools) -> None:
+    def __init__(self, inner: Any, watch: ConnectionWatch, checked: CheckedTools) -> None:
         self._inner = inner
         self._watch = watch
         self._checked = checked
@@ -113,7 +113,7 @@ class Inbound:
 
 @asynccontextmanager
 async def connected(
-    config: ServerConfig, watch: Watch, checked: CheckedTools
+    config: ServerConfig, watch: ConnectionWatch, checked: CheckedTools
 ) -> AsyncIterator[tuple[Any, Any]]:
     """Yield the streams of messages from and to a server. Raises OSError if its program cannot be started.
 
@@ -125,7 +125,7 @@ async def connected(
 
 
 @asynccontextmanager
-async def _over_http(config: ServerConfig, watch: Watch) -> AsyncIterator[tuple[Any, Any]]:
+async def _over_http(config: ServerConfig, watch: ConnectionWatch) -> AsyncIterator[tuple[Any, Any]]:
     async def count(response: httpx2.Response) -> None:
         response.stream = _Counted(response.stream, watch)
 
@@ -146,7 +146,7 @@ async def _over_http(config: ServerConfig, watch: Watch) -> AsyncIterator[tuple[
 class _Counted(httpx2.AsyncByteStream):
     """The bytes of a reply, which ends where they are too many or compressed."""
 
-    def __init__(self, inner: Any, watch: Watch) -> None:
+    def __init__(self, inner: Any, watch: ConnectionWatch) -> None:
         self._inner = inner
         self._watch = watch
 
@@ -161,7 +161,7 @@ class _Counted(httpx2.AsyncByteStream):
 
 
 @asynccontextmanager
-async def _over_stdio(config: ServerConfig, watch: Watch) -> AsyncIterator[tuple[Any, Any]]:
+async def _over_stdio(config: ServerConfig, watch: ConnectionWatch) -> AsyncIterator[tuple[Any, Any]]:
     process = await anyio.open_process(
         [config.command, *config.args],
         env=get_default_environment() | dict(config.env),
@@ -185,7 +185,7 @@ async def _over_stdio(config: ServerConfig, watch: Watch) -> AsyncIterator[tuple
 async def _read_messages(
     process: anyio.abc.Process,
     arriving: anyio.abc.ObjectSendStream[SessionMessage | Exception],
-    watch: Watch,
+    watch: ConnectionWatch,
 ) -> None:
     assert process.stdout is not None
     held = bytearray()
@@ -208,7 +208,7 @@ async def _read_messages(
                         await arriving.send(SessionMessage(message))
 
 
-async def _read_errors(process: anyio.abc.Process, watch: Watch) -> None:
+async def _read_errors(process: anyio.abc.Process, watch: ConnectionWatch) -> None:
     assert process.stderr is not None
     with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
         while True:

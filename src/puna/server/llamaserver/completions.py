@@ -17,7 +17,7 @@ from puna.server.jobs.jobs import Job, job, one_job
 from puna.server.jobs.running import Progress
 from puna.server.jobs.service import Finished, Part, Service
 from puna.server.llamaserver.limits import LineLimits, within
-from puna.server.llamaserver.reply import Completion, CompletionWriter, chosen
+from puna.server.llamaserver.reply import CompletionReply, CompletionWriter, chosen
 from puna.server.llamaserver.wire import CompletionBody, InfillBody, wanted_model
 
 B = TypeVar("B", bound=CompletionBody)
@@ -41,16 +41,24 @@ def routes(backend: Service) -> list[Route]:
         """Fill a gap in code in the form of llama.cpp's server."""
         return await answer(body)
 
-    gives: Any = Completion | list[Completion]
+    gives: Any = CompletionReply | list[CompletionReply]
     query = ("model",)
     return [
         *(
             body_route(
-                path, CompletionBody, completion, gives=gives, events=Completion, streams=SSE, query=query
+                path,
+                CompletionBody,
+                completion,
+                gives=gives,
+                events=CompletionReply,
+                streams=SSE,
+                query=query,
             )
             for path in ("/completion", "/completions")
         ),
-        body_route("/infill", InfillBody, infill, gives=gives, events=Completion, streams=SSE, query=query),
+        body_route(
+            "/infill", InfillBody, infill, gives=gives, events=CompletionReply, streams=SSE, query=query
+        ),
     ]
 
 

@@ -68,7 +68,7 @@ class ScoredToken(LikelyToken):
     top_probs: list[LikelyToken] | UnsetType = UNSET
 
 
-class Completion(msgspec.Struct, kw_only=True):
+class CompletionReply(msgspec.Struct, kw_only=True):
     """A complete answer, or a chunk, of which only the last has all fields."""
 
     index: int
@@ -128,7 +128,7 @@ _SAME_NAMES: Final = (
 )  # fmt: skip
 
 
-def chosen(reply: Completion, fields: Sequence[str]) -> Any:
+def chosen(reply: CompletionReply, fields: Sequence[str]) -> Any:
     """Return only the `fields` of a reply, if there are any; `a/b` is b within a, under that name."""
     if not fields:
         return reply
@@ -169,14 +169,14 @@ class CompletionWriter:
             samples = self._requests[progress.sample].samples
             self._read[progress.sample : progress.sample + samples] = [progress.prompt_progress] * samples
 
-    def chunk(self, part: Chunk) -> Completion | None:
+    def chunk(self, part: Chunk) -> CompletionReply | None:
         """Return the chunk for a part of a streamed answer; None if only the prompt is to be evaluated."""
         if not self._body.limit:
             return None
         self._began_ns[part.sample] = self._began_ns[part.sample] or time.perf_counter_ns()
         self._predicted[part.sample] += len(part.tokens)
         self._has_new_line[part.sample] |= "\n" in part.text
-        return Completion(
+        return CompletionReply(
             index=part.sample,
             content=part.text,
             tokens=part.tokens,
@@ -197,8 +197,8 @@ class CompletionWriter:
             *_rates(self._predicted[sample], time.perf_counter_ns() - self._began_ns[sample]),
         )
 
-    def progress(self, progress: Progress) -> Completion:
-        return Completion(
+    def progress(self, progress: Progress) -> CompletionReply:
+        return CompletionReply(
             index=progress.sample,
             content="",
             tokens=[],
@@ -209,11 +209,11 @@ class CompletionWriter:
             **progress.fields,
         )
 
-    def end(self, end: Finished) -> Completion:
+    def end(self, end: Finished) -> CompletionReply:
         """Return the last chunk of a streamed answer."""
         return self._final(end, "", list(end.unsent), self._has_new_line[end.sample])
 
-    def whole(self, answer: AnswerBuilder) -> Completion:
+    def whole(self, answer: AnswerBuilder) -> CompletionReply:
         """Return the reply with an answer, without streaming."""
         end, body = answer.end, self._body
         text = answer.text if body.limit else ""
@@ -222,11 +222,11 @@ class CompletionWriter:
         made.completion_probabilities = self._probabilities(answer.logprobs if body.limit else [])
         return made
 
-    def _final(self, end: Finished, text: str, tokens: list[int], has_new_line: bool) -> Completion:
+    def _final(self, end: Finished, text: str, tokens: list[int], has_new_line: bool) -> CompletionReply:
         done, body, request = end.done, self._body, self._requests[end.sample]
         predicted = done.eval_count if body.limit else 0
         stops: StopType = "word" if done.stop is not None else "eos" if done.reason == "stop" else "limit"
-        return Completion(
+        return CompletionReply(
             index=end.sample,
             content=text,
             tokens=tokens if body.limit else [],

@@ -41,8 +41,15 @@ def routes(backend: Service) -> list[Route]:
         return text_reply("Ollama is running")
 
     async def version(request: Request) -> Response:
-        """Show the versions of Ollama's API and of Puna, and the machine's devices."""
-        return json_reply({"version": OLLAMA_VERSION, "puna": __version__, "devices": devices().to_json()})
+        """Show the versions of Ollama's API and of Puna, the machine's devices, and the default context."""
+        return json_reply(
+            {
+                "version": OLLAMA_VERSION,
+                "puna": __version__,
+                "devices": devices().to_json(),
+                "context_length": backend.settings.context_length,
+            }
+        )
 
     async def tags(request: Request) -> Response:
         """List the models in the store."""

@@ -1,0 +1,1 @@
+"""`puna launch`: other people's coding agents, started with a model of this server."""
