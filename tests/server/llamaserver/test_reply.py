@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from puna.protocol import Done
-from puna.server.llamaserver.reply import Completion, Timings, chosen
+from puna.server.llamaserver.reply import CompletionReply, Timings, chosen
 
 DONE = Done(
     id=1,
@@ -29,7 +29,7 @@ def test_timings_count_the_prompt_without_its_cached_tokens() -> None:
 
 
 def test_chosen_fields_keep_their_paths_as_names() -> None:
-    reply = Completion(
+    reply = CompletionReply(
         index=0,
         content="hi",
         tokens=[],
