@@ -374,9 +374,10 @@ class Engine:
         found = [each for each in self.scheduler if each.id in finishing and isinstance(each, Generation)]
         for sequence in found:
             sequence.thinking.finish()
+        arrived = {sequence.id for sequence in found}
         with self._changed:
-            for request_id in {sequence.id for sequence in found}:
-                self._finishing.remove(request_id)
+            left = [request_id for request_id in self._finishing if request_id not in arrived]
+            self._finishing = deque(left, maxlen=_MAX_FINISHING)
 
     def _run_batch(self, slices: list[BatchSlice]) -> bool:
         """Execute a batch and update its sequences; return False if it failed and was retried in parts."""
