@@ -198,7 +198,7 @@ def test_pull_has_a_bar_for_each_part_is_cancelled_and_goes_on(
     visitor = visit(own)
     visitor.context.route("**/api/pull", allow_http)
     tab = visitor.tab("#/models")
-    with serving(Registry(Published.of(model_files["endless"].read_bytes()), told=hold)) as registry:
+    with serving(Registry(Published.of(model_files["endless"].read_bytes()), intercept=hold)) as registry:
         tab.page.get_by_label("Pull a model").fill(registry.name)
         tab.press("Enter")
         pull = tab.page.get_by_role("region", name=registry.name)
