@@ -182,7 +182,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         reasons = _USELESS if engine == LLAMACPP else _USELESS | _UNPLACED
         useless = [f'option "{name}" has no effect: {reasons[name]}' for name in requested if name in reasons]
         unknown = [name for name in requested if name not in _TYPES and name not in reasons]
-        return useless + unknown_and_ignored("option", unknown, _TYPES)
+        return useless + (unknown_and_ignored("option", unknown, _TYPES) if unknown else [])
 
 
 def speculate_from_env() -> str | None:

@@ -16,8 +16,7 @@ from puna.chat.answers.parts import Tags
 from puna.chat.templates.choose import chat_format
 from puna.chat.templates.messages import Chat, Message, Traits
 from puna.chat.templates.model_facts import ModelFacts
-from puna.conversation.chat_model import reading_of
-from puna.conversation.thinking import SHARES, thinking_budget
+from puna.conversation.chat_model import SHARES, reading_of, thinking_budget
 from puna.errors import OptionError, RequestError
 from puna.grammar.compiler.protocol import FormatTask
 from puna.grammar.format import Format

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from typing import Final
 
 import msgspec
 
@@ -24,7 +25,6 @@ from puna.conversation.fit import fit_chat, newest, size
 from puna.conversation.infill import infill_tokens
 from puna.conversation.pictures import Pictures
 from puna.conversation.prefixes import PrefixWatch
-from puna.conversation.thinking import thinking_budget
 from puna.engine.engine import Engine
 from puna.engine.requests import FittedPrompt, check_size, checked, max_text, read_text, text_size, tokenised
 from puna.engine.sequence import Sink, key_of
@@ -69,7 +69,7 @@ def reading_of(request: Generate, traits: Traits, architecture: str, prompt: str
     if chat is None and not request.think:
         return None
     calls = chat is not None and chat.tool_choice != "none" and (named is None or named.calls)
-    tools = tools_of(chat.tools) if chat is not None and calls else {}
+    tools = tools_of(chat.tools) if chat is not None and chat.tools and calls else {}
     asked = bool(family.thinking or request.think or (named is not None and named.always_splits))
     thinking = family.thinking or (named.thinking if named else None) or traits.thinking_tags
     # A format may itself ask for something that looks like a call.
@@ -106,6 +106,26 @@ class _Read:
             return self
         inputs = None if self.inputs is None else [*map(Input, context), *self.inputs]
         return _Read([*context, *self.tokens], inputs)
+
+
+#: By level: the share of the tokens that an answer may have, and the least number of tokens. Other levels,
+#: and thinking without a level, have no limit. docs/api.md has this table.
+SHARES: Final = {"low": (1 / 8, 128), "medium": (1 / 4, 256), "high": (1 / 2, 512)}
+
+
+def thinking_budget(request: Generate, traits: Traits, context: int) -> int | None:
+    """Return the maximum tokens of thinking in an answer within `context` tokens; None for any number.
+
+    A level sets no limit where the template itself tells it to the model.
+    """
+    if request.think_budget is not None:
+        return request.think_budget
+    if not isinstance(request.think, str) or request.think not in SHARES or traits.takes_levels:
+        return None
+    share, least = SHARES[request.think]
+    wanted = request.options.num_predict
+    most = min(wanted, context) if wanted > 0 else context
+    return max(int(most * share), least)
 
 
 class ChatModel:
@@ -322,7 +342,7 @@ class ChatModel:
             tries[text] = self._read(text, images, add_special=not context)
             return len(tries[text].tokens)
 
-        tools = [] if chat.tool_choice == "none" else ordered(chat.tools)
+        tools = ordered(chat.tools) if chat.tools and chat.tool_choice != "none" else []
         shown = msgspec.structs.replace(chat, messages=messages, tools=tools)
         with self._renderer.rendering(template, shown, request.think) as rendering:
             if shorten:

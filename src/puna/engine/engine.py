@@ -24,12 +24,12 @@ from puna.engine.drafting.draft_model import DraftModel
 from puna.engine.drafting.speculation import Speculation, drafter_for
 from puna.engine.executor import Executor, Rows
 from puna.engine.images import Images
-from puna.engine.live import StepClock, live_state
+from puna.engine.live import live_state
 from puna.engine.prefix_cache import PrefixCache
 from puna.engine.prompt_memory import PromptMemory, prompt_folder
 from puna.engine.requests import FittedPrompt, sequences_of
 from puna.engine.room import EngineSizes, Room, choose_sizes
-from puna.engine.scheduler import Scheduler
+from puna.engine.scheduler import Scheduler, StepClock
 from puna.engine.sequence import EmbeddingInput, Generation, Sequence, Sink
 from puna.errors import CacheFileError, CacheFullError, ContextLengthError, GenerationError, RunnerError
 from puna.gguf import fingerprint

@@ -3,48 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
 import msgspec.structs
 
 from puna.engine.sequence import Generation, Sequence
 from puna.kvcache.cache import Picturing
-from puna.protocol import LiveSequence, LiveState, StepTotals
+from puna.protocol import LiveSequence, LiveState
 
 if TYPE_CHECKING:
-    from puna.engine.batching import StepLoad
     from puna.engine.prefix_cache import PrefixCache
+    from puna.engine.scheduler import StepClock
     from puna.kvcache.cache import Cache
-
-
-class StepClock:
-    """Adds up what the time of steps goes on. Owned by the engine's thread."""
-
-    def __init__(self) -> None:
-        self.totals = StepTotals()
-
-    @contextmanager
-    def spending(self, on: Literal["sample_s", "mask_s", "draft_s", "image_s", "other_s"]) -> Iterator[None]:
-        """Count the time of this context as spent on one thing."""
-        began = time.monotonic()
-        try:
-            yield
-        finally:
-            totals = self.totals
-            setattr(totals, on, getattr(totals, on) + time.monotonic() - began)
-
-    def passed(self, load: StepLoad, seconds: float) -> None:
-        """Count a pass of `seconds`; prompts and answers share it by their rows."""
-        totals = self.totals
-        rows = load.prompt + load.decoding + load.drafted
-        of_prompts = seconds * load.prompt / rows if rows else 0.0
-        totals.steps += 1
-        totals.prompt_s += of_prompts
-        totals.decode_s += seconds - of_prompts
-        totals.prompt_tokens += load.prompt
-        totals.drafted += load.drafted
 
 
 def live_state(

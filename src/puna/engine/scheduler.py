@@ -8,14 +8,17 @@ generated tokens are kept, and evaluated again later.
 
 from __future__ import annotations
 
+import time
 from bisect import insort
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
 
 from puna.engine.batching import BatchSlice, first_group, group_begin, plan, shift_count
 from puna.engine.prefix_cache import PrefixCache, PrefixEntry, PrefixMatch
 from puna.engine.sequence import Sequence
 from puna.errors import CacheFullError, NotSupportedError
+from puna.protocol import StepTotals
 from puna.turns import ClientRotation
 
 if TYPE_CHECKING:
@@ -83,6 +86,34 @@ class Pace:
 
 def _blend(before: float, now: float) -> float:
     return before + _WEIGHT * (now - before)
+
+
+class StepClock:
+    """Adds up what the time of steps goes on. Owned by the engine's thread."""
+
+    def __init__(self) -> None:
+        self.totals = StepTotals()
+
+    @contextmanager
+    def spending(self, on: Literal["sample_s", "mask_s", "draft_s", "image_s", "other_s"]) -> Iterator[None]:
+        """Count the time of this context as spent on one thing."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            totals = self.totals
+            setattr(totals, on, getattr(totals, on) + time.monotonic() - began)
+
+    def passed(self, load: StepLoad, seconds: float) -> None:
+        """Count a pass of `seconds`; prompts and answers share it by their rows."""
+        totals = self.totals
+        rows = load.prompt + load.decoding + load.drafted
+        of_prompts = seconds * load.prompt / rows if rows else 0.0
+        totals.steps += 1
+        totals.prompt_s += of_prompts
+        totals.decode_s += seconds - of_prompts
+        totals.prompt_tokens += load.prompt
+        totals.drafted += load.drafted
 
 
 #: Minimum shared inputs for which a sequence waits until another request has evaluated them.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from operator import attrgetter
 from urllib.parse import quote
 
 from starlette.applications import Starlette
@@ -60,14 +62,14 @@ def create_app(store: Store, fleet: Fleet, settings: Settings, metrics: Metrics,
     app = Starlette(
         routes=routes,
         middleware=[
-            Middleware(RootPathMiddleware, root=settings.root_path),
+            *([Middleware(RootPathMiddleware, root=settings.root_path)] if settings.root_path else []),
             Middleware(RequestLogMiddleware),
             Middleware(CORSMiddleware, rules=settings.origins),
             Middleware(
                 HostCheckMiddleware,
                 bound=bound,
                 allowed=settings.hosts,
-                needs_key=lambda: settings.keyring.required,
+                needs_key=partial(attrgetter("required"), settings.keyring),
             ),
             Middleware(KeyCheckMiddleware, keyring=settings.keyring),
             Middleware(BodyLimitMiddleware, max_bytes=settings.max_body_bytes),
@@ -89,7 +91,7 @@ class RootPathMiddleware:
         self._root = root
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._root and scope["type"] == "http":
+        if scope["type"] == "http":
             path = scope["path"]
             if path == self._root:
                 await RedirectResponse(self._root + "/", 308)(scope, receive, send)

@@ -166,7 +166,7 @@ class LoadPlan:
         return cls(
             num_ctx,
             options.num_batch,
-            usable_threads(options.num_thread),
+            usable_threads(options.num_thread) if options.num_thread else 0,  # 0: the runner chooses
             draft,
             options.engine or default_engine,
             options.placement,

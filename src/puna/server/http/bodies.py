@@ -132,6 +132,8 @@ class Body(BaseModel):
         names = cls._names()
         requesting = [key for key, item in value.items() if item or type(item) in (int, float)]
         unknown = [key for key in requesting if key.lower() not in names]
+        if not unknown:
+            return []
         nested = [f"options.{name}" for name in Options.__struct_fields__] if "options" in names else []
         return unknown_and_ignored("field", unknown, [*names.values(), *nested])
 
@@ -246,6 +248,15 @@ class ApiRoute(Route):
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         if self.header and self.header not in Headers(scope=scope):
+            return Match.NONE, {}
+        return super().matches(scope)
+
+
+class BrowserRoute(Route):
+    """A route for requests that ask for a page; others go on to the next route."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        if "text/html" not in Headers(scope=scope).get("accept", ""):
             return Match.NONE, {}
         return super().matches(scope)
 

@@ -19,8 +19,7 @@ from puna.protocol import Generate, Prompted
 from puna.server.http.bodies import Body, Many, Messages, Name, body_route
 from puna.server.http.replies import json_reply
 from puna.server.jobs.jobs import GenerationSpec, Job, job, one_job
-from puna.server.jobs.messages import ChatMessage, prompt_messages
-from puna.server.jobs.own_fields import ChatFields
+from puna.server.jobs.own_fields import ChatFields, ChatMessage, prompt_messages
 from puna.server.jobs.service import Service
 from puna.server.jobs.tools import ToolUse, chat_choice, chat_tools
 from puna.server.llamaserver.wire import wanted_model

@@ -14,13 +14,14 @@ from puna.options import THINK_LEVELS
 from puna.protocol import MAX_SAMPLES, Prompt
 from puna.server.http.bodies import Body, Many, Messages, Name
 from puna.server.jobs.jobs import GenerationSpec, check_top_logprobs
-from puna.server.jobs.messages import ChatMessage, prompt_messages
 from puna.server.jobs.own_fields import (
     ChatFields,
+    ChatMessage,
     OwnFields,
     ProgressField,
     SamplingFields,
     only_one,
+    prompt_messages,
     texts_or_tokens,
 )
 from puna.server.jobs.tools import ToolUse, chat_choice, chat_tools

@@ -8,13 +8,12 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
-from starlette.routing import Match, Route
-from starlette.types import Scope
+from starlette.routing import Route
 
 from puna.errors import PathNotFoundError
+from puna.server.http.bodies import BrowserRoute
 from puna.server.http.replies import text_reply
 
 #: Everything comes from the server itself, and nothing inline runs.
@@ -81,15 +80,6 @@ def _reply(folder: Path, request: Request, name: str, headers: dict[str, str]) -
     return FileResponse(asset.files[encoding], headers=headers)
 
 
-class _ForBrowsers(Route):
-    """A route for requests that ask for a page; others go on to the next route."""
-
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        if scope["type"] == "http" and "text/html" not in Headers(scope=scope).get("accept", ""):
-            return Match.NONE, {}
-        return super().matches(scope)
-
-
 def is_built(folder: Path) -> bool:
     """Whether the page is in this folder."""
     if "index.html" not in _assets(folder):
@@ -120,7 +110,7 @@ def routes(folder: Path) -> list[Route]:
         return _reply(folder, request, f"assets/{request.path_params['name']}", {"cache-control": _FOREVER})
 
     made = [
-        _ForBrowsers("/", page, methods=["GET"]),
+        BrowserRoute("/", page, methods=["GET"]),
         Route("/artifact.html", artifact, methods=["GET"]),
         Route("/assets/{name:path}", asset, methods=["GET"]),
     ]

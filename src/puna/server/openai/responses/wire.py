@@ -16,8 +16,7 @@ from puna.grammar.format import Format
 from puna.server.http.bodies import MAX_MESSAGES, Body, Many, Name
 from puna.server.jobs.images import from_url
 from puna.server.jobs.jobs import GenerationSpec
-from puna.server.jobs.messages import with_images
-from puna.server.jobs.own_fields import ChatFields, OwnFields, SamplingFields, only_one
+from puna.server.jobs.own_fields import ChatFields, OwnFields, SamplingFields, only_one, with_images
 from puna.server.jobs.tools import ToolUse, called, chat_choice, function
 from puna.server.openai.wire import response_format, think
 
