@@ -22,11 +22,28 @@ from tools import install
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "src" / "puna"
 
+#: The modules that need an extra, which they name in an error where it is missing.
+OF_EXTRAS = {"mcp": ("mcp", "cli/mcp_serving.py")}
 
-def declared() -> list[Requirement]:
-    """Return the dependencies that pyproject.toml declares for everybody, without the extras."""
+
+def declared(extra: str = "") -> list[Requirement]:
+    """Return the dependencies that pyproject.toml declares for everybody, or those of an extra."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return [Requirement(line) for line in project["dependencies"]]
+    lines = project["optional-dependencies"][extra] if extra else project["dependencies"]
+    return [Requirement(line) for line in lines]
+
+
+def extra_of(path: Path) -> str:
+    """Return the extra that a module needs; empty for most."""
+    name = path.relative_to(SOURCES).as_posix()
+    return next(
+        (
+            extra
+            for extra, parts in OF_EXTRAS.items()
+            if any(name == part or name.startswith(f"{part}/") for part in parts)
+        ),
+        "",
+    )
 
 
 def imports() -> Iterator[tuple[str, Path]]:
@@ -42,12 +59,14 @@ def imports() -> Iterator[tuple[str, Path]]:
 @pytest.mark.slow
 def test_imported_packages_are_exactly_the_declared_ones() -> None:
     distributions = metadata.packages_distributions()
-    used: dict[str, Path] = {}
+    used: dict[str, set[str]] = {extra: set() for extra in ("", *OF_EXTRAS)}
     for package, path in imports():
         if package not in sys.stdlib_module_names and package != "puna":
             assert package in distributions, f"{path} imports {package}, which is not even installed"
-            used[canonicalize_name(distributions[package][0])] = path
-    assert set(used) == {canonicalize_name(requirement.name) for requirement in declared()}
+            used[extra_of(path)].add(canonicalize_name(distributions[package][0]))
+    assert used.pop("") == {canonicalize_name(requirement.name) for requirement in declared()}
+    for extra, names in used.items():
+        assert names <= set(closure([*declared(), *declared(extra)])), extra
 
 
 def closure(requirements: list[Requirement]) -> dict[str, metadata.Distribution]:
@@ -107,6 +126,8 @@ import importlib, importlib.util, pkgutil, puna
 for module in pkgutil.walk_packages(puna.__path__, "puna."):
     if module.name.endswith("__main__"):
         continue
+    if module.name in ("puna.mcp.transports", "puna.cli.mcp_serving"):
+        continue  # they need an extra
     if module.name.startswith("puna.ops.cpu") and importlib.util.find_spec("puna._native") is None:
         continue
     importlib.import_module(module.name)

@@ -79,7 +79,7 @@ def test_without_a_terminal_nothing_runs_that_is_not_allowed(caller: Calling) ->
 
 def test_without_servers_a_call_is_shown_as_before(caller: Calling) -> None:
     assert "Model called a non-existent function" not in caller.run(*ask(0)).stdout
-    assert "<tool_call>" in caller.run(*ask(0)).stdout
+    assert 'look_up{"word": "fig"}' in caller.run(*ask(0)).stdout
 
 
 def test_servers_that_fail_are_named(caller: Calling) -> None:

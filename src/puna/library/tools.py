@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
 import PIL.Image
+from pydantic import TypeAdapter
 
 from puna.errors import RequestError
 from puna.library.completion import Call, Completion
@@ -192,12 +193,11 @@ def _failure(error: Exception) -> ToolResult:
 
 def _converted(value: Any) -> ToolResult:
     """Return what a function returned: a text as it is, pictures, and all else as JSON."""
-    from pydantic_core import to_json
-
     if isinstance(value, ToolResult):
         return value
     if isinstance(value, str):
         return ToolResult(cut(value))
     if isinstance(value, PIL.Image.Image):
         return ToolResult("", [image_file(value)])
-    return ToolResult(cut(to_json(value, fallback=str).decode("utf-8", "replace")))
+    written = TypeAdapter(Any).dump_json(value, fallback=str)
+    return ToolResult(cut(written.decode("utf-8", "replace")))
