@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
@@ -62,6 +63,22 @@ class Extents:
     used: int
     shared: int
     runs: list[tuple[int, int, int, int]]
+
+    @classmethod
+    def of(
+        cls,
+        counts: CellCounts,
+        layers: Iterable[int],
+        provided_bytes: int,
+        held: Iterable[tuple[NDArray[np.integer], NDArray[np.integer]]],
+    ) -> Extents:
+        """Describe a cache by its counts, and by the cells and positions that each sequence holds."""
+        runs = [
+            run for number, (cells, positions) in enumerate(held) for run in runs_of(number, cells, positions)
+        ]
+        return cls(
+            counts.kind, list(layers), counts.capacity, provided_bytes, counts.used, counts.shared, runs
+        )
 
 
 def runs_of(

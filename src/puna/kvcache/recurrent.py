@@ -19,7 +19,7 @@ from puna.errors import CacheFileError, NotSupportedError, shown
 from puna.gguf import GGMLType
 from puna.kvcache.cache import Cache, LayerState, StateSlots, check_removal
 from puna.kvcache.cells import FreeCells
-from puna.kvcache.contents import CellCounts, Contents, Extents, Held, runs_of
+from puna.kvcache.contents import CellCounts, Contents, Extents, Held
 from puna.kvcache.saved import Saved
 from puna.ops import Backend, Storage
 
@@ -359,23 +359,9 @@ class RecurrentCache(Cache):
 
     def extents(self) -> list[Extents]:
         [counts] = self.counts()
-        sequences = [self._held(s) for s in range(len(self._slots))]
-        runs = [
-            run
-            for s, held in enumerate(sequences)
-            for run in runs_of(s, np.array(held.cells, np.int64), np.array(held.positions, np.int64))
-        ]
-        return [
-            Extents(
-                self.kind,
-                list(self.layers),
-                counts.capacity,
-                self.provided_bytes,
-                counts.used,
-                counts.shared,
-                runs,
-            )
-        ]
+        states = (self._held(sequence) for sequence in range(len(self._slots)))
+        held = ((np.array(each.cells, np.int64), np.array(each.positions, np.int64)) for each in states)
+        return [Extents.of(counts, self.layers, self.provided_bytes, held)]
 
     def counts(self) -> list[CellCounts]:
         states = self._references[_INITIAL + 1 :]

@@ -14,7 +14,7 @@ import numpy as np
 
 from puna.kvcache.cache import Cache
 from puna.kvcache.cells import CELL_BYTES, Cells, move, plan_moves, table_bytes, table_shape
-from puna.kvcache.contents import CellCounts, Contents, Extents, Held, runs_of
+from puna.kvcache.contents import CellCounts, Contents, Extents, Held
 from puna.kvcache.saved import Saved
 from puna.kvcache.types import KVTypes
 from puna.ops import Array, Backend, Storage
@@ -223,22 +223,11 @@ class CellCache(Cache):
 
     def extents(self) -> list[Extents]:
         cells, [counts] = self.cells, self.counts()
-        runs = [
-            run
-            for s in range(len(cells.length))
-            for run in runs_of(s, cells.cells(s), np.arange(cells.first[s], cells.length[s]))
-        ]
-        return [
-            Extents(
-                self.kind,
-                list(self.layers),
-                counts.capacity,
-                self.provided_bytes,
-                counts.used,
-                counts.shared,
-                runs,
-            )
-        ]
+        held = (
+            (cells.cells(sequence), np.arange(cells.first[sequence], cells.length[sequence]))
+            for sequence in range(len(cells.length))
+        )
+        return [Extents.of(counts, self.layers, self.provided_bytes, held)]
 
     def counts(self) -> list[CellCounts]:
         cells = self.cells
