@@ -137,8 +137,15 @@ def server(servers: Callable[..., Server]) -> Server:
 
 
 @pytest.fixture
+def outlasting() -> Iterator[ExitStack]:
+    """Holds what tabs still ask until the last of them is closed: servers and proxies of one test."""
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
 def visit(
-    browser: Browser, request: pytest.FixtureRequest, tmp_path: Path
+    browser: Browser, request: pytest.FixtureRequest, tmp_path: Path, outlasting: ExitStack
 ) -> Iterator[Callable[..., Visitor]]:
     """Gives a visitor of a server, and fails the test if anything went wrong in its tabs.
 

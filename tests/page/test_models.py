@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -26,11 +27,11 @@ def models(visit: Callable[..., Visitor], server: Server) -> Tab:
 
 
 @pytest.fixture
-def own(tmp_path: Path, model_files: dict[str, Path]) -> Iterator[Server]:
+def own(outlasting: ExitStack, tmp_path: Path, model_files: dict[str, Path]) -> Server:
     """A server of the test's own, which may pull from this machine."""
-    with running(tmp_path / "models", PUNA_PRIVATE_REGISTRIES="127.0.0.1") as server:
-        add_model(server, "scripted", model_files["scripted"])
-        yield server
+    server = outlasting.enter_context(running(tmp_path / "models", PUNA_PRIVATE_REGISTRIES="127.0.0.1"))
+    add_model(server, "scripted", model_files["scripted"])
+    return server
 
 
 def row(tab: Tab, name: str) -> Locator:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -26,41 +27,45 @@ SUN = asking_for("sunny", "How is the weather?")
     "strips", [True, pytest.param(False, marks=pytest.mark.thorough)], ids=["path removed", "path kept"]
 )
 def test_page_works_below_a_path_of_a_proxy(
-    strips: bool, servers: Callable[..., Server], visit: Callable[..., Visitor]
+    strips: bool, servers: Callable[..., Server], visit: Callable[..., Visitor], outlasting: ExitStack
 ) -> None:
     server = servers() if strips else servers(PUNA_ROOT_PATH="/deep/puna")
-    with proxied(server.url, "/deep/puna", strips=strips) as proxy:
-        chat = Chat(visit(proxy.url).tab())
-        chat.ask(SUN)
-        chat.expect_answer(SUNNY)
-        for place, title in (("#/models", "Models"), ("#/engine", "Engine"), ("#/settings", "Settings")):
-            chat.tab.go(place)
-            expect(chat.tab.heading).to_have_text(title)
-        chat.tab.go("#/chat")
-        chat.ask(asking_for("artefact"))
-        chat.expect_rest()
-        chat.tab.button("Show the result").click()
-        frame = chat.text.frame_locator("iframe")
-        expect(frame.get_by_role("button", name="press me")).to_be_visible()
-        assert all(path.startswith("/deep/puna/") for path in proxy.requests)
+    proxy = outlasting.enter_context(proxied(server.url, "/deep/puna", strips=strips))
+    chat = Chat(visit(proxy.url).tab())
+    chat.ask(SUN)
+    chat.expect_answer(SUNNY)
+    for place, title in (("#/models", "Models"), ("#/engine", "Engine"), ("#/settings", "Settings")):
+        chat.tab.go(place)
+        expect(chat.tab.heading).to_have_text(title)
+    chat.tab.go("#/chat")
+    chat.ask(asking_for("artefact"))
+    chat.expect_rest()
+    chat.tab.button("Show the result").click()
+    frame = chat.text.frame_locator("iframe")
+    expect(frame.get_by_role("button", name="press me")).to_be_visible()
+    assert all(path.startswith("/deep/puna/") for path in proxy.requests)
     assert len(proxy.requests) > 10
 
 
 @pytest.mark.thorough
-def test_page_works_with_tls(tmp_path: Path, visit: Callable[..., Visitor]) -> None:
+def test_page_works_with_tls(
+    tmp_path: Path, visit: Callable[..., Visitor], outlasting: ExitStack
+) -> None:
     issued = trustme.CA().issue_cert("localhost", "127.0.0.1")
     key, chain = tmp_path / "key.pem", tmp_path / "chain.pem"
     issued.private_key_pem.write_to_path(key)
     for blob in issued.cert_chain_pems:
         blob.write_to_path(chain, append=True)
-    with running(tmp_path / "models", PUNA_TLS_CERT=str(chain), PUNA_TLS_KEY=str(key)) as server:
-        url = server.url.replace("http:", "https:")
-        chat = Chat(visit(url, "demo:latest", ignore_https_errors=True).tab())
-        chat.set_option("num_predict", "8")
-        chat.ask("Tell me a story about a fox.")
-        chat.expect_rest()
-        expect(chat.text).not_to_be_empty()
-        Sidebar(chat.tab).expect_chats(["Tell me a story about a fox."])
+    server = outlasting.enter_context(
+        running(tmp_path / "models", PUNA_TLS_CERT=str(chain), PUNA_TLS_KEY=str(key))
+    )
+    url = server.url.replace("http:", "https:")
+    chat = Chat(visit(url, "demo:latest", ignore_https_errors=True).tab())
+    chat.set_option("num_predict", "8")
+    chat.ask("Tell me a story about a fox.")
+    chat.expect_rest()
+    expect(chat.text).not_to_be_empty()
+    Sidebar(chat.tab).expect_chats(["Tell me a story about a fox."])
 
 
 def test_without_history_chats_live_in_the_tab(

@@ -17,6 +17,7 @@ from tests.page.scripts import LONG, SUNNY, asking_for
 from tests.page.sidebar import Sidebar, add_chat
 from tests.page.tabs import GREEDY, Visitor
 from tests.ports import free_port
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.page]
 
@@ -124,8 +125,7 @@ def test_answer_of_a_killed_server_is_kept_as_it_was(
             found: str = server.http.get(f"/api/puna/chats/{id}").json()["messages"][1]["content"]
             return found
 
-        while not kept():
-            pass  # it is kept every other second
+        wait_until(lambda: bool(kept()), "a part of the answer to be kept")
         server.process.kill()
         server.process.wait()
         gone = chat.tab.page.get_by_text("The server cannot be reached")

@@ -1,4 +1,4 @@
-import { useEffect } from "preact/hooks";
+import { useLayoutEffect } from "preact/hooks";
 
 export interface Shortcut {
   /** "mod" is Ctrl, or Command on a Mac: "mod+shift+o", "?", "escape". */
@@ -19,7 +19,8 @@ const registered = new Set<Shortcut>();
 export const shortcuts = (): Shortcut[] => [...registered];
 
 export function useShortcut(shortcut: Shortcut, active = true): void {
-  useEffect(() => {
+  // What is on the screen answers to its keys at once, not some frames later.
+  useLayoutEffect(() => {
     if (!active) return;
     registered.add(shortcut);
     return () => void registered.delete(shortcut);
