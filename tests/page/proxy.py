@@ -1,4 +1,4 @@
-"""A reverse proxy that shows a server below a path, and whose connections can be cut."""
+"""A reverse proxy that shows a server below a path, and whose streams of events can be cut and held."""
 
 from __future__ import annotations
 
@@ -7,7 +7,28 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
+
+#: Addresses of an answer's events.
+_EVENTS = re.compile(rb"/api/puna/runs/\w+/events\b")
+
+
+@dataclass
+class Gate:
+    """Lets a stream pass up to the end of the first event with this name, and the rest once it is open."""
+
+    event: str
+    opened: threading.Event = field(default_factory=threading.Event)
+
+    def open(self) -> None:
+        self.opened.set()
+
+    def end_in(self, data: bytes) -> int:
+        """Return how many bytes may pass at once, or -1 if the event is not in `data` as a whole."""
+        start = data.find(f"event: {self.event}\n".encode())
+        end = data.find(b"\n\n", start)
+        return end + 2 if start >= 0 and end >= 0 else -1
 
 
 class Proxy:
@@ -21,20 +42,29 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
+        self._cuts: list[int] = []
+        self._gate: Gate | None = None
         self.requests: list[str] = []
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}{prefix}"
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def cut(self) -> None:
-        """End all connections there are now."""
+    def cut_events(self, *sizes: int) -> None:
+        """End each of the next streams of an answer's events after that many bytes."""
+        self._cuts += sizes
+
+    def hold_events(self, event: str) -> Gate:
+        """Hold what follows the first event of this name in the next stream of an answer's events."""
+        self._gate = Gate(event)
+        return self._gate
+
+    def close(self) -> None:
+        self._listener.close()
+        if self._gate is not None:
+            self._gate.open()
         with self._lock:
             for each in self._open:
                 with contextlib.suppress(OSError):
                     each.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        self._listener.close()
-        self.cut()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # it was closed
@@ -61,7 +91,11 @@ class Proxy:
                 path = path[len(self._prefix) :] or b"/"
             rest = re.sub(rb"(?im)^connection:[^\r\n]*\r\n", b"", rest)
             server.sendall(b" ".join([method, path, version]) + b"\r\nConnection: close\r\n" + rest)
-            back = threading.Thread(target=_pump, args=(server, client), daemon=True)
+            limit, gate = None, None
+            if _EVENTS.search(path):
+                limit = self._cuts.pop(0) if self._cuts else None
+                gate = self._gate
+            back = threading.Thread(target=_pump, args=(server, client, limit, gate), daemon=True)
             back.start()
             _pump(client, server)
             back.join()
@@ -69,11 +103,28 @@ class Proxy:
             self._open -= {client}
 
 
-def _pump(source: socket.socket, sink: socket.socket) -> None:
-    """Copy bytes until one side ends."""
+def _pump(
+    source: socket.socket, sink: socket.socket, limit: int | None = None, gate: Gate | None = None
+) -> None:
+    """Copy bytes until one side ends, or `limit` of them; then both ends are closed."""
+    waiting = b""
+    sent = 0
     with contextlib.suppress(OSError):
         while data := source.recv(65536):
+            if gate is not None and not gate.opened.is_set():
+                waiting += data
+                if (end := gate.end_in(waiting)) < 0:
+                    continue
+                sink.sendall(waiting[:end])
+                gate.opened.wait()
+                data = waiting[end:]
+            if limit is not None and sent + len(data) >= limit:
+                sink.sendall(data[: limit - sent])
+                for each in (source, sink):
+                    each.shutdown(socket.SHUT_RDWR)
+                return
             sink.sendall(data)
+            sent += len(data)
         sink.shutdown(socket.SHUT_WR)
 
 
