@@ -16,19 +16,19 @@ _EVENTS = re.compile(rb"/api/puna/runs/\w+/events\b")
 
 @dataclass
 class Gate:
-    """Lets a stream pass up to the end of the first event with this name, and the rest once it is open."""
+    """Holds what follows the first `mark` of replies to requests for `path` until it is opened."""
 
-    event: str
+    path: re.Pattern[bytes]
+    mark: re.Pattern[bytes]
     opened: threading.Event = field(default_factory=threading.Event)
 
     def open(self) -> None:
         self.opened.set()
 
     def end_in(self, data: bytes) -> int:
-        """Return how many bytes may pass at once, or -1 if the event is not in `data` as a whole."""
-        start = data.find(f"event: {self.event}\n".encode())
-        end = data.find(b"\n\n", start)
-        return end + 2 if start >= 0 and end >= 0 else -1
+        """Return how many bytes may pass, or -1 if the mark is not in `data` as a whole."""
+        found = self.mark.search(data)
+        return -1 if found is None else found.end()
 
 
 class Proxy:
@@ -52,10 +52,14 @@ class Proxy:
         """End each of the next streams of an answer's events after that many bytes."""
         self._cuts += sizes
 
-    def hold_events(self, event: str) -> Gate:
-        """Hold what follows the first event of this name in the next stream of an answer's events."""
-        self._gate = Gate(event)
+    def hold(self, path: bytes, mark: bytes) -> Gate:
+        """Hold replies to requests for `path` after what `mark` matches first, both regular expressions."""
+        self._gate = Gate(re.compile(path), re.compile(mark, re.DOTALL))
         return self._gate
+
+    def hold_events(self, event: str) -> Gate:
+        """Hold what follows the first event of this name in streams of an answer's events."""
+        return self.hold(_EVENTS.pattern, rf"event: {event}\n.*?\n\n".encode())
 
     def close(self) -> None:
         self._listener.close()
@@ -91,10 +95,8 @@ class Proxy:
                 path = path[len(self._prefix) :] or b"/"
             rest = re.sub(rb"(?im)^connection:[^\r\n]*\r\n", b"", rest)
             server.sendall(b" ".join([method, path, version]) + b"\r\nConnection: close\r\n" + rest)
-            limit, gate = None, None
-            if _EVENTS.search(path):
-                limit = self._cuts.pop(0) if self._cuts else None
-                gate = self._gate
+            limit = self._cuts.pop(0) if self._cuts and _EVENTS.search(path) else None
+            gate = self._gate if self._gate is not None and self._gate.path.search(path) else None
             back = threading.Thread(target=_pump, args=(server, client, limit, gate), daemon=True)
             back.start()
             _pump(client, server)

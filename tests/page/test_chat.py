@@ -26,7 +26,7 @@ def chat(tab: Tab) -> Chat:
     return Chat(tab)
 
 
-def endless(visit: Callable[..., Visitor], server: Server | str, **options: int) -> Chat:
+def endless(visit: Callable[..., Visitor], server: Server | str, **options: int | str) -> Chat:
     """A new chat with the model that never ends."""
     settings = {"options": GREEDY["options"] | {"num_ctx": 4096} | options}
     return Chat(visit(server, "endless:latest", {"puna.defaults": settings}).tab())
@@ -245,6 +245,40 @@ def test_answer_has_its_speed_and_the_context_its_bar(visit: Callable[..., Visit
     chat.expect_rest()
     expect(chat.answer.locator(".stats")).to_contain_text("cached")
     expect(bar).not_to_have_attribute("aria-label", re.compile("0 came from the cache"))
+
+
+@pytest.mark.thorough
+def test_answer_has_the_share_of_its_drafts_that_was_accepted(
+    visit: Callable[..., Visitor], server: Server
+) -> None:
+    chat = endless(visit, server, speculate="prompt", num_predict=600)
+    chat.ask("Go on.")  # it repeats itself
+    chat.expect_answer("Cut after 600 tokens")
+    id = chat.tab.page.url.rpartition("/")[2]
+    stats = server.http.get(f"/api/puna/chats/{id}").json()["messages"][1]["stats"]
+    assert stats["drafted"] > 0
+    share = re.compile(r"(\d+(?:\.\d+)?) % of drafts accepted")
+    expect(chat.answer.locator(".stats")).to_contain_text(share)
+    [shown] = share.findall(chat.answer.locator(".stats").inner_text())
+    assert float(shown) == pytest.approx(100 * stats["accepted"] / stats["drafted"], abs=0.5)
+
+
+@pytest.mark.thorough
+def test_model_names_chats_once_that_is_wanted(chat: Chat) -> None:
+    sidebar = Sidebar(chat.tab)
+    chat.ask(SUN)
+    chat.expect_answer(SUNNY)
+    sidebar.expect_chats([SUN])
+    chat.tab.show("#/settings", "Settings")
+    chat.tab.page.get_by_role("switch", name="Let the model name chats").check()
+    chat.tab.press("Control+Shift+O")
+    question = asking_for("thought", "How much is 2 + 2?")
+    chat.ask(question)
+    chat.expect_answer(FOUR)
+    # The request for a name has no trigger, so the model says its first text.
+    sidebar.expect_chats([SUNNY, SUN])
+    chat.tab.reload()
+    expect(chat.tab.heading).to_have_text(SUNNY)
 
 
 @pytest.mark.thorough

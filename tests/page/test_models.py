@@ -15,8 +15,11 @@ from playwright.sync_api import Locator, Route, expect
 
 from tests.e2e.servers import Server, add_model, running
 from tests.page.chat import Chat
+from tests.page.proxy import proxied
 from tests.page.tabs import Tab, Visitor
 from tests.registry.registries import Published, Registry, serving
+from tests.tiny.adapters import TinyAdapter
+from tests.tiny.llama import TinyLlama
 
 pytestmark = [pytest.mark.e2e, pytest.mark.page]
 
@@ -176,14 +179,66 @@ def test_model_is_made_of_a_file_that_is_uploaded(
 
 
 @pytest.mark.thorough
-def test_model_is_quantised(server: Server, models: Tab) -> None:
+def test_model_with_an_adapter_is_made_shown_and_used(
+    server: Server, models: Tab, model_files: dict[str, Path], tmp_path: Path
+) -> None:
+    models.visitor.forgive("/api/blobs/")  # the page asks first whether the server has the file
+    names = {"q_proj": "attn_q", "down_proj": "ffn_down"}
+    torch_model = TinyLlama(context=8192, seed=3).build()
+    adapter = TinyAdapter(tuple(names)).write_gguf(tmp_path / "lora.gguf", "llama", torch_model, names)
+    models.button("Create").click()
+    models.page.get_by_role("textbox", name="Modelfile").fill("FROM endless\nPARAMETER num_predict 12\n")
+    models.choose(models.button("Add files").click, adapter)
+    expect(models.page.get_by_role("textbox", name="Modelfile")).to_have_value(
+        re.compile(r"ADAPTER \./lora\.gguf")
+    )
+    models.page.get_by_label("Name of the model").fill("adapted")
+    models.button("Create").click()
+    expect(models.heading).to_have_text("adapted")
+    expect(models.page.get_by_role("tabpanel").get_by_role("row")).to_have_text(
+        ["NumberNameScale", re.compile("^0lora.*1$")]
+    )
+    models.button("Chat").click()
+    chat = Chat(models)
+    chat.ask("Go on.")
+    chat.expect_answer("Cut after 12 tokens")
+    answers = {}
+    for name in ("adapted", "endless"):
+        options = {"temperature": 0, "seed": 1, "num_predict": 12}
+        reply = server.client.chat(name, [{"role": "user", "content": "Go on."}], options=options)
+        answers[name] = reply.message.content
+    id = models.page.url.rpartition("/")[2]
+    kept = server.http.get(f"/api/puna/chats/{id}").json()["messages"][1]["content"]
+    assert kept == answers["adapted"] != answers["endless"]
+    server.client.delete("adapted")
+
+
+@pytest.mark.thorough
+def test_model_is_quantised_with_its_progress_and_answers(
+    server: Server, visit: Callable[..., Visitor], outlasting: ExitStack
+) -> None:
+    proxy = outlasting.enter_context(proxied(server.url))
+    models = visit(proxy.url).tab("#/models")
+    held = proxy.hold(b"/api/create", rb'"total":[^\n]*\n')
     act(models, "endless", "Quantise…")
     quantise = models.dialog("Quantise endless")
     quantise.get_by_label("Type").select_option("Q8_0")
     expect(quantise.get_by_label("Name of the result")).to_have_value("endless:q8_0")
     models.button("Quantise", within=quantise).click()
+    progress = quantise.get_by_role("region", name="Making endless:q8_0")
+    expect(progress.get_by_role("progressbar")).to_be_visible()
+    expect(models.button("Quantise", within=quantise)).to_be_disabled()
+    held.open()
     expect(models.heading).to_have_text("endless:q8_0")
     expect(models.page.locator(".model-head")).to_contain_text("Q8_0")
+    models.show("#/models", "Models")
+    expect(row(models, "endless:q8_0")).to_contain_text("Q8_0")
+    act(models, "endless:q8_0", "Chat with it")
+    chat = Chat(models)
+    chat.set_option("num_predict", "8")
+    chat.ask("Go on.")
+    chat.expect_answer("Cut after 8 tokens")
+    expect(chat.answer.locator(".message-head")).to_have_text("endless:q8_0")
     server.client.delete("endless:q8_0")
 
 

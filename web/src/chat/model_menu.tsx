@@ -47,7 +47,7 @@ export function ModelMenu({ chat }: { chat: Conversation }) {
       </span>
       {second !== "" && (
         <span class="truncate faint" dir="auto">
-          {second}
+          {` ${second}`}
         </span>
       )}
       <ChevronDown size={15} />
