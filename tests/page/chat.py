@@ -10,6 +10,7 @@ from typing import Any
 
 from playwright.sync_api import Locator, expect
 
+from tests.e2e.page.runs import begin, chat_request, events
 from tests.e2e.servers import Server
 from tests.page.tabs import Tab
 from tests.waiting import wait_until
@@ -124,3 +125,19 @@ def suspended(server: Server) -> Iterator[None]:
     finally:
         for runner in runners:
             runner.send_signal(signal.SIGCONT)
+
+
+@contextmanager
+def answering(server: Server, count: int = 1, **options: int) -> Iterator[list[str]]:
+    """Have `count` endless answers written while the context is open."""
+    options = {"num_predict": -1, "num_ctx": 4096, **options}
+    with server.http as http:
+        request = chat_request("endless", "Go on with this long story, please.", options=options)
+        runs = [begin(http, request)["id"] for _ in range(count)]
+        for run in runs:
+            reading = events(http, run)
+            next(event for event in reading if event.name == "delta")
+            reading.close()  # type: ignore[attr-defined]
+        yield runs
+        for run in runs:
+            http.delete(f"/api/puna/runs/{run}")

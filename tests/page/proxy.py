@@ -1,4 +1,4 @@
-"""A reverse proxy that shows a server below a path, and whose connections can be cut."""
+"""A reverse proxy that shows a server below a path, and whose streams of events can be cut and held."""
 
 from __future__ import annotations
 
@@ -7,7 +7,28 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
+
+#: Addresses of an answer's events.
+_EVENTS = re.compile(rb"/api/puna/runs/\w+/events\b")
+
+
+@dataclass
+class Gate:
+    """Holds what follows the first `mark` of replies to requests for `path` until it is opened."""
+
+    path: re.Pattern[bytes]
+    mark: re.Pattern[bytes]
+    opened: threading.Event = field(default_factory=threading.Event)
+
+    def open(self) -> None:
+        self.opened.set()
+
+    def end_in(self, data: bytes) -> int:
+        """Return how many bytes may pass, or -1 if the mark is not in `data` as a whole."""
+        found = self.mark.search(data)
+        return -1 if found is None else found.end()
 
 
 class Proxy:
@@ -21,20 +42,33 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
+        self._cuts: list[int] = []
+        self._gate: Gate | None = None
         self.requests: list[str] = []
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}{prefix}"
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def cut(self) -> None:
-        """End all connections there are now."""
+    def cut_events(self, *sizes: int) -> None:
+        """End each of the next streams of an answer's events after that many bytes."""
+        self._cuts += sizes
+
+    def hold(self, path: bytes, mark: bytes) -> Gate:
+        """Hold replies to requests for `path` after what `mark` matches first, both regular expressions."""
+        self._gate = Gate(re.compile(path), re.compile(mark, re.DOTALL))
+        return self._gate
+
+    def hold_events(self, event: str) -> Gate:
+        """Hold what follows the first event of this name in streams of an answer's events."""
+        return self.hold(_EVENTS.pattern, rf"event: {event}\n.*?\n\n".encode())
+
+    def close(self) -> None:
+        self._listener.close()
+        if self._gate is not None:
+            self._gate.open()
         with self._lock:
             for each in self._open:
                 with contextlib.suppress(OSError):
                     each.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        self._listener.close()
-        self.cut()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # it was closed
@@ -61,7 +95,9 @@ class Proxy:
                 path = path[len(self._prefix) :] or b"/"
             rest = re.sub(rb"(?im)^connection:[^\r\n]*\r\n", b"", rest)
             server.sendall(b" ".join([method, path, version]) + b"\r\nConnection: close\r\n" + rest)
-            back = threading.Thread(target=_pump, args=(server, client), daemon=True)
+            limit = self._cuts.pop(0) if self._cuts and _EVENTS.search(path) else None
+            gate = self._gate if self._gate is not None and self._gate.path.search(path) else None
+            back = threading.Thread(target=_pump, args=(server, client, limit, gate), daemon=True)
             back.start()
             _pump(client, server)
             back.join()
@@ -69,11 +105,28 @@ class Proxy:
             self._open -= {client}
 
 
-def _pump(source: socket.socket, sink: socket.socket) -> None:
-    """Copy bytes until one side ends."""
+def _pump(
+    source: socket.socket, sink: socket.socket, limit: int | None = None, gate: Gate | None = None
+) -> None:
+    """Copy bytes until one side ends, or `limit` of them; then both ends are closed."""
+    waiting = b""
+    sent = 0
     with contextlib.suppress(OSError):
         while data := source.recv(65536):
+            if gate is not None and not gate.opened.is_set():
+                waiting += data
+                if (end := gate.end_in(waiting)) < 0:
+                    continue
+                sink.sendall(waiting[:end])
+                gate.opened.wait()
+                data = waiting[end:]
+            if limit is not None and sent + len(data) >= limit:
+                sink.sendall(data[: limit - sent])
+                for each in (source, sink):
+                    each.shutdown(socket.SHUT_RDWR)
+                return
             sink.sendall(data)
+            sent += len(data)
         sink.shutdown(socket.SHUT_WR)
 
 

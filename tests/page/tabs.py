@@ -35,6 +35,9 @@ PATIENCE_MS = 60_000.0
 #: Answers of new chats are the same every time.
 GREEDY = {"options": {"temperature": 0, "seed": 1}}
 
+#: The views besides chats, by their places, with their headings.
+VIEWS = {"#/models": "Models", "#/engine": "Engine", "#/settings": "Settings"}
+
 #: Runs in every document before its own scripts, also in frames.
 _WATCH = """
 addEventListener("securitypolicyviolation", (event) => {
@@ -164,6 +167,12 @@ class Tab:
         """Follow a link within the page, without loading it anew."""
         self.page.evaluate("place => { location.hash = place }", place)
 
+    def show(self, place: str, heading: str) -> None:
+        """Follow a link within the page, and wait until the view with this heading is there as a whole."""
+        self.go(place)
+        expect(self.heading).to_have_text(heading)
+        expect(self.page.locator("[aria-busy=true]")).to_have_count(0)
+
     def press(self, *keys: str) -> None:
         for key in keys:
             self.page.keyboard.press(key)
@@ -198,20 +207,10 @@ class Tab:
             lambda: any(each.startswith(name) for each in self.page.evaluate(fonts)), f"the font {name}"
         )
 
-    def record(self, selector: str) -> Callable[[], list[str]]:
-        """Note every text that parts with this selector show; returns how to read what was noted."""
-        self.page.evaluate(
-            """selector => {
-              window.__seen = [];
-              new MutationObserver(() => {
-                for (const each of document.querySelectorAll(selector)) {
-                  if (window.__seen.at(-1) !== each.textContent) window.__seen.push(each.textContent);
-                }
-              }).observe(document.body, { childList: true, subtree: true, characterData: true });
-            }""",
-            selector,
-        )
-        return lambda: list(self.page.evaluate("window.__seen"))
+    def expect_clipboard(self, text: str) -> None:
+        """Wait until this text has been copied."""
+        read = "navigator.clipboard.readText()"
+        wait_until(lambda: self.page.evaluate(read) == text, "the text in the clipboard")
 
     def download(self, start: Callable[[], None]) -> tuple[str, str]:
         """Return the name and the text of the file that `start` saves."""

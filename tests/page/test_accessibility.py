@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,10 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.e2e.servers import Server
-from tests.page.chat import Chat
+from tests.page.chat import Chat, answering
 from tests.page.scripts import FOUR, MARKDOWN, SUNNY, asking_for
 from tests.page.sidebar import Sidebar, add_chat
-from tests.page.tabs import GREEDY, Tab, Visitor
+from tests.page.tabs import GREEDY, VIEWS, Tab, Visitor
 
 pytestmark = [pytest.mark.e2e, pytest.mark.page]
 
@@ -64,10 +65,8 @@ def test_no_view_violates_accessibility_rules(
     id = chats(server)
     tab = visit(server, color_scheme=scheme).tab()
     found: dict[str, list[str]] = {}
-    for place in ("#/chat", f"#/chat/{id}", "#/models", "#/engine", "#/settings"):
-        tab.go(place)
-        expect(tab.page.locator("h1").first).to_be_attached()
-        expect(tab.page.locator("[aria-busy=true]")).to_have_count(0)
+    for place, heading in ({"#/chat": "New chat", f"#/chat/{id}": "Long"} | VIEWS).items():
+        tab.show(place, heading)
         found[place] = violations(tab, axe)
     assert {place: each for place, each in found.items() if each} == {}
 
@@ -116,14 +115,64 @@ def test_narrow_views_violate_no_accessibility_rules(
     id = chats(server)
     tab = visit(server, viewport={"width": 360, "height": 740}).tab()
     found: dict[str, list[str]] = {}
-    for place in (f"#/chat/{id}", "#/models", "#/engine", "#/settings"):
-        tab.go(place)
-        expect(tab.page.locator("h1").first).to_be_attached()
-        expect(tab.page.locator("[aria-busy=true]")).to_have_count(0)
+    for place, heading in ({f"#/chat/{id}": "Long"} | VIEWS).items():
+        tab.show(place, heading)
         found[place] = violations(tab, axe)
     tab.button("Show the sidebar").click()
     found["sidebar"] = violations(tab, axe)
     assert {place: each for place, each in found.items() if each} == {}
+
+
+@pytest.mark.thorough
+def test_engine_at_work_violates_no_accessibility_rules(
+    server: Server, visit: Callable[..., Visitor], axe: str
+) -> None:
+    tab, found = visit(server).tab("#/engine"), {}
+    with answering(server, 2):
+        expect(tab.page.locator(".state-running")).to_have_count(2)
+        found["pictures"] = violations(tab, axe)
+        tables = tab.page.get_by_role("button", name=re.compile(" as a table$"))
+        for name in [each.get_attribute("aria-label") or "" for each in tables.all()]:
+            tab.button(name).click()
+        expect(tab.page.get_by_role("columnheader", name="Hits")).to_be_visible()
+        found["tables"] = violations(tab, axe)
+    assert {state: each for state, each in found.items() if each} == {}
+
+
+@pytest.mark.thorough
+def test_menus_dialogs_and_tooltips_violate_no_accessibility_rules(
+    server: Server, visit: Callable[..., Visitor], axe: str
+) -> None:
+    chats(server)
+    tab, found = visit(server).tab("#/models"), {}
+    menu = tab.page.get_by_role("menu")
+    for action, dialog in {
+        "Quantise…": "Quantise endless",
+        "Copy…": "Copy endless",
+        "Delete…": "Delete endless?",
+    }.items():
+        tab.button("Actions for endless").click()
+        expect(menu).to_be_visible()
+        found["menu of a model"] = violations(tab, axe)
+        tab.menu(action)
+        found[dialog] = violations_of_dialog(tab, axe, dialog)
+    tab.show("#/settings", "Settings")
+    tab.button("Delete all…").click()
+    found["delete all"] = violations_of_dialog(tab, axe, "Delete all chats?")
+    tab.show("#/chat", "New chat")
+    chat = Chat(tab)
+    for opener in (chat.root.locator(".model-button"), tab.button("Several answers")):
+        opener.click()
+        expect(menu).to_be_visible()
+        found[f"menu {opener}"] = violations(tab, axe)
+        tab.press("Escape")
+        expect(menu).to_be_hidden()
+    chat.compare("endless")
+    expect(chat.root.locator(".model-button")).to_contain_text("and endless")
+    tab.button("Settings of the chat").hover()
+    expect(tab.page.locator(".tooltip")).to_be_visible()
+    found["tooltip"] = violations(tab, axe)
+    assert {state: each for state, each in found.items() if each} == {}
 
 
 @pytest.mark.thorough

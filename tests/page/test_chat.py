@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 from playwright.sync_api import expect
 
 from tests.e2e.servers import Server
 from tests.page.chat import Chat, suspended
+from tests.page.proxy import proxied
 from tests.page.scripts import FOUR, SUNNY, THOUGHT, asking_for
 from tests.page.sidebar import Sidebar, add_chat
 from tests.page.tabs import GREEDY, Tab, Visitor
@@ -24,7 +26,7 @@ def chat(tab: Tab) -> Chat:
     return Chat(tab)
 
 
-def endless(visit: Callable[..., Visitor], server: Server, **options: int) -> Chat:
+def endless(visit: Callable[..., Visitor], server: Server | str, **options: int | str) -> Chat:
     """A new chat with the model that never ends."""
     settings = {"options": GREEDY["options"] | {"num_ctx": 4096} | options}
     return Chat(visit(server, "endless:latest", {"puna.defaults": settings}).tab())
@@ -246,20 +248,65 @@ def test_answer_has_its_speed_and_the_context_its_bar(visit: Callable[..., Visit
 
 
 @pytest.mark.thorough
+def test_answer_has_the_share_of_its_drafts_that_was_accepted(
+    visit: Callable[..., Visitor], server: Server
+) -> None:
+    chat = endless(visit, server, speculate="prompt", num_predict=600)
+    chat.ask("Go on.")  # it repeats itself
+    chat.expect_answer("Cut after 600 tokens")
+    id = chat.tab.page.url.rpartition("/")[2]
+    stats = server.http.get(f"/api/puna/chats/{id}").json()["messages"][1]["stats"]
+    assert stats["drafted"] > 0
+    share = re.compile(r"(\d+(?:\.\d+)?) % of drafts accepted")
+    expect(chat.answer.locator(".stats")).to_contain_text(share)
+    [shown] = share.findall(chat.answer.locator(".stats").inner_text())
+    assert float(shown) == pytest.approx(100 * stats["accepted"] / stats["drafted"], abs=0.5)
+
+
+@pytest.mark.thorough
+def test_model_names_chats_once_that_is_wanted(chat: Chat) -> None:
+    sidebar = Sidebar(chat.tab)
+    chat.ask(SUN)
+    chat.expect_answer(SUNNY)
+    sidebar.expect_chats([SUN])
+    chat.tab.show("#/settings", "Settings")
+    chat.tab.page.get_by_role("switch", name="Let the model name chats").check()
+    chat.tab.press("Control+Shift+O")
+    question = asking_for("thought", "How much is 2 + 2?")
+    chat.ask(question)
+    chat.expect_answer(FOUR)
+    # The request for a name has no trigger, so the model says its first text.
+    sidebar.expect_chats([SUNNY, SUN])
+    chat.tab.reload()
+    expect(chat.tab.heading).to_have_text(SUNNY)
+
+
+@pytest.mark.thorough
 def test_warnings_of_the_server_stand_at_the_answer(visit: Callable[..., Visitor], server: Server) -> None:
     chat = endless(visit, server, num_predict=4, num_ctx=256)
     chat.ask("word " * 400)
     expect(chat.answer).to_contain_text("tokens of its beginning were left out")
 
 
-def test_reading_of_a_long_prompt_is_shown(visit: Callable[..., Visitor], server: Server) -> None:
-    chat = endless(visit, server, num_predict=4, num_ctx=8192, num_batch=64)
-    chat.composer.fill("word " * 3000)  # read in dozens of steps, of which the page draws some
-    seen = chat.tab.record(".run-progress")
-    chat.tab.button("Send").click()
-    expect(chat.answer.locator(".stats")).to_be_visible()
-    texts = seen()
-    assert any(re.search(r"Reading the prompt, [\d,]+ of [\d,]+ tokens", text) for text in texts), texts
+def test_loading_and_reading_of_a_long_prompt_are_shown(
+    visit: Callable[..., Visitor], server: Server, outlasting: ExitStack
+) -> None:
+    server.unload()
+    proxy = outlasting.enter_context(proxied(server.url))
+    chat = endless(visit, proxy.url, num_predict=4, num_ctx=8192, num_batch=64)
+    progress = chat.answer.locator(".run-progress")
+    loading = proxy.hold_events("load")
+    chat.ask("word " * 1500)
+    expect(progress).to_have_text(re.compile(r"^Loading endless, \d+ %"))
+    expect(progress.get_by_role("progressbar", name="Loading endless")).to_be_visible()
+    loading.open()
+    chat.expect_answer("Cut after 4 tokens")
+    reading = proxy.hold_events("prompt")
+    chat.ask("another " * 1500)
+    expect(progress).to_have_text(re.compile(r"^Reading the prompt, [\d,]+ of [\d,]+ tokens"))
+    expect(progress.get_by_role("progressbar", name="Reading the prompt")).to_be_visible()
+    reading.open()
+    chat.expect_answer("Cut after 4 tokens")
 
 
 def test_answer_of_a_deleted_model_fails_and_another_model_takes_over(
@@ -309,8 +356,7 @@ def test_message_is_copied(visit: Callable[..., Visitor], server: Server) -> Non
     chat.ask(SUN)
     chat.expect_answer(SUNNY)
     chat.act(chat.answer, "Copy")
-    expect(chat.tab.button("Copied", within=chat.answer)).to_be_visible()
-    assert chat.tab.page.evaluate("navigator.clipboard.readText()") == SUNNY
+    chat.tab.expect_clipboard(SUNNY)
 
 
 @pytest.mark.thorough

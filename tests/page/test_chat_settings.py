@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.e2e.servers import Server
+from tests.e2e.servers import Server, environment
 from tests.page.chat import Chat
 from tests.page.scripts import SUNNY, asking_for
 from tests.page.tabs import GREEDY, Tab, Visitor
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.e2e, pytest.mark.page]
 
@@ -62,7 +66,7 @@ def test_options_have_meanings_and_defaults_and_are_checked(chat: Chat) -> None:
         panel.get_by_role("button", name=re.compile(r"^Show all \d+ options$"))
     ).click()
     rows = panel.locator(".option")
-    assert rows.count() > 40
+    expect(rows.nth(40)).to_be_attached()
     for row in rows.all():
         assert len(row.locator(".field-hint").inner_text()) > 10
     chat.set_option("top_k", "many")
@@ -181,3 +185,28 @@ def test_chat_is_shown_as_code_of_every_package(chat: Chat) -> None:
         code.get_by_role("tab", name=name, exact=True).click()
         expect(code.locator("pre")).to_contain_text("How is the weather?")
         expect(code.locator("pre")).to_contain_text("scripted")
+
+
+@pytest.mark.parametrize("name", CODES)
+@pytest.mark.thorough
+def test_code_of_a_chat_prints_its_answer(name: str, chat: Chat, server: Server, tmp_path: Path) -> None:
+    chat.settings("Prompt").get_by_label("System prompt").fill('It\'s "brief" – and\nkind.')
+    chat.ask(SUN)
+    chat.expect_answer(SUNNY)
+    chat.tab.button("This chat as code").click()
+    code = chat.tab.dialog("This chat as code")
+    code.get_by_role("tab", name=name, exact=True).click()
+    shown = code.get_by_role("tabpanel", name=name, exact=True).locator("pre")
+    expect(shown).to_contain_text("How is the weather?")
+    run = ["bash", "-c"] if name == "curl" else [sys.executable, "-c"]
+    done = subprocess.run(
+        [*run, shown.inner_text()],
+        env=environment(server.models),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert SUNNY in done.stdout

@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Locator, expect
 
-from tests.e2e.page.runs import begin, chat_request, events
 from tests.e2e.servers import Server
+from tests.page.chat import answering
 from tests.page.tabs import Tab, Visitor
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.page]
 
 MODEL = "endless:latest"
-
-
-@contextmanager
-def answering(server: Server, count: int = 1, **options: int) -> Iterator[list[str]]:
-    """Have `count` endless answers written while the context is open."""
-    options = {"num_predict": -1, "num_ctx": 4096, **options}
-    with server.http as http:
-        request = chat_request("endless", "Go on with this long story, please.", options=options)
-        runs = [begin(http, request)["id"] for _ in range(count)]
-        for run in runs:
-            reading = events(http, run)
-            next(event for event in reading if event.name == "delta")
-            reading.close()  # type: ignore[attr-defined]
-        yield runs
-        for run in runs:
-            http.delete(f"/api/puna/runs/{run}")
 
 
 @pytest.fixture
@@ -74,6 +58,23 @@ def test_running_answers_are_seen_as_sequences_steps_and_speed(server: Server, e
             expect(panel(engine, title).get_by_role("row")).not_to_have_count(0)
     expect(tile(engine, "Running")).to_have_text("0")
     expect(panel(engine, "Sequences").locator(".state-running")).to_have_count(0)
+
+
+@pytest.mark.thorough
+def test_labels_of_charts_are_not_cut_at_the_edge(server: Server, engine: Tab) -> None:
+    with answering(server):
+        chart = panel(engine, "Tokens per second").locator("canvas")
+        expect(chart).to_be_visible()
+        edge = """canvas => {
+          const { width, height } = canvas;
+          const labels = [0, height - 26 * devicePixelRatio, width, 26 * devicePixelRatio];
+          const pixels = canvas.getContext("2d").getImageData(...labels).data;
+          const isDrawn = (x) => Array.from({ length: labels[3] }, (_, y) => pixels[(y * width + x) * 4 + 3])
+            .some((alpha) => alpha > 0);
+          return [Array.from({ length: width }, (_, x) => x).some(isDrawn), isDrawn(width - 1)];
+        }"""
+        wait_until(lambda: chart.evaluate(edge)[0], "the labels")
+        assert not chart.evaluate(edge)[1]
 
 
 @pytest.mark.thorough

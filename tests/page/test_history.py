@@ -10,8 +10,11 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.e2e.servers import Server
+from tests.page.chat import Chat
 from tests.page.sidebar import Sidebar, add_chat
 from tests.page.tabs import Tab, Visitor
+from tests.server.history.exchange.foreign import OPEN_WEBUI, file_of
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.page]
 
@@ -128,8 +131,11 @@ def test_delete_key_deletes_and_goes_on_to_the_next_chat(server: Server, sidebar
     expect(sidebar.chat("Bees")).to_be_focused()
     sidebar.tab.press("Home")
     expect(sidebar.chat("Foxes")).to_be_focused()
-    titles = [chat["title"] for chat in server.http.get("/api/puna/chats").json()["chats"]]
-    assert titles == ["Foxes", "Bees"]
+
+    def kept() -> list[str]:
+        return [chat["title"] for chat in server.http.get("/api/puna/chats").json()["chats"]]
+
+    wait_until(lambda: kept() == ["Foxes", "Bees"], "the server to delete the chat")
 
 
 def test_all_chats_are_deleted_only_after_a_question(server: Server, sidebar: Sidebar) -> None:
@@ -152,8 +158,7 @@ def test_long_list_goes_on_as_it_is_scrolled(server: Server, visit: Callable[...
         add_chat(server, title=f"Chat {number}")
     sidebar = Sidebar(visit(server).tab("#/settings"))
     expect(sidebar.links.first).to_have_text("Chat 119")
-    while sidebar.chat("Chat 0").count() == 0:
-        seen = sidebar.links.count()
+    while (seen := sidebar.links.count()) < 120:
         sidebar.links.last.scroll_into_view_if_needed()
         expect(sidebar.links.nth(seen)).to_be_attached()
     sidebar.expect_chats([f"Chat {number}" for number in reversed(range(120))])
@@ -206,6 +211,29 @@ def test_all_chats_are_exported_and_imported_again(sidebar: Sidebar, tmp_path: P
     sidebar.expect_chats(["Foxes", "Cats", "Bees"])
     sidebar.search.fill("owl")
     sidebar.expect_chats(["Cats"])
+
+
+@pytest.mark.thorough
+def test_export_of_open_webui_is_imported(sidebar: Sidebar, tmp_path: Path) -> None:
+    tab = sidebar.tab
+    file = tmp_path / "chat-export-1700000000.json"
+    file.write_bytes(file_of(OPEN_WEBUI, {"title": "Odd", "mapping": 1}))
+    tab.choose(tab.button("Import…").click, file)
+    report = tab.dialog("Import")
+    expect(report).to_contain_text("1 chat imported.")
+    expect(report).to_contain_text("Odd")
+    tab.button("Done", within=report).click()
+    expect(sidebar.under("Pinned")).to_have_text("Owls")
+    sidebar.chat("Owls").click()
+    chat = Chat(tab)
+    expect(chat.questions).to_contain_text("When?")
+    expect(chat.questions.get_by_role("button", name="owls.txt")).to_be_visible()
+    expect(chat.answer).to_contain_text("no memory")
+    chat.act(chat.answer, "The branch before")
+    expect(chat.text).to_contain_text("At night.")
+    thought = chat.answer.locator(".thinking-head")
+    thought.click()
+    expect(chat.answer).to_contain_text("They & mice")
 
 
 @pytest.mark.thorough

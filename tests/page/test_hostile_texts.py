@@ -123,6 +123,7 @@ def test_hostile_names_are_harmless_wherever_they_stand(
     sidebar.links.click()
     expect(tab.page).to_have_title(f"{NAME} – Puna")
     sidebar.act(NAME, "Folder and tags…")
+    expect(tab.dialog("Folder and tags")).to_be_visible()
     tab.press("Escape")
     expect(chat.settings("Prompt").get_by_role("region", name="Presets")).to_contain_text("onerror=__pwned=1")
     file = tmp_path / "<img src=x onerror=__pwned=1>.txt"

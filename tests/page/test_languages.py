@@ -28,7 +28,9 @@ def test_text_goes_the_way_it_is_written(tab: Tab) -> None:
     expect(sidebar.links.locator(".chat-line > .grow")).to_have_css("direction", "rtl")
     expect(tab.page.locator("body")).to_have_css("direction", "ltr")
     sidebar.act("שלום עולם", "Rename")
+    expect(sidebar.title_field).to_be_focused()
     tab.press("Escape")
+    expect(sidebar.title_field).to_have_count(0)
 
 
 def test_enter_of_an_input_method_sends_nothing(tab: Tab) -> None:

@@ -50,8 +50,7 @@ def test_code_is_coloured_copied_wrapped_and_saved(chat: Chat) -> None:
     expect(block.locator(".hljs-keyword").first).to_have_text("def")
     code = "def add(a: int, b: int) -> int:\n    return a + b"
     chat.tab.button("Copy the code", within=block).click()
-    expect(chat.tab.button("Copied", within=block)).to_be_visible()
-    assert chat.tab.page.evaluate("navigator.clipboard.readText()") == code
+    chat.tab.expect_clipboard(code)
     chat.tab.button("Wrap lines", within=block).click()
     expect(block.locator("pre")).to_have_css("white-space", "pre-wrap")
     name, text = chat.tab.download(chat.tab.button("Download the code", within=block).click)

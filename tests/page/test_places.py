@@ -16,7 +16,7 @@ from tests.page.chat import Chat
 from tests.page.proxy import proxied
 from tests.page.scripts import SUNNY, asking_for
 from tests.page.sidebar import Sidebar
-from tests.page.tabs import Visitor
+from tests.page.tabs import VIEWS, Visitor
 
 pytestmark = [pytest.mark.e2e, pytest.mark.page]
 
@@ -34,9 +34,8 @@ def test_page_works_below_a_path_of_a_proxy(
     chat = Chat(visit(proxy.url).tab())
     chat.ask(SUN)
     chat.expect_answer(SUNNY)
-    for place, title in (("#/models", "Models"), ("#/engine", "Engine"), ("#/settings", "Settings")):
-        chat.tab.go(place)
-        expect(chat.tab.heading).to_have_text(title)
+    for place, heading in VIEWS.items():
+        chat.tab.show(place, heading)
     chat.tab.go("#/chat")
     chat.ask(asking_for("artefact"))
     chat.expect_rest()
@@ -48,9 +47,7 @@ def test_page_works_below_a_path_of_a_proxy(
 
 
 @pytest.mark.thorough
-def test_page_works_with_tls(
-    tmp_path: Path, visit: Callable[..., Visitor], outlasting: ExitStack
-) -> None:
+def test_page_works_with_tls(tmp_path: Path, visit: Callable[..., Visitor], outlasting: ExitStack) -> None:
     issued = trustme.CA().issue_cert("localhost", "127.0.0.1")
     key, chain = tmp_path / "key.pem", tmp_path / "chain.pem"
     issued.private_key_pem.write_to_path(key)
@@ -121,10 +118,8 @@ def test_page_asks_nothing_of_other_servers(visit: Callable[..., Visitor], serve
     chat.ask(asking_for("markdown"))
     chat.expect_rest()
     chat.tab.wait_for_font("KaTeX")
-    for place in ("#/models", "#/engine", "#/settings"):
-        chat.tab.go(place)
-        expect(chat.tab.heading).to_be_attached()
-        expect(chat.tab.page.locator("[aria-busy=true]")).to_have_count(0)
+    for place, heading in VIEWS.items():
+        chat.tab.show(place, heading)
     assert any(".woff2" in url for url in visitor.requested)
     assert {url.partition("/assets/")[0] for url in visitor.requested if "/assets/" in url} == {server.url}
     assert all(url.startswith((server.url, "data:", "blob:")) for url in visitor.requested)

@@ -12,12 +12,10 @@ from playwright.sync_api import expect
 from puna.server.settings import BUILT_PAGE
 from tests.e2e.servers import Server, running
 from tests.page.sidebar import Sidebar, add_chat
-from tests.page.tabs import Tab, Visitor
+from tests.page.tabs import VIEWS, Tab, Visitor
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.page]
-
-VIEWS = {"#/models": "Models", "#/engine": "Engine", "#/settings": "Settings"}
 
 
 def test_browsers_get_the_page_and_programs_the_line_they_expect(server: Server, tab: Tab) -> None:
@@ -65,6 +63,7 @@ def test_keys_do_what_their_list_says(server: Server, visit: Callable[..., Visit
     add_chat(server, "A question", title="A chat")
     tab = visit(server).tab("#/settings")
     sidebar = Sidebar(tab)
+    sidebar.expect_chats(["A chat"])
     tab.heading.click()
     tab.press("?")
     keys = tab.dialog("Keyboard shortcuts")
@@ -141,9 +140,8 @@ def test_narrow_window_has_the_sidebar_over_the_view(server: Server, visit: Call
 def test_no_view_is_wider_than_the_window(width: int, server: Server, visit: Callable[..., Visitor]) -> None:
     add_chat(server, "A question", title="A title " * 20)
     tab = visit(server, viewport={"width": width, "height": 740}).tab()
-    for place in ("#/chat", *VIEWS):
-        tab.go(place)
-        expect(tab.page.locator("h1")).to_be_attached()
+    for place, heading in ({"#/chat": "New chat"} | VIEWS).items():
+        tab.show(place, heading)
         assert tab.page.evaluate("document.documentElement.scrollWidth") == width
 
 

@@ -13,7 +13,7 @@ from puna.server import keys
 from puna.server.http.connections import KeyScope
 from tests.e2e.servers import Server, running
 from tests.page.sidebar import Sidebar, add_chat
-from tests.page.tabs import Tab, Visitor
+from tests.page.tabs import VIEWS, Tab, Visitor
 
 pytestmark = [pytest.mark.e2e, pytest.mark.page]
 
@@ -79,9 +79,8 @@ def test_key_is_in_no_address_and_in_no_log(locked: Locked, visitor: Visitor) ->
     tab = visitor.tab()
     sign_in(tab, key)
     expect(Sidebar(tab).root).to_be_visible()
-    for place in ("#/engine", "#/models", "#/settings"):
-        tab.go(place)
-        expect(tab.heading).to_be_attached()
+    for place, heading in VIEWS.items():
+        tab.show(place, heading)
     assert len([url for url in visitor.requested if "/api/" in url]) > 3
     assert not [url for url in visitor.requested if key in url]
     assert key not in tab.page.url + tab.page.content()

@@ -1,4 +1,4 @@
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import type { Scope } from "./api/types";
 import { ChatView } from "./chat/view";
 import { ImportHost } from "./history/import_dialog";
@@ -65,7 +65,7 @@ function Shell() {
 
   // A toggle takes itself away; focus goes on to the one that undoes it.
   const wasOpen = useRef(open);
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (wasOpen.current === open) return;
     wasOpen.current = open;
     if (document.activeElement !== null && document.activeElement !== document.body) return;
@@ -75,7 +75,7 @@ function Shell() {
   // Whoever follows a link with the keyboard goes on in what it led to.
   const { view } = route.value;
   const shown = useRef(view);
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (shown.current === view) return;
     shown.current = view;
     if (view !== "chat") main.current?.focus({ preventScroll: true });

@@ -1,5 +1,5 @@
 import { signal, useSignal, useSignalEffect } from "@preact/signals";
-import { useEffect, useMemo, useRef } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { messageOf } from "../api/client";
 import { enterSends } from "../state/preferences";
 import { isMac } from "../state/shortcuts";
@@ -51,7 +51,7 @@ export function Composer({ chat }: { chat: Conversation }) {
   const seesPictures = has(model, "vision");
   const hasPictures = files.some((each) => each.file !== null && isPicture(each.file));
 
-  useEffect(() => {
+  useLayoutEffect(() => {
     const element = area.current;
     if (element !== null) {
       fitHeight(element);
@@ -143,7 +143,7 @@ export function Composer({ chat }: { chat: Conversation }) {
     void attachments.add([...(event.dataTransfer?.files ?? [])]);
     area.current?.focus();
   };
-  useEffect(() => {
+  useLayoutEffect(() => {
     // Files may be dropped anywhere on the view.
     const view = document.getElementById("main");
     if (view === null) return;

@@ -1,5 +1,5 @@
 import { useSignal } from "@preact/signals";
-import { useEffect, useMemo, useRef } from "preact/hooks";
+import { useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { messageOf } from "../api/client";
 import type { Message } from "../api/types";
 import { enterSends } from "../state/preferences";
@@ -23,7 +23,8 @@ export function EditForm(props: { chat: Conversation; message: Message; onClose:
   }, []);
   const asks = message.role !== "assistant";
 
-  useEffect(() => {
+  // Not some frames later: somebody may have typed by then.
+  useLayoutEffect(() => {
     const element = area.current;
     if (element === null) return;
     fitHeight(element);

@@ -27,10 +27,12 @@ function entries(chosen: string, choose: (name: string) => void): MenuEntry[] {
 export function ModelMenu({ chat }: { chat: Conversation }) {
   const model = chat.model.value;
   const { beside } = chat.settings.value;
+  const first = model === "" ? "No model" : shortName(model);
+  const second = beside === "" ? "" : `and ${shortName(beside)}`;
   return (
     <MenuButton
       class="model-button"
-      label={`Model: ${model === "" ? "none" : shortName(model)}. Choose another`}
+      label={`${[first, second].filter(Boolean).join(" ")}: choose the model`}
       items={() => {
         void loadModels();
         return [
@@ -41,11 +43,11 @@ export function ModelMenu({ chat }: { chat: Conversation }) {
       }}
     >
       <span class="truncate" dir="auto">
-        {model === "" ? "No model" : shortName(model)}
+        {first}
       </span>
-      {beside !== "" && (
+      {second !== "" && (
         <span class="truncate faint" dir="auto">
-          and {shortName(beside)}
+          {` ${second}`}
         </span>
       )}
       <ChevronDown size={15} />

@@ -1,5 +1,5 @@
 import { useSignal, useSignalEffect } from "@preact/signals";
-import { useEffect } from "preact/hooks";
+import { useLayoutEffect } from "preact/hooks";
 import { ApiError, messageOf } from "../api/client";
 import { entries, onOtherTabs } from "../history/chat_list";
 import { isNarrow } from "../shell/layout";
@@ -30,7 +30,7 @@ export function ChatView({ id }: { id: string | null }) {
   void version.value;
   const chat = conversation(id);
 
-  useEffect(() => {
+  useLayoutEffect(() => {
     void loadModels();
     const onNew = () => {
       beginAnew();

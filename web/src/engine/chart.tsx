@@ -145,7 +145,7 @@ function optionsOf(
   return {
     width,
     height: HEIGHT,
-    padding: [8, 10, 0, 0],
+    padding: [8, 18, 0, 0], // the label of the newest time is centred at the right edge
     legend: { show: false },
     cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false } },
     scales: {

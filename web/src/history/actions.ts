@@ -37,6 +37,7 @@ export async function remove(head: ChatHead): Promise<void> {
     toastError(error, "The chat was not deleted");
     return;
   }
+  tellOthers();
   if (isShown) navigate("chat", null, { replace: true });
   toast({
     text: `Deleted “${shortened(titleOf(head))}”`,

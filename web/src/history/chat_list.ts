@@ -84,10 +84,9 @@ export function noteChat(head: ChatHead): void {
   tellOthers();
 }
 
-/** Take note of a chat that was deleted. */
+/** Take a chat out of the list that is being deleted; other tabs are told once the server has deleted it. */
 export function noteDeleted(id: string): void {
   entries.value = without(entries.value, id);
-  tellOthers();
 }
 
 export function noteAnswering(chat: string, isAnswering: boolean): void {

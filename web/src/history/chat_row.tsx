@@ -1,5 +1,5 @@
 import { useSignal } from "@preact/signals";
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import type { ChatEntry } from "../api/types";
 import { uncover } from "../shell/layout";
 import { hashOf } from "../state/route";
@@ -110,7 +110,7 @@ function RenameField({ title, onDone }: { title: string; onDone: (text: string |
     isDone.current = true;
     onDone(result);
   };
-  useEffect(() => {
+  useLayoutEffect(() => {
     input.current?.focus();
     input.current?.select();
   }, []);

@@ -93,6 +93,7 @@ export async function remove({ name, size }: Known): Promise<void> {
   if (!yes) return;
   try {
     await deleteModel(name);
+    models.value = (models.peek() ?? []).filter((each) => each.name !== name);
     toast({ text: `Deleted ${shortName(name)}` });
     if (route.value.view === "models" && isSame(route.value.item ?? "", name))
       navigate("models", null, { replace: true });

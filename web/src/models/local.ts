@@ -64,13 +64,19 @@ const asked = new Set<string>();
 let queue: Promise<void> = Promise.resolve();
 
 /** Find out what a model needs, after those asked for before: the server reads its file for that. */
-export function askNeed({ name, digest }: ModelTag): void {
+export function askNeed({ digest }: ModelTag): void {
   if (asked.has(digest)) return;
   asked.add(digest);
   queue = queue.then(async () => {
+    // Whoever asked may have been deleted meanwhile; a copy needs the same.
+    const model = models.peek()?.find((each) => each.digest === digest);
+    if (model === undefined) {
+      asked.delete(digest);
+      return;
+    }
     let need: Need;
     try {
-      need = { plan: await getMemory(name) };
+      need = { plan: await getMemory(model.name) };
     } catch (error) {
       need = { error: messageOf(error) };
     }

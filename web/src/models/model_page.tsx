@@ -8,6 +8,7 @@ import { TopBar } from "../shell/top_bar";
 import { now } from "../state/clock";
 import { hashOf } from "../state/route";
 import { Button, IconButton } from "../ui/button";
+import { copyText } from "../ui/copy_text";
 import { Empty } from "../ui/empty";
 import { TextField } from "../ui/fields";
 import { ago, bytes, count } from "../ui/format";
@@ -16,7 +17,7 @@ import { MenuButton } from "../ui/menu";
 import { Badge, Notice } from "../ui/notice";
 import { Spinner } from "../ui/progress";
 import { Tabs } from "../ui/tabs";
-import { toast } from "../ui/toast";
+import { toast, toastError } from "../ui/toast";
 import { actionsOf, chatWith, KEEPING, load, unload } from "./actions";
 import { Abilities, Fit, Staying } from "./badges";
 import { isSame, shortName } from "./list";
@@ -34,6 +35,10 @@ export function ModelPage({ name }: { name: string }) {
   const digest = listed?.digest;
 
   useEffect(() => {
+    if (models.peek() !== null && digest === undefined && shown.peek() !== null) {
+      error.value = "It was deleted.";
+      return;
+    }
     const ending = new AbortController();
     showModel(name, ending.signal).then(
       (found) => {
@@ -191,17 +196,17 @@ function Details({ name, shown, tab, onTab }: DetailsProps) {
 }
 
 function Text({ text, label }: { text: string; label: string }) {
-  const copyText = async () => {
+  const copy = async () => {
     try {
-      await navigator.clipboard.writeText(text);
+      await copyText(text);
       toast({ kind: "success", text: `${label} copied` });
-    } catch {
-      toast({ kind: "error", text: "The browser does not allow copying here; select the text instead." });
+    } catch (error) {
+      toastError(error, `The ${label.toLowerCase()} was not copied`);
     }
   };
   return (
     <div class="text-box">
-      <IconButton icon={Copy} label={`Copy the ${label.toLowerCase()}`} onClick={() => void copyText()} />
+      <IconButton icon={Copy} label={`Copy the ${label.toLowerCase()}`} onClick={() => void copy()} />
       {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be in reach of the keyboard */}
       <section class="card model-text" tabIndex={0} aria-label={label}>
         <pre dir="auto">{text}</pre>

@@ -1,5 +1,5 @@
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { classes, newId } from "./classes";
 import { ChevronDown, type Icon } from "./icons";
 import { moveByArrows } from "./tabs";
@@ -61,7 +61,7 @@ export function TextField(props: TextFieldProps) {
     props;
   const input = useRef<HTMLInputElement & HTMLTextAreaElement>(null);
   const list = useRef(newId("list")).current;
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (autofocus) input.current?.focus();
     if (selected) input.current?.select();
   }, []);
@@ -73,6 +73,8 @@ export function TextField(props: TextFieldProps) {
           ref: input,
           value,
           disabled: props.disabled,
+          // A dialog is opened after what is in it was drawn, and then focuses this.
+          "data-autofocus": autofocus ? "" : undefined,
           placeholder: props.placeholder,
           dir: "auto" as const,
           class: classes("input", mono && "mono"),

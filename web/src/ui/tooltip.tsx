@@ -7,7 +7,8 @@ const DELAY_MS = 450;
 /**
  * The one tooltip of the page: put `data-tip="text"` on an element, and `data-keys="mod+k"` if it has a shortcut.
  *
- * It repeats names and adds what is nice to know; nothing is told by a tooltip alone.
+ * It repeats names and adds what is nice to know; nothing is told by a tooltip alone. Screen readers hear it as the
+ * description of the element that it belongs to, and do not find it on its own.
  */
 export function TooltipHost() {
   const layer = useRef<HTMLDivElement>(null);
@@ -21,6 +22,7 @@ export function TooltipHost() {
 
     const leave = () => {
       clearTimeout(timer);
+      if (owner?.getAttribute("aria-describedby") === element.id) owner.removeAttribute("aria-describedby");
       if (owner !== null && element.matches(":popover-open")) lastHidden = performance.now();
       owner = null;
       hide(element);
@@ -33,6 +35,9 @@ export function TooltipHost() {
         key.textContent = name;
         element.append(key);
       }
+      const repeatsName = owner.dataset.tip === owner.getAttribute("aria-label");
+      if (!repeatsName && !owner.hasAttribute("aria-describedby"))
+        owner.setAttribute("aria-describedby", element.id);
       showBeside(element, owner, { align: "center" });
     };
     const enter = (target: EventTarget | null, delay: number) => {
@@ -70,5 +75,5 @@ export function TooltipHost() {
     };
   }, []);
 
-  return <div ref={layer} class="tooltip" popover="manual" role="tooltip" />;
+  return <div ref={layer} id="tooltip" class="tooltip" popover="manual" role="tooltip" aria-hidden="true" />;
 }
