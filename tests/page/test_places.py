@@ -48,9 +48,7 @@ def test_page_works_below_a_path_of_a_proxy(
 
 
 @pytest.mark.thorough
-def test_page_works_with_tls(
-    tmp_path: Path, visit: Callable[..., Visitor], outlasting: ExitStack
-) -> None:
+def test_page_works_with_tls(tmp_path: Path, visit: Callable[..., Visitor], outlasting: ExitStack) -> None:
     issued = trustme.CA().issue_cert("localhost", "127.0.0.1")
     key, chain = tmp_path / "key.pem", tmp_path / "chain.pem"
     issued.private_key_pem.write_to_path(key)

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from puna.errors import PunaError
+from puna.errors import ContextLengthError, PunaError
 from puna.server.http.logs import facts
 
 JSON: Final = "application/json; charset=utf-8"
@@ -194,7 +194,8 @@ def native_error(error: Exception) -> dict[str, Any]:
 def openai_error(error: Exception) -> dict[str, Any]:
     status = error.status if isinstance(error, PunaError) else 500
     kind = _OPENAI_TYPES.get(status, "api_error")
-    return {"error": {"message": error_text(error), "type": kind, "param": None, "code": None}}
+    code = "context_length_exceeded" if isinstance(error, ContextLengthError) else None
+    return {"error": {"message": error_text(error), "type": kind, "param": None, "code": code}}
 
 
 def llama_server_error(error: Exception) -> dict[str, Any]:
