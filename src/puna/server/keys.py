@@ -259,6 +259,7 @@ _GENERATE: Final = (
     "/api/generate", "/api/chat", "/api/embed", "/api/embeddings", "/api/rerank", "/api/cancel",
     "/api/puna/finish_thinking", "/completion", "/completions", "/infill", "/tokenize", "/detokenize",
     "/apply-template", "/rerank", "/reranking", "/score", "/pooling",
+    "/embedding", "/embeddings",
 )  # fmt: skip
 
 
