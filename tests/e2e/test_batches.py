@@ -172,21 +172,24 @@ def test_batch_goes_on_after_a_restart(
         }  # fmt: skip
 
 
-def test_batches_belong_to_their_key_and_end_with_it(tmp_path: Path, tiny_file: Path) -> None:
-    keys = tmp_path / "keys.json"
+def test_batches_belong_to_their_key_and_end_with_it(tmp_path: Path, endless_file: Path) -> None:
+    keys, models = tmp_path / "keys.json", tmp_path / "models"
     (ann, ann_key), (bob, bob_key) = new_key("ann"), new_key("bob")
-    models = tmp_path / "models"
     with running(models) as server:
-        add_model(server, "tiny", tiny_file)
+        add_model(server, "endless", endless_file)
     change_keys(keys, lambda _: [ann_key, bob_key])
     with running(models, PUNA_API_KEYS_FILE=str(keys)) as server:
-        made = client_of(server, ann).messages.batches.create(requests=[request("a")])
-        ended(client_of(server, ann), made.id)
+        made = client_of(server, ann).messages.batches.create(requests=[endless("a")])
         others = client_of(server, bob).messages.batches
         assert list(others.list()) == []
         for act in (others.retrieve, others.cancel, others.delete, others.results):
             with pytest.raises(anthropic.NotFoundError):
                 act(made.id)
+    change_keys(keys, lambda _: [bob_key])
+    with running(models, PUNA_API_KEYS_FILE=str(keys)):
+        lines = models / "batches" / made.id / "results.jsonl"
+        wait_until(lambda: lines.exists() and lines.read_bytes().endswith(b"\n"), "the result")
+    assert "the key that made the batch was revoked" in lines.read_text()
 
 
 def test_batch_larger_than_all_may_be_is_refused(tmp_path: Path) -> None:

@@ -6,14 +6,12 @@ import contextlib
 import io
 import logging
 import os
-import traceback
 from typing import Final
 
 from pypdf import PdfReader
-from pypdf.errors import PyPdfError
 
 from puna.confined import bounds, encoded, frame, memory_bytes, settle
-from puna.errors import DocumentError, PunaError, ReaderError
+from puna.errors import DocumentError, PunaError
 from puna.server.jobs.pdf.protocol import (
     MAX_CHARACTERS,
     MAX_PAGES,
@@ -53,14 +51,9 @@ def _answer(data: bytes) -> FromReader:
         return ReaderFailure(error.kind, str(error))
     except MemoryError:
         raise
-    except (PyPdfError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        # pypdf raises anything for a damaged file.
-        reason = f"is damaged, or no PDF: {type(error).__name__}: {error}"
+    except Exception as error:  # pypdf raises anything for a damaged file
+        reason = f"is damaged, or of a kind that pypdf cannot read: {type(error).__name__}: {error}"
         return ReaderFailure(DocumentError.__name__, reason)
-    except Exception as error:
-        traceback.print_exc()
-        reason = f"cannot be read: internal error ({type(error).__name__})"
-        return ReaderFailure(ReaderError.__name__, reason)
 
 
 def text_of(data: bytes) -> str:

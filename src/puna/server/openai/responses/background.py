@@ -62,10 +62,10 @@ class BackgroundResponse:
 
     async def stop(self, reason: Exception | None = None) -> None:
         """End the work, cancelled, or failed for a `reason`; what has been generated is kept."""
-        if self.is_running:
-            self._reason = self._reason or reason
+        if not self._task.done() and not self._task.cancelling():
+            self._reason = reason
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.wait([self._task])
 
     async def events(self, after: int) -> AsyncGenerator[bytes, None]:
         """Yield the events after number `after` as server-sent events.
