@@ -86,7 +86,7 @@ class ModelNotFoundError(PunaError):
 
 
 class ResponseNotFoundError(PunaError):
-    """The server has not kept a response with that id."""
+    """The server has not kept a response, conversation, item or batch with that id."""
 
     status = 404
 
@@ -181,6 +181,10 @@ class ImageError(RequestError):
     """An image cannot be read, or exceeds a limit."""
 
 
+class DocumentError(RequestError):
+    """A PDF document cannot be read, or exceeds a limit."""
+
+
 class TemplateError(PunaError):
     """A chat template does not parse."""
 
@@ -207,6 +211,12 @@ class RendererError(PunaError):
 
 class PreparerError(PunaError):
     """The process that decodes images cannot be started, was ended, or broke its protocol."""
+
+    status = 503
+
+
+class ReaderError(PunaError):
+    """The process that reads PDF documents cannot be started, was ended, or broke its protocol."""
 
     status = 503
 

@@ -373,6 +373,7 @@ def test_replies_match_their_description(server: Server) -> None:
         "/apply-template": {"messages": [{"role": "user", "content": "a"}]},
         "/score": {"text_1": "a", "text_2": ["b"]},
         "/pooling": {"input": "a"},
+        "/embedding": {"content": ["a", "b"]},
     }
     for path, body in bodies.items():
         check(path, post(server, path, **body))
@@ -401,6 +402,7 @@ def test_without_a_model_in_memory_its_name_is_required(tmp_path: Path) -> None:
             "/rerank": {"query": "a", "documents": ["b"]},
             "/score": {"text_1": "a", "text_2": "b"},
             "/pooling": {"input": "a"},
+            "/embedding": {"content": "a"},
         }
         for path, body in bodies.items():
             message = refused(server, path, body)

@@ -69,6 +69,15 @@ def test_show_returns_the_fields_of_the_modelfile(http: httpx.Client, key: str) 
     assert "\nSYSTEM be kind\n" in shown["modelfile"]
 
 
+def test_show_names_renderer_and_parser(http: httpx.Client) -> None:
+    made = {"model": "rendered", "from": "tiny", "renderer": "qwen3-coder", "parser": "qwen3-coder"}
+    assert http.post("/api/create", json={**made, "stream": False}).status_code == 200
+    shown = show(http, model="rendered")
+    assert (shown["renderer"], shown["parser"]) == ("qwen3-coder", "qwen3-coder")
+    assert http.request("DELETE", "/api/delete", json={"model": "rendered"}).status_code == 200
+    assert not {"renderer", "parser"} & show(http, model="dressed").keys()
+
+
 def test_show_accepts_a_system_text_and_options_for_its_modelfile(http: httpx.Client) -> None:
     shown = show(http, model="dressed", system="be brief", options={"top_k": 9, "seed": 4})
     assert shown["system"] == "be brief"

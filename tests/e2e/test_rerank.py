@@ -166,6 +166,22 @@ def test_embeddings_are_scored_by_their_cosine_and_pooled(server: Server) -> Non
     assert all(isinstance(one["data"], str) for one in base64["data"])
 
 
+@pytest.mark.parametrize("path", ["/embedding", "/embeddings"])
+def test_llamas_form_of_vectors(server: Server, path: str) -> None:
+    texts = ["once upon a time", "hello world"]
+    expected = server.http.post("/v1/embeddings", json={"model": "tiny", "input": texts}).json()["data"]
+    rows = server.http.post(path, json={"model": "tiny", "content": texts}).json()
+    assert rows == [{"index": one["index"], "embedding": [one["embedding"]]} for one in expected]
+    given = torch.tensor(expected[0]["embedding"])
+    for norm, wanted in ((0, given * 32760 / given.abs().max()), (1, given / given.abs().sum())):
+        body = {"model": "tiny", "input": texts[0], "embd_normalize": norm}
+        ((found,),) = (one["embedding"] for one in server.http.post(path, json=body).json())
+        assert found == pytest.approx(wanted.tolist(), rel=1e-5, abs=1e-7)
+    for wrong in ({"embd_normalize": 65}, {"content": []}):
+        reply = server.http.post(path, json={"model": "tiny", "content": "a"} | wrong)
+        assert (reply.status_code, next(iter(wrong)) in reply.text) == (400, True)
+
+
 @pytest.mark.parametrize("path", ["/rerank", "/reranking", "/v1/reranking"])
 def test_other_paths_rank_alike(server: Server, path: str) -> None:
     assert post(server, path).json()["results"] == post(server, "/v1/rerank").json()["results"]

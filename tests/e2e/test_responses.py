@@ -177,7 +177,7 @@ def test_overlong_input_is_truncated_only_on_request(client: openai.OpenAI) -> N
     [
         ({"model": "nosuch"}, 404, "model 'nosuch' not found"),
         ({"previous_response_id": "resp_x"}, 400, "previous response 'resp_x' not found"),
-        ({"background": True}, 400, "background is not available"),
+        ({"background": True, "store": False}, 400, "background needs store"),
         ({"reasoning": {"effort": "huge"}}, 400, "invalid reasoning value"),
         ({"tools": [{"type": "function", "name": "f", "parameters": {}, "strict": False}]}, 400, "tools"),
     ],

@@ -43,6 +43,10 @@ VALID: dict[str, dict[str, Any]] = {
     "/v1/rerank": {"model": "tiny", "query": "a", "documents": ["b"]},
     "/v1/responses": {"model": "tiny", "input": "hello", "max_output_tokens": 3},
     "/v1/responses/input_tokens": {"model": "tiny", "input": "hello"},
+    "/v1/conversations": {"items": MESSAGES},
+    "/v1/messages/batches": {
+        "requests": [{"custom_id": "a", "params": {"model": "tiny", "messages": MESSAGES, "max_tokens": 3}}]
+    },
     "/v1/messages": {"model": "tiny", "messages": MESSAGES, "max_tokens": 3},
     "/v1/messages/count_tokens": {"model": "tiny", "messages": MESSAGES},
     "/completion": {"model": "tiny", "prompt": "hello", "n_predict": 3},
@@ -54,6 +58,8 @@ VALID: dict[str, dict[str, Any]] = {
     "/score": {"model": "tiny", "text_1": "a", "text_2": "b"},
     "/v1/score": {"model": "tiny", "text_1": "a", "text_2": "b"},
     "/pooling": {"model": "tiny", "input": "hello"},
+    "/embedding": {"model": "tiny", "content": "hello"},
+    "/embeddings": {"model": "tiny", "content": "hello"},
     "/rerank": {"model": "tiny", "query": "a", "documents": ["b"]},
     "/reranking": {"model": "tiny", "query": "a", "documents": ["b"]},
     "/v1/reranking": {"model": "tiny", "query": "a", "documents": ["b"]},

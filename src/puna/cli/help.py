@@ -25,7 +25,7 @@ VARIABLES = {
     "PUNA_MAX_IMAGES": "Maximum number of images in a request (default 64)",
     "PUNA_MAX_IMAGE_MB": "Maximum size of an image file in megabytes (default 20)",
     "PUNA_MAX_IMAGE_MEGAPIXELS": "Maximum size of an image in megapixels (default 40)",
-    "PUNA_RESPONSES_MB": "Megabytes of conversations kept for the Responses API (default 256; 0 keeps none)",
+    "PUNA_RESPONSES_MB": "Megabytes each of responses, conversations and batches (default 256; 0 keeps none)",
     "PUNA_HISTORY": "File of the chats that the page keeps (default history.db in PUNA_HOME; off: none)",
     "PUNA_HISTORY_MB": "Maximum size of that file in megabytes (default 4096)",
     "PUNA_PAGE": "Folder of the built page, or `off` to serve none (default: the one that Puna has)",

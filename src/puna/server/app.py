@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from puna.errors import MethodError, PathNotFoundError, PunaError, UnavailableError
 from puna.hosts import Host
+from puna.server.anthropic.batches import Batches
 from puna.server.anthropic.routes import routes as anthropic_routes
 from puna.server.fleet.fleet import Fleet
 from puna.server.http.bodies import BodyLimitMiddleware, route
@@ -29,6 +30,7 @@ from puna.server.keys import KeyCheckMiddleware
 from puna.server.llamaserver.routes import routes as llamaserver_routes
 from puna.server.metrics import Metrics
 from puna.server.ollama.routes import routes as ollama_routes
+from puna.server.openai.responses.background import BackgroundResponses
 from puna.server.openai.routes import routes as openai_routes
 from puna.server.page.routes import routes as page_routes
 from puna.server.page.service import PageService
@@ -54,9 +56,14 @@ def create_app(store: Store, fleet: Fleet, settings: Settings, metrics: Metrics,
     """Return the ASGI application. `bound` is the address it listens on, which decides the Host check."""
     backend = Service(store, fleet, settings, metrics)
     # Anthropic's routes for models come before OpenAI's.
-    rooms = (ollama_routes, anthropic_routes, openai_routes, llamaserver_routes, inspection_routes)
-    page = PageService(backend)
-    apis = [route for room in rooms for route in room(backend)]
+    batches, background, page = Batches(backend), BackgroundResponses(), PageService(backend)
+    apis = [
+        *ollama_routes(backend),
+        *anthropic_routes(backend, batches),
+        *openai_routes(backend, background),
+        *llamaserver_routes(backend),
+        *inspection_routes(backend),
+    ]
     files = page_files(settings.page) if settings.page is not None else []
     routes = [*files, *apis, *page_routes(page), *_unavailable()]
     app = Starlette(
@@ -77,7 +84,8 @@ def create_app(store: Store, fleet: Fleet, settings: Settings, metrics: Metrics,
         ],
         exception_handlers={PunaError: error_reply, HTTPException: _http_exception, Exception: error_reply},
     )
-    app.state.page = page
+    app.state.batches = batches
+    app.state.lasting = (batches, background, page)
     app.router.redirect_slashes = False
     app.router.default = _not_found
     return app

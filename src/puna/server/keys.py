@@ -183,6 +183,11 @@ class Keyring:
         found = [key for key in (*self._given, *self._of_file) if compare_digest(key.sha256, hashed)]
         return found[0] if found else None
 
+    def has(self, digest: str) -> bool:
+        """Whether there is still a key with this digest."""
+        self._refresh()
+        return any(key.sha256 == digest for key in (*self._given, *self._of_file))
+
     def _refresh(self, *, first: bool = False) -> None:
         if self._file is None:
             return
@@ -254,6 +259,7 @@ _GENERATE: Final = (
     "/api/generate", "/api/chat", "/api/embed", "/api/embeddings", "/api/rerank", "/api/cancel",
     "/api/puna/finish_thinking", "/completion", "/completions", "/infill", "/tokenize", "/detokenize",
     "/apply-template", "/rerank", "/reranking", "/score", "/pooling",
+    "/embedding", "/embeddings",
 )  # fmt: skip
 
 

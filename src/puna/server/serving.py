@@ -14,11 +14,11 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import uvicorn
 
@@ -27,13 +27,13 @@ from puna.config import env, models_dir, path_of
 from puna.devices import devices
 from puna.errors import PunaError
 from puna.hosts import Host, host_from_env, parse_host
+from puna.server.anthropic.batches import Batches
 from puna.server.app import create_app
 from puna.server.fleet.fleet import Fleet
 from puna.server.fleet.resident import LocalLauncher
 from puna.server.http.connections import AcceptErrors, Connection, Connections
 from puna.server.http.logs import set_up_logging
 from puna.server.metrics import Metrics
-from puna.server.page.service import PageService
 from puna.server.page.static import is_built
 from puna.server.settings import Settings
 from puna.server.settings import root_path as normal_root_path
@@ -112,7 +112,7 @@ def serve(
         if settings.page is not None and is_built(settings.page):
             scheme = "http" if tls is None else "https"
             announcement += f"\nOpen {replace(bound, scheme=scheme, path=settings.root_path).client_url}"
-        server = _Server(config, app.state.page, fleet, connections, announcement)
+        server = _Server(config, app.state.batches, app.state.lasting, fleet, connections, announcement)
         server.run(sockets=[listener])
     return 0
 
@@ -206,19 +206,27 @@ def _tidy(store: Store) -> None:
             _log.info("removed %d unused files from the model store", removed)
 
 
+class Lasting(Protocol):
+    """Work that outlives requests, and is ended while the server's loop still runs."""
+
+    async def close(self) -> None: ...
+
+
 class _Server(uvicorn.Server):
     """A server that announces itself on standard output, ends runners first, and exits with 0 on a signal."""
 
     def __init__(
         self,
         config: uvicorn.Config,
-        page: PageService,
+        batches: Batches,
+        lasting: Sequence[Lasting],
         fleet: Fleet,
         connections: Connections,
         announcement: str,
     ) -> None:
         super().__init__(config)
-        self._page = page
+        self._batches = batches
+        self._lasting = lasting
         self._fleet = fleet
         self._connections = connections
         self._announcement = announcement
@@ -226,6 +234,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(AcceptErrors())
         await super().startup(sockets=sockets)
+        self._batches.resume()
         print(self._announcement, flush=True)
 
     async def on_tick(self, counter: int) -> bool:
@@ -236,7 +245,8 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
             server.close()
-        await self._page.close()  # keeps the answers in progress
+        for work in self._lasting:
+            await work.close()  # keeps the answers in progress
         # Streams in progress end with an error line once their runner is gone, so end runners before waiting.
         await self._fleet.close()
         await super().shutdown(sockets=sockets)

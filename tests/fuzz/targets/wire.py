@@ -66,7 +66,9 @@ ROUTES: dict[str, type[Body]] = {
 OTHERS = (
     "/", "/api/version", "/api/tags", "/api/ps", "/v1/models", "/v1/models/tiny", "/v1/models/%ff%00",
     "/metrics", "/api/blobs/sha256:" + "a" * 64, "/api/blobs/" + "a" * 9999, "/api/pull", "/api/push",
-    "/v1/audio/transcriptions", "/%00", "/v1/responses/x", "/v1/responses/%00/input_items", "/api/tags/",
+    "/v1/audio/transcriptions", "/%00", "/v1/responses/x", "/v1/responses/%00/input_items",
+    "/v1/responses/x/cancel",
+    "/v1/conversations/%00/items/x", "/v1/messages/batches/%00/results", "/api/tags/",
     "/debug/cache", "/../etc/passwd", "//",
     "/\u20ac", "*", "/v1/models/a%2fb%2f..",
 )  # fmt: skip

@@ -2,37 +2,39 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncGenerator
-
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from puna.protocol import Chunk, Prompted
-from puna.server.anthropic import models
+from puna.server.anthropic import batch_routes, models
+from puna.server.anthropic.answering import events, whole
+from puna.server.anthropic.batches import Batches
 from puna.server.anthropic.reply import CountedTokens, MessageEvent, MessageReply, MessageWriter
 from puna.server.anthropic.wire import CountRequest, MessagesRequest
 from puna.server.http.bodies import body_route
-from puna.server.http.replies import SSE, StreamReply, anthropic_error_event, json_reply, named_event, started
+from puna.server.http.replies import SSE, StreamReply, anthropic_error_event, json_reply, started
 from puna.server.jobs.answer import AnswerBuilder
-from puna.server.jobs.jobs import Job, job, one_job
-from puna.server.jobs.service import Finished, Service
+from puna.server.jobs.documents import read_files
+from puna.server.jobs.jobs import job, one_job
+from puna.server.jobs.service import Service
 
 
-def routes(backend: Service) -> list[Route]:
+def routes(backend: Service, batches: Batches) -> list[Route]:
     async def messages(body: MessagesRequest) -> ASGIApp:
         """Answer a conversation in the form of Anthropic's API."""
+        await read_files(backend, body.files())
         todo = one_job(await job(backend, body.spec()))
         writer = MessageWriter(body.model, body.stop_sequences, marks_cache=body.marks_cache)
         answer = AnswerBuilder(thinking=body.shows_thinking)
         if body.stream:
-            events = _events(backend, writer, answer, todo)
-            return StreamReply(await started(events), SSE, anthropic_error_event)
-        return json_reply(await _whole(backend, writer, answer, todo))
+            return StreamReply(
+                await started(events(backend, writer, answer, todo)), SSE, anthropic_error_event
+            )
+        return json_reply(await whole(backend, writer, answer, todo))
 
     async def count(body: CountRequest) -> Response:
         """Count the tokens of a request."""
+        await read_files(backend, body.files())
         todo = one_job(await job(backend, body.spec()))
         prompt = await backend.render(todo.order, todo.requests[0])
         return json_reply(CountedTokens(len(prompt.tokens)))
@@ -42,34 +44,6 @@ def routes(backend: Service) -> list[Route]:
             "/v1/messages", MessagesRequest, messages, gives=MessageReply, events=MessageEvent, streams=SSE
         ),
         body_route("/v1/messages/count_tokens", CountRequest, count, gives=CountedTokens),
+        *batch_routes.routes(batches),
         *models.routes(backend),
     ]
-
-
-async def _whole(backend: Service, writer: MessageWriter, answer: AnswerBuilder, todo: Job) -> MessageReply:
-    async with contextlib.aclosing(backend.generate(todo.order, todo.requests)) as parts:
-        async for part in parts:
-            if isinstance(part, Chunk | Finished):
-                answer.feed(part)
-    return writer.whole(answer)
-
-
-async def _events(
-    backend: Service, writer: MessageWriter, answer: AnswerBuilder, todo: Job
-) -> AsyncGenerator[bytes, None]:
-    begun, prompt_tokens = False, 0
-    async with contextlib.aclosing(backend.generate(todo.order, todo.requests)) as parts:
-        async for part in parts:
-            if isinstance(part, Prompted):
-                prompt_tokens = len(part.tokens)
-            if not isinstance(part, Chunk | Finished):
-                continue
-            if not begun:
-                begun = True
-                for event in writer.started(prompt_tokens):
-                    yield named_event(event)
-            for delta in answer.feed(part):
-                for event in writer.events(delta):
-                    yield named_event(event)
-    for event in writer.ended(answer):
-        yield named_event(event)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import msgspec.structs
@@ -14,6 +15,7 @@ from puna.chat.templates.messages import PLACE, Message
 from puna.errors import RequestError, UnavailableError, shown
 from puna.grammar.format import Format
 from puna.server.http.bodies import Body, Many, Messages, Name
+from puna.server.jobs.documents import File
 from puna.server.jobs.images import from_base64, from_url
 from puna.server.jobs.jobs import GenerationSpec
 from puna.server.jobs.own_fields import ChatFields, OwnFields, SamplingFields, only_one
@@ -125,6 +127,7 @@ class _Reader:
             case {"type": "document"}:
                 self._document(parts, block, at)
             case {"type": "search_result"}:
+                _refuse_citations(block, at)
                 for inner_at, inner in self._blocks(block.get("content") or [], at):
                     self._content(parts, inner, inner_at)
             case {"type": "text" | "tool_use" | "tool_result"}:
@@ -133,15 +136,24 @@ class _Reader:
                 self.unknown.add(kind[:40])
 
     def _document(self, parts: _Parts, block: dict[str, Any], at: str) -> None:
-        title = block.get("title")
+        """Add a document after its title and its context."""
+        _refuse_citations(block, at)
+        for name in ("title", "context"):
+            if isinstance(heading := block.get(name), str) and heading:
+                parts.texts.append(f"{heading}\n\n")
         match block.get("source"):
             case {"type": "text", "data": str(text)}:
-                parts.texts.append(f"{title}\n\n{text}" if isinstance(title, str) and title else text)
+                parts.texts.append(text)
             case {"type": "content", "content": content}:
                 for inner_at, inner in self._blocks(content, f"{at}.source"):
                     self._content(parts, inner, inner_at)
+            case {"type": "url" | "file" as kind}:
+                raise UnavailableError(f"{at}: documents by {kind} are not supported; send them as base64")
             case _:
-                raise UnavailableError(f"{at}: documents can only be given as text in this version")
+                raise RequestError(
+                    f'{at}.source must be {{"type": "text" or "base64", "media_type": ..., "data": ...}} or '
+                    '{"type": "content", "content": [...]}'
+                )
 
     def _call(self, block: dict[str, Any], at: str) -> dict[str, Any]:
         for key in ("id", "name"):
@@ -193,6 +205,31 @@ class _Parts:
             tool_calls=self.calls,
             **more,
         )
+
+
+def _refuse_citations(block: dict[str, Any], at: str) -> None:
+    match block.get("citations"):
+        case {"enabled": enabled} if enabled:
+            raise UnavailableError(f"{at}.citations are not supported: leave them out, or enabled false")
+
+
+def _files(blocks: Any, at: str) -> Iterator[File]:
+    """Yield the documents in base64 among `blocks`, and among those in their content."""
+    for place, block in enumerate(blocks if isinstance(blocks, list) else ()):
+        match block:
+            case {
+                "type": "document",
+                "source": {"type": "base64", "media_type": str(kind), "data": str(data)} as source,
+            }:
+                put = partial(_put_text, source)
+                yield File(f"{at}[{place}]", kind.lower(), data, put)
+            case {"type": "tool_result", "content": content}:
+                yield from _files(content, f"{at}[{place}].content")
+
+
+def _put_text(source: dict[str, Any], text: str) -> None:
+    source.clear()
+    source.update(type="text", data=text)
 
 
 def _image(source: Any, at: str) -> Any:
@@ -252,6 +289,11 @@ class CountRequest(OwnFields, ChatFields, SamplingFields):
     metadata: Any = None
     service_tier: Any = None
     betas: Any = None
+
+    def files(self) -> Iterator[File]:
+        """Yield the documents whose text must be read before there is a `spec`."""
+        for place, message in enumerate(self.messages):
+            yield from _files(message.content, f"messages[{place}].content")
 
     @property
     def marks_cache(self) -> bool:

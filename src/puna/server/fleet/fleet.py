@@ -7,7 +7,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 from puna.errors import CrashLoopError, InsufficientMemoryError, RunnerError
 from puna.server.fleet.loading import Crashes, Loading, Loads, ProgressCallback, Queue, watch
@@ -55,10 +55,12 @@ class Fleet:
         *,
         client: str = "",
         on_progress: ProgressCallback | None = None,
+        give_way: Callable[[], object] | None = None,
     ) -> AsyncIterator[Runner]:
         """Hold a runner for `model`, loaded by `plan`, while the context is open.
 
-        `on_progress` is called with the progress of the load, if there is one. Raises the error of loading,
+        `on_progress` is called with the progress of the load, if there is one, and `give_way` once another
+        model waits until this one has left memory. Raises the error of loading,
         ServerBusyError when too many requests wait, and CrashLoopError when the model's runner has died too
         often to be started again now.
         """
@@ -72,7 +74,8 @@ class Fleet:
             if entry.runner is None:  # ended between the load and now
                 raise RunnerError(_LEAVING)
             self._look_after(entry)
-            yield entry.runner
+            with entry.giving_way(give_way):
+                yield entry.runner
         except RunnerError:
             if self._closed:
                 raise RunnerError(_LEAVING) from None
@@ -347,6 +350,8 @@ class Fleet:
     async def _retire(self, entry: ResidentModel) -> None:
         """Unload the model once its requests have ended."""
         entry.retiring = True
+        for give_way in [*entry.yielding]:
+            give_way()
         if entry.users == 0:
             self._end(entry)
         await entry.gone.wait()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -227,6 +228,7 @@ class ResidentModel:
     load_s: float = 0.0  # how long loading took
     loaded_s: float = 0.0  # when loading ended, by `time.monotonic`
     watch: asyncio.Task[None] | None = None  # watches the runner while it is used
+    yielding: set[Callable[[], object]] = field(default_factory=set)  # requests that end if it must leave
     gone: asyncio.Event = field(default_factory=asyncio.Event)  # set once the fleet has forgotten it
 
     def load(self, settings: Settings, parallel: int, reserved: int) -> Load:
@@ -247,6 +249,17 @@ class ResidentModel:
             engine=plan.engine,
             placement=plan.placement,
         )
+
+    @contextlib.contextmanager
+    def giving_way(self, give_way: Callable[[], object] | None) -> Iterator[None]:
+        """Have `give_way` called if the model must leave memory while the context is open."""
+        if give_way is not None:
+            self.yielding.add(give_way)
+        try:
+            yield
+        finally:
+            if give_way is not None:
+                self.yielding.discard(give_way)
 
     @property
     def ready(self) -> bool:

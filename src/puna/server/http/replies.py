@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from puna.errors import PunaError
+from puna.errors import ContextLengthError, PunaError
 from puna.server.http.logs import facts
 
 JSON: Final = "application/json; charset=utf-8"
@@ -54,21 +54,23 @@ def empty(status: int, headers: Mapping[str, str] | None = None) -> Response:
 
 
 class ListReply:
-    """A response of one JSON object: `fields`, followed by the list `name` of `items`.
+    """A response of one JSON object: `fields`, followed by the list `name` of `items`; or of the list alone.
 
     It is encoded and sent piece by piece, with other requests served in between, so there may be many
-    `items`, and they may come from a generator. `fields` is a mapping or a struct with at least one field.
+    `items`, and they may come from a generator. `fields` is a mapping or a struct with at least one field;
+    None gives the list alone.
     """
 
     def __init__(self, fields: Any, name: str, items: Iterable[Any]) -> None:
-        self._fields = fields
-        self._name = name
+        self._begin, self._end = b"[", b"]"
+        if fields is not None:
+            self._begin, self._end = encode(fields)[:-1] + b"," + encode(name) + b":[", b"]}"
         self._items = items
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(b"content-type", JSON.encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        piece = bytearray(encode(self._fields)[:-1] + b"," + encode(self._name) + b":[")
+        piece = bytearray(self._begin)
         for number, item in enumerate(self._items):
             if number > 0:
                 piece += b","
@@ -77,7 +79,7 @@ class ListReply:
                 await send({"type": "http.response.body", "body": bytes(piece), "more_body": True})
                 piece.clear()
                 await asyncio.sleep(0)  # sending alone does not let other tasks run
-        await send({"type": "http.response.body", "body": bytes(piece + b"]}"), "more_body": False})
+        await send({"type": "http.response.body", "body": bytes(piece + self._end), "more_body": False})
 
 
 class StreamReply:
@@ -153,6 +155,7 @@ LLAMA_SERVER_PATHS: Final = frozenset(
     (
         "/health", "/props", "/slots", "/lora-adapters", "/completion", "/completions", "/infill",
         "/tokenize", "/detokenize", "/apply-template", "/rerank", "/reranking", "/score", "/pooling",
+        "/embedding", "/embeddings",
     )
 )  # fmt: skip
 
@@ -194,7 +197,8 @@ def native_error(error: Exception) -> dict[str, Any]:
 def openai_error(error: Exception) -> dict[str, Any]:
     status = error.status if isinstance(error, PunaError) else 500
     kind = _OPENAI_TYPES.get(status, "api_error")
-    return {"error": {"message": error_text(error), "type": kind, "param": None, "code": None}}
+    code = "context_length_exceeded" if isinstance(error, ContextLengthError) else None
+    return {"error": {"message": error_text(error), "type": kind, "param": None, "code": code}}
 
 
 def llama_server_error(error: Exception) -> dict[str, Any]:

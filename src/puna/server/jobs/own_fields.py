@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import msgspec.structs
@@ -15,6 +16,7 @@ from puna.grammar.format import Format
 from puna.options import AdapterScale
 from puna.protocol import Generate, Priority
 from puna.server.http.bodies import LONGEST_NAME, Adapters, Body, Documents, Many
+from puna.server.jobs.documents import File
 from puna.server.jobs.images import from_url
 from puna.server.jobs.tools import ToolUse, called
 
@@ -280,6 +282,21 @@ def with_images(parts: list[Message]) -> list[Message]:
     return [msgspec.structs.replace(parts[0], content=content, images=images)]
 
 
+def files(messages: Sequence[ChatMessage]) -> Iterator[File]:
+    """Yield the files of messages, whose text must be read before there are `prompt_messages`."""
+    for place, message in enumerate(messages):
+        for number, part in enumerate(message.content if isinstance(message.content, list) else ()):
+            match part:
+                case {"type": "file", "file": {"file_data": str(data)}}:
+                    yield File.of_data(f"messages[{place}].content[{number}]", data, partial(_put_text, part))
+
+
+def _put_text(part: dict[str, Any], text: str) -> None:
+    name = part["file"].get("filename")
+    part.clear()
+    part.update(type="text", text=f"{name}\n\n{text}" if isinstance(name, str) and name else text)
+
+
 def _part(role: str, part: Any) -> Message:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind in ("text", "refusal") and isinstance(part.get(kind), str):
@@ -290,6 +307,8 @@ def _part(role: str, part: Any) -> Message:
         if not isinstance(url, str):
             raise RequestError("invalid message format: image_url needs a url")
         return Message(role=role, images=[from_url(url)])
+    if kind == "file":
+        raise UnavailableError("a file must be given by its file_data, in base64: the server keeps no files")
     if kind == "input_audio":
         raise UnavailableError("audio input (input_audio) is not available yet in this version")
     raise RequestError(f"invalid message format: a part has the unknown type {kind!r}")

@@ -37,6 +37,8 @@ _OF_CLIENT = 8
 _OF_HOST = 4
 #: Models converted or quantised at the same time, each with all processors.
 _CREATIONS = 2
+#: PDF documents read at the same time, each in a process of its own.
+_DOCUMENTS = 2
 #: Short operations on the store at the same time; they may wait for its lock or for a disk.
 _STORE_WORK = 8
 
@@ -50,6 +52,7 @@ class LoadRequest:
     keep_alive_s: float | None = None
     given: Sequence[Mapping[str, Any]] = ()  # the mappings that the options were read from
     ignored: Sequence[str] = ()  # sentences about other ignored parts of the request
+    give_way: Callable[[], object] | None = None  # called once another model waits until this one is unloaded
     arrived_ns: int = field(default_factory=time.perf_counter_ns)
     client: str = field(default_factory=lambda: caller().client)
 
@@ -128,6 +131,7 @@ class Service:
             _CREATIONS, of_client=_CREATIONS, of_kind=_CREATIONS, longest_queue=longest
         )
         self._store_work = asyncio.Semaphore(_STORE_WORK)
+        self.reading = asyncio.Semaphore(_DOCUMENTS)
 
     async def in_store(self, work: Callable[[], T]) -> T:
         """Return the result of `work`, which may wait for the store's lock or read whole files.
@@ -196,7 +200,12 @@ class Service:
         """
         plan, keep_s = self.plan(order), order.keep_alive_s
         async with self.fleet.use(
-            order.model, plan, keep_s, client=order.client, on_progress=on_progress
+            order.model,
+            plan,
+            keep_s,
+            client=order.client,
+            on_progress=on_progress,
+            give_way=order.give_way,
         ) as runner:
             yield runner
 

@@ -1,4 +1,4 @@
-"""Routes of vLLM for pairs of texts and for vectors, and other paths of `/v1/rerank`."""
+"""Routes of vLLM for pairs of texts and for vectors, llama.cpp's for vectors, and paths of `/v1/rerank`."""
 
 from __future__ import annotations
 
@@ -26,6 +26,10 @@ from puna.server.jobs.turns import run_parser
 from puna.server.llamaserver.wire import wanted_model
 
 _QUERY: Final = ("model",)
+
+#: Maximum `embd_normalize`, and the largest value that its 0 gives.
+_MAX_NORM: Final = 64
+_LARGEST: Final = 32760.0
 
 
 class PoolingFields(AdapterFields):
@@ -96,6 +100,36 @@ class PoolingBody(PoolingFields):
             truncate=self.truncate,
             lora=self.adapters,
         )
+
+
+class EmbeddingBody(AdapterFields):
+    """The body of llama.cpp's `/embedding`; `input` is another name of `content`.
+
+    `embd_normalize` is the norm by which vectors are divided: 2 the Euclidean, 1 the sum, others accordingly;
+    0 scales the largest value to 32,760, and -1 leaves them as they are.
+    """
+
+    model: Name = ""
+    content: Any = None
+    input: Any = None
+    embd_normalize: int = 2
+
+    def request(self) -> Embed:
+        """Return the request to embed. Raises RequestError."""
+        if not -1 <= self.embd_normalize <= _MAX_NORM:
+            raise RequestError(f"embd_normalize must be from -1 to {_MAX_NORM}, not {self.embd_normalize}")
+        inputs = texts_or_tokens(self.content if self.input is None else self.input)
+        if inputs is None:
+            raise RequestError("content must be a text, token ids, or a list of either, and not empty")
+        check_inputs(len(inputs))
+        return Embed(inputs=inputs, normalize=self.embd_normalize == 2, truncate=False, lora=self.adapters)
+
+
+class RowsOfText(msgspec.Struct):
+    """The only row of a text, whose tokens are pooled."""
+
+    index: int
+    embedding: list[list[float]]
 
 
 class PoolingUsage(msgspec.Struct):
@@ -170,6 +204,17 @@ def routes(backend: Service) -> list[Route]:
         )
         return ListReply(head, "data", data)
 
+    async def embed(body: EmbeddingBody) -> ListReply:
+        """Embed texts as vectors in the form of llama.cpp's server."""
+        wanted, name = body.request(), wanted_model(backend, body.model)
+        order = backend.order(embeddings.find(backend, name), {}, ignored=body.ignored)
+        found = await embeddings.embed(backend, order, wanted)
+        rows = (
+            RowsOfText(index, [_normalized(floats(one.vector), body.embd_normalize)])
+            for index, one in enumerate(found.vectors)
+        )
+        return ListReply(None, "", rows)
+
     async def rank(body: RerankRequest) -> Response:
         """Rank documents by how well they answer a query, like `/v1/rerank`."""
         body.request()
@@ -180,6 +225,10 @@ def routes(backend: Service) -> list[Route]:
 
     return [
         *(body_route(path, ScoreBody, score, gives=Scores, query=_QUERY) for path in ("/score", "/v1/score")),
+        *(
+            body_route(path, EmbeddingBody, embed, gives=list[RowsOfText], query=_QUERY)
+            for path in ("/embedding", "/embeddings")
+        ),
         body_route("/pooling", PoolingBody, pool, gives=Pooled, query=_QUERY),
         *(
             body_route(path, RerankRequest, rank, query=_QUERY)
@@ -224,6 +273,18 @@ async def _cosines(
         for first, second in pairs
     ]
     return cosines, found.tokens
+
+
+def _normalized(vector: Sequence[float], norm: int) -> list[float]:
+    """Return a vector by `embd_normalize`; one of zeros stays as it is."""
+    largest = max(map(abs, vector))
+    if norm in (-1, 2) or not largest:  # as the model gives it, or normalised there
+        return list(vector)
+    if norm == 0:
+        return [value * _LARGEST / largest for value in vector]
+    # Powers of shares of the largest value neither overflow nor vanish.
+    length = largest * sum((abs(value) / largest) ** norm for value in vector) ** (1 / norm)
+    return [value / length for value in vector]
 
 
 def _id(prefix: str) -> str:

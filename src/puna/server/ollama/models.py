@@ -191,6 +191,8 @@ def _show(model: StoredModel, body: ShowRequest, engine: str) -> dict[str, Any]:
         "tensors": tensor_list(model),
         "capabilities": _capabilities(model),
         "requires": model.config.requires,
+        "renderer": model.config.renderer,
+        "parser": model.config.parser,
         "engine": _engine(model, engine),  # Puna's own, like the next two
         "answer_family": _answer_family(model),
         "adapters": [

@@ -17,7 +17,9 @@ from puna.protocol import Prompted
 from puna.server.http.bodies import body_route, route
 from puna.server.http.replies import SSE, StreamReply, encode, json_reply, openai_error_event, started
 from puna.server.jobs.answer import AnswerBuilder
+from puna.server.jobs.documents import read_files
 from puna.server.jobs.jobs import Job, Preload, Unload, job
+from puna.server.jobs.own_fields import files
 from puna.server.jobs.running import Progress
 from puna.server.jobs.service import Finished, Service
 from puna.server.openai import embeddings
@@ -33,6 +35,7 @@ from puna.server.openai.reply import (
     Usage,
 )
 from puna.server.openai.responses import routes as responses
+from puna.server.openai.responses.background import BackgroundResponses
 from puna.server.openai.wire import ChatCompletionRequest, CompletionRequest, OpenAIRequest
 from puna.store import StoredModel
 
@@ -40,6 +43,7 @@ from puna.store import StoredModel
 def _completions(backend: Service) -> list[Route]:
     async def chat(body: ChatCompletionRequest) -> ASGIApp:
         """Answer a chat in the form of OpenAI's API."""
+        await read_files(backend, files(body.messages))
         todo = await job(backend, body.spec())
         writer = ChatWriter(body.model, logprobs=_scores(todo), functions=body.with_functions)
         return await _answer(backend, writer, body, todo)
@@ -133,5 +137,5 @@ def _event(value: msgspec.Struct) -> bytes:
     return b"data: " + encode(value) + b"\n\n"
 
 
-def routes(backend: Service) -> list[Route]:
-    return [*_completions(backend), *responses.routes(backend), *embeddings.routes(backend)]
+def routes(backend: Service, background: BackgroundResponses) -> list[Route]:
+    return [*_completions(backend), *responses.routes(backend, background), *embeddings.routes(backend)]

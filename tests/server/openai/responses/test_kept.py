@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -23,9 +24,10 @@ def document(number: int, previous: int | None = None, owner: str = "", text: st
 
 
 def aged(folder: Path, *numbers: int) -> None:
-    """Make these look as if last used in this order, long ago."""
+    """Make these look as if last used in this order, hours ago."""
     for age, number in enumerate(numbers):
-        os.utime(folder / f"{name(number)}.json", (age, age))
+        used_s = time.time() - 36_000 + age
+        os.utime(folder / f"{name(number)}.json", (used_s, used_s))
 
 
 def test_stored_response_is_found_until_it_is_deleted(tmp_path: Path) -> None:
@@ -106,6 +108,24 @@ def test_least_recently_used_response_makes_room(tmp_path: Path) -> None:
     assert {path.stem for path in tmp_path.iterdir()} == {name(0), name(2), name(3)}
     assert not kept.put(document(4, text="x" * 4000))
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 3500
+
+
+def test_response_that_nobody_used_for_a_month_is_gone(tmp_path: Path) -> None:
+    kept = KeptResponses(tmp_path, PLENTY, PLENTY)
+    kept.put(document(1))
+    long_ago_s = time.time() - 31 * 86_400
+    os.utime(tmp_path / f"{name(1)}.json", (long_ago_s, long_ago_s))
+    with pytest.raises(ResponseNotFoundError):
+        kept.get(name(1), "")
+    kept.put(document(2))
+    assert [path.stem for path in tmp_path.iterdir()] == [name(2)]
+
+
+def test_response_that_is_not_complete_cannot_be_continued(tmp_path: Path) -> None:
+    kept = KeptResponses(tmp_path, PLENTY, PLENTY)
+    kept.put(Document({"id": name(1), "output": [], "status": "in_progress"}, []))
+    with pytest.raises(RequestError, match="not complete yet"):
+        kept.chain(name(1), "")
 
 
 def test_nothing_is_stored_if_no_room_is_configured(tmp_path: Path) -> None:

@@ -1,27 +1,24 @@
-"""Stored responses, from which later requests can continue: files in a folder of bounded size."""
+"""Stored responses, from which later requests can continue: a file for each."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import re
-import threading
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from puna.errors import RequestError, ResponseNotFoundError, StoreError, shown
-from puna.store.blobs import storage_errors, write_atomically
+from puna.server.openai.responses.folder import KeptFolder
 
 _ID: Final = re.compile(r"resp_[0-9a-f]{32}")
 
 #: Maximum responses of a conversation that a request continues.
 _LONGEST_CHAIN: Final = 4096
 
-#: Maximum files, however small.
-_MAX_FILES: Final = 10_000
+#: States of responses that a background task is working on.
+UNFINISHED: Final = ("queued", "in_progress")
 
 _log = logging.getLogger(__name__)
 
@@ -49,30 +46,16 @@ def _decoded(data: bytes, id: str) -> Document:
 
 
 class KeptResponses:
-    """A folder with a file for each response; the least recently used ones make room for new ones.
-
-    Several processes may share the folder. All methods block.
-    """
+    """A folder with a file for each response. All methods block."""
 
     def __init__(self, folder: Path, max_bytes: int, longest_bytes: int) -> None:
         """Limit all files to `max_bytes` (0: nothing is stored), and one conversation to `longest_bytes`."""
-        self._folder = folder
-        self._max_bytes = max_bytes
+        self._files = KeptFolder(folder, max_bytes)
         self._longest_bytes = longest_bytes
-        self._lock = threading.Lock()
 
     def put(self, document: Document) -> bool:
         """Store `document`; return False if it alone exceeds the limit. Raises StoreError."""
-        data = msgspec.json.encode(document)
-        if len(data) > self._max_bytes:
-            return False
-        with self._lock, storage_errors("store a response in", self._folder):
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._make_room(len(data))
-            path = self._path(document.response["id"])
-            write_atomically(path, data, self._folder)
-            path.chmod(0o600)  # conversations are private
-        return True
+        return self._files.put(_name(document.response["id"]), msgspec.json.encode(document))
 
     def get(self, id: str, owner: str) -> Document:
         """Return a stored response. Raises StoreError, or ResponseNotFoundError, also for another owner."""
@@ -81,8 +64,7 @@ class KeptResponses:
     def delete(self, id: str, owner: str) -> None:
         """Delete a stored response. Raises the errors of `get`."""
         self.get(id, owner)
-        with storage_errors("delete a response from", self._folder):
-            self._path(id).unlink(missing_ok=True)
+        self._files.delete(_name(id))
 
     def chain(self, id: str, owner: str) -> list[Document]:
         """Return the responses up to `id`, each a continuation of the one before, and mark them as used.
@@ -101,20 +83,21 @@ class KeptResponses:
                     f"previous response {shown(here)}{what} not found: the least recently used "
                     "responses make room for new ones (PUNA_RESPONSES_MB); send the conversation as input"
                 ) from None
+            if document.response.get("status") in UNFINISHED:
+                raise RequestError(f"previous response {shown(here)} is not complete yet: wait for its end")
             found.append(document)
             size += length
             if size > self._longest_bytes or len(found) > _LONGEST_CHAIN:
                 raise RequestError(
                     f"the conversation up to {shown(id)} is longer than a request may be: begin a new one"
                 )
-            with contextlib.suppress(OSError):
-                os.utime(self._path(here))
+            self._files.touch(_name(here))
             here = document.previous
         return found[::-1]
 
     def _read(self, id: str, owner: str) -> tuple[Document, int]:
         try:
-            data = self._path(id).read_bytes()
+            data = self._files.get(_name(id))
             document = _decoded(data, id)
         except FileNotFoundError:
             raise ResponseNotFoundError(f"response {shown(id)} not found") from None
@@ -127,22 +110,9 @@ class KeptResponses:
             raise ResponseNotFoundError(f"response {shown(id)} not found")
         return document, len(data)
 
-    def _path(self, id: str) -> Path:
-        if not _ID.fullmatch(id):
-            raise ResponseNotFoundError(f"response {shown(id)} not found")
-        return self._folder / f"{id}.json"
 
-    def _make_room(self, size: int) -> None:
-        """Delete the least recently used responses until there is room for `size` more bytes."""
-        found = []
-        with os.scandir(self._folder) as entries:
-            for entry in entries:
-                with contextlib.suppress(FileNotFoundError):
-                    status = entry.stat()
-                    found.append((status.st_mtime_ns, status.st_size, entry.path))
-        found.sort(reverse=True)
-        total = size + sum(size for _, size, _ in found)
-        while found and (total > self._max_bytes or len(found) >= _MAX_FILES):
-            _, gone, path = found.pop()
-            total -= gone
-            Path(path).unlink(missing_ok=True)
+def _name(id: str) -> str:
+    """Return the name of a response's file. Raises ResponseNotFoundError."""
+    if not _ID.fullmatch(id):
+        raise ResponseNotFoundError(f"response {shown(id)} not found")
+    return f"{id}.json"

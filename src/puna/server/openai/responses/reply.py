@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from puna.errors import PunaError
+from puna.errors import PunaError, RequestError, shown
 from puna.protocol import TokenLogprob
-from puna.server.http.replies import openai_error
+from puna.server.http.replies import error_text
 from puna.server.jobs.answer import AnswerBuilder, Segment, SegmentDelta
 from puna.server.openai.reply import Echoed, LikelyToken
 from puna.server.openai.responses.wire import PREFIXES, ResponsesRequest
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
-ResponseStatus = Literal["in_progress", "completed", "incomplete", "failed"]
+ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 
 class ResponseToken(msgspec.Struct):
@@ -93,6 +93,10 @@ class ResponseFailure(msgspec.Struct):
     message: str
 
 
+class ConversationRef(msgspec.Struct):
+    id: str
+
+
 class ResponseObject(msgspec.Struct, kw_only=True):
     """A response. `Echoed` fields repeat the request; `warnings`, `truncated`, `shifted` are Puna's own."""
 
@@ -102,6 +106,7 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     completed_at: int | None
     status: ResponseStatus
     background: bool
+    conversation: ConversationRef | None
     error: ResponseFailure | None
     incomplete_details: IncompleteDetails | None
     instructions: str | None
@@ -147,6 +152,34 @@ class InputItems(msgspec.Struct):
     has_more: bool
 
 
+_MAX_LISTED: Final = 100
+
+
+def listed(items: Sequence[dict[str, Any]], query: Mapping[str, str]) -> InputItems:
+    """Return the page of `items`, oldest first, that `query` asks for. Raises RequestError."""
+    if query.get("order", "desc") not in ("asc", "desc"):
+        raise RequestError(f'order must be "asc" or "desc", not {shown(query["order"])}')
+    limit = query.get("limit", "20")
+    if not (limit.isascii() and limit.isdigit()) or not 1 <= int(limit[:9]) <= _MAX_LISTED:
+        raise RequestError(f"limit must be between 1 and {_MAX_LISTED}, not {shown(limit)}")
+    if query.get("order", "desc") == "desc":
+        items = items[::-1]
+    if after := query.get("after"):
+        place = next((place for place, item in enumerate(items) if item.get("id") == after), None)
+        if place is None:
+            raise RequestError(f"after: there is no item {shown(after)}")
+        items = items[place + 1 :]
+    page = list(items[: int(limit)])
+    ids = [item.get("id") for item in page]
+    return InputItems(
+        object="list",
+        data=page,
+        first_id=ids[0] if ids else None,
+        last_id=ids[-1] if ids else None,
+        has_more=len(page) < len(items),
+    )
+
+
 class CountedInput(msgspec.Struct):
     object: Literal["response.input_tokens"]
     input_tokens: int
@@ -160,6 +193,10 @@ class _Event(msgspec.Struct, kw_only=True, tag_field="type"):
 
 
 class ResponseCreated(_Event, kw_only=True, tag="response.created"):
+    response: ResponseObject
+
+
+class ResponseQueued(_Event, kw_only=True, tag="response.queued"):
     response: ResponseObject
 
 
@@ -247,6 +284,7 @@ class ArgumentsDone(_OfItem, kw_only=True, tag="response.function_call_arguments
 
 ResponseEvent = (
     ResponseCreated
+    | ResponseQueued
     | ResponseInProgress
     | ResponseCompleted
     | ResponseIncomplete
@@ -270,6 +308,7 @@ _NUMBER_DIGITS: Final = 4  # digits of an item's number in its response, at the 
 _ITEMS: Final = {"thinking": "reasoning", "text": "message", "call": "function_call"}
 _ENDS: Final[dict[str, type[ResponseCompleted | ResponseIncomplete | ResponseFailed]]] = {
     "completed": ResponseCompleted, "incomplete": ResponseIncomplete, "failed": ResponseFailed,
+    "cancelled": ResponseIncomplete,  # there is no event of its own
 }  # fmt: skip
 
 
@@ -281,6 +320,11 @@ def response_of(item_id: str) -> tuple[str, int]:
         return f"resp_{middle[:-_NUMBER_DIGITS]}", int(number, 16)
     except ValueError:
         return "", 0
+
+
+def _failure(error: Exception) -> ResponseFailure:
+    is_requests = isinstance(error, PunaError) and error.status < 500
+    return ResponseFailure("invalid_prompt" if is_requests else "server_error", error_text(error))
 
 
 class ResponseWriter:
@@ -317,6 +361,23 @@ class ResponseWriter:
         response.truncated, response.shifted = done.truncated or UNSET, done.shifted or UNSET
         return response
 
+    def unfinished(
+        self, answer: AnswerBuilder, status: ResponseStatus, error: Exception | None = None
+    ) -> ResponseObject:
+        """Return the response as far as it has come, in the state `status`, and why it failed.
+
+        A call that ended early is left out, because its arguments are no JSON.
+        """
+        response = self._response(status, stored=self._body.store)
+        last: ItemStatus = "in_progress" if status == "in_progress" else "incomplete"
+        for segment in answer.segments:
+            if segment is not answer.segments[-1]:
+                response.output.append(self._item(segment, "completed"))
+            elif segment.kind != "call":
+                response.output.append(self._item(segment, last))
+        response.error = None if error is None else _failure(error)
+        return response
+
     def _response(self, status: ResponseStatus, *, stored: bool) -> ResponseObject:
         body = self._body
         return ResponseObject(
@@ -325,7 +386,8 @@ class ResponseWriter:
             created_at=self._created,
             completed_at=None,
             status=status,
-            background=False,
+            background=body.background,
+            conversation=ConversationRef(body.conversation_id) if body.conversation_id else None,
             error=None,
             incomplete_details=None,
             instructions=body.instructions or None,
@@ -384,10 +446,17 @@ class ResponseWriter:
 
     # --- streamed ---
 
-    def started(self) -> Iterator[ResponseEvent]:
-        response = self._response("in_progress", stored=self._body.store)
+    def created(self) -> Iterator[ResponseEvent]:
+        """Yield the first events; a response in the background begins in the queue."""
+        queued = self._body.background
+        response = self._response("queued" if queued else "in_progress", stored=self._body.store)
         yield ResponseCreated(sequence_number=self._next(), response=response)
-        yield ResponseInProgress(sequence_number=self._next(), response=response)
+        if queued:
+            yield ResponseQueued(sequence_number=self._next(), response=response)
+
+    def begun(self) -> ResponseEvent:
+        response = self._response("in_progress", stored=self._body.store)
+        return ResponseInProgress(sequence_number=self._next(), response=response)
 
     def events(self, delta: SegmentDelta) -> Iterator[ResponseEvent]:
         match delta.what:
@@ -403,7 +472,7 @@ class ResponseWriter:
 
     def failed(self, error: PunaError) -> ResponseEvent:
         response = self._response("failed", stored=False)
-        response.error = ResponseFailure("server_error", openai_error(error)["error"]["message"])
+        response.error = _failure(error)
         return self.ended(response)
 
     def _next(self) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from functools import partial
+from typing import Annotated, Any, Final
 
 import msgspec.structs
 from pydantic import Field
@@ -14,6 +15,7 @@ from puna.chat.templates.messages import Message
 from puna.errors import RequestError, UnavailableError, shown
 from puna.grammar.format import Format
 from puna.server.http.bodies import MAX_MESSAGES, Body, Many, Name
+from puna.server.jobs.documents import File
 from puna.server.jobs.images import from_url
 from puna.server.jobs.jobs import GenerationSpec
 from puna.server.jobs.own_fields import ChatFields, OwnFields, SamplingFields, only_one, with_images
@@ -50,6 +52,23 @@ def _with_id(item: Any, where: str) -> Item:
     if not isinstance(item.get("id"), str) or not item["id"]:
         made["id"] = f"{PREFIXES.get(str(kind), 'item')}_{secrets.token_hex(18)}"
     return made
+
+
+def files(items: Sequence[Item]) -> Iterator[File]:
+    """Yield the files of items, whose text must be read before there are `prompt_messages`."""
+    for place, item in enumerate(items):
+        for name in ("content", "output"):
+            for number, part in enumerate(item[name] if isinstance(item.get(name), list) else ()):
+                match part:
+                    case {"type": "input_file", "file_data": str(data)}:
+                        where = f"input[{place}].{name}[{number}]"
+                        yield File.of_data(where, data, partial(_put_text, part))
+
+
+def _put_text(part: dict[str, Any], text: str) -> None:
+    name = part.get("filename")
+    part.clear()
+    part.update(type="input_text", text=f"{name}\n\n{text}" if isinstance(name, str) and name else text)
 
 
 def resolved(items: Sequence[Item], find: Callable[[str], Item]) -> list[Item]:
@@ -172,7 +191,9 @@ def _part(role: str, part: Any, where: str) -> Message:
                 raise RequestError(f"{where}: input_image needs an image_url; files are not supported")
             return Message(role=role, images=[from_url(url)])
         case {"type": "input_file"}:
-            raise UnavailableError(f"{where}: file inputs are not currently supported")
+            raise UnavailableError(
+                f"{where}: a file must be given by its file_data, in base64: the server keeps no files"
+            )
         case {"type": "input_audio"}:
             raise UnavailableError(f"{where}: audio input is not available yet in this version")
         case {"type": kind}:
@@ -192,7 +213,15 @@ def _thought(item: Item) -> str:
 #: The only value of `include` with an effect here.
 LOGPROBS: Final = "message.output_text.logprobs"
 
-_MAX_METADATA: Final = 64
+#: Maximum pairs of metadata, and characters of a name and of a value.
+_MAX_METADATA: Final = 16
+_LONGEST_KEY: Final = 64
+_LONGEST_VALUE: Final = 512
+
+Metadata = Annotated[
+    dict[Annotated[str, Field(max_length=_LONGEST_KEY)], Annotated[str, Field(max_length=_LONGEST_VALUE)]],
+    Field(max_length=_MAX_METADATA),
+]
 
 
 class TextConfig(Body):
@@ -225,7 +254,7 @@ class ResponsesRequest(OwnFields, ChatFields, SamplingFields):
     include: Many[str] = Field(default_factory=list)
     truncation: str = "disabled"
     top_logprobs: int = 0
-    metadata: dict[str, str] = Field(default_factory=dict, max_length=_MAX_METADATA)
+    metadata: Metadata = Field(default_factory=dict)
     background: bool = False
     conversation: Any = None
     prompt: Any = None
@@ -242,11 +271,23 @@ class ResponsesRequest(OwnFields, ChatFields, SamplingFields):
     def logprobs(self) -> bool:
         return LOGPROBS in self.include or self.top_logprobs > 0
 
+    @property
+    def conversation_id(self) -> str:
+        """The id of the conversation to continue; empty for none. Raises RequestError."""
+        given = self.conversation
+        id = given.get("id") if isinstance(given, dict) else given
+        if id is not None and not isinstance(id, str):
+            raise RequestError("conversation must be the id of a conversation, or an object with an id")
+        if id and self.previous_response_id:
+            raise RequestError("conversation and previous_response_id exclude each other: give one of them")
+        return id or ""
+
     def spec(self, items: Sequence[Item]) -> GenerationSpec:
         """Return the generation request for a conversation. Raises RequestError, UnavailableError."""
-        for name in ("background", "conversation", "prompt"):
-            if getattr(self, name):
-                raise UnavailableError(f"{name} is not available in this version of the Responses API")
+        if self.prompt:
+            raise UnavailableError("prompt is not available in this version of the Responses API")
+        if self.background and not self.store:
+            raise RequestError("background needs store: a response in the background is kept until asked for")
         if self.truncation not in ("auto", "disabled"):
             raise RequestError(f'truncation must be "auto" or "disabled", not {shown(self.truncation)}')
         use, unusable = self._tools()
