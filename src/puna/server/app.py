@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from puna.errors import MethodError, PathNotFoundError, PunaError, UnavailableError
 from puna.hosts import Host
 from puna.server.anthropic.routes import routes as anthropic_routes
+from puna.server.events import routes as event_routes
 from puna.server.fleet.fleet import Fleet
 from puna.server.http.bodies import BodyLimitMiddleware, route
 from puna.server.http.connections import DisconnectMiddleware
@@ -54,7 +55,14 @@ def create_app(store: Store, fleet: Fleet, settings: Settings, metrics: Metrics,
     """Return the ASGI application. `bound` is the address it listens on, which decides the Host check."""
     backend = Service(store, fleet, settings, metrics)
     # Anthropic's routes for models come before OpenAI's.
-    rooms = (ollama_routes, anthropic_routes, openai_routes, llamaserver_routes, inspection_routes)
+    rooms = (
+        ollama_routes,
+        anthropic_routes,
+        openai_routes,
+        llamaserver_routes,
+        event_routes,
+        inspection_routes,
+    )
     page = PageService(backend)
     apis = [route for room in rooms for route in room(backend)]
     files = page_files(settings.page) if settings.page is not None else []

@@ -11,10 +11,10 @@ from starlette.types import ASGIApp
 
 from puna.protocol import Chunk, Prompted
 from puna.server.anthropic import models
-from puna.server.anthropic.reply import CountedTokens, MessageEvent, MessageReply, MessageWriter
+from puna.server.anthropic.reply import CountedTokens, MessageEvent, MessageReply, MessageWriter, PingEvent
 from puna.server.anthropic.wire import CountRequest, MessagesRequest
 from puna.server.http.bodies import body_route
-from puna.server.http.replies import SSE, StreamReply, anthropic_error_event, json_reply, named_event, started
+from puna.server.http.replies import SSE, anthropic_error_event, json_reply, named_event
 from puna.server.jobs.answer import AnswerBuilder
 from puna.server.jobs.jobs import Job, job, one_job
 from puna.server.jobs.service import Finished, Service
@@ -28,7 +28,7 @@ def routes(backend: Service) -> list[Route]:
         answer = AnswerBuilder(thinking=body.shows_thinking)
         if body.stream:
             events = _events(backend, writer, answer, todo)
-            return StreamReply(await started(events), SSE, anthropic_error_event)
+            return backend.streams.events(events, anthropic_error_event, ping=named_event(PingEvent()))
         return json_reply(await _whole(backend, writer, answer, todo))
 
     async def count(body: CountRequest) -> Response:

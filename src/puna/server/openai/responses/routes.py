@@ -17,7 +17,7 @@ from puna.errors import PunaError, RequestError, ResponseNotFoundError, StoreErr
 from puna.protocol import Chunk
 from puna.server.http.bodies import body_route, route
 from puna.server.http.connections import caller
-from puna.server.http.replies import SSE, StreamReply, json_reply, named_event, openai_error_event, started
+from puna.server.http.replies import SSE, json_reply, named_event, openai_error_event
 from puna.server.jobs.answer import AnswerBuilder
 from puna.server.jobs.jobs import Job, job, one_job
 from puna.server.jobs.service import Finished, Part, Service
@@ -47,7 +47,7 @@ def routes(backend: Service) -> list[Route]:
         todo = one_job(await job(backend, body.spec([*before, *new])))
         answering = _Answering(backend, kept, body, new, todo)
         if body.stream:
-            return StreamReply(await started(answering.events()), SSE, openai_error_event)
+            return backend.streams.events(answering.events(), openai_error_event)
         return json_reply(await answering.whole())
 
     async def count(body: ResponsesRequest) -> Response:
