@@ -97,6 +97,12 @@ class ChatNotFoundError(PunaError):
     status = 404
 
 
+class StreamNotFoundError(PunaError):
+    """The server keeps no stream of that id, or no longer the events that follow."""
+
+    status = 404
+
+
 class HistoryError(PunaError):
     """The page's history cannot be read or written."""
 

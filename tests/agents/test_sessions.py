@@ -14,12 +14,24 @@ from puna.gguf import open_gguf
 from puna.tokenizer.load import tokenizer_from_gguf
 from tests.agents.conversation import TEMPLATE, Conversation, written
 from tests.agents.playing import Encode, longest_prefix, play, reuse, send
-from tests.agents.sessions import AGENTS, SEEING, TURNS, WORDS, Session, Teller, opencode
+from tests.agents.sessions import (
+    AGENTS,
+    SEEING,
+    TURNS,
+    WORDS,
+    Session,
+    Teller,
+    claude_code,
+    codex,
+    continue_,
+    goose,
+    opencode,
+)
 from tests.agents.wire import messages_request
 from tests.e2e.servers import Server, add_model, running
 from tests.model.models.parity import original
 from tests.tiny.converted import contents_of
-from tests.tiny.gemma3 import TinyGemma3
+from tests.tiny.gemma3 import TinyGemma3, tiny_gemma3_gguf
 from tests.tiny.lfm2 import TinyLfm2, tiny_lfm2_gguf
 from tests.tiny.llama import TinyLlama, tiny_llama_gguf
 from tests.tiny.vision.gemma3 import TinyGemma3Vision
@@ -117,6 +129,28 @@ def test_a_model_with_states_resumes_before_the_thought_that_its_template_begins
     assert [cost.prompt for cost in costs] == [cost.expected for cost in costs]
     assert reuse(costs) >= BAR, [(cost.prompt, cost.cached, cost.seen) for cost in costs]
     server.client.delete("states")
+
+
+#: Agents whose recorded sessions have compactions or other conversations; one of them is in every run.
+BRANCHING = (
+    codex,
+    *(pytest.param(agent, marks=pytest.mark.thorough) for agent in (claude_code, opencode, goose, continue_)),
+)
+
+
+@pytest.mark.parametrize("agent", BRANCHING, ids=lambda agent: agent.__name__)
+def test_a_model_with_windows_resumes_where_the_first_message_begins(
+    server: Server, tmp_path: Path, agent: Callable[[], Session]
+) -> None:
+    """After compaction, and in another conversation, only the instructions are the same."""
+    config = TinyGemma3(context=CONTEXT, window=256, pattern=2)
+    file = with_template(tiny_gemma3_gguf(tmp_path / "windows.gguf", config), TEMPLATE)
+    tokenizer = tokenizer_from_gguf(open_gguf(file))
+    add_model(server, "windows", file)
+    costs = play(agent(), server.http, "windows", lambda text: tokenizer.encode(text, add_special=True))
+    assert [cost.prompt for cost in costs] == [cost.expected for cost in costs]
+    assert reuse(costs) >= BAR, [(cost.prompt, cost.cached, cost.seen) for cost in costs]
+    server.client.delete("windows")
 
 
 def test_parallel_subagents_evaluate_what_they_share_once(server: Server, encode: Encode) -> None:

@@ -49,6 +49,7 @@ BODYLESS = {
     ("post", "/api/puna/import"),
     ("delete", "/api/puna/presets/{name}"),
     ("delete", "/api/puna/runs/{id}"),
+    ("delete", "/api/puna/streams/{id}"),
 }
 
 

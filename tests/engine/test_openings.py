@@ -40,3 +40,14 @@ def test_an_opening_changes_no_answer(model: LoadedModel) -> None:
     turn(run, 0, prompt, len(OPENING))
     turn(plain, 0, prompt, 0)
     assert run.tokens(0) == plain.tokens(0)
+
+
+def test_another_conversation_is_resumed_where_its_first_message_begins(model: LoadedModel) -> None:
+    front = [(3 * i) % 200 for i in range(40)]
+    run = Run(model, context=256)
+    for number in range(3):
+        prompt = [*front, *[(11 * i + number) % 200 for i in range(50)]]
+        request = _message(number, prompt, {"num_predict": 20})
+        run.engine.submit(request, run._sink(number), FittedPrompt(prompt, front=len(front)))
+        run.finish()
+        assert run.done(number).cached == (len(front) if number else 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Final
@@ -17,7 +17,7 @@ from puna.chat.answers.family import Reading
 from puna.chat.answers.registry import PARSERS, family_by
 from puna.chat.answers.tools import tools_of
 from puna.chat.templates.choose import ChatTemplate, chat_template
-from puna.chat.templates.messages import Chat, Insert, Traits, tagged
+from puna.chat.templates.messages import Chat, Insert, Message, Think, Traits, tagged
 from puna.chat.templates.model_facts import ModelFacts
 from puna.chat.templates.renderer.client import Renderer
 from puna.chat.templates.tool_order import ordered
@@ -50,6 +50,9 @@ log = logging.getLogger("puna.conversation")
 
 #: Request id for reading the traits of the model's own template.
 _NOBODY = -1
+
+#: Stands for the first message in prompts that show what precedes it.
+_PROBE: Final = "probe asks"
 
 #: Formats compiled at the same time, each in its own process.
 _MAX_COMPILED = 4
@@ -151,6 +154,8 @@ class ChatModel:
         self._template = lru_cache(maxsize=_KEPT_TEMPLATES)(partial(chat_template, facts))
         self._own = self._template("")
         self._own_traits: Traits | None = None
+        # The newest front of a prompt: template, chat and thinking that it comes from, and its tokens.
+        self._probed: tuple[ChatTemplate | None, Chat | None, Think, list[int]] = (None, None, None, [])
         if engine.loaded.generates:
             # Requests without a conversation may need the template's stop strings.
             self._turns.add(_NOBODY, self._own.digest, self._look_at_own, lambda: None)
@@ -357,10 +362,34 @@ class ChatModel:
         missing = -(-missing_bytes // self._tokenizer.longest_bytes)
         dropped = missing + len(everything.tokens) - len(read.tokens)
         fitted = self._fitted(request, rendering.traits, read.after(context), text, dropped)
+        if not context and not self.engine.cache.resumes_anywhere and request.cache_prompt:
+            fitted = replace(fitted, front=self._front(request, shown, template, read.tokens))
         opening = self._tokenizer.encode(rendering.opening, add_special=False) if rendering.opening else []
         if not opening or read.tokens[-len(opening) :] != opening:
             return fitted
         return replace(fitted, opening=len(opening))
+
+    def _front(self, request: Generate, chat: Chat, template: ChatTemplate, tokens: Sequence[int]) -> int:
+        """Return how many `tokens` precede the first message that is not the system's; 0 if unknown.
+
+        There other conversations with the same instructions and tools differ.
+        """
+        first = next((i for i, message in enumerate(chat.messages) if message.role != "system"), 0)
+        if not (first or chat.tools):
+            return 0
+        messages = [*chat.messages[:first], Message(role="user", content=_PROBE)]
+        probe = msgspec.structs.replace(chat, messages=messages, opens_answer=True)
+        if self._probed[:3] != (template, probe, request.think):
+            try:
+                with self._renderer.rendering(template, probe, request.think) as rendering:
+                    text, found, _ = rendering.text().partition(_PROBE)
+            except PunaError:  # the template may want more than one message
+                found = ""
+            front = self._tokenizer.encode(text, add_special=True) if found else []
+            self._probed = (template, probe, request.think, front)
+        front = self._probed[3]
+        # The last token of the front may be another one where it joins the message.
+        return next((n for n in (len(front), len(front) - 1) if n > 0 and tokens[:n] == front[:n]), 0)
 
     def _plain(self, request: Generate, traits: Traits, images: list[Image]) -> FittedPrompt:
         """Return the prompt of a request in text or tokens. Raises `RequestError`, `ContextLengthError`."""

@@ -50,6 +50,7 @@ class FittedPrompt:
     budget: int | None = None  # maximum tokens of thinking
     dropped: int = 0  # tokens of messages left out to make the rest fit
     inputs: list[Input] | None = None  # set if there are images
+    front: int = 0  # first tokens, before the first message that is not the system's; 0: unknown
     opening: int = 0  # last tokens that begin the answer, which may be missing when it is sent back
 
 
@@ -146,6 +147,7 @@ def _samples(
                 constraint=compiler.constraint_of(request.format, prompt.reading, request.id),
                 sample=sample,
                 truncated=prompt.dropped + truncated,
+                front=prompt.front,
                 opening=prompt.opening,
             )
         )

@@ -324,15 +324,19 @@ class Scheduler:
     def _branch_points(self, sequence: Sequence, found: PrefixMatch) -> tuple[int, ...]:
         """Return after how many inputs the sequence should leave a checkpoint for other prompts.
 
-        One is where an earlier prompt differs that could not be resumed there. The other is before what the
-        prompt begins the answer with, such as `<think>`: templates leave it out of earlier turns, so that the
-        next prompt of the conversation differs there.
+        One is where an earlier prompt differs that could not be resumed there. Another is before the first
+        message that is not the system's, where other conversations differ. The last is before what the prompt
+        begins the answer with, such as `<think>`: templates leave it out of earlier turns, so that the next
+        prompt of the conversation differs there.
         """
         points = set()
         if found.shared - found.count >= _WORTH_WAITING_FOR:
             points.add(found.shared)
-        if sequence.opening and not self._cache.resumes_anywhere and sequence.request.cache_prompt:
-            points.add(sequence.prompt_length - sequence.opening)
+        if not self._cache.resumes_anywhere and sequence.request.cache_prompt:
+            if _WORTH_WAITING_FOR <= sequence.front < sequence.prompt_length:
+                points.add(sequence.front)
+            if sequence.opening:
+                points.add(sequence.prompt_length - sequence.opening)
         return tuple(sorted(point for point in points if point > found.count))
 
     # --- room --------------------------------------------------------------------------------------

@@ -77,6 +77,7 @@ class Sequence:
     exact: bool = True  # the cache holds what evaluating the inputs anew would give; False after a shift
     waits_for: tuple[PrefixEntry, int] | None = None  # an entry, and how many inputs of it must be evaluated
     branch_points: tuple[int, ...] = ()  # leading inputs after which other prompts may differ, ascending
+    front: int = 0  # first inputs, which prompts of other conversations may begin with
     opening: int = 0  # last inputs of the prompt that begin the answer
     prompt_length: int = 0  # inputs
     prompt_tokens: int = 0

@@ -18,6 +18,7 @@ from puna.errors import MethodError, PathNotFoundError, PunaError, UnavailableEr
 from puna.hosts import Host
 from puna.server.anthropic.batches import Batches
 from puna.server.anthropic.routes import routes as anthropic_routes
+from puna.server.events import routes as event_routes
 from puna.server.fleet.fleet import Fleet
 from puna.server.http.bodies import BodyLimitMiddleware, route
 from puna.server.http.connections import DisconnectMiddleware
@@ -62,6 +63,7 @@ def create_app(store: Store, fleet: Fleet, settings: Settings, metrics: Metrics,
         *anthropic_routes(backend, batches),
         *openai_routes(backend, background),
         *llamaserver_routes(backend),
+        *event_routes(backend),
         *inspection_routes(backend),
     ]
     files = page_files(settings.page) if settings.page is not None else []

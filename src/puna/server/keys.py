@@ -250,7 +250,8 @@ class KeyUsage:
 
 _READ: Final = (
     "/api/tags", "/api/show", "/api/version", "/api/ps", "/metrics", "/v1/models",
-    "/openapi.json", "/docs", "/api/puna/me", "/api/puna/live", "/api/puna/memory", "/props", "/slots",
+    "/openapi.json", "/docs", "/api/puna/me", "/api/puna/live", "/api/puna/events", "/api/puna/memory",
+    "/props", "/slots",
 )  # fmt: skip
 _OPEN: Final = ("/", "/artifact.html", "/health", "/v1/health")
 #: Every key may learn its own scopes.

@@ -51,6 +51,7 @@ class Settings:
     load_timeout_s: float = 300.0
     create_timeout_s: float = 300.0  # without progress
     step_timeout_s: float = 600.0  # a longer step counts as hanging
+    ping_s: float = 10.0  # longest silence of a stream
     context_length: int = DEFAULT_CONTEXT_LENGTH
     parallel: int | None = None  # None: `DEFAULT_PARALLEL`, or 1 where memory is short
     max_loaded: int = 3
@@ -80,6 +81,7 @@ class Settings:
         load_timeout_s = _env_duration_s("LOAD_TIMEOUT", cls.load_timeout_s)
         step_timeout_s = _env_duration_s("STEP_TIMEOUT", cls.step_timeout_s)
         create_timeout_s = _env_duration_s("CREATE_TIMEOUT", cls.create_timeout_s)
+        ping_s = _env_duration_s("PING_INTERVAL", cls.ping_s)
         context_length = env_int("CONTEXT_LENGTH", cls.context_length)
         max_loaded = env_int("MAX_LOADED_MODELS", cls.max_loaded)
         max_queue = env_int("MAX_QUEUE", cls.max_queue)
@@ -91,6 +93,7 @@ class Settings:
             load_timeout_s=load_timeout_s if load_timeout_s > 0 else math.inf,
             create_timeout_s=create_timeout_s if create_timeout_s > 0 else math.inf,
             step_timeout_s=step_timeout_s if step_timeout_s > 0 else math.inf,
+            ping_s=ping_s if ping_s > 0 else math.inf,
             context_length=context_length if context_length > 0 else cls.context_length,
             parallel=parallel if parallel > 0 else None,
             max_loaded=max_loaded if max_loaded > 0 else cls.max_loaded,

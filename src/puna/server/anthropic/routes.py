@@ -9,10 +9,10 @@ from starlette.types import ASGIApp
 from puna.server.anthropic import batch_routes, models
 from puna.server.anthropic.answering import events, whole
 from puna.server.anthropic.batches import Batches
-from puna.server.anthropic.reply import CountedTokens, MessageEvent, MessageReply, MessageWriter
+from puna.server.anthropic.reply import CountedTokens, MessageEvent, MessageReply, MessageWriter, PingEvent
 from puna.server.anthropic.wire import CountRequest, MessagesRequest
 from puna.server.http.bodies import body_route
-from puna.server.http.replies import SSE, StreamReply, anthropic_error_event, json_reply, started
+from puna.server.http.replies import SSE, anthropic_error_event, json_reply, named_event
 from puna.server.jobs.answer import AnswerBuilder
 from puna.server.jobs.documents import read_files
 from puna.server.jobs.jobs import job, one_job
@@ -27,9 +27,8 @@ def routes(backend: Service, batches: Batches) -> list[Route]:
         writer = MessageWriter(body.model, body.stop_sequences, marks_cache=body.marks_cache)
         answer = AnswerBuilder(thinking=body.shows_thinking)
         if body.stream:
-            return StreamReply(
-                await started(events(backend, writer, answer, todo)), SSE, anthropic_error_event
-            )
+            parts = events(backend, writer, answer, todo)
+            return backend.streams.events(parts, anthropic_error_event, ping=named_event(PingEvent()))
         return json_reply(await whole(backend, writer, answer, todo))
 
     async def count(body: CountRequest) -> Response:

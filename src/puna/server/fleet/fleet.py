@@ -10,9 +10,19 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 
 from puna.errors import CrashLoopError, InsufficientMemoryError, RunnerError
+from puna.server.fleet.events import (
+    ModelEvents,
+    ModelFailed,
+    ModelLoaded,
+    ModelLoading,
+    ModelState,
+    ModelUnloaded,
+    UnloadReason,
+)
 from puna.server.fleet.loading import Crashes, Loading, Loads, ProgressCallback, Queue, watch
 from puna.server.fleet.resident import Launcher, LoadPlan, ResidentModel, Runner, victim, victims
 from puna.server.fleet.status import look
+from puna.server.http.replies import error_text
 from puna.server.metrics import Metrics
 from puna.server.settings import DEFAULT_PARALLEL, Settings
 from puna.store import StoredModel
@@ -43,6 +53,7 @@ class Fleet:
         self._ending: set[asyncio.Task[None]] = set()
         self._queue = Queue(settings.max_queue)
         self._closed = False
+        self.events = ModelEvents(self._states)
 
     # --- requests ---
 
@@ -89,7 +100,7 @@ class Fleet:
         entry = self._loaded.get(path)
         if entry is None:
             return
-        entry.keep_alive_s = 0.0
+        entry.keep_alive_s, entry.leaving = 0.0, "requested"
         entry.touch()
         if entry.runner is not None and entry.users == 0 and (ending := self._end(entry)) is not None:
             await asyncio.shield(ending)
@@ -113,10 +124,17 @@ class Fleet:
             load.task.cancel()
         await asyncio.gather(*(load.task for load in self._loads.values()), return_exceptions=True)
         for entry in list(self._loaded.values()):
+            entry.leaving = "shutdown"
             self._end(entry)
         await asyncio.gather(*self._ending, return_exceptions=True)
 
     # --- inside ---
+
+    def _states(self) -> list[ModelState]:
+        return [
+            ModelState(entry.model.name, entry.loading if entry.runner is None else None)
+            for entry in self.loaded()
+        ]
 
     async def _acquire(
         self,
@@ -143,7 +161,7 @@ class Fleet:
                 entry.users += 1
             self._stop_timer(entry)
             if keep_alive_s is not None:
-                entry.keep_alive_s = keep_alive_s
+                entry.keep_alive_s, entry.leaving = keep_alive_s, "idle"
             entry.touch()
             if fresh or entry.users > 1 or await self._answers(entry):
                 return entry
@@ -256,13 +274,17 @@ class Fleet:
                                 self._note_loaded(entry, runner, time.monotonic() - began_s)
                                 runner = None
                                 return entry
-                await asyncio.gather(*(self._retire(other) for other in leaving))
-        except RunnerError as error:
-            self._metrics.load_failed(model.name)
-            self._crashed(entry, error, after_success=False)
+                await asyncio.gather(
+                    *(self._retire(other, "replaced" if other is known else "room") for other in leaving)
+                )
+        except asyncio.CancelledError:
+            self.events.say(ModelUnloaded(model.name, "abandoned"))
             raise
-        except Exception:
+        except Exception as error:
             self._metrics.load_failed(model.name)
+            self.events.say(ModelFailed(model.name, error_text(error)))
+            if isinstance(error, RunnerError):
+                self._crashed(entry, error, after_success=False)
             raise
         finally:
             if runner is not None:
@@ -283,6 +305,9 @@ class Fleet:
         entry.users += 1
         entry.load_s, entry.loaded_s = load_s, time.monotonic()
         self._metrics.loaded(entry.model.name, load_s)
+        self.events.say(
+            ModelLoaded(entry.model.name, load_s, entry.size_bytes, entry.runner.info.context_length)
+        )
         _log.info(
             "loaded %s in %.1f s: %d MiB, %d tokens of context, %d in parallel",
             entry.model.name,
@@ -318,6 +343,7 @@ class Fleet:
         def on_progress(done: int, total: int) -> None:
             entry.loading = done / total if total else 0.0
             loading.progressed(done, total)
+            self.events.say(ModelLoading(entry.model.name, done, total))
 
         load = entry.load(self._settings, parallel, reserved=await self._promised(except_for=entry))
         timeout_s = self._settings.load_timeout_s
@@ -347,9 +373,9 @@ class Fleet:
             chosen.append(other)
         return chosen
 
-    async def _retire(self, entry: ResidentModel) -> None:
+    async def _retire(self, entry: ResidentModel, reason: UnloadReason) -> None:
         """Unload the model once its requests have ended."""
-        entry.retiring = True
+        entry.retiring, entry.leaving = True, reason
         for give_way in [*entry.yielding]:
             give_way()
         if entry.users == 0:
@@ -364,6 +390,7 @@ class Fleet:
             del self._loaded[entry.path]
             runner = entry.runner
             if runner is not None and not runner.alive:
+                entry.leaving = "crashed"
                 self._crashed(entry, runner.death(), after_success=runner.tally.finished > 0)
         if entry.watch is not None:
             entry.watch.cancel()
@@ -371,6 +398,7 @@ class Fleet:
         if runner is None:
             return None
         _log.info("unloaded %s", entry.model.name)
+        self.events.say(ModelUnloaded(entry.model.name, entry.leaving))
         return self._hang_up(runner)
 
     def _hang_up(self, runner: Runner) -> asyncio.Task[None]:

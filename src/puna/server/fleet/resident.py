@@ -31,6 +31,7 @@ from puna.protocol import (
     Scored,
 )
 from puna.runner.client import LocalRunner, Tally
+from puna.server.fleet.events import UnloadReason
 
 if TYPE_CHECKING:
     from puna.server.settings import Settings
@@ -221,6 +222,7 @@ class ResidentModel:
     keep_alive_s: float
     runner: Runner | None = None
     users: int = 0
+    leaving: UnloadReason = "idle"  # why it will be unloaded
     retiring: bool = False  # takes no new requests, and ends after the last one
     fixed: bool = False  # its context cannot grow any more
     expires_s: float = 0.0  # by `time.monotonic`; `math.inf`: never

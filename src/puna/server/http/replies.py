@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
+import time
 from collections.abc import AsyncGenerator, Callable, Container, Iterable, Mapping
 from typing import Any, Final
 
@@ -82,11 +84,19 @@ class ListReply:
         await send({"type": "http.response.body", "body": bytes(piece + self._end), "more_body": False})
 
 
+#: Signs of life of a silent stream. JSON lines have no comments, and clients such as the ollama package fail
+#: at empty lines, but a line may begin with a space.
+COMMENT: Final = b": still here\n\n"
+SPACE: Final = b" "
+
+
 class StreamReply:
     """A response with one body part per encoded item.
 
-    If `items` raises an error, `on_error` makes the last part of it, because the status 200 has been sent. If
-    the client leaves early, `items` is closed, which ends the generation behind it.
+    The reply begins with the first item, or `at_once`. An error before that is the whole reply, with a status
+    of its own; after it, `on_error` makes the last part. When nothing has been sent for `ping_s` seconds,
+    `ping` is, which also begins the reply. If the client leaves early, `items` is closed, which ends the
+    generation behind it.
     """
 
     def __init__(
@@ -95,23 +105,58 @@ class StreamReply:
         content_type: str,
         on_error: Callable[[Exception], bytes],
         headers: Mapping[str, str] | None = None,
+        *,
+        ping: bytes = b"",
+        ping_s: float = math.inf,
+        at_once: bool = False,
     ) -> None:
         self._items = items
         self._headers = {"content-type": content_type, "cache-control": "no-cache", **(headers or {})}
         self._on_error = on_error
+        self._ping = ping
+        self._ping_s = ping_s
+        self._at_once = at_once
+        self._begun = False
+        self._sent_s = 0.0  # by time.monotonic
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = [(name.encode(), value.encode()) for name, value in self._headers.items()]
+        pinging = None
         async with contextlib.aclosing(self._items):
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
             try:
+                if self._at_once:
+                    await self._send(b"", send)
+                if not math.isinf(self._ping_s):
+                    pinging = asyncio.create_task(self._ping_when_silent(send))
                 async for item in self._items:
-                    await send({"type": "http.response.body", "body": item, "more_body": True})
+                    await self._send(item, send)
             except Exception as error:
+                if not self._begun:
+                    raise
                 if not isinstance(error, PunaError):
                     _log.exception("a stream failed")
-                await send({"type": "http.response.body", "body": self._on_error(error), "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+                await self._send(self._on_error(error), send)
+            finally:
+                if pinging is not None:
+                    pinging.cancel()
+                    await asyncio.gather(pinging, return_exceptions=True)
+        await self._send(b"", send, more=False)
+
+    async def _send(self, part: bytes, send: Send, *, more: bool = True) -> None:
+        self._sent_s = time.monotonic()
+        if not self._begun:
+            self._begun = True
+            headers = [(name.encode(), value.encode()) for name, value in self._headers.items()]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": part, "more_body": more})
+
+    async def _ping_when_silent(self, send: Send) -> None:
+        self._sent_s = self._sent_s or time.monotonic()
+        while True:
+            left_s = self._sent_s + self._ping_s - time.monotonic()
+            if left_s > 0:
+                await asyncio.sleep(left_s)
+            else:
+                await self._send(self._ping, send)
 
 
 def named_event(event: msgspec.Struct) -> bytes:
@@ -124,26 +169,6 @@ async def json_lines(items: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, 
     async with contextlib.aclosing(items):
         async for item in items:
             yield encode(item) + b"\n"
-
-
-async def started(items: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """Return `items` once the first one is there, so that an error before it can have its own status."""
-    try:
-        first = await anext(items)
-    except BaseException:
-        await items.aclose()
-        raise
-    chain = _resumed(first, items)
-    await anext(chain)
-    return chain
-
-
-async def _resumed(first: bytes, items: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    async with contextlib.aclosing(items):
-        yield b""  # stops here, inside the context: a generator that never ran closes nothing
-        yield first
-        async for item in items:
-            yield item
 
 
 #: A header that Anthropic's clients send with every request.

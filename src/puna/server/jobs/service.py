@@ -21,6 +21,7 @@ from puna.server.fleet.loading import ProgressCallback
 from puna.server.fleet.resident import LoadPlan, Runner
 from puna.server.http.connections import caller
 from puna.server.http.logs import facts
+from puna.server.http.streams import Streams
 from puna.server.jobs.running import Progress, RunnerLease, Running, RunningRequests
 from puna.server.jobs.turns import WorkSlots, run_in_thread
 from puna.server.metrics import Metrics, Observation
@@ -125,6 +126,7 @@ class Service:
         self.settings = settings
         self.metrics = metrics
         self.requests = RunningRequests()
+        self.streams = Streams(settings.ping_s)
         longest = settings.max_queue
         self.transfers = WorkSlots(_TRANSFERS, of_client=_OF_CLIENT, of_kind=_OF_HOST, longest_queue=longest)
         self.creations = WorkSlots(

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 
 from puna.protocol import Chunk, Prompted
 from puna.server.http.bodies import body_route
-from puna.server.http.replies import SSE, StreamReply, encode, json_reply, llama_server_error_event, started
+from puna.server.http.replies import SSE, encode, json_reply, llama_server_error_event
 from puna.server.jobs.answer import AnswerBuilder
 from puna.server.jobs.jobs import Job, job, one_job
 from puna.server.jobs.running import Progress
@@ -30,7 +30,7 @@ def routes(backend: Service) -> list[Route]:
         writer = CompletionWriter(body, model, todo.requests, backend.num_ctx(todo.order))
         if body.stream:
             events = _events(writer, body, _parts(backend, body, todo))
-            return StreamReply(await started(events), SSE, llama_server_error_event)
+            return backend.streams.events(events, llama_server_error_event)
         return json_reply(await _whole(writer, body, todo, _parts(backend, body, todo)))
 
     async def completion(body: CompletionBody) -> ASGIApp:

@@ -19,6 +19,7 @@ from puna.chat.templates.defaults import check_renderer
 from puna.errors import InvalidNameError, PunaError, RequestError, TemplateError
 from puna.quantize.mixture import file_type_of
 from puna.registry.report import TransferProgress
+from puna.server.fleet.events import ModelCreated
 from puna.server.http.bodies import NOTHING, body_route, route
 from puna.server.http.connections import caller
 from puna.server.http.replies import NDJSON, empty
@@ -62,7 +63,7 @@ def routes(backend: Service) -> list[Route]:
         """Create a model from another model or from uploaded files."""
         spec = await run_parser(lambda: _spec(backend, body))
         statuses = _create(backend, body.wanted, spec, body.ignored)
-        return await progress_reply(statuses, body.stream)
+        return await progress_reply(backend, statuses, body.stream)
 
     return [
         *_blobs(backend),
@@ -148,6 +149,7 @@ async def _made(backend: Service, name: str, spec: ModelSpec) -> AsyncGenerator[
                         counts = {"digest": _NO_DIGEST, "total": step.total, "completed": step.done}
                         yield {"status": step.status, **(counts if step.total else {})}
                     spent = held.unclaimed()
+                    _say_created(backend, name)
                 except RequestError:
                     spent = held.unclaimed()
                     raise
@@ -174,6 +176,13 @@ async def _assembled(backend: Service, name: str, spec: ModelSpec) -> AsyncGener
             loop.call_soon_threadsafe(steps.put_nowait, None)
 
     working = asyncio.ensure_future(backend.in_store(work))
+    working.add_done_callback(
+        lambda done: None if done.cancelled() or done.exception() else _say_created(backend, name)
+    )
     while (status := await steps.get()) is not None:
         yield {"status": status}
     await working
+
+
+def _say_created(backend: Service, name: str) -> None:
+    backend.fleet.events.say(ModelCreated(ModelName.parse(name.strip()).display))

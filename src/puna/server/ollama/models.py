@@ -16,6 +16,7 @@ from puna.devices import devices
 from puna.errors import InvalidNameError, ModelNotFoundError, PunaError, RequestError
 from puna.gguf import open_gguf
 from puna.options import Options
+from puna.server.fleet.events import ModelCreated, ModelDeleted
 from puna.server.fleet.resident import ResidentModel
 from puna.server.fleet.status import ModelStatus, look, own_fields
 from puna.server.http.bodies import NOTHING, body_route, route
@@ -90,6 +91,7 @@ def routes(backend: Service) -> list[Route]:
             await backend.in_store(lambda: backend.store.copy(body.source, body.destination))
         except ModelNotFoundError as error:
             raise ModelNotFoundError(f'model "{body.source}" not found') from error
+        backend.fleet.events.say(ModelCreated(ModelName.parse(body.destination.strip()).display))
         return empty(200)
 
     async def delete(body: ModelRequest) -> Response:
@@ -99,9 +101,10 @@ def routes(backend: Service) -> list[Route]:
             raise RequestError("model is required")
         _check_name(name, f'name "{name}" is invalid')
         await backend.in_store(lambda: backend.store.delete(name))
-        gone = ModelName.parse(name.strip()).display.lower()
+        gone = ModelName.parse(name.strip()).display
+        backend.fleet.events.say(ModelDeleted(gone))
         for entry in backend.fleet.loaded():
-            if entry.model.name.lower() == gone:  # nobody could unload it by that name any more
+            if entry.model.name.lower() == gone.lower():  # nobody could unload it by that name any more
                 await backend.fleet.unload(entry.path)
         return empty(200)
 

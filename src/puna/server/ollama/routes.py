@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 
 from puna.protocol import Chunk
 from puna.server.http.bodies import body_route
-from puna.server.http.replies import NDJSON, StreamReply, json_lines, json_reply, native_error_line, started
+from puna.server.http.replies import NDJSON, json_lines, json_reply
 from puna.server.jobs.answer import AnswerBuilder
 from puna.server.jobs.jobs import Job, Preload, Unload, job
 from puna.server.jobs.running import Progress
@@ -55,8 +55,7 @@ async def _answer(
         prompt = await backend.render(todo.order, todo.requests[0])
         return json_reply(writer.message(debug_info={"rendered_template": prompt.text}))
     if body.stream:
-        replies = json_lines(_replies(backend, writer, todo))
-        return StreamReply(await started(replies), NDJSON, native_error_line)
+        return backend.streams.lines(json_lines(_replies(backend, writer, todo)))
     return json_reply(await _whole(backend, writer, todo))
 
 

@@ -17,19 +17,20 @@ from puna.registry.network import TransferCancelledError
 from puna.registry.pull import pull
 from puna.registry.push import push
 from puna.registry.report import Report, TransferProgress
+from puna.server.fleet.events import ModelPulled
 from puna.server.http.bodies import body_route
 from puna.server.http.connections import caller
-from puna.server.http.replies import NDJSON, StreamReply, json_lines, json_reply, native_error_line, started
+from puna.server.http.replies import NDJSON, json_lines, json_reply
 from puna.server.jobs.service import Service
 from puna.server.jobs.turns import run_in_thread
 from puna.server.ollama.wire import TransferRequest
 from puna.store import ModelName
 
 
-async def progress_reply(steps: AsyncGenerator[Any, None], stream: bool) -> ASGIApp:
+async def progress_reply(backend: Service, steps: AsyncGenerator[Any, None], stream: bool) -> ASGIApp:
     """Return a stream of JSON lines, or the last step once the work is done."""
     if stream:
-        return StreamReply(await started(json_lines(steps)), NDJSON, native_error_line)
+        return backend.streams.lines(json_lines(steps))
     async with contextlib.aclosing(steps):
         all_steps = [step async for step in steps]
     return json_reply(all_steps[-1], content_type="application/json")
@@ -45,7 +46,8 @@ def routes(backend: Service) -> list[Route]:
     async def pull_model(body: TransferRequest) -> ASGIApp:
         """Download a model from a registry, a hub or a web server."""
         _check_name(body.wanted)
-        return await progress_reply(pulling(backend, body.wanted, insecure=body.insecure), body.stream)
+        steps = pulling(backend, body.wanted, insecure=body.insecure)
+        return await progress_reply(backend, steps, body.stream)
 
     async def push_model(body: TransferRequest) -> ASGIApp:
         """Upload a model to a registry."""
@@ -56,7 +58,7 @@ def routes(backend: Service) -> list[Route]:
         def work(report: Report, cancelled: threading.Event) -> None:
             push(backend.store, body.wanted, report, insecure=body.insecure, cancelled=cancelled)
 
-        return await progress_reply(_followed(backend, body.wanted, work), body.stream)
+        return await progress_reply(backend, _followed(backend, body.wanted, work), body.stream)
 
     return [
         body_route("/api/pull", TransferRequest, pull_model, gives=TransferProgress, streams=NDJSON),
@@ -70,12 +72,15 @@ def pulling(backend: Service, name: str, *, insecure: bool = False) -> AsyncGene
     def work(report: Report, cancelled: threading.Event) -> None:
         pull(backend.store, name, report, insecure=insecure, cancelled=cancelled)
 
-    return _followed(backend, name, work)
+    return _followed(backend, name, work, ModelPulled(ModelName.parse(name.strip()).display))
 
 
-async def _followed(backend: Service, name: str, work: _Work) -> AsyncGenerator[TransferProgress, None]:
+async def _followed(
+    backend: Service, name: str, work: _Work, done: ModelPulled | None = None
+) -> AsyncGenerator[TransferProgress, None]:
     """Run `work` on the model `name` in a thread, and yield its steps, only the latest one of each blob.
 
+    Those who listen to the events of models are told `done` in the end.
     Closing the generator ends the work; the parts transferred so far are kept for the next time.
     """
     turn = backend.transfers.enter(caller().client, ModelName.parse(name.strip()).host.lower())
@@ -109,6 +114,8 @@ async def _followed(backend: Service, name: str, work: _Work) -> AsyncGenerator[
             for key in list(steps):
                 yield steps.pop(key)
         await working
+        if done is not None:
+            backend.fleet.events.say(done)
     except PunaError as error:
         raise backend.store.for_clients(error) from error
     finally:

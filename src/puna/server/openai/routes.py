@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from puna.errors import RequestError
 from puna.protocol import Prompted
 from puna.server.http.bodies import body_route, route
-from puna.server.http.replies import SSE, StreamReply, encode, json_reply, openai_error_event, started
+from puna.server.http.replies import SSE, encode, json_reply, openai_error_event
 from puna.server.jobs.answer import AnswerBuilder
 from puna.server.jobs.documents import read_files
 from puna.server.jobs.jobs import Job, Preload, Unload, job
@@ -96,7 +96,7 @@ async def _answer(
         return json_reply(writer.loaded(await backend.load(todo.order)))
     if body.stream:
         events = _events(backend, writer, todo, body.stream_options.include_usage)
-        return StreamReply(await started(events), SSE, openai_error_event)
+        return backend.streams.events(events, openai_error_event)
     return json_reply(await _whole(backend, writer, todo))
 
 

@@ -18,6 +18,7 @@ from puna.server.history import chats
 from puna.server.history.chats import ChatHead, ChatPage, StoredChat, StoredFile, StoredMessage
 from puna.server.http.bodies import NOTHING, body_route, read, route
 from puna.server.http.connections import caller
+from puna.server.http.event_log import last_event
 from puna.server.http.replies import (
     SSE,
     StreamReply,
@@ -25,7 +26,6 @@ from puna.server.http.replies import (
     json_reply,
     native_error_event,
     native_error_line,
-    started,
 )
 from puna.server.page.exchange import exported, import_chats, markdown_of
 from puna.server.page.live import Live
@@ -76,9 +76,9 @@ def _caller(page: PageService) -> list[Route]:
 
 
 def _engine(page: PageService) -> list[Route]:
-    async def live(request: Request) -> StreamReply:
+    async def live(request: Request) -> ASGIApp:
         """Stream the state of the engine, twice a second."""
-        return StreamReply(await started(page.live.events(caller())), SSE, native_error_event)
+        return page.backend.streams.events(page.live.events(caller()), native_error_event)
 
     async def memory(request: Request) -> Response:
         """Forecast the memory that a model takes, layer by layer."""
@@ -168,7 +168,7 @@ def _exchange(page: PageService) -> list[Route]:
             return _download(await markdown_of(page, id), "chat.md")
         if form != "json":
             raise RequestError(f"format must be json or markdown, not {form:.40}")
-        return _streamed(await started(exported(page, [id])), "chat.json")
+        return _streamed(exported(page, [id]), "chat.json")
 
     async def export_all(request: Request) -> ASGIApp:
         """Export all chats of the caller with their files, as JSON."""
@@ -268,13 +268,10 @@ def _runs(page: PageService) -> list[Route]:
         ]
         return json_reply(RunList(found))
 
-    async def events(request: Request) -> StreamReply:
+    async def events(request: Request) -> ASGIApp:
         """Stream the events of a run after number `after`, or after the header `Last-Event-ID`."""
         run = page.runs.get(caller().digest, request.path_params["id"])
-        after = request.headers.get("last-event-id") or request.query_params.get("after", "0")
-        if not (after.isascii() and after.isdigit() and len(after) < 16):
-            raise RequestError(f"after must be the number of an event, not {after:.40}")
-        return StreamReply(run.events(int(after)), SSE, native_error_event)
+        return page.backend.streams.numbered(run.events(last_event(request)), native_error_event)
 
     async def stop(request: Request) -> Response:
         """Stop a run; what it has generated is kept."""

@@ -13,7 +13,6 @@ import logging
 import math
 import secrets
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -27,19 +26,14 @@ from puna.protocol import CallDelta, Chunk, TokenLogprob
 from puna.server.history import chats
 from puna.server.history.chats import State, StoredCall
 from puna.server.history.database import HistoryDatabase
-from puna.server.http.replies import encode, error_text
+from puna.server.http.event_log import LINGER_S, EventLog
+from puna.server.http.replies import error_text, named_event
 from puna.server.jobs.jobs import Job
 from puna.server.jobs.running import Progress
 from puna.server.jobs.service import Finished, Service
 
-#: How long a run can be found after its end, and one that is not kept goes on without a listener.
-LINGER_S: Final = 60.0
 #: How often answers under way are written to the history.
 _SAVE_S: Final = 2.0
-#: Comments keep proxies from closing a quiet stream.
-_COMMENT_S: Final = 15.0
-#: Events of a run kept for streams that resume.
-_KEPT_BYTES: Final = 1 << 20
 #: Runs of one owner that generate at the same time.
 _MAX_RUNNING: Final = 64
 #: Runs in all, ended ones included.
@@ -244,19 +238,13 @@ class Run:
         self._history = history if plan.messages else None
         self._plan = plan
         self._answers = [_Growing(plan.thinking, plan.text) for _ in range(plan.job.choices)]
-        self._events: deque[bytes] = deque()
-        self._kept_bytes = 0
-        self._last = 0  # number of the newest event
-        self._news = asyncio.Event()
-        self._listeners = 0
-        self._orphaned: asyncio.TimerHandle | None = None
+        self._log = EventLog(self._snapshot, self._stop_unless_kept)
         self._say(self.start)
         if plan.thinking or plan.text:
             # Clients that come later, or again, need no more than the events to know the whole answer.
             for sample in range(plan.job.choices):
                 self._say(RunDelta(sample, plan.thinking, plan.text))
         self._task = asyncio.create_task(self._work())
-        self._watch_for_listeners()
 
     @property
     def is_running(self) -> bool:
@@ -267,49 +255,19 @@ class Run:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
-    async def events(self, after: int) -> AsyncGenerator[bytes, None]:
+    def events(self, after: int) -> AsyncGenerator[bytes, None]:
         """Yield the events after number `after` as server-sent events, until the run has ended."""
-        self._listeners += 1
-        if self._orphaned is not None:
-            self._orphaned.cancel()
-            self._orphaned = None
-        try:
-            at = after if 0 <= after <= self._last else 0
-            while True:
-                if at < self._last - len(self._events):
-                    at = self._last
-                    answers = [each.answer for each in self._answers]
-                    yield _event(at, RunSnapshot(self.start, answers))
-                elif at < self._last:
-                    at += 1
-                    yield self._events[at - self._last - 1]
-                elif self.is_running:
-                    try:
-                        async with asyncio.timeout(_COMMENT_S):
-                            await self._news.wait()
-                    except TimeoutError:
-                        yield b": still here\n\n"
-                else:
-                    return
-        finally:
-            self._listeners -= 1
-            self._watch_for_listeners()
+        return self._log.after(after)
 
-    def _watch_for_listeners(self) -> None:
-        """Stop a run later that nobody listens to and that is not kept."""
-        if self.is_running and not self._listeners and self._history is None:
-            loop = asyncio.get_running_loop()
-            self._orphaned = loop.call_later(LINGER_S, self._task.cancel)
+    def _snapshot(self) -> bytes:
+        return named_event(RunSnapshot(self.start, [each.answer for each in self._answers]))
+
+    def _stop_unless_kept(self) -> None:
+        if self._history is None:
+            self._task.cancel()
 
     def _say(self, event: RunEvent) -> None:
-        self._last += 1
-        text = _event(self._last, event)
-        self._events.append(text)
-        self._kept_bytes += len(text)
-        while self._kept_bytes > _KEPT_BYTES:
-            self._kept_bytes -= len(self._events.popleft())
-        self._news.set()
-        self._news = asyncio.Event()
+        self._log.add(named_event(event))
 
     async def _work(self) -> None:
         saving = asyncio.create_task(self._save_repeatedly())
@@ -334,9 +292,8 @@ class Run:
             self.state = state
             self.ended_s = time.monotonic()
             self._say(RunEnd(state))
+            self._log.end()
             self._plan.slot.close()
-            if self._orphaned is not None:
-                self._orphaned.cancel()
 
     async def _generate(self) -> None:
         order = self._plan.job.order
@@ -406,11 +363,6 @@ class Run:
             _log.info("a chat got no title: %s", failure)
         except asyncio.CancelledError:
             pass
-
-
-def _event(number: int, event: RunEvent) -> bytes:
-    name = str(event.__struct_config__.tag).encode()
-    return b"id: %d\nevent: %b\ndata: %b\n\n" % (number, name, encode(event))
 
 
 class Runs:

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from puna.errors import RequestError, ResponseNotFoundError, shown
 from puna.server.http.bodies import body_route, route
 from puna.server.http.connections import caller
-from puna.server.http.replies import SSE, StreamReply, json_reply, named_event, openai_error_event, started
+from puna.server.http.replies import SSE, json_reply, named_event, openai_error_event
 from puna.server.jobs.documents import read_files
 from puna.server.jobs.jobs import job, one_job
 from puna.server.jobs.service import Service
@@ -49,9 +49,11 @@ def routes(backend: Service, background: BackgroundResponses) -> list[Route]:
         answering = Answering(backend, kept, body, new, todo)
         if body.background:
             begun = await _begin(background, answering)
-            return await _streamed(begun.events(-1)) if body.stream else json_reply(begun.response)
+            if not body.stream:
+                return json_reply(begun.response)
+            return backend.streams.events(begun.events(-1), openai_error_event)
         if body.stream:
-            return await _streamed(_encoded(answering))
+            return backend.streams.events(_encoded(answering), openai_error_event)
         return json_reply(await answering.whole())
 
     async def count(body: ResponsesRequest) -> Response:
@@ -72,7 +74,7 @@ def routes(backend: Service, background: BackgroundResponses) -> list[Route]:
                     "only a response in the background can be streamed, until five minutes after its end: "
                     "leave out stream"
                 )
-            return await _streamed(running.events(_starting_after(request)))
+            return backend.streams.events(running.events(_starting_after(request)), openai_error_event)
         if running is not None and running.is_running:
             return json_reply(running.response)
         found = await asyncio.to_thread(kept.responses.get, id, owner)
@@ -130,10 +132,6 @@ async def _begin(background: BackgroundResponses, answering: Answering) -> Backg
     except BaseException:
         slot.close()
         raise
-
-
-async def _streamed(events: AsyncGenerator[bytes, None]) -> ASGIApp:
-    return StreamReply(await started(events), SSE, openai_error_event)
 
 
 async def _encoded(answering: Answering) -> AsyncGenerator[bytes, None]:
