@@ -10,6 +10,7 @@ from playwright.sync_api import Locator, expect
 from tests.e2e.servers import Server
 from tests.page.sidebar import add_chat
 from tests.page.tabs import Tab, Visitor
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.page]
 
@@ -40,7 +41,7 @@ def test_theme_is_chosen_kept_and_followed_by_other_tabs(settings: Tab) -> None:
     choice(settings, "Theme", "Dark").click()
     expect(theme(settings)).to_have_attribute("data-theme", "dark")
     expect(theme(other)).to_have_attribute("data-theme", "dark")
-    assert background(settings) != light
+    wait_until(lambda: background(settings) != light, "the colours of the dark theme")
     settings.reload()
     expect(choice(settings, "Theme", "Dark")).to_be_checked()
     expect(theme(settings)).to_have_attribute("data-theme", "dark")

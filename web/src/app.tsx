@@ -1,4 +1,4 @@
-import { useLayoutEffect, useRef } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import type { Scope } from "./api/types";
 import { ChatView } from "./chat/view";
 import { ImportHost } from "./history/import_dialog";
@@ -63,9 +63,9 @@ function Shell() {
     isNarrow.value && open,
   );
 
-  // A toggle takes itself away; focus goes on to the one that undoes it.
+  // A toggle takes itself away; focus goes on to the one that undoes it, which the bar draws by itself.
   const wasOpen = useRef(open);
-  useLayoutEffect(() => {
+  useEffect(() => {
     if (wasOpen.current === open) return;
     wasOpen.current = open;
     if (document.activeElement !== null && document.activeElement !== document.body) return;
