@@ -126,7 +126,7 @@ import importlib, importlib.util, pkgutil, puna
 for module in pkgutil.walk_packages(puna.__path__, "puna."):
     if module.name.endswith("__main__"):
         continue
-    if module.name in ("puna.mcp.transports", "puna.cli.mcp_serving"):
+    if module.name in ("puna.mcp.transports", "puna.cli.mcp_serving", "puna.server.jobs.pdf.process"):
         continue  # they need an extra
     if module.name.startswith("puna.ops.cpu") and importlib.util.find_spec("puna._native") is None:
         continue
