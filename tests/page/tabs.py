@@ -152,15 +152,17 @@ class Tab:
         self.page = page
 
     def open(self, place: str = "") -> Tab:
-        """Go to a place of the page, and wait until it has started."""
+        """Go to a place of the page, and wait until it has started and its view is loaded."""
         self.page.goto(self.visitor.address + place)
-        expect(self.page.get_by_role("main")).to_be_visible()
-        expect(self.page.locator("main[aria-busy=true]")).to_have_count(0)
-        return self
+        return self._started()
 
     def reload(self) -> Tab:
         self.page.reload()
+        return self._started()
+
+    def _started(self) -> Tab:
         expect(self.page.locator("main:not([aria-busy=true])")).to_be_visible()
+        expect(self.page.locator(".view > [aria-busy=true]")).to_have_count(0)
         return self
 
     def go(self, place: str) -> None:
