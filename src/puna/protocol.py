@@ -79,6 +79,10 @@ class Generate(WireMessage, frozen=True):
 
     With a `format`, tokens that it rules out are never drawn for the answer (the text after thinking); an
     answer that ends by itself matches the format.
+
+    `resumed` has, for each sample, the tokens of an answer that another runner began with the same seed. They
+    are repeated: drawn again, so that the sampler is in the same state, and used whatever is drawn. So the
+    answer, with all its events, is the one that would have come without interruption.
     """
 
     id: int = 0
@@ -105,6 +109,7 @@ class Generate(WireMessage, frozen=True):
     lora: list[AdapterScale] | None = None  # adapters to use; None: those of the model
     priority: Priority = "interactive"
     client: str = ""  # clients with waiting requests take turns
+    resumed: list[list[int]] = []  # no API sets it
 
 
 class Embed(WireMessage, frozen=True):
@@ -171,12 +176,14 @@ class Prompted(WireMessage, frozen=True):
 
     `tokens` begin with the request's `context`. If the prompt is scored, its text begins at token `begin`,
     and `first` is the text of that token unless another one precedes it. `broken` is set if prompts of its
-    conversation keep changing early.
+    conversation keep changing early. A reply to `Render` has the digests of its blocks (`puna.prefix_blocks`)
+    as little-endian u64.
     """
 
     id: int
     text: str
     tokens: list[int]
+    blocks: bytes = b""
     begin: int = 0
     first: str = ""
     broken: BrokenPrefix | None = None
@@ -244,6 +251,8 @@ class Done(WireMessage, frozen=True):
     thought: int = 0  # generated tokens of thinking, without its tags
     drafted_by: str = ""  # "prompt", "draft" or "mtp", as in `speculate`; "format": forced tokens only
     sample: int = 0
+    resumed: int = 0  # tokens of `Generate.resumed` that were repeated, not counted as drafts
+    diverged: int = 0  # those of them in whose place this engine would have used another token
 
 
 class Embedded(WireMessage, frozen=True):
@@ -323,6 +332,8 @@ class LivePrefixes(msgspec.Struct, frozen=True):
     evicted: int  # cells
 
 
+#: Blocks of prompts that are reported, and of those no longer there.
+MAX_REPORTED_BLOCKS: Final = 65_536
 #: Nodes of a prefix tree that are shown.
 MAX_LIVE_NODES: Final = 2000
 
@@ -529,6 +540,16 @@ class Watch(WireMessage, frozen=True):
     id: int
 
 
+class ReportPrefixes(WireMessage, frozen=True):
+    """Ask which prompts can be resumed. Answered by `PrefixReport` after the current step.
+
+    `since` is the version of the last report of this process, 0 for a report of everything.
+    """
+
+    id: int
+    since: int = 0
+
+
 # --- runner to server -------------------------------------------------------------
 
 
@@ -615,6 +636,21 @@ class Watched(WireMessage, frozen=True):
     state: LiveState
 
 
+class PrefixReport(WireMessage, frozen=True):
+    """The beginnings of prompts that can be resumed, as changes since an earlier version.
+
+    Digests of blocks (`puna.prefix_blocks`) as little-endian u64, at most `MAX_REPORTED_BLOCKS`, of the most
+    recently used sequences. A `whole` report replaces all earlier ones, because the changes are unknown or
+    everything was asked for. Digests may be added that were known, and removed that were not.
+    """
+
+    id: int
+    version: int
+    added: bytes
+    removed: bytes
+    whole: bool
+
+
 ToRunner = (
     Load
     | Generate
@@ -628,6 +664,7 @@ ToRunner = (
     | Grow
     | Inspect
     | Watch
+    | ReportPrefixes
 )
 FromRunner = (
     LoadingProgress
@@ -646,4 +683,5 @@ FromRunner = (
     | Grown
     | Inspected
     | Watched
+    | PrefixReport
 )

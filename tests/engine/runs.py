@@ -25,7 +25,7 @@ from puna.sample import Sampler
 
 REQUEST_FIELDS = (
     "truncate", "shift", "logprobs", "top_logprobs", "ignore_eos", "samples", "prompt_logprobs",
-    "cache_prompt", "priority", "client", "format", "lora", "progress",
+    "cache_prompt", "priority", "client", "format", "lora", "progress", "resumed", "sampled_logprobs",
 )  # fmt: skip
 
 
@@ -63,6 +63,7 @@ class Run:
             keep=message.options.num_keep,
             sampler=Sampler(message.options, self.engine.loaded.tokenizer.vocab_size, self.engine.loaded.ops),
             text=TextStream(message.options.stop or ()),
+            resumed=[*message.resumed, []][0],
         )
         self.engine.scheduler.add(sequence)
 

@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
 
+import msgspec
+import numpy as np
 import psutil
 import pytest
 
@@ -30,8 +32,10 @@ from puna.errors import (
 )  # fmt: skip
 from puna.gguf import GGUFWriter
 from puna.options import Options
+from puna.prefix_blocks import block_digests
 from puna.protocol import (  # fmt: skip
     Chunk,
+    Done,
     Embed,
     FromRunner,
     Generate,
@@ -111,6 +115,45 @@ def test_runner_renders_prompts(with_shared_runner: WithRunner) -> None:
             await runner.render(Generate(prompt=[10**6]))
 
     with_shared_runner(use)
+
+
+def test_an_answer_goes_on_in_another_process(model: Path) -> None:
+    options = Options(temperature=0.9, seed=5, num_predict=100)
+    pieces: list[Chunk] = []
+
+    async def begin(runner: LocalRunner) -> None:
+        request = Generate(prompt="hello world", options=options, logprobs=True)
+        pieces.extend([event async for event in runner.generate(request) if isinstance(event, Chunk)])
+
+    async def go_on(runner: LocalRunner) -> None:
+        known = [token for piece in pieces for token in piece.tokens][:60]
+        request = Generate(prompt="hello world", options=options, logprobs=True, resumed=[known])
+        events = [event async for event in runner.generate(request)]
+        found = [event for event in events if isinstance(event, Chunk)]
+        assert [msgspec.structs.replace(each, id=0) for each in found] == [
+            msgspec.structs.replace(each, id=0) for each in pieces
+        ]
+        done = events[-1]
+        assert isinstance(done, Done)
+        assert (done.resumed, done.diverged) == (60, 0)
+        assert runner.tally.generated_tokens == 40
+
+    with_runner(model, begin)
+    with_runner(model, go_on)
+
+
+def test_runner_reports_prefixes(model: Path) -> None:
+    async def use(runner: LocalRunner) -> None:
+        empty = await runner.prefixes(0)
+        assert (empty.added, empty.whole) == (b"", True)
+        prompt = [*range(5, 205)]
+        await collect(runner, prompt)
+        report = await runner.prefixes(0)
+        assert {*np.frombuffer(report.added, "<u8").tolist()} == {*block_digests(prompt)}
+        again = await runner.prefixes(report.version)
+        assert (again.version, again.added, again.removed, again.whole) == (report.version, b"", b"", False)
+
+    with_runner(model, use)
 
 
 def test_runner_embeds_texts_and_tokens(with_shared_runner: WithRunner) -> None:

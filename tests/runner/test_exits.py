@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from puna.runner.client import death
+from puna.runner.spawned import death
 
 LINES = ["INFO ready", "Traceback (most recent call last):", "ValueError: 3% of it is missing", "", "  "]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puna.runner.client import LONGEST_LINE, Lines
+from puna.runner.spawned import LONGEST_LINE, Lines
 
 
 @given(st.text(st.sampled_from("aé\n"), max_size=40), st.integers(1, 7))

@@ -11,6 +11,7 @@ from functools import lru_cache, partial
 from typing import Final
 
 import msgspec
+import numpy as np
 
 from puna.batch import Image, Input
 from puna.chat.answers.family import Reading
@@ -193,7 +194,12 @@ class ChatModel:
     def render(self, request: Generate, sink: Sink) -> None:
         """Send the prompt of `request` to `sink` as `Prompted`, or `Failed`. Raises as `submit`."""
         self.refuse_after_fork()
-        self._prepare(request, sink, lambda prompt: sink(self._prompted(request, prompt)))
+
+        def reply(prompt: FittedPrompt) -> None:
+            blocks = np.array(self.engine.prompt_blocks(request, prompt), "<u8").tobytes()
+            sink(msgspec.structs.replace(self._prompted(request, prompt), blocks=blocks))
+
+        self._prepare(request, sink, reply)
 
     def tokenize(self, message: Tokenize) -> Tokenized:
         """Return the tokens of a text. Raises `ContextLengthError` for more text than any context holds."""

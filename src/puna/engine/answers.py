@@ -73,7 +73,7 @@ class Answers:
         `GenerationError`.
         """
         logprob = None
-        if sequence.request.logprobs and sequence.request.sampled_logprobs and not sequence.thinking.forced:
+        if sequence.request.logprobs and sequence.request.sampled_logprobs and sequence.forced is None:
             top = sequence.request.top_logprobs
             logprob = self._spelled(token, *sequence.sampler.distribution.log_probabilities(token, top))
         elif sequence.request.logprobs:
@@ -132,6 +132,8 @@ class Answers:
                 drafted_by=drafting.mode if drafting is not None and drafting.drafted else "",
                 thought=sequence.thinking.tokens,
                 sample=sequence.sample,
+                resumed=sequence.repeated,
+                diverged=sequence.diverged,
             )
         )
 
@@ -152,7 +154,7 @@ class Answers:
 def draw(wanted: Items[tuple[Generation, NDArray[np.float32]]], patience_s: float) -> list[Drawn]:
     """Draw the next token of each sequence from its logits [vocab], all in one call.
 
-    Tokens that close a thought are not drawn but given.
+    Tokens that close a thought are not drawn but given, and known tokens take the place of drawn ones.
     The result is None for a sequence whose format has not computed the allowed tokens, or accepted the token,
     within `patience_s`. Call again later with the same logits to continue.
     """
@@ -177,20 +179,23 @@ def draw(wanted: Items[tuple[Generation, NDArray[np.float32]]], patience_s: floa
                 continue
             if constraint.answering:
                 sequence.thinking.give_up()
-        if sequence.thinking.forced:
-            given[place] = sequence.thinking.forced[0]
+        if (forced := sequence.forced) is not None:
+            given[place] = forced
             continue
         places.append(place)
         rows.append((sequence.sampler, logits, allowed))
     for place, token in [*given.items(), *zip(places, sample_all(rows), strict=True)]:
         found[place] = token
         if place in constraints and isinstance(token, int):
-            constraints[place].offer(token)
+            constraints[place].offer(token, wanted[place][0].known)
     wait(constraints.values(), max(deadline - time.monotonic(), 0))
     for place, constraint in constraints.items():
         if constraint.offered is not None:
             found[place] = _settled(constraint)
-    return found
+    return [
+        sequence.settle(token) if isinstance(token, int) else token
+        for (sequence, _), token in zip(wanted, found, strict=True)
+    ]
 
 
 def _settled(constraint: RemoteConstraint) -> Drawn:

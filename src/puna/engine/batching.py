@@ -18,8 +18,8 @@ from puna.grammar.compiler.client import RemoteConstraint
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Rows of a prompt per batch when logits are wanted of all of them: logits are large.
-_MAX_SCORED: Final = 64
+#: Rows of a sequence per batch when logits are wanted of all of them: logits are large.
+MAX_SCORED: Final = 64
 
 
 @dataclass
@@ -28,6 +28,7 @@ class Draft:
 
     source: int = 0  # see `puna.engine.drafting.speculation`
     tokens: list[int] = field(default_factory=list)
+    known: bool = False  # from an answer begun elsewhere, so that they are certainly right
 
 
 @dataclass
@@ -61,16 +62,17 @@ class StepLoad:
     """The rows of a step by their kind."""
 
     decoding: int  # sequences that generate, one row each
-    prompt: int
+    prompt: int  # and tokens of answers begun elsewhere, which are read like a prompt
     drafted: int
 
     @classmethod
     def of(cls, slices: Items[BatchSlice]) -> StepLoad:
         decoding = sum(batch_slice.sequence.decoding for batch_slice in slices)
+        known = sum(len(batch_slice.draft.tokens) for batch_slice in slices if batch_slice.draft.known)
         return cls(
             decoding=decoding,
-            prompt=sum(batch_slice.count for batch_slice in slices) - decoding,
-            drafted=sum(len(batch_slice.draft.tokens) for batch_slice in slices),
+            prompt=sum(batch_slice.count for batch_slice in slices) - decoding + known,
+            drafted=sum(len(batch_slice.draft.tokens) for batch_slice in slices) - known,
         )
 
 
@@ -116,7 +118,7 @@ def _fitting(sequence: Sequence, room: int, pauses: Mapping[Sequence, int] | Non
     if pause > begin:
         room = min(room, pause - begin)
     if sequence.scoring:
-        room = min(room, _MAX_SCORED)
+        room = min(room, MAX_SCORED)
     return whole_groups(sequence.inputs, begin, room) if sequence.grouped else room
 
 

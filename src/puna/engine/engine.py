@@ -26,8 +26,9 @@ from puna.engine.executor import Executor, Rows
 from puna.engine.images import Images
 from puna.engine.live import live_state
 from puna.engine.prefix_cache import PrefixCache
+from puna.engine.prefix_reports import PrefixReports
 from puna.engine.prompt_memory import PromptMemory, prompt_folder
-from puna.engine.requests import FittedPrompt, sequences_of
+from puna.engine.requests import FittedPrompt, prompt_blocks, sequences_of
 from puna.engine.room import EngineSizes, Room, choose_sizes
 from puna.engine.scheduler import Scheduler, StepClock
 from puna.engine.sequence import EmbeddingInput, Generation, Sequence, Sink
@@ -86,6 +87,7 @@ class Engine:
         self.weight_bytes = loaded.weight_bytes
         self.cache_bytes = self.room.cache_bytes  # includes the draft model's
         self.prefix_cache = PrefixCache(self.cache, rows)
+        self.prefix_reports = PrefixReports(self.prefix_cache)  # for the stepping thread
         self.step_started: float | None = None  # time.monotonic() of the running step
         self.clock = StepClock()
         self.scheduler = Scheduler(
@@ -135,6 +137,10 @@ class Engine:
             self._refuse_if_closing()
             self._incoming.extend(sequences)
             self._changed.notify()
+
+    def prompt_blocks(self, request: Generate, prompt: FittedPrompt) -> list[int]:
+        """Return the digests of the blocks of a prompt. Raises as `submit`."""
+        return prompt_blocks(request, prompt, self.loaded, self.room.context_of(request))
 
     def cancel(self, request_id: int) -> None:
         """Stop a request before the next step; its sink gets no further events."""
@@ -324,7 +330,8 @@ class Engine:
                 wait(waited_for, _HELD_LOOK_S)
             return bool(waited_for)
         with self.clock.spending("draft_s"):
-            self._speculation.propose(slices, self.prefix_cache.room)
+            if not self._speculation.repeat(slices, self.scheduler.pace, self.prefix_cache.room):
+                self._speculation.propose(slices, self.prefix_cache.room)
         load, self.step_started = StepLoad.of(slices), time.monotonic()
         try:
             if self._run_batch(slices):
@@ -488,17 +495,18 @@ class Engine:
         while drawn is not None:
             if isinstance(drawn, Exception):
                 raise drawn
+            self.clock.totals.tokens += sequence.known is None
             token = self._answers.decode(sequence, logits[accepted], drawn)
-            self.clock.totals.tokens += 1
             if token is None or accepted == len(draft.tokens) or token != draft.tokens[accepted]:
                 break
             self.scheduler.append(sequence, token)
-            self.scheduler.accept_draft(sequence)
+            self.scheduler.accept_draft(sequence, draft)
             accepted += 1
             [drawn] = draw([(sequence, logits[accepted])], _MASK_PATIENCE_S)
         if draft.tokens:
-            self.clock.totals.accepted += accepted
             self.scheduler.roll_back(sequence)
+        if draft.tokens and not draft.known:
+            self.clock.totals.accepted += accepted
             over = token is None or drawn is None
             self._speculation.record_outcome(sequence, draft, accepted, ended=over)
         if drawn is None:

@@ -81,7 +81,8 @@ class Executor:
         # Some files pad the output beyond the vocabulary.
         vocab, ops, model = self._loaded.tokenizer.vocab_size, self._loaded.ops, self._loaded.model
         if not any(embeds):
-            return _split(ops.numpy(self._logits(batch))[:, :vocab], counts)
+            repeats = any(batch_slice.draft.known for batch_slice in slices)
+            return _split(ops.numpy(self._logits(batch, repeats=repeats))[:, :vocab], counts)
         if all(embeds):
             return _split(ops.numpy(model.hidden(batch.on(ops), self._cache)), counts)
         predicted = ops.array(np.flatnonzero(~np.repeat(embeds, counts)))
@@ -94,9 +95,10 @@ class Executor:
             for embed, state, prediction in zip(embeds, states, predictions, strict=True)
         ]
 
-    def _logits(self, batch: Batch) -> Array:
-        if (adapters := self._loaded.adapters) is not None and adapters.rows.active:
-            # Recorded passes ignore adapters.
+    def _logits(self, batch: Batch, *, repeats: bool) -> Array:
+        adapters = self._loaded.adapters
+        if repeats or (adapters is not None and adapters.rows.active):
+            # Recorded passes ignore adapters, and repeating an answer takes many numbers of rows, each once.
             return self._loaded.model.forward(batch.on(self._loaded.ops, self._kept), self._cache)
         return self._replay.forward(batch)
 

@@ -7,13 +7,14 @@ requests, so a conversation is remembered without occupying a slot.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from puna.engine.prefix_tree import Key, PrefixTree
 from puna.errors import CacheFileError, CacheFullError, NotSupportedError
 from puna.kvcache.cache import Saving
+from puna.prefix_blocks import BLOCK, block_digests
 from puna.protocol import MAX_LIVE_NODES, LivePrefixes, LivePrefixNode
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class PrefixEntry:
     running: bool = False
     hits: int = 0  # requests that reused it
     checkpoint: bool = False  # copied, never continued in place; see `PrefixCache.checkpoint`
+    digests: list[int] = field(default_factory=list)  # of its first blocks, as far as they were asked for
 
 
 @dataclass
@@ -94,6 +96,7 @@ class PrefixCache:
             if source is not None and entry is not source:
                 # The source is not marked as used: the new entry keeps the shared cells anyway.
                 self._cache.copy_prefix(source.row, entry.row, count)
+                entry.digests = source.digests[: count // BLOCK]
             entry.evaluated = self._cache.resume_point(entry.row, count)
             self._cache.remove(entry.row, entry.evaluated)
         except BaseException:  # a defect, but the row must not leak
@@ -104,6 +107,7 @@ class PrefixCache:
 
     def index(self, entry: PrefixEntry, keys: list[Key]) -> None:
         """Add a running entry, whose inputs are or will be `keys`, to the tree for other requests to find."""
+        del entry.digests[entry.evaluated // BLOCK :]
         self._tree.insert(entry, keys)
 
     def count(self, found: PrefixMatch) -> None:
@@ -119,6 +123,30 @@ class PrefixCache:
     def idle(self) -> Iterable[PrefixEntry]:
         """The entries of finished requests, the least recently used first."""
         return self._idle.keys()
+
+    @property
+    def by_use(self) -> Iterable[PrefixEntry]:
+        """All entries that requests can find, the most recently used first."""
+        yield from [entry for entry in self._tree if entry.running]
+        yield from reversed(self._idle)
+
+    def blocks(self, entry: PrefixEntry) -> list[int]:
+        """Return the digests of the blocks after which, or in the next block, `entry` can be resumed.
+
+        They are kept with the entry, so that only those of new inputs are computed.
+        """
+        known, count = entry.digests, entry.evaluated // BLOCK
+        if len(known) < count:
+            last = known[-1:]
+            keys = self._tree.keys(entry, (len(known) - len(last)) * BLOCK, count * BLOCK)
+            known += block_digests(keys, last)[len(last) :]
+        if self._cache.resumes_anywhere:
+            return known[:count]
+        found, position = [], entry.evaluated
+        while (position := self._cache.resume_point(entry.row, position)) >= BLOCK:
+            found.append(known[position // BLOCK - 1])
+            position = position // BLOCK * BLOCK - 1
+        return found[::-1]
 
     def picture(self) -> LivePrefixes:
         """Return the tree as plain data; the smallest ends of a very large one are left out."""
@@ -170,6 +198,7 @@ class PrefixCache:
             entry.evaluated = useful
             self._cache.remove(entry.row, useful)
         if entry.evaluated:
+            del entry.digests[entry.evaluated // BLOCK :]
             self._tree.insert(entry, keys[: entry.evaluated])
             self._idle[entry] = None
             if not generates:

@@ -55,6 +55,18 @@ class PrefixTree(Generic[H]):
         end = self._ends[holder]
         return bool(end.children) or len(end.holders) > 1
 
+    def __iter__(self) -> Iterator[H]:
+        return iter(self._ends)
+
+    def keys(self, holder: H, begin: int, end: int) -> list[Key]:
+        """Return the inputs [begin, end) of `holder`, in time that depends on those from `begin` on."""
+        node, parts = self._ends[holder], []
+        while node.parent is not None and node.end > begin:
+            first = node.parent.end
+            parts.append(node.edge[max(begin - first, 0) : max(end - first, 0)])
+            node = node.parent
+        return [key for part in reversed(parts) for key in part]
+
     def insert(self, holder: H, keys: list[Key]) -> None:
         """Add `holder`, which must not be in the tree, with inputs `keys`."""
         self._place(holder, self._root, keys)

@@ -12,7 +12,7 @@ import msgspec
 from puna.batch import Image, Input
 from puna.chat.answers.family import Reading
 from puna.engine.batching import truncate
-from puna.engine.sequence import EmbeddingInput, Generation, Sequence, Sink
+from puna.engine.sequence import EmbeddingInput, Generation, Sequence, Sink, key_of, marked
 from puna.engine.text import TextStream
 from puna.engine.thinking import ThoughtLimit
 from puna.errors import ContextLengthError, RequestError, UnavailableError
@@ -20,6 +20,7 @@ from puna.grammar.compiler.client import Compiler
 from puna.model.adapters.adapters import Uses
 from puna.model.load import LoadedModel
 from puna.model.pooling import Pooling
+from puna.prefix_blocks import block_digests
 from puna.protocol import MAX_SAMPLES, Embed, Generate
 from puna.sample import Sampler
 from puna.tokenizer import Tokenizer
@@ -80,6 +81,15 @@ def sequences_of(
     return sequences
 
 
+def prompt_blocks(request: Generate, prompt: FittedPrompt, loaded: LoadedModel, context: int) -> list[int]:
+    """Return the digests of a prompt's blocks (`puna.prefix_blocks`), by which the cache will know it.
+
+    Raises `RequestError`, and `ContextLengthError` as `sequences_of`.
+    """
+    inputs, _, _ = _cut_prompt(request, prompt, loaded.tokenizer, context)
+    return block_digests(marked([key_of(item) for item in inputs], _adapters_of(request, loaded)))
+
+
 def _adapters_of(request: Generate | Embed, loaded: LoadedModel) -> Uses:
     """Return the adapters of `request`. Raises `RequestError` for an adapter the model does not have."""
     if loaded.adapters is not None:
@@ -109,6 +119,7 @@ def _samples(
     if request.prompt_logprobs and loaded.model.encodes_prompts:
         raise UnavailableError("this model's encoder reads the prompt: its tokens have no log-probabilities")
     options, tokenizer = request.options, loaded.tokenizer
+    _check_resumed(request, tokenizer)
     prompt = prompt or _plain(request, tokenizer, context)
     inputs, keep, truncated = _cut_prompt(request, prompt, tokenizer, context)
     read = [item.token for item in inputs if item.payload is None]
@@ -149,9 +160,20 @@ def _samples(
                 truncated=prompt.dropped + truncated,
                 front=prompt.front,
                 opening=prompt.opening,
+                resumed=request.resumed[sample] if sample < len(request.resumed) else [],
             )
         )
     return sequences
+
+
+def _check_resumed(request: Generate, tokenizer: Tokenizer) -> None:
+    """Raise `RequestError` unless the answers that `request` resumes can be repeated."""
+    if len(request.resumed) > request.samples:
+        raise RequestError(f"resumed: {len(request.resumed)} answers, and samples is {request.samples}")
+    for tokens in request.resumed:
+        tokenizer.check(tokens)
+    if any(request.resumed) and request.options.seed == -1 and request.options.temperature > 0:
+        raise RequestError("resumed: an answer can be repeated only with the seed it was begun with")
 
 
 def _cut_prompt(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
-from puna.engine.batching import BatchSlice, first_group, group_begin, plan, shift_count
+from puna.engine.batching import BatchSlice, Draft, first_group, group_begin, plan, shift_count
 from puna.engine.prefix_cache import PrefixCache, PrefixEntry, PrefixMatch
 from puna.engine.sequence import Sequence
 from puna.errors import CacheFullError, NotSupportedError
@@ -201,12 +201,13 @@ class Scheduler:
         if sequence.exact:
             self._prefix_cache.extend(sequence.entry, token)
 
-    def accept_draft(self, sequence: Sequence) -> None:
-        """Note that the token just appended was drafted, so that its input is in the cache already."""
+    def accept_draft(self, sequence: Sequence, draft: Draft) -> None:
+        """Note that the token just appended is of `draft`, so that its input is in the cache already."""
         assert sequence.entry is not None
-        assert sequence.drafting is not None
         sequence.entry.evaluated += 1
-        sequence.drafting.accepted += 1
+        if not draft.known:
+            assert sequence.drafting is not None
+            sequence.drafting.accepted += 1
 
     def roll_back(self, sequence: Sequence) -> None:
         """Remove rejected draft tokens from the cache."""

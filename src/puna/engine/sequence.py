@@ -231,6 +231,8 @@ class Generation(Sequence):
     thinking: ThoughtLimit = field(default_factory=lambda: ThoughtLimit(TextStream()))  # in `text`
     constraint: RemoteConstraint | None = None  # the format of the answer
     held: NDArray[np.float32] | None = None  # logits [vocab] to draw from once the format allows it
+    resumed: list[int] = field(default_factory=list)  # first tokens of the answer, begun elsewhere
+    diverged: int = 0  # of them, where another token was drawn
     scored: int = 0  # prompt tokens whose log-probability was sent
     first_ns: int = 0  # when the first token was sampled
     last_ns: int = 0
@@ -246,6 +248,34 @@ class Generation(Sequence):
     def close(self) -> None:
         if self.constraint is not None:
             self.constraint.close()
+
+    @property
+    def repeated(self) -> int:
+        """Generated tokens that are those of an answer begun elsewhere."""
+        return min(self.generated, len(self.resumed))
+
+    @property
+    def known(self) -> int | None:
+        """The next token if it is known from an answer begun elsewhere."""
+        return self.resumed[self.generated] if self.generated < len(self.resumed) else None
+
+    @property
+    def forced(self) -> int | None:
+        """The next token if it closes a thought, and so is not drawn.
+
+        An answer begun elsewhere may go on thinking for longer, if it was told to finish only later.
+        """
+        closing = list(self.thinking.forced)
+        known = self.resumed[self.generated : self.generated + len(closing)]
+        return closing[0] if closing and closing[: len(known)] == known else None
+
+    def settle(self, drawn: int) -> int:
+        """Return the next token, now that one was drawn: the known one, if any."""
+        known = self.known
+        if known is None or known == drawn:
+            return drawn
+        self.diverged += 1
+        return known
 
     def sampled(self) -> None:
         """Count a sampled token and note the time."""

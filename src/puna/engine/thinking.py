@@ -71,8 +71,10 @@ class ThoughtLimit:
         else:
             self._counted += 1 + self._undecided
             self._undecided = 0
-        if was_forced and not self.forced and was_inside and self._inside:
-            self._budget = None  # the tokenizer cannot spell the tag
+        if was_forced and not self.forced:
+            self._closed = True
+            if was_inside and self._inside:
+                self._budget = None  # the tokenizer cannot spell the tag
         self._close_if_due()
 
     def _close_if_due(self) -> None:
@@ -84,4 +86,3 @@ class ThoughtLimit:
         begun = self._text.undecided
         rest = closing.removeprefix(begun) if closing.startswith(begun) else closing
         self.forced.extend(self._tokenizer.encode(rest, add_special=False, first=False))
-        self._closed = True

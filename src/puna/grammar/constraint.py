@@ -107,9 +107,15 @@ class Constraint:
             mask = mask & ~mask_of(self._rejected, self.words)
         return mask
 
-    def accept(self, token: int) -> bool:
-        """Follow `token`. Return False if it cannot stand: it is not among the `allowed` from then on."""
-        if not self._follow(token):
+    def accept(self, token: int, instead: int | None = None) -> bool:
+        """Follow `token`. Return False if it cannot stand: it is not among the `allowed` from then on.
+
+        If `instead` is given, follow that one where `token` could stand. Raises `FormatError` if it cannot.
+        """
+        if instead is not None and self._could_stand(token):
+            if not self._follow(instead):
+                raise FormatError(f"the answer cannot be repeated: its format rules out token {instead}")
+        elif not self._follow(token):
             self._rejected.append(token)
             return False
         self._rejected.clear()
@@ -156,20 +162,33 @@ class Constraint:
             self._check()
         return True
 
+    def _could_stand(self, token: int) -> bool:
+        """Whether `_follow` would be True for an allowed token."""
+        if self._phase is not _Phase.THINKING or self._thinking is None:
+            return True
+        _, _, rest = (self._tail + self._tokenizer.piece(token)).partition(self._thinking.closing)
+        return self._beginning(rest) is not None
+
     def _think(self, thinking: Thinking, text: bytes) -> bool:
         """Follow thinking that ends in `text`; return False if `text` also begins an invalid answer."""
         before, found, rest = text.partition(thinking.closing)
         if not found:
             self._tail = before[max(len(before) - len(thinking.closing) + 1, 0) :]
             return True
-        if begun := rest.lstrip():
-            tokens = self._vocabulary.tokenize_bytes(begun)
-            taken = self.matcher.try_consume_tokens(tokens)
-            if taken < len(tokens):
-                self.matcher.rollback(taken)
-                return False
+        tokens = self._beginning(rest)
+        if tokens is None:
+            return False
+        self.matcher.try_consume_tokens(tokens)
         self._phase = _Phase.ANSWER if rest else _Phase.GAP
         return True
+
+    def _beginning(self, text: bytes) -> list[int] | None:
+        """Return the tokens of an answer that begins with `text`; None if none can begin so."""
+        begun = text.lstrip()
+        tokens = self._vocabulary.tokenize_bytes(begun) if begun else []
+        taken = self.matcher.try_consume_tokens(tokens)
+        self.matcher.rollback(taken)
+        return tokens if taken == len(tokens) else None
 
     def _of(self, matcher: LLMatcher) -> NDArray[np.int32]:
         mask = np.frombuffer(matcher.compute_bitmask(), np.int32)

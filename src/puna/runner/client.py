@@ -5,29 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import logging
-import signal
-import socket
-import sys
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from functools import partial
+from typing import Protocol
 
 import msgspec
 
-from puna.errors import (
-    InsufficientMemoryError,
-    OutOfMemoryError,
-    PunaError,
-    RunnerError,
-    SlowClientError,
-)
+from puna.errors import InsufficientMemoryError, PunaError, RunnerError, SlowClientError
 from puna.kvcache.contents import Contents
-from puna.machine import process_memory, says_out_of_memory
 from puna.protocol import (
-    IN_DOUBT,
-    OUT_OF_MEMORY,
     Cancel,
     Chunk,
     Detokenize,
@@ -50,9 +38,11 @@ from puna.protocol import (
     LoadingProgress,
     Ping,
     Pong,
+    PrefixReport,
     Prompted,
     Refused,
     Render,
+    ReportPrefixes,
     Scored,
     Tokenize,
     Tokenized,
@@ -62,91 +52,17 @@ from puna.protocol import (
     WireMessage,
     pack,
 )
-
-
-def exit_in_words(code: int | None) -> str:
-    """Describe `code`: an exit status, the negative number of a signal, or None before the end."""
-    if code is None:
-        return "it has closed its connection"
-    if code == -signal.SIGKILL:
-        return "killed by signal 9, as the system does when memory runs out"
-    if code == -signal.SIGBUS:
-        return "killed by SIGBUS: the model's file changed or the disk failed while it was read"
-    return f"killed by signal {-code}" if code < 0 else f"exit status {code}"
-
-
-def death(code: int | None, lines: Sequence[str], *, loaded: bool) -> RunnerError:
-    """Return why a runner died, from its exit status and last lines of output; `loaded` if it had a model."""
-    aborted = code == -signal.SIGABRT and any(map(says_out_of_memory, lines))
-    if code == OUT_OF_MEMORY or aborted:
-        return OutOfMemoryError()
-    how = exit_in_words(code)
-    last = next((line for line in reversed(lines) if line.strip()), how)
-    if not loaded:
-        return RunnerError(f"model runner process has terminated: {last} ({how})")
-    if code in (1, IN_DOUBT):  # an exception; its last line says which
-        how += f": {last}"
-    return RunnerError(
-        "model runner has unexpectedly stopped, this may be due to resource limitations or an internal "
-        f"error, check the server logs for details ({how})"
-    )
-
-
-#: Maximum bytes kept of a line, since text from a model file may be of any length.
-LONGEST_LINE = 8192
-
-
-class Lines:
-    """Splits received bytes into lines of text, holding no more than one line."""
-
-    def __init__(self) -> None:
-        self._line = bytearray()
-        self._missing = 0  # bytes cut off the current line
-
-    def feed(self, data: bytes) -> list[str]:
-        """Return the lines that `data` completes, without line ends; cut lines end with a note."""
-        *parts, rest = data.split(b"\n")
-        lines = []
-        for part in parts:
-            self._add(part)
-            lines.append(self._take())
-        self._add(rest)
-        return lines
-
-    def end(self) -> list[str]:
-        """Return the last line if it was not terminated."""
-        return [self._take()] if self._line else []
-
-    def _add(self, part: bytes) -> None:
-        room = LONGEST_LINE - len(self._line)
-        self._line += part[:room]
-        self._missing += max(len(part) - room, 0)
-
-    def _take(self) -> str:
-        text = self._line.decode(errors="replace").rstrip()
-        if self._missing:
-            text += f" [... {self._missing} more bytes]"
-        self._line.clear()
-        self._missing = 0
-        return text
-
+from puna.runner.spawned import SpawnedProcess
 
 _Receive = Callable[[], Coroutine[None, None, FromRunner]]
 
 #: Maximum unread chunks of an answer. The engine never waits for a client, so slots and cells become free for
 #: others sooner.
 MAX_UNREAD = 1024
-#: Lines of the process's error output kept for the error message if it dies.
-_KEPT_LINES = 20
+#: How long a process may take to end by itself.
 _CLOSE_TIMEOUT_S = 5.0
-#: How long to wait for a killed process to end; stuck in a system call, it may never end.
-_KILL_TIMEOUT_S = 5.0
-#: How long to wait for the last output of a process that has ended.
-_LAST_WORDS_S = 1.0
-
-#: Logs the process's error output in the server.
-_log = logging.getLogger("puna.runner")
-
+#: How long to wait for a process whose connection broke, since it is about to end.
+_BROKEN_TIMEOUT_S = 1.0
 
 #: Window of the speed, in seconds.
 _SPEED_WINDOW_S = 10.0
@@ -173,17 +89,20 @@ class Tally:
         span_s = min(now_s, _SPEED_WINDOW_S)
         return sum(count for _, count in self._recent) / span_s if span_s > 0 else 0.0
 
-    def count(self, chunk: Chunk) -> None:
+    def count(self, tokens: int) -> None:
         """Count the tokens of a chunk."""
-        self._add(len(chunk.tokens))
+        self._add(tokens)
 
     def finish(self, done: Done, counted: int) -> None:
-        """Count a finished sample; chunks, which never include the end token, had `counted` of its tokens."""
+        """Count a finished sample; chunks, which never include the end token, had `counted` of its tokens.
+
+        Tokens that were only repeated count nowhere.
+        """
         if done.sample == 0:  # the prompt of all samples counts once
             self.finished += 1
             self.prompt_tokens += done.prompt_eval_count
             self.cached_tokens += done.cached
-        self._add(done.eval_count - counted)
+        self._add(done.eval_count - max(counted, done.resumed))
 
     def embedded(self, events: Sequence[Embedded]) -> None:
         """Count a finished request to embed."""
@@ -218,73 +137,56 @@ class Tally:
             self._recent.popleft()
 
 
-class LocalRunner:
-    """A process for one model, created by `spawn` and ready after `load`. Only one event loop may use it."""
+class Process(Protocol):
+    """The process of a runner, on this machine or another one."""
 
-    def __init__(
-        self,
-        process: asyncio.subprocess.Process,
-        writer: asyncio.StreamWriter,
-        output: asyncio.StreamWriter,
-    ) -> None:
+    @property
+    def memory_bytes(self) -> int:
+        """The memory it takes now."""
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended, as far as is known."""
+
+    @property
+    def last_line(self) -> str:
+        """The newest line of its error output; empty before the first."""
+
+    def note(self, line: str) -> None:
+        """Add a line to its error output."""
+
+    def kill(self, reason: str) -> None:
+        """Kill it; `reason` is why it died."""
+
+    def end(self) -> None:
+        """Kill it without a reason of ours."""
+
+    async def ended(self, patience_s: float) -> None:
+        """Wait for its end; kill it after `patience_s`."""
+
+    async def last_words(self) -> None:
+        """Wait until the output of a process that has ended is complete."""
+
+    async def close(self) -> None:
+        """Release everything of a process that has ended."""
+
+    def death(self, *, loaded: bool) -> RunnerError:
+        """Return why it ended; `loaded` if it had a model."""
+
+
+class RunnerClient:
+    """The server's side of a connection to a runner process. Only one event loop may use it."""
+
+    def __init__(self, process: Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.info = Loaded(context_length=0, parallel=1, weight_bytes=0, cache_bytes=0)
         self.tally = Tally()
         self._process = process
         self._writer = writer
-        self._output = output  # socket of its error output, which is never written to
         self._ids = itertools.count(1)
         self._replies: dict[int, asyncio.Queue[FromRunner | None]] = {0: asyncio.Queue()}
         self._overrun: set[int] = set()  # requests dropped because their answers are not read
-        self._last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
-        self._tasks: list[asyncio.Task[None]] = []
         self._gone = False
-        self._killed_for: str | None = None
-
-    @classmethod
-    async def spawn(cls) -> LocalRunner:
-        """Start a process that waits for `load`. Raises `RunnerError`."""
-        starting = asyncio.create_task(cls._spawn())
-        try:
-            return await asyncio.shield(starting)
-        except asyncio.CancelledError:  # a process can only be closed once it has started
-            with contextlib.suppress(RunnerError):
-                await (await starting).close()
-            raise
-
-    @classmethod
-    async def _spawn(cls) -> LocalRunner:
-        try:
-            ours, theirs = socket.socketpair()
-            # Not a pipe: asyncio considers a process running until all of its pipes are closed.
-            output, its_output = socket.socketpair()
-        except OSError as error:
-            raise RunnerError(f"cannot start a runner process: {error}") from error
-        try:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "puna.runner",
-                str(theirs.fileno()),
-                pass_fds=[theirs.fileno()],
-                stdin=asyncio.subprocess.DEVNULL,
-                stderr=its_output.fileno(),
-                start_new_session=True,  # a Ctrl-C in the terminal reaches the server alone
-            )
-        except OSError as error:
-            ours.close()
-            output.close()
-            raise RunnerError(f"cannot start a runner process: {error}") from error
-        finally:
-            theirs.close()
-            its_output.close()
-        reader, writer = await asyncio.open_connection(sock=ours)
-        output_reader, output_writer = await asyncio.open_connection(sock=output)
-        runner = cls(process, writer, output_writer)
-        runner._tasks = [
-            asyncio.create_task(runner._read(reader)),
-            asyncio.create_task(runner._read_output(output_reader)),
-        ]
-        return runner
+        self._reading = asyncio.create_task(self._read(reader))
 
     async def load(
         self,
@@ -309,7 +211,7 @@ class LocalRunner:
                 share = done / total if total else 0.0
                 raise RunnerError(
                     f"timed out waiting for the model runner to start - progress {share:.2f}"
-                    + (f" - {self._last_lines[-1]}" if self._last_lines else "")
+                    + (f" - {line}" if (line := self._process.last_line) else "")
                 ) from None
             match message:
                 case LoadingProgress():
@@ -323,18 +225,14 @@ class LocalRunner:
                     raise InsufficientMemoryError(message.message, message.needed, message.available)
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
     def memory_bytes(self) -> int:
         """Memory of the process in bytes."""
-        return process_memory(self.pid)
+        return self._process.memory_bytes
 
     @property
     def alive(self) -> bool:
         """Whether the process runs and its connection is open."""
-        return not self._gone and self._process.returncode is None
+        return not self._gone and self._process.running
 
     async def generate(
         self, request: Generate, on_sent: Callable[[Callable[[], None]], None] | None = None
@@ -347,6 +245,7 @@ class LocalRunner:
         """
         request = msgspec.structs.replace(request, id=next(self._ids))
         left, began, counted = request.samples, False, [0] * request.samples
+        repeated = [len(tokens) for tokens in request.resumed] + counted
         async with self._exchange(request) as receive:
             if on_sent is not None:
                 on_sent(partial(self._finish_thinking, request.id))
@@ -354,8 +253,9 @@ class LocalRunner:
                 while left:
                     message = await receive()
                     if isinstance(message, Chunk):
-                        self.tally.count(message)
+                        before = max(counted[message.sample], repeated[message.sample])
                         counted[message.sample] += len(message.tokens)
+                        self.tally.count(max(counted[message.sample] - before, 0))
                         if not began:
                             self.tally.began()
                             began = True
@@ -452,30 +352,48 @@ class LocalRunner:
         assert isinstance(reply, Watched)
         return reply.state
 
+    async def prefixes(self, since: int = 0) -> PrefixReport:
+        """Return which prompts can be resumed, as changes since the version `since`; see `PrefixReport`."""
+        async with self._exchange(ReportPrefixes(id=next(self._ids), since=since)) as receive:
+            reply = await receive()
+        assert isinstance(reply, PrefixReport)
+        return reply
+
     def kill(self, reason: str) -> None:
         """Kill a hanging process; its requests fail with `reason`."""
         if self.alive:
-            self._killed_for = reason
-            self._process.kill()
+            self._process.kill(reason)
 
     async def close(self) -> None:
         """End the process: hang up first, then kill it."""
         self._gone = True
         self._writer.close()
-        if self._process.returncode is None:
-            await self._ended(_CLOSE_TIMEOUT_S)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._output.close()
+        if self._process.running:
+            await self._process.ended(_CLOSE_TIMEOUT_S)
+        self._reading.cancel()
+        await asyncio.gather(self._reading, return_exceptions=True)
+        await self._process.close()
         self._tell_all_gone()
+
+    def death(self) -> RunnerError:
+        """Return the error for the requests of the process, which has ended."""
+        return self._process.death(loaded=self.info.weight_bytes > 0)
 
     # --- inside ------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
     async def _exchange(
         self,
-        request: Generate | Embed | Render | Tokenize | Detokenize | Ping | Grow | Inspect | Watch,
+        request: Generate
+        | Embed
+        | Render
+        | Tokenize
+        | Detokenize
+        | Ping
+        | Grow
+        | Inspect
+        | Watch
+        | ReportPrefixes,
     ) -> AsyncGenerator[_Receive, None]:
         """Send `request`; yield a function that awaits its next reply."""
         if not self.alive:
@@ -500,18 +418,6 @@ class LocalRunner:
         if not self._writer.is_closing():
             self._writer.write(pack(message))
 
-    async def _ended(self, patience_s: float) -> None:
-        """Wait for the process to end; kill it after `patience_s`."""
-        try:
-            await asyncio.wait_for(self._process.wait(), patience_s)
-        except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-            try:
-                await asyncio.wait_for(self._process.wait(), _KILL_TIMEOUT_S)
-            except TimeoutError:
-                _log.error("process %d was killed but does not end; it may keep its memory", self.pid)
-
     async def _read(self, reader: asyncio.StreamReader) -> None:
         unpacker: Unpacker[FromRunner] = Unpacker(FromRunner)
         try:
@@ -522,11 +428,10 @@ class LocalRunner:
         except OSError:
             # It died with unread messages. Killing it now would race with asyncio for its exit status.
             self._gone = True
-            await self._ended(_LAST_WORDS_S)
+            await self._process.ended(_BROKEN_TIMEOUT_S)
         except RunnerError as error:
-            self._last_lines.append(str(error))
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+            self._process.note(str(error))
+            self._process.end()
         self._gone = True
         self._tell_all_gone()
 
@@ -544,30 +449,30 @@ class LocalRunner:
         for queue in self._replies.values():
             queue.put_nowait(None)
 
-    async def _read_output(self, reader: asyncio.StreamReader) -> None:
-        """Log the process's error output, and keep its last lines.
-
-        Read to the end, because a process whose output is not read would block.
-        """
-        lines = Lines()
-        with contextlib.suppress(OSError):  # it died
-            while data := await reader.read(1 << 16):
-                self._said(lines.feed(data))
-        self._said(lines.end())
-
-    def _said(self, lines: list[str]) -> None:
-        for line in lines:
-            self._last_lines.append(line)
-            _log.info("[%d] %s", self.pid, line)
-
     async def _died(self) -> RunnerError:
         """Return why the process died, once it has ended and its output is complete."""
-        await self._ended(_CLOSE_TIMEOUT_S)
-        await asyncio.wait(self._tasks, timeout=_LAST_WORDS_S)
+        await self._process.ended(_CLOSE_TIMEOUT_S)
+        await asyncio.wait([self._reading], timeout=_BROKEN_TIMEOUT_S)
+        await self._process.last_words()
         return self.death()
 
-    def death(self) -> RunnerError:
-        """Return the error for the requests of the process, which has ended."""
-        if self._killed_for is not None:
-            return RunnerError(f"the model runner was ended: {self._killed_for}")
-        return death(self._process.returncode, self._last_lines, loaded=self.info.weight_bytes > 0)
+
+class LocalRunner(RunnerClient):
+    """A process on this machine for one model, created by `spawn` and ready after `load`."""
+
+    def __init__(
+        self, process: SpawnedProcess, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        super().__init__(process, reader, writer)
+        self.pid = process.pid
+
+    @classmethod
+    async def spawn(cls) -> LocalRunner:
+        """Start a process that waits for `load`. Raises `RunnerError`."""
+        starting = asyncio.create_task(SpawnedProcess.spawn())
+        try:
+            return cls(*await asyncio.shield(starting))
+        except asyncio.CancelledError:  # a process can only be closed once it has started
+            with contextlib.suppress(RunnerError):
+                await cls(*await starting).close()
+            raise

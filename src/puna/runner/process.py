@@ -52,6 +52,7 @@ from puna.protocol import (
     Pong,
     Refused,
     Render,
+    ReportPrefixes,
     Tokenize,
     ToRunner,
     Watch,
@@ -325,6 +326,14 @@ def _take(frame: Frame[ToRunner], model: ChatModel, preparing: Preparing, channe
                 engine,
                 engine.live_state,
                 lambda state: Watched(id=watch.id, state=state),
+                channel,
+            )
+        case ReportPrefixes() as report:
+            _between_steps(
+                report.id,
+                model.engine,
+                lambda: model.engine.prefix_reports.report(report),
+                lambda found: found,
                 channel,
             )
         case Load():

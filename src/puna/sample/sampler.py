@@ -276,9 +276,9 @@ class Distribution:
     probabilities: sampling.Probabilities
 
     def log_probabilities(self, token: int, top: int) -> tuple[float, list[tuple[int, float]]]:
-        """Return the log-probability of the drawn `token`, and the `top` likeliest tokens with theirs."""
+        """Return the log-probability of `token` (-inf: no candidate), and the `top` likeliest tokens."""
         shares = np.log(self.probabilities / self.probabilities.sum())
-        chosen = shares[np.flatnonzero(self.ids == token)[0]]
+        chosen = shares[self.ids == token].max(initial=-np.inf)
         return float(chosen), [(int(self.ids[i]), float(shares[i])) for i in range(min(top, shares.size))]
 
 

@@ -22,12 +22,13 @@ from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
 from puna.batch import KeptStates
-from puna.engine.batching import BatchSlice, Draft, StepLoad
+from puna.engine.batching import MAX_SCORED, BatchSlice, Draft, StepLoad
 from puna.engine.drafting.draft_model import DraftModel
 from puna.engine.drafting.payoff import Candidate, Cost, StepEstimate
 from puna.engine.drafting.prediction_heads import PredictionHeads
 from puna.engine.prefix_tree import Key
 from puna.engine.room import EngineSizes
+from puna.engine.scheduler import Pace
 from puna.engine.sequence import Drafting, Generation, Sequence
 from puna.errors import RequestError
 from puna.kvcache.cache import Cache
@@ -236,6 +237,28 @@ class Speculation:
             offer.batch_slice.draft = Draft(offer.source, offer.tokens[: offer.most])
             offer.drafting.drafted += len(offer.batch_slice.draft.tokens)
 
+    def repeat(self, slices: Items[BatchSlice], pace: Pace, room: Callable[[int], int]) -> bool:
+        """Draft the known next tokens of answers begun elsewhere; return whether there are any.
+
+        They are certainly right, so they are read like a prompt: as many as `pace` allows, or at least half
+        of that beside prompts. `room` is as in `propose`.
+        """
+        wanted = [
+            (batch_slice, tokens) for batch_slice in slices if (tokens := self._known(batch_slice.sequence))
+        ]
+        if not wanted:
+            return False
+        load = StepLoad.of(slices)
+        budget = pace.budget(load.decoding - len(wanted), len(wanted))
+        rows, most = load.decoding + load.prompt, sum(len(tokens) for _, tokens in wanted)
+        left = min(max(budget - load.prompt, budget // 2), most)
+        left = room(rows + left) - rows
+        for count, (batch_slice, tokens) in enumerate(sorted(wanted, key=lambda each: len(each[1]))):
+            share = min(len(tokens), max(left, 0) // (len(wanted) - count))
+            batch_slice.draft = Draft(tokens=tokens[:share], known=True)
+            left -= share
+        return True
+
     def observe(self, slices: Items[BatchSlice]) -> None:
         """Note that the slices of a step were evaluated."""
         if self._drafter is not None:
@@ -270,23 +293,33 @@ class Speculation:
         """Return the draft that a sequence could have, limited to tokens that could be used."""
         sequence = batch_slice.sequence
         assert isinstance(sequence, Generation)
-        left = min(sequence.context, self._context) - len(sequence.inputs)
-        most = min(MAX_DRAFT_TOKENS, self._cache.max_drafts, left)
-        most = min(most, sequence.limit - sequence.generated - 1)
-        if sequence.constraint is not None and sequence.constraint.slow:
-            most = 0
-        elif sequence.constraint is not None and (forced := sequence.constraint.forced()):
+        most = max(min(MAX_DRAFT_TOKENS, self._most(sequence)), 0)
+        if sequence.constraint is not None and (forced := sequence.constraint.forced()):
             return _Offer(batch_slice, drafting, FORCED, min(len(forced), most), forced)
-        elif closing := list(sequence.thinking.forced):
+        if closing := list(sequence.thinking.forced):
             return _Offer(batch_slice, drafting, FORCED, min(len(closing), most), closing)
-        if drafting.mode == "format" or most <= 0:
+        if drafting.mode == "format":
             return _Offer(batch_slice, drafting, FORCED, 0, [])
         if drafting.generated:
             assert self._drafter is not None
             most = min(most, self._drafter.context - len(sequence.inputs))
             return _Offer(batch_slice, drafting, GENERATED, most, [])
-        source, tokens = self._lookup(sequence).look_up(max(most, 0))
+        source, tokens = self._lookup(sequence).look_up(most)
         return _Offer(batch_slice, drafting, source, len(tokens), tokens)
+
+    def _known(self, sequence: Sequence) -> list[int]:
+        """Return the next tokens of an answer begun elsewhere, as many as a step can repeat."""
+        if not (isinstance(sequence, Generation) and sequence.decoding):
+            return []
+        most = max(min(MAX_SCORED, self._most(sequence)), 0)
+        return sequence.resumed[sequence.generated : sequence.generated + most]
+
+    def _most(self, sequence: Generation) -> int:
+        """Return how many tokens could be of use after the newest one; 0 or less for none."""
+        if sequence.constraint is not None and sequence.constraint.slow:
+            return 0
+        left = min(sequence.context, self._context) - len(sequence.inputs)
+        return min(self._cache.max_drafts, left, sequence.limit - sequence.generated - 1)
 
     def _lookup(self, sequence: Sequence) -> PromptLookup:
         shifted, lookup = self._lookups.get(sequence, (-1, None))

@@ -354,6 +354,7 @@ class RemoteConstraint:
         self._error: PunaError | None = None
         self._mask_s = 0.0
         self.offered: int | None = None  # a token that was drawn and is still being followed
+        self._instead: int | None = None  # of it, where it could stand
 
     @property
     def finished(self) -> bool:
@@ -398,11 +399,20 @@ class RemoteConstraint:
             self._drafts.extend(drafts)
             self._ask(LookAhead(drafts), "rows")
 
-    def offer(self, token: int) -> None:
-        """Begin to follow `token`, which was drawn; `accept` says whether it stands."""
+    def offer(self, token: int, instead: int | None = None) -> None:
+        """Begin to follow `token`, which was drawn; `accept` says whether it stands.
+
+        If it could, and `instead` is given, that is followed in its place.
+        """
         self.offered = token
-        known = bool(self._rows) and self._drafts[0] == token
-        self._ask(Follow(token, mask=not known), "followed", *(() if known else ("mask",)))
+        self._instead = None if instead == token else instead
+        known = bool(self._rows) and self._drafts[0] == self._next
+        self._ask(Follow(token, not known, self._instead), "followed", *(() if known else ("mask",)))
+
+    @property
+    def _next(self) -> int | None:
+        """The token that is followed if the offered one can stand."""
+        return self.offered if self._instead is None else self._instead
 
     def accept(self, token: int) -> bool:
         """Follow `token`. Return False if it cannot stand: it is not among the `allowed` from then on.
@@ -413,12 +423,12 @@ class RemoteConstraint:
             self.offer(token)
         assert self.offered == token
         self._wait_for("followed")
-        self.offered = None
+        following, self.offered = self._next, None
         if not self._state.taken:
             self._rejected.append(token)
             return False
         self._rejected.clear()
-        if self._rows and self._drafts.popleft() == token:
+        if self._rows and self._drafts.popleft() == following:
             self._mask = self._rows.popleft()
         else:
             self._rows.clear()

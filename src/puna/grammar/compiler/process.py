@@ -159,8 +159,8 @@ class _Process:
             case Begin():
                 yield self._within(lambda: self._followed(True))
                 yield self._masks(self._of_next)
-            case Follow(token=token, mask=mask):
-                followed = self._within(lambda: self._followed(self._of_answer.accept(token)))
+            case Follow(token=token, mask=mask, instead=instead):
+                followed = self._within(lambda: self._followed(self._of_answer.accept(token, instead)))
                 yield followed
                 if mask and followed.taken and not followed.finished:
                     yield self._masks(self._of_next)

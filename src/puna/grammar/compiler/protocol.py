@@ -88,10 +88,14 @@ class Begin(_Message, frozen=True):
 
 
 class Follow(_Message, frozen=True):
-    """Follow a token that was drawn. Answered by `Followed`, and by `Masks` if wanted and more can come."""
+    """Follow a token that was drawn. Answered by `Followed`, and by `Masks` if wanted and more can come.
+
+    If `instead` is given, that is followed where the token could stand.
+    """
 
     token: int
     mask: bool
+    instead: int | None = None
 
 
 class LookAhead(_Message, frozen=True):
