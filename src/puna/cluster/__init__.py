@@ -1,0 +1,1 @@
+"""Servers on several machines: replicas of models where there is room, found by what they remember."""
