@@ -25,7 +25,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
 .PHONY: run venv page page-if-possible test test-fast test-thorough test-page test-clients test-schemathesis test-sanitize soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
 .PHONY: bench-accuracy bench-agents bench-architectures bench-embedding bench-prompt-cache bench-sampling bench-speculation bench-structured bench-vision
-.PHONY: docs-clients docs-models demo-vision-evaluation clean distclean help
+.PHONY: cluster-simulation docs-clients docs-models demo-vision-evaluation clean distclean help
 
 run: .venv/installed page-if-possible ## tell a story with the bundled model; its server stays for the browser
 	$(BIN)/puna run demo "Tell me a story about a fox." < /dev/null
@@ -123,6 +123,9 @@ bench-embedding: .venv-peers/installed .venv-peers/minilm .venv-peers/sentences 
 
 bench-vision: .venv-peers/installed ## compare the speed of reading images with llama.cpp
 	$(PEERS)/python bench/vision.py
+
+cluster-simulation: .venv/developed ## simulate clusters of up to 4,096 replicas under several routers
+	$(BIN)/python bench/cluster_simulation.py --output docs
 
 docs-models: .venv/developed ## hold every architecture against its reference and write docs/models.md
 	$(BIN)/python bench/parity.py
