@@ -29,7 +29,7 @@ _CHOICES = ("PUNA_OPS", "PUNA_CPU", "PUNA_NUM_THREADS", "PUNA_TEST_DATA", "PUNA_
 #: Prefixes of other variables that our libraries or the clients read.
 _PREFIXES = (
     "PUNA_", "OLLAMA_", "OPENAI_", "ANTHROPIC_", "HF_", "HUGGING_FACE_", "SSL_CERT_", "XDG_", "LC_",
-    "UVICORN_",
+    "UVICORN_", "RAY_",
 )  # fmt: skip
 #: Removed so that terminals opened by tests have a known kind and size, and started processes write UTF-8 and
 #: keep their bytecode: hundreds are started, and each would compile everything it imports.

@@ -23,7 +23,11 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "src" / "puna"
 
 #: The modules that need an extra, which they name in an error where it is missing.
-OF_EXTRAS = {"mcp": ("mcp", "cli/mcp_serving.py"), "pdf": ("server/jobs/pdf/process.py",)}
+OF_EXTRAS = {
+    "cluster": ("cluster",),
+    "mcp": ("mcp", "cli/mcp_serving.py"),
+    "pdf": ("server/jobs/pdf/process.py",),
+}
 
 
 def declared(extra: str = "") -> list[Requirement]:

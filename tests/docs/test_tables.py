@@ -29,6 +29,7 @@ REPORTS = {
     "docs/vision.json": "vision_report",
     "docs/agents.json": "agents_report",
     "docs/clients.json": "clients_report",
+    "docs/cluster-simulation.json": "cluster_report",
     "demo/evaluation.json": "demo.evaluate",
     "demo/vision/evaluation.json": "demo.vision.evaluate",
 }

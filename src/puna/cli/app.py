@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from puna.cli import arguments as take
-from puna.cli import engine_app, key_app, terminal
+from puna.cli import cluster_app, engine_app, key_app, terminal
 from puna.cli.completion import Shell
 from puna.cli.help import VARIABLES, PunaCommand, PunaGroup, RunCommand
-from puna.config import unknown_variables
+from puna.config import env_bool, unknown_variables
 from puna.errors import RequestError, UnavailableError
 from puna.hosts import chosen_host
 
@@ -23,6 +23,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 app.add_typer(key_app.app, name="key")
+app.add_typer(cluster_app.app, name="cluster")
 
 
 def _print_version(wanted: bool) -> None:
@@ -206,6 +207,18 @@ def serve(
         str, typer.Option(metavar="PATH", help="Serve below this path, as a reverse proxy shows it (/puna).")
     ] = "",
     stop: Annotated[bool, typer.Option("--stop", help="Stop the running server and its models.")] = False,
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="Run models on the nodes of a cluster, as its head.")
+    ] = False,
+    join: Annotated[
+        str, typer.Option(metavar="HEAD[:PORT]", help="With --cluster: give this machine to that head.")
+    ] = "",
+    cluster_host: Annotated[
+        str, typer.Option(metavar="ADDRESS[:PORT]", help="Address of this machine for other nodes.")
+    ] = "",
+    ray: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="With --cluster: use the Ray cluster there (or 'auto').")
+    ] = "",
 ) -> None:
     """Start the server, or stop it."""
     address = chosen_host(host, port)
@@ -214,9 +227,23 @@ def serve(
 
         stop_server(address)
         return
+    settings = None
+    if not (cluster or env_bool("CLUSTER")):
+        if join or cluster_host or ray:
+            raise RequestError("--join, --cluster-host and --ray need --cluster")
+    else:
+        from puna.cluster.settings import ClusterSettings
+
+        settings = ClusterSettings.from_env(host=cluster_host, join=join, ray=ray)
+        if settings.join:
+            from puna.cluster.ray_node import work
+
+            raise typer.Exit(work(settings))
     from puna.server import serve as run_server
 
-    raise typer.Exit(run_server(address, tls_cert=tls_cert, tls_key=tls_key, root_path=root_path))
+    raise typer.Exit(
+        run_server(address, tls_cert=tls_cert, tls_key=tls_key, root_path=root_path, cluster=settings)
+    )
 
 
 app.command("start", cls=PunaCommand, hidden=True)(serve)

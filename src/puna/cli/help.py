@@ -41,6 +41,14 @@ VARIABLES = {
     "PUNA_PROMPT_CACHE": "Folder to save evaluated prompts in; `1` for ~/.puna/prompts (default: none)",
     "PUNA_PROMPT_CACHE_GB": "Maximum size of that folder in gigabytes (default 10)",
     "PUNA_ADAPTERS_TEXT_ONLY": "`1` ignores the vision tower's part of adapters (default 0)",
+    "PUNA_CLUSTER": "`1` is `puna serve --cluster` (default 0)",
+    "PUNA_CLUSTER_HOST": "Address of this machine for the other nodes of its cluster (default 127.0.0.1)",
+    "PUNA_CLUSTER_PORT": "Port of the cluster's head (default 6379)",
+    "PUNA_CLUSTER_JOIN": "Address of the head to join (default: this machine is one)",
+    "PUNA_CLUSTER_RAY": "Address of a Ray cluster to use, or auto (default: start one)",
+    "PUNA_CLUSTER_FOLDER": "Folder of the cluster's token and certificates (default cluster in PUNA_HOME)",
+    "PUNA_CLUSTER_TEMP": "Folder for Ray's sockets and logs (default: Ray's own)",
+    "PUNA_REPLICAS": "Minimum and maximum of a model's replicas, as 1,4 (default: 1 to one on each node)",
     "PUNA_API_KEY": "Key that commands send to the server",
     "PUNA_API_KEYS": "Keys that the server accepts, separated by commas",
     "PUNA_API_KEYS_FILE": "File of accepted keys, written by `puna key new` (default ~/.puna/keys.json)",
@@ -124,6 +132,11 @@ PAGES = {
             ("Serve only this machine, on port 11434", "puna serve"),
             ("Serve on all interfaces, port 8080", "puna serve --host 0.0.0.0 --port 8080"),
             ("Serve HTTPS", "puna serve --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem"),
+            ("Be the head of a cluster", "puna serve --cluster --cluster-host 192.0.2.10"),
+            (
+                "Give this machine to a cluster",
+                "puna serve --cluster --join 192.0.2.10 --cluster-host 192.0.2.11",
+            ),
             ("Stop the server that runs in the background", "puna serve --stop"),
         ),
         variables=(
@@ -166,6 +179,14 @@ PAGES = {
             "PUNA_BODY_TIMEOUT",
             "PUNA_CLIENT_TIMEOUT",
             "PUNA_ORIGINS",
+            "PUNA_CLUSTER",
+            "PUNA_CLUSTER_HOST",
+            "PUNA_CLUSTER_PORT",
+            "PUNA_CLUSTER_JOIN",
+            "PUNA_CLUSTER_RAY",
+            "PUNA_CLUSTER_FOLDER",
+            "PUNA_CLUSTER_TEMP",
+            "PUNA_REPLICAS",
             "PUNA_PRIVATE_REGISTRIES",
             "HF_TOKEN",
             "HF_ENDPOINT",
@@ -262,6 +283,25 @@ PAGES = {
     "key new": Page(variables=("PUNA_API_KEYS_FILE", "PUNA_HOME")),
     "key list": Page(variables=("PUNA_API_KEYS_FILE", "PUNA_HOME")),
     "key revoke": Page(variables=("PUNA_API_KEYS_FILE", "PUNA_HOME")),
+    "cluster": Page(
+        examples=(
+            (
+                "Make token and certificates for three machines",
+                "puna cluster init 192.0.2.10 192.0.2.11 192.0.2.12",
+            ),
+            ("Watch what the nodes do", "puna cluster status --watch"),
+            ("Take a node out of service", "puna cluster drain 192.0.2.11"),
+        ),
+        variables=(*_CLIENT, "PUNA_CLUSTER_FOLDER", "PUNA_HOME"),
+    ),
+    "cluster init": Page(
+        examples=(("For two machines", "puna cluster init 192.0.2.10 192.0.2.11"),),
+        variables=("PUNA_CLUSTER_FOLDER", "PUNA_HOME"),
+    ),
+    "cluster status": Page(examples=(("For programs", "puna cluster status --json"),), variables=_CLIENT),
+    "cluster drain": Page(
+        examples=(("Give a node work again", "puna cluster drain 192.0.2.11 --undo"),), variables=_CLIENT
+    ),
     "mcp": Page(
         examples=(
             (
@@ -335,7 +375,7 @@ PAGES = {
 SECTIONS = {
     "Chat": ("run", "launch"),
     "Models": ("pull", "push", "list", "show", "create", "cp", "rm"),
-    "Server": ("serve", "open", "ps", "stop", "key", "mcp"),
+    "Server": ("serve", "open", "ps", "stop", "key", "mcp", "cluster"),
     "Tools": ("doctor", "convert", "quantize", "tokenize", "bench", "debug", "completion", "version"),
 }
 

@@ -14,10 +14,12 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from puna.cluster.cluster import Cluster
 from puna.errors import MethodError, PathNotFoundError, PunaError, UnavailableError
 from puna.hosts import Host
 from puna.server.anthropic.batches import Batches
 from puna.server.anthropic.routes import routes as anthropic_routes
+from puna.server.cluster import routes as cluster_routes
 from puna.server.events import routes as event_routes
 from puna.server.fleet.fleet import Fleet
 from puna.server.http.bodies import BodyLimitMiddleware, route
@@ -53,7 +55,14 @@ def _unavailable() -> list[Route]:
     return [route(path, answer, "POST") for path in _MISSING]
 
 
-def create_app(store: Store, fleet: Fleet, settings: Settings, metrics: Metrics, bound: Host) -> Starlette:
+def create_app(
+    store: Store,
+    fleet: Fleet,
+    settings: Settings,
+    metrics: Metrics,
+    bound: Host,
+    cluster: Cluster | None = None,
+) -> Starlette:
     """Return the ASGI application. `bound` is the address it listens on, which decides the Host check."""
     backend = Service(store, fleet, settings, metrics)
     # Anthropic's routes for models come before OpenAI's.
@@ -67,7 +76,7 @@ def create_app(store: Store, fleet: Fleet, settings: Settings, metrics: Metrics,
         *inspection_routes(backend),
     ]
     files = page_files(settings.page) if settings.page is not None else []
-    routes = [*files, *apis, *page_routes(page), *_unavailable()]
+    routes = [*files, *apis, *page_routes(page), *cluster_routes(cluster, fleet), *_unavailable()]
     app = Starlette(
         routes=routes,
         middleware=[

@@ -235,7 +235,8 @@ def _tag(path: str) -> str:
         return "Page"
     if path in LLAMA_SERVER_PATHS:
         return "llama.cpp and vLLM"
-    return "Ollama" if path.startswith("/api/") or path == "/" else "Server"
+    ours = path.startswith("/api/cluster") or not (path.startswith("/api/") or path == "/")
+    return "Server" if ours else "Ollama"
 
 
 def _caches(backend: Service) -> list[Route]:

@@ -23,6 +23,9 @@ from typing import Any, Protocol
 import uvicorn
 
 from puna import __version__
+from puna.cluster.cluster import Cluster
+from puna.cluster.ray_node import connected
+from puna.cluster.settings import ClusterSettings
 from puna.config import env, models_dir, path_of
 from puna.devices import devices
 from puna.errors import PunaError
@@ -64,6 +67,7 @@ def serve(
     tls_cert: str = "",
     tls_key: str = "",
     root_path: str = "",
+    cluster: ClusterSettings | None = None,
 ) -> int:
     """Serve until SIGINT or SIGTERM; see `puna.server.serve`."""
     try:
@@ -83,7 +87,7 @@ def serve(
     for_connections = max(descriptors - _NOT_FOR_CONNECTIONS, descriptors // 2)
     limits = settings.connections
     connections = Connections(replace(limits, total=min(limits.total, for_connections)))
-    with listener:
+    with listener, contextlib.ExitStack() as stack:
         address, port = listener.getsockname()[:2]
         bound = Host(address=address, port=port)
         _warn_of_open_access(bound, settings, encrypted=tls is not None)
@@ -92,8 +96,18 @@ def serve(
         for sentence in devices().sentences():
             _log.info("device: %s", sentence)
         metrics = Metrics()
-        fleet = Fleet(settings, metrics, LocalLauncher())
-        app = create_app(store, fleet, settings, metrics, bound)
+        nodes: Cluster | None = None
+        if cluster is not None:
+            try:
+                stack.enter_context(connected(cluster))
+            except PunaError as error:
+                print(f"Error: {error}", file=sys.stderr, flush=True)
+                return 1
+            nodes = Cluster(
+                cluster, keep_alive_s=settings.keep_alive_s, step_timeout_s=settings.step_timeout_s
+            )
+        fleet = Fleet(settings, metrics, nodes or LocalLauncher())
+        app = create_app(store, fleet, settings, metrics, bound, nodes)
         http: Any = partial(Connection, connections=connections)  # uvicorn expects a class here
         config = uvicorn.Config(
             app,
@@ -112,7 +126,11 @@ def serve(
         if settings.page is not None and is_built(settings.page):
             scheme = "http" if tls is None else "https"
             announcement += f"\nOpen {replace(bound, scheme=scheme, path=settings.root_path).client_url}"
-        server = _Server(config, app.state.batches, app.state.lasting, fleet, connections, announcement)
+        if cluster is not None and not cluster.ray:
+            announcement += f"\nOther nodes join with: puna serve --cluster --join {cluster.address}"
+        server = _Server(
+            config, app.state.batches, app.state.lasting, fleet, nodes, connections, announcement
+        )
         server.run(sockets=[listener])
     return 0
 
@@ -221,6 +239,7 @@ class _Server(uvicorn.Server):
         batches: Batches,
         lasting: Sequence[Lasting],
         fleet: Fleet,
+        cluster: Cluster | None,
         connections: Connections,
         announcement: str,
     ) -> None:
@@ -228,11 +247,14 @@ class _Server(uvicorn.Server):
         self._batches = batches
         self._lasting = lasting
         self._fleet = fleet
+        self._cluster = cluster
         self._connections = connections
         self._announcement = announcement
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(AcceptErrors())
+        if self._cluster is not None:
+            await self._cluster.start()
         await super().startup(sockets=sockets)
         self._batches.resume()
         print(self._announcement, flush=True)
@@ -249,6 +271,8 @@ class _Server(uvicorn.Server):
             await work.close()  # keeps the answers in progress
         # Streams in progress end with an error line once their runner is gone, so end runners before waiting.
         await self._fleet.close()
+        if self._cluster is not None:
+            await self._cluster.close()
         await super().shutdown(sockets=sockets)
 
     @contextlib.contextmanager

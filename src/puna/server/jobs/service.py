@@ -91,6 +91,16 @@ Part = Progress | Prompted | Echo | Chunk | Finished
 _Event = Prompted | Evaluated | Scored | Chunk | Done
 
 
+def _diverged(done: Done) -> list[str]:
+    """Return a warning if an answer went on on a machine that would have begun it otherwise."""
+    if not done.diverged:
+        return []
+    return [
+        f"the machine that began this answer was lost, and the one that went on after {done.resumed} tokens "
+        f"would have drawn {done.diverged} of them otherwise: it has other kernels"
+    ]
+
+
 def warnings(order: LoadRequest, runner: Runner) -> list[str]:
     """Return the warnings for a request's answers: those of its model, and what is ignored in the request.
 
@@ -356,7 +366,8 @@ class _Answers:
                 else:
                     self._observation.done(number, event)
                     broken = [] if self._prompt.broken is None else [str(self._prompt.broken)]
-                    yield self._finished(event, number, [*warnings(self._order, runner), *broken])
+                    found = [*warnings(self._order, runner), *broken, *_diverged(event)]
+                    yield self._finished(event, number, found)
 
     async def _next(self, events: AsyncGenerator[_Event, None]) -> _Event | None:
         with self._running.waiting():

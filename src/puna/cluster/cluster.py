@@ -1,0 +1,346 @@
+"""The head's view of a cluster: nodes as they come and go, blobs on them, and where models are placed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Collection, Coroutine, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec.structs
+
+from puna.cluster.asking import NodeLostError, ask
+from puna.cluster.credentials import tls_contexts
+from puna.cluster.node import Node, NodeAgent, NodeFacts, check_version
+from puna.cluster.replica import Replica, start_runner
+from puna.cluster.replicas import ProgressCallback, Replicas
+from puna.cluster.settings import ClusterSettings
+from puna.errors import InsufficientMemoryError, PunaError, RequestError, RunnerError, StoreError
+from puna.protocol import Load
+from puna.store.blobs import file_digest, storage_errors
+
+#: How often nodes are looked for and asked.
+_LOOK_S: Final = 1.0
+#: How long a new node may take to start its agent, and a known one to say how it is.
+_AGENT_TIMEOUT_S: Final = 60.0
+_FACTS_TIMEOUT_S: Final = 10.0
+#: How often the progress of copying blobs is asked for, and how long it may take in all.
+_PROGRESS_S: Final = 0.5
+_COPY_TIMEOUT_S: Final = 24 * 3600.0
+
+_log = logging.getLogger(__name__)
+
+
+class Cluster:
+    """The nodes of a cluster, and a launcher of runners on them; see `puna.server.fleet.resident.Launcher`.
+
+    All methods belong to one event loop.
+    """
+
+    def __init__(self, settings: ClusterSettings, *, keep_alive_s: float, step_timeout_s: float) -> None:
+        self.settings = settings
+        self.keep_alive_s = keep_alive_s  # of replicas that are more than the minimum
+        self.step_timeout_s = step_timeout_s
+        self._nodes: dict[str, Node] = {}
+        self._joining: set[str] = set()
+        self._refused: dict[str, str] = {}  # why nodes are not used, by id
+        self._sets: set[Replicas] = set()
+        self._head = ""  # Ray's id of this node
+        self._digests: dict[tuple[str, int, int], str] = {}  # by path, size and time
+        contexts = tls_contexts(os.environ)
+        self._tls = contexts[1] if contexts else None
+        self._watching: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def nodes(self) -> list[Node]:
+        return list(self._nodes.values())
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Reasons why nodes of Ray are not used, by their ids."""
+        return dict(self._refused)
+
+    @property
+    def models(self) -> list[Replicas]:
+        """The models that have replicas, or will have some soon."""
+        return list(self._sets)
+
+    # --- life ---
+
+    async def start(self) -> None:
+        """Wait for the head's own node, and watch for others from now on. Raises PunaError."""
+        import ray
+
+        self._head = ray.get_runtime_context().get_node_id()
+        await self._look()
+        while self._joining:
+            await asyncio.gather(*self._tasks)
+        if not self._nodes:
+            why = next(iter(self._refused.values()), "Ray has no nodes")
+            raise PunaError(f"the cluster has no node that can be used: {why}")
+        self._watching = asyncio.create_task(self._watch())
+
+    async def close(self) -> None:
+        """Stop watching. Models are closed by the fleet."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+
+    async def launch(self) -> Replicas:
+        """Return a model's replicas, of which there are none until `load`."""
+        replicas = Replicas(self)
+        self._sets.add(replicas)
+        return replicas
+
+    def forget(self, replicas: Replicas) -> None:
+        self._sets.discard(replicas)
+
+    # --- nodes ---
+
+    def node(self, name: str) -> Node:
+        """Return the node whose name, address or Ray id begins like `name`. Raises RequestError."""
+        found = [
+            node
+            for node in self._nodes.values()
+            if name in (node.name, node.address, node.facts.hostname) or node.id.startswith(name)
+        ]
+        if len(found) != 1:
+            known = ", ".join(node.name for node in self._nodes.values())
+            raise RequestError(
+                f"{name!r} is {'no node' if not found else 'not one node only'}; there are {known}"
+            )
+        return found[0]
+
+    async def drain(self, node: Node) -> None:
+        """Give a node no new work; return once its running answers have ended and its models are unloaded."""
+        node.draining = True
+        _log.info("node %s is drained", node.name)
+        await asyncio.gather(*(replicas.leave(node) for replicas in self._sets))
+
+    def undrain(self, node: Node) -> None:
+        """Give a drained node work again."""
+        node.draining = False
+
+    def promised(self, node: Node) -> int:
+        """Return the bytes by which caches on a node may still grow."""
+        return sum(replicas.promised(node) for replicas in self._sets)
+
+    # --- placement ---
+
+    async def place(
+        self,
+        load: Load,
+        on_progress: ProgressCallback | None = None,
+        *,
+        without: Collection[Node] = (),
+        stall_timeout_s: float | None = None,
+    ) -> Replica:
+        """Load a model on the node that suits it best, of those that are not in `without`.
+
+        Raises InsufficientMemoryError, of the node that comes closest, if it fits none, other errors of the
+        model, and RunnerError if no node can take it.
+        """
+        refusal: InsufficientMemoryError | None = None
+        problem: RunnerError | None = None
+        files = await self._files(load)
+        for node in await self._by_suitability(files, without):
+            try:
+                return await self._load(node, load, files, on_progress, stall_timeout_s)
+            except InsufficientMemoryError as error:
+                if refusal is None or error.needed - error.available < refusal.needed - refusal.available:
+                    refusal = error
+            except (NodeLostError, StoreError) as error:
+                _log.warning("node %s cannot take a model: %s", node.name, error)
+                problem = RunnerError(str(error))
+        raise refusal or problem or RunnerError("no node of the cluster takes new models")
+
+    async def _by_suitability(self, files: Mapping[str, str], without: Collection[Node]) -> list[Node]:
+        """Return the usable nodes: those with all files first, then those with the most free memory."""
+        usable = [node for node in self._nodes.values() if node.usable and node not in without]
+        digests = [*files.values()]
+        held = await asyncio.gather(*(self._held(node, digests) for node in usable))
+
+        def key(pair: tuple[Node, list[str]]) -> tuple[int, int]:
+            node, found = pair
+            return len(digests) - len(found), self.promised(node) - node.facts.available_bytes
+
+        return [node for node, _ in sorted(zip(usable, held, strict=True), key=key)]
+
+    async def _held(self, node: Node, digests: list[str]) -> list[str]:
+        try:
+            found: list[str] = await ask(node.agent.held.remote(digests), node.name, _FACTS_TIMEOUT_S)
+        except PunaError:
+            return []
+        return found
+
+    async def _load(
+        self,
+        node: Node,
+        load: Load,
+        files: Mapping[str, str],
+        on_progress: ProgressCallback | None,
+        stall_timeout_s: float | None,
+    ) -> Replica:
+        began_s = time.monotonic()
+        paths = {
+            path: await self._bring(node, digest, Path(path).stat().st_size, on_progress, stall_timeout_s)
+            for path, digest in files.items()
+        }
+        client, process = await start_runner(node, self._tls)
+        try:
+            await client.load(
+                msgspec.structs.replace(
+                    load,
+                    path=paths[load.path],
+                    draft=paths.get(load.draft, ""),
+                    projector=paths.get(load.projector, ""),
+                    adapters=tuple(
+                        msgspec.structs.replace(each, path=paths[each.path]) for each in load.adapters
+                    ),
+                    reserved=self.promised(node),
+                ),
+                on_progress,
+                stall_timeout_s=stall_timeout_s,
+            )
+        except BaseException:
+            await client.close()
+            raise
+        _log.info("loaded a model on node %s in %.1f s", node.name, time.monotonic() - began_s)
+        return Replica(node, client, process)
+
+    async def _files(self, load: Load) -> dict[str, str]:
+        """Return the digests of a load's files by path. Raises StoreError."""
+        paths = (load.path, load.draft, load.projector, *(each.path for each in load.adapters))
+        return {path: await self._digest(Path(path)) for path in paths if path}
+
+    async def _digest(self, path: Path) -> str:
+        """Return the digest of a file, and have the head's agent give it to others if it is no blob."""
+        if path.name.startswith(("sha256-", "sha256:")):
+            return path.name.replace("-", ":", 1)
+        with storage_errors("read", path):
+            found = path.stat()
+            key = (str(path), found.st_size, found.st_mtime_ns)
+            digest = self._digests.get(key)
+            if digest is None:
+                digest = self._digests[key] = await asyncio.to_thread(file_digest, path)
+        head = self._nodes.get(self._head)
+        if head is not None:
+            await ask(head.agent.offer.remote(digest, str(path)), head.name, _FACTS_TIMEOUT_S)
+        return digest
+
+    async def _bring(
+        self,
+        node: Node,
+        digest: str,
+        size: int,
+        on_progress: ProgressCallback | None,
+        stall_timeout_s: float | None,
+    ) -> str:
+        """Return the path of a blob on a node, copied from others if it is not there.
+
+        Raises StoreError if it cannot be copied, or nothing arrives for `stall_timeout_s`.
+        """
+        holders = [other for other in self._nodes.values() if other is not node and not other.lost.is_set()]
+        held = await asyncio.gather(*(self._held(other, [digest]) for other in holders))
+        sources = [other.agent for other, found in zip(holders, held, strict=True) if found]
+        copying = asyncio.ensure_future(
+            ask(node.agent.fetch.remote(digest, size, sources), node.name, _COPY_TIMEOUT_S)
+        )
+        done, moved_s = 0, time.monotonic()
+        try:
+            while True:
+                finished, _ = await asyncio.wait([copying], timeout=_PROGRESS_S)
+                if finished:
+                    return str(copying.result())
+                arrived: int = await ask(node.agent.fetched.remote(digest), node.name, _FACTS_TIMEOUT_S)
+                if arrived > done:
+                    done, moved_s = arrived, time.monotonic()
+                    if on_progress is not None:
+                        on_progress(done, size)
+                elif stall_timeout_s is not None and time.monotonic() - moved_s > stall_timeout_s:
+                    raise StoreError(f"nothing of {digest} arrived for {stall_timeout_s:g} s")
+        finally:
+            copying.cancel()
+
+    # --- inside ---
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            try:
+                await self._look()
+            except Exception:  # of Ray, while its head restarts
+                _log.exception("the nodes of the cluster cannot be listed")
+
+    async def _look(self) -> None:
+        """Notice nodes that have come or gone, and ask the others how they are."""
+        import ray
+
+        alive = {each["NodeID"]: each for each in await asyncio.to_thread(ray.nodes) if each["Alive"]}
+        for id in [id for id in self._nodes if id not in alive]:
+            self._lose(self._nodes[id])
+        for id, each in alive.items():
+            if id not in self._nodes and id not in self._joining and id not in self._refused:
+                self._joining.add(id)
+                self._spawn(self._join(id, each["NodeManagerAddress"]))
+        for node in self._nodes.values():
+            self._spawn(self._ask_facts(node))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _join(self, id: str, address: str) -> None:
+        """Start the agent of a new node, and use the node from now on if it answers."""
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        strategy = NodeAffinitySchedulingStrategy(id, soft=False)
+        agent: Any = ray.remote(NodeAgent).options(num_cpus=0, scheduling_strategy=strategy).remote()
+        try:
+            facts: NodeFacts = await ask(agent.facts.remote(), address, _AGENT_TIMEOUT_S)
+            check_version(facts)
+        except PunaError as error:
+            self._refused[id] = str(error)
+            _log.warning("node %s (%s) is not used: %s", id[:6], address, error)
+        else:
+            node = self._nodes[id] = Node(id, address, agent, facts)
+            _log.info(
+                "node %s at %s has joined: %d processors, %d MiB free",
+                node.name,
+                address,
+                facts.processors,
+                facts.available_bytes >> 20,
+            )
+        finally:
+            self._joining.discard(id)
+
+    async def _ask_facts(self, node: Node) -> None:
+        if node.asked:
+            return
+        node.asked = True
+        try:
+            node.facts = await ask(node.agent.facts.remote(), node.name, _FACTS_TIMEOUT_S)
+        except PunaError as error:
+            _log.warning("%s", error)
+        finally:
+            node.asked = False
+        if node.facts.leaving and not node.draining:
+            self._spawn(self._see_off(node))
+
+    async def _see_off(self, node: Node) -> None:
+        """Drain a node whose operator ends it, and tell it when it may go."""
+        await self.drain(node)
+        with contextlib.suppress(PunaError):
+            await ask(node.agent.let_go.remote(), node.name, _FACTS_TIMEOUT_S)
+
+    def _lose(self, node: Node) -> None:
+        del self._nodes[node.id]
+        node.lost.set()
+        _log.warning("node %s is lost", node.name)

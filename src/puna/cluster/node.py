@@ -1,0 +1,185 @@
+"""A node of the cluster: the actor that knows it and keeps its blobs, and the head's view of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import socket
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from puna import __version__
+from puna.config import models_dir
+from puna.errors import PunaError, StoreError
+from puna.machine import available_memory
+from puna.store.blobs import Blobs, BlobWriter
+
+#: Blobs travel in parts of this size, a few at a time.
+PART_BYTES: Final = 8 << 20
+_PARTS_AT_ONCE: Final = 4
+#: How long a part may take before another node is asked for it.
+_PART_TIMEOUT_S: Final = 60.0
+
+
+#: The variable that names the file by which a node's operator and its agent tell each other of its end.
+LEAVING_FILE: Final = "PUNA_CLUSTER_LEAVING_FILE"
+
+
+def leaving_file() -> str:
+    return os.environ.get(LEAVING_FILE, "")
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """The size of a node, and how much of it is free."""
+
+    hostname: str
+    version: str  # of Puna
+    processors: int
+    memory_bytes: int
+    available_bytes: int
+    free_disk_bytes: int
+    leaving: bool = False  # its operator has asked it to end
+
+
+class NodeAgent:
+    """The actor of a node. Its blobs are those of `PUNA_MODELS` there."""
+
+    def __init__(self) -> None:
+        self._blobs = Blobs(models_dir() / "blobs")
+        self._files: dict[str, Path] = {}  # that are no blobs, by digest
+        self._fetching: dict[str, asyncio.Task[str]] = {}
+        self._fetched: dict[str, int] = {}  # bytes so far, by digest
+
+    async def facts(self) -> NodeFacts:
+        leaving = Path(leaving_file())
+        with contextlib.suppress(OSError):
+            os.utime(leaving)  # so that its process sees that the head knows
+        folder = models_dir()
+        while not folder.exists():  # it is made with its first blob
+            folder = folder.parent
+        return NodeFacts(
+            hostname=socket.gethostname(),
+            version=__version__,
+            processors=len(os.sched_getaffinity(0)),
+            memory_bytes=int(psutil.virtual_memory().total),
+            available_bytes=available_memory(),
+            free_disk_bytes=shutil.disk_usage(folder).free,
+            leaving=leaving.is_file(),
+        )
+
+    async def let_go(self) -> None:
+        """Note that nothing is needed of this node any more, for the process that waits to end it."""
+        Path(leaving_file()).unlink(missing_ok=True)
+
+    async def offer(self, digest: str, path: str) -> None:
+        """Treat a file outside of the store as a blob."""
+        self._files[digest] = Path(path)
+
+    async def held(self, digests: Sequence[str]) -> list[str]:
+        """Return which of these blobs are here."""
+        return [digest for digest in digests if self._path(digest).is_file()]
+
+    async def read(self, digest: str, begin: int, length: int) -> bytes:
+        """Return a part of a blob."""
+        return await asyncio.to_thread(self._read, digest, begin, length)
+
+    async def fetch(self, digest: str, size: int, sources: Sequence[Any]) -> str:
+        """Return the path of a blob of `size` bytes, copied from the agents `sources` if it is not here.
+
+        Raises StoreError if it cannot be copied.
+        """
+        if (path := self._path(digest)).is_file():
+            return str(path)
+        task = self._fetching.get(digest)
+        if task is None:
+            task = self._fetching[digest] = asyncio.create_task(self._fetch(digest, size, sources))
+            task.add_done_callback(lambda _: self._fetching.pop(digest, None))
+        return await asyncio.shield(task)
+
+    async def fetched(self, digest: str) -> int:
+        """Return how many bytes of a blob were copied so far."""
+        return self._fetched.get(digest, 0)
+
+    async def _fetch(self, digest: str, size: int, sources: Sequence[Any]) -> str:
+        self._blobs.folder.mkdir(parents=True, exist_ok=True)
+        if shutil.disk_usage(self._blobs.folder).free < size:
+            raise StoreError(
+                f"there is no room for a blob of {size} bytes on the disk of {socket.gethostname()}"
+            )
+        places = list(sources)
+        parts = [(begin, min(PART_BYTES, size - begin)) for begin in range(0, size, PART_BYTES)]
+        ahead: deque[tuple[int, Any]] = deque()
+        with BlobWriter(self._blobs.folder) as writer:
+            for number, (begin, length) in enumerate(parts):
+                while len(ahead) < _PARTS_AT_ONCE and number + len(ahead) < len(parts):
+                    next_number = number + len(ahead)
+                    place = places[next_number % len(places)]
+                    ahead.append((next_number, place.read.remote(digest, *parts[next_number])))
+                data = await _arrived(ahead.popleft()[1], places, digest, begin, length)
+                await asyncio.to_thread(writer.write, data)
+                self._fetched[digest] = begin + length
+            await asyncio.to_thread(writer.commit, digest)
+        return str(self._blobs.path(digest))
+
+    def _path(self, digest: str) -> Path:
+        return self._files.get(digest) or self._blobs.path(digest)
+
+    def _read(self, digest: str, begin: int, length: int) -> bytes:
+        try:
+            with self._path(digest).open("rb") as file:
+                file.seek(begin)
+                return file.read(length)
+        except OSError as error:
+            raise StoreError(f"cannot read {digest}: {error}") from error
+
+
+async def _arrived(reply: Any, places: Sequence[Any], digest: str, begin: int, length: int) -> bytes:
+    """Return a part that was asked for; ask all `places` in turn if it does not arrive."""
+    problem: Exception | None = None
+    for source in (None, *places):
+        try:
+            asked = reply if source is None else source.read.remote(digest, begin, length)
+            data: bytes = await asyncio.wait_for(asyncio.wrap_future(asked.future()), _PART_TIMEOUT_S)
+        except Exception as error:  # of Ray, or of the node
+            problem = error
+            continue
+        if len(data) == length:
+            return data
+        problem = StoreError(f"{len(data)} bytes instead of {length}")
+    raise StoreError(f"no node could send bytes {begin} to {begin + length} of {digest}: {problem}")
+
+
+@dataclass(eq=False)
+class Node:
+    """The head's view of a node."""
+
+    id: str  # Ray's
+    address: str
+    agent: Any
+    facts: NodeFacts
+    draining: bool = False
+    asked: bool = False  # for its facts
+    lost: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def name(self) -> str:
+        """The host's name and the beginning of Ray's id, since a host may have several nodes."""
+        return f"{self.facts.hostname}-{self.id[:6]}"
+
+    @property
+    def usable(self) -> bool:
+        return not (self.draining or self.lost.is_set())
+
+
+def check_version(facts: NodeFacts) -> None:
+    """Raise PunaError unless a node runs this version."""
+    if facts.version != __version__:
+        raise PunaError(f"node {facts.hostname} has Puna {facts.version}, and the head {__version__}")

@@ -1,0 +1,192 @@
+"""Ray's processes of this machine: started as a head or a worker, and ended with their parent."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from puna.cluster.credentials import protection
+from puna.cluster.node import LEAVING_FILE
+from puna.cluster.settings import ClusterSettings
+from puna.cluster.start_ray import keep_loopback
+from puna.errors import PunaError
+
+#: Blobs travel through Ray's object store in parts, so it needs little.
+_OBJECT_STORE_BYTES: Final = 256 << 20
+_START_TIMEOUT_S: Final = 60.0
+_STOP_TIMEOUT_S: Final = 10.0
+#: How often a worker looks whether Ray runs and whether it may leave.
+_LOOK_S: Final = 0.5
+#: A head that is silent for so long is gone.
+_UNHEARD_S: Final = 10.0
+#: A node that is silent for about as long is lost.
+_HEALTH: Final = {
+    "RAY_health_check_initial_delay_ms": "2000",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "2000",
+    "RAY_health_check_failure_threshold": "3",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "15",
+}
+
+
+def check_installed() -> None:
+    """Raise PunaError if Ray is not there."""
+    if importlib.util.find_spec("ray") is None:
+        raise PunaError("a cluster needs the extra: pip install 'puna[cluster]'")
+
+
+class RayNode:
+    """Ray's processes of one node, children of this process, in a session of their own."""
+
+    def __init__(self, settings: ClusterSettings, environment: Mapping[str, str]) -> None:
+        """Start them: as the head, or joining `settings.join`. Raises PunaError."""
+        self.environment = {
+            **protection(settings.host, settings.folder, environment),
+            **_HEALTH,
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # we drain before
+        }
+        self.address = settings.address
+        head = ["--head", "--port", str(settings.port), "--include-dashboard=false"]
+        role = ["--address", settings.join] if settings.join else head
+        command = [
+            sys.executable, "-m", "puna.cluster.start_ray", *role, "--block",
+            "--node-ip-address", settings.host, "--include-log-monitor=false",
+            "--disable-usage-stats", "--object-store-memory", str(_OBJECT_STORE_BYTES),
+            "--min-worker-port=0", "--max-worker-port=0", "--log-style=record", "--log-color=false",
+            *(["--temp-dir", settings.temp] if settings.temp and not settings.join else []),
+        ]  # fmt: skip
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,  # closed by the system when this process dies
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**environment, **self.environment},
+                text=True,
+            )
+        except OSError as error:
+            raise PunaError(f"Ray cannot be started: {error}") from error
+        self._await_start()
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def wait(self) -> None:
+        """Wait until the processes have ended."""
+        self._process.wait()
+
+    def close(self) -> None:
+        """End the processes."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_STOP_TIMEOUT_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            stream.close()
+
+    def _await_start(self) -> None:
+        """Return once Ray has started. Raises PunaError with what it said last if it does not."""
+        assert self._process.stdout is not None
+        said: deque[str] = deque(maxlen=5)
+        timer = threading.Timer(_START_TIMEOUT_S, self.close)
+        timer.start()
+        try:
+            for line in self._process.stdout:
+                said.append(line.strip())
+                if "Ray runtime started" in line:
+                    # What it says from now on is read, so that it never waits, and dropped.
+                    threading.Thread(target=deque, args=(self._process.stdout, 0), daemon=True).start()
+                    return
+        finally:
+            timer.cancel()
+        self.close()
+        raise PunaError(f"Ray did not start at {self.address}: " + " / ".join(said))
+
+
+@contextlib.contextmanager
+def connected(settings: ClusterSettings) -> Iterator[None]:
+    """Be the head of a cluster, for the length of the block: of Ray's own here, or of one that runs already.
+
+    Raises PunaError.
+    """
+    check_installed()
+    with contextlib.ExitStack() as stack:
+        address = settings.ray
+        if address:
+            os.environ.update(protection(settings.host, settings.folder, os.environ))
+        else:
+            node = RayNode(settings, os.environ)
+            stack.callback(node.close)
+            os.environ.update(node.environment)
+            address = node.address
+        import ray  # reads the environment once
+
+        keep_loopback()
+        try:
+            ray.init(address=address, namespace="puna", log_to_driver=False, configure_logging=False)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise PunaError(f"cannot connect with Ray at {address}: {error}") from error
+        stack.callback(ray.shutdown)
+        yield
+
+
+def work(settings: ClusterSettings) -> int:
+    """Be a worker of the head `settings.join` until SIGINT or SIGTERM, and return the exit status.
+
+    The first signal drains this node; the second ends it at once. Raises PunaError.
+    """
+    check_installed()
+    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: signals.put(number))
+    with tempfile.TemporaryDirectory(prefix="puna-node-") as folder:
+        leaving = Path(folder) / "leaving"
+        node = RayNode(settings, {**os.environ, LEAVING_FILE: str(leaving)})
+        try:
+            print(f"Joined the cluster at {settings.join} as {settings.host}; Ctrl-C leaves it", flush=True)
+            while node.running and _next(signals) is None:
+                pass
+            if not node.running:
+                print(f"Error: Ray has ended; is the head at {settings.join} gone?", file=sys.stderr)
+                return 1
+            leaving.touch()
+            print("Leaving once running answers have ended; Ctrl-C again leaves now", flush=True)
+            while node.running and _is_heard(leaving) and _next(signals) is None:
+                pass
+        finally:
+            node.close()
+    return 0
+
+
+def _is_heard(leaving: Path) -> bool:
+    """Whether the head, which touches the file, still has work on this node."""
+    try:
+        return time.time() - leaving.stat().st_mtime < _UNHEARD_S
+    except FileNotFoundError:
+        return False
+
+
+def _next(signals: queue.SimpleQueue[int]) -> int | None:
+    """Return a signal that arrives soon."""
+    with contextlib.suppress(queue.Empty):
+        return signals.get(timeout=_LOOK_S)
+    return None

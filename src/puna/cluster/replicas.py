@@ -1,0 +1,499 @@
+"""A model with several replicas behind it, which looks like one runner."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec.structs
+import numpy as np
+
+from puna.cluster.asking import NodeLostError
+from puna.cluster.failover import Delivery, GenerateEvent
+from puna.cluster.node import Node
+from puna.cluster.replica import Replica
+from puna.cluster.router import Route, Router
+from puna.cluster.settings import ClusterSettings
+from puna.errors import PunaError, RunnerError
+from puna.kvcache.contents import Contents
+from puna.prefix_blocks import BLOCK
+from puna.protocol import (
+    Chunk,
+    Detokenized,
+    Done,
+    Embed,
+    Embedded,
+    Generate,
+    LiveState,
+    Load,
+    Loaded,
+    Pong,
+    Prompted,
+)
+from puna.runner.client import RunnerClient, Tally
+
+T = TypeVar("T")
+
+#: Called with the bytes of weights in place and in total.
+ProgressCallback = Callable[[int, int], None]
+
+#: How often a replica is asked how it is.
+_HEARTBEAT_S: Final = 1.0
+#: Maximum silence of a replica whose connection is whole: it may read a very long prompt.
+_SILENCE_S: Final = 60.0
+#: A request that waits longer than this for its first token has another replica loaded.
+_GROW_AFTER_S: Final = 1.0
+#: How long not to try again after no node could take another replica.
+_GROW_PAUSE_S: Final = 30.0
+#: How often a request is tried again: after its runner has crashed, and after its node was lost.
+_CRASHES: Final = 1
+_LOSSES: Final = 8
+#: Speeds of replicas before any is measured, in tokens per second.
+_FIRST_SPEEDS: Final = (500.0, 20.0)
+
+_log = logging.getLogger(__name__)
+
+
+class Nodes(Protocol):
+    """The nodes that replicas are on; see `puna.cluster.cluster.Cluster`."""
+
+    settings: ClusterSettings
+    keep_alive_s: float
+    step_timeout_s: float
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The nodes that are there now."""
+
+    def promised(self, node: Node) -> int:
+        """Return the bytes by which caches on a node may still grow."""
+
+    async def place(
+        self,
+        load: Load,
+        on_progress: ProgressCallback | None = None,
+        *,
+        without: Collection[Node] = (),
+        stall_timeout_s: float | None = None,
+    ) -> Replica:
+        """Load a model on the node that suits it best, of those that are not in `without`."""
+
+    def forget(self, replicas: Replicas) -> None:
+        """Note that a model is closed."""
+
+
+@dataclass(frozen=True)
+class ReplicaStatus:
+    """A replica as `puna cluster status` shows it."""
+
+    node: str
+    state: str  # "ready", "draining" or "lost"
+    users: int
+    parallel: int
+    kernels: str
+    memory_bytes: int
+    cached_blocks: int
+    block_tokens: int
+    prompt_tokens_s: float
+    decode_tokens_s: float
+
+
+class Replicas:
+    """The replicas of one model; see `puna.server.fleet.resident.Runner`.
+
+    A request goes where its first token is expected first. When its replica dies, it goes on elsewhere, and
+    its events continue with the token they would have continued with.
+    """
+
+    def __init__(self, cluster: Nodes) -> None:
+        self.tally = Tally()
+        self._cluster = cluster
+        self._load: Load | None = None
+        self._replicas: list[Replica] = []
+        self._router = Router()
+        self._growing: asyncio.Task[None] | None = None
+        self._grows_again_s = -math.inf
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._left = asyncio.Event()  # set when a request has ended
+        self._death = RunnerError("the model has no replica")
+        self._closed = False
+
+    # --- facts ---
+
+    @property
+    def info(self) -> Loaded:
+        living = self._replicas
+        if not living:
+            return Loaded(context_length=0, parallel=1, weight_bytes=0, cache_bytes=0)
+        infos = [replica.client.info for replica in living]
+        return msgspec.structs.replace(
+            infos[0],
+            context_length=min(info.context_length for info in infos),
+            max_context=min(info.max_context for info in infos),
+            parallel=sum(info.parallel for info in infos),
+            weight_bytes=sum(info.weight_bytes for info in infos),
+            cache_bytes=sum(info.cache_bytes for info in infos),
+            vram_bytes=sum(info.vram_bytes for info in infos),
+        )
+
+    @property
+    def alive(self) -> bool:
+        return not self._closed and (
+            any(replica.alive for replica in self._replicas) or self._growing is not None
+        )
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(replica.process.memory_bytes for replica in self._replicas)
+
+    def promised(self, node: Node) -> int:
+        """Return the bytes by which its caches on a node may still grow."""
+        return sum(
+            max(replica.client.info.cache_bytes - replica.pong.cache_bytes, 0)
+            for replica in self._replicas
+            if replica.node is node and replica.pong is not None
+        )
+
+    def status(self) -> list[ReplicaStatus]:
+        found = []
+        for replica in self._replicas:
+            load, info = self._router.load(replica.name), replica.client.info
+            state = "ready" if replica.usable else "draining" if replica.alive else "lost"
+            found.append(
+                ReplicaStatus(
+                    node=replica.node.name,
+                    state=state,
+                    users=replica.users,
+                    parallel=info.parallel,
+                    kernels=info.kernels,
+                    memory_bytes=replica.process.memory_bytes,
+                    cached_blocks=load.blocks,
+                    block_tokens=BLOCK,
+                    prompt_tokens_s=load.prompt_tokens_s,
+                    decode_tokens_s=load.decode_tokens_s,
+                )
+            )
+        return found
+
+    # --- life ---
+
+    async def load(
+        self,
+        load: Load,
+        on_progress: ProgressCallback | None = None,
+        *,
+        stall_timeout_s: float | None = 300.0,
+    ) -> None:
+        self._load = load
+        self._add(await self._cluster.place(load, on_progress, stall_timeout_s=stall_timeout_s))
+
+    async def grow(self, num_ctx: int, reserved: int) -> None:
+        assert self._load is not None
+        await asyncio.gather(
+            *(
+                replica.client.grow(num_ctx, self._cluster.promised(replica.node))
+                for replica in self._replicas
+                if replica.alive
+            )
+        )
+        self._load = msgspec.structs.replace(self._load, num_ctx=max(self._load.num_ctx, num_ctx))
+
+    async def leave(self, node: Node) -> None:
+        """End the replicas on a node once their requests have ended."""
+        leaving = [replica for replica in self._replicas if replica.node is node]
+        for replica in leaving:
+            replica.draining = True
+            self._router.drain(replica.name)
+        for replica in leaving:
+            while replica.users and replica.alive:
+                self._left.clear()
+                await self._left.wait()
+            await self._end(replica)
+
+    def kill(self, reason: str) -> None:
+        for replica in self._replicas:
+            replica.client.kill(reason)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._growing is not None:
+            self._growing.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(self._end(replica) for replica in list(self._replicas)))
+        self._cluster.forget(self)
+
+    def death(self) -> RunnerError:
+        return self._death
+
+    # --- requests ---
+
+    async def generate(
+        self, request: Generate, on_sent: Callable[[Callable[[], None]], None] | None = None
+    ) -> AsyncGenerator[GenerateEvent, None]:
+        delivery = Delivery(request)
+        digests, tokens = await self._prefix(request)
+        retries = _Retries()
+        kernels: str | None = None
+        while True:
+            async with self._replica(digests, tokens, kernels) as (replica, route):
+                try:
+                    async with contextlib.aclosing(
+                        replica.client.generate(delivery.run(), on_sent)
+                    ) as events:
+                        async for event in events:
+                            if isinstance(event, Chunk | Done):
+                                self._router.first_token(route, time.monotonic())
+                            if isinstance(event, Done):
+                                self._measure(route, event)
+                            new = delivery.new(event)
+                            if new is not None:
+                                yield new
+                    return
+                except RunnerError as error:
+                    if replica.alive or self._closed or not retries.allow(error):
+                        raise
+                    kernels = replica.client.info.kernels if delivery.begun else None
+                    _log.warning("a request goes on without node %s: %s", replica.node.name, error)
+
+    async def embed(self, request: Embed) -> list[Embedded]:
+        return await self._ask(lambda client: client.embed(request))
+
+    async def render(self, request: Generate) -> Prompted:
+        return await self._ask(lambda client: client.render(request))
+
+    async def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        return await self._ask(
+            lambda client: client.tokenize(text, add_special=add_special, parse_special=parse_special)
+        )
+
+    async def detokenize(self, tokens: list[int]) -> Detokenized:
+        return await self._ask(lambda client: client.detokenize(tokens))
+
+    async def contents(self) -> list[Contents]:
+        return await self._ask(lambda client: client.contents())
+
+    async def watch(self) -> LiveState:
+        return await self._ask(lambda client: client.watch())
+
+    async def ping(self, timeout_s: float = 10.0) -> Pong:
+        """Return the sums of what the replicas report. Raises `RunnerError` if none answers in time."""
+        results = await asyncio.gather(
+            *(replica.client.ping(timeout_s) for replica in self._replicas if replica.alive),
+            return_exceptions=True,
+        )
+        pongs = [result for result in results if isinstance(result, Pong)]
+        if not pongs:
+            raise RunnerError(f"no replica of the model answered within {timeout_s:g} s")
+        return Pong(
+            id=0,
+            active=sum(pong.active for pong in pongs),
+            running=sum(pong.running for pong in pongs),
+            step_age_s=0.0,  # each replica is watched here
+            cache_bytes=sum(pong.cache_bytes for pong in pongs),
+            cells=pongs[0].cells,
+            evicted=sum(pong.evicted for pong in pongs),
+        )
+
+    async def _ask(self, work: Callable[[RunnerClient], Awaitable[T]]) -> T:
+        """Return the result of any replica; another one is asked if it dies."""
+        retries = _Retries()
+        while True:
+            async with self._replica([], 0, None) as (replica, _):
+                try:
+                    return await work(replica.client)
+                except RunnerError as error:
+                    if replica.alive or self._closed or not retries.allow(error):
+                        raise
+
+    # --- choice of a replica ---
+
+    async def _prefix(self, request: Generate) -> tuple[list[int], int]:
+        """Return the digests of a prompt's blocks and its tokens; nothing if it makes no difference."""
+        if len(self._usable) < 2:
+            return [], 0
+        if isinstance(request.prompt, str | list) and len(request.prompt) < BLOCK:
+            return [], len(request.prompt)
+        rendered = await self.render(request)
+        return _digests(rendered.blocks), len(rendered.tokens)
+
+    @contextlib.asynccontextmanager
+    async def _replica(
+        self, digests: list[int], tokens: int, kernels: str | None
+    ) -> AsyncIterator[tuple[Replica, Route]]:
+        """Hold the replica for a request, waiting for one if there is none. Raises `RunnerError`."""
+        while True:
+            for lost in [replica for replica in self._replicas if not replica.alive]:
+                self._lose(lost)
+            route = self._router.route(digests, tokens, now_s=time.monotonic(), kernels=kernels)
+            if route is not None:
+                break
+            await self._grow()
+        replica = next(one for one in self._replicas if one.name == route.replica)
+        if route.expected_s > _GROW_AFTER_S or replica.users >= replica.client.info.parallel:
+            self._grow_soon()
+        self._router.began(route, time.monotonic())
+        replica.users += 1
+        try:
+            yield replica, route
+        finally:
+            replica.users -= 1
+            replica.idle_since_s = time.monotonic()
+            self._left.set()
+            self._router.finished(route, time.monotonic())
+
+    def _measure(self, route: Route, done: Done) -> None:
+        evaluated = done.prompt_eval_count - done.cached
+        self._router.finished(route, time.monotonic(), evaluated=evaluated, generated=done.eval_count)
+
+    # --- number of replicas ---
+
+    @property
+    def _usable(self) -> list[Replica]:
+        return [replica for replica in self._replicas if replica.usable]
+
+    @property
+    def _least(self) -> int:
+        return self._cluster.settings.replicas[0]
+
+    @property
+    def _most(self) -> int:
+        return self._cluster.settings.replicas[1] or len(self._cluster.nodes)
+
+    def _add(self, replica: Replica) -> None:
+        replica.client.tally = self.tally
+        known = [self._router.load(one.name) for one in self._replicas]
+        prompt_s, decode_s = _FIRST_SPEEDS
+        if known:
+            prompt_s = sum(load.prompt_tokens_s for load in known) / len(known)
+            decode_s = sum(load.decode_tokens_s for load in known) / len(known)
+        info = replica.client.info
+        self._router.add(
+            replica.name,
+            parallel=info.parallel,
+            prompt_tokens_s=prompt_s,
+            decode_tokens_s=decode_s,
+            kernels=info.kernels,
+        )
+        self._replicas.append(replica)
+        self._spawn(self._look_after(replica))
+
+    def _lose(self, replica: Replica) -> None:
+        """Forget a replica that died."""
+        if replica not in self._replicas:
+            return
+        self._death = replica.client.death()
+        self._forget(replica)
+        self._spawn(replica.client.close())
+
+    async def _end(self, replica: Replica) -> None:
+        self._forget(replica)
+        await replica.client.close()
+
+    def _forget(self, replica: Replica) -> None:
+        if replica in self._replicas:
+            self._replicas.remove(replica)
+            self._router.remove(replica.name)
+            self._left.set()
+
+    async def _grow(self) -> None:
+        """Load another replica, or wait for the one that is being loaded. Raises the error of loading."""
+        if self._closed:
+            raise RunnerError("the model is unloaded")
+        if self._growing is None:
+            self._growing = asyncio.create_task(self._place())
+            self._growing.add_done_callback(self._grown)
+        await asyncio.shield(self._growing)
+
+    def _grow_soon(self) -> None:
+        """Load another replica in the background, if one more is allowed and another node can take it."""
+        if (
+            self._growing is None
+            and not self._closed
+            and len(self._replicas) < self._most
+            and time.monotonic() >= self._grows_again_s
+        ):
+            self._spawn(self._grow_quietly())
+
+    async def _grow_quietly(self) -> None:
+        with contextlib.suppress(PunaError):
+            await self._grow()
+
+    async def _place(self) -> None:
+        assert self._load is not None
+        taken = [replica.node for replica in self._replicas]
+        self._add(await self._cluster.place(self._load, without=taken))
+
+    def _grown(self, task: asyncio.Task[None]) -> None:
+        self._growing = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._grows_again_s = time.monotonic() + _GROW_PAUSE_S
+            _log.info("no other replica: %s", error)
+
+    async def _look_after(self, replica: Replica) -> None:
+        """Watch a replica as long as it lives: how it is, what it remembers, whether it is still needed."""
+        silence_s = min(_SILENCE_S, self._cluster.step_timeout_s)
+        while replica in self._replicas:
+            await asyncio.sleep(_HEARTBEAT_S)
+            try:
+                replica.pong = await replica.client.ping(silence_s)
+                await replica.process.measure()
+                if len(self._replicas) > 1:
+                    await self._learn(replica)
+            except RunnerError as error:
+                if replica.client.alive:
+                    replica.client.kill(f"it did not answer: {error}")
+            if not replica.alive:
+                self._lose(replica)
+                return
+            if replica.pong is not None and replica.pong.step_age_s > self._cluster.step_timeout_s:
+                replica.client.kill(
+                    f"a step took longer than {self._cluster.step_timeout_s:g} s (PUNA_STEP_TIMEOUT)"
+                )
+            if len(self._usable) < self._least:
+                self._grow_soon()
+            idle_s = time.monotonic() - replica.idle_since_s
+            if not replica.users and idle_s > self._cluster.keep_alive_s and len(self._usable) > self._least:
+                await self._end(replica)
+
+    async def _learn(self, replica: Replica) -> None:
+        """Tell the router what a replica remembers by now."""
+        report = await replica.client.prefixes(replica.version)
+        replica.version = report.version
+        if replica in self._replicas:
+            added, removed = _digests(report.added), _digests(report.removed)
+            self._router.reported(replica.name, added, removed, report.whole)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _digests(packed: bytes) -> list[int]:
+    """Return the digests of a report."""
+    found: list[int] = np.frombuffer(packed, "<u8").tolist()
+    return found
+
+
+@dataclass
+class _Retries:
+    """Counts of how often a request was tried again."""
+
+    crashes: int = 0
+    losses: int = 0
+
+    def allow(self, error: RunnerError) -> bool:
+        """Whether to try again after `error`: more often after the loss of a node than after a crash."""
+        if isinstance(error, NodeLostError):
+            self.losses += 1
+        else:
+            self.crashes += 1
+        return self.crashes <= _CRASHES and self.losses <= _LOSSES

@@ -1,0 +1,68 @@
+"""Settings of a cluster, from the environment and the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from puna.config import env, env_int, home, path_of
+from puna.errors import PunaError
+from puna.hosts import Host
+
+#: Ray's own port, which its users know.
+DEFAULT_PORT = 6379
+
+
+@dataclass(frozen=True)
+class ClusterSettings:
+    """The part that this machine takes in a cluster.
+
+    `host` is the address by which other nodes reach it. With `join`, it is a worker of the head at that
+    address; with `ray`, it is the head of a Ray cluster that runs already.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    join: str = ""
+    ray: str = ""
+    folder: Path = Path()  # token and certificates, made by `puna cluster init`
+    temp: str = ""  # Ray's folder for sockets and logs; empty: its own choice
+    replicas: tuple[int, int] = (1, 0)  # of a model: minimum and maximum; 0: one on each node
+
+    @property
+    def address(self) -> str:
+        """The address at which other nodes find the head."""
+        return self.join or Host(address=self.host, port=self.port).netloc
+
+    @classmethod
+    def from_env(cls, *, host: str = "", join: str = "", ray: str = "") -> ClusterSettings:
+        """Read the settings; the arguments come first. Raises PunaError."""
+        address = host or env("CLUSTER_HOST") or cls.host
+        name, colon, port = address.rpartition(":") if address.count(":") == 1 else (address, "", "")
+        if colon and not (port.isdecimal() and 0 < int(port) < 65536):
+            raise PunaError(f"the cluster's address must be HOST or HOST:PORT, not {address!r}")
+        join, ray = join or env("CLUSTER_JOIN"), ray or env("CLUSTER_RAY")
+        if join and ray:
+            raise PunaError("a node either joins Puna's cluster (--join) or uses Ray's (--address), not both")
+        if join and ":" not in join:
+            join = f"{join}:{DEFAULT_PORT}"
+        return cls(
+            host=name or address,
+            port=int(port) if port else env_int("CLUSTER_PORT", DEFAULT_PORT, least=1),
+            join=join,
+            ray=ray,
+            folder=path_of(env("CLUSTER_FOLDER")) if env("CLUSTER_FOLDER") else home() / "cluster",
+            temp=env("CLUSTER_TEMP"),
+            replicas=parse_replicas(env("REPLICAS", "1,0")),
+        )
+
+
+def parse_replicas(text: str) -> tuple[int, int]:
+    """Return the minimum and maximum of `2` or `1,4`; 0 is one on each node. Raises PunaError."""
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) > 2 or not all(part.isdecimal() and len(part) < 5 for part in parts):
+        raise PunaError(f"replicas must be a number, or a minimum and a maximum such as 1,4, not {text!r}")
+    least, most = int(parts[0]), int(parts[-1])
+    if most and least > most:
+        raise PunaError(f"the minimum of replicas must not exceed the maximum: {text!r}")
+    return max(least, 1), most

@@ -1,0 +1,176 @@
+"""Real clusters on this machine: a head and workers, each with its own store."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests import commands
+from tests.e2e.servers import Process, Server, environment, running
+from tests.ports import free_port
+from tests.waiting import PATIENCE_S, wait_until
+
+
+@dataclass(eq=False)
+class Worker:
+    """A worker of a cluster, and the name of its node."""
+
+    process: Process
+    models: Path
+    log: Path
+    node: str
+
+    def processes(self) -> list[psutil.Process]:
+        """Return all processes of the node."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            mine = psutil.Process(self.process.pid)
+            return [mine, *mine.children(recursive=True)]
+        return []
+
+    def runners(self) -> list[psutil.Process]:
+        """Return the processes of its replicas."""
+        return [each for each in self.processes() if "puna.runner" in _command(each)]
+
+    def kill(self) -> None:
+        """Let the machine vanish: no process of it runs any code any more."""
+        found = self.processes()
+        for each in found:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.send_signal(signal.SIGSTOP)
+        for each in found:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+        self.process.wait(PATIENCE_S)
+
+    def leave(self) -> None:
+        """Ask it to leave, as Ctrl-C does."""
+        self.process.send_signal(signal.SIGINT)
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
+
+
+@dataclass
+class Cluster:
+    """A head and its workers."""
+
+    server: Server
+    folder: Path
+    settings: dict[str, str]
+    stack: ExitStack
+    workers: list[Worker] = field(default_factory=list)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.server.http.get("/api/cluster").raise_for_status().json()
+        return found
+
+    def nodes(self) -> dict[str, dict[str, Any]]:
+        return {node["name"]: node for node in self.status()["nodes"]}
+
+    @property
+    def head(self) -> str:
+        """The name of the head's own node."""
+        return next(name for name in self.nodes() if name not in {worker.node for worker in self.workers})
+
+    def replicas(self, model: str) -> dict[str, dict[str, Any]]:
+        """Return the replicas of a model by their nodes."""
+        found = [each["replicas"] for each in self.status()["models"] if each["name"].startswith(model)]
+        return {replica["node"]: replica for replicas in found for replica in replicas}
+
+    def worker(self, node: str) -> Worker:
+        return next(worker for worker in self.workers if worker.node == node)
+
+    def join(self, **settings: str) -> Worker:
+        """Start a worker, and return once the head knows it."""
+        known = set(self.nodes())
+        number = next(self._numbers)
+        models = self.folder / f"worker-{number}"
+        models.mkdir()
+        log = models / "node.log"
+        env = environment(models, **self.settings, **settings)
+        env["PUNA_CLUSTER_JOIN"] = f"127.0.0.1:{self.settings['PUNA_CLUSTER_PORT']}"
+        with log.open("a") as file, Path(os.devnull).open() as nothing:
+            streams = (nothing.fileno(), file.fileno(), file.fileno())
+            process = commands.start("serve", env=env, streams=streams)
+        self.stack.callback(_end, process)
+        wait_until(lambda: log.read_text().startswith("Joined"), "the worker to join")
+        wait_until(lambda: len(set(self.nodes()) - known) == 1, "the new node")
+        [node] = set(self.nodes()) - known
+        worker = Worker(process, models, log, node)
+        self.workers.append(worker)
+        return worker
+
+    def kill(self, worker: Worker) -> None:
+        """Let a worker vanish, and forget it."""
+        worker.kill()
+        self.workers.remove(worker)
+
+    def unload(self) -> None:
+        """Unload all models."""
+        wait_until(lambda: self.server.running_requests() == [], "all requests to end")
+        for model in self.server.client.ps().models:
+            self.server.client.generate(model.model or "", keep_alive=0)
+        wait_until(lambda: self.server.client.ps().models == [], "all models to be unloaded")
+
+    def spread(self, model: str) -> None:
+        """Ask for more answers than one replica gives at a time, until a second one is there."""
+
+        def ask(_: int) -> None:
+            self.server.client.generate(model, "Go on.", options={"num_predict": 40, "seed": 1})
+
+        with ThreadPoolExecutor() as pool:
+            while len(self.replicas(model)) < 2:
+                list(pool.map(ask, range(8)))
+
+    def busy(self, model: str) -> Worker:
+        """Return the worker on which the only request runs."""
+        found = [node for node, replica in self.replicas(model).items() if replica["users"]]
+        assert len(found) == 1, self.status()
+        return self.worker(found[0])
+
+    def drain(self, node: str, *, undo: bool = False) -> None:
+        reply = self.server.http.post("/api/cluster/drain", json={"node": node, "undo": undo})
+        reply.raise_for_status()
+
+
+def _end(process: Process) -> None:
+    """End a worker that still runs; Ray's processes end with it."""
+    if process.poll() is None:
+        process.kill()
+        process.wait(PATIENCE_S)
+
+
+@contextmanager
+def clustered(folder: Path, workers: int = 0, **settings: str) -> Iterator[Cluster]:
+    """Run a cluster within the block."""
+    with ExitStack() as stack:
+        # Paths of Ray's sockets must be short.
+        temp = stack.enter_context(tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True))
+        settings = {
+            "PUNA_CLUSTER": "1",
+            "PUNA_CLUSTER_PORT": str(free_port()),
+            "PUNA_CLUSTER_TEMP": temp,
+            "PUNA_CLUSTER_FOLDER": str(folder / "credentials"),
+            **settings,
+        }
+        server = stack.enter_context(running(folder / "head", **settings))
+        cluster = Cluster(server, folder, settings, stack)
+        for _ in range(workers):
+            cluster.join()
+        yield cluster

@@ -1,0 +1,156 @@
+"""Nodes of a cluster: how they join and leave, and what each gets to do."""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import json
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests import commands
+from tests.cluster.clusters import Cluster, clustered
+from tests.cluster.test_answers import SEEDED, endless, lines, merged
+from tests.e2e.servers import add_model, environment, running
+from tests.e2e.test_demo_vision import digits, two_shapes
+from tests.waiting import PATIENCE_S, wait_until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+
+def test_nothing_listens_beyond_this_machine(cluster: Cluster) -> None:
+    cluster.server.client.generate("demo", "Hello", options={"num_predict": 2, "seed": 1})
+    head = psutil.Process(cluster.server.process.pid)
+    mine = {each.pid for each in [head, *head.children(recursive=True)]}
+    mine |= {each.pid for worker in cluster.workers for each in worker.processes()}
+    found = [
+        one.laddr.ip for one in psutil.net_connections("tcp") if one.pid in mine and one.status == "LISTEN"
+    ]
+    assert len(found) > 5
+
+    def is_loopback(text: str) -> bool:
+        address = ipaddress.ip_address(text)
+        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+        return (mapped or address).is_loopback
+
+    assert [text for text in found if not is_loopback(text)] == []
+
+
+def test_answers_are_those_of_one_machine_and_files_are_copied(workers: Cluster, tmp_path: Path) -> None:
+    body = endless(options=SEEDED | {"num_predict": 100}, logprobs=True)
+    found = merged(list(lines(workers, body)))
+    [node] = workers.replicas("endless")
+    copied = list((workers.worker(node).models / "blobs").glob("sha256-*"))
+    original = workers.server.models / "blobs" / copied[0].name
+    assert [path.read_bytes() for path in copied] == [original.read_bytes()]
+    with running(tmp_path / "one") as server:
+        add_model(server, "endless", original)
+        with server.http.stream("POST", "/api/generate", json=body) as reply:
+            assert merged([json.loads(line) for line in reply.iter_lines()]) == found
+
+
+def test_a_drained_node_ends_its_answers_and_gets_no_others(workers: Cluster) -> None:
+    stream = lines(workers, endless(options=SEEDED))
+    first = next(stream)
+    node = workers.busy("endless").node
+    draining = threading.Thread(target=workers.drain, args=(node,))
+    draining.start()
+    wait_until(lambda: workers.nodes()[node]["state"] == "draining", "the drain")
+    other = merged(list(lines(workers, endless(options=SEEDED | {"num_predict": 5}))))
+    assert other["end"][2] == 5
+    assert node not in workers.replicas("endless") or workers.replicas("endless")[node]["users"] == 1
+    assert merged([first, *stream])["end"][2] == 3000
+    draining.join(PATIENCE_S)
+    assert node not in workers.replicas("endless")
+    workers.drain(node, undo=True)
+    assert workers.nodes()[node]["state"] == "ready"
+
+
+def test_a_worker_leaves_once_its_answers_have_ended(workers: Cluster) -> None:
+    stream = lines(workers, endless(options=SEEDED))
+    first = next(stream)
+    worker = workers.busy("endless")
+    worker.leave()
+    wait_until(lambda: workers.nodes()[worker.node]["state"] == "draining", "the drain")
+    assert merged([first, *stream])["end"][2] == 3000
+    assert worker.process.wait(PATIENCE_S) == 0
+    workers.workers.remove(worker)
+    wait_until(lambda: worker.node not in workers.nodes(), "the head to notice")
+    assert "without node" not in workers.server.log.read_text().rpartition("is drained")[2]
+
+
+def test_an_unknown_node_cannot_be_drained(cluster: Cluster) -> None:
+    reply = cluster.server.http.post("/api/cluster/drain", json={"node": "nowhere"})
+    assert reply.status_code == 400
+    assert "nowhere" in reply.json()["error"]
+    assert cluster.head in reply.json()["error"]
+
+
+def test_nodes_are_shown_on_the_command_line(cluster: Cluster) -> None:
+    def command_line(*words: str) -> str:
+        host = cluster.server.url.removeprefix("http://")
+        ended = commands.run(*words, env=environment(cluster.server.models, PUNA_HOST=host))
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    cluster.server.client.generate("demo", "Hello", options={"num_predict": 2, "seed": 1})
+    shown = command_line("cluster", "status")
+    for node in cluster.nodes():
+        assert node in shown
+    assert "demo:latest" in shown
+    assert set(json.loads(command_line("cluster", "status", "--json"))) == {"nodes", "refused", "models"}
+
+
+def test_conversations_find_the_replica_that_remembers_them(workers: Cluster) -> None:
+    def ask(messages: list[dict[str, str]]) -> tuple[str, int]:
+        body = {
+            "model": "demo",
+            "messages": messages,
+            "stream": False,
+            "options": {"num_predict": 8, "seed": 1},
+        }
+        found = workers.server.http.post("/api/chat", json=body).raise_for_status().json()
+        return found["message"]["content"], found.get("cached", 0)
+
+    workers.spread("demo")
+    conversations = [
+        [{"role": "user", "content": f"Story {number}: " + f"the fox number {number} went on. " * 30}]
+        for number in range(6)
+    ]
+    for messages in conversations:
+        content, _ = ask(messages)
+        messages += [{"role": "assistant", "content": content}, {"role": "user", "content": "And then?"}]
+    wait_until(
+        lambda: all(replica["cached_blocks"] > 3 for replica in workers.replicas("demo").values()),
+        "both replicas to report what they remember",
+    )
+    assert [cached > 200 for _, cached in map(ask, conversations)] == [True] * 6
+
+
+def test_pictures_are_found_where_they_were_seen(workers: Cluster) -> None:
+    pictures = [base64.b64encode(picture).decode() for picture in (two_shapes(), digits("3"))]
+    workers.spread("demo-vision")
+
+    def ask(picture: str, prompt: str) -> int:
+        options = {"num_predict": 2, "seed": 1}
+        body = {"model": "demo-vision", "prompt": prompt, "images": [picture], "stream": False}
+        found = workers.server.http.post("/api/generate", json=body | {"options": options}).raise_for_status()
+        cached: int = found.json().get("cached", 0)
+        return cached
+
+    text = "Look closely at all of it. " * 30  # so that there are whole blocks
+    for picture in pictures:
+        ask(picture, text + "What is in the picture?")
+    assert [ask(picture, text + "What is this?") > 100 for picture in pictures] == [True, True]
+
+
+@pytest.mark.thorough
+def test_a_worker_ends_with_its_head(tmp_path: Path) -> None:
+    with clustered(tmp_path, 1) as cluster:
+        [worker] = cluster.workers
+        cluster.server.process.kill()
+        assert worker.process.wait(PATIENCE_S) == 1
+        assert "is the head" in worker.log.read_text()

@@ -1,0 +1,48 @@
+"""Settings of a cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from puna.cluster.settings import ClusterSettings, parse_replicas
+from puna.errors import PunaError
+
+
+def test_this_machine_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PUNA_HOME", "/nowhere")
+    settings = ClusterSettings.from_env()
+    assert (settings.host, settings.address, settings.replicas) == ("127.0.0.1", "127.0.0.1:6379", (1, 0))
+    assert str(settings.folder) == "/nowhere/cluster"
+
+
+def test_arguments_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PUNA_CLUSTER_HOST", "192.0.2.1:7000")
+    monkeypatch.setenv("PUNA_CLUSTER_JOIN", "192.0.2.9")
+    settings = ClusterSettings.from_env()
+    assert (settings.host, settings.port, settings.join) == ("192.0.2.1", 7000, "192.0.2.9:6379")
+    settings = ClusterSettings.from_env(host="192.0.2.2", join="192.0.2.8:1")
+    assert (settings.host, settings.address) == ("192.0.2.2", "192.0.2.8:1")
+
+
+@pytest.mark.parametrize("host", ["box:", "box:x", "box:0", "box:65536"])
+def test_a_wrong_address_is_refused(host: str) -> None:
+    with pytest.raises(PunaError, match="HOST or HOST:PORT"):
+        ClusterSettings.from_env(host=host)
+
+
+def test_a_node_has_one_head() -> None:
+    with pytest.raises(PunaError, match="not both"):
+        ClusterSettings.from_env(join="192.0.2.1", ray="auto")
+
+
+@pytest.mark.parametrize(
+    ("text", "replicas"), [("2", (2, 2)), ("1,4", (1, 4)), ("2, 0", (2, 0)), ("0,3", (1, 3))]
+)
+def test_replicas_have_a_minimum_and_a_maximum(text: str, replicas: tuple[int, int]) -> None:
+    assert parse_replicas(text) == replicas
+
+
+@pytest.mark.parametrize("text", ["", "x", "1,2,3", "-1", "4,2", "1,", "99999"])
+def test_other_replicas_are_refused(text: str) -> None:
+    with pytest.raises(PunaError, match="replicas"):
+        parse_replicas(text)
