@@ -60,8 +60,8 @@ def table(run: Run) -> str:
     found = {(one.trace, one.policy, one.replicas): one for one in run.outcomes}
     text = [
         f"Simulated: {run.parallel} slots and a cache of {run.cache_tokens:,} tokens on each replica, "
-        f"{run.load:.0%} load without reuse. Time to the first token, median / 99th percentile in seconds, by "
-        "the number of replicas.",
+        f"{run.load:.0%} load without reuse. Time to the first token, median / 99th percentile in seconds, "
+        "by the number of replicas.",
         "",
         "| requests | router | " + " | ".join(f"{size:,}" for size in sizes) + " |",
         "|---|---|" + "---:|" * len(sizes),
