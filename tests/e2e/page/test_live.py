@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from puna.server import keys
+from puna.store.blobs import file_digest
 from tests.e2e.page.runs import begin, chat_request, events
 from tests.e2e.servers import Server, running
 
@@ -81,7 +82,7 @@ def test_reused_prompt_counts_as_a_hit_of_the_prefix_tree(server: Server) -> Non
         assert node["begin"] == (after["nodes"][node["parent"]]["end"] if node["parent"] >= 0 else 0)
 
 
-def test_clients_are_named_only_for_keys_that_manage_the_server(tmp_path: Path) -> None:
+def test_clients_are_named_only_for_keys_that_manage_the_server(tmp_path: Path, endless_file: Path) -> None:
     file = tmp_path / "keys.json"
     texts = {}
     for name, scopes in (("boss", keys.SCOPES), ("one", ("read", "generate")), ("two", ("read", "generate"))):
@@ -93,9 +94,12 @@ def test_clients_are_named_only_for_keys_that_manage_the_server(tmp_path: Path) 
             headers = {"Authorization": f"Bearer {texts[name]}"}
             return httpx.Client(base_url=server.url, timeout=120, headers=headers)
 
-        request = chat_request("demo", "Tell me a story.", options={"num_predict": 2000, "num_ctx": 8192})
-        request |= {"ignore_eos": True}
+        request = chat_request("endless", "Go on.", options={"num_predict": -1, "num_ctx": 8192})
         with client("boss") as boss, client("one") as one, client("two") as two:
+            digest = file_digest(endless_file)
+            boss.post(f"/api/blobs/{digest}", content=endless_file.read_bytes()).raise_for_status()
+            create = {"model": "endless", "files": {"endless.gguf": digest}, "stream": False}
+            boss.post("/api/create", json=create).raise_for_status()
             run = begin(one, request)["id"]
 
             def generates(state: dict[str, Any]) -> bool:
