@@ -192,10 +192,10 @@ def draw(wanted: Items[tuple[Generation, NDArray[np.float32]]], patience_s: floa
     for place, constraint in constraints.items():
         if constraint.offered is not None:
             found[place] = _settled(constraint)
-    return [
-        sequence.settle(token) if isinstance(token, int) else token
-        for (sequence, _), token in zip(wanted, found, strict=True)
-    ]
+    for place, (sequence, _) in enumerate(wanted):
+        if sequence.resumed and isinstance(drawn := found[place], int):
+            found[place] = sequence.settle(drawn)
+    return found
 
 
 def _settled(constraint: RemoteConstraint) -> Drawn:

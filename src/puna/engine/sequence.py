@@ -265,9 +265,11 @@ class Generation(Sequence):
 
         An answer begun elsewhere may go on thinking for longer, if it was told to finish only later.
         """
+        if not self.thinking.forced:
+            return None
         closing = list(self.thinking.forced)
         known = self.resumed[self.generated : self.generated + len(closing)]
-        return closing[0] if closing and closing[: len(known)] == known else None
+        return closing[0] if closing[: len(known)] == known else None
 
     def settle(self, drawn: int) -> int:
         """Return the next token, now that one was drawn: the known one, if any."""

@@ -309,7 +309,7 @@ class Speculation:
 
     def _known(self, sequence: Sequence) -> list[int]:
         """Return the next tokens of an answer begun elsewhere, as many as a step can repeat."""
-        if not (isinstance(sequence, Generation) and sequence.decoding):
+        if not (isinstance(sequence, Generation) and sequence.resumed and sequence.decoding):
             return []
         most = max(min(MAX_SCORED, self._most(sequence)), 0)
         return sequence.resumed[sequence.generated : sequence.generated + most]
