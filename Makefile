@@ -12,6 +12,8 @@ PYTEST_ARGS ?=
 TEST_WORKERS ?= 2
 SOAK_MINUTES ?= 30
 SOAK_ARGS ?=
+CLUSTER_MINUTES ?= 60
+CLUSTER_ARGS ?=
 MINUTES ?= 5
 FUZZ_ARGS ?=
 
@@ -23,7 +25,7 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
 NAMES := .venv/names-$(shell find src -name '*.py' | sort | cksum | tr ' ' '-')
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
-.PHONY: run venv page page-if-possible test test-fast test-thorough test-page test-clients test-schemathesis test-sanitize soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
+.PHONY: run venv page page-if-possible test test-fast test-thorough test-page test-clients test-schemathesis test-sanitize test-cluster soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
 .PHONY: bench-accuracy bench-agents bench-architectures bench-embedding bench-prompt-cache bench-sampling bench-speculation bench-structured bench-vision
 .PHONY: cluster-simulation docs-clients docs-models demo-vision-evaluation clean distclean help
 
@@ -65,6 +67,9 @@ test-schemathesis: .venv/developed ## give every route the requests that schemat
 test-sanitize: .venv/developed ## run the kernels' tests on a build that watches memory and arithmetic
 	$(BIN)/python tests/native/sanitize.py $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/ops/test_pool_races.py
+
+test-cluster: .venv/developed ## use a cluster for CLUSTER_MINUTES (60) while its nodes fail, leave and come: no answer may be lost
+	$(BIN)/python -m tests.cluster.chaos --minutes $(CLUSTER_MINUTES) $(CLUSTER_ARGS)
 
 soak: .venv/developed ## use and abuse a server for SOAK_MINUTES (30): nothing may go wrong or leak
 	$(BIN)/python -m tests.soak --minutes $(SOAK_MINUTES) $(SOAK_ARGS)

@@ -7,7 +7,7 @@ import itertools
 import os
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -42,20 +42,37 @@ class Worker:
         """Return the processes of its replicas."""
         return [each for each in self.processes() if "puna.runner" in _command(each)]
 
+    def actors(self, kind: str) -> list[psutil.Process]:
+        """Return the processes of its actors of a class."""
+        return [each for each in self.processes() if " ".join(_command(each)).startswith(f"ray::{kind}")]
+
+    def suspend(self) -> list[psutil.Process]:
+        """Let no process of it run any code until they are resumed, and return them."""
+        found: list[psutil.Process] = []
+        while new := [each for each in self.processes() if each not in found]:
+            found += new
+            _signal(new, signal.SIGSTOP)
+        return found
+
     def kill(self) -> None:
         """Let the machine vanish: no process of it runs any code any more."""
-        found = self.processes()
-        for each in found:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                each.send_signal(signal.SIGSTOP)
-        for each in found:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                each.kill()
+        _signal(self.suspend(), signal.SIGKILL)
         self.process.wait(PATIENCE_S)
 
     def leave(self) -> None:
         """Ask it to leave, as Ctrl-C does."""
         self.process.send_signal(signal.SIGINT)
+
+
+def resume(processes: list[psutil.Process]) -> None:
+    """Let suspended processes go on."""
+    _signal(processes, signal.SIGCONT)
+
+
+def _signal(processes: list[psutil.Process], number: int) -> None:
+    for each in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.send_signal(number)
 
 
 def _command(process: psutil.Process) -> list[str]:
@@ -93,15 +110,24 @@ class Cluster:
         found = [each["replicas"] for each in self.status()["models"] if each["name"].startswith(model)]
         return {replica["node"]: replica for replicas in found for replica in replicas}
 
+    def holding(self, node: str) -> list[str]:
+        """Return the models that have replicas on a node."""
+        models = self.status()["models"]
+        return [each["name"] for each in models if any(one["node"] == node for one in each["replicas"])]
+
     def worker(self, node: str) -> Worker:
         return next(worker for worker in self.workers if worker.node == node)
 
-    def join(self, **settings: str) -> Worker:
-        """Start a worker, and return once the head knows it."""
+    def machine(self) -> Worker:
+        """Return the head as one of the nodes."""
+        return Worker(self.server.process, self.server.models, self.server.log, self.head)
+
+    def join(self, prepare: Callable[[Path], object] = Path.mkdir, **settings: str) -> Worker:
+        """Start a worker, whose folder `prepare` makes, and return once the head knows it."""
         known = set(self.nodes())
         number = next(self._numbers)
         models = self.folder / f"worker-{number}"
-        models.mkdir()
+        prepare(models)
         log = models / "node.log"
         env = environment(models, **self.settings, **settings)
         env["PUNA_CLUSTER_JOIN"] = f"127.0.0.1:{self.settings['PUNA_CLUSTER_PORT']}"
