@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import signal
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ from typing import Any
 import psutil
 
 from tests import commands
-from tests.e2e.servers import Process, Server, environment, running
+from tests.e2e.servers import Process, Server, command, environment, running
 from tests.ports import free_port
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -122,18 +123,34 @@ class Cluster:
         """Return the head as one of the nodes."""
         return Worker(self.server.process, self.server.models, self.server.log, self.head)
 
-    def join(self, prepare: Callable[[Path], object] = Path.mkdir, **settings: str) -> Worker:
-        """Start a worker, whose folder `prepare` makes, and return once the head knows it."""
+    def join(
+        self,
+        prepare: Callable[[Path], object] = Path.mkdir,
+        prefix: tuple[str, ...] = (),
+        **settings: str,
+    ) -> Worker:
+        """Start a worker, whose folder `prepare` makes, and return once the head knows it.
+
+        With a `prefix`, that command runs it.
+        """
         known = set(self.nodes())
         number = next(self._numbers)
         models = self.folder / f"worker-{number}"
         prepare(models)
         log = models / "node.log"
-        env = environment(models, **self.settings, **settings)
-        env["PUNA_CLUSTER_JOIN"] = f"127.0.0.1:{self.settings['PUNA_CLUSTER_PORT']}"
+        env = environment(models, **{**self.settings, **settings})
+        head = self.settings.get("PUNA_CLUSTER_HOST", "127.0.0.1")
+        env["PUNA_CLUSTER_JOIN"] = f"{head}:{self.settings['PUNA_CLUSTER_PORT']}"
         with log.open("a") as file, Path(os.devnull).open() as nothing:
             streams = (nothing.fileno(), file.fileno(), file.fileno())
-            process = commands.start("serve", env=env, streams=streams)
+            process: Process
+            if prefix:
+                stdin, stdout, stderr = streams
+                process = subprocess.Popen(
+                    [*prefix, *command()], stdin=stdin, stdout=stdout, stderr=stderr, env=env, text=True
+                )
+            else:
+                process = commands.start("serve", env=env, streams=streams)
         self.stack.callback(_end, process)
         wait_until(lambda: log.read_text().startswith("Joined"), "the worker to join")
         wait_until(lambda: len(set(self.nodes()) - known) == 1, "the new node")

@@ -120,10 +120,13 @@ class Cluster:
         """Give a node no new work; return once its running answers have ended and its models are unloaded."""
         node.draining = True
         _log.info("node %s is drained", node.name)
+        await node.at_rest()
         await asyncio.gather(*(replicas.leave(node) for replicas in self._sets))
 
     def undrain(self, node: Node) -> None:
-        """Give a drained node work again."""
+        """Give a drained node work again. Raises RequestError if its operator has ended it."""
+        if node.leaving:
+            raise RequestError(f"node {node.name} is leaving")
         node.draining = False
 
     def promised(self, node: Node) -> int:
@@ -143,20 +146,26 @@ class Cluster:
         """Load a model on the node that suits it best, of those that are not in `without`.
 
         Raises InsufficientMemoryError, of the node that comes closest, if it fits none, other errors of the
-        model, and RunnerError if no node can take it.
+        model, NodeLostError if nodes were lost meanwhile, and RunnerError if no node can take it.
         """
         refusal: InsufficientMemoryError | None = None
         problem: RunnerError | None = None
         files = await self._files(load)
         for node in await self._by_suitability(files, without):
+            if not node.usable:
+                continue  # since the files of others were asked for
             try:
-                return await self._load(node, load, files, on_progress, stall_timeout_s)
+                with node.loads():
+                    return await node.while_there(self._load(node, load, files, on_progress, stall_timeout_s))
             except InsufficientMemoryError as error:
                 if refusal is None or error.needed - error.available < refusal.needed - refusal.available:
                     refusal = error
-            except (NodeLostError, StoreError) as error:
+            except NodeLostError as error:
                 _log.warning("node %s cannot take a model: %s", node.name, error)
-                problem = RunnerError(str(error))
+                problem = error
+            except StoreError as error:
+                _log.warning("node %s cannot take a model: %s", node.name, error)
+                problem = problem or RunnerError(str(error))
         raise refusal or problem or RunnerError("no node of the cluster takes new models")
 
     async def _by_suitability(self, files: Mapping[str, str], without: Collection[Node]) -> list[Node]:
@@ -207,6 +216,8 @@ class Cluster:
                 on_progress,
                 stall_timeout_s=stall_timeout_s,
             )
+            if not node.usable:
+                raise NodeLostError(f"node {node.name} takes no models any more")
         except BaseException:
             await client.close()
             raise
@@ -266,6 +277,7 @@ class Cluster:
                     raise StoreError(f"nothing of {digest} arrived for {stall_timeout_s:g} s")
         finally:
             copying.cancel()
+            await asyncio.gather(copying, return_exceptions=True)
 
     # --- inside ---
 
@@ -284,6 +296,7 @@ class Cluster:
         alive = {each["NodeID"]: each for each in await asyncio.to_thread(ray.nodes) if each["Alive"]}
         for id in [id for id in self._nodes if id not in alive]:
             self._lose(self._nodes[id])
+        self._refused = {id: why for id, why in self._refused.items() if id in alive}
         for id, each in alive.items():
             if id not in self._nodes and id not in self._joining and id not in self._refused:
                 self._joining.add(id)
@@ -302,10 +315,15 @@ class Cluster:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         strategy = NodeAffinitySchedulingStrategy(id, soft=False)
-        agent: Any = ray.remote(NodeAgent).options(num_cpus=0, scheduling_strategy=strategy).remote()
+        agent: Any = (
+            ray.remote(NodeAgent).options(num_cpus=0, scheduling_strategy=strategy, max_restarts=-1).remote()
+        )
         try:
             facts: NodeFacts = await ask(agent.facts.remote(), address, _AGENT_TIMEOUT_S)
             check_version(facts)
+        except NodeLostError as error:  # it may be there later
+            _log.warning("node %s (%s): %s", id[:6], address, error)
+            ray.kill(agent)
         except PunaError as error:
             self._refused[id] = str(error)
             _log.warning("node %s (%s) is not used: %s", id[:6], address, error)
@@ -331,14 +349,18 @@ class Cluster:
             _log.warning("%s", error)
         finally:
             node.asked = False
-        if node.facts.leaving and not node.draining:
+        if node.facts.leaving and not node.leaving:
+            node.leaving = True
             self._spawn(self._see_off(node))
 
     async def _see_off(self, node: Node) -> None:
         """Drain a node whose operator ends it, and tell it when it may go."""
         await self.drain(node)
-        with contextlib.suppress(PunaError):
-            await ask(node.agent.let_go.remote(), node.name, _FACTS_TIMEOUT_S)
+        while not node.lost.is_set():
+            with contextlib.suppress(PunaError):
+                await ask(node.agent.let_go.remote(), node.name, _FACTS_TIMEOUT_S)
+                return
+            await asyncio.sleep(_LOOK_S)  # until its agent has been started again
 
     def _lose(self, node: Node) -> None:
         del self._nodes[node.id]

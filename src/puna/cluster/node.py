@@ -8,18 +8,21 @@ import os
 import shutil
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import psutil
 
 from puna import __version__
+from puna.cluster.asking import NodeLostError
 from puna.config import models_dir
 from puna.errors import PunaError, StoreError
 from puna.machine import available_memory
 from puna.store.blobs import Blobs, BlobWriter
+
+T = TypeVar("T")
 
 #: Blobs travel in parts of this size, a few at a time.
 PART_BYTES: Final = 8 << 20
@@ -166,8 +169,11 @@ class Node:
     agent: Any
     facts: NodeFacts
     draining: bool = False
+    leaving: bool = False  # its operator has asked it to end, and it is being drained for that
     asked: bool = False  # for its facts
     lost: asyncio.Event = field(default_factory=asyncio.Event)
+    _loads: int = 0  # under way
+    _loaded: asyncio.Event = field(default_factory=asyncio.Event)  # set when one has ended
 
     @property
     def name(self) -> str:
@@ -177,6 +183,36 @@ class Node:
     @property
     def usable(self) -> bool:
         return not (self.draining or self.lost.is_set())
+
+    async def while_there(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of `work`, which is cancelled if the node is lost. Raises NodeLostError then."""
+        working = asyncio.create_task(work)
+        lost = asyncio.create_task(self.lost.wait())
+        try:
+            await asyncio.wait((working, lost), return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+            raise NodeLostError(f"node {self.name} is lost")
+        finally:
+            lost.cancel()
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+
+    @contextlib.contextmanager
+    def loads(self) -> Iterator[None]:
+        """Count a load within the block."""
+        self._loads += 1
+        try:
+            yield
+        finally:
+            self._loads -= 1
+            self._loaded.set()
+
+    async def at_rest(self) -> None:
+        """Wait until no load is under way."""
+        while self._loads:
+            self._loaded.clear()
+            await self._loaded.wait()
 
 
 def check_version(facts: NodeFacts) -> None:

@@ -155,11 +155,13 @@ class RemoteProcess:
             ask(self._actor.ended.remote(patience_s), self._node.name, patience_s + _OBITUARY_S)
         )
         lost = asyncio.create_task(self._node.lost.wait())
-        await asyncio.wait((asked, lost), return_when=asyncio.FIRST_COMPLETED)
-        lost.cancel()
-        if not asked.done():
+        try:
+            await asyncio.wait((asked, lost), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            lost.cancel()
             asked.cancel()
-        elif asked.exception() is None:
+            await asyncio.gather(asked, return_exceptions=True)
+        if not asked.cancelled() and asked.exception() is None:
             self._ending = asked.result()
         self.running = False
 

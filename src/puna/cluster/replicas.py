@@ -121,6 +121,9 @@ class Replicas:
         self._grows_again_s = -math.inf
         self._tasks: set[asyncio.Task[None]] = set()
         self._left = asyncio.Event()  # set when a request has ended
+        self._closing: set[asyncio.Task[None]] = set()  # replicas that end
+        self._requests = 0  # under way
+        self._info = Loaded(context_length=0, parallel=1, weight_bytes=0, cache_bytes=0)
         self._death = RunnerError("the model has no replica")
         self._closed = False
 
@@ -128,10 +131,9 @@ class Replicas:
 
     @property
     def info(self) -> Loaded:
-        living = self._replicas
-        if not living:
-            return Loaded(context_length=0, parallel=1, weight_bytes=0, cache_bytes=0)
-        infos = [replica.client.info for replica in living]
+        if not self._replicas:  # it is loaded again for the next request
+            return self._info
+        infos = [replica.client.info for replica in self._replicas]
         return msgspec.structs.replace(
             infos[0],
             context_length=min(info.context_length for info in infos),
@@ -144,8 +146,12 @@ class Replicas:
 
     @property
     def alive(self) -> bool:
+        """Whether the next request has a replica, or gets one: a model whose last runner crashed is dead."""
         return not self._closed and (
-            any(replica.alive for replica in self._replicas) or self._growing is not None
+            any(replica.alive for replica in self._replicas)
+            or self._growing is not None
+            or self._requests > 0
+            or isinstance(self._death, NodeLostError)
         )
 
     @property
@@ -191,17 +197,18 @@ class Replicas:
         stall_timeout_s: float | None = 300.0,
     ) -> None:
         self._load = load
-        self._add(await self._cluster.place(load, on_progress, stall_timeout_s=stall_timeout_s))
+        await self._place(load, on_progress, stall_timeout_s=stall_timeout_s)
 
     async def grow(self, num_ctx: int, reserved: int) -> None:
         assert self._load is not None
-        await asyncio.gather(
-            *(
-                replica.client.grow(num_ctx, self._cluster.promised(replica.node))
-                for replica in self._replicas
-                if replica.alive
-            )
+        growing = [replica for replica in self._replicas if replica.alive]
+        results = await asyncio.gather(
+            *(replica.client.grow(num_ctx, self._cluster.promised(replica.node)) for replica in growing),
+            return_exceptions=True,
         )
+        for replica, result in zip(growing, results, strict=True):
+            if isinstance(result, BaseException) and replica.alive:
+                raise result
         self._load = msgspec.structs.replace(self._load, num_ctx=max(self._load.num_ctx, num_ctx))
 
     async def leave(self, node: Node) -> None:
@@ -214,7 +221,7 @@ class Replicas:
             while replica.users and replica.alive:
                 self._left.clear()
                 await self._left.wait()
-            await self._end(replica)
+            await asyncio.shield(self._end(replica))
 
     def kill(self, reason: str) -> None:
         for replica in self._replicas:
@@ -226,8 +233,11 @@ class Replicas:
             self._growing.cancel()
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(self._end(replica) for replica in list(self._replicas)))
+        growing = [self._growing] if self._growing is not None else []
+        await asyncio.gather(*self._tasks, *growing, return_exceptions=True)
+        for replica in list(self._replicas):
+            self._end(replica)
+        await asyncio.gather(*self._closing, return_exceptions=True)
         self._cluster.forget(self)
 
     def death(self) -> RunnerError:
@@ -284,14 +294,29 @@ class Replicas:
         return await self._ask(lambda client: client.watch())
 
     async def ping(self, timeout_s: float = 10.0) -> Pong:
-        """Return the sums of what the replicas report. Raises `RunnerError` if none answers in time."""
-        results = await asyncio.gather(
-            *(replica.client.ping(timeout_s) for replica in self._replicas if replica.alive),
-            return_exceptions=True,
-        )
-        pongs = [result for result in results if isinstance(result, Pong)]
-        if not pongs:
+        """Return the sums of what the replicas report. Raises `RunnerError` if none answers in time.
+
+        Those that are slower than others count as they were when they answered last.
+        """
+        asked = {
+            asyncio.create_task(replica.client.ping(timeout_s)): replica
+            for replica in self._replicas
+            if replica.alive
+        }
+        try:
+            answered = await _first_results(asked, min(_HEARTBEAT_S, timeout_s))
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        if not answered:
             raise RunnerError(f"no replica of the model answered within {timeout_s:g} s")
+        pongs = [*answered.values()]
+        pongs += [
+            replica.pong
+            for task, replica in asked.items()
+            if task not in answered and replica.pong is not None
+        ]
         return Pong(
             id=0,
             active=sum(pong.active for pong in pongs),
@@ -329,6 +354,17 @@ class Replicas:
         self, digests: list[int], tokens: int, kernels: str | None
     ) -> AsyncIterator[tuple[Replica, Route]]:
         """Hold the replica for a request, waiting for one if there is none. Raises `RunnerError`."""
+        self._requests += 1
+        try:
+            async with self._routed(digests, tokens, kernels) as found:
+                yield found
+        finally:
+            self._requests -= 1
+
+    @contextlib.asynccontextmanager
+    async def _routed(
+        self, digests: list[int], tokens: int, kernels: str | None
+    ) -> AsyncIterator[tuple[Replica, Route]]:
         while True:
             for lost in [replica for replica in self._replicas if not replica.alive]:
                 self._lose(lost)
@@ -387,30 +423,42 @@ class Replicas:
 
     def _lose(self, replica: Replica) -> None:
         """Forget a replica that died."""
-        if replica not in self._replicas:
-            return
-        self._death = replica.client.death()
-        self._forget(replica)
-        self._spawn(replica.client.close())
-
-    async def _end(self, replica: Replica) -> None:
-        self._forget(replica)
-        await replica.client.close()
-
-    def _forget(self, replica: Replica) -> None:
         if replica in self._replicas:
+            self._death = replica.client.death()
+            self._end(replica).add_done_callback(lambda _: self._note_death(replica))
+
+    def _note_death(self, replica: Replica) -> None:
+        """Note how a replica died, which is known once its actor has been asked."""
+        self._death = replica.client.death()
+
+    def _end(self, replica: Replica) -> asyncio.Task[None]:
+        """Forget a replica at once, and return the task that ends it, which nothing cancels."""
+        if replica in self._replicas:
+            self._info = self.info
             self._replicas.remove(replica)
             self._router.remove(replica.name)
             self._left.set()
+        task = asyncio.create_task(replica.client.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+        return task
 
     async def _grow(self) -> None:
         """Load another replica, or wait for the one that is being loaded. Raises the error of loading."""
         if self._closed:
             raise RunnerError("the model is unloaded")
         if self._growing is None:
-            self._growing = asyncio.create_task(self._place())
+            assert self._load is not None
+            self._growing = asyncio.create_task(self._place(self._load))
             self._growing.add_done_callback(self._grown)
-        await asyncio.shield(self._growing)
+        growing = self._growing
+        try:
+            await asyncio.shield(growing)
+        except asyncio.CancelledError:
+            waiter = asyncio.current_task()
+            if growing.cancelled() and waiter is not None and not waiter.cancelling():
+                raise RunnerError("the model is unloaded") from None
+            raise
 
     def _grow_soon(self) -> None:
         """Load another replica in the background, if one more is allowed and another node can take it."""
@@ -426,10 +474,27 @@ class Replicas:
         with contextlib.suppress(PunaError):
             await self._grow()
 
-    async def _place(self) -> None:
-        assert self._load is not None
-        taken = [replica.node for replica in self._replicas]
-        self._add(await self._cluster.place(self._load, without=taken))
+    async def _place(
+        self,
+        load: Load,
+        on_progress: ProgressCallback | None = None,
+        *,
+        stall_timeout_s: float | None = None,
+    ) -> None:
+        """Load another replica, elsewhere if the chosen node is lost meanwhile."""
+        retries = _Retries()
+        while True:
+            taken = [replica.node for replica in self._usable]
+            try:
+                placed = await self._cluster.place(
+                    load, on_progress, without=taken, stall_timeout_s=stall_timeout_s
+                )
+            except RunnerError as error:
+                if self._closed or not retries.allow(error):
+                    raise
+            else:
+                self._add(placed)
+                return
 
     def _grown(self, task: asyncio.Task[None]) -> None:
         self._growing = None
@@ -438,20 +503,26 @@ class Replicas:
             _log.info("no other replica: %s", error)
 
     async def _look_after(self, replica: Replica) -> None:
-        """Watch a replica as long as it lives: how it is, what it remembers, whether it is still needed."""
+        """Watch a replica as long as it lives, and forget it then."""
+        with contextlib.suppress(NodeLostError):
+            await replica.node.while_there(self._watch(replica))
+        self._lose(replica)
+
+    async def _watch(self, replica: Replica) -> None:
+        """Watch how a replica is, what it remembers, and whether it is still needed, until it is dead."""
         silence_s = min(_SILENCE_S, self._cluster.step_timeout_s)
         while replica in self._replicas:
             await asyncio.sleep(_HEARTBEAT_S)
             try:
                 replica.pong = await replica.client.ping(silence_s)
-                await replica.process.measure()
                 if len(self._replicas) > 1:
-                    await self._learn(replica)
-            except RunnerError as error:
-                if replica.client.alive:
-                    replica.client.kill(f"it did not answer: {error}")
+                    await asyncio.wait_for(self._learn(replica), silence_s)
+            except (RunnerError, TimeoutError):
+                replica.client.kill(f"it did not answer for {silence_s:g} s")
+                return
+            with contextlib.suppress(RunnerError):  # the actor may be busy
+                await replica.process.measure()
             if not replica.alive:
-                self._lose(replica)
                 return
             if replica.pong is not None and replica.pong.step_age_s > self._cluster.step_timeout_s:
                 replica.client.kill(
@@ -461,7 +532,7 @@ class Replicas:
                 self._grow_soon()
             idle_s = time.monotonic() - replica.idle_since_s
             if not replica.users and idle_s > self._cluster.keep_alive_s and len(self._usable) > self._least:
-                await self._end(replica)
+                self._end(replica)
 
     async def _learn(self, replica: Replica) -> None:
         """Tell the router what a replica remembers by now."""
@@ -475,6 +546,18 @@ class Replicas:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+async def _first_results(tasks: Collection[asyncio.Task[T]], patience_s: float) -> dict[asyncio.Task[T], T]:
+    """Return what arrives within `patience_s`, or else what arrives first; nothing if all tasks fail."""
+    waiting = set(tasks)
+    found: dict[asyncio.Task[T], T] = {}
+    deadline_s = time.monotonic() + patience_s
+    while waiting and ((left_s := deadline_s - time.monotonic()) > 0 or not found):
+        timeout_s = left_s if left_s > 0 else None
+        done, waiting = await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        found |= {task: task.result() for task in done if task.exception() is None}
+    return found
 
 
 def _digests(packed: bytes) -> list[int]:

@@ -16,7 +16,9 @@ from pathlib import Path
 import httpx
 import psutil
 
+from puna.cluster.credentials import init
 from tests.cluster.chaos.faults import WORKERS, Faults, excuse
+from tests.cluster.chaos.network import Network, network
 from tests.cluster.chaos.questions import CONTEXT, Question, add_models, all_questions, whole
 from tests.cluster.clusters import Cluster, clustered
 from tests.e2e.servers import running
@@ -53,13 +55,19 @@ def chaos(folder: Path, *, seconds: float, seed: int, say: Callable[[str], None]
             right = {question: whole(list(question.parts(http, stream=False))) for question in questions}
     say(f"recorded the answers to {len(questions)} questions")
     try:
-        with clustered(folder, PUNA_REPLICAS="1,3", **SETTINGS) as cluster:
-            run = _Chaos(cluster, right, report, seed, say)
-            run.reign(folder, time.monotonic() + seconds)
-            if cluster.server.stop() != 0:
-                report.fail("the head did not exit with status 0")
-            for sign in bad_signs(cluster.server):
-                report.fail(f"in the head's log:\n{sign}")
+        with network() as cuttable:
+            hosts: dict[str, str] = {}
+            if cuttable is not None:
+                init(folder / "credentials", [cuttable.head, cuttable.worker])
+                hosts["PUNA_CLUSTER_HOST"] = cuttable.head
+            say(f"{'with' if hosts else 'without'} a network that can be cut, and encryption")
+            with clustered(folder, PUNA_REPLICAS="1,3", **SETTINGS, **hosts) as cluster:
+                run = _Chaos(cluster, cuttable, right, report, seed, say)
+                run.reign(folder, time.monotonic() + seconds)
+                if cluster.server.stop() != 0:
+                    report.fail("the head did not exit with status 0")
+                for sign in bad_signs(cluster.server):
+                    report.fail(f"in the head's log:\n{sign}")
     except AssertionError as error:
         report.fail(str(error))
     say(report.summary())
@@ -73,6 +81,7 @@ class _Chaos:
     def __init__(
         self,
         cluster: Cluster,
+        cuttable: Network | None,
         right: dict[Question, dict[str, object]],
         report: Report,
         seed: int,
@@ -83,7 +92,7 @@ class _Chaos:
         self._report = report
         self._seed = seed
         self._say = say
-        self._faults = Faults(cluster, report, say)
+        self._faults = Faults(cluster, cuttable, report, say)
         self._rounds = 0
         self._held: list[tuple[int, int]] = []  # descriptors and bytes of memory after each round
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from tests.cluster.chaos.network import Network
 from tests.cluster.clusters import Cluster, Worker, resume
 from tests.soak.asking import RefusedError
 from tests.soak.report import Report
@@ -52,8 +53,12 @@ def excuse(error: RefusedError, began_s: float, kills_s: list[float]) -> str | N
 class Faults:
     """A source of random faults, one after another."""
 
-    def __init__(self, cluster: Cluster, report: Report, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, cluster: Cluster, network: Network | None, report: Report, say: Callable[[str], None]
+    ) -> None:
         self._cluster = cluster
+        self._network = network
+        self._apart: Worker | None = None  # the worker in the network
         self._report = report
         self._say = say
         self._stack = cluster.stack
@@ -67,6 +72,8 @@ class Faults:
             self._suspend: 3, self._suspend_for_long: 2, self._drain: 2, self._drain_head: 1,
             self._leave: 2, self._fill_disk: 2,
         }  # fmt: skip
+        if self._network is not None:
+            faults |= {self._cut: 3, self._cut_for_long: 2}
         while not stop.wait(rng.uniform(0.2, 1.8) * mean_s) and not self._report.hopeless:
             [fault] = rng.choices([*faults], [*faults.values()])
             name = fault.__name__.strip("_").replace("_", " ")
@@ -77,8 +84,12 @@ class Faults:
                 self.settle()
 
     def join(self) -> Worker:
-        """Start a worker with a small disk of its own."""
-        return self._cluster.join(self._small_disk)
+        """Start a worker with a small disk of its own; one of them is beyond a network."""
+        network = self._network
+        if network is None or self._apart in self._cluster.workers:
+            return self._cluster.join(self._small_disk)
+        self._apart = self._cluster.join(self._small_disk, network.prefix, PUNA_CLUSTER_HOST=network.worker)
+        return self._apart
 
     def settle(self) -> None:
         """Wait until all nodes are there again; those that have ended are replaced, and leave nothing."""
@@ -137,8 +148,23 @@ class Faults:
     def _suspend_for_long(self, rng: random.Random) -> None:
         """Suspend a node until it is lost, or nearly."""
         worker = rng.choice(self._cluster.workers)
+        self._lose(rng, worker, self._suspended(worker))
+
+    def _cut(self, rng: random.Random) -> None:
+        """Cut the network for less time than it takes to lose a node."""
+        with self._without_network():
+            time.sleep(rng.uniform(0.1, 4.0))
+
+    def _cut_for_long(self, rng: random.Random) -> None:
+        if self._apart in self._cluster.workers:
+            self._lose(rng, self._apart, self._without_network())
+
+    def _lose(
+        self, rng: random.Random, worker: Worker, fault: contextlib.AbstractContextManager[None]
+    ) -> None:
+        """Wait within a fault until its worker is lost, or nearly."""
         self._gone += worker.processes()
-        with self._suspended(worker):
+        with fault:
             if rng.random() < 0.3:
                 time.sleep(rng.uniform(4.0, 8.0))
             else:
@@ -155,6 +181,15 @@ class Faults:
             yield
         finally:
             resume(processes)
+
+    @contextlib.contextmanager
+    def _without_network(self) -> Iterator[None]:
+        assert self._network is not None
+        self._network.cut()
+        try:
+            yield
+        finally:
+            self._network.heal()
 
     def _drain(self, rng: random.Random) -> None:
         worker = rng.choice(self._cluster.workers)
