@@ -84,9 +84,11 @@ def sequences_of(
 def prompt_blocks(request: Generate, prompt: FittedPrompt, loaded: LoadedModel, context: int) -> list[int]:
     """Return the digests of a prompt's blocks (`puna.prefix_blocks`), by which the cache will know it.
 
-    Raises `RequestError`, and `ContextLengthError` as `sequences_of`.
+    There are none of a prompt that is too long for `context`. Raises `RequestError`.
     """
-    inputs, _, _ = _cut_prompt(request, prompt, loaded.tokenizer, context)
+    inputs = prompt.inputs or [Input(token) for token in checked(prompt.tokens, loaded.tokenizer)]
+    if len(inputs) > context:
+        return []
     return block_digests(marked([key_of(item) for item in inputs], _adapters_of(request, loaded)))
 
 
