@@ -12,11 +12,11 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.cluster.clusters import Cluster
+from tests.cluster.clusters import Cluster, resume
 from tests.e2e.test_demo_vision import two_shapes
 from tests.e2e.tools import calling
 from tests.scripted import trigger
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -158,6 +158,21 @@ def test_an_answer_about_a_picture_goes_on(workers: Cluster) -> None:
     whole = merged(list(lines(workers, body)))
     workers.unload()
     assert merged(interrupted(workers, body, lose_process)) == whole
+
+
+@pytest.mark.thorough
+def test_an_answer_survives_a_machine_that_stands_still(workers: Cluster) -> None:
+    body = endless(options=SEEDED)
+    whole = merged(list(lines(workers, body)))
+    [node] = workers.replicas("endless")
+    lost = workers.worker(node)
+    suspended: list[psutil.Process] = []
+    found = interrupted(workers, body, lambda _: suspended.extend(lost.suspend()))
+    assert merged(found) == whole
+    assert lost.node not in workers.nodes()
+    resume(suspended)
+    assert lost.process.wait(PATIENCE_S) == 1
+    workers.workers.remove(lost)
 
 
 def test_an_answer_survives_the_loss_of_a_machine(workers: Cluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import ipaddress
 import json
 import threading
@@ -80,6 +81,40 @@ def test_a_worker_leaves_once_its_answers_have_ended(workers: Cluster) -> None:
     workers.workers.remove(worker)
     wait_until(lambda: worker.node not in workers.nodes(), "the head to notice")
     assert "without node" not in workers.server.log.read_text().rpartition("is drained")[2]
+
+
+def test_a_drained_node_can_leave_though_its_agent_was_killed(workers: Cluster) -> None:
+    worker = workers.workers[0]
+    workers.drain(worker.node)
+    [agent] = worker.actors("NodeAgent")
+    agent.kill()
+    worker.leave()
+    assert worker.process.wait(PATIENCE_S) == 0
+    workers.workers.remove(worker)
+    wait_until(lambda: worker.node not in workers.nodes(), "the head to notice")
+
+
+def test_a_model_that_is_being_loaded_on_a_drained_node_goes_elsewhere(workers: Cluster) -> None:
+    stream = lines(workers, endless(options=SEEDED | {"num_predict": 5}))
+    asking = threading.Thread(target=lambda: parts.extend(stream))
+    parts: list[dict[str, object]] = []
+    with contextlib.ExitStack() as stack:
+        asking.start()
+        wait_until(lambda: any(worker.runners() for worker in workers.workers), "a runner")
+        [worker] = [worker for worker in workers.workers if worker.runners()]
+        [runner] = worker.runners()
+        runner.suspend()
+        stack.callback(runner.resume)
+        draining = threading.Thread(target=workers.drain, args=(worker.node,))
+        draining.start()
+        wait_until(lambda: workers.nodes()[worker.node]["state"] == "draining", "the drain")
+        assert not workers.holding(worker.node)
+    draining.join(PATIENCE_S)
+    asking.join(PATIENCE_S)
+    assert merged(parts)["end"][2] == 5
+    assert worker.node not in workers.replicas("endless")
+    assert worker.runners() == []
+    workers.drain(worker.node, undo=True)
 
 
 def test_an_unknown_node_cannot_be_drained(cluster: Cluster) -> None:

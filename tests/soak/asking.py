@@ -90,7 +90,7 @@ def replies(response: httpx.Response) -> Iterator[dict[str, Any]]:
         check(response)
     for line in response.iter_lines():
         data = line.removeprefix("data: ")
-        if data and data != "[DONE]":
+        if data and data != "[DONE]" and not line.startswith(":"):  # a comment while nothing comes
             value = json.loads(data)
             if "error" in value:
                 raise RefusedError(200, _error_message(value))
