@@ -88,6 +88,7 @@ def test_a_drained_node_can_leave_though_its_agent_was_killed(workers: Cluster) 
     workers.drain(worker.node)
     [agent] = worker.actors("NodeAgent")
     agent.kill()
+    wait_until(lambda: worker.actors("NodeAgent") not in ([], [agent]), "another agent")
     worker.leave()
     assert worker.process.wait(PATIENCE_S) == 0
     workers.workers.remove(worker)

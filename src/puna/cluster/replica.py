@@ -43,6 +43,7 @@ class RunnerHost:
     def __init__(self) -> None:
         self._process: SpawnedProcess | None = None
         self._pumping: asyncio.Task[None] | None = None
+        self._cut_off: bool | None = None  # the head has gone before the process; None while both are there
 
     async def start(self, address: str) -> tuple[int, bytes]:
         """Start the process, and return the port at `address` and the secret to connect with."""
@@ -75,12 +76,15 @@ class RunnerHost:
         assert self._process is not None
         self._process.end()
 
-    async def ended(self, patience_s: float) -> tuple[int | None, list[str]]:
-        """Wait for the process to end, killing it after `patience_s`; return its status and last lines."""
+    async def ended(self, patience_s: float) -> tuple[int | None, list[str]] | None:
+        """Wait for the process to end, killing it after `patience_s`; return its status and last lines.
+
+        Returns None if it ended because the connection with the head broke.
+        """
         assert self._process is not None
         await self._process.ended(patience_s)
         await self._process.last_words()
-        return self._process.returncode, self._process.last_lines
+        return None if self._cut_off else (self._process.returncode, self._process.last_lines)
 
     async def _pump(
         self,
@@ -98,18 +102,18 @@ class RunnerHost:
         finally:
             server.close()
         _watch_peer(ours)
-        await asyncio.gather(_copy(theirs, writer), _copy(reader, ours))
 
+        async def copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+            """Pass on bytes as they come; close `sink` when either side has ended."""
+            with contextlib.suppress(OSError):
+                while data := await source.read(_PIECE_BYTES):
+                    sink.write(data)
+                    await sink.drain()
+            if self._cut_off is None:  # before closing one end ends the other
+                self._cut_off = theirs.at_eof() or theirs.exception() is not None
+            sink.close()
 
-async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    """Pass on bytes as they come; close `sink` when either side has ended."""
-    try:
-        with contextlib.suppress(OSError):
-            while data := await source.read(_PIECE_BYTES):
-                sink.write(data)
-                await sink.drain()
-    finally:
-        sink.close()
+        await asyncio.gather(copy(theirs, writer), copy(reader, ours))
 
 
 def _watch_peer(writer: asyncio.StreamWriter) -> None:
@@ -179,7 +183,7 @@ class RemoteProcess:
         if self._killed_for is not None:
             return RunnerError(f"the model runner was ended: {self._killed_for}")
         if self._ending is None:
-            return NodeLostError(f"node {self._node.name} is lost")
+            return NodeLostError(f"the connection with node {self._node.name} is lost")
         return death(*self._ending, loaded=loaded)
 
     async def measure(self) -> None:

@@ -197,10 +197,13 @@ class Replicas:
         stall_timeout_s: float | None = 300.0,
     ) -> None:
         self._load = load
-        await self._place(load, on_progress, stall_timeout_s=stall_timeout_s)
+        await self._place(on_progress, stall_timeout_s=stall_timeout_s)
 
     async def grow(self, num_ctx: int, reserved: int) -> None:
         assert self._load is not None
+        before = self._load
+        # Replicas that are being loaded grow when they are, see `_place`.
+        self._load = msgspec.structs.replace(before, num_ctx=max(before.num_ctx, num_ctx))
         growing = [replica for replica in self._replicas if replica.alive]
         results = await asyncio.gather(
             *(replica.client.grow(num_ctx, self._cluster.promised(replica.node)) for replica in growing),
@@ -208,8 +211,8 @@ class Replicas:
         )
         for replica, result in zip(growing, results, strict=True):
             if isinstance(result, BaseException) and replica.alive:
+                self._load = before
                 raise result
-        self._load = msgspec.structs.replace(self._load, num_ctx=max(self._load.num_ctx, num_ctx))
 
     async def leave(self, node: Node) -> None:
         """End the replicas on a node once their requests have ended."""
@@ -448,8 +451,7 @@ class Replicas:
         if self._closed:
             raise RunnerError("the model is unloaded")
         if self._growing is None:
-            assert self._load is not None
-            self._growing = asyncio.create_task(self._place(self._load))
+            self._growing = asyncio.create_task(self._place())
             self._growing.add_done_callback(self._grown)
         growing = self._growing
         try:
@@ -476,7 +478,6 @@ class Replicas:
 
     async def _place(
         self,
-        load: Load,
         on_progress: ProgressCallback | None = None,
         *,
         stall_timeout_s: float | None = None,
@@ -484,6 +485,8 @@ class Replicas:
         """Load another replica, elsewhere if the chosen node is lost meanwhile."""
         retries = _Retries()
         while True:
+            assert self._load is not None
+            load = self._load
             taken = [replica.node for replica in self._usable]
             try:
                 placed = await self._cluster.place(
@@ -492,9 +495,18 @@ class Replicas:
             except RunnerError as error:
                 if self._closed or not retries.allow(error):
                     raise
-            else:
-                self._add(placed)
-                return
+                await asyncio.sleep(_HEARTBEAT_S)  # until lost nodes are known
+                continue
+            if load.num_ctx < self._load.num_ctx:  # the others have grown meanwhile
+                try:
+                    await placed.client.grow(self._load.num_ctx, self._cluster.promised(placed.node))
+                except BaseException as error:
+                    await placed.client.close()
+                    if not isinstance(error, PunaError):
+                        raise
+                    continue
+            self._add(placed)
+            return
 
     def _grown(self, task: asyncio.Task[None]) -> None:
         self._growing = None
@@ -531,7 +543,8 @@ class Replicas:
             if len(self._usable) < self._least:
                 self._grow_soon()
             idle_s = time.monotonic() - replica.idle_since_s
-            if not replica.users and idle_s > self._cluster.keep_alive_s and len(self._usable) > self._least:
+            surplus = idle_s > self._cluster.keep_alive_s and len(self._usable) > self._least
+            if not replica.users and (surplus or replica.draining):  # as after a drain that was given up
                 self._end(replica)
 
     async def _learn(self, replica: Replica) -> None:

@@ -1,0 +1,50 @@
+"""The actor that owns a runner process, without Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import pytest
+
+from puna.cluster.replica import RunnerHost
+from puna.protocol import Load, Ping, pack
+from puna.store.bundled import DEMO_FILE
+from tests.waiting import PATIENCE_S
+
+ADDRESS = "127.0.0.1"
+
+
+async def connected(host: RunnerHost) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Start a runner, and return a connection over which it has answered."""
+    port, secret = await host.start(ADDRESS)
+    reader, writer = await asyncio.open_connection(ADDRESS, port)
+    writer.write(secret + pack(Load(path=str(DEMO_FILE), num_ctx=64)))
+    assert await reader.read(1)
+    return reader, writer
+
+
+@pytest.mark.slow
+def test_runner_that_ends_with_its_connection_has_not_crashed() -> None:
+    async def cut_off() -> object:
+        host = RunnerHost()
+        _, writer = await connected(host)
+        writer.transport.abort()
+        return await host.ended(PATIENCE_S)
+
+    assert asyncio.run(cut_off()) is None
+
+
+@pytest.mark.slow
+def test_runner_that_was_killed_has_crashed() -> None:
+    async def killed() -> object:
+        host = RunnerHost()
+        reader, writer = await connected(host)
+        writer.write(pack(Ping(id=1)) * 1000)  # unread messages break the connection in another way
+        await host.kill()
+        await reader.read()
+        ended = await host.ended(PATIENCE_S)
+        writer.close()
+        return ended and ended[0]
+
+    assert asyncio.run(killed()) == -signal.SIGKILL
