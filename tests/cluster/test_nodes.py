@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from puna.store.blobs import file_digest
 from tests import commands
 from tests.cluster.clusters import Cluster, clustered
 from tests.cluster.test_answers import SEEDED, endless, lines, merged
@@ -44,9 +45,9 @@ def test_answers_are_those_of_one_machine_and_files_are_copied(workers: Cluster,
     body = endless(options=SEEDED | {"num_predict": 100}, logprobs=True)
     found = merged(list(lines(workers, body)))
     [node] = workers.replicas("endless")
-    copied = list((workers.worker(node).models / "blobs").glob("sha256-*"))
-    original = workers.server.models / "blobs" / copied[0].name
-    assert [path.read_bytes() for path in copied] == [original.read_bytes()]
+    original = workers.folder / "endless.gguf"
+    copied = workers.worker(node).models / "blobs" / file_digest(original).replace(":", "-")
+    assert copied.read_bytes() == original.read_bytes()
     with running(tmp_path / "one") as server:
         add_model(server, "endless", original)
         with server.http.stream("POST", "/api/generate", json=body) as reply:
