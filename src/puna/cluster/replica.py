@@ -12,6 +12,7 @@ import socket
 import ssl
 import time
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final
 
 from puna.cluster.asking import NodeLostError, ask
@@ -191,13 +192,20 @@ class RemoteProcess:
         self.memory_bytes = await ask(self._actor.memory.remote(), self._node.name, _OBITUARY_S)
 
 
+@cache
+def _host_class() -> Any:
+    """Return Ray's form of `RunnerHost`, which Ray keeps for good: one for all replicas."""
+    import ray
+
+    return ray.remote(RunnerHost)
+
+
 async def start_runner(node: Node, tls: ssl.SSLContext | None) -> tuple[RunnerClient, RemoteProcess]:
     """Start a runner process on a node, and connect with it. Raises `RunnerError`."""
-    import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     actor: Any = (
-        ray.remote(RunnerHost)
+        _host_class()
         .options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False))
         .remote()
     )
