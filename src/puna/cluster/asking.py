@@ -1,9 +1,10 @@
-"""Calls of Ray's actors whose errors are Puna's."""
+"""Ray's actors: placed on a node, and called with errors that are Puna's."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from functools import cache
 from typing import Any
 
 from puna.errors import PunaError, RunnerError
@@ -11,6 +12,22 @@ from puna.errors import PunaError, RunnerError
 
 class NodeLostError(RunnerError):
     """A node, or a process of the cluster on it, is gone or does not answer."""
+
+
+def actor_on(node_id: str, kind: type, **options: Any) -> Any:
+    """Start an actor of a class on a node, by Ray's id of it; `options` are Ray's."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    strategy = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    return _remote(kind).options(num_cpus=0, scheduling_strategy=strategy, **options).remote()
+
+
+@cache
+def _remote(kind: type) -> Any:
+    """Return Ray's form of a class, which Ray keeps for good: one for all actors."""
+    import ray
+
+    return ray.remote(kind)
 
 
 async def ask(reply: Awaitable[Any], node: str, timeout_s: float) -> Any:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec.structs
 
-from puna.cluster.asking import NodeLostError, ask
+from puna.cluster.asking import NodeLostError, actor_on, ask
 from puna.cluster.credentials import tls_contexts
 from puna.cluster.node import Node, NodeAgent, NodeFacts, check_version
 from puna.cluster.replica import Replica, start_runner
@@ -312,12 +312,8 @@ class Cluster:
     async def _join(self, id: str, address: str) -> None:
         """Start the agent of a new node, and use the node from now on if it answers."""
         import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        strategy = NodeAffinitySchedulingStrategy(id, soft=False)
-        agent: Any = (
-            ray.remote(NodeAgent).options(num_cpus=0, scheduling_strategy=strategy, max_restarts=-1).remote()
-        )
+        agent = actor_on(id, NodeAgent, max_restarts=-1)
         try:
             facts: NodeFacts = await ask(agent.facts.remote(), address, _AGENT_TIMEOUT_S)
             check_version(facts)

@@ -12,10 +12,9 @@ import socket
 import ssl
 import time
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, Final
 
-from puna.cluster.asking import NodeLostError, ask
+from puna.cluster.asking import NodeLostError, actor_on, ask
 from puna.cluster.credentials import tls_contexts
 from puna.cluster.node import Node
 from puna.errors import RunnerError
@@ -192,23 +191,9 @@ class RemoteProcess:
         self.memory_bytes = await ask(self._actor.memory.remote(), self._node.name, _OBITUARY_S)
 
 
-@cache
-def _host_class() -> Any:
-    """Return Ray's form of `RunnerHost`, which Ray keeps for good: one for all replicas."""
-    import ray
-
-    return ray.remote(RunnerHost)
-
-
 async def start_runner(node: Node, tls: ssl.SSLContext | None) -> tuple[RunnerClient, RemoteProcess]:
     """Start a runner process on a node, and connect with it. Raises `RunnerError`."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    actor: Any = (
-        _host_class()
-        .options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False))
-        .remote()
-    )
+    actor = actor_on(node.id, RunnerHost)
     process = RemoteProcess(node, actor)
     try:
         port, secret = await ask(actor.start.remote(node.address), node.name, _START_TIMEOUT_S)
