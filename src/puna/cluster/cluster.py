@@ -65,11 +65,6 @@ class Cluster:
         """Reasons why nodes of Ray are not used, by their ids."""
         return dict(self._refused)
 
-    @property
-    def models(self) -> list[Replicas]:
-        """The models that have replicas, or will have some soon."""
-        return list(self._sets)
-
     # --- life ---
 
     async def start(self) -> None:

@@ -49,7 +49,6 @@ class Delivery:
         self._request = request
         self._samples = [_Sample() for _ in range(request.samples)]
         self._prompted = False
-        self.runs = 0
 
     @property
     def begun(self) -> bool:
@@ -58,7 +57,6 @@ class Delivery:
 
     def run(self) -> Generate:
         """Return the request for another run, which repeats what was sent."""
-        self.runs += 1
         for sample in self._samples:
             sample.again = _Sent()
         if not self.begun:

@@ -86,10 +86,6 @@ class RayNode:
     def running(self) -> bool:
         return self._process.poll() is None
 
-    def wait(self) -> None:
-        """Wait until the processes have ended."""
-        self._process.wait()
-
     def close(self) -> None:
         """End the processes."""
         with contextlib.suppress(ProcessLookupError):

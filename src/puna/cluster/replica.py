@@ -17,7 +17,7 @@ from typing import Any, Final
 from puna.cluster.asking import NodeLostError, actor_on, ask
 from puna.cluster.credentials import tls_contexts
 from puna.cluster.node import Node
-from puna.errors import RunnerError
+from puna.errors import PunaError, RunnerError
 from puna.protocol import Pong
 from puna.runner.client import RunnerClient
 from puna.runner.spawned import SpawnedProcess, death
@@ -155,18 +155,9 @@ class RemoteProcess:
     async def ended(self, patience_s: float) -> None:
         if not self.running:
             return
-        asked = asyncio.create_task(
-            ask(self._actor.ended.remote(patience_s), self._node.name, patience_s + _OBITUARY_S)
-        )
-        lost = asyncio.create_task(self._node.lost.wait())
-        try:
-            await asyncio.wait((asked, lost), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            lost.cancel()
-            asked.cancel()
-            await asyncio.gather(asked, return_exceptions=True)
-        if not asked.cancelled() and asked.exception() is None:
-            self._ending = asked.result()
+        asked = ask(self._actor.ended.remote(patience_s), self._node.name, patience_s + _OBITUARY_S)
+        with contextlib.suppress(PunaError):  # it stays unknown how it ended
+            self._ending = await self._node.while_there(asked)
         self.running = False
 
     async def last_words(self) -> None:
