@@ -146,12 +146,15 @@ class Cluster:
         refusal: InsufficientMemoryError | None = None
         problem: RunnerError | None = None
         files = await self._files(load)
-        for node in await self._by_suitability(files, without):
+        held = await self._held([*files.values()])
+        for node in self._by_suitability(held, without):
             if not node.usable:
-                continue  # since the files of others were asked for
+                continue  # since another one was tried
             try:
                 with node.loads():
-                    return await node.while_there(self._load(node, load, files, on_progress, stall_timeout_s))
+                    return await node.while_there(
+                        self._load(node, load, files, held, on_progress, stall_timeout_s)
+                    )
             except InsufficientMemoryError as error:
                 if refusal is None or error.needed - error.available < refusal.needed - refusal.available:
                     refusal = error
@@ -163,38 +166,41 @@ class Cluster:
                 problem = problem or RunnerError(str(error))
         raise refusal or problem or RunnerError("no node of the cluster takes new models")
 
-    async def _by_suitability(self, files: Mapping[str, str], without: Collection[Node]) -> list[Node]:
-        """Return the usable nodes: those with all files first, then those with the most free memory."""
-        usable = [node for node in self._nodes.values() if node.usable and node not in without]
-        digests = [*files.values()]
-        held = await asyncio.gather(*(self._held(node, digests) for node in usable))
+    async def _held(self, digests: list[str]) -> dict[Node, list[str]]:
+        """Return which of these blobs each node has."""
 
-        def key(pair: tuple[Node, list[str]]) -> tuple[int, int]:
-            node, found = pair
-            return len(digests) - len(found), self.promised(node) - node.facts.available_bytes
-
-        return [node for node, _ in sorted(zip(usable, held, strict=True), key=key)]
-
-    async def _held(self, node: Node, digests: list[str]) -> list[str]:
-        try:
-            found: list[str] = await ask(node.agent.held.remote(digests), node.name, _FACTS_TIMEOUT_S)
-        except PunaError:
+        async def by(node: Node) -> list[str]:
+            with contextlib.suppress(PunaError):
+                found: list[str] = await ask(node.agent.held.remote(digests), node.name, _FACTS_TIMEOUT_S)
+                return found
             return []
-        return found
+
+        nodes = self.nodes
+        return dict(zip(nodes, await asyncio.gather(*map(by, nodes)), strict=True))
+
+    def _by_suitability(self, held: Mapping[Node, list[str]], without: Collection[Node]) -> list[Node]:
+        """Return the usable nodes: those with all files first, then those with the most free memory."""
+
+        def key(node: Node) -> tuple[int, int]:
+            return -len(held[node]), self.promised(node) - node.facts.available_bytes
+
+        return sorted((node for node in held if node.usable and node not in without), key=key)
 
     async def _load(
         self,
         node: Node,
         load: Load,
         files: Mapping[str, str],
+        held: Mapping[Node, list[str]],
         on_progress: ProgressCallback | None,
         stall_timeout_s: float | None,
     ) -> Replica:
         began_s = time.monotonic()
-        paths = {
-            path: await self._bring(node, digest, Path(path).stat().st_size, on_progress, stall_timeout_s)
-            for path, digest in files.items()
-        }
+        paths = {}
+        for path, digest in files.items():
+            holders = [other for other, found in held.items() if other is not node and digest in found]
+            size = Path(path).stat().st_size
+            paths[path] = await self._bring(node, digest, size, holders, on_progress, stall_timeout_s)
         client, process = await start_runner(node, self._tls)
         try:
             await client.load(
@@ -244,16 +250,15 @@ class Cluster:
         node: Node,
         digest: str,
         size: int,
+        holders: Collection[Node],
         on_progress: ProgressCallback | None,
         stall_timeout_s: float | None,
     ) -> str:
-        """Return the path of a blob on a node, copied from others if it is not there.
+        """Return the path of a blob on a node, copied from `holders` if it is not there.
 
         Raises StoreError if it cannot be copied, or nothing arrives for `stall_timeout_s`.
         """
-        holders = [other for other in self._nodes.values() if other is not node and not other.lost.is_set()]
-        held = await asyncio.gather(*(self._held(other, [digest]) for other in holders))
-        sources = [other.agent for other, found in zip(holders, held, strict=True) if found]
+        sources = [holder.agent for holder in holders if not holder.lost.is_set()]
         copying = asyncio.ensure_future(
             ask(node.agent.fetch.remote(digest, size, sources), node.name, _COPY_TIMEOUT_S)
         )
