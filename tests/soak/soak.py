@@ -12,7 +12,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.e2e.servers import Server, add_model, environment, running
@@ -70,15 +71,21 @@ def soak(
     After every second round, the `attacks` follow one after another, during which the server must return its
     version within `canary_s`. Raises SoakError.
     """
+    with judged(seed, say) as report, running(folder, started=True, **SETTINGS) as server:
+        _Soak(server, seconds, seed, report, say, attacks, canary_s).run(folder)
+        if server.stop() != 0:
+            report.fail("the server did not exit with status 0")
+        for sign in leaks.bad_signs(server):
+            report.fail(f"in the server's log:\n{sign}")
+
+
+@contextmanager
+def judged(seed: int, say: Callable[[str], None]) -> Iterator[Report]:
+    """Hold the report of a run, which is said at the end. Raises SoakError if it has failures."""
     report = Report()
     say(f"seed {seed}")
     try:
-        with running(folder, started=True, **SETTINGS) as server:
-            _Soak(server, seconds, seed, report, say, attacks, canary_s).run(folder)
-            if server.stop() != 0:
-                report.fail("the server did not exit with status 0")
-            for sign in leaks.bad_signs(server):
-                report.fail(f"in the server's log:\n{sign}")
+        yield report
     except AssertionError as error:
         report.fail(str(error))
     say(report.summary())

@@ -25,7 +25,7 @@ from tests.e2e.servers import running
 from tests.soak.asking import LIMIT_S, RefusedError
 from tests.soak.leaks import SERVER_GROWTH_BYTES, bad_signs
 from tests.soak.report import Report
-from tests.soak.soak import SoakError
+from tests.soak.soak import judged
 from tests.waiting import wait_until
 
 USERS = 5
@@ -46,35 +46,25 @@ _MEASURES = 3
 
 def chaos(folder: Path, *, seconds: float, seed: int, say: Callable[[str], None]) -> None:
     """Let chaos reign for about `seconds`. Raises SoakError with what went wrong."""
-    report = Report()
-    say(f"seed {seed}")
     questions = all_questions()
     with running(folder / "quiet", **SETTINGS) as server:
         add_models(server, folder)
         with server.http as http:
             right = {question: whole(list(question.parts(http, stream=False))) for question in questions}
     say(f"recorded the answers to {len(questions)} questions")
-    try:
-        with network() as cuttable:
-            hosts: dict[str, str] = {}
-            if cuttable is not None:
-                init(folder / "credentials", [cuttable.head, cuttable.worker])
-                hosts["PUNA_CLUSTER_HOST"] = cuttable.head
-            say(f"{'with' if hosts else 'without'} a network that can be cut, and encryption")
-            with clustered(folder, PUNA_REPLICAS="1,3", **SETTINGS, **hosts) as cluster:
-                run = _Chaos(cluster, cuttable, right, report, seed, say)
-                run.reign(folder, time.monotonic() + seconds)
-                if cluster.server.stop() != 0:
-                    report.fail("the head did not exit with status 0")
-                for sign in bad_signs(cluster.server):
-                    report.fail(f"in the head's log:\n{sign}")
-    except AssertionError as error:
-        report.fail(str(error))
-    say(report.summary())
-    if report.failures:
-        raise SoakError(
-            f"{len(report.failures)} failures with seed {seed}:\n\n" + "\n\n".join(report.failures)
-        )
+    with judged(seed, say) as report, network() as cuttable:
+        hosts: dict[str, str] = {}
+        if cuttable is not None:
+            init(folder / "credentials", [cuttable.head, cuttable.worker])
+            hosts["PUNA_CLUSTER_HOST"] = cuttable.head
+        say(f"{'with' if hosts else 'without'} a network that can be cut, and encryption")
+        with clustered(folder, PUNA_REPLICAS="1,3", **SETTINGS, **hosts) as cluster:
+            run = _Chaos(cluster, cuttable, right, report, seed, say)
+            run.reign(folder, time.monotonic() + seconds)
+            if cluster.server.stop() != 0:
+                report.fail("the head did not exit with status 0")
+            for sign in bad_signs(cluster.server):
+                report.fail(f"in the head's log:\n{sign}")
 
 
 class _Chaos:
