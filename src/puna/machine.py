@@ -23,9 +23,14 @@ _ADDRESS_SPACE = 1 << 46
 _log = logging.getLogger(__name__)
 
 
+def usable_processors() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def usable_threads(wanted: int) -> int:
     """Limit `wanted` threads to the processors this process may use; more would only wait for each other."""
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    processors = usable_processors()
     if wanted > processors:
         _say_once(f"{wanted} threads were requested; using {processors}, one for each processor")
     return min(wanted, processors)

@@ -19,7 +19,7 @@ from puna import __version__
 from puna.cluster.asking import NodeLostError
 from puna.config import models_dir
 from puna.errors import PunaError, StoreError
-from puna.machine import available_memory
+from puna.machine import available_memory, usable_processors
 from puna.store.blobs import Blobs, BlobWriter
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ class NodeAgent:
         return NodeFacts(
             hostname=socket.gethostname(),
             version=__version__,
-            processors=len(os.sched_getaffinity(0)),
+            processors=usable_processors(),
             memory_bytes=int(psutil.virtual_memory().total),
             available_bytes=available_memory(),
             free_disk_bytes=shutil.disk_usage(folder).free,
