@@ -43,7 +43,7 @@ class ClusterSettings:
             raise PunaError(f"the cluster's address must be HOST or HOST:PORT, not {address!r}")
         join, ray = join or env("CLUSTER_JOIN"), ray or env("CLUSTER_RAY")
         if join and ray:
-            raise PunaError("a node either joins Puna's cluster (--join) or uses Ray's (--address), not both")
+            raise PunaError("a node either joins Puna's cluster (--join) or uses Ray's (--ray), not both")
         if join and ":" not in join:
             join = f"{join}:{DEFAULT_PORT}"
         return cls(
