@@ -17,10 +17,11 @@ from puna.cluster.asking import NodeLostError, actor_on, ask
 from puna.cluster.credentials import tls_contexts
 from puna.cluster.node import Node, NodeAgent, NodeFacts, check_version
 from puna.cluster.replica import Replica, start_runner
-from puna.cluster.replicas import ProgressCallback, Replicas
+from puna.cluster.replicas import Replicas
 from puna.cluster.settings import ClusterSettings
 from puna.errors import InsufficientMemoryError, PunaError, RequestError, RunnerError, StoreError
 from puna.protocol import Load
+from puna.runner.client import ProgressCallback
 from puna.store.blobs import file_digest, storage_errors
 
 #: How often nodes are looked for and asked.

@@ -36,12 +36,9 @@ from puna.protocol import (
     Pong,
     Prompted,
 )
-from puna.runner.client import RunnerClient, Tally
+from puna.runner.client import ProgressCallback, RunnerClient, Tally
 
 T = TypeVar("T")
-
-#: Called with the bytes of weights in place and in total.
-ProgressCallback = Callable[[int, int], None]
 
 #: How often a replica is asked how it is.
 _HEARTBEAT_S: Final = 1.0

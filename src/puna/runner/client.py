@@ -137,6 +137,10 @@ class Tally:
             self._recent.popleft()
 
 
+#: Called with the bytes of weights in place and in total.
+ProgressCallback = Callable[[int, int], None]
+
+
 class Process(Protocol):
     """The process of a runner, on this machine or another one."""
 
@@ -191,7 +195,7 @@ class RunnerClient:
     async def load(
         self,
         load: Load,
-        on_progress: Callable[[int, int], None] | None = None,
+        on_progress: ProgressCallback | None = None,
         *,
         stall_timeout_s: float | None = 300.0,
     ) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 
 from puna.errors import CrashLoopError, InsufficientMemoryError, RunnerError
+from puna.runner.client import ProgressCallback
 from puna.server.fleet.events import (
     ModelEvents,
     ModelFailed,
@@ -19,7 +20,7 @@ from puna.server.fleet.events import (
     ModelUnloaded,
     UnloadReason,
 )
-from puna.server.fleet.loading import Crashes, Loading, Loads, ProgressCallback, Queue, watch
+from puna.server.fleet.loading import Crashes, Loading, Loads, Queue, watch
 from puna.server.fleet.resident import Launcher, LoadPlan, ResidentModel, Runner, victim, victims
 from puna.server.fleet.status import look
 from puna.server.http.replies import error_text

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from puna.errors import RunnerError, ServerBusyError
+from puna.runner.client import ProgressCallback
 from puna.server.fleet.resident import ResidentModel, Runner
 from puna.turns import ClientRotation, Turn
 
@@ -117,10 +118,6 @@ class Queue:
         most = self._longest * (2 if self._in_progress[client] == 1 else 1)
         if waiting > most:
             raise ServerBusyError("server busy, please try again.  maximum pending requests exceeded")
-
-
-#: Called with the bytes of weights in place and in total.
-ProgressCallback = Callable[[int, int], None]
 
 
 class Loading:

@@ -30,7 +30,7 @@ from puna.protocol import (
     Prompted,
     Scored,
 )
-from puna.runner.client import LocalRunner, Tally
+from puna.runner.client import LocalRunner, ProgressCallback, Tally
 from puna.server.fleet.events import UnloadReason
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Runner(Protocol):
     async def load(
         self,
         load: Load,
-        on_progress: Callable[[int, int], None] | None = None,
+        on_progress: ProgressCallback | None = None,
         *,
         stall_timeout_s: float | None = 300.0,
     ) -> None:

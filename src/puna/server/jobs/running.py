@@ -13,7 +13,7 @@ import msgspec
 
 from puna.errors import RequestCancelledError
 from puna.protocol import Evaluated
-from puna.server.fleet.loading import ProgressCallback
+from puna.runner.client import ProgressCallback
 from puna.server.fleet.resident import Runner
 from puna.server.http.connections import Caller, caller
 from puna.server.http.logs import facts

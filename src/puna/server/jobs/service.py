@@ -16,8 +16,8 @@ from puna.chat.templates.model_facts import projector_for
 from puna.errors import ModelNotFoundError, RequestError, TemplateError
 from puna.options import Options
 from puna.protocol import Chunk, Detokenized, Done, Evaluated, Generate, Prompted, Scored, TokenLogprob
+from puna.runner.client import ProgressCallback
 from puna.server.fleet.fleet import Fleet
-from puna.server.fleet.loading import ProgressCallback
 from puna.server.fleet.resident import LoadPlan, Runner
 from puna.server.http.connections import caller
 from puna.server.http.logs import facts
