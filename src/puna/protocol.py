@@ -176,8 +176,8 @@ class Prompted(WireMessage, frozen=True):
 
     `tokens` begin with the request's `context`. If the prompt is scored, its text begins at token `begin`,
     and `first` is the text of that token unless another one precedes it. `broken` is set if prompts of its
-    conversation keep changing early. A reply to `Render` has the digests of its blocks (`puna.prefix_blocks`)
-    as little-endian u64.
+    conversation keep changing early. `blocks` are digests (`puna.prefix_blocks`) as little-endian u64, if
+    `Render` wants them.
     """
 
     id: int
@@ -488,10 +488,14 @@ class FinishThinking(WireMessage, frozen=True):
 
 
 class Render(WireMessage, frozen=True):
-    """Render the prompt of `request`. Answered by `Prompted` with the `id` of this message."""
+    """Render the prompt of `request`. Answered by `Prompted` with the `id` of this message.
+
+    With `blocks`, the answer has the digests of the prompt's blocks.
+    """
 
     id: int
     request: Generate
+    blocks: bool = False
 
 
 class Tokenize(WireMessage, frozen=True):

@@ -346,7 +346,7 @@ class Replicas:
             return [], 0
         if isinstance(request.prompt, str | list) and len(request.prompt) < BLOCK:
             return [], len(request.prompt)
-        rendered = await self.render(request)
+        rendered = await self._ask(lambda client: client.render(request, blocks=True))
         return _digests(rendered.blocks), len(rendered.tokens)
 
     @contextlib.asynccontextmanager

@@ -191,13 +191,19 @@ class ChatModel:
 
         self._prepare(request, sink, start)
 
-    def render(self, request: Generate, sink: Sink) -> None:
-        """Send the prompt of `request` to `sink` as `Prompted`, or `Failed`. Raises as `submit`."""
+    def render(self, request: Generate, sink: Sink, *, blocks: bool = False) -> None:
+        """Send the prompt of `request` to `sink` as `Prompted`, with `blocks` if wanted, or `Failed`.
+
+        Raises as `submit`.
+        """
         self.refuse_after_fork()
 
         def reply(prompt: FittedPrompt) -> None:
-            blocks = np.array(self.engine.prompt_blocks(request, prompt), "<u8").tobytes()
-            sink(msgspec.structs.replace(self._prompted(request, prompt), blocks=blocks))
+            prompted = self._prompted(request, prompt)
+            if blocks:
+                digests = np.array(self.engine.prompt_blocks(request, prompt), "<u8")
+                prompted = msgspec.structs.replace(prompted, blocks=digests.tobytes())
+            sink(prompted)
 
         self._prepare(request, sink, reply)
 

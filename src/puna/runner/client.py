@@ -301,9 +301,10 @@ class RunnerClient:
         self.tally.embedded(found)
         return sorted(found, key=lambda event: event.sample)
 
-    async def render(self, request: Generate) -> Prompted:
-        """Return the rendered prompt of `request`. Raises the request's error."""
-        async with self._exchange(Render(id=next(self._ids), request=request)) as receive:
+    async def render(self, request: Generate, *, blocks: bool = False) -> Prompted:
+        """Return the rendered prompt of `request`, with `blocks` if wanted. Raises the request's error."""
+        message = Render(id=next(self._ids), request=request, blocks=blocks)
+        async with self._exchange(message) as receive:
             reply = await receive()
         assert isinstance(reply, Prompted)
         return reply

@@ -348,8 +348,9 @@ def _prepare(
             match frame.message():
                 case Generate() | Embed() as request:
                     model.submit(request, channel.send)
-                case Render(request=request):
-                    model.render(msgspec.structs.replace(request, id=frame.id), channel.send)
+                case Render(request=request, blocks=blocks):
+                    request = msgspec.structs.replace(request, id=frame.id)
+                    model.render(request, channel.send, blocks=blocks)
                 case Tokenize() as text:
                     channel.send(model.tokenize(text))
                 case Detokenize() as tokens:
