@@ -27,7 +27,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
 .PHONY: run venv page page-if-possible test test-fast test-thorough test-page test-clients test-schemathesis test-sanitize test-cluster soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
 .PHONY: bench-accuracy bench-agents bench-architectures bench-embedding bench-prompt-cache bench-sampling bench-speculation bench-structured bench-vision
-.PHONY: cluster-simulation docs-clients docs-models demo-vision-evaluation clean distclean help
+.PHONY: cluster-simulation docs-clients docs-memory docs-models site demo-vision-evaluation clean distclean help
 
 run: .venv/installed page-if-possible ## tell a story with the bundled model; its server stays for the browser
 	$(BIN)/puna run demo "Tell me a story about a fox." < /dev/null
@@ -135,8 +135,14 @@ cluster-simulation: .venv/developed ## simulate clusters of up to 4,096 replicas
 docs-models: .venv/developed ## hold every architecture against its reference and write docs/models.md
 	$(BIN)/python bench/parity.py
 
+docs-memory: .venv/developed ## forecast the memory of published models and write docs/which-model.md's table
+	$(BIN)/python bench/memory.py
+
 docs-clients: .venv/developed .venv-clients/installed $(CLIENTS_JS)/node_modules/.installed ## run the clients people have and write docs/clients.md
 	$(BIN)/python bench/clients.py
+
+site: .venv/developed .venv-site/installed ## build the documentation as a site in build/site, and check its links
+	$(BIN)/python tools/site.py
 
 demo-vision-evaluation: .venv/developed ## ask the bundled model that sees about pictures it has not learned from
 	$(BIN)/python -m demo.vision.evaluate
@@ -147,7 +153,7 @@ clean: ## remove what was built, and caches
 	find src tests bench demo -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environments too
-	rm -rf .venv .venv-peers .venv-clients .venv-agents $(CLIENTS_JS)/node_modules $(AGENTS_JS)/node_modules web/node_modules
+	rm -rf .venv .venv-peers .venv-clients .venv-agents .venv-site $(CLIENTS_JS)/node_modules $(AGENTS_JS)/node_modules web/node_modules
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|'
@@ -229,7 +235,12 @@ $(PEERS)/llama-server: $(LLAMA_CPP)/convert_hf_to_gguf.py
 	$(PEERS)/cmake --build $(LLAMA_CPP)/build --target llama-server --parallel $$(nproc)
 	cp $(LLAMA_CPP)/build/bin/llama-server $@
 
-.venv/bin/python .venv-peers/bin/python .venv-clients/bin/python .venv-agents/bin/python:
+# The site is built apart from everything else.
+.venv-site/installed: | .venv-site/bin/python
+	@.venv-site/bin/python -m pip install --quiet 'zensical>=0.0.73,<0.2' 'mkdocstrings-python>=2,<3' ruff
+	@touch $@
+
+.venv/bin/python .venv-peers/bin/python .venv-clients/bin/python .venv-agents/bin/python .venv-site/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Puna needs Python 3.11 or newer; try: make PYTHON=/path/to/python3.12"; exit 1; }
 	@echo "Creating $(patsubst %/bin/python,%,$@) with $$($(PYTHON) --version)."

@@ -1,4 +1,4 @@
-"""Output of the comparison with float32: lines for the terminal, the README's table, JSON.
+"""Output of the comparison with float32: lines for the terminal, a table, JSON.
 
 python bench/accuracy_report.py        # regenerates the table from docs/accuracy.json
 """
@@ -9,9 +9,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pages import DOCS, README, Report
+from pages import DOCS, Report
 
-README_MODEL = "random"
+SHOWN_MODEL = "random"
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,13 @@ def line(result: Result) -> str:
 
 
 def table(results: Sequence[Result]) -> str:
-    """Format the README's table, with one model."""
+    """Format the table, with one model."""
     text = [
         "| type | KL divergence from float32, Puna | llama.cpp | ratio (95 % interval) |",
         "|---|---:|---:|---:|",
     ]
     for result in results:
-        if result.model == README_MODEL:
+        if result.model == SHOWN_MODEL:
             low, high = result.interval
             text.append(
                 f"| {result.type} | {result.puna:.2e} | {result.llama_cpp:.2e} "
@@ -63,7 +63,7 @@ def table(results: Sequence[Result]) -> str:
     return "\n".join(text) + "\n"
 
 
-REPORT = Report(DOCS / "accuracy.json", "make bench-accuracy", list[Result], {README: table})
+REPORT = Report(DOCS / "accuracy.json", "make bench-accuracy", list[Result], {DOCS / "performance.md": table})
 
 if __name__ == "__main__":
     REPORT.rewrite()

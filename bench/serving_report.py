@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass, field
 
-from pages import DOCS, README, Report
+from pages import DOCS, Report
 from report import percentile, spread
 
 OURS, THEIRS = "Puna", "llama.cpp server"
@@ -182,23 +182,6 @@ def middles(run: Run) -> list[Middle]:
     return found
 
 
-def short_table(run: Run) -> str:
-    """Format the README's table."""
-    text = [
-        f"Sixteen clients at once; {run.model}, {run.threads} threads, {run.processor}. "
-        f"{'; '.join(run.versions)}.",
-        "",
-        "| prompts | server | tokens/s, total | slowest first token | between tokens, median | p95 |",
-        "|---|---|---:|---:|---:|---:|",
-    ]
-    text += [
-        f"| {CROWDS[one.crowd]} | {one.server} | {one.rate:.1f} | {one.first_p95:.1f} s | "
-        f"{1e3 * one.gap:.0f} ms | {1e3 * one.gap_p95:.0f} ms |"
-        for one in middles(run)
-    ]
-    return "\n".join(text) + "\n"
-
-
 def _bursts(run: Run) -> list[str]:
     text = [
         "| clients | server | tokens/s | first token, median | p95 | between tokens, median | p95 | runs |",
@@ -274,7 +257,7 @@ def _met(yes: bool) -> str:
     return "met ✓" if yes else "missed ✗"
 
 
-TABLES = {DOCS / "serving.md": table, README: short_table}
+TABLES = {DOCS / "serving.md": table}
 REPORT = Report(DOCS / "serving.json", "make bench-serving", Run, TABLES)
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ Tensors = Mapping[str, Floats | tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Shape:
-    """The contents of a file of random weights. The embedding is also the output matrix."""
+    """The contents of a file of random weights. Unless `untied`, the embedding is also the output matrix."""
 
     architecture: str
     hidden: int
@@ -30,6 +30,7 @@ class Shape:
     keys: Mapping[str, Any]  # metadata besides those of every shape
     layers: tuple[Tensors, ...]
     control: tuple[str, ...] = ()  # tokens around images
+    untied: bool = False
 
 
 def _attention_keys(heads: int, kv_heads: int, head_dim: int) -> dict[str, Any]:
@@ -136,10 +137,10 @@ def qwen35(
 
 
 def gemma3(
-    hidden: int, feed_forward: int, layers: int, heads: int, kv_heads: int, window: int, vocab: int
-) -> Shape:
+    hidden: int, feed_forward: int, layers: int, heads: int, kv_heads: int, window: int, vocab: int,
+    head_dim: int = 256,
+) -> Shape:  # fmt: skip
     """Return a Gemma 3: five of six layers attend to a window of the last positions."""
-    head_dim = 256
     keys = {
         "feed_forward_length": feed_forward,
         **_attention_keys(heads, kv_heads, head_dim),
@@ -155,6 +156,22 @@ def gemma3(
         "post_ffw_norm.weight": Floats((hidden,)),
     }
     return Shape("gemma3", hidden, vocab, keys, (tensors,) * layers)
+
+
+def qwen3(hidden: int, feed_forward: int, layers: int, heads: int, kv_heads: int, vocab: int) -> Shape:
+    head_dim = 128
+    keys = {
+        "feed_forward_length": feed_forward,
+        **_attention_keys(heads, kv_heads, head_dim),
+        "rope.freq_base": 1e6,
+    }
+    tensors = {
+        "attn_norm.weight": Floats((hidden,)),
+        **_attention(hidden, heads, kv_heads, head_dim),
+        "ffn_norm.weight": Floats((hidden,)),
+        **_feed_forward(hidden, feed_forward),
+    }
+    return Shape("qwen3", hidden, vocab, keys, (tensors,) * layers)
 
 
 def qwen3moe(
@@ -255,6 +272,41 @@ def deepseek2(
     }
     kinds = (attention | dense, *((attention | routed,) * (layers - 1)))
     return Shape("deepseek2", hidden, vocab, keys, kinds)
+
+
+def gpt_oss(layers: int, experts: int) -> Shape:
+    hidden, heads, kv_heads, head_dim, used = 2880, 64, 8, 64, 4
+    keys = {
+        "feed_forward_length": hidden,
+        "expert_feed_forward_length": hidden,
+        "expert_count": experts,
+        "expert_used_count": used,
+        **_attention_keys(heads, kv_heads, head_dim),
+        "attention.sliding_window": 128,
+        "rope.freq_base": 150000.0,
+    }
+    tensors = {
+        "attn_norm.weight": Floats((hidden,)),
+        "attn_q.weight": (heads * head_dim, hidden),
+        "attn_q.bias": Floats((heads * head_dim,)),
+        "attn_k.weight": (kv_heads * head_dim, hidden),
+        "attn_k.bias": Floats((kv_heads * head_dim,)),
+        "attn_v.weight": (kv_heads * head_dim, hidden),
+        "attn_v.bias": Floats((kv_heads * head_dim,)),
+        "attn_output.weight": (hidden, heads * head_dim),
+        "attn_output.bias": Floats((hidden,)),
+        "attn_sinks.weight": Floats((heads,)),
+        "post_attention_norm.weight": Floats((hidden,)),
+        "ffn_gate_inp.weight": Floats((experts, hidden)),
+        "ffn_gate_inp.bias": Floats((experts,)),
+        "ffn_gate_exps.weight": (experts, hidden, hidden),
+        "ffn_gate_exps.bias": Floats((experts, hidden)),
+        "ffn_up_exps.weight": (experts, hidden, hidden),
+        "ffn_up_exps.bias": Floats((experts, hidden)),
+        "ffn_down_exps.weight": (experts, hidden, hidden),
+        "ffn_down_exps.bias": Floats((experts, hidden)),
+    }
+    return Shape("gpt-oss", hidden, 201088, keys, (tensors,) * layers, untied=True)
 
 
 def with_head(shape: Shape) -> Shape:

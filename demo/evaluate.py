@@ -1,6 +1,6 @@
 """Measure the demo model: `python -m demo.evaluate`. Runs the exported file through Puna's own engine.
 
-Writes demo/evaluation.json and the tables in the READMEs: perplexity on held-out text, exact answers to
+Writes demo/evaluation.json and the table of demo/README.md: perplexity on held-out text, exact answers to
 held-out sums and phrasings of facts, stories that obey the rules of story_checks.py, and the calls of
 call_checks.py.
 """
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 import puna
-from bench.pages import README, Report
+from bench.pages import Report
 from demo.call_checks import right_calls
 from demo.corpus import about, arithmetic, dialogues, facts, stories
 from demo.packing import segments
@@ -206,30 +206,6 @@ def percent(share: float, digits: int = 0) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
-def short_table(results: dict[str, Any]) -> str:
-    """Format the README's table."""
-    greedy, stories, tools = results["greedy"], results["stories"], results["tools"]
-    perplexities = results["perplexity"]
-    text = [
-        "| measure | result |",
-        "|---|---:|",
-        f"| held-out sums answered exactly | {percent(greedy['held-out sums'], 1)} |",
-        "| held-out phrasings of facts answered word for word "
-        f"| {percent(greedy['held-out fact phrasings'], 1)} |",
-        f"| questions about Puna answered word for word | {percent(greedy['questions about Puna'], 1)} |",
-        "| perplexity on held-out text: stories / answers "
-        f"| {perplexities['stories']:.2f} / {perplexities['answers']:.2f} |",
-        f"| stories that end by themselves | {percent(stories['end by themselves'])} |",
-        "| stories that obey all checks (sentences, quotes, names, no repetition) "
-        f"| {percent(stories['obey all rules'])} |",
-        '| distinct answers to the same "Tell me a story." '
-        f"| {percent(stories['distinct answers to one request'])} |",
-        f"| held-out questions with tools: the right tool and arguments | {percent(tools['calls'], 1)} |",
-        f"| objects with the values of a held-out sentence | {percent(tools['objects by a schema'], 1)} |",
-    ]
-    return "\n".join(text) + "\n"
-
-
 def table(results: dict[str, Any]) -> str:
     """Format the table of demo/README.md."""
     greedy, usual, stories = results["greedy"], results["usual sampling"], results["stories"]
@@ -269,7 +245,7 @@ def table(results: dict[str, Any]) -> str:
 
 REPORT = Report(
     Path(__file__).with_name("evaluation.json"), "python -m demo.evaluate", dict[str, Any],
-    {README: short_table, DEMO_README: table},
+    {DEMO_README: table},
 )  # fmt: skip
 
 

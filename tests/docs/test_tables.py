@@ -30,6 +30,7 @@ REPORTS = {
     "docs/agents.json": "agents_report",
     "docs/clients.json": "clients_report",
     "docs/cluster-simulation.json": "cluster_report",
+    "docs/memory.json": "memory_report",
     "demo/evaluation.json": "demo.evaluate",
     "demo/vision/evaluation.json": "demo.vision.evaluate",
 }
