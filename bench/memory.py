@@ -1,4 +1,4 @@
-"""What models of published shapes need: the table of docs/which-model.md, from headers without weights.
+"""Forecast of the memory of published models: the table of docs/which-model.md, from headers alone.
 
 make docs-memory
 """

@@ -15,7 +15,7 @@ COLUMNS = ((4096, 1), (32768, 1), (131072, 1))
 
 @dataclass
 class Need:
-    """What a model of one type of weights needs, in bytes."""
+    """Memory of a model with one type of weights, in bytes."""
 
     model: str
     type: str
