@@ -21,9 +21,8 @@ from tests.agents.sessions import (
     WORDS,
     Session,
     Teller,
-    claude_code,
+    aider,
     codex,
-    continue_,
     goose,
     opencode,
 )
@@ -131,26 +130,43 @@ def test_a_model_with_states_resumes_before_the_thought_that_its_template_begins
     server.client.delete("states")
 
 
-#: Agents whose recorded sessions have compactions or other conversations; one of them is in every run.
-BRANCHING = (
-    codex,
-    *(pytest.param(agent, marks=pytest.mark.thorough) for agent in (claude_code, opencode, goose, continue_)),
-)
-
-
-@pytest.mark.parametrize("agent", BRANCHING, ids=lambda agent: agent.__name__)
-def test_a_model_with_windows_resumes_where_the_first_message_begins(
-    server: Server, tmp_path: Path, agent: Callable[[], Session]
-) -> None:
-    """After compaction, and in another conversation, only the instructions are the same."""
+def windows_file(folder: Path) -> Path:
     config = TinyGemma3(context=CONTEXT, window=256, pattern=2)
-    file = with_template(tiny_gemma3_gguf(tmp_path / "windows.gguf", config), TEMPLATE)
+    return with_template(tiny_gemma3_gguf(folder / "windows.gguf", config), TEMPLATE)
+
+
+def states_file(folder: Path) -> Path:
+    return with_template(tiny_lfm2_gguf(folder / "states.gguf", TinyLfm2(context=CONTEXT)), TEMPLATE)
+
+
+#: In every run: compaction, after which only the instructions are the same, and last messages that move.
+_SAMPLE = {(windows_file, codex), (windows_file, aider), (states_file, goose)}
+
+
+@pytest.mark.parametrize(
+    ("write", "agent"),
+    [
+        pytest.param(
+            write,
+            agent,
+            marks=[] if (write, agent) in _SAMPLE else pytest.mark.thorough,
+            id=f"{write.__name__}-{agent.__name__}",
+        )
+        for write in (windows_file, states_file)
+        for agent in AGENTS
+    ],
+)
+def test_a_session_with_a_model_that_forgets_does_too(
+    server: Server, tmp_path: Path, write: Callable[[Path], Path], agent: Callable[[], Session]
+) -> None:
+    """Windows and states are resumed only where a checkpoint is."""
+    file = write(tmp_path)
     tokenizer = tokenizer_from_gguf(open_gguf(file))
-    add_model(server, "windows", file)
-    costs = play(agent(), server.http, "windows", lambda text: tokenizer.encode(text, add_special=True))
+    add_model(server, "forgetful", file)
+    costs = play(agent(), server.http, "forgetful", lambda text: tokenizer.encode(text, add_special=True))
     assert [cost.prompt for cost in costs] == [cost.expected for cost in costs]
     assert reuse(costs) >= BAR, [(cost.prompt, cost.cached, cost.seen) for cost in costs]
-    server.client.delete("windows")
+    server.client.delete("forgetful")
 
 
 def test_parallel_subagents_evaluate_what_they_share_once(server: Server, encode: Encode) -> None:

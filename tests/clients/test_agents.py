@@ -106,6 +106,12 @@ AGENTS = [
             ("editor", {"path": "FILE", "old_text": OLD, "new_text": NEW}),
         ),
     ),
+    Agent(
+        "goose",
+        "goose",
+        ("run", "--no-session", "--text", REQUEST),
+        (("shell", {"command": "cat FILE"}), ("edit", {"path": "FILE", "before": OLD, "after": NEW})),
+    ),
     Agent("aider", "aider", ("--yes-always", "--no-git", "--message", REQUEST, FILE), ()),
 ]
 #: Aider asks for files in the answer's text instead of calls.
@@ -114,8 +120,10 @@ AIDER = f"{FILE}\n```\n{AFTER}```\n"
 
 def folders() -> list[str]:
     """Return the folders of the installed agents' programs."""
+    packages = Path(__file__).parent / "agents" / "node_modules"
     return [
-        str(Path(__file__).parent / "agents" / "node_modules" / ".bin"),
+        str(packages / ".bin"),
+        str(packages / "@aaif" / "goose-binary-linux-x64" / "bin"),
         str(ROOT / ".venv-agents" / "bin"),
     ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -20,7 +21,7 @@ from puna.chat.answers.tools import tools_of
 from puna.chat.templates.choose import ChatTemplate, chat_template
 from puna.chat.templates.messages import Chat, Insert, Message, Think, Traits, tagged
 from puna.chat.templates.model_facts import ModelFacts
-from puna.chat.templates.renderer.client import Renderer
+from puna.chat.templates.renderer.client import Renderer, Rendering
 from puna.chat.templates.tool_order import ordered
 from puna.conversation.fit import fit_chat, newest, size
 from puna.conversation.infill import infill_tokens
@@ -130,6 +131,16 @@ def thinking_budget(request: Generate, traits: Traits, context: int) -> int | No
     wanted = request.options.num_predict
     most = min(wanted, context) if wanted > 0 else context
     return max(int(most * share), least)
+
+
+def _before_last(rendering: Rendering, messages: Sequence[Message]) -> str:
+    """Return the prompt without its last message; "" if there is none, or the template wants that message."""
+    if len(messages) < 2:
+        return ""
+    try:
+        return rendering.text_before_last()
+    except PunaError:
+        return ""
 
 
 class ChatModel:
@@ -359,6 +370,7 @@ class ChatModel:
             tries[text] = self._read(text, images, add_special=not context)
             return len(tries[text].tokens)
 
+        resumes_at_places = not context and not self.engine.cache.resumes_anywhere and request.cache_prompt
         tools = ordered(chat.tools) if chat.tools and chat.tool_choice != "none" else []
         shown = msgspec.structs.replace(chat, messages=messages, tools=tools)
         with self._renderer.rendering(template, shown, request.think) as rendering:
@@ -369,13 +381,15 @@ class ChatModel:
             else:
                 text = rendering.text()
                 count(text)
+            before = _before_last(rendering, messages) if resumes_at_places and len(tries) == 1 else ""
         everything, read = next(iter(tries.values())), tries[text]
         # A lower bound for the text that was not even tokenised.
         missing = -(-missing_bytes // self._tokenizer.longest_bytes)
         dropped = missing + len(everything.tokens) - len(read.tokens)
         fitted = self._fitted(request, rendering.traits, read.after(context), text, dropped)
-        if not context and not self.engine.cache.resumes_anywhere and request.cache_prompt:
-            fitted = replace(fitted, front=self._front(request, shown, template, read.tokens))
+        if resumes_at_places:
+            front = self._front(request, shown, template, read.tokens)
+            fitted = replace(fitted, front=front, ending=self._ending(text, before, read.tokens))
         opening = self._tokenizer.encode(rendering.opening, add_special=False) if rendering.opening else []
         if not opening or read.tokens[-len(opening) :] != opening:
             return fitted
@@ -402,6 +416,18 @@ class ChatModel:
         front = self._probed[3]
         # The last token of the front may be another one where it joins the message.
         return next((n for n in (len(front), len(front) - 1) if n > 0 and tokens[:n] == front[:n]), 0)
+
+    def _ending(self, text: str, before: str, tokens: Sequence[int]) -> int:
+        """Return how many last `tokens` of a prompt `text` follow what it shares with `before`; 0: unknown.
+
+        Agents rewrite, move or leave out their last message in the next prompt, which then differs there.
+        """
+        lengths = range(min(len(text), len(before)))  # compared in blocks, as texts are long
+        shared = bisect_left(lengths, True, key=lambda end: text[: end + 1] != before[: end + 1])
+        if not shared or shared == len(text):
+            return 0
+        ending = self._tokenizer.encode(text[shared:], add_special=False)
+        return len(ending) if list(tokens[-len(ending) :]) == ending else 0
 
     def _plain(self, request: Generate, traits: Traits, images: list[Image]) -> FittedPrompt:
         """Return the prompt of a request in text or tokens. Raises `RequestError`, `ContextLengthError`."""

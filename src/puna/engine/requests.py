@@ -52,6 +52,7 @@ class FittedPrompt:
     dropped: int = 0  # tokens of messages left out to make the rest fit
     inputs: list[Input] | None = None  # set if there are images
     front: int = 0  # first tokens, before the first message that is not the system's; 0: unknown
+    ending: int = 0  # last tokens, from the last message on; 0: unknown
     opening: int = 0  # last tokens that begin the answer, which may be missing when it is sent back
 
 
@@ -161,6 +162,7 @@ def _samples(
                 sample=sample,
                 truncated=prompt.dropped + truncated,
                 front=prompt.front,
+                ending=prompt.ending,
                 opening=prompt.opening,
                 resumed=request.resumed[sample] if sample < len(request.resumed) else [],
             )

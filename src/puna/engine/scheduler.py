@@ -326,9 +326,11 @@ class Scheduler:
         """Return after how many inputs the sequence should leave a checkpoint for other prompts.
 
         One is where an earlier prompt differs that could not be resumed there. Another is before the first
-        message that is not the system's, where other conversations differ. The last is before what the prompt
-        begins the answer with, such as `<think>`: templates leave it out of earlier turns, so that the next
-        prompt of the conversation differs there.
+        message that is not the system's, where other conversations differ. One is before the last message,
+        which some agents move or rewrite in each prompt; unless it is near what was found, as where a message
+        was added to the earlier prompt. The last is before what the prompt begins the answer with, such as
+        `<think>`: templates leave it out of earlier turns, so that the conversation's next prompt differs
+        there.
         """
         points = set()
         if found.shared - found.count >= _WORTH_WAITING_FOR:
@@ -336,6 +338,9 @@ class Scheduler:
         if not self._cache.resumes_anywhere and sequence.request.cache_prompt:
             if _WORTH_WAITING_FOR <= sequence.front < sequence.prompt_length:
                 points.add(sequence.front)
+            before_last = sequence.prompt_length - sequence.ending
+            if sequence.ending and before_last - found.count >= _WORTH_WAITING_FOR:
+                points.add(before_last)
             if sequence.opening:
                 points.add(sequence.prompt_length - sequence.opening)
         return tuple(sorted(point for point in points if point > found.count))

@@ -78,6 +78,7 @@ class Sequence:
     waits_for: tuple[PrefixEntry, int] | None = None  # an entry, and how many inputs of it must be evaluated
     branch_points: tuple[int, ...] = ()  # leading inputs after which other prompts may differ, ascending
     front: int = 0  # first inputs, which prompts of other conversations may begin with
+    ending: int = 0  # last inputs of the prompt, which the next prompt of the conversation may not have
     opening: int = 0  # last inputs of the prompt that begin the answer
     prompt_length: int = 0  # inputs
     prompt_tokens: int = 0

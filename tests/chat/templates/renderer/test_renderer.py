@@ -52,6 +52,17 @@ def text(renderer: Renderer, template: str | ChatTemplate, prompt: Chat | Insert
         return rendering.text()
 
 
+def test_a_prompt_without_its_last_message_begins_no_answer(renderer: Renderer) -> None:
+    written = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    template = ChatTemplate(
+        text=written + "{% if add_generation_prompt %}<assistant>{% endif %}", is_go=False
+    )
+    chat = Chat(messages=[*CHAT.messages, Message(role="system", content="be kind")])
+    with renderer.rendering(template, chat) as rendering:
+        assert rendering.text() == "<user>hello<system>be kind<assistant>"
+        assert rendering.text_before_last() == "<user>hello"
+
+
 def process(renderer: Renderer) -> psutil.Process:
     """Return the renderer's process, starting one if there is none."""
     renderer.start()

@@ -156,6 +156,11 @@ class Rendering:
         self.opening = rendered.opening
         return rendered.text
 
+    def text_before_last(self) -> str:
+        """Return the prompt without the last message and the beginning of the answer. Raises as `text`."""
+        request = encoded(RenderFrom(whole=False))
+        return self._tried(lambda: self._renderer.reply(self._begun()[0], request, Rendered)).text
+
     def close(self) -> None:
         """End the request."""
         if self._open is not None:

@@ -60,9 +60,9 @@ def _serve() -> None:
             case OpenTemplate() as opened:
                 request = _Request(opened, formats)
                 _send(request.traits())
-            case RenderFrom(start=start):
+            case RenderFrom(start=start, whole=whole):
                 assert request is not None
-                _send(request.rendered(start))
+                _send(request.rendered(start, whole=whole))
             case Close():
                 request = None
                 if memory_bytes("resident") > fresh + _MAX_GROWTH_BYTES:
@@ -82,8 +82,8 @@ class _Request:
     def traits(self) -> FromRenderer:
         return self._answer(lambda: Opened(self._form.traits))
 
-    def rendered(self, start: int) -> FromRenderer:
-        return self._answer(lambda: self._with_opening(self._render(start)))
+    def rendered(self, start: int, *, whole: bool) -> FromRenderer:
+        return self._answer(lambda: self._with_opening(self._render(start, whole=whole)))
 
     def _with_opening(self, text: str) -> Rendered:
         if not isinstance(self._opened.prompt, Chat):
@@ -91,19 +91,20 @@ class _Request:
         opening = self._form.opening(self._opened.think)
         return Rendered(text, opening if text.endswith(opening) else "")
 
-    def _render(self, start: int) -> str:
+    def _render(self, start: int, *, whole: bool) -> str:
         think = self._opened.think
         match self._opened.prompt:
             case Insert(before=before, after=after):
                 text = self._form.render_insert(before, after, think=think)
             case Chat(messages=messages) as chat:
+                kept = remaining(messages, start)
                 text = self._form.render(
-                    remaining(messages, start),
+                    kept if whole else kept[:-1],
                     tools=chat.tools or None,
                     documents=chat.documents,
                     values=chat.values,
                     think=think,
-                    add_generation_prompt=chat.opens_answer,
+                    add_generation_prompt=chat.opens_answer and whole,
                     system_in_place=chat.system_in_place,
                 )
             case None:

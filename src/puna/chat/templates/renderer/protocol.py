@@ -31,9 +31,13 @@ class OpenTemplate(_Message, frozen=True):
 
 
 class RenderFrom(_Message, frozen=True):
-    """Render the conversation as if it began with message `start`. Answered by `Rendered`."""
+    """Render the conversation as if it began with message `start`. Answered by `Rendered`.
+
+    If not `whole`, the last message and the beginning of the answer are left out.
+    """
 
     start: int = 0
+    whole: bool = True
 
 
 class Close(_Message, frozen=True):
