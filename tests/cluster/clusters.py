@@ -200,8 +200,10 @@ def _end(process: Process) -> None:
 
 
 @contextmanager
-def clustered(folder: Path, workers: int = 0, **settings: str) -> Iterator[Cluster]:
-    """Run a cluster within the block."""
+def clustered(
+    folder: Path, workers: int = 0, *, started: bool = False, **settings: str
+) -> Iterator[Cluster]:
+    """Run a cluster within the block; its head is a fork unless `started`, see `running`."""
     with ExitStack() as stack:
         # Paths of Ray's sockets must be short.
         temp = stack.enter_context(tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True))
@@ -212,7 +214,7 @@ def clustered(folder: Path, workers: int = 0, **settings: str) -> Iterator[Clust
             "PUNA_CLUSTER_FOLDER": str(folder / "credentials"),
             **settings,
         }
-        server = stack.enter_context(running(folder / "head", **settings))
+        server = stack.enter_context(running(folder / "head", started=started, **settings))
         cluster = Cluster(server, folder, settings, stack)
         for _ in range(workers):
             cluster.join()

@@ -58,7 +58,8 @@ def chaos(folder: Path, *, seconds: float, seed: int, say: Callable[[str], None]
             init(folder / "credentials", [cuttable.head, cuttable.worker])
             hosts["PUNA_CLUSTER_HOST"] = cuttable.head
         say(f"{'with' if hosts else 'without'} a network that can be cut, and encryption")
-        with clustered(folder, PUNA_REPLICAS="1,3", **SETTINGS, **hosts) as cluster:
+        # The settings of malloc and of warnings are read when Python starts.
+        with clustered(folder, started=True, PUNA_REPLICAS="1,3", **SETTINGS, **hosts) as cluster:
             run = _Chaos(cluster, cuttable, right, report, seed, say)
             run.reign(folder, time.monotonic() + seconds)
             if cluster.server.stop() != 0:
