@@ -50,6 +50,22 @@ def test_placement_options_take_effect_with_llama_cpp() -> None:
     assert Options.merge({"tensor_split": [1, 2]}).placement == Placement(tensor_split=(1.0, 2.0))
 
 
+@pytest.mark.parametrize(
+    ("value", "replicas"),
+    [
+        (2, (2, 2)), ("2", (2, 2)), ("1,4", (1, 4)), ([1, 4], (1, 4)), ("2, 0", (2, 0)), ("0,3", (1, 3)),
+        (None, None),
+    ],
+)  # fmt: skip
+def test_replicas_have_a_minimum_and_a_maximum(value: object, replicas: tuple[int, int] | None) -> None:
+    assert Options.merge({"replicas": value}).replicas == replicas
+
+
+def test_replicas_take_effect_in_clusters_only() -> None:
+    assert Options.ignored({"replicas": 2}) == ['option "replicas" has no effect: the server runs no cluster']
+    assert Options.ignored({"replicas": 2}, scales=True) == []
+
+
 def test_environment_selects_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert engine_from_env() == "auto"
     monkeypatch.setenv("PUNA_ENGINE", "llamacpp")
@@ -98,6 +114,12 @@ def test_only_the_first_of_many_unknown_options_are_listed() -> None:
         ("tensor_split", 3, "must be of type array"),
         ("tensor_split", [-1], "between 0 and"),
         ("tensor_split", [1] * 17, "at most 16 numbers"),
+        *(
+            ("replicas", value, "must be a number, or a minimum and a maximum such as 1,4")
+            for value in ("x", "1,2,3", "-1", "1,", True, [1.5], {}, 2.0)
+        ),
+        ("replicas", "4,2", "must not have a minimum above its maximum"),
+        ("replicas", [1, 5000], "between 0 and 4096"),
         ("logit_bias", [1], "must be of type object"),
         ("logit_bias", {"-1": 1}, "must have token ids as keys, not '-1'"),
         ("logit_bias", {"1": "much"}, "must be of type float32"),

@@ -56,6 +56,9 @@ MAX_BIASES = 16_384
 #: Maximum number of GPUs of a machine.
 MAX_GPUS = 16
 
+#: Maximum number of replicas of a model.
+MAX_REPLICAS: Final = 4096
+
 #: Engines for a model: Puna's own, llama.cpp, or "auto" for Puna's own if it can run the model.
 ENGINES = ("auto", "puna", "llamacpp")
 AUTO, PUNA, LLAMACPP = ENGINES
@@ -105,7 +108,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     so a client that sends none gets the same greedy output from both.
     """
 
-    # Loading. num_ctx None: chosen by the server; num_thread 0: automatic; engine None: `PUNA_ENGINE`.
+    # Loading. num_ctx None: chosen by the server; num_thread 0: automatic; engine None: `PUNA_ENGINE`;
+    # replicas None: `PUNA_REPLICAS`.
     num_ctx: int | None = None
     num_batch: int = 512
     engine: str | None = None
@@ -115,6 +119,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     use_mmap: bool | None = None
     num_thread: int = 0
     draft: str | None = None  # draft model: a small model of the same family
+    replicas: tuple[int, int] | None = None  # minimum and maximum in a cluster; maximum 0: one on each node
     # Speculative decoding, which changes an answer's speed but not its text. None: `PUNA_SPECULATE`.
     speculate: str | None = None
     # Length.
@@ -169,17 +174,18 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         return Placement(self.num_gpu, self.main_gpu, self.tensor_split, self.use_mmap is not False)
 
     @staticmethod
-    def ignored(*layers: Mapping[str, Any] | None, engine: str = PUNA) -> list[str]:
+    def ignored(*layers: Mapping[str, Any] | None, engine: str = PUNA, scales: bool = False) -> list[str]:
         """Return a sentence for each option in `layers` that has no effect with `engine`.
 
-        These are unknown options and, with Puna's own engine, those for GPUs. The values null, false, 0 and
-        -1 need no sentence, because they request the default.
+        These are unknown options, with Puna's own engine those for GPUs, and `replicas` unless the model
+        `scales`. The values null, false, 0 and -1 need no sentence, because they request the default.
         """
         given: dict[str, Any] = {}
         for layer in layers:
             given |= layer or {}
         requested = [name for name, value in given.items() if value and value != -1]  # -1: automatic
         reasons = _USELESS if engine == LLAMACPP else _USELESS | _UNPLACED
+        reasons = reasons if scales else reasons | _UNSCALED
         useless = [f'option "{name}" has no effect: {reasons[name]}' for name in requested if name in reasons]
         unknown = [name for name in requested if name not in _TYPES and name not in reasons]
         return useless + (unknown_and_ignored("option", unknown, _TYPES) if unknown else [])
@@ -206,11 +212,19 @@ def engine_from_env() -> str:
         raise OptionError(f"PUNA_ENGINE: {error}") from None
 
 
+def replicas_from_env() -> tuple[int, int]:
+    """Return the default of `replicas` from `PUNA_REPLICAS`. Raises `OptionError`."""
+    try:
+        return Options.merge({"replicas": env("REPLICAS") or None}).replicas or (1, 0)
+    except OptionError as error:
+        raise OptionError(f"PUNA_REPLICAS: {error}") from None
+
+
 _TYPES: dict[str, str] = {
     "num_ctx": "integer", "num_batch": "integer", "engine": "string", "num_gpu": "integer",
     "main_gpu": "integer", "tensor_split": "shares", "use_mmap": "boolean",
     "num_thread": "integer", "num_keep": "integer", "num_predict": "integer", "draft": "string",
-    "speculate": "string", "stop": "array",
+    "replicas": "bounds", "speculate": "string", "stop": "array",
     "seed": "integer", "temperature": "float32", "top_k": "integer",
     "top_p": "float32", "min_p": "float32", "typical_p": "float32", "repeat_last_n": "integer",
     "repeat_penalty": "float32", "presence_penalty": "float32", "frequency_penalty": "float32",
@@ -238,14 +252,18 @@ _UNPLACED = {
     "use_mmap": "weights are always copied into memory when loaded",
 }
 
+#: Options that only clusters use.
+_UNSCALED = {"replicas": "the server runs no cluster"}
+
 #: Sources of drafts for speculative decoding: none, prompt lookup, the draft model, or the model's own heads
 #: for multi-token prediction.
 SPECULATE = ("off", "prompt", "draft", "mtp")
 
 _CHOICES: dict[str, tuple[str, ...]] = {"speculate": SPECULATE, "engine": ENGINES}
 
-#: Maximum characters of `tensor_split` as text.
+#: Maximum characters of `tensor_split` and `replicas` as text.
 _LONGEST_SHARES = 1000
+_LONGEST_BOUNDS = 20
 
 #: Inclusive ranges. Ollama clamps or ignores values out of range; Puna raises an error.
 _RANGES: dict[str, tuple[float, float]] = {
@@ -302,6 +320,8 @@ def _coerce(name: str, value: Any) -> Any:
         return _coerce_tokens(name, value)
     if kind == "object":
         return _coerce_by_token(name, value)
+    if kind == "bounds":
+        return _coerce_bounds(name, value)
     if kind == "shares":
         return _coerce_shares(name, value)
     if kind == "string":
@@ -349,6 +369,27 @@ def _coerce_shares(name: str, value: Any) -> tuple[float, ...]:
     if len(value) > MAX_GPUS:
         raise OptionError(f'option "{name}" must have at most {MAX_GPUS} numbers, not {len(value):,}')
     return tuple(_coerce_number(name, "float32", number) for number in value)
+
+
+def _coerce_bounds(name: str, value: Any) -> tuple[int, int]:
+    """Return the minimum, at least 1, and the maximum of `2`, `"1,4"` or `[1, 4]`; 0 is no maximum."""
+    parts = value
+    if isinstance(value, str):
+        parts = [part.strip() for part in value[:_LONGEST_BOUNDS].split(",")]
+        parts = [int(part) if re.fullmatch(r"\d+", part, re.ASCII) else None for part in parts]
+    elif isinstance(value, int):
+        parts = [value]
+    whole = isinstance(parts, list | tuple) and all(type(part) is int for part in parts)
+    if not whole or len(parts) not in (1, 2):
+        raise OptionError(
+            f'option "{name}" must be a number, or a minimum and a maximum such as 1,4, not {shown(value)}'
+        )
+    least, most = parts[0], parts[-1]
+    if not all(0 <= part <= MAX_REPLICAS for part in parts):
+        raise OptionError(f'option "{name}" must be between 0 and {MAX_REPLICAS}, not {shown(value)}')
+    if most and least > most:
+        raise OptionError(f'option "{name}" must not have a minimum above its maximum: {shown(value)}')
+    return max(least, 1), most
 
 
 def _coerce_by_token(name: str, value: Any) -> tuple[tuple[int, float], ...]:

@@ -200,9 +200,7 @@ def _end(process: Process) -> None:
 
 
 @contextmanager
-def clustered(
-    folder: Path, workers: int = 0, *, started: bool = False, **settings: str
-) -> Iterator[Cluster]:
+def clustered(folder: Path, workers: int = 0, *, started: bool = False, **settings: str) -> Iterator[Cluster]:
     """Run a cluster within the block; its head is a fork unless `started`, see `running`."""
     with ExitStack() as stack:
         # Paths of Ray's sockets must be short.

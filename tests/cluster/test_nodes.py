@@ -141,6 +141,27 @@ def test_nodes_are_shown_on_the_command_line(cluster: Cluster) -> None:
     assert set(json.loads(command_line("cluster", "status", "--json"))) == {"nodes", "refused", "models"}
 
 
+def test_a_model_says_how_many_replicas_it_has(workers: Cluster) -> None:
+    client = workers.server.client
+    client.create(model="double", from_="demo", parameters={"replicas": "2,3"})
+    client.generate("double", "Hello", options={"num_predict": 2, "seed": 1})
+    wait_until(lambda: len(workers.replicas("double")) == 2, "the second replica")
+
+    def bounds() -> tuple[int, int]:
+        [model] = workers.status()["models"]
+        return model["least"], model["most"]
+
+    assert bounds() == (2, 3)
+    body = {"model": "double", "prompt": "Hello", "stream": False, "options": {"num_predict": 2, "seed": 1}}
+    body["options"] |= {"replicas": 1}  # for this request, and as long as no other wishes more
+    reply = workers.server.http.post("/api/generate", json=body).raise_for_status().json()
+    assert "replicas" not in json.dumps(reply)
+    assert bounds() == (1, 1)
+    wait_until(lambda: len(workers.replicas("double")) == 1, "the end of the second replica")
+    workers.unload()
+    client.delete("double")
+
+
 def test_conversations_find_the_replica_that_remembers_them(workers: Cluster) -> None:
     def ask(messages: list[dict[str, str]]) -> tuple[str, int]:
         body = {

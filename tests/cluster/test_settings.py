@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from puna.cluster.settings import ClusterSettings, parse_replicas
+from puna.cluster.settings import ClusterSettings
 from puna.errors import PunaError
 
 
@@ -35,14 +35,9 @@ def test_a_node_has_one_head() -> None:
         ClusterSettings.from_env(join="192.0.2.1", ray="auto")
 
 
-@pytest.mark.parametrize(
-    ("text", "replicas"), [("2", (2, 2)), ("1,4", (1, 4)), ("2, 0", (2, 0)), ("0,3", (1, 3))]
-)
-def test_replicas_have_a_minimum_and_a_maximum(text: str, replicas: tuple[int, int]) -> None:
-    assert parse_replicas(text) == replicas
-
-
-@pytest.mark.parametrize("text", ["", "x", "1,2,3", "-1", "4,2", "1,", "99999"])
-def test_other_replicas_are_refused(text: str) -> None:
-    with pytest.raises(PunaError, match="replicas"):
-        parse_replicas(text)
+def test_the_environment_sets_the_number_of_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PUNA_REPLICAS", "2,5")
+    assert ClusterSettings.from_env().replicas == (2, 5)
+    monkeypatch.setenv("PUNA_REPLICAS", "5,2")
+    with pytest.raises(PunaError, match=r"PUNA_REPLICAS: .* minimum above its maximum: '5,2'"):
+        ClusterSettings.from_env()

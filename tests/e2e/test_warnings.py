@@ -18,9 +18,12 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
-OPTIONS = {"num_predict": 2, "num_gpu": 99, "tempature": 1, "low_vram": False, "main_gpu": 0}
+OPTIONS = {
+    "num_predict": 2, "num_gpu": 99, "replicas": "1,4", "tempature": 1, "low_vram": False, "main_gpu": 0,
+}  # fmt: skip
 SENTENCES = [
     'option "num_gpu" has no effect: models are computed by the processor',
+    'option "replicas" has no effect: the server runs no cluster',
     'option "tempature" is unknown and ignored (did you mean "temperature"?)',
 ]
 

@@ -28,7 +28,7 @@ def test_library_takes_the_options_of_the_server() -> None:
     sampling = set(Options.__struct_fields__) - {
         # set when the model is loaded, or without meaning here
         "num_ctx", "num_batch", "num_thread", "draft",
-        "engine", "num_gpu", "main_gpu", "tensor_split", "use_mmap",
+        "engine", "num_gpu", "main_gpu", "tensor_split", "use_mmap", "replicas",
     }  # fmt: skip
     treatment = {
         "truncate", "shift", "ignore_eos", "sampled_logprobs", "cache_prompt", "format", "priority",

@@ -29,6 +29,7 @@ PARAMETER num_ctx -1
 PARAMETER use_mmap t
 PARAMETER engine llamacpp
 PARAMETER tensor_split 3,1
+PARAMETER replicas 1,4
 PARAMETER stop a
 PARAMETER stop "b c"
 PARAMETER mirostat 2
@@ -36,7 +37,7 @@ PARAMETER mirostat 2
     values = parameter_values(parse(text))
     assert values == {
         "temperature": 1.0, "top_k": 41, "num_ctx": -1, "use_mmap": True, "stop": ["a", "b c"],
-        "engine": "llamacpp", "tensor_split": "3,1",
+        "engine": "llamacpp", "tensor_split": "3,1", "replicas": "1,4",
     }  # fmt: skip
     assert isinstance(values["temperature"], float)
     assert [record.getMessage() for record in caplog.records] == ["parameter mirostat is deprecated"]

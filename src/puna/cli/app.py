@@ -96,6 +96,10 @@ def run(
         int | None, typer.Option(metavar="N", help="Maximum number of tokens to generate.")
     ] = None,
     num_ctx: Annotated[int | None, typer.Option(metavar="N", help="Context length in tokens.")] = None,
+    replicas: Annotated[
+        str | None,
+        typer.Option(metavar="N[,N]", help="In a cluster: how many replicas, or at least and at most."),
+    ] = None,
     stop: Annotated[
         list[str] | None, typer.Option(metavar="TEXT", help="Stop at this text (repeatable).")
     ] = None,
@@ -134,6 +138,7 @@ def run(
         "seed": seed,
         "num_predict": num_predict,
         "num_ctx": num_ctx,
+        "replicas": replicas,
         "stop": stop or None,
     }
     settings = RunSettings(

@@ -108,9 +108,12 @@ class Replicas:
     its events continue with the token they would have continued with.
     """
 
+    scales: Final = True
+
     def __init__(self, cluster: Nodes) -> None:
         self.tally = Tally()
         self._cluster = cluster
+        self._bounds = cluster.settings.replicas
         self._load: Load | None = None
         self._replicas: list[Replica] = []
         self._router = Router()
@@ -210,6 +213,9 @@ class Replicas:
             if isinstance(result, BaseException) and replica.alive:
                 self._load = before
                 raise result
+
+    def scale(self, least: int, most: int) -> None:
+        self._bounds = least, most
 
     async def leave(self, node: Node) -> None:
         """End the replicas on a node once their requests have ended."""
@@ -396,12 +402,10 @@ class Replicas:
         return [replica for replica in self._replicas if replica.usable]
 
     @property
-    def _least(self) -> int:
-        return self._cluster.settings.replicas[0]
-
-    @property
-    def _most(self) -> int:
-        return self._cluster.settings.replicas[1] or len(self._cluster.nodes)
+    def bounds(self) -> tuple[int, int]:
+        """The minimum and the maximum of replicas; it has fewer while nodes are missing."""
+        least, most = self._bounds
+        return least, most or max(least, len(self._cluster.nodes))
 
     def _add(self, replica: Replica) -> None:
         replica.client.tally = self.tally
@@ -464,7 +468,7 @@ class Replicas:
         if (
             self._growing is None
             and not self._closed
-            and len(self._replicas) < self._most
+            and len(self._replicas) < self.bounds[1]
             and time.monotonic() >= self._grows_again_s
         ):
             self._spawn(self._grow_quietly())
@@ -537,10 +541,12 @@ class Replicas:
                 replica.client.kill(
                     f"a step took longer than {self._cluster.step_timeout_s:g} s (PUNA_STEP_TIMEOUT)"
                 )
-            if len(self._usable) < self._least:
+            least, most = self.bounds
+            if len(self._usable) < least:
                 self._grow_soon()
             idle_s = time.monotonic() - replica.idle_since_s
-            surplus = idle_s > self._cluster.keep_alive_s and len(self._usable) > self._least
+            needed = least if idle_s > self._cluster.keep_alive_s else most
+            surplus = len(self._usable) > needed
             if not replica.users and (surplus or replica.draining):  # as after a drain that was given up
                 self._end(replica)
 

@@ -27,13 +27,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 import numpy as np
 
+from puna.options import MAX_REPLICAS
 from puna.prefix_blocks import BLOCK
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Maximum replicas of one model.
-MAX_REPLICAS: Final = 4096
 #: Maximum reported blocks of a replica, and of all together, of which each has its share. More
 #: are ignored, which costs time only.
 MAX_BLOCKS: Final = 1 << 16

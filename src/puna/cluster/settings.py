@@ -8,6 +8,7 @@ from pathlib import Path
 from puna.config import env, env_int, home, path_of
 from puna.errors import PunaError
 from puna.hosts import Host
+from puna.options import replicas_from_env
 
 #: Ray's own port, which its users know.
 DEFAULT_PORT = 6379
@@ -53,16 +54,5 @@ class ClusterSettings:
             ray=ray,
             folder=path_of(env("CLUSTER_FOLDER")) if env("CLUSTER_FOLDER") else home() / "cluster",
             temp=env("CLUSTER_TEMP"),
-            replicas=parse_replicas(env("REPLICAS", "1,0")),
+            replicas=replicas_from_env(),
         )
-
-
-def parse_replicas(text: str) -> tuple[int, int]:
-    """Return the minimum and maximum of `2` or `1,4`; 0 is one on each node. Raises PunaError."""
-    parts = [part.strip() for part in text.split(",")]
-    if len(parts) > 2 or not all(part.isdecimal() and len(part) < 5 for part in parts):
-        raise PunaError(f"replicas must be a number, or a minimum and a maximum such as 1,4, not {text!r}")
-    least, most = int(parts[0]), int(parts[-1])
-    if most and least > most:
-        raise PunaError(f"the minimum of replicas must not exceed the maximum: {text!r}")
-    return max(least, 1), most

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -465,11 +465,16 @@ class RunnerClient:
 class LocalRunner(RunnerClient):
     """A process on this machine for one model, created by `spawn` and ready after `load`."""
 
+    scales: Final = False
+
     def __init__(
         self, process: SpawnedProcess, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         super().__init__(process, reader, writer)
         self.pid = process.pid
+
+    def scale(self, least: int, most: int) -> None:
+        """Do nothing: there is one process only."""
 
     @classmethod
     async def spawn(cls) -> LocalRunner:

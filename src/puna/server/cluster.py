@@ -32,10 +32,12 @@ class NodeStatus:
 
 @dataclass(frozen=True)
 class ModelReplicas:
-    """A model in memory, by the name it was loaded by, and its replicas."""
+    """A model in memory, by the name it was loaded by, and its replicas: between `least` and `most`."""
 
     name: str
     replicas: list[ReplicaStatus]
+    least: int
+    most: int
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def _status(cluster: Cluster, fleet: Fleet) -> ClusterStatus:
         ],
         refused=cluster.refused,
         models=[
-            ModelReplicas(each.model.name, each.runner.status())
+            ModelReplicas(each.model.name, each.runner.status(), *each.runner.bounds)
             for each in fleet.loaded()
             if isinstance(each.runner, Replicas)
         ],

@@ -37,6 +37,7 @@ class FakeRunner:
         self.alive = True
         self.memory_bytes = 100
         self.path = ""
+        self.scaled: list[tuple[int, int]] = []
         self._large = large
 
     async def load(self, load: Load, on_progress: object = None, *, stall_timeout_s: object = None) -> None:
@@ -66,6 +67,9 @@ class FakeRunner:
         if not self.alive:
             raise RunnerError("gone")
         return Pong(id=1, active=0, running=0, step_age_s=0, cache_bytes=0, cells=[], evicted=0)
+
+    def scale(self, least: int, most: int) -> None:
+        self.scaled.append((least, most))
 
     def kill(self, reason: str) -> None:
         self.alive = False
@@ -153,6 +157,17 @@ def test_requesting_more_than_the_trained_context_causes_no_reload() -> None:
         for num_ctx in (TRAINED, 5 * TRAINED, 100 * TRAINED, 2 * TRAINED, TRAINED, 64):
             await ask(fleet, "a", plan=LoadPlan(num_ctx=num_ctx))
         assert len(launcher.launched) == 1
+
+    with_fleet(use)
+
+
+def test_newest_wish_decides_about_replicas_without_a_reload() -> None:
+    async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
+        for replicas in ((1, 4), None, (2, 2), None):
+            await ask(fleet, "a", plan=LoadPlan(num_ctx=64, replicas=replicas))
+        [runner] = launcher.launched
+        assert runner.scaled == [(1, 4), (2, 2)]
+        assert fleet.loaded()[0].plan.replicas == (2, 2)
 
     with_fleet(use)
 

@@ -302,7 +302,7 @@ function puna(request: ChatRequest): string {
   const loading: Record<string, unknown> = {};
   const sampling: Record<string, unknown> = {};
   for (const [name, value] of Object.entries(options)) {
-    if (name === "num_batch") left.push(name);
+    if (name === "num_batch" || name === "replicas") left.push(name);
     else if (LOADING.includes(name)) loading[name] = value;
     else sampling[name] = value;
   }

@@ -431,6 +431,15 @@ export const OPTIONS: readonly Option[] = [
     kind: "json",
   },
   {
+    name: "replicas",
+    label: "Replicas",
+    meaning:
+      "In a cluster: at least and at most so many replicas: [1, 4]. Without a maximum (0), one on each node.",
+    initial: "none",
+    group: "Speed and memory",
+    kind: "json",
+  },
+  {
     name: "use_mmap",
     label: "Weights stay in the file",
     meaning: "For llama.cpp: leaves weights in the mapped file instead of reading them.",

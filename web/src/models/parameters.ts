@@ -12,6 +12,7 @@ export const PARAMETERS: Readonly<Record<string, ParameterKind>> = {
   use_mmap: "yes or no",
   num_thread: "whole",
   draft: "text",
+  replicas: "text",
   speculate: "text",
   num_keep: "whole",
   num_predict: "whole",

@@ -64,6 +64,7 @@ Available Parameters:
   /set parameter presence_penalty <float>   Penalty for tokens that already occurred
   /set parameter frequency_penalty <float>  Penalty for tokens, times how often they occurred
   /set parameter num_thread <int>           Number of threads (0: all cores)
+  /set parameter replicas <int>,<int>       In a cluster: at least and at most so many replicas
   /set parameter stop <text> <text> ...     Stop at any of these texts
 """
 

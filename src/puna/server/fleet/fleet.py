@@ -161,6 +161,7 @@ class Fleet:
                     self._queue.check(client, self._waiting() + 1)
                 entry.users += 1
             self._stop_timer(entry)
+            entry.scale(plan)
             if keep_alive_s is not None:
                 entry.keep_alive_s, entry.leaving = keep_alive_s, "idle"
             entry.touch()

@@ -67,6 +67,16 @@ class Runner(Protocol):
     def memory_bytes(self) -> int:
         """The memory it takes now, which unloading frees."""
 
+    @property
+    def scales(self) -> bool:
+        """Whether it may have several replicas."""
+
+    def scale(self, least: int, most: int) -> None:
+        """Keep the number of replicas within these bounds from now on, if it `scales`.
+
+        Without a maximum (0), there is one on each node at most.
+        """
+
     async def load(
         self,
         load: Load,
@@ -140,7 +150,7 @@ _FOREVER_NS = 2**63 - 1
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """The options a model is loaded with; changing any of them requires loading it again.
+    """The options a model is loaded with; changing any of them but `replicas` requires loading it again.
 
     `placement` is for llama.cpp, and has no effect on models that Puna's own engine runs.
     """
@@ -153,6 +163,7 @@ class LoadPlan:
     placement: Placement = Placement()  # noqa: RUF009, frozen
     projector: str = ""  # path of the vision tower's own file, if it has one
     adapters: tuple[AdapterFile, ...] = ()
+    replicas: tuple[int, int] | None = None  # bounds
 
     @classmethod
     def of(
@@ -174,6 +185,7 @@ class LoadPlan:
             options.placement,
             projector,
             adapters,
+            options.replicas,
         )
 
     def serves(
@@ -308,6 +320,12 @@ class ResidentModel:
         else:
             self.plan = replace(self.plan, num_ctx=max(self.plan.num_ctx, wanted.num_ctx))
             _log.info("%s now has %d tokens of context", self.model.name, self.context_length)
+
+    def scale(self, wanted: LoadPlan) -> None:
+        """Have as many replicas as `wanted` says, if it says so."""
+        if self.runner is not None and wanted.replicas is not None:
+            self.plan = replace(self.plan, replicas=wanted.replicas)
+            self.runner.scale(*wanted.replicas)
 
     def touch(self) -> None:
         """Restart the keep-alive time."""

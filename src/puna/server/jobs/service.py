@@ -106,7 +106,8 @@ def warnings(order: LoadRequest, runner: Runner) -> list[str]:
 
     The latter are also noted for the request log.
     """
-    ignored = [*order.ignored, *Options.ignored(*order.given, engine=runner.info.engine)]
+    useless = Options.ignored(*order.given, engine=runner.info.engine, scales=runner.scales)
+    ignored = [*order.ignored, *useless]
     facts().ignored = "; ".join(ignored)
     return [*runner.info.warnings, *ignored]
 
