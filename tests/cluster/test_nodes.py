@@ -17,6 +17,7 @@ from tests import commands
 from tests.cluster.clusters import Cluster, clustered
 from tests.cluster.test_answers import SEEDED, endless, lines, merged
 from tests.e2e.servers import add_model, environment, running
+from tests.e2e.test_cache_events import listening
 from tests.e2e.test_demo_vision import digits, two_shapes
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -186,6 +187,11 @@ def test_conversations_find_the_replica_that_remembers_them(workers: Cluster) ->
         "both replicas to report what they remember",
     )
     assert [cached > 200 for _, cached in map(ask, conversations)] == [True] * 6
+    with listening(workers.server) as events:
+        assert next(events)[0] == "begin"
+        found = [next(events)[1] for _ in range(2)]
+    assert {one["node"] for one in found} == {worker.node for worker in workers.workers}
+    assert all(one["whole"] and len(one["added"]) > 3 for one in found)
 
 
 def test_pictures_are_found_where_they_were_seen(workers: Cluster) -> None:

@@ -6,13 +6,12 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from puna.cluster import router as router_module
-from puna.cluster.router import CacheEvent, Route, Router
+from puna.cluster.router import Route, Router
 from puna.prefix_blocks import BLOCK
 
 #: Prompts of up to six blocks from a tree that branches twice: a digest is the path to its block.
@@ -428,13 +427,3 @@ def test_settings_that_make_no_sense_are_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(router_module, "MAX_REPLICAS", 1)
     with pytest.raises(ValueError, match="at most 1 replicas"):
         add(router, "b")
-
-
-def test_events_of_caches_carry_their_version() -> None:
-    event = CacheEvent(replica="a", added=[1, (1 << 64) - 1], whole=True)
-    data = msgspec.json.encode(event)
-    assert msgspec.json.decode(data, type=CacheEvent) == event
-    assert msgspec.json.decode(data)["version"] == 1
-    later = msgspec.json.encode({**msgspec.json.decode(data), "version": 2})
-    with pytest.raises(msgspec.ValidationError):
-        msgspec.json.decode(later, type=CacheEvent)

@@ -36,7 +36,7 @@ from puna.protocol import (
     Pong,
     Prompted,
 )
-from puna.runner.client import ProgressCallback, RunnerClient, Tally
+from puna.runner.client import ModelProcess, ProgressCallback, RunnerClient, Tally
 
 T = TypeVar("T")
 
@@ -89,6 +89,7 @@ class Nodes(Protocol):
 class ReplicaStatus:
     """A replica as `puna cluster status` shows it."""
 
+    name: str
     node: str
     state: str  # "ready", "draining" or "lost"
     users: int
@@ -166,6 +167,9 @@ class Replicas:
             if replica.node is node and replica.pong is not None
         )
 
+    def processes(self) -> list[ModelProcess]:
+        return [ModelProcess(one.name, one.node.name, one.client) for one in self._replicas if one.alive]
+
     def status(self) -> list[ReplicaStatus]:
         found = []
         for replica in self._replicas:
@@ -173,6 +177,7 @@ class Replicas:
             state = "ready" if replica.usable else "draining" if replica.alive else "lost"
             found.append(
                 ReplicaStatus(
+                    name=replica.name,
                     node=replica.node.name,
                     state=state,
                     users=replica.users,

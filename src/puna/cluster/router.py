@@ -22,9 +22,8 @@ import math
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 import numpy as np
 
 from puna.options import MAX_REPLICAS
@@ -51,22 +50,6 @@ _PROMPT_SHARE: Final = 0.8
 _ANSWER_TOKENS: Final = 256
 #: Costs in seconds that differ by less are equal.
 _EQUAL_S: Final = 1e-9
-
-
-class CacheEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of what a replica remembers, in the form in which other routers get it (msgpack or JSON).
-
-    `removed` digests are gone, then `added` ones are there: unsigned integers of 64 bits, as
-    `puna.prefix_blocks` defines them. If `whole` is set, `added` is everything the replica remembers. Whoever
-    listens gets a whole event first. A reader rejects a `version` that it does not know; fields may be added
-    without a new one.
-    """
-
-    replica: str
-    added: list[int]
-    removed: list[int] = []
-    whole: bool = False
-    version: Literal[1] = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,8 +229,9 @@ class Router:
     def reported(
         self, replica: str, added: Iterable[int], removed: Iterable[int] = (), whole: bool = False
     ) -> None:
-        """Take over a report of what a replica remembers; see `CacheEvent`.
+        """Take over a report of what a replica remembers: `removed` digests are gone, `added` ones are there.
 
+        If `whole`, `added` is everything. See `puna.protocol.PrefixReport`.
         What a request promised when it ended is believed until the second report after its end, because the
         first one may have been on its way.
         """

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import socket
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
@@ -462,6 +464,15 @@ class RunnerClient:
         return self.death()
 
 
+@dataclass(frozen=True)
+class ModelProcess:
+    """One of the processes of a model, by a name that no other one has as long as the server runs."""
+
+    name: str
+    node: str  # name of the machine
+    client: RunnerClient
+
+
 class LocalRunner(RunnerClient):
     """A process on this machine for one model, created by `spawn` and ready after `load`."""
 
@@ -475,6 +486,9 @@ class LocalRunner(RunnerClient):
 
     def scale(self, least: int, most: int) -> None:
         """Do nothing: there is one process only."""
+
+    def processes(self) -> list[ModelProcess]:
+        return [ModelProcess(f"p{self.pid}", socket.gethostname(), self)]
 
     @classmethod
     async def spawn(cls) -> LocalRunner:

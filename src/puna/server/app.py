@@ -76,7 +76,13 @@ def create_app(
         *inspection_routes(backend),
     ]
     files = page_files(settings.page) if settings.page is not None else []
-    routes = [*files, *apis, *page_routes(page), *cluster_routes(cluster, fleet), *_unavailable()]
+    routes = [
+        *files,
+        *apis,
+        *page_routes(page),
+        *cluster_routes(cluster, fleet, backend.streams),
+        *_unavailable(),
+    ]
     app = Starlette(
         routes=routes,
         middleware=[

@@ -1,4 +1,4 @@
-"""Routes of a cluster: `/api/cluster`, and `/api/cluster/drain`."""
+"""Routes of a cluster: `/api/cluster`, `/api/cluster/drain`, `/api/cluster/cache-events`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from puna.cluster.cluster import Cluster
 from puna.cluster.replicas import Replicas, ReplicaStatus
 from puna.errors import UnavailableError
+from puna.server.fleet.cache_events import CacheEvent, CacheListeners
 from puna.server.fleet.fleet import Fleet
 from puna.server.http.bodies import Body, body_route, route
-from puna.server.http.replies import json_reply
+from puna.server.http.replies import SSE, json_reply, native_error_event
+from puna.server.http.streams import Streams
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,9 @@ class DrainBody(Body):
     undo: bool = False
 
 
-def routes(cluster: Cluster | None, fleet: Fleet) -> list[Route]:
+def routes(cluster: Cluster | None, fleet: Fleet, streams: Streams) -> list[Route]:
+    listeners = CacheListeners(fleet)
+
     def found() -> Cluster:
         if cluster is None:
             raise UnavailableError("this server is no cluster; start it with `puna serve --cluster`")
@@ -75,8 +80,13 @@ def routes(cluster: Cluster | None, fleet: Fleet) -> list[Route]:
             await found().drain(node)
         return json_reply(_status(found(), fleet))
 
+    async def cache_events(request: Request) -> ASGIApp:
+        """Stream what the prompt caches of all replicas hold, as digests, for routers other than Puna's."""
+        return streams.events(listeners.events(), native_error_event)
+
     return [
         route("/api/cluster", show, "GET", gives=ClusterStatus),
+        route("/api/cluster/cache-events", cache_events, "GET", events=CacheEvent, content_type=SSE),
         body_route("/api/cluster/drain", DrainBody, drain, gives=ClusterStatus),
     ]
 

@@ -252,7 +252,7 @@ _READ: Final = (
     "/api/tags", "/api/show", "/api/version", "/api/ps", "/metrics", "/v1/models",
     "/openapi.json", "/docs", "/api/puna/me", "/api/puna/live", "/api/puna/events", "/api/puna/memory",
     "/props", "/slots",
-    "/api/cluster",
+    "/api/cluster", "/api/cluster/cache-events",
 )  # fmt: skip
 _OPEN: Final = ("/", "/artifact.html", "/health", "/v1/health")
 #: Every key may learn its own scopes.

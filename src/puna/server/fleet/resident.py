@@ -30,7 +30,7 @@ from puna.protocol import (
     Prompted,
     Scored,
 )
-from puna.runner.client import LocalRunner, ProgressCallback, Tally
+from puna.runner.client import LocalRunner, ModelProcess, ProgressCallback, Tally
 from puna.server.fleet.events import UnloadReason
 
 if TYPE_CHECKING:
@@ -76,6 +76,9 @@ class Runner(Protocol):
 
         Without a maximum (0), there is one on each node at most.
         """
+
+    def processes(self) -> list[ModelProcess]:
+        """Return its replicas, or its only process."""
 
     async def load(
         self,
