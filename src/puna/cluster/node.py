@@ -118,6 +118,8 @@ class NodeAgent:
                 f"there is no room for a blob of {size} bytes on the disk of {socket.gethostname()}"
             )
         places = list(sources)
+        if not places:
+            raise StoreError(f"no node of the cluster has the file {digest}")
         parts = [(begin, min(PART_BYTES, size - begin)) for begin in range(0, size, PART_BYTES)]
         ahead: deque[tuple[int, Any]] = deque()
         with BlobWriter(self._blobs.folder) as writer:
