@@ -529,7 +529,8 @@ class Replicas:
     async def _watch(self, replica: Replica) -> None:
         """Watch how a replica is, what it remembers, and whether it is still needed, until it is dead."""
         silence_s = min(_SILENCE_S, self._cluster.step_timeout_s)
-        while replica in self._replicas:
+        # Before Python 3.12, a cancellation gets lost in `wait_for` if its work is done at the same moment.
+        while replica in self._replicas and not self._closed:
             await asyncio.sleep(_HEARTBEAT_S)
             try:
                 replica.pong = await replica.client.ping(silence_s)
