@@ -284,6 +284,10 @@ class RunnerError(PunaError):
     """The runner process died, hung, or broke its protocol."""
 
 
+class ModelLostError(RunnerError):
+    """A part of the model that is in another process is gone, so that this process is of no use any more."""
+
+
 class OutOfMemoryError(RunnerError):
     """A loaded model could not allocate the memory a request needs."""
 

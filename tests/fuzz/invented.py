@@ -268,6 +268,9 @@ class _Inventor:
         self._tensors = tensors
         self._numbers = numbers
 
+    def holds(self, name: str) -> bool:
+        return True
+
     def matrix(self, name: str, shape: tuple[int, ...]) -> Weight | None:
         tensor = self._tensors.setdefault(name, self._numbers.matrix(shape))
         return Weight(name, np.frombuffer(tensor.data, np.uint8), tensor.type, shape)

@@ -26,6 +26,9 @@ class Tensors:
     def __init__(self, **tensors: Tensor) -> None:
         self.tensors = {name.replace("__", "."): tensor for name, tensor in tensors.items()}
 
+    def holds(self, name: str) -> bool:
+        return True
+
     def matrix(self, name: str, shape: tuple[int, ...]) -> Weight | None:
         tensor = self.tensors.get(name)
         assert tensor is None or tensor.shape == shape

@@ -70,6 +70,9 @@ class Tensors:
         self.kind = kind
         self.tensors = {name.replace("__", "."): tensor for name, tensor in tensors.items()}
 
+    def holds(self, name: str) -> bool:
+        return True
+
     def matrix(self, name: str, shape: tuple[int, ...]) -> Weight | None:
         tensor = self.tensors.get(name)
         if tensor is None:

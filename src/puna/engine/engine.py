@@ -32,7 +32,14 @@ from puna.engine.requests import FittedPrompt, prompt_blocks, sequences_of
 from puna.engine.room import EngineSizes, Room, choose_sizes
 from puna.engine.scheduler import Scheduler, StepClock
 from puna.engine.sequence import EmbeddingInput, Generation, Sequence, Sink
-from puna.errors import CacheFileError, CacheFullError, ContextLengthError, GenerationError, RunnerError
+from puna.errors import (
+    CacheFileError,
+    CacheFullError,
+    ContextLengthError,
+    GenerationError,
+    ModelLostError,
+    RunnerError,
+)
 from puna.gguf import fingerprint
 from puna.grammar.compiler.client import Compiler, RemoteConstraint, wait
 from puna.kvcache.cache import Compacting, Saving
@@ -238,8 +245,9 @@ class Engine:
         """Run steps on a thread until `close`.
 
         `on_death` is called on that thread after an error that the process should not survive: out of memory,
-        or with a failed interpreter, its results cannot be trusted. Without `on_death` the engine goes on as
-        long as it can. With `PUNA_PROMPT_CACHE`, prompts in the prefix cache are saved to disk.
+        or with a failed interpreter, its results cannot be trusted, and without a part of the model there are
+        none. Without `on_death` the engine goes on as long as it can. With `PUNA_PROMPT_CACHE`, prompts in
+        the prefix cache are saved to disk.
         """
         self._on_death = on_death
         if (folder := prompt_folder()) is not None and isinstance(self.cache, Saving):
@@ -289,7 +297,9 @@ class Engine:
 
     def _is_fatal(self, error: Exception) -> bool:
         """Whether the process should end, and `on_death` can end it."""
-        lost = isinstance(error, SystemError) or (is_out_of_memory(error) and memory_is_short())
+        lost = isinstance(error, SystemError | ModelLostError) or (
+            is_out_of_memory(error) and memory_is_short()
+        )
         return lost and self._on_death is not None
 
     def _run(self) -> None:

@@ -340,7 +340,7 @@ def _identity(loaded: LoadedModel, context: int) -> str:
     """Return a text that identifies everything in a model that affects its states, to the bit."""
     status = loaded.path.stat()
     rotations = hashlib.sha256()
-    if isinstance(loaded.model, Decoder):
+    if isinstance(loaded.model, Decoder):  # a split model's prompts are not saved
         for rope in loaded.model.layer_ropes(context):  # they may depend on the context
             rotations.update(
                 b"" if rope is None else rope.frequencies.tobytes() + repr(rope.magnitude).encode()

@@ -94,7 +94,10 @@ class Room:
         capacity = min(max(self._capacity, self._sizes.parallel * context), self._max_capacity)
         size = cache_bytes(self._cache, self._rows, capacity, self._sizes.batch_size)
         books = self._cache.bookkeeping_bytes(sequences=self._rows, longest=context, capacity=capacity)
-        needed, available = size - provided + books, max(available_memory() - reserved, 0)
+        needed, available = (
+            size - provided + books,
+            max(self._loaded.model.cache_room(available_memory() - reserved), 0),
+        )
         if needed > available:
             raise InsufficientMemoryError(
                 f"a context of {context} tokens can take {needed} bytes more, and {available} are free",
@@ -145,7 +148,7 @@ def choose_sizes(loaded: LoadedModel, sizes: EngineSizes) -> EngineSizes:
     most = parallel * loaded.usual_context
     if not capacity:
         small = loaded.model.sample_cache(sizes.cache_types)
-        allowed = int(available_memory() * _SHARE_OF_MEMORY)
+        allowed = int(loaded.model.cache_room(available_memory()) * _SHARE_OF_MEMORY)
         mappable = int(available_address_space() * _SHARE_OF_MEMORY)
 
         def fits(cells: int) -> bool:
@@ -177,7 +180,7 @@ def build_cache(
     remembered = _remembered(loaded, sizes)
     small = loaded.model.sample_cache(sizes.cache_types)
     least = cache_bytes(small, parallel, sizes.capacity, sizes.batch_size)
-    available = available_memory()
+    available = loaded.model.cache_room(available_memory())
     allowed = max(int(available * _SHARE_OF_MEMORY), least)
     max_books = max(available * _SHARE_OF_BOOKKEEPING, _LITTLE_BOOKKEEPING)
     mappable = int(available_address_space() * (_SHARE_OF_MEMORY + _SHARE_OF_BOOKKEEPING))

@@ -64,6 +64,9 @@ class RunnableModel(Protocol):
     def max_sequences(self) -> int | None:
         """Limit of sequences in a cache; None if only memory limits them."""
 
+    def cache_room(self, available: int) -> int:
+        """Return how many of `available` bytes here caches may take; fewer if other machines have less."""
+
     def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:
         """Make a cache for sequences of at most `context` positions.
 
@@ -100,6 +103,9 @@ class TextModel(Module):
 
     encodes_prompts: ClassVar[bool] = False
 
+    #: Why its layers cannot be divided among processes; empty if they can.
+    undivided: ClassVar[str] = "its layers read a whole text together"
+
     #: Hidden state of a query and document that a reranker reads, unless its file states another.
     ranks_by: ClassVar[Pooling] = Pooling.LAST
 
@@ -120,8 +126,15 @@ class TextModel(Module):
         sizes = CacheSizes(sequences, context, capacity, types, self.shift_within(context))
         layers = self.options.layers
         return build_cache(
-            self.ops, [layer.remembers for layer in layers], [layer.kv_shape for layer in layers], sizes
+            self.ops,
+            [layer.remembers for layer in layers],
+            [layer.kv_shape for layer in layers],
+            sizes,
+            self.options.has,
         )
+
+    def cache_room(self, available: int) -> int:
+        return available
 
     def sample_cache(self, types: KVTypes) -> Cache:
         return self.make_cache(sequences=1, context=_SMALL, capacity=_SMALL, types=types)

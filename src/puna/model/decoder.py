@@ -31,6 +31,8 @@ _MIN_FACTOR = 1e-6
 class Decoder(TextModel):
     """Decoder; an architecture declares its `layers` as `blocks("blk")`."""
 
+    undivided: ClassVar[str] = ""
+
     #: Whether prediction heads read hidden states after the norm before their logits.
     heads_read_normed: ClassVar[bool] = True
 
@@ -63,13 +65,14 @@ class Decoder(TextModel):
         }
         self._ropes = [None if layer.rope is None else built[layer.rope] for layer in self.options.layers]
         count = self.options.block_count
-        self.layers, ahead = self.layers[:count], self.layers[count:]
+        ahead = [layer for layer in self.layers if layer.index >= count]
+        self.layers = [layer for layer in self.layers if layer.index < count]
         for head, layer in zip(self.prediction_heads, ahead, strict=True):
             head.share(layer, self.token_embedding, self.output_norm, self.output)
 
     def layer_ropes(self, context: int) -> list[Rope | None]:
-        """Return each layer's rotation for sequences of at most `context` positions."""
-        return [self._rope(index, context) for index in range(len(self.layers))]
+        """Return the rotation of each layer here for sequences of at most `context` positions."""
+        return [self._rope(layer.index, context) for layer in self.layers]
 
     def _rope(self, layer: int, context: int) -> Rope | None:
         if (ropes := self._ropes[layer]) is None:
@@ -91,19 +94,33 @@ class Decoder(TextModel):
         return shift
 
     def hidden(self, batch: BatchArrays, cache: Cache) -> Array:
+        return self.finish(self.run(self.embed(batch), batch, cache), batch)
+
+    def embed(self, batch: BatchArrays) -> list[Array]:
+        """Return the first layer's inputs, float32 [rows, width] each; see `run`."""
         hidden, scale = self.token_embedding(batch.tokens), self.options.embedding_scale
         if scale != 1:
             hidden = hidden * scale
-        if batch.payloads:
-            hidden = self.with_images(hidden, batch)
-        ropes = self.layer_ropes(cache.context)
-        for i, (layer, rope) in enumerate(zip(self.layers, ropes, strict=True)):
-            last = i == len(self.layers) - 1  # only sampled rows leave it, unless a head reads others
-            rows = batch.outputs if last and batch.kept is None else None
+        return [self.with_images(hidden, batch) if batch.payloads else hidden]
+
+    def run(self, carried: list[Array], batch: BatchArrays, cache: Cache) -> list[Array]:
+        """Run the layers that are here on `carried`, all that one layer takes from those before it.
+
+        Each array is float32 [rows, width]; hidden states come first. The model's last layer returns only the
+        rows `batch.outputs` unless all are kept.
+        """
+        [hidden], last = carried, self.options.block_count - 1
+        for layer, rope in zip(self.layers, self.layer_ropes(cache.context), strict=True):
+            # Only sampled rows leave the last layer, unless a head reads others.
+            rows = batch.outputs if layer.index == last and batch.kept is None else None
             hidden = layer.forward(hidden, batch, cache, rope, rows)
             if batch.payloads:
-                hidden = self.after_layer(i, hidden, batch)
-        normed = self.output_norm(hidden)
+                hidden = self.after_layer(layer.index, hidden, batch)
+        return [hidden]
+
+    def finish(self, carried: list[Array], batch: BatchArrays) -> Array:
+        """Return the result of `hidden` from that of the last layer."""
+        hidden, normed = carried[0], self.output_norm(carried[0])
         if batch.kept is None:
             return normed
         batch.kept.put(normed if self.heads_read_normed else hidden)
@@ -124,6 +141,10 @@ class Decoder(TextModel):
     def after_layer(self, index: int, hidden: Array, batch: BatchArrays) -> Array:
         """Return `hidden` [rows, hidden] after layer `index`; overridden where images feed several layers."""
         return hidden
+
+    def reads_images(self, begin: int) -> bool:
+        """Whether layers from number `begin` on read the states of images."""
+        return False
 
     def logits(self, hidden: Array) -> Array:
         return self._logits(self.output, hidden)

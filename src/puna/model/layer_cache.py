@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,27 +143,37 @@ Remembered = Attended | State | StateAnd | KeysOf | Nothing
 
 
 def build_cache(
-    ops: Backend, remembered: Sequence[Remembered], shapes: Sequence[KVShape], sizes: CacheSizes
+    ops: Backend,
+    remembered: Sequence[Remembered],
+    shapes: Sequence[KVShape],
+    sizes: CacheSizes,
+    has: Callable[[int], bool] = lambda _: True,
 ) -> Cache:
     """Build the cache for layers that remember `remembered`, with keys and values of `shapes`.
+
+    Storage is only for the layers that this process `has`. Those of other processes are counted all the same,
+    so that each cache of a model knows which cells hold which positions.
 
     Raises `ValueError` if no layer remembers anything, or one uses the keys of a layer that has none.
     """
     kinds: dict[Attended, dict[int, KVShape]] = {}
     states: dict[int, dict[str, tuple[int, ...]]] = {}
+    recurrent = False
     caches: list[Cache] = []
     for index, (kept, shape) in enumerate(zip(remembered, shapes, strict=True)):
+        own = {index: shape} if has(index) else {}
+        if isinstance(kept, State | StateAnd):
+            recurrent = True
+            state = kept.state if isinstance(kept, StateAnd) else kept
+            states |= {index: dict(state.arrays) for index in own}
         if isinstance(kept, StateAnd):
-            states[index] = dict(kept.state.arrays)
-            kinds.setdefault(kept.attended, {})[index] = shape
-        elif isinstance(kept, State):
-            states[index] = dict(kept.arrays)
+            kinds.setdefault(kept.attended, {}).update(own)
         elif isinstance(kept, KeysOf):
             if isinstance(remembered[kept.layer], State | KeysOf | Nothing):
                 raise ValueError(f"layer {index} should use the keys of layer {kept.layer}, which has none")
-        elif not isinstance(kept, Nothing):
-            kinds.setdefault(kept, {})[index] = shape
-    if states:
+        elif not isinstance(kept, State | Nothing):
+            kinds.setdefault(kept, {}).update(own)
+    if recurrent:
         caches.append(RecurrentCache(ops, states, sequences=sizes.sequences))
     caches += [kind.build(ops, found, sizes) for kind, found in kinds.items()]
     if not caches:

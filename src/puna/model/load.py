@@ -26,16 +26,17 @@ from puna.model.adapters.adapters import (
 )
 from puna.model.adapters.pairs import Pairs
 from puna.model.base import RunnableModel, TextModel
+from puna.model.decoder import Decoder
 from puna.model.header import engine_for
 from puna.model.memory import (
     UNSTATED_CONTEXT,
     Forecast,
     MemoryForecast,
     VisionForecast,
-    is_loaded,
     is_of_images,
 )
 from puna.model.pooling import Pooling, read_pooling, read_ranking
+from puna.model.stages import ModelStage
 from puna.ops import Array, Backend, ExpertWeights, Weight, default_backend
 from puna.options import AUTO, PUNA, AdapterFile, Placement
 from puna.tokenizer import Tokenizer, tokenizer_from_gguf
@@ -102,10 +103,13 @@ def forecast_for(
     engine: str = AUTO,
     placement: Placement = Placement(),  # noqa: B008, frozen
     prediction_heads: bool = True,
+    layers: tuple[int, int] | None = None,
 ) -> MemoryForecast:
     """Return the memory forecast of the model in an open file. Raises the errors of `engine_for`."""
     if engine_for(file, engine) == PUNA:
-        return Forecast(file, types, ops, projector, prediction_heads=prediction_heads)
+        return Forecast(file, types, ops, projector, prediction_heads=prediction_heads, layers=layers)
+    if layers is not None:
+        raise UnsupportedModelError(f"{file.path.name} cannot be split: llama.cpp runs it")
     from puna.model.llamacpp.memory import LlamaCppForecast
 
     return LlamaCppForecast(file, types, placement)
@@ -121,6 +125,7 @@ class LoadSettings:
     reserved: int = 0  # bytes of memory to leave free, promised to others
     cache_types: KVTypes = F16_TYPES
     prediction_heads: bool = True  # whether to load those; never beside a draft model
+    layers: tuple[int, int] | None = None  # [begin, end) of this process if others have the rest
     engine: str = AUTO  # see `engine_for`
     placement: Placement = field(default_factory=Placement)  # for llama.cpp
 
@@ -151,7 +156,7 @@ def load_model(
         beside_it = opened.enter_context(open_gguf(projector)) if projector else None
         forecast = forecast_for(
             file, settings.cache_types, ops, beside_it, engine=settings.engine, placement=settings.placement,
-            prediction_heads=settings.prediction_heads and not draft,
+            prediction_heads=settings.prediction_heads and not draft, layers=settings.layers,
         )  # fmt: skip
         pairs = _admit(file, forecast, settings, ops, draft, adapters)
         if isinstance(forecast, Forecast):
@@ -166,6 +171,40 @@ def load_model(
     return loaded
 
 
+@dataclass
+class LoadedStage:
+    """Layers of a model that are not its first ones, for `puna.model.split.worker`."""
+
+    model: Decoder
+    weight_bytes: int
+
+
+def load_stage(
+    path: str | Path,
+    settings: LoadSettings,
+    *,
+    ops: Backend | None = None,
+    progress: ProgressCallback | None = None,
+) -> LoadedStage:
+    """Load the layers `settings.layers` of the model at `path`, which others have the first layers of.
+
+    `progress` and errors are those of `load_model`.
+    """
+    assert settings.layers is not None
+    ops = ops or default_backend()
+    with open_gguf(path) as file:
+        forecast = forecast_for(
+            file, settings.cache_types, ops, prediction_heads=settings.prediction_heads,
+            engine=settings.engine, layers=settings.layers,
+        )  # fmt: skip
+        _admit(file, forecast, settings, ops, None, ())
+        assert isinstance(forecast, Forecast)
+        source = _FileSource(file, ops, forecast.weight_bytes, progress, forecast.options.stage)
+        model = _load_text(file, forecast, source)
+    assert isinstance(model, Decoder), "only decoders can be split"
+    return LoadedStage(model, forecast.weight_bytes)
+
+
 def _admit(
     file: GGUFFile,
     forecast: MemoryForecast,
@@ -178,6 +217,8 @@ def _admit(
     sizes = {"context": settings.context, "parallel": settings.parallel, "batch": settings.batch_size}
     needs = forecast.table(**sizes)
     check_count(adapters)
+    if adapters and settings.layers is not None:
+        raise UnsupportedModelError(f"{file.path.name}: a model with adapters cannot be split")
     draft_bytes, free = 0, available_memory() - settings.reserved
     if draft:
         with open_gguf(draft) as guesser:
@@ -201,12 +242,8 @@ def _admit(
 
 def _load(file: GGUFFile, forecast: Forecast, ops: Backend, progress: ProgressCallback | None) -> LoadedModel:
     tokenizer = tokenizer_from_gguf(file)
-    source = _FileSource(file, ops, forecast.weight_bytes, progress)
-    try:
-        model = forecast.architecture.load(source, forecast.options)
-    except ModelError as error:
-        raise type(error)(f"{file.path}: {error}") from None
-    _refuse_unknown(file, source.unused(len(forecast.options.layers)))
+    source = _FileSource(file, ops, forecast.weight_bytes, progress, forecast.options.stage)
+    model = _load_text(file, forecast, source)
     vision = None
     if forecast.vision is not None:
         vision = _load_vision(forecast.vision, source, tokenizer)
@@ -218,6 +255,16 @@ def _load(file: GGUFFile, forecast: Forecast, ops: Backend, progress: ProgressCa
     template = file.metadata.get("tokenizer.chat_template.rerank")
     loaded.rank_template = template if isinstance(template, str) else None
     return loaded
+
+
+def _load_text(file: GGUFFile, forecast: Forecast, source: _FileSource) -> TextModel:
+    try:
+        model = forecast.architecture.load(source, forecast.options)
+    except ModelError as error:
+        raise type(error)(f"{file.path}: {error}") from None
+    left = [name for name in source.left if forecast.reads(name) and not _HARMLESS.match(name)]
+    _refuse_unknown(file, left)
+    return model
 
 
 def _load_with_llamacpp(
@@ -268,9 +315,17 @@ def _refuse_unknown(file: GGUFFile, unknown: list[str]) -> None:
 class _FileSource:
     """Tensors of a file, by name, for `Module.load`."""
 
-    def __init__(self, file: GGUFFile, ops: Backend, total: int, progress: ProgressCallback | None) -> None:
+    def __init__(
+        self,
+        file: GGUFFile,
+        ops: Backend,
+        total: int,
+        progress: ProgressCallback | None,
+        stage: ModelStage | None = None,
+    ) -> None:
         self.ops = ops
         self._file = file
+        self._stage = stage
         self._progress = progress
         self._total = total  # bytes of all tensors to be read
         self._done = 0
@@ -287,9 +342,8 @@ class _FileSource:
         """Tensors not read so far."""
         return [name for name in self._file.tensors if name not in self._counted]
 
-    def unused(self, layers: int) -> list[str]:
-        """Return unread tensors of the first `layers` layers that matter."""
-        return [name for name in self.left if is_loaded(name, layers) and not _HARMLESS.match(name)]
+    def holds(self, name: str) -> bool:
+        return self._stage is None or self._stage.holds(name)
 
     def matrix(self, name: str, shape: tuple[int, ...]) -> Weight | None:
         tensor = self._file.tensors.get(name)

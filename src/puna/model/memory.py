@@ -14,17 +14,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from puna.errors import InsufficientMemoryError
+from puna.errors import InsufficientMemoryError, ModelError, UnsupportedModelError
 from puna.gguf import StringArray
 from puna.gguf.metadata import scalar
 from puna.kvcache.types import F16_TYPES, KVTypes
 from puna.model.registry import model_for
+from puna.model.stages import ModelStage
 from puna.ops import Backend, default_backend
 from puna.vision.options import OF_IMAGES, OF_SOUND
 from puna.vision.registry import read_checked, tower_beside, tower_in
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile, TensorInfo
+    from puna.model.options import TextOptions
     from puna.vision.tower import VisionTower
 
 #: Limit of cached states of encoded images, in all (see `puna.engine.images`).
@@ -178,29 +180,49 @@ class Forecast(MemoryForecast):
         projector: GGUFFile | None = None,
         *,
         prediction_heads: bool = True,
+        layers: tuple[int, int] | None = None,
     ) -> None:
         """Read the options; `projector` is the vision tower's own file, if any.
 
-        `prediction_heads` says whether they will be loaded.
+        `prediction_heads` says whether they will be loaded. `layers` [begin, end) are those of this process
+        if others have the rest; see `puna.model.stages`.
         """
         super().__init__(file)
         ops = ops or default_backend()
         self._device = ops.device
         self.architecture = model_for(file.architecture)
         options = self.architecture.read_options(file)
-        self.options = options if prediction_heads else options.without_heads()
-        layers = len(self.options.layers)
+        options = options if prediction_heads else options.without_heads()
+        self.options = options.on(None if layers is None else self._stage(file, options, layers))
         self._cache = self.architecture(self.options, ops).sample_cache(types)
-        self._tensors = [tensor for name, tensor in file.tensors.items() if is_loaded(name, layers)]
+        self._tensors = [tensor for name, tensor in file.tensors.items() if self.reads(name)]
         self._weights = _weights_by_part(self._tensors, ops)
-        mixing = max(layer.mixing_values for layer in self.options.layers)
+        own = [layer for i, layer in enumerate(self.options.layers) if self.options.has(i)]
+        mixing = max(layer.mixing_values for layer in own)
         self._row_values = _row_values(self._tensors, scalar(file, "expert_used_count", 0)) + mixing
         if self.options.prediction_heads:
             self._row_values += self.options.hidden_size  # prediction heads start from it
         self._logits = max((t.shape[0] for t in self._tensors if t.name == "token_embd.weight"), default=0)
-        self.vision = _vision_in(file, projector, self.options.hidden_size, ops)
-        tokens = file.get("tokenizer.ggml.tokens")
+        is_first = self.options.stage is None or self.options.stage.is_first
+        self.vision = _vision_in(file, projector, self.options.hidden_size, ops) if is_first else None
+        tokens = file.get("tokenizer.ggml.tokens") if is_first else None
         self._vocab = len(tokens) if isinstance(tokens, StringArray) else 0
+
+    def _stage(self, file: GGUFFile, options: TextOptions, layers: tuple[int, int]) -> ModelStage:
+        """Return these layers as a stage. Raises `UnsupportedModelError` if there cannot be one."""
+        if reason := self.architecture.undivided:
+            raise UnsupportedModelError(f"{file.path.name}: {file.architecture} cannot be split: {reason}")
+        stage = ModelStage(*layers, options.block_count)
+        try:
+            stage.check([layer.remembers for layer in options.layers])
+        except ModelError as error:
+            raise UnsupportedModelError(f"{file.path.name}: {error}") from None
+        return stage
+
+    def reads(self, name: str) -> bool:
+        """Whether the text model in this process reads the tensor `name`, if it knows it."""
+        stage = self.options.stage
+        return is_loaded(name, len(self.options.layers)) and (stage is None or stage.holds(name))
 
     @property
     def weight_bytes(self) -> int:

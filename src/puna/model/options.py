@@ -31,6 +31,7 @@ from puna.kvcache.storage import KVShape
 from puna.model.layer_cache import Everything, KeysOf, Remembered, Window
 from puna.model.pooling import read_labels
 from puna.model.rope import RopeOptions, read_sections
+from puna.model.stages import ModelStage
 from puna.ops import Routing, Sections
 
 if TYPE_CHECKING:
@@ -236,6 +237,7 @@ class TextOptions:
     logit_scale: float = 1.0
     logit_softcap: float = 0.0  # 0: none
     labels: int = 0  # classes of a reranker's classifier; 0 if it has none
+    stage: ModelStage | None = None  # the part of the model in this process; None: all of it
 
     @property
     def block_count(self) -> int:
@@ -251,6 +253,14 @@ class TextOptions:
     def without_heads(self) -> Self:
         """Return the options of the model without its prediction heads."""
         return dataclasses.replace(self, layers=self.layers[: self.block_count], prediction_heads=0)
+
+    def on(self, stage: ModelStage | None) -> Self:
+        """Return the options of a process that has only the layers of `stage`, or all of them."""
+        return dataclasses.replace(self, stage=stage)
+
+    def has(self, layer: int) -> bool:
+        """Whether layer number `layer` is in this process."""
+        return self.stage is None or self.stage.has(layer)
 
     @property
     def last_to_remember(self) -> int:

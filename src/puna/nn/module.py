@@ -47,6 +47,9 @@ class WeightSource(Protocol):
     def values(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32] | None:
         """Return the values of `name` on the host, or None. Raises `ModelError` if their shape differs."""
 
+    def holds(self, name: str) -> bool:
+        """Whether this process holds the tensor `name`, or the module whose tensors begin with it."""
+
 
 @dataclass(frozen=True)
 class _WeightField:
@@ -119,7 +122,10 @@ class Module:
 
     @classmethod
     def load(cls, source: WeightSource, options: Any, prefix: str = "", index: int = 0) -> Self:
-        """Build the module with all its weights. Raises `ModelError` that names a missing tensor."""
+        """Build the module with all its weights. Raises `ModelError` that names a missing tensor.
+
+        Modules of lists that another process holds are left out, and its tensors are None.
+        """
         module = cls(options, source.ops, index)
         for attribute, kind in get_type_hints(cls).items():
             declared = getattr(cls, attribute, None)
@@ -135,6 +141,8 @@ class Module:
                 inner, built = _join(prefix, declared.prefix), []
                 begin = getattr(options, declared.begin) if declared.begin else 0
                 for i, own in enumerate(getattr(options, declared.options), begin):
+                    if not source.holds(f"{inner}.{i}"):
+                        continue
                     chosen = declared.choose(own) if declared.choose else block
                     built.append(chosen.load(source, own, f"{inner}.{i}", i))
                 setattr(module, attribute, built)
@@ -153,6 +161,8 @@ def _load_leaf(kind: Any, source: WeightSource, field: _WeightField, prefix: str
     leaf_type = _leaf_type(kind)
     shape = tuple(size if isinstance(size, int) else int(getattr(options, size)) for size in field.shape)
     names = [_join(prefix, name) for name in field.name.split("|")]
+    if not source.holds(names[0]):
+        return None
     for name in [*names, field.tied_to] if field.tied_to else names:
         if leaf_type is Array:
             leaf = source.vector(f"{name}.weight", shape[0])

@@ -57,8 +57,8 @@ class NoLayerInputs(Module):
 
     options: PerLayerOptions
 
-    def forward(self, tokens: Array, embedded: Array) -> list[None]:
-        return [None] * self.options.block_count
+    def forward(self, tokens: Array, embedded: Array) -> list[Array]:
+        return []
 
 
 class LayerInput(Module):

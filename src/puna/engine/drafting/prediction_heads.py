@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -25,12 +25,13 @@ from puna.model.layer_cache import Window
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from puna.batch import KeptStates
+    from puna.batch import BatchArrays, KeptStates
     from puna.engine.batching import BatchSlice
     from puna.engine.sequence import Sequence
     from puna.kvcache.cache import Cache
-    from puna.model.decoder import Decoder
-    from puna.ops import Array
+    from puna.model.options import TextOptions
+    from puna.nn.heads import PredictionHead
+    from puna.ops import Array, Backend
 
 log = logging.getLogger("puna.engine")
 
@@ -87,6 +88,21 @@ class _Rows:
         return len(self.tokens)
 
 
+@runtime_checkable
+class HasHeads(Protocol):
+    """A model that may have prediction heads; see `puna.model.decoder.Decoder`."""
+
+    @property
+    def ops(self) -> Backend: ...
+    @property
+    def options(self) -> TextOptions: ...
+    @property
+    def prediction_heads(self) -> Items[PredictionHead]: ...
+
+    def look_ahead(self, head: int, hidden: Array, batch: BatchArrays, cache: Cache) -> Array: ...
+    def head_logits(self, head: int, hidden: Array) -> Array: ...
+
+
 class PredictionHeads:
     """Greedy drafts of the heads of `model` for all sequences at once.
 
@@ -96,7 +112,7 @@ class PredictionHeads:
     mode: ClassVar[str] = "mtp"
 
     def __init__(
-        self, model: Decoder, cache: Cache, kept: KeptStates, *, context: int, vocab_size: int
+        self, model: HasHeads, cache: Cache, kept: KeptStates, *, context: int, vocab_size: int
     ) -> None:
         self.context = context
         self._model = model

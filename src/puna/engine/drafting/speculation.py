@@ -25,14 +25,13 @@ from puna.batch import KeptStates
 from puna.engine.batching import MAX_SCORED, BatchSlice, Draft, StepLoad
 from puna.engine.drafting.draft_model import DraftModel
 from puna.engine.drafting.payoff import Candidate, Cost, StepEstimate
-from puna.engine.drafting.prediction_heads import PredictionHeads
+from puna.engine.drafting.prediction_heads import HasHeads, PredictionHeads
 from puna.engine.prefix_tree import Key
 from puna.engine.room import EngineSizes
 from puna.engine.scheduler import Pace
 from puna.engine.sequence import Drafting, Generation, Sequence
 from puna.errors import RequestError
 from puna.kvcache.cache import Cache
-from puna.model.decoder import Decoder
 from puna.model.load import LoadedModel
 from puna.options import drafts_itself
 
@@ -145,7 +144,7 @@ def drafter_for(
         return DraftModel(loaded.draft, loaded, sizes), None
     if (
         not drafts_itself(speculate)
-        or not isinstance(loaded.model, Decoder)
+        or not isinstance(loaded.model, HasHeads)
         or not loaded.model.prediction_heads
     ):
         return None, None

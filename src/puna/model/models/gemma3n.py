@@ -190,24 +190,30 @@ class Gemma3n(Decoder):
     layers: Sequence[Layer] = blocks("blk")  # type: ignore[assignment]
     merge: SeparateLinears = weight("altup_unembd_proj", "other_streams", "hidden_size", "hidden_size")
 
-    def hidden(self, batch: BatchArrays, cache: Cache) -> Array:
-        o, match = self.options, self.ops.match_rms
-        embedded = self.token_embedding(batch.tokens) * o.embedding_scale
+    def embed(self, batch: BatchArrays) -> list[Array]:
+        embedded = self.token_embedding(batch.tokens) * self.options.embedding_scale
         if batch.payloads:
             embedded = self.with_images(embedded, batch)
-        given = self.layer_inputs.forward(batch.tokens, embedded)
-        streams = [embedded, *(match(each, embedded, _FLOOR) for each in self.expand(embedded))]
-        for i, (layer, rope) in enumerate(zip(self.layers, self.layer_ropes(cache.context), strict=True)):
-            rows = batch.outputs if i == o.last_to_remember else None
+        others = (self.ops.match_rms(each, embedded, _FLOOR) for each in self.expand(embedded))
+        return [embedded, *others, *self.layer_inputs.forward(batch.tokens, embedded)]
+
+    def run(self, carried: list[Array], batch: BatchArrays, cache: Cache) -> list[Array]:
+        count = self.options.streams
+        streams, given = carried[:count], carried[count:]  # an input for each layer from here on
+        for layer, rope in zip(self.layers, self.layer_ropes(cache.context), strict=True):
+            rows = batch.outputs if layer.index == self.options.last_to_remember else None
             if rows is not None:
                 given = [each[rows] for each in given]
-            streams = layer.forward(streams, given[i], batch, cache, rope, rows)
+            streams = layer.forward(streams, given.pop(0), batch, cache, rope, rows)
             if rows is not None:  # later layers need only these rows
                 batch = batch.wanted()
-        total, *others = streams
+        return [*streams, *given]
+
+    def finish(self, carried: list[Array], batch: BatchArrays) -> Array:
+        total, *others = carried
         for linear, stream in zip(self.merge.linears, others, strict=True):
-            total = total + match(linear(stream), streams[0], _FLOOR)
-        return self.output_norm(total * (1 / o.streams))
+            total = total + self.ops.match_rms(linear(stream), carried[0], _FLOOR)
+        return self.output_norm(total * (1 / self.options.streams))
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> Gemma3nOptions:

@@ -140,19 +140,24 @@ class Gemma4(Decoder):
     layer_inputs: LayerInputs | NoLayerInputs = part(choose=inputs_kind)
     layers: Sequence[Layer] = blocks("blk", choose=layer_kind)
 
-    def hidden(self, batch: BatchArrays, cache: Cache) -> Array:
+    def embed(self, batch: BatchArrays) -> list[Array]:
         hidden = self.token_embedding(batch.tokens) * self.options.embedding_scale
         if batch.payloads:
             hidden = self.with_images(hidden, batch)
-        given = self.layer_inputs.forward(batch.tokens, hidden)
-        last = self.options.last_to_remember
-        for i, (layer, rope) in enumerate(zip(self.layers, self.layer_ropes(cache.context), strict=True)):
-            rows = batch.outputs if i == last else None
+        return [hidden, *self.layer_inputs.forward(batch.tokens, hidden)]
+
+    def run(self, carried: list[Array], batch: BatchArrays, cache: Cache) -> list[Array]:
+        hidden, *given = carried  # with an input for each layer from here on, or none
+        for layer, rope in zip(self.layers, self.layer_ropes(cache.context), strict=True):
+            rows = batch.outputs if layer.index == self.options.last_to_remember else None
             hidden = layer.forward(hidden, batch, cache, rope, rows)
             if rows is not None:  # later layers need only these rows
-                batch, given = batch.wanted(), [each if each is None else each[rows] for each in given]
-            hidden = layer.finish(hidden, given[i])
-        return self.output_norm(hidden)
+                batch, given = batch.wanted(), [each[rows] for each in given]
+            hidden = layer.finish(hidden, given.pop(0) if given else None)
+        return [hidden, *given]
+
+    def finish(self, carried: list[Array], batch: BatchArrays) -> Array:
+        return self.output_norm(carried[0])
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> Gemma4Options:

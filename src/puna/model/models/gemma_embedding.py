@@ -14,6 +14,7 @@ from puna.batch import BatchArrays
 from puna.errors import ModelError, NotSupportedError
 from puna.gguf.metadata import table_rows
 from puna.kvcache.cache import Cache
+from puna.model.base import TextModel
 from puna.model.layer_cache import WholeText, Window
 from puna.model.models.gemma3 import Gemma3
 from puna.model.options import LayerOptions, TextOptions
@@ -32,6 +33,7 @@ class GemmaEmbeddingOptions(TextOptions):
 
 class GemmaEmbedding(Gemma3):
     generates: ClassVar[bool] = False
+    undivided: ClassVar[str] = TextModel.undivided
     widening: Linear | None = weight("dense_2", "dense_size", "hidden_size", optional=True)
     narrowing: Linear | None = weight("dense_3", "hidden_size", "dense_size", optional=True)
 

@@ -135,6 +135,9 @@ class Mllama(Decoder):
     def with_images(self, hidden: Array, batch: BatchArrays) -> Array:
         return hidden  # images are cross-attended instead
 
+    def reads_images(self, begin: int) -> bool:
+        return any(isinstance(layer.remembers, ImageKeys) for layer in self.options.layers[begin:])
+
     def logits(self, hidden: Array) -> Array:
         # The image marker is a token, but never predicted.
         return self.ops.pad(super().logits(hidden), self.options.vocab_size, -math.inf)

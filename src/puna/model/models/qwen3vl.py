@@ -39,6 +39,9 @@ class Qwen3VL(Qwen3):
         total: Array = hidden + rows
         return total
 
+    def reads_images(self, begin: int) -> bool:
+        return True  # how many layers do is known by the states' width alone
+
     def _nothing(self, rows: int) -> Array:
         """Return zeros for rows of text."""
         return self.ops.array(np.zeros((rows, self.options.hidden_size), np.float32))

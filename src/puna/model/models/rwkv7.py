@@ -76,14 +76,23 @@ class Rwkv7(Decoder):
     layers: Sequence[Layer] = blocks("blk")  # type: ignore[assignment]
     output_norm: LayerNorm = weight("output_norm", "hidden_size")  # type: ignore[assignment]
 
-    def hidden(self, batch: BatchArrays, cache: Cache) -> Array:
-        hidden, first = self.token_embedding(batch.tokens), None
-        if self.embedding_norm is not None:
-            hidden = self.embedding_norm(hidden)
-        for i, layer in enumerate(self.layers):
-            rows = batch.outputs if i == len(self.layers) - 1 else None
-            hidden, first = layer.forward(hidden, first, cache, rows)
-        return self.output_norm(hidden)
+    def embed(self, batch: BatchArrays) -> list[Array]:
+        hidden = self.token_embedding(batch.tokens)
+        return [hidden if self.embedding_norm is None else self.embedding_norm(hidden)]
+
+    def run(self, carried: list[Array], batch: BatchArrays, cache: Cache) -> list[Array]:
+        hidden, *values = carried
+        first = values[0] if values else None  # the first layer's values, which later ones blend in
+        for layer in self.layers:
+            is_last = layer.index == self.options.block_count - 1
+            hidden, first = layer.forward(hidden, first, cache, batch.outputs if is_last else None)
+            if is_last:
+                return [hidden]
+        assert first is not None, "a stage has at least one layer"
+        return [hidden, first]
+
+    def finish(self, carried: list[Array], batch: BatchArrays) -> Array:
+        return self.output_norm(carried[0])
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
