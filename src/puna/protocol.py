@@ -454,6 +454,36 @@ MAX_FRAME_BYTES = 256 * 1024 * 1024
 # --- server to runner -------------------------------------------------------------
 
 
+class StageAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """A stage of a split model other than the first: its node, its layers, and where it can be reached."""
+
+    node: str
+    begin: int
+    end: int
+    address: str
+    port: int = 0  # known once it has loaded
+
+
+class SplitLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a model that one process of several loads: stage number `number`, the first being 0.
+
+    `stages` are those after the first. Connections between them begin with `secret`.
+    """
+
+    number: int
+    stages: tuple[StageAddress, ...]
+    secret: bytes
+    any_kernels: bool = False  # stages may use kernels that differ in their last bits
+
+    @property
+    def layers(self) -> tuple[int, int]:
+        """The layers [begin, end) of this process."""
+        if not self.number:
+            return 0, self.stages[0].begin
+        own = self.stages[self.number - 1]
+        return own.begin, own.end
+
+
 class Load(WireMessage, frozen=True):
     """The first message: load this model. Another may follow after `Refused`.
 
@@ -473,6 +503,7 @@ class Load(WireMessage, frozen=True):
     reserved: int = 0  # bytes of memory to leave for the caches of other models
     engine: str = AUTO
     placement: Placement = Placement()  # for llama.cpp
+    split: SplitLoad | None = None  # load only a part of the model
 
 
 class Cancel(WireMessage, frozen=True):
@@ -578,6 +609,15 @@ class Loaded(WireMessage, frozen=True):
     trained_context: int = 0  # upper limit of every context; 0: unknown
     exact_context: bool = False  # answers depend on the `num_ctx` the model was loaded with
     warnings: tuple[str, ...] = ()  # for users of the model
+    port: int = 0  # where a stage of a split model other than the first awaits the others
+
+
+class StageCost(msgspec.Struct, frozen=True):
+    """Sums over all passes of a split model for one stage."""
+
+    rows: int  # of batches
+    compute_us: int
+    sent_bytes: int  # to this stage
 
 
 class Grown(WireMessage, frozen=True):
@@ -624,6 +664,7 @@ class Pong(WireMessage, frozen=True):
     cache_bytes: int  # memory the caches have taken so far
     cells: list[CellCounts]
     evicted: int  # cells of finished requests evicted since loading
+    stages: list[StageCost] = []  # of a split model
 
 
 class Inspected(WireMessage, frozen=True):

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from puna.cluster.credentials import init, protection, tls_contexts
+from puna.cluster.credentials import init, protection
 from puna.errors import PunaError
+from puna.runner.tls import tls_contexts
 
 
 def test_what_is_made_only_its_owner_can_read(tmp_path: Path) -> None:

@@ -10,13 +10,13 @@ import datetime
 import ipaddress
 import os
 import secrets
-import ssl
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from puna.errors import PunaError
 from puna.hosts import Host
+from puna.runner.tls import uses_tls
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -53,9 +53,7 @@ def protection(host: str, folder: Path, environment: Mapping[str, str]) -> dict[
                 "RAY_TLS_SERVER_KEY": str(folder / _KEY),
                 "RAY_TLS_CA_CERT": str(folder / _CA),
             }
-    if not Host(address=host).is_loopback and not (
-        found.get("RAY_AUTH_MODE") == "token" and _uses_tls(found)
-    ):
+    if not Host(address=host).is_loopback and not (found.get("RAY_AUTH_MODE") == "token" and uses_tls(found)):
         raise PunaError(
             f"a cluster at {host} would run whatever anyone sends who reaches it: make a token and "
             "certificates with `puna cluster init ADDRESS...`, and copy the folder to all nodes"
@@ -63,32 +61,6 @@ def protection(host: str, folder: Path, environment: Mapping[str, str]) -> dict[
     if not given and not (folder / _TOKEN).exists():
         _make(folder, lambda: _write(folder / _TOKEN, secrets.token_hex(32).encode()))
     return found
-
-
-def _uses_tls(environment: Mapping[str, str]) -> bool:
-    return environment.get("RAY_USE_TLS", "").lower() in ("1", "true")
-
-
-def tls_contexts(environment: Mapping[str, str]) -> tuple[ssl.SSLContext, ssl.SSLContext] | None:
-    """Return the contexts of the listening and the connecting side, both of which must show a certificate.
-
-    None if `environment`, as `protection` returns it, has no TLS. Raises PunaError for unreadable files.
-    """
-    if not _uses_tls(environment):
-        return None
-    made = []
-    for side in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
-        context = ssl.SSLContext(side)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.check_hostname = False  # nodes are told apart by the token of each connection
-        context.verify_mode = ssl.CERT_REQUIRED
-        try:
-            context.load_verify_locations(environment["RAY_TLS_CA_CERT"])
-            context.load_cert_chain(environment["RAY_TLS_SERVER_CERT"], environment["RAY_TLS_SERVER_KEY"])
-        except (OSError, KeyError) as error:
-            raise PunaError(f"the cluster's certificates cannot be read: {error}") from error
-        made.append(context)
-    return made[0], made[1]
 
 
 def init(folder: Path, addresses: Sequence[str]) -> list[Path]:

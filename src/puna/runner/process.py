@@ -27,7 +27,8 @@ from puna.kvcache.cache import Picturing
 from puna.kvcache.contents import Contents
 from puna.kvcache.types import KVTypes
 from puna.machine import is_out_of_memory, memory_is_short
-from puna.model.load import LoadSettings, load_model
+from puna.model.load import LoadSettings, load_model, load_stage
+from puna.model.split.model import SplitModel
 from puna.ops import default_backend, missing_kernels
 from puna.options import PUNA, AdapterFile, drafts_itself
 from puna.protocol import (
@@ -53,12 +54,15 @@ from puna.protocol import (
     Refused,
     Render,
     ReportPrefixes,
+    SplitLoad,
+    StageCost,
     Tokenize,
     ToRunner,
     Watch,
     Watched,
     WireMessage,
 )
+from puna.runner.stage import StageProcess, joined
 
 T = TypeVar("T")
 
@@ -142,6 +146,9 @@ def serve(sock: socket.socket) -> None:
         raise
     if model is None:
         return
+    if isinstance(model, StageProcess):
+        model.serve(channel, on_death=_leave)
+        return
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     model.engine.start(on_death=_leave)
     preparing = Preparing(model.cancel, on_death=_leave)
@@ -190,13 +197,15 @@ def _leave(error: BaseException) -> NoReturn:
     os._exit(status)
 
 
-def _await_model(channel: _Parent) -> ChatModel | None:
+def _await_model(channel: _Parent) -> ChatModel | StageProcess | None:
     """Wait for a model that can be loaded; return None if the parent hangs up or a load fails for good."""
     while (frame := channel.receive()) is not None:
         message = frame.message()
         if not isinstance(message, Load):
             raise RequestError(f"the first message must be Load, not {type(message).__name__}")
         try:
+            if message.split is not None and message.split.number:
+                return _load_stage(message, message.split, channel)
             return _load(message, channel)
         except InsufficientMemoryError as error:  # the parent may free memory and try again
             channel.send(Refused(message=str(error), needed=error.needed, available=error.available))
@@ -221,7 +230,6 @@ def _adapters_named(adapters: Iterable[AdapterFile]) -> Iterator[None]:
 
 
 def _load(request: Load, channel: _Parent) -> ChatModel:
-    cache_types = KVTypes.parse(request.kv_cache_type)
     ops = default_backend()
     ops.set_threads(request.num_thread)
     facts = facts_at(Path(request.path)) or ModelFacts()
@@ -231,35 +239,51 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
     with _adapters_named(request.adapters):
         loaded = load_model(
             request.path,
-            LoadSettings(
-                context=request.num_ctx,  # 0: chosen here
-                parallel=request.parallel,
-                batch_size=request.num_batch,
-                reserved=request.reserved,
-                cache_types=cache_types,
-                prediction_heads=drafts_itself(request.speculate),
-                engine=request.engine,
-                placement=request.placement,
-            ),
+            _settings(request),
             draft=request.draft,
             projector=request.projector,
             adapters=request.adapters,
             ops=ops,
             progress=_reporting(channel),
         )
+    if request.split is not None:
+        loaded = joined(loaded, request.split, on_loss=_leave)
     engine = Engine(
         loaded,
         EngineSizes(
             context=request.num_ctx,
             parallel=request.parallel,
             batch_size=request.num_batch,
-            cache_types=cache_types,
+            cache_types=KVTypes.parse(request.kv_cache_type),
         ),
         speculate=request.speculate,
         growable=True,
     )
     channel.send(_loaded(engine))
     return ChatModel(engine, facts, renderer)
+
+
+def _load_stage(request: Load, split: SplitLoad, channel: _Parent) -> StageProcess:
+    ops = default_backend()
+    ops.set_threads(request.num_thread)
+    loaded = load_stage(request.path, _settings(request), ops=ops, progress=_reporting(channel))
+    stage = StageProcess(loaded, split, request.reserved)
+    channel.send(stage.loaded())
+    return stage
+
+
+def _settings(request: Load) -> LoadSettings:
+    return LoadSettings(
+        context=request.num_ctx,  # 0: chosen by the engine
+        parallel=request.parallel,
+        batch_size=request.num_batch,
+        reserved=request.reserved,
+        cache_types=KVTypes.parse(request.kv_cache_type),
+        prediction_heads=drafts_itself(request.speculate) and not request.draft,
+        layers=None if request.split is None else request.split.layers,
+        engine=request.engine,
+        placement=request.placement,
+    )
 
 
 def _reporting(channel: _Parent) -> Callable[[int, int], None]:
@@ -383,7 +407,7 @@ def _failing_alone(request_id: int, channel: _Parent) -> Iterator[None]:
 
 
 def _pong(message: Ping, engine: Engine) -> Pong:
-    started = engine.step_started
+    started, model = engine.step_started, engine.loaded.model
     return Pong(
         id=message.id,
         active=engine.active,
@@ -392,6 +416,9 @@ def _pong(message: Ping, engine: Engine) -> Pong:
         cache_bytes=engine.provided_bytes,
         cells=engine.cache.counts(),
         evicted=engine.evicted,
+        stages=[StageCost(**vars(cost)) for cost in model.pipeline.costs]
+        if isinstance(model, SplitModel)
+        else [],
     )
 
 

@@ -1,0 +1,36 @@
+"""TLS between processes on several machines, by the certificates that Ray's variables name."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+
+from puna.errors import PunaError
+
+
+def uses_tls(environment: Mapping[str, str]) -> bool:
+    """Whether connections are encrypted."""
+    return environment.get("RAY_USE_TLS", "").lower() in ("1", "true")
+
+
+def tls_contexts(environment: Mapping[str, str]) -> tuple[ssl.SSLContext, ssl.SSLContext] | None:
+    """Return the contexts of the listening and the connecting side, both of which must show a certificate.
+
+    None if `environment`, as `puna.cluster.credentials.protection` returns it, has no TLS. Raises PunaError
+    for unreadable files.
+    """
+    if not uses_tls(environment):
+        return None
+    made = []
+    for side in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
+        context = ssl.SSLContext(side)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.check_hostname = False  # nodes are told apart by the token of each connection
+        context.verify_mode = ssl.CERT_REQUIRED
+        try:
+            context.load_verify_locations(environment["RAY_TLS_CA_CERT"])
+            context.load_cert_chain(environment["RAY_TLS_SERVER_CERT"], environment["RAY_TLS_SERVER_KEY"])
+        except (OSError, KeyError) as error:
+            raise PunaError(f"the cluster's certificates cannot be read: {error}") from error
+        made.append(context)
+    return made[0], made[1]
