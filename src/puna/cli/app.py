@@ -224,6 +224,10 @@ def serve(
     ray: Annotated[
         str, typer.Option(metavar="ADDRESS", help="With --cluster: use the Ray cluster there (or 'auto').")
     ] = "",
+    split: Annotated[
+        str,
+        typer.Option(metavar="auto|off|LAYERS", help="With --cluster: divide models over nodes, as 20,12."),
+    ] = "",
 ) -> None:
     """Start the server, or stop it."""
     address = chosen_host(host, port)
@@ -234,12 +238,12 @@ def serve(
         return
     settings = None
     if not (cluster or env_bool("CLUSTER")):
-        if join or cluster_host or ray:
-            raise RequestError("--join, --cluster-host and --ray need --cluster")
+        if join or cluster_host or ray or split:
+            raise RequestError("--join, --cluster-host, --ray and --split need --cluster")
     else:
         from puna.cluster.settings import ClusterSettings
 
-        settings = ClusterSettings.from_env(host=cluster_host, join=join, ray=ray)
+        settings = ClusterSettings.from_env(host=cluster_host, join=join, ray=ray, split=split)
         if settings.join:
             from puna.cluster.ray_node import work
 

@@ -79,4 +79,19 @@ def _status_text(status: Mapping[str, Any]) -> str:
         "MODEL", "NODE", "STATE", "REQUESTS", "KERNELS", "MEMORY", "CACHED TOKENS", "PROMPT/S", "TOKENS/S",
     )  # fmt: skip
     parts.append(table(header, replicas) if replicas else "No model is loaded.")
+    stages = [
+        (
+            model["name"],
+            stage["node"],
+            f"{stage['begin']}-{stage['end'] - 1}",
+            progress.size(stage["memory_bytes"]),
+            f"{stage['token_us']:.0f}",
+            f"{stage['token_bytes']:.0f}",
+        )
+        for model in status["models"]
+        for replica in model["replicas"]
+        for stage in replica["stages"]
+    ]
+    if stages:
+        parts.append(table(("MODEL", "NODE", "LAYERS", "MEMORY", "US/TOKEN", "BYTES/TOKEN"), stages))
     return "\n\n".join(parts)

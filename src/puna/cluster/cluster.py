@@ -6,22 +6,32 @@ import asyncio
 import contextlib
 import logging
 import os
+import secrets
 import time
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec.structs
 
 from puna.cluster.asking import NodeLostError, actor_on, ask
-from puna.cluster.credentials import tls_contexts
 from puna.cluster.node import Node, NodeAgent, NodeFacts, check_version
-from puna.cluster.replica import Replica, start_runner
+from puna.cluster.replica import Replica, StageRunner, start_runner
 from puna.cluster.replicas import Replicas
 from puna.cluster.settings import ClusterSettings
-from puna.errors import InsufficientMemoryError, PunaError, RequestError, RunnerError, StoreError
-from puna.protocol import Load
-from puna.runner.client import ProgressCallback
+from puna.cluster.split_plan import ModelSizes, Share, StageNode, fulfil, plan
+from puna.errors import (
+    InsufficientMemoryError,
+    PunaError,
+    RequestError,
+    RunnerError,
+    StoreError,
+    UnsupportedModelError,
+)
+from puna.protocol import Load, SplitLoad, StageAddress
+from puna.runner.client import ProgressCallback, RunnerClient
+from puna.runner.peers import SECRET_BYTES
+from puna.runner.tls import tls_contexts
 from puna.store.blobs import file_digest, storage_errors
 
 #: How often nodes are looked for and asked.
@@ -137,17 +147,21 @@ class Cluster:
         on_progress: ProgressCallback | None = None,
         *,
         without: Collection[Node] = (),
+        divide: bool = True,
         stall_timeout_s: float | None = None,
     ) -> Replica:
         """Load a model on the node that suits it best, of those that are not in `without`.
 
-        Raises InsufficientMemoryError, of the node that comes closest, if it fits none, other errors of the
-        model, NodeLostError if nodes were lost meanwhile, and RunnerError if no node can take it.
+        If it fits on no node of the cluster, and may be `divide`d, several share its layers. Raises
+        InsufficientMemoryError, of the node that comes closest, if it fits none, other errors of the model,
+        NodeLostError if nodes were lost meanwhile, and RunnerError if no node can take it.
         """
         refusal: InsufficientMemoryError | None = None
         problem: RunnerError | None = None
         files = await self._files(load)
         held = await self._held([*files.values()])
+        if not isinstance(self.settings.split, str):
+            return await self._place_stages(load, files, held, on_progress, without, stall_timeout_s)
         for node in self._by_suitability(held, without):
             if not node.usable:
                 continue  # since another one was tried
@@ -165,7 +179,132 @@ class Cluster:
             except StoreError as error:
                 _log.warning("node %s cannot take a model: %s", node.name, error)
                 problem = problem or RunnerError(str(error))
+        if refusal is not None and divide and self.settings.split == "auto" and self._is_too_large(refusal):
+            try:
+                return await self._place_stages(load, files, held, on_progress, without, stall_timeout_s)
+            except UnsupportedModelError as error:
+                raise InsufficientMemoryError(
+                    f"{refusal}; {error}", refusal.needed, refusal.available
+                ) from error
         raise refusal or problem or RunnerError("no node of the cluster takes new models")
+
+    def _is_too_large(self, refusal: InsufficientMemoryError) -> bool:
+        """Whether a model would fit on no node, if only it were there."""
+        return all(node.facts.memory_bytes < refusal.needed for node in self._nodes.values() if node.usable)
+
+    async def _place_stages(
+        self,
+        load: Load,
+        files: Mapping[str, str],
+        held: Mapping[Node, list[str]],
+        on_progress: ProgressCallback | None,
+        without: Collection[Node],
+        stall_timeout_s: float | None,
+    ) -> Replica:
+        """Load consecutive layers of a model on several nodes.
+
+        Raises InsufficientMemoryError if they have no room together, RequestError if they cannot be divided
+        as the settings say, and the errors of `place`.
+        """
+        head = self._nodes[self._head]
+        sizes: ModelSizes = await ask(head.agent.sizes.remote(load), head.name, _FACTS_TIMEOUT_S)
+        shares = self._shares(sizes, [node for node in held if node.usable and node not in without])
+        known = {node.name: node for node in self._nodes.values()}
+        nodes = [known[share.node] for share in shares]
+        working: Coroutine[Any, Any, Replica] = self._load_stages(
+            list(zip(shares, nodes, strict=True)), sizes, load, files, held, on_progress, stall_timeout_s
+        )
+        with contextlib.ExitStack() as stack:
+            for node in nodes:
+                stack.enter_context(node.loads())
+                working = node.while_there(working)
+            return await working
+
+    def _shares(self, sizes: ModelSizes, nodes: Collection[Node]) -> list[Share]:
+        """Divide a model among nodes whose kernels agree, unless others are allowed."""
+        kinds = {"" if self.settings.any_kernels else node.facts.kernels for node in nodes}
+        least = InsufficientMemoryError(
+            "the nodes of the cluster have too little memory for the model together", sizes.of(0, 10**6), 0
+        )
+        problem: PunaError = least
+        for kind in sorted(kinds):
+            candidates = [
+                StageNode(node.name, node.facts.available_bytes - self.promised(node), node.facts.read_speed)
+                for node in nodes
+                if not kind or node.facts.kernels == kind
+            ]
+            try:
+                if isinstance(self.settings.split, str):
+                    found = plan(sizes, candidates)
+                else:
+                    found = fulfil(self.settings.split, sizes, candidates)
+            except RequestError as error:
+                problem = error
+                continue
+            if found is not None:
+                return found
+        raise problem
+
+    async def _load_stages(
+        self,
+        shares: Sequence[tuple[Share, Node]],
+        sizes: ModelSizes,
+        load: Load,
+        files: Mapping[str, str],
+        held: Mapping[Node, list[str]],
+        on_progress: ProgressCallback | None,
+        stall_timeout_s: float | None,
+    ) -> Replica:
+        began_s, (_, first), *others = time.monotonic(), *shares
+        split = SplitLoad(
+            number=0,
+            stages=tuple(
+                StageAddress(node=node.name, begin=share.begin, end=share.end, address=node.address)
+                for share, node in others
+            ),
+            secret=secrets.token_bytes(SECRET_BYTES),
+            any_kernels=self.settings.any_kernels,
+        )
+        layers = msgspec.structs.replace(load, draft="", projector="")  # the first stage has these
+        stages: list[StageRunner] = []
+        opened: list[RunnerClient] = []
+        try:
+            for number, (share, node) in enumerate(others, 1):
+                own = await self._local(node, layers, files, held, on_progress, stall_timeout_s)
+                client, process = await start_runner(node, self._tls)
+                opened.append(client)
+                stage = StageRunner(node, client, process, share.begin, share.end)
+                stage.cache_bytes = sum(sizes.caches[share.begin : share.end])
+                stages.append(stage)
+                await client.load(
+                    msgspec.structs.replace(own, split=msgspec.structs.replace(split, number=number)),
+                    on_progress,
+                    stall_timeout_s=stall_timeout_s,
+                )
+            ports = [stage.client.info.port for stage in stages]
+            known = tuple(
+                msgspec.structs.replace(each, port=port)
+                for each, port in zip(split.stages, ports, strict=True)
+            )
+            own = await self._local(first, load, files, held, on_progress, stall_timeout_s)
+            client, process = await start_runner(first, self._tls)
+            opened.append(client)
+            await client.load(
+                msgspec.structs.replace(own, split=msgspec.structs.replace(split, stages=known)),
+                on_progress,
+                stall_timeout_s=stall_timeout_s,
+            )
+            if not all(node.usable for _, node in shares):
+                raise NodeLostError("a node of the model takes no models any more")
+        except BaseException:
+            await asyncio.gather(*(client.close() for client in opened), return_exceptions=True)
+            raise
+        _log.info(
+            "loaded a model on %s in %.1f s",
+            ", ".join(f"{node.name} (layers {share.begin} to {share.end - 1})" for share, node in shares),
+            time.monotonic() - began_s,
+        )
+        return Replica(first, client, process, stages)
 
     async def _held(self, digests: list[str]) -> dict[Node, list[str]]:
         """Return which of these blobs each node has."""
@@ -197,27 +336,10 @@ class Cluster:
         stall_timeout_s: float | None,
     ) -> Replica:
         began_s = time.monotonic()
-        paths = {}
-        for path, digest in files.items():
-            holders = [other for other, found in held.items() if other is not node and digest in found]
-            size = Path(path).stat().st_size
-            paths[path] = await self._bring(node, digest, size, holders, on_progress, stall_timeout_s)
+        own = await self._local(node, load, files, held, on_progress, stall_timeout_s)
         client, process = await start_runner(node, self._tls)
         try:
-            await client.load(
-                msgspec.structs.replace(
-                    load,
-                    path=paths[load.path],
-                    draft=paths.get(load.draft, ""),
-                    projector=paths.get(load.projector, ""),
-                    adapters=tuple(
-                        msgspec.structs.replace(each, path=paths[each.path]) for each in load.adapters
-                    ),
-                    reserved=self.promised(node),
-                ),
-                on_progress,
-                stall_timeout_s=stall_timeout_s,
-            )
+            await client.load(own, on_progress, stall_timeout_s=stall_timeout_s)
             if not node.usable:
                 raise NodeLostError(f"node {node.name} takes no models any more")
         except BaseException:
@@ -226,10 +348,34 @@ class Cluster:
         _log.info("loaded a model on node %s in %.1f s", node.name, time.monotonic() - began_s)
         return Replica(node, client, process)
 
+    async def _local(
+        self,
+        node: Node,
+        load: Load,
+        files: Mapping[str, str],
+        held: Mapping[Node, list[str]],
+        on_progress: ProgressCallback | None,
+        stall_timeout_s: float | None,
+    ) -> Load:
+        """Return the load with the paths of its files on a node, which gets those it lacks."""
+        paths = {}
+        for path in _paths(load):
+            digest = files[path]
+            holders = [other for other, found in held.items() if other is not node and digest in found]
+            size = Path(path).stat().st_size
+            paths[path] = await self._bring(node, digest, size, holders, on_progress, stall_timeout_s)
+        return msgspec.structs.replace(
+            load,
+            path=paths[load.path],
+            draft=paths.get(load.draft, ""),
+            projector=paths.get(load.projector, ""),
+            adapters=tuple(msgspec.structs.replace(each, path=paths[each.path]) for each in load.adapters),
+            reserved=self.promised(node),
+        )
+
     async def _files(self, load: Load) -> dict[str, str]:
         """Return the digests of a load's files by path. Raises StoreError."""
-        paths = (load.path, load.draft, load.projector, *(each.path for each in load.adapters))
-        return {path: await self._digest(Path(path)) for path in paths if path}
+        return {path: await self._digest(Path(path)) for path in _paths(load)}
 
     async def _digest(self, path: Path) -> str:
         """Return the digest of a file, and have the head's agent give it to others if it is no blob."""
@@ -363,3 +509,9 @@ class Cluster:
         del self._nodes[node.id]
         node.lost.set()
         _log.warning("node %s is lost", node.name)
+
+
+def _paths(load: Load) -> list[str]:
+    """Return the paths of a load's files."""
+    paths = (load.path, load.draft, load.projector, *(each.path for each in load.adapters))
+    return list(dict.fromkeys(path for path in paths if path))

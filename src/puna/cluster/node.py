@@ -17,9 +17,11 @@ import psutil
 
 from puna import __version__
 from puna.cluster.asking import NodeLostError
+from puna.cluster.split_plan import ModelSizes
 from puna.config import models_dir
 from puna.errors import PunaError, StoreError
 from puna.machine import available_memory, usable_processors
+from puna.protocol import Load
 from puna.store.blobs import Blobs, BlobWriter
 
 T = TypeVar("T")
@@ -50,6 +52,8 @@ class NodeFacts:
     available_bytes: int
     free_disk_bytes: int
     leaving: bool = False  # its operator has asked it to end
+    kernels: str = ""
+    read_speed: float = 1.0  # bytes a second that decoding reads
 
 
 class NodeAgent:
@@ -60,11 +64,16 @@ class NodeAgent:
         self._files: dict[str, Path] = {}  # that are no blobs, by digest
         self._fetching: dict[str, asyncio.Task[str]] = {}
         self._fetched: dict[str, int] = {}  # bytes so far, by digest
+        self._computing: tuple[str, float] | None = None  # kernels, speed of reading
 
     async def facts(self) -> NodeFacts:
         leaving = Path(leaving_file())
         with contextlib.suppress(OSError):
             os.utime(leaving)  # so that its process sees that the head knows
+        if self._computing is None:
+            from puna.cluster.measuring import kernels, read_speed  # the head's server never computes
+
+            self._computing = await asyncio.to_thread(lambda: (kernels(), read_speed()))
         folder = models_dir()
         while not folder.exists():  # it is made with its first blob
             folder = folder.parent
@@ -76,7 +85,15 @@ class NodeAgent:
             available_bytes=available_memory(),
             free_disk_bytes=shutil.disk_usage(folder).free,
             leaving=leaving.is_file(),
+            kernels=self._computing[0],
+            read_speed=self._computing[1],
         )
+
+    async def sizes(self, load: Load) -> ModelSizes:
+        """Return the sizes of a model whose files are here. Raises PunaError if it cannot be split."""
+        from puna.cluster.measuring import model_sizes
+
+        return await asyncio.to_thread(model_sizes, load)
 
     async def let_go(self) -> None:
         """Note that nothing is needed of this node any more, for the process that waits to end it."""

@@ -8,27 +8,25 @@ import hmac
 import itertools
 import os
 import secrets
-import socket
 import ssl
 import time
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from puna.cluster.asking import NodeLostError, actor_on, ask
-from puna.cluster.credentials import tls_contexts
 from puna.cluster.node import Node
 from puna.errors import PunaError, RunnerError
 from puna.protocol import Pong
 from puna.runner.client import RunnerClient
+from puna.runner.peers import watch_peer
 from puna.runner.spawned import SpawnedProcess, death
+from puna.runner.tls import tls_contexts
 
 #: What a connection sends first: the secret that the actor gave to the head.
 _TOKEN_BYTES: Final = 32
 _START_TIMEOUT_S: Final = 60.0
 #: How long an actor waits for the head's connection.
 _CONNECT_TIMEOUT_S: Final = 30.0
-#: Bytes that are sent and not acknowledged for so long mean that the other side is gone.
-_UNACKNOWLEDGED_MS: Final = 6000
 _PIECE_BYTES: Final = 1 << 18
 #: How long to ask the actor of a runner whose connection broke what became of it.
 _OBITUARY_S: Final = 2.0
@@ -101,7 +99,7 @@ class RunnerHost:
             return
         finally:
             server.close()
-        _watch_peer(ours)
+        watch_peer(ours.get_extra_info("socket"))
 
         async def copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
             """Pass on bytes as they come; close `sink` when either side has ended."""
@@ -114,20 +112,6 @@ class RunnerHost:
             sink.close()
 
         await asyncio.gather(copy(theirs, writer), copy(reader, ours))
-
-
-def _watch_peer(writer: asyncio.StreamWriter) -> None:
-    """Have the system notice soon when the other machine is gone."""
-    connection: socket.socket = writer.get_extra_info("socket")
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (
-        ("TCP_USER_TIMEOUT", _UNACKNOWLEDGED_MS),
-        ("TCP_KEEPIDLE", 2),
-        ("TCP_KEEPINTVL", 2),
-        ("TCP_KEEPCNT", 3),
-    ):
-        if hasattr(socket, option):  # Linux
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 class RemoteProcess:
@@ -193,7 +177,7 @@ async def start_runner(node: Node, tls: ssl.SSLContext | None) -> tuple[RunnerCl
             _CONNECT_TIMEOUT_S,
         )
         writer.write(secret)
-        _watch_peer(writer)
+        watch_peer(writer.get_extra_info("socket"))
     except (OSError, TimeoutError) as error:
         await process.close()
         raise NodeLostError(f"cannot connect with node {node.name}: {error}") from error
@@ -204,12 +188,26 @@ async def start_runner(node: Node, tls: ssl.SSLContext | None) -> tuple[RunnerCl
 
 
 @dataclass(eq=False)
-class Replica:
-    """A loaded model on a node."""
+class StageRunner:
+    """A stage of a split model other than the first: layers [begin, end) on a node."""
 
     node: Node
     client: RunnerClient
     process: RemoteProcess
+    begin: int
+    end: int
+    cache_bytes: int = 0  # that its cache may take
+    pong: Pong | None = None  # the newest
+
+
+@dataclass(eq=False)
+class Replica:
+    """A loaded model on a node, or its first layers there and the others on other nodes."""
+
+    node: Node
+    client: RunnerClient
+    process: RemoteProcess
+    stages: list[StageRunner] = field(default_factory=list)  # after the first; empty: all is on `node`
     draining: bool = False
     pong: Pong | None = None  # the newest
     users: int = 0  # requests
@@ -219,9 +217,30 @@ class Replica:
 
     @property
     def alive(self) -> bool:
-        return self.client.alive and not self.node.lost.is_set()
+        clients = (self.client, *(stage.client for stage in self.stages))
+        return all(client.alive for client in clients) and not any(node.lost.is_set() for node in self.nodes)
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [self.node, *(stage.node for stage in self.stages)]
+
+    @property
+    def processes(self) -> list[RemoteProcess]:
+        return [self.process, *(stage.process for stage in self.stages)]
+
+    def kill(self, reason: str) -> None:
+        """Kill its processes."""
+        for client in (self.client, *(stage.client for stage in self.stages)):
+            client.kill(reason)
+
+    async def close(self) -> None:
+        """End its processes, first the one that the others work for."""
+        try:
+            await self.client.close()
+        finally:
+            await asyncio.gather(*(stage.client.close() for stage in self.stages), return_exceptions=True)
 
     @property
     def usable(self) -> bool:
         """Whether it takes new requests."""
-        return self.alive and not self.draining and not self.node.draining
+        return self.alive and not self.draining and not any(node.draining for node in self.nodes)

@@ -35,6 +35,7 @@ from puna.protocol import (
     Loaded,
     Pong,
     Prompted,
+    StageCost,
 )
 from puna.runner.client import ModelProcess, ProgressCallback, RunnerClient, Tally
 
@@ -77,12 +78,25 @@ class Nodes(Protocol):
         on_progress: ProgressCallback | None = None,
         *,
         without: Collection[Node] = (),
+        divide: bool = True,
         stall_timeout_s: float | None = None,
     ) -> Replica:
-        """Load a model on the node that suits it best, of those that are not in `without`."""
+        """Load a model on the node that suits it best, of those that are not in `without`, or on several."""
 
     def forget(self, replicas: Replicas) -> None:
         """Note that a model is closed."""
+
+
+@dataclass(frozen=True)
+class StageStatus:
+    """A stage of a split model: layers [begin, end) on a node. Costs are means for each token."""
+
+    node: str
+    begin: int
+    end: int
+    memory_bytes: int
+    token_us: float  # of computing
+    token_bytes: float  # sent to it
 
 
 @dataclass(frozen=True)
@@ -100,6 +114,7 @@ class ReplicaStatus:
     block_tokens: int
     prompt_tokens_s: float
     decode_tokens_s: float
+    stages: list[StageStatus]  # of a model on several nodes
 
 
 class Replicas:
@@ -157,7 +172,7 @@ class Replicas:
 
     @property
     def memory_bytes(self) -> int:
-        return sum(replica.process.memory_bytes for replica in self._replicas)
+        return sum(process.memory_bytes for replica in self._replicas for process in replica.processes)
 
     def promised(self, node: Node) -> int:
         """Return the bytes by which its caches on a node may still grow."""
@@ -165,6 +180,11 @@ class Replicas:
             max(replica.client.info.cache_bytes - replica.pong.cache_bytes, 0)
             for replica in self._replicas
             if replica.node is node and replica.pong is not None
+        ) + sum(
+            max(stage.cache_bytes - (stage.pong.cache_bytes if stage.pong is not None else 0), 0)
+            for replica in self._replicas
+            for stage in replica.stages
+            if stage.node is node
         )
 
     def processes(self) -> list[ModelProcess]:
@@ -188,6 +208,7 @@ class Replicas:
                     block_tokens=BLOCK,
                     prompt_tokens_s=load.prompt_tokens_s,
                     decode_tokens_s=load.decode_tokens_s,
+                    stages=_stages(replica),
                 )
             )
         return found
@@ -224,7 +245,7 @@ class Replicas:
 
     async def leave(self, node: Node) -> None:
         """End the replicas on a node once their requests have ended."""
-        leaving = [replica for replica in self._replicas if replica.node is node]
+        leaving = [replica for replica in self._replicas if node in replica.nodes]
         for replica in leaving:
             replica.draining = True
             self._router.drain(replica.name)
@@ -236,7 +257,7 @@ class Replicas:
 
     def kill(self, reason: str) -> None:
         for replica in self._replicas:
-            replica.client.kill(reason)
+            replica.kill(reason)
 
     async def close(self) -> None:
         self._closed = True
@@ -447,7 +468,7 @@ class Replicas:
             self._replicas.remove(replica)
             self._router.remove(replica.name)
             self._left.set()
-        task = asyncio.create_task(replica.client.close())
+        task = asyncio.create_task(replica.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
         return task
@@ -493,10 +514,11 @@ class Replicas:
         while True:
             assert self._load is not None
             load = self._load
-            taken = [replica.node for replica in self._usable]
+            taken = [node for replica in self._usable for node in replica.nodes]
+            divide = all(replica.stages for replica in self._usable)
             try:
                 placed = await self._cluster.place(
-                    load, on_progress, without=taken, stall_timeout_s=stall_timeout_s
+                    load, on_progress, without=taken, divide=divide, stall_timeout_s=stall_timeout_s
                 )
             except RunnerError as error:
                 if self._closed or not retries.allow(error):
@@ -507,7 +529,7 @@ class Replicas:
                 try:
                     await placed.client.grow(self._load.num_ctx, self._cluster.promised(placed.node))
                 except BaseException as error:
-                    await placed.client.close()
+                    await placed.close()
                     if not isinstance(error, PunaError):
                         raise
                     continue
@@ -523,7 +545,10 @@ class Replicas:
     async def _look_after(self, replica: Replica) -> None:
         """Watch a replica as long as it lives, and forget it then."""
         with contextlib.suppress(NodeLostError):
-            await replica.node.while_there(self._watch(replica))
+            watching = self._watch(replica)
+            for node in replica.nodes:
+                watching = node.while_there(watching)
+            await watching
         self._lose(replica)
 
     async def _watch(self, replica: Replica) -> None:
@@ -534,17 +559,20 @@ class Replicas:
             await asyncio.sleep(_HEARTBEAT_S)
             try:
                 replica.pong = await replica.client.ping(silence_s)
+                for stage in replica.stages:
+                    stage.pong = await stage.client.ping(silence_s)
                 if len(self._replicas) > 1:
                     await asyncio.wait_for(self._learn(replica), silence_s)
             except (RunnerError, TimeoutError):
-                replica.client.kill(f"it did not answer for {silence_s:g} s")
+                replica.kill(f"it did not answer for {silence_s:g} s")
                 return
-            with contextlib.suppress(RunnerError):  # the actor may be busy
-                await replica.process.measure()
+            for process in replica.processes:
+                with contextlib.suppress(RunnerError):  # the actor may be busy
+                    await process.measure()
             if not replica.alive:
                 return
             if replica.pong is not None and replica.pong.step_age_s > self._cluster.step_timeout_s:
-                replica.client.kill(
+                replica.kill(
                     f"a step took longer than {self._cluster.step_timeout_s:g} s (PUNA_STEP_TIMEOUT)"
                 )
             least, most = self.bounds
@@ -568,6 +596,29 @@ class Replicas:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _stages(replica: Replica) -> list[StageStatus]:
+    """Return the stages of a split replica, the first one included."""
+    if not replica.stages:
+        return []
+    costs = replica.pong.stages if replica.pong is not None else []
+    ends = [replica.stages[0].begin, *(stage.end for stage in replica.stages)]
+    found = []
+    for number, (process, node) in enumerate(zip(replica.processes, replica.nodes, strict=True)):
+        cost = costs[number] if number < len(costs) else StageCost(0, 0, 0)
+        rows = max(cost.rows, 1)
+        found.append(
+            StageStatus(
+                node=node.name,
+                begin=ends[number - 1] if number else 0,
+                end=ends[number],
+                memory_bytes=process.memory_bytes,
+                token_us=cost.compute_us / rows,
+                token_bytes=cost.sent_bytes / rows,
+            )
+        )
+    return found
 
 
 async def _first_results(tasks: Collection[asyncio.Task[T]], patience_s: float) -> dict[asyncio.Task[T], T]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from puna.cluster.split_plan import Wish, parse_split
 from puna.config import env, env_int, home, path_of
 from puna.errors import PunaError
 from puna.hosts import Host
@@ -29,6 +30,8 @@ class ClusterSettings:
     folder: Path = Path()  # token and certificates, made by `puna cluster init`
     temp: str = ""  # Ray's folder for sockets and logs; empty: its own choice
     replicas: tuple[int, int] = (1, 0)  # of a model: minimum and maximum; 0: one on each node
+    split: str | tuple[Wish, ...] = "auto"  # when and how models are divided; see `parse_split`
+    any_kernels: bool = False  # stages of a model may use kernels that differ in their last bits
 
     @property
     def address(self) -> str:
@@ -36,7 +39,7 @@ class ClusterSettings:
         return self.join or Host(address=self.host, port=self.port).netloc
 
     @classmethod
-    def from_env(cls, *, host: str = "", join: str = "", ray: str = "") -> ClusterSettings:
+    def from_env(cls, *, host: str = "", join: str = "", ray: str = "", split: str = "") -> ClusterSettings:
         """Read the settings; the arguments come first. Raises PunaError."""
         address = host or env("CLUSTER_HOST") or cls.host
         name, colon, port = address.rpartition(":") if address.count(":") == 1 else (address, "", "")
@@ -55,4 +58,12 @@ class ClusterSettings:
             folder=path_of(env("CLUSTER_FOLDER")) if env("CLUSTER_FOLDER") else home() / "cluster",
             temp=env("CLUSTER_TEMP"),
             replicas=replicas_from_env(),
+            split=parse_split(split or env("SPLIT") or "auto"),
+            any_kernels=_any_kernels(env("SPLIT_KERNELS") or "same"),
         )
+
+
+def _any_kernels(text: str) -> bool:
+    if text not in ("same", "any"):
+        raise PunaError(f"PUNA_SPLIT_KERNELS must be same or any, not {text!r}")
+    return text == "any"

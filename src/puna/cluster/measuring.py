@@ -1,0 +1,71 @@
+"""Facts that an agent finds in its own process: sizes of a model, and how fast its node computes."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from puna.cluster.split_plan import ModelSizes
+from puna.errors import UnsupportedModelError
+from puna.gguf import open_gguf
+from puna.kvcache.types import KVTypes
+from puna.machine import usable_processors
+from puna.model.load import forecast_for
+from puna.model.memory import UNSTATED_CONTEXT, Forecast
+from puna.model.stages import places_to_cut
+from puna.ops import default_backend
+from puna.options import drafts_itself
+from puna.protocol import Load
+
+#: Memory that each processor reads to tell the speed of a node.
+_READ_BYTES: Final = 16 << 20
+
+
+def kernels() -> str:
+    """Return the identity of the kernels that models compute with here."""
+    return default_backend().kernels
+
+
+def read_speed() -> float:
+    """Return the bytes a second that all processors together read from memory, as decoding does."""
+    count = usable_processors()
+    parts = [np.ones(_READ_BYTES // 8) for _ in range(count)]
+    best_s = float("inf")
+    with ThreadPoolExecutor(count) as pool:
+        for _ in range(3):
+            began = time.monotonic()
+            list(pool.map(np.sum, parts))
+            best_s = min(best_s, time.monotonic() - began)
+    return count * _READ_BYTES / max(best_s, 1e-6)
+
+
+def model_sizes(load: Load) -> ModelSizes:
+    """Return the sizes of a model for the use it is loaded for. Raises PunaError if it cannot be split."""
+    types = KVTypes.parse(load.kv_cache_type)
+    with open_gguf(load.path) as file:
+        forecast = forecast_for(
+            file, types, engine=load.engine, prediction_heads=drafts_itself(load.speculate) and not load.draft
+        )
+        if not isinstance(forecast, Forecast):
+            raise UnsupportedModelError(f"{file.path.name} cannot be split: llama.cpp runs it")
+        if reason := forecast.architecture.undivided:
+            raise UnsupportedModelError(f"{file.architecture} cannot be split: {reason}")
+        context = load.num_ctx or min(forecast.trained_context or UNSTATED_CONTEXT, UNSTATED_CONTEXT)
+        table = forecast.table(context=context, parallel=load.parallel, batch=load.num_batch)
+    count = forecast.options.block_count
+    layers = {int(each.name.split()[1]): each for each in table.parts if each.name.startswith("layer ")}
+    own = [layers[index] for index in range(count)]
+    each = table.activations + table.bookkeeping + table.process
+    inner = sum(part.weights + part.cache for part in own)
+    beside = sum(Path(path).stat().st_size for path in (load.draft, load.projector) if path)
+    return ModelSizes(
+        weights=tuple(part.weights for part in own),
+        caches=tuple(part.cache for part in own),
+        first=table.total - each - inner + beside,
+        each=each,
+        places=tuple(places_to_cut([layer.remembers for layer in forecast.options.layers[:count]])),
+    )
