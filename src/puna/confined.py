@@ -21,17 +21,18 @@ from typing import Final
 
 import msgspec
 
+from puna.system.memory import memory_limit
+from puna.system.processes import be_expendable
+
 #: Maximum time for a process to start on a busy machine.
 START_PATIENCE_S: Final = 60.0
 #: Signals that end a process that has used up its processor time.
 OUT_OF_TIME: Final = (signal.SIGPROF, signal.SIGXCPU)
 
 #: The variables passed to such a process, on which dates and its own start depend.
-_ENVIRONMENT: Final = ("TZ", "LANG", "LC_ALL", "LC_TIME", "LD_LIBRARY_PATH")
+_ENVIRONMENT: Final = ("TZ", "LANG", "LC_ALL", "LC_TIME", "LD_LIBRARY_PATH", "PUNA_PORTABLE")
 #: Kernel threads have priority: untrusted programs must not take processor time from them.
 _NICENESS: Final = 5
-#: When memory runs out, the system ends these processes before the server and its models (-1000 to 1000).
-_EXPENDABLE: Final = "800"
 
 LENGTH: Final = struct.Struct("<I")
 
@@ -61,7 +62,7 @@ def start(main: Path, modules: Iterable[str]) -> tuple[subprocess.Popen[bytes], 
 
 def _folders(modules: Iterable[str]) -> list[str]:
     """Return the folders of the modules, as found in this process."""
-    found = [find_spec(name) for name in modules]
+    found = [find_spec(name) for name in (*modules, "psutil")]
     files = [__file__, *(spec.origin for spec in found if spec is not None and spec.origin is not None)]
     return list(dict.fromkeys(str(Path(file).parent.parent) for file in files))
 
@@ -107,42 +108,21 @@ def settle() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(_NICENESS)
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(_EXPENDABLE)
+    be_expendable()
 
 
 @contextlib.contextmanager
-def bounds(seconds: float, address_space: int) -> Iterator[Callable[[], float]]:
-    """Limit the block to `seconds` of processor time, ending the process, and to `address_space` bytes.
+def bounds(seconds: float, most_bytes: int) -> Iterator[Callable[[], float]]:
+    """Limit the block to `seconds` of processor time, ending the process, and to `most_bytes` of
+    memory (`limited_bytes`).
 
     Yields a function that returns, after the block, how many of the `seconds` are left.
     """
     left = seconds
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    within = [most for most in before if most != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_AS, (min([address_space, *within]), before[1]))
     # The signal has no handler, so it ends the process in any C function.
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
-        yield lambda: left
+        with memory_limit(most_bytes):
+            yield lambda: left
     finally:
         left, _ = signal.setitimer(signal.ITIMER_PROF, 0)
-        resource.setrlimit(resource.RLIMIT_AS, before)
-
-
-def memory_bytes(kind: str) -> int:
-    """Return the memory of this process: its address space ("size"), or the "resident" part."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[("size", "resident").index(kind)]) * resource.getpagesize()
-
-
-def private_bytes() -> int:
-    """Return the bytes of memory this process has allocated, without mapped files."""
-    return int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
-
-
-def limit_private_bytes(most: int) -> None:
-    """Limit this process to `most` bytes of memory, mapped files excepted; more raises MemoryError."""
-    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))

@@ -5,7 +5,6 @@ No vendor's tool or library is used. Sizes are in bytes.
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 from dataclasses import asdict, dataclass
@@ -14,6 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import psutil
+
+from puna.system import text_of
+from puna.system.processors import processor_description, usable_processors
 
 #: Instruction sets that the choice of kernels or models depends on, as in /proc/cpuinfo.
 _FEATURES: Final = (
@@ -84,14 +86,14 @@ def devices(root: Path = Path("/")) -> Devices:
 
 
 def _processor(root: Path) -> Processor:
-    text = _text(root / "proc/cpuinfo")
+    text = processor_description(root)
     names = re.findall(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     flags = set(" ".join(re.findall(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE)[:1]).split())
     return Processor(
         name=names[0].strip() if names else platform.processor() or platform.machine(),
         cores=psutil.cpu_count(logical=False),
         logical=psutil.cpu_count(),
-        usable=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        usable=usable_processors(),
         features=tuple(feature for feature in _FEATURES if feature in flags),
     )
 
@@ -99,12 +101,12 @@ def _processor(root: Path) -> Processor:
 def _gpus(root: Path) -> list[Gpu]:
     found = []
     for folder in _folders(root / "sys/bus/pci/devices"):
-        vendor = _VENDORS.get(_text(folder / "vendor").strip())
+        vendor = _VENDORS.get(text_of(folder / "vendor").strip())
         # Other vendors' devices are the displays of virtual machines.
-        if vendor is None or not _text(folder / "class").startswith(_CLASSES):
+        if vendor is None or not text_of(folder / "class").startswith(_CLASSES):
             continue
         driver = folder / "driver"
-        memory = _text(folder / "mem_info_vram_total").strip()
+        memory = text_of(folder / "mem_info_vram_total").strip()
         found.append(
             Gpu(
                 name=f"{vendor} {_model(root, folder)}",
@@ -118,10 +120,10 @@ def _gpus(root: Path) -> list[Gpu]:
 
 def _model(root: Path, folder: Path) -> str:
     """Return the device's name in its driver, or else its number."""
-    information = _text(root / "proc/driver/nvidia/gpus" / folder.name / "information")
+    information = text_of(root / "proc/driver/nvidia/gpus" / folder.name / "information")
     if named := re.search(r"^Model:\s*(?:NVIDIA\s+)?(.+)$", information, re.MULTILINE):
         return named[1].strip()
-    return _text(folder / "product_name").strip() or _text(folder / "device").strip()
+    return text_of(folder / "product_name").strip() or text_of(folder / "device").strip()
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -129,10 +131,3 @@ def _folders(folder: Path) -> list[Path]:
         return sorted(folder.iterdir())
     except OSError:
         return []
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_bytes()[: 1 << 20].decode("utf-8", "replace")
-    except OSError:
-        return ""

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
-import resource
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 import psutil
+
+from puna.system.memory import available_address_space, group_memory
+from puna.system.processors import usable_processors
 
 #: Messages of libraries about a failed allocation, which is not always a MemoryError.
 _SHORTAGE = ("bad_alloc", "allocate memory", "not enough memory", "out of memory")
 #: A process that cannot allocate this much cannot continue.
 _PROBE_BYTES = 16 << 20
-#: Half of the address space of a process on processors with 48-bit addresses.
-_ADDRESS_SPACE = 1 << 46
 
 
 _log = logging.getLogger(__name__)
-
-
-def usable_processors() -> int:
-    """Return how many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def usable_threads(wanted: int) -> int:
@@ -47,22 +40,10 @@ def available_memory() -> int:
     This is the available memory, reduced by limits of the control group and of address space (`ulimit -v`).
     """
     available = int(psutil.virtual_memory().available)
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        if limit != "max":
-            used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-            available = min(available, max(0, int(limit) - used))
-    except (OSError, ValueError):
-        pass  # no control group, or not readable
+    of_group = group_memory()
+    if of_group is not None:
+        available = min(available, of_group)
     return min(available, available_address_space())
-
-
-def available_address_space() -> int:
-    """Return how many bytes this process may still map, whether or not they are backed by memory."""
-    limit_bytes = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit_bytes == resource.RLIM_INFINITY:
-        return _ADDRESS_SPACE
-    return max(0, limit_bytes - int(psutil.Process().memory_info().vms))
 
 
 def process_memory(pid: int | None = None) -> int:

@@ -98,17 +98,14 @@ def listener(host: Host) -> psutil.Process | None:
     """Return this user's process that listens at `host`; None if there is none or it is another user's."""
     import socket
 
-    import psutil
+    from puna.system.processes import listener_at
 
     try:
         found = socket.getaddrinfo(host.client_address, host.port, type=socket.SOCK_STREAM)
     except OSError:
         return None
     places = {("0.0.0.0", host.port), ("::", host.port), *(address[:2] for *_, address in found)}
-    for connection in psutil.net_connections("tcp"):
-        if connection.status == psutil.CONN_LISTEN and connection.pid and tuple(connection.laddr) in places:
-            return psutil.Process(connection.pid)
-    return None
+    return listener_at(places)
 
 
 def log_path() -> Path:

@@ -20,9 +20,10 @@ from puna.cluster.asking import NodeLostError
 from puna.cluster.split_plan import ModelSizes
 from puna.config import models_dir
 from puna.errors import PunaError, StoreError
-from puna.machine import available_memory, usable_processors
+from puna.machine import available_memory
 from puna.protocol import Load
 from puna.store.blobs import Blobs, BlobWriter
+from puna.system.processors import usable_processors
 
 T = TypeVar("T")
 

@@ -18,9 +18,9 @@ from puna.cluster.node import Node
 from puna.errors import PunaError, RunnerError
 from puna.protocol import Pong
 from puna.runner.client import RunnerClient
-from puna.runner.peers import watch_peer
 from puna.runner.spawned import SpawnedProcess, death
 from puna.runner.tls import tls_contexts
+from puna.system.processes import notice_loss
 
 #: What a connection sends first: the secret that the actor gave to the head.
 _TOKEN_BYTES: Final = 32
@@ -99,7 +99,7 @@ class RunnerHost:
             return
         finally:
             server.close()
-        watch_peer(ours.get_extra_info("socket"))
+        notice_loss(ours.get_extra_info("socket"))
 
         async def copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
             """Pass on bytes as they come; close `sink` when either side has ended."""
@@ -177,7 +177,7 @@ async def start_runner(node: Node, tls: ssl.SSLContext | None) -> tuple[RunnerCl
             _CONNECT_TIMEOUT_S,
         )
         writer.write(secret)
-        watch_peer(writer.get_extra_info("socket"))
+        notice_loss(writer.get_extra_info("socket"))
     except (OSError, TimeoutError) as error:
         await process.close()
         raise NodeLostError(f"cannot connect with node {node.name}: {error}") from error

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from puna.errors import InsufficientMemoryError, NotSupportedError, RequestError
 from puna.kvcache.types import F16_TYPES, KVTypes
-from puna.machine import available_address_space, available_memory
+from puna.machine import available_memory
 from puna.model.memory import largest, size_text
 from puna.protocol import Embed, Generate
+from puna.system.memory import available_address_space
 
 if TYPE_CHECKING:
     from puna.kvcache.cache import Cache

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from puna.gguf import GGMLType
 from puna.ops import quantized
 from puna.ops.storage import Storage, stored_form
+from puna.system import pages
 
-#: Bytes from which a region uses large pages: faster to look up, but provided 2 MiB at a time.
+#: Bytes from which a region uses large pages.
 _LARGE = 4 << 20
-_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if hasattr(mmap, "MAP_ANONYMOUS") else 0)
 
 
 class HostIndexBuffer:
@@ -41,8 +41,7 @@ class HostStorage(Storage):
 
     def __init__(self, kind: GGMLType, rows: int, row_shape: tuple[int, ...]) -> None:
         super().__init__(kind, rows, row_shape)
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
-        self._map = mmap.mmap(-1, max(rows * self.row_bytes, 1), flags=flags)
+        self._map = mmap.mmap(-1, max(rows * self.row_bytes, 1), flags=pages.UNRESERVED)
         dtype, form = stored_form(kind, row_shape)
         # The array keeps the mapping alive.
         self.stored: NDArray[Any] = np.frombuffer(self._map, dtype, rows * self.row_bytes // dtype.itemsize)
@@ -50,14 +49,14 @@ class HostStorage(Storage):
 
     def provide(self, rows: int) -> None:
         size = rows * self.row_bytes
-        if size >= _LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
-            self._map.madvise(mmap.MADV_HUGEPAGE, 0, min(size, len(self._map)))
+        if size >= _LARGE:
+            pages.use_large_pages(self._map, min(size, len(self._map)))
 
     def give_back(self, begin: int, end: int) -> None:
         first = -(-begin * self.row_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
         last = min(end * self.row_bytes, len(self._map))
         if first < last:
-            self._map.madvise(mmap.MADV_DONTNEED, first, last - first)
+            pages.give_back(self._map, first, last - first)
 
     def copy(self, sources: NDArray[np.integer], targets: NDArray[np.integer]) -> None:
         self.stored[targets] = self.stored[sources]

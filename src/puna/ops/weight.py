@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from puna.gguf import GGMLType, dequantize
+from puna.system import pages
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -96,7 +96,4 @@ class Weight:
         begin = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE  # whole pages only: others have neighbours
         end = (start + data.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
         if end > begin:
-            with contextlib.suppress(
-                AttributeError, OSError, ValueError
-            ):  # saves memory, nothing depends on it
-                owner.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+            pages.forget(owner, begin, end - begin)

@@ -29,6 +29,7 @@ from puna.registry.report import Report, TransferProgress
 from puna.store import Store
 from puna.store.blobs import move_into_place, read_whole, storage_errors
 from puna.store.manifest import ManifestLayer
+from puna.system.processes import read_in_order
 
 MAX_PARTS = 16
 MIN_PART = 100_000_000  # bytes
@@ -299,7 +300,7 @@ def check(partial: Partial, digest: str, cancelled: threading.Event) -> None:
     """
     hashed = hashlib.sha256()
     with storage_errors("read", partial.path), partial.path.open("rb") as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        read_in_order(file.fileno())
         while data := file.read(8 * _CHUNK):
             if cancelled.is_set():
                 raise TransferCancelledError

@@ -16,6 +16,7 @@ import msgspec
 from puna.errors import RunnerError
 from puna.protocol import StageAddress
 from puna.runner.tls import tls_contexts
+from puna.system.processes import notice_loss
 
 log = logging.getLogger("puna.runner")
 
@@ -24,8 +25,6 @@ _HELLO_TIMEOUT_S: Final = 10.0
 _CONNECT_TIMEOUT_S: Final = 30.0
 #: How long a stage that is loaded waits for the others.
 JOIN_TIMEOUT_S: Final = 600.0
-#: Bytes that are sent and not acknowledged for so long mean that the other side is gone.
-_UNACKNOWLEDGED_MS: Final = 6000
 SECRET_BYTES: Final = 32
 _MAX_HELLO_BYTES: Final = 1 << 16
 _LENGTH: Final = struct.Struct("<I")
@@ -36,19 +35,6 @@ class Hello(msgspec.Struct, frozen=True):
 
     returns: bool = False
     onward: tuple[StageAddress, ...] = ()
-
-
-def watch_peer(connection: socket.socket) -> None:
-    """Have the system notice soon when the machine at the other end is gone."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (
-        ("TCP_USER_TIMEOUT", _UNACKNOWLEDGED_MS),
-        ("TCP_KEEPIDLE", 2),
-        ("TCP_KEEPINTVL", 2),
-        ("TCP_KEEPCNT", 3),
-    ):
-        if hasattr(socket, option):  # Linux
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 def connect(stage: StageAddress, secret: bytes, hello: Hello) -> socket.socket:
@@ -136,7 +122,7 @@ def _onward(stages: Sequence[StageAddress], secret: bytes) -> socket.socket:
 def _ready(sock: socket.socket) -> socket.socket:
     sock.settimeout(None)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    watch_peer(sock)
+    notice_loss(sock)
     return sock
 
 

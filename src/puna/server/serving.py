@@ -7,7 +7,6 @@ import contextlib
 import errno
 import logging
 import os
-import resource
 import signal
 import socket
 import ssl
@@ -41,6 +40,7 @@ from puna.server.page.static import is_built
 from puna.server.settings import Settings
 from puna.server.settings import root_path as normal_root_path
 from puna.store import Store
+from puna.system.processes import raise_descriptor_limit
 
 #: How long requests in progress may take to end when the server shuts down.
 SHUTDOWN_TIMEOUT_S = 5
@@ -83,7 +83,7 @@ def serve(
         return 1
     # Runners and other child processes must not inherit the keys.
     os.environ.pop("PUNA_API_KEYS", None)
-    descriptors = _raise_descriptor_limit()
+    descriptors = raise_descriptor_limit(DESCRIPTORS)
     for_connections = max(descriptors - _NOT_FOR_CONNECTIONS, descriptors // 2)
     limits = settings.connections
     connections = Connections(replace(limits, total=min(limits.total, for_connections)))
@@ -201,16 +201,6 @@ def _warn_of_open_access(bound: Host, settings: Settings, *, encrypted: bool) ->
             "reverse proxy that speaks TLS reach this address (docs/security.md)",
             bound.netloc,
         )
-
-
-def _raise_descriptor_limit() -> int:
-    """Raise the limit of open files, usually 1,024 for programs that use `select`, and return it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return wanted
 
 
 def _tidy(store: Store) -> None:

@@ -11,7 +11,6 @@ import fcntl
 import hashlib
 import os
 import re
-import struct
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -21,10 +20,9 @@ from typing import Final, Self
 
 from puna.errors import GGUFError, InvalidNameError, RequestError, StoreError
 from puna.store.facts import MAGIC, facts_of
+from puna.system.locks import NamedLocks, is_locked
 
 _LOCKS: Final = ".puna.held"
-#: `struct flock` of 64-bit Linux: type, whence, start, length, process.
-_RANGE: Final = struct.Struct("hhqqi4x")
 
 
 class BlobHold:
@@ -33,15 +31,15 @@ class BlobHold:
     def __init__(self, folder: Path) -> None:
         """`folder` is that of the blobs; their digests are given as `normalize_digest` returns them."""
         self._before: dict[str, tuple[Path, int, int]] = {}
-        self._descriptor = -1
+        self._locks: NamedLocks | None = None
         with contextlib.suppress(OSError):
-            self._descriptor = os.open(folder.parent / _LOCKS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._locks = NamedLocks(folder.parent / _LOCKS)
 
     def keep(self, digest: str) -> None:
         """Hold a blob, whether or not it exists yet."""
-        if self._descriptor >= 0:
+        if self._locks is not None:
             with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _byte_of(digest, fcntl.F_RDLCK))
+                self._locks.hold(digest[-64:])
 
     def add(self, digest: str, path: Path) -> None:
         """Hold an existing blob. Raises OSError if there is none."""
@@ -60,9 +58,9 @@ class BlobHold:
         return found
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self._locks is not None:
+            self._locks.close()
+            self._locks = None
 
     def __enter__(self) -> Self:
         return self
@@ -76,22 +74,9 @@ class BlobHold:
 def is_held(blob: Path) -> bool:
     """Whether the blob is held, in this process or another."""
     try:
-        descriptor = os.open(blob.parent.parent / _LOCKS, os.O_RDWR | os.O_CLOEXEC)
+        return is_locked(blob.parent.parent / _LOCKS, blob.name[-64:])
     except OSError:
         return False
-    try:
-        answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _byte_of(blob.name, fcntl.F_WRLCK))
-        return bool(_RANGE.unpack(answer)[0] != fcntl.F_UNLCK)
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-
-
-def _byte_of(digest: str, kind: int) -> bytes:
-    """Return the `struct flock` for a digest, or for a blob's name."""
-    start = int(digest[-64:-49], 16)
-    return _RANGE.pack(kind, os.SEEK_SET, start, 1, 0)
 
 
 _ADVICE = {

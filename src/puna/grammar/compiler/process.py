@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from puna.confined import LENGTH, bounds, encoded, exactly, memory_bytes, private_bytes, settle
+from puna.confined import LENGTH, bounds, encoded, exactly, settle
 from puna.errors import PunaError, RequestError, RunnerError
 from puna.gguf import open_gguf
 from puna.grammar.compiled import Grammars
@@ -43,6 +43,7 @@ from puna.grammar.compiler.protocol import (
     ToProcess,
 )
 from puna.grammar.constraint import Constraint
+from puna.system.memory import limited_bytes, private_bytes
 from puna.tokenizer import tokenizer_from_gguf
 
 _CONNECTION: Final = 0  # the first process's file descriptor
@@ -101,7 +102,7 @@ class _Process:
             for _, other in self._forks.values():
                 other.close()
             self._connection, self._forks = connection, {}
-            self._address_space = memory_bytes("size") + MEMORY_BYTES
+            self._address_space = limited_bytes() + MEMORY_BYTES
             with open(os.devnull, "w") as nothing:
                 os.dup2(nothing.fileno(), 2)  # libraries print that they are out of memory
         except OSError as error:
@@ -126,7 +127,8 @@ class _Process:
     @staticmethod
     def _tell(connection: socket.socket, message: FromProcess) -> None:
         with contextlib.suppress(OSError):
-            connection.send(encoded(message), socket.MSG_DONTWAIT)
+            connection.setblocking(False)
+            connection.send(encoded(message))
 
     def _answer(self, message: ToProcess) -> None:
         """Reply to `message`. Out of time or memory the process ends, and its parent reports it."""

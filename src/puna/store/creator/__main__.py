@@ -11,7 +11,7 @@ import time
 import traceback
 from typing import BinaryIO, Final
 
-from puna.confined import limit_private_bytes, private_bytes, settle
+from puna.confined import settle
 from puna.errors import CreationLimitError, CreatorError, PunaError
 from puna.lines import LineFormatter
 from puna.machine import available_memory, is_out_of_memory, usable_threads
@@ -25,6 +25,7 @@ from puna.store.creator.protocol import (
     Reply,
     line_of,
 )
+from puna.system.memory import limit_private_bytes, private_bytes
 
 #: Memory for headers, settings and vocabularies, and for each thread's pieces of tensors.
 BYTES: Final = 1 << 30

@@ -11,8 +11,9 @@ from typing import Final
 
 import msgspec
 
-from puna.confined import bounds, encoded, frame, memory_bytes, settle
+from puna.confined import bounds, encoded, frame, settle
 from puna.errors import PreparerError, PunaError
+from puna.system.memory import limited_bytes
 from puna.vision.decoding import decode
 from puna.vision.preparer.protocol import (
     OUT_OF_MEMORY,
@@ -58,7 +59,7 @@ def _answer(request: Prepare, tower: VisionTower) -> FromPreparer:
 
     Out of time or memory the process ends, because its state could no longer be trusted.
     """
-    address_space = memory_bytes("size") + request.limits.memory_bytes
+    address_space = limited_bytes() + request.limits.memory_bytes
     try:
         with bounds(request.seconds, address_space) as left:
             picture = decode(request.data, request.limits, request.name, enough=4 * tower.max_pixels)

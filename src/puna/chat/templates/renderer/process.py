@@ -28,8 +28,9 @@ from puna.chat.templates.renderer.protocol import (
     RenderFrom,
     ToRenderer,
 )
-from puna.confined import bounds, encoded, frame, memory_bytes, settle
+from puna.confined import bounds, encoded, frame, settle
 from puna.errors import PunaError, RendererError, TemplateError
+from puna.system.memory import limited_bytes, resident_bytes
 
 _CONNECTION: Final = 0  # the file descriptor
 
@@ -52,7 +53,7 @@ def main() -> None:
 
 def _serve() -> None:
     formats = _Formats()
-    fresh = memory_bytes("resident")
+    fresh = resident_bytes()
     request: _Request | None = None
     _send(RendererReady())
     while (received := frame(_read)) is not None:
@@ -65,7 +66,7 @@ def _serve() -> None:
                 _send(request.rendered(start, whole=whole))
             case Close():
                 request = None
-                if memory_bytes("resident") > fresh + _MAX_GROWTH_BYTES:
+                if resident_bytes() > fresh + _MAX_GROWTH_BYTES:
                     os._exit(OVERGROWN)
 
 
@@ -77,7 +78,7 @@ class _Request:
         self._formats = formats
         self._seconds = jinja.PROCESSOR_TIME_S
         self._output_bytes = jinja.OUTPUT_BYTES
-        self._address_space = memory_bytes("size") + jinja.MEMORY_BYTES
+        self._address_space = limited_bytes() + jinja.MEMORY_BYTES
 
     def traits(self) -> FromRenderer:
         return self._answer(lambda: Opened(self._form.traits))

@@ -10,7 +10,7 @@ from typing import Final
 
 from pypdf import PdfReader
 
-from puna.confined import bounds, encoded, frame, memory_bytes, settle
+from puna.confined import bounds, encoded, frame, settle
 from puna.errors import DocumentError, PunaError
 from puna.server.jobs.pdf.protocol import (
     MAX_CHARACTERS,
@@ -23,6 +23,7 @@ from puna.server.jobs.pdf.protocol import (
     ReaderFailure,
     ReaderReady,
 )
+from puna.system.memory import limited_bytes
 
 _CONNECTION: Final = 0  # the file descriptor
 
@@ -36,7 +37,7 @@ def main() -> None:
         data = frame(lambda size: os.read(_CONNECTION, size))
         if data is not None:
             try:
-                with bounds(SECONDS, memory_bytes("size") + MEMORY_BYTES):
+                with bounds(SECONDS, limited_bytes() + MEMORY_BYTES):
                     answer = _answer(data)
             except MemoryError:
                 os._exit(OUT_OF_MEMORY)

@@ -7,7 +7,7 @@ import os
 import traceback
 from typing import Final
 
-from puna.confined import bounds, frame, memory_bytes, settle
+from puna.confined import bounds, frame, settle
 from puna.errors import ImporterError, PunaError
 from puna.server.history.exchange.importer.protocol import (
     MEMORY_BYTES,
@@ -22,6 +22,7 @@ from puna.server.history.exchange.importer.protocol import (
 )
 from puna.server.history.exchange.reading import read_chats
 from puna.server.history.exchange.trees import ReadChat, digest
+from puna.system.memory import limited_bytes
 
 _CONNECTION: Final = 0  # the file descriptor
 
@@ -32,7 +33,7 @@ def main() -> None:
     with contextlib.suppress(ConnectionError):  # the owner is gone
         _send(ImporterReady())
         try:
-            with bounds(SECONDS, memory_bytes("size") + MEMORY_BYTES):
+            with bounds(SECONDS, limited_bytes() + MEMORY_BYTES):
                 data = frame(lambda size: os.read(_CONNECTION, size))
                 if data is not None:
                     _send(_answer(data))

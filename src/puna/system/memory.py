@@ -1,0 +1,132 @@
+"""Memory of this process: how much it has and may take, and limits that raise MemoryError."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import resource
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from puna.system import has_linux, text_of
+
+#: Half of the address space of a process on processors with 48-bit addresses.
+_ADDRESS_SPACE: Final = 1 << 46
+#: How often a process compares its memory with a limit that the system does not enforce.
+_LOOK_S: Final = 0.02
+
+
+def group_memory() -> int | None:
+    """Return how many bytes the control group of this process may still take; None without a limit."""
+    if not has_linux():
+        return None
+    limit = text_of(Path("/sys/fs/cgroup/memory.max")).strip()
+    used = text_of(Path("/sys/fs/cgroup/memory.current")).strip()
+    return max(0, int(limit) - int(used)) if limit.isdigit() and used.isdigit() else None
+
+
+def available_address_space() -> int:
+    """Return how many bytes this process may still map, whether or not they are backed by memory."""
+    limit_bytes = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit_bytes == resource.RLIM_INFINITY:
+        return _ADDRESS_SPACE
+    import psutil
+
+    return max(0, limit_bytes - int(psutil.Process().memory_info().vms))
+
+
+def resident_bytes() -> int:
+    """Return the memory that this process has in use."""
+    if has_linux():
+        return _pages(1)
+    import psutil  # not at the top: confined processes have to start fast
+
+    return int(psutil.Process().memory_info().rss)
+
+
+def limited_bytes() -> int:
+    """Return the memory of this process that `memory_limit` counts."""
+    return _pages(0) if has_linux() else resident_bytes()
+
+
+def private_bytes() -> int:
+    """Return the memory of this process that `limit_private_bytes` counts."""
+    return _pages(5) if has_linux() else resident_bytes()
+
+
+def _pages(field: int) -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[field]) * mmap.PAGESIZE
+
+
+@contextlib.contextmanager
+def memory_limit(most: int) -> Iterator[None]:
+    """Limit `limited_bytes` to `most` in the block; exceeding it raises MemoryError.
+
+    Linux fails the allocation. Elsewhere the error follows soon after it, at the program's next step: no
+    call into a library is interrupted.
+    """
+    if has_linux():
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        within = [each for each in before if each != resource.RLIM_INFINITY]
+        resource.setrlimit(resource.RLIMIT_AS, (min([most, *within]), before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, before)
+        return
+    watch = _Watch(most)
+    try:
+        yield
+    finally:
+        watch.end()
+
+
+def limit_private_bytes(most: int) -> None:
+    """Limit `private_bytes` to `most` until the next call; exceeding it raises MemoryError."""
+    global _watch
+    if has_linux():
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+        return
+    if _watch is not None:
+        _watch.end()
+    _watch = _Watch(most)
+
+
+class _Watch:
+    """A thread that raises MemoryError in the one that started it while the process exceeds a limit."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._watched = threading.get_ident()
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ended.wait(_LOOK_S):
+            if resident_bytes() > self._most:
+                with self._lock:  # nothing is raised after `end`
+                    if not self._ended.is_set():
+                        _raise_in(self._watched, MemoryError)
+
+    def end(self) -> None:
+        """Stop watching. Raises MemoryError if it is due."""
+        with self._lock:
+            self._ended.set()
+        self._thread.join()
+
+
+def _raise_in(thread: int, error: type[BaseException]) -> None:
+    """Raise an error in another thread before its next step."""
+    import ctypes
+
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
+
+
+_watch: _Watch | None = None
