@@ -425,9 +425,9 @@ def completion(
     shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
 ) -> None:
     """Print a shell script that completes commands and model names."""
-    from puna.cli.completion import print_script
+    from puna.cli.completion import script
 
-    print_script(shell)
+    print(script(shell))
 
 
 @app.command("help", cls=PunaCommand, hidden=True)

@@ -56,6 +56,6 @@ complete --command puna --no-files \\
 _SCRIPTS = {Shell.BASH: _BASH, Shell.ZSH: _ZSH, Shell.FISH: _FISH}
 
 
-def print_script(shell: Shell) -> None:
-    """Print the script for `shell`."""
-    print(_SCRIPTS[shell].strip())
+def script(shell: Shell) -> str:
+    """Return the script for `shell`."""
+    return _SCRIPTS[shell].strip()
