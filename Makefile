@@ -25,7 +25,7 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
 NAMES := .venv/names-$(shell find src -name '*.py' | sort | cksum | tr ' ' '-')
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
-.PHONY: run venv page page-if-possible test test-fast test-thorough test-page test-clients test-schemathesis test-sanitize test-cluster soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
+.PHONY: run venv page page-if-possible test test-fast test-thorough test-page test-clients test-schemathesis test-sanitize test-portable test-wheel test-wheel-twice test-cluster wheel lock soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
 .PHONY: bench-accuracy bench-agents bench-architectures bench-embedding bench-prompt-cache bench-sampling bench-speculation bench-structured bench-vision
 .PHONY: cluster-simulation docs-clients docs-memory docs-models site demo-vision-evaluation clean distclean help
 
@@ -63,6 +63,24 @@ test-clients: .venv/developed .venv-clients/installed $(CLIENTS_JS)/node_modules
 test-schemathesis: .venv/developed ## give every route the requests that schemathesis makes of /openapi.json (EXAMPLES=50 each)
 	$(BIN)/pip install --quiet "schemathesis>=4.20,<5"
 	$(BIN)/python -m pytest -m thorough tests/e2e/test_schemathesis.py $(PYTEST_ARGS)
+
+# Systems other than Linux have a second way of what only Linux has; here it is forced.
+test-portable: .venv/developed page-if-possible ## run all tests as on systems other than Linux
+	PUNA_PORTABLE=1 $(PYTEST) -m "not process_memory" $(PYTEST_ARGS)
+
+wheel: page ## build a source distribution and wheels into dist/, with the Pythons 3.11 and 3.12 that there are
+	@$(PYTHON) tools/wheel.py build
+
+test-wheel: ## install the wheels in dist/ without a compiler, for every Python here, and ask the bundled model
+	@$(PYTHON) tools/wheel.py test
+
+test-wheel-twice: page ## build a wheel twice, in different folders, and compare the bytes
+	@$(PYTHON) tools/wheel.py reproduce
+
+lock: .venv/bin/python ## pin the tools that build wheels, with digests
+	@$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-header --no-annotate \
+		--python-version 3.11 tools/wheel-requirements.in --output-file tools/wheel-requirements.txt
 
 test-sanitize: .venv/developed ## run the kernels' tests on a build that watches memory and arithmetic
 	$(BIN)/python tests/native/sanitize.py $(PYTEST_ARGS)

@@ -24,7 +24,7 @@ from tests.model_process.sitecustomize import note_unseeded_draws
 from tests.processors import missing_levels
 
 #: Settings that choose what is tested; all others are removed, since they would change results.
-_CHOICES = ("PUNA_OPS", "PUNA_CPU", "PUNA_NUM_THREADS", "PUNA_TEST_DATA", "PUNA_DRAWS")
+_CHOICES = ("PUNA_OPS", "PUNA_CPU", "PUNA_NUM_THREADS", "PUNA_TEST_DATA", "PUNA_DRAWS", "PUNA_PORTABLE")
 
 #: Prefixes of other variables that our libraries or the clients read.
 _PREFIXES = (

@@ -8,17 +8,18 @@ import psutil
 import pytest
 
 from puna import machine
+from puna.system import memory
 
 
 def test_address_space_limit_also_limits_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     mapped = psutil.Process().memory_info().vms
     monkeypatch.setattr(resource, "getrlimit", lambda _: (mapped + (64 << 20), resource.RLIM_INFINITY))
     assert 0 < machine.available_memory() < 65 << 20
-    assert 0 < machine.available_address_space() < 65 << 20
+    assert 0 < memory.available_address_space() < 65 << 20
     monkeypatch.setattr(resource, "getrlimit", lambda _: (mapped // 2, resource.RLIM_INFINITY))
-    assert machine.available_memory() == machine.available_address_space() == 0
+    assert machine.available_memory() == memory.available_address_space() == 0
 
 
 def test_unlimited_address_space_exceeds_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
-    assert machine.available_address_space() > machine.available_memory() > 0
+    assert memory.available_address_space() > machine.available_memory() > 0

@@ -229,7 +229,9 @@ def free_port() -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python tools/wheel.py", description="Build wheels, or try them out.")
+    parser = argparse.ArgumentParser(
+        prog="python tools/wheel.py", description="Build wheels, or try them out."
+    )
     tasks = {"build": build, "test": test, "reproduce": reproduce}
     parser.add_argument("task", choices=tasks)
     try:

@@ -16,7 +16,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 #: Variables of the tests and of the build, which Puna does not read.
-_OTHERS = ("PUNA_TEST_", "PUNA_BUILD_")
+_OTHERS = ("PUNA_TEST_", "PUNA_BUILD_", "PUNA_PORTABLE")
 
 _ON = ("1", "t", "true", "yes", "on")
 _OFF = ("0", "f", "false", "no", "off")

@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, Unpack, overload
+from typing import Any, Literal, NoReturn, Self, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +65,12 @@ class Model:
             f"<puna.Model '{self._author.name}': {self._chat.architecture}, "
             f"{engine.weight_bytes / 1e6:.0f} MB, num_ctx {engine.context}, "
             f"parallel {engine.parallel}{state}>"
+        )
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a loaded model cannot be pickled or copied, so it cannot be passed to another process: pass its "
+            "name, and call puna.load there"
         )
 
     def __enter__(self) -> Self:
