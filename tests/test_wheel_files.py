@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
-from tools import bundled, shell_files, wheel
+from tools import bundled, shell_files, version, wheel
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -18,6 +19,12 @@ def test_manual_page_and_completions_are_those_of_the_command_line() -> None:
     for place, text in shell_files.files().items():
         kept = (shell_files.SHARE / place).read_text("utf-8")
         assert kept == text, f"{place} is out of date: run python tools/shell_files.py"
+
+
+def test_all_places_have_the_same_version() -> None:
+    (found,) = set(version.versions().values())
+    assert set(version.versions(f"v{found}").values()) == {found}
+    assert len(set(version.versions("v0.0.0").values())) == 2
 
 
 @pytest.mark.skipif(not bundled.PAGE_LICENCES.exists(), reason="the page is not built")
@@ -41,8 +48,6 @@ def test_bill_of_materials_is_the_same_each_time(tmp_path: Path) -> None:
 
 
 def test_wheel_that_lacks_a_part_is_refused(tmp_path: Path) -> None:
-    import zipfile
-
     path = tmp_path / "puna-0-cp312-abi3-any.whl"
     with zipfile.ZipFile(path, "w") as made:
         for name in (*wheel.NEEDED, "puna/_native.abi3.so"):

@@ -1,8 +1,8 @@
 """Describe what a wheel bundles: `python tools/bundled.py FOLDER`.
 
-Writes `sboms/puna.cdx.json`, a bill of materials in CycloneDX's format (PEP 770), and into `licenses/third-party`
-the licences of the page's packages and of the C++ libraries in the extension. The build runs it, with nothing
-but Python and nanobind. The same sources give the same bytes.
+Writes `sboms/puna.cdx.json`, a bill of materials in CycloneDX's format (PEP 770), and into
+`licenses/third-party` the licences of the page's packages and of the C++ libraries in the extension. The
+build runs it, with nothing but Python and nanobind. The same sources give the same bytes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Build wheels and try them out: `python tools/wheel.py build`, `test` or `reproduce`.
 
-`build` puts a wheel for Python 3.11 and one for 3.12 and later into dist/, as far as these Pythons are there,
-for any Linux with glibc 2.28. `test` installs the wheels into empty environments without a compiler, for every
-Python that is there, and asks the bundled model. `reproduce` builds a wheel twice, in different folders, and
-compares the bytes. Pythons are looked for on PATH and in pyenv; PYTHONS names others. Needs nothing but Python.
+`build` puts a wheel for Python 3.11 and one for 3.12 and later into dist/, for any Linux with glibc 2.28; a
+Python that the machine lacks is left out. `test` installs the wheels into empty environments without a
+compiler, for every Python that is there, and asks the bundled model. `reproduce` builds a wheel twice, in
+different folders, and compares the bytes. Pythons are looked for on PATH and in pyenv; PYTHONS names others.
+Needs nothing but Python, a C++ compiler and packages of PyPI.
 """
 
 from __future__ import annotations
@@ -229,9 +230,7 @@ def free_port() -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python tools/wheel.py", description="Build wheels, or try them out."
-    )
+    parser = argparse.ArgumentParser(prog="python tools/wheel.py", description="Build and try out wheels.")
     tasks = {"build": build, "test": test, "reproduce": reproduce}
     parser.add_argument("task", choices=tasks)
     try:

@@ -77,6 +77,8 @@ const X86& x86() {
 bool has_dotprod() {
 #if defined(__linux__)
     return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
+#elif defined(__APPLE__)
+    return true;   // every Apple processor that runs macOS on arm64
 #else
     return false;
 #endif

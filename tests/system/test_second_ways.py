@@ -81,7 +81,7 @@ def test_memory_beyond_a_limit_raises_an_error(way: str) -> None:
 def test_end_of_bounds_leaves_no_limit(way: str) -> None:
     with confined.bounds(60, memory.limited_bytes() + (256 << 20)) as left:
         pass
-    assert 0 < left() <= 60
+    assert 0 < left() < 61  # the system rounds up
     assert len(bytes(300 << 20)) == 300 << 20
 
 
