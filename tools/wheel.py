@@ -148,11 +148,12 @@ def build() -> None:
         tools = tools_of(version, python)
         if not any(DIST.glob("*.tar.gz")):
             run([tools, "-m", "build", "--sdist", "--no-isolation", "--outdir", DIST], environ_of(tools))
-        with tempfile.TemporaryDirectory(prefix="puna-sdist-") as scratch:
-            (sdist,) = DIST.glob("*.tar.gz")
-            shutil.unpack_archive(sdist, scratch, filter="data")
-            (source,) = Path(scratch).iterdir()
-            wheel = build_wheel(tools, source, DIST)
+        source = WORK / "source"  # always the same one, so that ccache knows what it has compiled
+        shutil.rmtree(source, ignore_errors=True)
+        (sdist,) = DIST.glob("*.tar.gz")
+        shutil.unpack_archive(sdist, source, filter="data")
+        (unpacked,) = source.iterdir()
+        wheel = build_wheel(tools, unpacked, DIST)
         size = wheel.stat().st_size
         print(f"{wheel.name}: {size / 1e6:.1f} MB, {time.monotonic() - began:.0f} s", flush=True)
 
