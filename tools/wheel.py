@@ -31,7 +31,7 @@ WORK: Final = ROOT / "build" / "wheels"
 #: Pythons that a wheel is built with, and all that Puna supports.
 BUILT_WITH: Final = ("3.11", "3.12")
 SUPPORTED: Final = ("3.11", "3.12", "3.13", "3.14")
-MOST_BYTES: Final = 12 << 20
+MOST_BYTES: Final = 12_000_000
 PATIENCE_S: Final = 60  # from a wheel to an answer
 #: A wheel without one of these is not whole.
 NEEDED: Final = (
@@ -118,7 +118,7 @@ def build_wheel(python: Path, source: Path, out: Path) -> Path:
         (built,) = raw.glob("*.whl")
         repaired = raw / "repaired"
         repair = [python, "-m", "auditwheel", "repair", "--plat", f"manylinux_2_28_{platform.machine()}"]
-        run([*repair, "--wheel-dir", repaired, built], environ)
+        run([*repair, "--zip-compression-level", "9", "--wheel-dir", repaired, built], environ)
         (wheel,) = repaired.glob("*.whl")
         check(wheel)
         out.mkdir(parents=True, exist_ok=True)

@@ -12,8 +12,9 @@ from typing import Any, Final
 
 import pytest
 
-from puna.cluster.credentials import init, protection, tls_contexts
+from puna.cluster.credentials import init, protection
 from puna.cluster.settings import DEFAULT_PORT
+from puna.runner.tls import tls_contexts
 from tests.cluster.conftest import HAS_RAY
 
 pytestmark = pytest.mark.skipif(not HAS_RAY, reason="ray is not installed: pip install '.[test]'")

@@ -13,13 +13,13 @@ from puna.cluster.split_plan import ModelSizes
 from puna.errors import UnsupportedModelError
 from puna.gguf import open_gguf
 from puna.kvcache.types import KVTypes
-from puna.machine import usable_processors
 from puna.model.load import forecast_for
 from puna.model.memory import UNSTATED_CONTEXT, Forecast
 from puna.model.stages import places_to_cut
 from puna.ops import default_backend
 from puna.options import drafts_itself
 from puna.protocol import Load
+from puna.system.processors import usable_processors
 
 #: Memory that each processor reads to tell the speed of a node.
 _READ_BYTES: Final = 16 << 20
