@@ -192,3 +192,11 @@ def test_document_of_a_model_reaches_neither_the_page_nor_a_network(
     expect(report).to_have_text(ANSWERS_TO_ARTEFACTS)
     assert not [url for url in visitor.requested if "evil.example" in url]
     expect(chat.tab.heading).to_be_attached()
+
+
+def test_handlers_in_the_page_itself_are_noticed(tab: Tab) -> None:
+    visitor = tab.visitor
+    visitor.forgive("script-src-attr forbids inline")
+    tab.page.evaluate("document.body.setAttribute('onclick', '0')")
+    visitor.told()
+    assert any("script-src-attr forbids inline" in problem for problem in visitor.problems)

@@ -116,5 +116,5 @@ def test_listening_process_is_found(way: str) -> None:
 
 def test_lost_connections_are_noticed_by_options_that_exist(way: str) -> None:
     with socket.socket() as connection:
-        processes.notice_loss(connection, 6000)
+        processes.notice_loss(connection)
         assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
