@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import anthropic
 import openai
 import pytest
 
@@ -78,6 +79,37 @@ def test_openais_client_receives_the_progress_of_every_prompt(server: Server) ->
         model="endless", messages=messages, max_tokens=2, stream=True, extra_body=own
     )
     assert any(hasattr(chunk, "prompt_progress") and not chunk.choices[0].delta.content for chunk in stream)
+
+
+def test_responses_report_progress_before_their_items(server: Server) -> None:
+    client = openai.OpenAI(base_url=server.url + "/v1/", api_key="any", max_retries=0, timeout=120)
+    own = {"return_progress": True, "cache_prompt": False}
+    events = list(
+        client.responses.create(
+            model="endless", input=WORDS, max_output_tokens=16, stream=True, extra_body=own
+        )
+    )
+    kinds = [str(event.type) for event in events]
+    first = kinds.index("response.output_item.added")
+    assert kinds[:2] == ["response.created", "response.in_progress"]
+    assert set(kinds[2:first]) == {"response.progress"}
+    assert "response.progress" not in kinds[first:]
+    steps: list[Any] = [getattr(event, "prompt_progress", None) for event in events[2:first]]
+    check([step for step in steps if step], next(step["total"] for step in steps if step))
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+
+
+def test_messages_report_progress_in_pings_that_clients_pass_over(server: Server) -> None:
+    client = anthropic.Anthropic(base_url=server.url, api_key="any", max_retries=0, timeout=120)
+    own = {"return_progress": True, "cache_prompt": False}
+    messages: Any = [{"role": "user", "content": WORDS}]
+    with client.messages.stream(model="endless", max_tokens=4, messages=messages, extra_body=own) as stream:
+        tokens = stream.get_final_message().usage.input_tokens
+    body = {"model": "endless", "max_tokens": 4, "messages": messages, "stream": True} | own
+    with server.http.stream("POST", "/v1/messages", json=body) as response:
+        data = [json.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: ")]
+    check([each["prompt_progress"] for each in data if "prompt_progress" in each], tokens)
+    assert {each["type"] for each in data if "prompt_progress" in each} == {"ping"}
 
 
 def test_progress_without_a_stream_is_ignored_with_a_warning(server: Server) -> None:

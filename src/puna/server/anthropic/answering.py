@@ -6,10 +6,11 @@ import contextlib
 from collections.abc import AsyncGenerator
 
 from puna.protocol import Chunk, Prompted
-from puna.server.anthropic.reply import MessageReply, MessageWriter
+from puna.server.anthropic.reply import MessageReply, MessageWriter, PingEvent
 from puna.server.http.replies import named_event
 from puna.server.jobs.answer import AnswerBuilder
 from puna.server.jobs.jobs import Job
+from puna.server.jobs.running import Progress
 from puna.server.jobs.service import Finished, Service
 
 
@@ -29,6 +30,8 @@ async def events(
         async for part in parts:
             if isinstance(part, Prompted):
                 prompt_tokens = len(part.tokens)
+            if isinstance(part, Progress):
+                yield named_event(PingEvent(**part.fields))
             if not isinstance(part, Chunk | Finished):
                 continue
             if not begun:

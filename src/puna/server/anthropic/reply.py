@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from puna.server.jobs.answer import AnswerBuilder, Segment, SegmentDelta
+from puna.server.jobs.running import LoadProgress, PromptProgress
 from puna.server.jobs.service import Finished
 
 
@@ -87,7 +88,10 @@ class MessageStart(msgspec.Struct, tag_field="type", tag="message_start"):
 
 
 class PingEvent(msgspec.Struct, tag_field="type", tag="ping"):
-    pass
+    """An event that clients pass over; the progress of the load or the prompt is Puna's own."""
+
+    load_progress: LoadProgress | UnsetType = UNSET
+    prompt_progress: PromptProgress | UnsetType = UNSET
 
 
 class BlockStart(msgspec.Struct, tag_field="type", tag="content_block_start"):

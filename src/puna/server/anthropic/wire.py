@@ -18,7 +18,7 @@ from puna.server.http.bodies import Body, Many, Messages, Name
 from puna.server.jobs.documents import File
 from puna.server.jobs.images import from_base64, from_url
 from puna.server.jobs.jobs import GenerationSpec
-from puna.server.jobs.own_fields import ChatFields, OwnFields, SamplingFields, only_one
+from puna.server.jobs.own_fields import ChatFields, OwnFields, ProgressField, SamplingFields, only_one
 from puna.server.jobs.tools import ToolUse, called, function
 
 _ROLES: Final = ("user", "assistant", "system")
@@ -417,7 +417,7 @@ class CountRequest(OwnFields, ChatFields, SamplingFields):
         )
 
 
-class MessagesRequest(CountRequest):
+class MessagesRequest(CountRequest, ProgressField):
     """The body of `/v1/messages`."""
 
     max_tokens: int | None = None
@@ -438,7 +438,7 @@ class MessagesRequest(CountRequest):
             **self.sampling(),
         }
         spec = self._spec({name: value for name, value in given.items() if value is not None})
-        request = msgspec.structs.replace(spec.request, stream_calls=self.stream)
+        request = msgspec.structs.replace(spec.request, stream_calls=self.stream, progress=self.progress)
         return replace(spec, request=request)
 
     def _check(self) -> None:

@@ -13,6 +13,7 @@ from puna.protocol import Chunk
 from puna.server.http.connections import caller
 from puna.server.jobs.answer import AnswerBuilder
 from puna.server.jobs.jobs import Job
+from puna.server.jobs.running import Progress
 from puna.server.jobs.service import Finished, Part, Service
 from puna.server.openai.responses.conversations import KeptConversations
 from puna.server.openai.responses.kept import Document, KeptResponses
@@ -72,15 +73,18 @@ class Answering:
             yield self.writer.failed(error)
 
     async def generated(self) -> AsyncGenerator[ResponseEvent | None, None]:
-        """Yield the events of the items, beginning with None once there is a first part of the answer."""
+        """Yield the events of the items, beginning with None once there is anything to tell."""
         begun = False
         async with contextlib.aclosing(self._parts()) as parts:
             async for part in parts:
-                if not isinstance(part, Chunk | Finished):
+                if not isinstance(part, Chunk | Finished | Progress):
                     continue
                 if not begun:
                     begun = True
                     yield None
+                if isinstance(part, Progress):
+                    yield self.writer.progressed(part)
+                    continue
                 for delta in self._answer.feed(part):
                     for event in self.writer.events(delta):
                         yield event

@@ -14,6 +14,7 @@ from puna.errors import PunaError, RequestError, shown
 from puna.protocol import TokenLogprob
 from puna.server.http.replies import error_text
 from puna.server.jobs.answer import AnswerBuilder, Segment, SegmentDelta
+from puna.server.jobs.running import LoadProgress, Progress, PromptProgress
 from puna.server.openai.reply import Echoed, LikelyToken
 from puna.server.openai.responses.wire import PREFIXES, ResponsesRequest
 
@@ -282,6 +283,13 @@ class ArgumentsDone(_OfItem, kw_only=True, tag="response.function_call_arguments
     arguments: str
 
 
+class ResponseProgress(_Event, kw_only=True, tag="response.progress"):
+    """The progress of the load or the prompt, which is Puna's own; with `return_progress` only."""
+
+    load_progress: LoadProgress | UnsetType = UNSET
+    prompt_progress: PromptProgress | UnsetType = UNSET
+
+
 ResponseEvent = (
     ResponseCreated
     | ResponseQueued
@@ -301,6 +309,7 @@ ResponseEvent = (
     | SummaryTextDone
     | ArgumentsDelta
     | ArgumentsDone
+    | ResponseProgress
 )
 
 
@@ -457,6 +466,9 @@ class ResponseWriter:
     def begun(self) -> ResponseEvent:
         response = self._response("in_progress", stored=self._body.store)
         return ResponseInProgress(sequence_number=self._next(), response=response)
+
+    def progressed(self, progress: Progress) -> ResponseEvent:
+        return ResponseProgress(sequence_number=self._next(), **progress.fields)
 
     def events(self, delta: SegmentDelta) -> Iterator[ResponseEvent]:
         match delta.what:

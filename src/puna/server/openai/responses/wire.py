@@ -18,7 +18,14 @@ from puna.server.http.bodies import MAX_MESSAGES, Body, Many, Name
 from puna.server.jobs.documents import File
 from puna.server.jobs.images import from_url
 from puna.server.jobs.jobs import GenerationSpec
-from puna.server.jobs.own_fields import ChatFields, OwnFields, SamplingFields, only_one, with_images
+from puna.server.jobs.own_fields import (
+    ChatFields,
+    OwnFields,
+    ProgressField,
+    SamplingFields,
+    only_one,
+    with_images,
+)
 from puna.server.jobs.tools import ToolUse, called, chat_choice, function
 from puna.server.openai.wire import response_format, think
 
@@ -235,7 +242,7 @@ class ReasoningConfig(Body):
     generate_summary: Any = None
 
 
-class ResponsesRequest(OwnFields, ChatFields, SamplingFields):
+class ResponsesRequest(OwnFields, ProgressField, ChatFields, SamplingFields):
     """The body of `/v1/responses`."""
 
     model: Name = ""
@@ -300,6 +307,7 @@ class ResponsesRequest(OwnFields, ChatFields, SamplingFields):
                 truncate=self.truncation == "auto",
                 logprobs=self.logprobs,
                 top_logprobs=self.top_logprobs,
+                progress=self.progress,
                 stream_calls=self.stream,
             ),
             prompts=[self.chat(use, messages)],
