@@ -9,6 +9,7 @@ import os
 import secrets
 import time
 from collections.abc import Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ import msgspec.structs
 
 from puna.cluster.asking import NodeLostError, actor_on, ask
 from puna.cluster.node import Node, NodeAgent, NodeFacts, check_version
-from puna.cluster.replica import Replica, StageRunner, start_runner
+from puna.cluster.replica import RemoteProcess, Replica, StageRunner, start_runner
 from puna.cluster.replicas import Replicas
 from puna.cluster.settings import ClusterSettings
 from puna.cluster.split_plan import ModelSizes, Share, StageNode, fulfil, plan
@@ -44,6 +45,17 @@ _PROGRESS_S: Final = 0.5
 _COPY_TIMEOUT_S: Final = 24 * 3600.0
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Loading:
+    """A model that is being loaded: its files, and how the caller learns of the load."""
+
+    load: Load
+    files: Mapping[str, str]  # digests by path at the head
+    held: Mapping[Node, list[str]]  # digests of the files that each node has
+    on_progress: ProgressCallback | None
+    stall_timeout_s: float | None  # of a load or a copy that makes no progress
 
 
 class Cluster:
@@ -160,16 +172,15 @@ class Cluster:
         problem: RunnerError | None = None
         files = await self._files(load)
         held = await self._held([*files.values()])
+        loading = _Loading(load, files, held, on_progress, stall_timeout_s)
         if not isinstance(self.settings.split, str):
-            return await self._place_stages(load, files, held, on_progress, without, stall_timeout_s)
+            return await self._place_stages(loading, without)
         for node in self._by_suitability(held, without):
             if not node.usable:
                 continue  # since another one was tried
             try:
                 with node.loads():
-                    return await node.while_there(
-                        self._load(node, load, files, held, on_progress, stall_timeout_s)
-                    )
+                    return await node.while_there(self._load(node, loading))
             except InsufficientMemoryError as error:
                 if refusal is None or error.needed - error.available < refusal.needed - refusal.available:
                     refusal = error
@@ -181,7 +192,7 @@ class Cluster:
                 problem = problem or RunnerError(str(error))
         if refusal is not None and divide and self.settings.split == "auto" and self._is_too_large(refusal):
             try:
-                return await self._place_stages(load, files, held, on_progress, without, stall_timeout_s)
+                return await self._place_stages(loading, without)
             except UnsupportedModelError as error:
                 raise InsufficientMemoryError(
                     f"{refusal}; {error}", refusal.needed, refusal.available
@@ -192,27 +203,19 @@ class Cluster:
         """Whether a model would fit on no node, if only it were there."""
         return all(node.facts.memory_bytes < refusal.needed for node in self._nodes.values() if node.usable)
 
-    async def _place_stages(
-        self,
-        load: Load,
-        files: Mapping[str, str],
-        held: Mapping[Node, list[str]],
-        on_progress: ProgressCallback | None,
-        without: Collection[Node],
-        stall_timeout_s: float | None,
-    ) -> Replica:
+    async def _place_stages(self, loading: _Loading, without: Collection[Node]) -> Replica:
         """Load consecutive layers of a model on several nodes.
 
         Raises InsufficientMemoryError if they have no room together, RequestError if they cannot be divided
         as the settings say, and the errors of `place`.
         """
         head = self._nodes[self._head]
-        sizes: ModelSizes = await ask(head.agent.sizes.remote(load), head.name, _FACTS_TIMEOUT_S)
-        shares = self._shares(sizes, [node for node in held if node.usable and node not in without])
+        sizes: ModelSizes = await ask(head.agent.sizes.remote(loading.load), head.name, _FACTS_TIMEOUT_S)
+        shares = self._shares(sizes, [node for node in loading.held if node.usable and node not in without])
         known = {node.name: node for node in self._nodes.values()}
         nodes = [known[share.node] for share in shares]
         working: Coroutine[Any, Any, Replica] = self._load_stages(
-            list(zip(shares, nodes, strict=True)), sizes, load, files, held, on_progress, stall_timeout_s
+            list(zip(shares, nodes, strict=True)), sizes, loading
         )
         with contextlib.ExitStack() as stack:
             for node in nodes:
@@ -246,14 +249,7 @@ class Cluster:
         raise problem
 
     async def _load_stages(
-        self,
-        shares: Sequence[tuple[Share, Node]],
-        sizes: ModelSizes,
-        load: Load,
-        files: Mapping[str, str],
-        held: Mapping[Node, list[str]],
-        on_progress: ProgressCallback | None,
-        stall_timeout_s: float | None,
+        self, shares: Sequence[tuple[Share, Node]], sizes: ModelSizes, loading: _Loading
     ) -> Replica:
         began_s, (_, first), *others = time.monotonic(), *shares
         split = SplitLoad(
@@ -265,35 +261,24 @@ class Cluster:
             secret=secrets.token_bytes(SECRET_BYTES),
             any_kernels=self.settings.any_kernels,
         )
-        layers = msgspec.structs.replace(load, draft="", projector="")  # the first stage has these
+        # The first stage has the draft model and the tower.
+        layers = replace(loading, load=msgspec.structs.replace(loading.load, draft="", projector=""))
         stages: list[StageRunner] = []
         opened: list[RunnerClient] = []
         try:
             for number, (share, node) in enumerate(others, 1):
-                own = await self._local(node, layers, files, held, on_progress, stall_timeout_s)
-                client, process = await start_runner(node, self._tls)
-                opened.append(client)
-                stage = StageRunner(node, client, process, share.begin, share.end)
-                stage.cache_bytes = sum(sizes.caches[share.begin : share.end])
-                stages.append(stage)
-                await client.load(
-                    msgspec.structs.replace(own, split=msgspec.structs.replace(split, number=number)),
-                    on_progress,
-                    stall_timeout_s=stall_timeout_s,
+                client, process = await self._start(
+                    node, layers, msgspec.structs.replace(split, number=number)
                 )
-            ports = [stage.client.info.port for stage in stages]
+                opened.append(client)
+                cache_bytes = sum(sizes.caches[share.begin : share.end])
+                stages.append(StageRunner(node, client, process, share.begin, share.end, cache_bytes))
             known = tuple(
-                msgspec.structs.replace(each, port=port)
-                for each, port in zip(split.stages, ports, strict=True)
+                msgspec.structs.replace(each, port=stage.client.info.port)
+                for each, stage in zip(split.stages, stages, strict=True)
             )
-            own = await self._local(first, load, files, held, on_progress, stall_timeout_s)
-            client, process = await start_runner(first, self._tls)
+            client, process = await self._start(first, loading, msgspec.structs.replace(split, stages=known))
             opened.append(client)
-            await client.load(
-                msgspec.structs.replace(own, split=msgspec.structs.replace(split, stages=known)),
-                on_progress,
-                stall_timeout_s=stall_timeout_s,
-            )
             if not all(node.usable for _, node in shares):
                 raise NodeLostError("a node of the model takes no models any more")
         except BaseException:
@@ -326,44 +311,33 @@ class Cluster:
 
         return sorted((node for node in held if node.usable and node not in without), key=key)
 
-    async def _load(
-        self,
-        node: Node,
-        load: Load,
-        files: Mapping[str, str],
-        held: Mapping[Node, list[str]],
-        on_progress: ProgressCallback | None,
-        stall_timeout_s: float | None,
-    ) -> Replica:
+    async def _load(self, node: Node, loading: _Loading) -> Replica:
         began_s = time.monotonic()
-        own = await self._local(node, load, files, held, on_progress, stall_timeout_s)
-        client, process = await start_runner(node, self._tls)
-        try:
-            await client.load(own, on_progress, stall_timeout_s=stall_timeout_s)
-            if not node.usable:
-                raise NodeLostError(f"node {node.name} takes no models any more")
-        except BaseException:
+        client, process = await self._start(node, loading)
+        if not node.usable:
             await client.close()
-            raise
+            raise NodeLostError(f"node {node.name} takes no models any more")
         _log.info("loaded a model on node %s in %.1f s", node.name, time.monotonic() - began_s)
         return Replica(node, client, process)
 
-    async def _local(
-        self,
-        node: Node,
-        load: Load,
-        files: Mapping[str, str],
-        held: Mapping[Node, list[str]],
-        on_progress: ProgressCallback | None,
-        stall_timeout_s: float | None,
-    ) -> Load:
+    async def _start(
+        self, node: Node, loading: _Loading, split: SplitLoad | None = None
+    ) -> tuple[RunnerClient, RemoteProcess]:
+        """Start a runner on a node, and load the model there, or the part of it that `split` names."""
+        own = msgspec.structs.replace(await self._local(node, loading), split=split)
+        client, process = await start_runner(node, self._tls)
+        try:
+            await client.load(own, loading.on_progress, stall_timeout_s=loading.stall_timeout_s)
+        except BaseException:
+            await client.close()
+            raise
+        return client, process
+
+    async def _local(self, node: Node, loading: _Loading) -> Load:
         """Return the load with the paths of its files on a node, which gets those it lacks."""
-        paths = {}
+        load, paths = loading.load, {}
         for path in _paths(load):
-            digest = files[path]
-            holders = [other for other, found in held.items() if other is not node and digest in found]
-            size = Path(path).stat().st_size
-            paths[path] = await self._bring(node, digest, size, holders, on_progress, stall_timeout_s)
+            paths[path] = await self._bring(node, path, loading)
         return msgspec.structs.replace(
             load,
             path=paths[load.path],
@@ -392,24 +366,18 @@ class Cluster:
             await ask(head.agent.offer.remote(digest, str(path)), head.name, _FACTS_TIMEOUT_S)
         return digest
 
-    async def _bring(
-        self,
-        node: Node,
-        digest: str,
-        size: int,
-        holders: Collection[Node],
-        on_progress: ProgressCallback | None,
-        stall_timeout_s: float | None,
-    ) -> str:
-        """Return the path of a blob on a node, copied from `holders` if it is not there.
+    async def _bring(self, node: Node, path: str, loading: _Loading) -> str:
+        """Return the path of a file on a node, copied from nodes that have it if it is not there.
 
-        Raises StoreError if it cannot be copied, or nothing arrives for `stall_timeout_s`.
+        Raises StoreError if it cannot be copied, or nothing arrives for the `stall_timeout_s` of loading.
         """
+        digest, size = loading.files[path], Path(path).stat().st_size
+        holders = [other for other, found in loading.held.items() if other is not node and digest in found]
         sources = [holder.agent for holder in holders if not holder.lost.is_set()]
         copying = asyncio.ensure_future(
             ask(node.agent.fetch.remote(digest, size, sources), node.name, _COPY_TIMEOUT_S)
         )
-        done, moved_s = 0, time.monotonic()
+        done, moved_s, patience_s = 0, time.monotonic(), loading.stall_timeout_s
         try:
             while True:
                 finished, _ = await asyncio.wait([copying], timeout=_PROGRESS_S)
@@ -418,10 +386,10 @@ class Cluster:
                 arrived: int = await ask(node.agent.fetched.remote(digest), node.name, _FACTS_TIMEOUT_S)
                 if arrived > done:
                     done, moved_s = arrived, time.monotonic()
-                    if on_progress is not None:
-                        on_progress(done, size)
-                elif stall_timeout_s is not None and time.monotonic() - moved_s > stall_timeout_s:
-                    raise StoreError(f"nothing of {digest} arrived for {stall_timeout_s:g} s")
+                    if loading.on_progress is not None:
+                        loading.on_progress(done, size)
+                elif patience_s is not None and time.monotonic() - moved_s > patience_s:
+                    raise StoreError(f"nothing of {digest} arrived for {patience_s:g} s")
         finally:
             copying.cancel()
             await asyncio.gather(copying, return_exceptions=True)
