@@ -2,8 +2,8 @@
 
 Pages are docs/ and those beside the README. Links to them are changed to their names on the site; links to
 other files of the repository become plain text, because the site has no address of the repository. The
-reference comes from the docstrings of `puna.__all__`. Each version has its folder in build/site/html, and
-versions.json, as mike writes it, lists them for the theme's selector.
+reference comes from the docstrings of `puna.__all__`. Each version has its folder in build/site/versions,
+where versions.json, as mike writes it, lists them for the theme's selector.
 """
 
 from __future__ import annotations

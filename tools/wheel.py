@@ -15,6 +15,7 @@ import os
 import platform
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -226,8 +227,6 @@ def try_out(wheel: Path, python: str, folder: Path) -> str:
 
 def free_port() -> int:
     """Return a port of this machine that nothing listens at."""
-    import socket
-
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

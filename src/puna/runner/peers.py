@@ -1,4 +1,4 @@
-"""Connections between stages of a split model: who may connect, and what is noticed when one is gone."""
+"""Connections between stages of a split model, and who may connect."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Entrance:
         try:
             while source is None or sink is None:
                 sock, hello = self._accept()
-                if hello.returns != is_last and hello.returns:
+                if hello.returns and not is_last:
                     sock.close()
                 elif hello.returns:
                     sink = sock

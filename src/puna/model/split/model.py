@@ -90,7 +90,7 @@ class OtherStages:
         try:
             self._down.send(message, arrays)
         except (OSError, RunnerError) as error:
-            raise self._lose(f"{self.stages[0].name} cannot be reached: {error}") from error
+            raise self.give_up(f"{self.stages[0].name} cannot be reached: {error}") from error
         return self._down.sent_bytes - before
 
     def command(self, message: StageMessage) -> None:
@@ -102,15 +102,11 @@ class OtherStages:
         """Return what the last stage answers next. Raises `ModelLostError`."""
         received = self._answers.get()
         if not isinstance(received, tuple):
-            raise self._lost or self._lose("the connection with the last stage is closed")
+            raise self._lost or self.give_up("the connection with the last stage is closed")
         message, arrays = received
         if not isinstance(message, kind):
-            raise self._lose(f"a stage answered {type(message).__name__} instead of {kind.__name__}")
+            raise self.give_up(f"a stage answered {type(message).__name__} instead of {kind.__name__}")
         return message, arrays
-
-    def give_up(self, reason: str) -> ModelLostError:
-        """Use the stages no more, and return an error that says so."""
-        return self._lose(reason)
 
     def close(self) -> None:
         self._closed = True
@@ -136,13 +132,14 @@ class OtherStages:
                     reason = f"the connection with {last} broke: {received}"
                 case (other, _):
                     reason = f"{last} sent {type(other).__name__}, which is no answer"
-            error = self._lose(reason)
+            error = self.give_up(reason)
             self._answers.put(error)
             if not self._closed:
                 self._on_loss(error)
             return
 
-    def _lose(self, reason: str) -> ModelLostError:
+    def give_up(self, reason: str) -> ModelLostError:
+        """Use the stages no more, and return an error that says why: the first reason there was."""
         if self._lost is None:
             self._lost = ModelLostError(f"a part of the model is lost: {reason}")
         return self._lost
