@@ -47,7 +47,9 @@ def test_answers_are_those_of_one_machine_and_files_are_copied(workers: Cluster,
     found = merged(list(lines(workers, body)))
     [node] = workers.replicas("endless")
     original = workers.folder / "endless.gguf"
-    copied = workers.worker(node).models / "blobs" / file_digest(original).replace(":", "-")
+    worker = workers.worker(node)
+    assert {each.nice() for each in worker.runners()} == {psutil.Process(worker.process.pid).nice()}
+    copied = worker.models / "blobs" / file_digest(original).replace(":", "-")
     assert copied.read_bytes() == original.read_bytes()
     with running(tmp_path / "one") as server:
         add_model(server, "endless", original)

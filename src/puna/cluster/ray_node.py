@@ -25,7 +25,7 @@ from puna.errors import PunaError
 
 #: Blobs travel through Ray's object store in parts, so it needs little.
 _OBJECT_STORE_BYTES: Final = 256 << 20
-_START_TIMEOUT_S: Final = 60.0
+_START_TIMEOUT_S: Final = 180.0
 _STOP_TIMEOUT_S: Final = 10.0
 #: How often a worker looks whether Ray runs and whether it may leave.
 _LOOK_S: Final = 0.5
@@ -57,6 +57,7 @@ class RayNode:
             **_HEALTH,
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # we drain before
+            "RAY_worker_niceness": "0",  # by default, runners would yield to every other program
         }
         self.address = settings.address
         head = ["--head", "--port", str(settings.port), "--include-dashboard=false"]
@@ -103,7 +104,13 @@ class RayNode:
         """Return once Ray has started. Raises PunaError with what it said last if it does not."""
         assert self._process.stdout is not None
         said: deque[str] = deque(maxlen=5)
-        timer = threading.Timer(_START_TIMEOUT_S, self.close)
+        expired = threading.Event()
+
+        def expire() -> None:
+            expired.set()
+            self.close()
+
+        timer = threading.Timer(_START_TIMEOUT_S, expire)
         timer.start()
         try:
             for line in self._process.stdout:
@@ -115,7 +122,8 @@ class RayNode:
         finally:
             timer.cancel()
         self.close()
-        raise PunaError(f"Ray did not start at {self.address}: " + " / ".join(said))
+        within = f" within {_START_TIMEOUT_S:g} s" if expired.is_set() else ""
+        raise PunaError(f"Ray did not start at {self.address}{within}: " + " / ".join(said))
 
 
 @contextlib.contextmanager

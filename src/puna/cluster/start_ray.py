@@ -20,7 +20,8 @@ def keep_loopback() -> None:
 
 def _end_with_parent() -> None:
     """Wait for the end of standard input, which the parent never writes to, and end Ray then."""
-    sys.stdin.buffer.read()
+    while os.read(0, 1):  # `sys.stdin` would be locked, which an interpreter that ends takes for fatal
+        pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 
