@@ -147,6 +147,9 @@ bench-embedding: .venv-peers/installed .venv-peers/minilm .venv-peers/sentences 
 bench-vision: .venv-peers/installed ## compare the speed of reading images with llama.cpp
 	$(PEERS)/python bench/vision.py
 
+bench-cluster: .venv/developed ## measure replicas in real processes on this machine
+	$(BIN)/python bench/cluster_replicas.py --output docs
+
 cluster-simulation: .venv/developed ## simulate clusters of up to 4,096 replicas under several routers
 	$(BIN)/python bench/cluster_simulation.py --output docs
 

@@ -11,7 +11,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,7 +42,7 @@ class Setting:
     threads: int
 
 
-@dataclass
+@dataclass(eq=False)
 class Server:
     """A running server, and the requests it accepts."""
 
@@ -135,24 +135,29 @@ def text_only(value: dict[str, Any]) -> bool:
 
 
 @contextlib.contextmanager
-def puna(setting: Setting) -> Iterator[Server]:
-    """Run `puna serve` with the model in a separate store."""
+def puna(setting: Setting, *, program: Sequence[str] = ("-m", "puna"), **variables: str) -> Iterator[Server]:
+    """Run `puna serve` with the model in a separate store, and with more environment variables."""
     with tempfile.TemporaryDirectory(prefix="puna-bench-") as folder:
         store = Store(Path(folder) / "models")
         digest = store.import_file(setting.model)
         parameters = {"num_ctx": setting.context, "num_thread": setting.threads}
         store.create(MODEL, ModelSpec(files={"model.gguf": digest}, parameters=parameters))
         port = free_port()
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("PUNA_", "OLLAMA_"))}
-        kept |= {
-            "PUNA_HOST": f"127.0.0.1:{port}",
-            "PUNA_MODELS": str(store.root),
-            "PUNA_NUM_PARALLEL": str(setting.slots),
-            "PUNA_KEEP_ALIVE": "-1",
-        }
-        command = [sys.executable, "-m", "puna", "serve"]
-        with _running(command, kept) as process:
+        kept = environment(
+            PUNA_HOST=f"127.0.0.1:{port}",
+            PUNA_MODELS=str(store.root),
+            PUNA_NUM_PARALLEL=str(setting.slots),
+            PUNA_KEEP_ALIVE="-1",
+            **variables,
+        )
+        with running([sys.executable, *program, "serve"], kept) as process:
             yield ready(Puna("Puna", process, port), "/")
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """Return this process's environment with these settings of Puna and no others."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PUNA_", "OLLAMA_"))}
+    return kept | variables
 
 
 @contextlib.contextmanager
@@ -169,7 +174,7 @@ def llama_cpp_server(setting: Setting, name: str, *more: str) -> Iterator[Server
     }  # fmt: skip
     command = [str(LLAMA_SERVER), "--kv-unified", "--offline", *more]
     command += [part for key, value in arguments.items() for part in (f"--{key}", str(value))]
-    with _running(command) as process:
+    with running(command) as process:
         yield ready(LlamaCppServer(name, process, port), "/health")
 
 
@@ -184,7 +189,7 @@ def llama_cpp_python(setting: Setting) -> Iterator[Server]:
     }  # fmt: skip
     command = [sys.executable, "-m", "llama_cpp.server"]
     command += [part for key, value in arguments.items() for part in (f"--{key}", str(value))]
-    with _running(command) as process:
+    with running(command) as process:
         yield ready(LlamaCppPython("llama-cpp-python", process, port), "/v1/models")
 
 
@@ -201,7 +206,7 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def _running(
+def running(
     command: list[str], environment: dict[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a process until the end of the block, printing its output if it exits earlier."""

@@ -91,6 +91,7 @@ class Cluster:
     folder: Path
     settings: dict[str, str]
     stack: ExitStack
+    started: bool = False  # by Python, see `running`
     workers: list[Worker] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
@@ -159,6 +160,13 @@ class Cluster:
         self.workers.append(worker)
         return worker
 
+    def restart_head(self) -> None:
+        """Let the head vanish and start it again, whose workers end then."""
+        self.machine().kill()
+        self.server = self.stack.enter_context(
+            running(self.folder / "head", started=self.started, **self.settings)
+        )
+
     def kill(self, worker: Worker) -> None:
         """Let a worker vanish, and forget it."""
         worker.kill()
@@ -213,7 +221,7 @@ def clustered(folder: Path, workers: int = 0, *, started: bool = False, **settin
             **settings,
         }
         server = stack.enter_context(running(folder / "head", started=started, **settings))
-        cluster = Cluster(server, folder, settings, stack)
+        cluster = Cluster(server, folder, settings, stack, started)
         for _ in range(workers):
             cluster.join()
         yield cluster

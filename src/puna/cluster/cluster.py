@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec.structs
 
 from puna.cluster.asking import NodeLostError, actor_on, ask
-from puna.cluster.node import Node, NodeAgent, NodeFacts, check_version
+from puna.cluster.node import Node, NodeAgent, NodeFacts, Source, check_version
 from puna.cluster.replica import RemoteProcess, Replica, StageRunner, start_runner
 from puna.cluster.replicas import Replicas
 from puna.cluster.settings import ClusterSettings
@@ -295,6 +295,8 @@ class Cluster:
         """Return which of these blobs each node has."""
 
         async def by(node: Node) -> list[str]:
+            if node.id == self._head:
+                return digests
             with contextlib.suppress(PunaError):
                 found: list[str] = await ask(node.agent.held.remote(digests), node.name, _FACTS_TIMEOUT_S)
                 return found
@@ -352,7 +354,6 @@ class Cluster:
         return {path: await self._digest(Path(path)) for path in _paths(load)}
 
     async def _digest(self, path: Path) -> str:
-        """Return the digest of a file, and have the head's agent give it to others if it is no blob."""
         if path.name.startswith(("sha256-", "sha256:")):
             return path.name.replace("-", ":", 1)
         with storage_errors("read", path):
@@ -361,19 +362,21 @@ class Cluster:
             digest = self._digests.get(key)
             if digest is None:
                 digest = self._digests[key] = await asyncio.to_thread(file_digest, path)
-        head = self._nodes.get(self._head)
-        if head is not None:
-            await ask(head.agent.offer.remote(digest, str(path)), head.name, _FACTS_TIMEOUT_S)
         return digest
 
     async def _bring(self, node: Node, path: str, loading: _Loading) -> str:
-        """Return the path of a file on a node, copied from nodes that have it if it is not there.
+        """Return the path of a file of the head on a node, copied from nodes that have it if it is not there.
 
         Raises StoreError if it cannot be copied, or nothing arrives for the `stall_timeout_s` of loading.
         """
+        if node.id == self._head:
+            return path
         digest, size = loading.files[path], Path(path).stat().st_size
-        holders = [other for other, found in loading.held.items() if other is not node and digest in found]
-        sources = [holder.agent for holder in holders if not holder.lost.is_set()]
+        sources = [
+            Source(other.name, other.agent, path if other.id == self._head else "")
+            for other, found in loading.held.items()
+            if other is not node and digest in found and not other.lost.is_set()
+        ]
         copying = asyncio.ensure_future(
             ask(node.agent.fetch.remote(digest, size, sources), node.name, _COPY_TIMEOUT_S)
         )

@@ -16,13 +16,13 @@ from typing import Any, Final, TypeVar
 import psutil
 
 from puna import __version__
-from puna.cluster.asking import NodeLostError
+from puna.cluster.asking import NodeLostError, ask
 from puna.cluster.split_plan import ModelSizes
 from puna.config import models_dir
 from puna.errors import PunaError, StoreError
 from puna.machine import available_memory
 from puna.protocol import Load
-from puna.store.blobs import Blobs, BlobWriter
+from puna.store.blobs import Blobs, BlobWriter, storage_errors
 from puna.system.processors import usable_processors
 
 T = TypeVar("T")
@@ -62,7 +62,6 @@ class NodeAgent:
 
     def __init__(self) -> None:
         self._blobs = Blobs(models_dir() / "blobs")
-        self._files: dict[str, Path] = {}  # that are no blobs, by digest
         self._fetching: dict[str, asyncio.Task[str]] = {}
         self._fetched: dict[str, int] = {}  # bytes so far, by digest
         self._computing: tuple[str, float] | None = None  # kernels, speed of reading
@@ -100,24 +99,21 @@ class NodeAgent:
         """Note that nothing is needed of this node any more, for the process that waits to end it."""
         Path(leaving_file()).unlink(missing_ok=True)
 
-    async def offer(self, digest: str, path: str) -> None:
-        """Treat a file outside of the store as a blob."""
-        self._files[digest] = Path(path)
-
     async def held(self, digests: Sequence[str]) -> list[str]:
         """Return which of these blobs are here."""
-        return [digest for digest in digests if self._path(digest).is_file()]
+        return [digest for digest in digests if self._blobs.path(digest).is_file()]
 
-    async def read(self, digest: str, begin: int, length: int) -> bytes:
-        """Return a part of a blob."""
-        return await asyncio.to_thread(self._read, digest, begin, length)
+    async def read(self, path: str, digest: str, begin: int, length: int) -> bytes:
+        """Return a part of a file, or of a blob without a path. Raises StoreError."""
+        place = Path(path) if path else self._blobs.path(digest)
+        return await asyncio.to_thread(_read, place, begin, length)
 
-    async def fetch(self, digest: str, size: int, sources: Sequence[Any]) -> str:
-        """Return the path of a blob of `size` bytes, copied from the agents `sources` if it is not here.
+    async def fetch(self, digest: str, size: int, sources: Sequence[Source]) -> str:
+        """Return the path of a blob of `size` bytes, copied from `sources` if it is not here.
 
-        Raises StoreError if it cannot be copied.
+        Raises StoreError if it cannot be copied, and NodeLostError if no source answers.
         """
-        if (path := self._path(digest)).is_file():
+        if (path := self._blobs.path(digest)).is_file():
             return str(path)
         task = self._fetching.get(digest)
         if task is None:
@@ -129,7 +125,7 @@ class NodeAgent:
         """Return how many bytes of a blob were copied so far."""
         return self._fetched.get(digest, 0)
 
-    async def _fetch(self, digest: str, size: int, sources: Sequence[Any]) -> str:
+    async def _fetch(self, digest: str, size: int, sources: Sequence[Source]) -> str:
         self._blobs.folder.mkdir(parents=True, exist_ok=True)
         if shutil.disk_usage(self._blobs.folder).free < size:
             raise StoreError(
@@ -139,45 +135,55 @@ class NodeAgent:
         if not places:
             raise StoreError(f"no node of the cluster has the file {digest}")
         parts = [(begin, min(PART_BYTES, size - begin)) for begin in range(0, size, PART_BYTES)]
-        ahead: deque[tuple[int, Any]] = deque()
+        ahead: deque[tuple[int, Source, Any]] = deque()
         with BlobWriter(self._blobs.folder) as writer:
             for number, (begin, length) in enumerate(parts):
                 while len(ahead) < _PARTS_AT_ONCE and number + len(ahead) < len(parts):
                     next_number = number + len(ahead)
                     place = places[next_number % len(places)]
-                    ahead.append((next_number, place.read.remote(digest, *parts[next_number])))
-                data = await _arrived(ahead.popleft()[1], places, digest, begin, length)
+                    ahead.append((next_number, place, place.part(digest, *parts[next_number])))
+                _, place, reply = ahead.popleft()
+                data = await _arrived(reply, [place, *places], digest, begin, length)
                 await asyncio.to_thread(writer.write, data)
                 self._fetched[digest] = begin + length
             await asyncio.to_thread(writer.commit, digest)
         return str(self._blobs.path(digest))
 
-    def _path(self, digest: str) -> Path:
-        return self._files.get(digest) or self._blobs.path(digest)
 
-    def _read(self, digest: str, begin: int, length: int) -> bytes:
+@dataclass(frozen=True)
+class Source:
+    """A node that has a file, which is in its store unless `path` says where it is."""
+
+    node: str
+    agent: Any
+    path: str = ""
+
+    def part(self, digest: str, begin: int, length: int) -> Any:
+        """Ask for a part of the file."""
+        return self.agent.read.remote(self.path, digest, begin, length)
+
+
+def _read(path: Path, begin: int, length: int) -> bytes:
+    with storage_errors("read", path), path.open("rb") as file:
+        file.seek(begin)
+        return file.read(length)
+
+
+async def _arrived(reply: Any, places: Sequence[Source], digest: str, begin: int, length: int) -> bytes:
+    """Return a part that the first of `places` was asked for, or else from one of the others."""
+    problem: PunaError | None = None
+    for number, place in enumerate(places):
+        asked = place.part(digest, begin, length) if number else reply
         try:
-            with self._path(digest).open("rb") as file:
-                file.seek(begin)
-                return file.read(length)
-        except OSError as error:
-            raise StoreError(f"cannot read {digest}: {error}") from error
-
-
-async def _arrived(reply: Any, places: Sequence[Any], digest: str, begin: int, length: int) -> bytes:
-    """Return a part that was asked for; ask all `places` in turn if it does not arrive."""
-    problem: Exception | None = None
-    for source in (None, *places):
-        try:
-            asked = reply if source is None else source.read.remote(digest, begin, length)
-            data: bytes = await asyncio.wait_for(asyncio.wrap_future(asked.future()), _PART_TIMEOUT_S)
-        except Exception as error:  # of Ray, or of the node
+            data: bytes = await ask(asked, place.node, _PART_TIMEOUT_S)
+        except PunaError as error:
             problem = error
             continue
         if len(data) == length:
             return data
         problem = StoreError(f"{len(data)} bytes instead of {length}")
-    raise StoreError(f"no node could send bytes {begin} to {begin + length} of {digest}: {problem}")
+    kind = NodeLostError if isinstance(problem, NodeLostError) else StoreError
+    raise kind(f"no node could send bytes {begin} to {begin + length} of {digest}: {problem}")
 
 
 @dataclass(eq=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import logging
 import os
 import queue
 import signal
@@ -15,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from puna.cluster.credentials import protection
 from puna.cluster.node import LEAVING_FILE
@@ -39,6 +40,8 @@ _HEALTH: Final = {
     "RAY_health_check_failure_threshold": "3",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "15",
 }
+
+_log = logging.getLogger(__name__)
 
 
 def check_installed() -> None:
@@ -145,12 +148,26 @@ def connected(settings: ClusterSettings) -> Iterator[None]:
         import ray  # reads the environment once
 
         keep_loopback()
+        _log_errors()
         try:
             ray.init(address=address, namespace="puna", log_to_driver=False, configure_logging=False)
         except (OSError, RuntimeError, ValueError) as error:
             raise PunaError(f"cannot connect with Ray at {address}: {error}") from error
         stack.callback(ray.shutdown)
         yield
+
+
+def _log_errors() -> None:
+    """Log the errors that Ray's processes report, which Ray would print on standard output.
+
+    Nobody may read that, and then Ray's thread waits for it, and its end for the thread.
+    """
+    from ray._private import worker
+
+    def log(data: Mapping[str, Any], ignore_prefix: bool) -> None:
+        _log.warning("Ray: %s", " / ".join(line.strip() for line in data["lines"]))
+
+    worker.print_to_stdstream = log
 
 
 def work(settings: ClusterSettings) -> int:
@@ -174,19 +191,23 @@ def work(settings: ClusterSettings) -> int:
                 return 1
             leaving.touch()
             print("Leaving once running answers have ended; Ctrl-C again leaves now", flush=True)
-            while node.running and _is_heard(leaving) and _next(signals) is None:
-                pass
+            heard_s, heard = time.monotonic(), _touched(leaving)
+            while node.running and heard is not None and _next(signals) is None:
+                if (now := _touched(leaving)) != heard:
+                    heard_s, heard = time.monotonic(), now
+                elif time.monotonic() - heard_s > _UNHEARD_S:
+                    break
         finally:
             node.close()
     return 0
 
 
-def _is_heard(leaving: Path) -> bool:
-    """Whether the head, which touches the file, still has work on this node."""
+def _touched(leaving: Path) -> int | None:
+    """Return when the head last said that it still has work on this node; None once it has none."""
     try:
-        return time.time() - leaving.stat().st_mtime < _UNHEARD_S
+        return leaving.stat().st_mtime_ns
     except FileNotFoundError:
-        return False
+        return None
 
 
 def _next(signals: queue.SimpleQueue[int]) -> int | None:

@@ -22,6 +22,7 @@ from tests.cluster.chaos.network import Network, network
 from tests.cluster.chaos.questions import CONTEXT, Question, add_models, all_questions, whole
 from tests.cluster.clusters import Cluster, clustered
 from tests.e2e.servers import running
+from tests.ports import free_port
 from tests.soak.asking import LIMIT_S, RefusedError
 from tests.soak.leaks import SERVER_GROWTH_BYTES, bad_signs
 from tests.soak.report import Report
@@ -40,6 +41,8 @@ SETTINGS = {
 }
 _ROUND_S = 60.0
 _BETWEEN_FAULTS_S = 3.0
+#: In one of so many rounds, the head is restarted.
+_RESTART_EVERY = 10
 #: Number of latest measurements of the head that are judged together.
 _MEASURES = 3
 
@@ -59,7 +62,8 @@ def chaos(folder: Path, *, seconds: float, seed: int, say: Callable[[str], None]
             hosts["PUNA_CLUSTER_HOST"] = cuttable.head
         say(f"{'with' if hosts else 'without'} a network that can be cut, and encryption")
         # The settings of malloc and of warnings are read when Python starts.
-        with clustered(folder, started=True, PUNA_REPLICAS="1,3", **SETTINGS, **hosts) as cluster:
+        settings = {"PUNA_HOST": f"127.0.0.1:{free_port()}", "PUNA_REPLICAS": "1,3"} | SETTINGS | hosts
+        with clustered(folder, started=True, **settings) as cluster:
             run = _Chaos(cluster, cuttable, right, report, seed, say)
             run.reign(folder, time.monotonic() + seconds)
             if cluster.server.stop() != 0:
@@ -101,8 +105,16 @@ class _Chaos:
         """Have users and faults for a while."""
         stop = threading.Event()
         rng = random.Random(f"{self._seed} {self._rounds} faults")
+        restart = self._rounds % _RESTART_EVERY == 2
+        if restart:
+            self._held.clear()  # the new head grows anew
         threads = [
-            threading.Thread(target=self._faults.make, args=[rng, _BETWEEN_FAULTS_S, stop], daemon=True),
+            threading.Thread(
+                target=self._faults.make,
+                args=[rng, _BETWEEN_FAULTS_S, stop],
+                kwargs={"restart_head": restart},
+                daemon=True,
+            ),
             *(threading.Thread(target=self._use, args=[user, stop], daemon=True) for user in range(USERS)),
         ]
         for thread in threads:
@@ -132,6 +144,11 @@ class _Chaos:
                         if excused is None:
                             raise
                         outcome = excused
+                        stop.wait(1.0)
+                    except httpx.TransportError:
+                        if self._faults.head_was_there(began_s):
+                            raise
+                        outcome = "cut off"
                         stop.wait(1.0)
                     self._report.count("stream" if stream else "ask", outcome)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import re
@@ -64,9 +65,12 @@ class Faults:
         self._stack = cluster.stack
         self._gone: list[psutil.Process] = []  # of nodes that are no more
         self.kills_s: list[float] = []
+        self.absences_s: list[tuple[float, float]] = []  # begin and end of each time without a head
 
-    def make(self, rng: random.Random, mean_s: float, stop: threading.Event) -> None:
-        """Make a fault about every `mean_s` seconds until `stop` is set."""
+    def make(
+        self, rng: random.Random, mean_s: float, stop: threading.Event, *, restart_head: bool = False
+    ) -> None:
+        """Make a fault about every `mean_s` seconds until `stop` is set; the first may be the head's end."""
         faults: dict[Callable[[random.Random], None], int] = {
             self._kill_runner: 3, self._kill_host: 3, self._kill_agent: 1, self._vanish: 2,
             self._suspend: 3, self._suspend_for_long: 2, self._drain: 2, self._drain_head: 1,
@@ -76,12 +80,18 @@ class Faults:
             faults |= {self._cut: 3, self._cut_for_long: 2}
         while not stop.wait(rng.uniform(0.2, 1.8) * mean_s) and not self._report.hopeless:
             [fault] = rng.choices([*faults], [*faults.values()])
+            if restart_head:
+                fault, restart_head = self._restart_head, False
             name = fault.__name__.strip("_").replace("_", " ")
             self._say(name)
             with self._report.request(f"fault: {name}"):
                 fault(rng)
                 self._report.event(name)
                 self.settle()
+
+    def head_was_there(self, began_s: float) -> bool:
+        """Whether the head has been there since `began_s`."""
+        return all(end_s < began_s for _, end_s in self.absences_s)
 
     def join(self) -> Worker:
         """Start a worker with a small disk of its own; one of them is beyond a network."""
@@ -190,6 +200,16 @@ class Faults:
             yield
         finally:
             self._network.heal()
+
+    def _restart_head(self, rng: random.Random) -> None:
+        """Let the head vanish, and start it again; its workers end, and others come."""
+        nodes = [*self._cluster.workers, self._cluster.machine()]
+        self._gone += [process for node in nodes for process in node.processes()]
+        self.absences_s.append((time.monotonic(), math.inf))
+        self._cluster.restart_head()
+        self.absences_s[-1] = self.absences_s[-1][0], time.monotonic()
+        for worker in self._cluster.workers:
+            worker.process.wait(PATIENCE_S)
 
     def _drain(self, rng: random.Random) -> None:
         worker = rng.choice(self._cluster.workers)
