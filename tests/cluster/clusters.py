@@ -161,8 +161,10 @@ class Cluster:
         return worker
 
     def restart_head(self) -> None:
-        """Let the head vanish and start it again, whose workers end then."""
+        """Let the head vanish, and start it again once its workers have ended."""
         self.machine().kill()
+        for worker in self.workers:  # on the same machine, Ray takes them for another head
+            worker.process.wait(PATIENCE_S)
         self.server = self.stack.enter_context(
             running(self.folder / "head", started=self.started, **self.settings)
         )

@@ -208,8 +208,6 @@ class Faults:
         self.absences_s.append((time.monotonic(), math.inf))
         self._cluster.restart_head()
         self.absences_s[-1] = self.absences_s[-1][0], time.monotonic()
-        for worker in self._cluster.workers:
-            worker.process.wait(PATIENCE_S)
 
     def _drain(self, rng: random.Random) -> None:
         worker = rng.choice(self._cluster.workers)
