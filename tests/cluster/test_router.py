@@ -240,11 +240,19 @@ def test_requests_of_one_prefix_go_together_also_before_it_is_reported() -> None
 
 @given(st.floats(1, 4), st.lists(st.sampled_from(PROMPTS[:3]), min_size=1, max_size=40))
 def test_no_replica_exceeds_the_bound_however_much_it_remembers(bound: float, prompts: list) -> None:
-    router = cluster(bound=bound, parallel=100)
+    router = cluster(bound=bound, parallel=2)
     router.reported("a", {digest for prompt in PROMPTS for digest in prompt})
     for number, prompt in enumerate(prompts):
         route = sent(router, prompt)
-        assert router.load(route.replica).sequences <= bound * (number / len(NAMES) + 1)
+        assert router.load(route.replica).sequences <= max(2, bound * (number / len(NAMES) + 1))
+
+
+def test_free_slots_of_a_replica_that_remembers_a_prompt_are_used_first() -> None:
+    router = cluster(bound=1, parallel=4)
+    router.reported("a", PROMPTS[0])
+    chosen = [sent(router, PROMPTS[0]).replica for _ in range(5)]
+    assert chosen[:4] == ["a"] * 4
+    assert chosen[4] != "a"
 
 
 def test_replica_with_a_prefix_is_left_when_its_queue_costs_more_than_the_prefix_saves() -> None:

@@ -60,6 +60,7 @@ class RayNode:
             **_HEALTH,
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # we drain before
+            "RAY_memory_monitor_refresh_ms": "0",  # it would kill runners where models fill the memory
             "RAY_worker_niceness": "0",  # by default, runners would yield to every other program
         }
         self.address = settings.address

@@ -128,9 +128,10 @@ class _Replica:
 
 
 class Router:
-    """The replicas of one model. None gets more sequences than `bound` times (their mean + 1).
+    """The replicas of one model.
 
-    Methods raise KeyError for unknown replicas.
+    None gets more sequences than it has slots and than `bound` times (their mean + 1). Methods raise KeyError
+    for unknown replicas.
     """
 
     def __init__(self, bound: float = 2.0) -> None:
@@ -279,7 +280,7 @@ class Router:
         sequences, parallel = self._sequences[:count], self._parallel[:count]
         mean = sequences[candidates].sum() / parallel[candidates].sum() * parallel
         # The least loaded candidate is never above the mean, so one remains.
-        candidates &= sequences <= self._bound * (mean + 1) - 1
+        candidates &= (sequences < parallel) | (sequences <= self._bound * (mean + 1) - 1)
         overlap, behind = self._overlaps(digests, count)
         # The last token is always evaluated, since the logits after it are needed.
         own = tokens - np.minimum(overlap * BLOCK, max(tokens - 1, 0))
